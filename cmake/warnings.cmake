@@ -1,0 +1,14 @@
+# heed_compile_options(target): the warnings and sanitizers every target of ours is built with, and no others: nothing
+# here leaks into a project that adds heed as a subdirectory.
+function(heed_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+  if(HEED_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(HEED_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${HEED_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${HEED_SANITIZE})
+  endif()
+endfunction()

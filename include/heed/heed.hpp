@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything.
+#pragma once
+#include "heed/attention.hpp"
+#include "heed/error.hpp"
+#include "heed/files.hpp"
+#include "heed/half.hpp"
+#include "heed/layer.hpp"
+#include "heed/mask.hpp"
+#include "heed/rotary.hpp"
+#include "heed/tensor.hpp"
+#include "heed/threads.hpp"
+#include "heed/version.hpp"

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention layer: projections, head split and merge around attention() (S16).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "heed/attention.hpp"
+#include "heed/files.hpp"
+#include "heed/rotary.hpp"
+
+namespace heed {
+
+struct LayerConfig {
+  std::int64_t model_dim = 0, heads = 0;
+  std::optional<std::int64_t> kv_heads{};        // default: heads
+  std::optional<std::int64_t> head_dim{};        // default: model_dim / heads
+  std::optional<std::int64_t> value_head_dim{};  // default: head_dim
+  std::optional<std::int64_t> key_dim{};         // width of the key input (kdim); default: model_dim
+  std::optional<std::int64_t> value_dim{};       // width of the value input (vdim); default: key_dim
+  float drop_probability = 0;                    // of the attention weights, in training only
+  std::optional<Rotary> rotary{};
+  HeadMap head_map = HeadMap::interleaved;
+};
+
+// The names the papers use. Each is only a number of KV heads.
+LayerConfig multi_head(std::int64_t model_dim, std::int64_t heads);
+LayerConfig multi_query(std::int64_t model_dim, std::int64_t heads);
+LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads);
+
+// Each matrix is (out, in), row-major: y = x * W^T + b.
+struct LayerWeights {
+  Array w_q;  // (heads * head_dim, model_dim)
+  Array w_k;  // (kv_heads * head_dim, key_dim)
+  Array w_v;  // (kv_heads * value_head_dim, value_dim)
+  Array w_o;  // (model_dim, heads * value_head_dim)
+  std::optional<Array> b_q{}, b_k{}, b_v{}, b_o{};
+};
+
+// How a checkpoint names them: W_q.weight ...; in_proj_weight, out_proj.weight ...; q_proj.weight ...
+enum class Naming : std::uint8_t { seed, torch, llama };
+
+// Finds the scheme by the names after `prefix` ("model.layers.0.self_attn."); names outside it are left alone.
+LayerWeights layer_weights(const Arrays&, const std::string& prefix = "");
+// torch's scheme packs Q, K and V into one matrix when their widths are equal, as torch does; it knows no grouped heads.
+Arrays to_arrays(const LayerWeights&, Naming);
+// Uniform in +-1/sqrt(fan-in), from a counter-based generator: the same on every machine. Biases are left out.
+LayerWeights random_weights(const LayerConfig&, std::uint64_t seed);
+
+// Turns a checkpoint with `from` KV heads into one with `to` by averaging the K and V heads of each group.
+LayerWeights pool_kv_heads(LayerWeights, std::int64_t from, std::int64_t to);
+// Reorders the query heads of a tiled checkpoint so that the interleaved map reads the same KV heads (S8).
+LayerWeights interleave_heads(LayerWeights, std::int64_t heads, std::int64_t kv_heads);
+
+class AttentionLayer {
+ public:
+  enum class Mode : std::uint8_t { eval, train };
+
+  struct Call {
+    View x;                         // (batch, 1, queries, model_dim)
+    std::optional<View> context{};  // (batch, 1, keys, key_dim); default: x
+    std::optional<View> value{};    // (batch, 1, keys, value_dim); default: context
+    std::span<const std::int64_t> positions{};      // of the queries, for rotary; default: 0, 1, 2, ...
+    std::span<const std::int64_t> key_positions{};  // of the keys; default: positions where x is the context, else 0, 1, ...
+    std::uint64_t dropout_seed = 0;                 // used in Mode::train
+  };
+
+  AttentionLayer(const LayerConfig&, const LayerWeights&);
+  ~AttentionLayer();
+  AttentionLayer(AttentionLayer&&) noexcept;
+  AttentionLayer& operator=(AttentionLayer&&) noexcept;
+
+  // outputs.out is (batch, 1, queries, model_dim); outputs.weights has `heads` heads, or 1 for their average.
+  // options.dropout is refused: the layer owns it.
+  void operator()(const Call&, const Outputs&, const Options& = {}) const;
+
+  void set_mode(Mode);
+  Mode mode() const;
+  const LayerConfig& config() const;  // with every default filled in
+  LayerWeights weights() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace heed

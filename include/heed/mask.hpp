@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masks are types, so their polarity is in the word. A query sees a key only if every mask in the list lets it (S4).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "heed/tensor.hpp"
+
+namespace heed {
+
+// Where the two sequences coincide: first with first, or last with last.
+enum class Align : std::uint8_t { starts, ends };
+
+// Query i sees key j when j <= i + offset; offset is 0 (starts) or keys - queries (ends). Must be said when they differ (S9).
+struct Causal {
+  std::optional<Align> align{};
+};
+
+// Inclusive counts of keys to the left and right of the query's own position (S10).
+struct Window {
+  std::int64_t left = 0, right = 0;
+  std::optional<Align> align{};
+  // A window of `total` keys that ends at the query itself, as other systems count it.
+  static Window from_total(std::int64_t total) { return {.left = total - 1, .right = 0}; }
+};
+
+// Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
+struct KeyLengths {
+  std::span<const std::int32_t> valid;
+};
+
+struct Keep {
+  BoolView where;  // true attends
+};
+struct Hide {
+  BoolView where;  // true is ignored
+};
+
+using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide>;
+
+// A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return it.
+// It converts to Hide, which views it and must not outlive it.
+struct HideMatrix {
+  Shape shape{};  // (batch, heads, queries, keys); an extent of 1 broadcasts
+  std::unique_ptr<bool[]> hidden{};
+  operator Hide() const& { return {BoolView{hidden.get(), shape, bhsd(shape)}}; }
+  operator Hide() const&& = delete;
+  bool at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    return hidden[static_cast<std::size_t>(((b * shape.heads + h) * shape.length + i) * shape.dim + j)];
+  }
+};
+
+// tokens is (batch, length), row after row. The result is (batch, 1, 1, length), true where a token is padding.
+HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
+// (1, 1, size, size), true strictly above the diagonal.
+HideMatrix look_ahead_mask(std::int64_t size);
+// True where either hides; extents must agree or be 1.
+HideMatrix combine(const HideMatrix&, const HideMatrix&);
+// The form that needs no matrix: how many tokens come before the trailing padding. Padding before a real token is refused.
+std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
+
+}  // namespace heed

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many threads heed uses, and whose. The number never changes a bit of any result (O1).
+#pragma once
+#include <cstddef>
+
+namespace heed {
+
+// Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n >= 1; 1 never wakes a thread.
+void set_num_threads(int n);
+int num_threads();
+
+// A pool of the caller's own. run() must call task(context, i) once for every i in [0, tasks), on any threads, and return
+// when all have returned.
+struct Executor {
+  virtual ~Executor() = default;
+  virtual int concurrency() const = 0;
+  virtual void run(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context) = 0;
+};
+
+// Uses `executor` from now on; nullptr returns to heed's own pool. It must outlive every call made while it is set.
+void set_executor(Executor* executor);
+
+}  // namespace heed
