@@ -1,0 +1,27 @@
+# What `cmake --install` puts where: the library, its headers, a CMake package and a pkg-config file. All of it is relocatable.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(heed_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/heed)
+
+install(TARGETS heed EXPORT heedTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/heed DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+install(EXPORT heedTargets NAMESPACE heed:: DESTINATION ${heed_package_dir})
+configure_package_config_file(cmake/heedConfig.cmake.in ${PROJECT_BINARY_DIR}/heedConfig.cmake
+  INSTALL_DESTINATION ${heed_package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/heedConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake
+  DESTINATION ${heed_package_dir})
+
+# The prefix is found from where heed.pc itself lies, so an installed tree can be moved and `cmake --install --prefix` is
+# honoured; a folder that was configured as an absolute path stays absolute.
+file(RELATIVE_PATH heed_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+cmake_path(APPEND heed_pc_libdir "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
+cmake_path(APPEND heed_pc_includedir "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
+configure_file(cmake/heed.pc.in ${PROJECT_BINARY_DIR}/heed.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/heed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
