@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the arrays of a call must fit together: extents, dtypes, broadcasting.
+#include "problem/checks.hpp"
+#include "problem/refuse.hpp"
+
+namespace heed {
+namespace {
+
+struct Extent {
+  const char* name;
+  std::int64_t value;
+};
+
+void check_equal(Extent found, Extent wanted) {
+  if (found.value != wanted.value)
+    refuse(Error::shape, found.name, ": ", found.value, " is not ", wanted.name, ": ", wanted.value);
+}
+
+void check_output_shape(const Argument& a, const char* axes_in_words, const Shape& wanted) {
+  if (a.shape != wanted)
+    refuse(Error::shape, a.name, ".shape: ", a.shape, " is not ", axes_in_words, ": ", wanted);
+}
+
+// Options and outputs other than log_sum_exp keep the dtype of q or carry f32.
+void check_dtype(const char* name, DType found, DType of_q) {
+  if (found == of_q || found == DType::f32) return;
+  refuse(Error::dtype, name, ".dtype: ", name_of(found), " is neither q.dtype: ", name_of(of_q), " nor f32");
+}
+
+constexpr const char* scores_in_words = "(batch, heads, queries, keys)";
+
+}  // namespace
+
+void check_broadcasts(const Argument& a, const char* axes_in_words, const Shape& target) {
+  const Axes extent = axes(a.shape), wanted = axes(target);
+  for (std::size_t i = 0; i < extent.size(); ++i)
+    if (extent[i] != wanted[i] && extent[i] != 1)
+      refuse(Error::shape, a.name, ".shape: ", a.shape, " does not broadcast to ", axes_in_words, ": ",
+             target);
+}
+
+Shape broadcast_stride(const Shape& shape, const Shape& stride) {
+  return {shape.batch == 1 ? 0 : stride.batch, shape.heads == 1 ? 0 : stride.heads,
+          shape.length == 1 ? 0 : stride.length, shape.dim == 1 ? 0 : stride.dim};
+}
+
+void check_shapes(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  const Shape &q = inputs.q.shape, &k = inputs.k.shape, &v = inputs.v.shape;
+  if (q.dim == 0) refuse(Error::shape, "q.dim: 0; a head needs at least one dimension");
+  check_equal({"k.dim", k.dim}, {"q.dim", q.dim});
+  check_equal({"k.batch", k.batch}, {"q.batch", q.batch});
+  check_equal({"v.batch", v.batch}, {"q.batch", q.batch});
+  check_equal({"v.heads", v.heads}, {"k.heads", k.heads});
+  check_equal({"v.length", v.length}, {"k.length", k.length});
+  if (q.heads > 0 && (k.heads == 0 || q.heads % k.heads != 0))
+    refuse(Error::shape, "k.heads: ", k.heads, " does not divide q.heads: ", q.heads);
+
+  const Shape out{q.batch, q.heads, q.length, v.dim}, scores{q.batch, q.heads, q.length, k.length};
+  std::int64_t rows = 0, cells = 0;
+  if (__builtin_mul_overflow(q.batch * q.heads, q.length, &rows) ||
+      __builtin_mul_overflow(rows, k.length, &cells) || cells > longest_reach)
+    refuse(Error::shape, "k.length: ", k.length, " keys for q.shape: ", q,
+           " are more scores than can be counted");
+
+  check_output_shape({"out", outputs.out}, "(batch, heads, queries, value_dim)", out);
+  if (outputs.weights) check_output_shape({"weights", *outputs.weights}, scores_in_words, scores);
+  if (outputs.log_sum_exp)
+    check_output_shape({"log_sum_exp", *outputs.log_sum_exp}, "(batch, heads, queries, 1)",
+                       {q.batch, q.heads, q.length, 1});
+  if (outputs.scores) check_output_shape({"scores.into", outputs.scores->into}, scores_in_words, scores);
+  if (options.bias) check_broadcasts({"options.bias", *options.bias}, scores_in_words, scores);
+  if (options.sink)
+    check_broadcasts({"options.sink", *options.sink}, "(batch, heads, 1, 1)", {q.batch, q.heads, 1, 1});
+}
+
+void check_dtypes(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  const DType of_q = inputs.q.dtype;
+  if (inputs.k.dtype != of_q)
+    refuse(Error::dtype, "k.dtype: ", name_of(inputs.k.dtype), " is not q.dtype: ", name_of(of_q));
+  if (inputs.v.dtype != of_q)
+    refuse(Error::dtype, "v.dtype: ", name_of(inputs.v.dtype), " is not q.dtype: ", name_of(of_q));
+  check_dtype("out", outputs.out.dtype, of_q);
+  if (outputs.weights) check_dtype("weights", outputs.weights->dtype, of_q);
+  if (outputs.log_sum_exp && outputs.log_sum_exp->dtype != DType::f32)
+    refuse(Error::dtype, "log_sum_exp.dtype: ", name_of(outputs.log_sum_exp->dtype), " is not f32");
+  if (outputs.scores) check_dtype("scores.into", outputs.scores->into.dtype, of_q);
+  if (options.bias) check_dtype("options.bias", options.bias->dtype, of_q);
+  if (options.sink) check_dtype("options.sink", options.sink->dtype, of_q);
+}
+
+}  // namespace heed

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checks that make_problem() runs, in this order. Each throws Error or changes nothing.
+#pragma once
+#include "problem/argument.hpp"
+#include "problem/problem.hpp"
+
+namespace heed {
+
+// One array by itself: extents, strides, reach, data.
+void check_argument(const Argument&);
+// The same, and that its dtype and device are ones this build knows.
+void check_view(const char* name, const View&);
+
+// Every array of the call by itself, except the masks.
+void check_views(const Inputs&, const Outputs&, const Options&);
+// That extents and dtypes fit together.
+void check_shapes(const Inputs&, const Outputs&, const Options&);
+void check_dtypes(const Inputs&, const Outputs&, const Options&);
+// Scale, softcap, dropout and the enumerations.
+void check_choices(const Outputs&, const Options&);
+// Checks the masks and fills the fields of the problem that hold them. Its extents must be set.
+void lower_masks(Problem&);
+// No output shares memory with itself, another output or anything that is read.
+void check_overlap(const Inputs&, const Outputs&, const Options&);
+
+// What an array of this shape needs as strides to be read as one of shape `target`.
+Shape broadcast_stride(const Shape& shape, const Shape& stride);
+void check_broadcasts(const Argument&, const char* axes_in_words, const Shape& target);
+
+}  // namespace heed

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names of the element types, as sentences and files spell them.
+#include "heed/tensor.hpp"
+
+namespace heed {
+
+const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "f32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+}  // namespace heed

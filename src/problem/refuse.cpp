@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// How numbers and shapes read in a refusal.
+#include "problem/refuse.hpp"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace heed {
+
+std::string in_words(float number) {
+  if (std::isnan(number)) return "nan";
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number);
+  return {text.data(), end.ptr};
+}
+
+std::string in_words(const Shape& s) {
+  return "(" + std::to_string(s.batch) + ", " + std::to_string(s.heads) + ", " + std::to_string(s.length) +
+         ", " + std::to_string(s.dim) + ")";
+}
+
+}  // namespace heed

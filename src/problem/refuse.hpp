@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the sentence of a refusal from its parts and throws it. Nothing is built unless a call is refused.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "heed/error.hpp"
+#include "heed/tensor.hpp"
+
+namespace heed {
+
+std::string in_words(float);         // the shortest text that reads back as the same float; "nan" has no sign
+std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
+inline std::string in_words(std::int64_t number) { return std::to_string(number); }
+inline const char* in_words(const char* text) { return text; }
+
+template <class... Parts>
+[[noreturn, gnu::cold, gnu::noinline]] void refuse(Error::Code code, const Parts&... parts) {
+  std::string sentence;
+  ((sentence += in_words(parts)), ...);
+  throw Error(code, sentence);
+}
+
+}  // namespace heed
