@@ -3,26 +3,26 @@
 #include <cmath>
 
 #include "problem/checks.hpp"
-#include "problem/refuse.hpp"
+#include "problem/refusal.hpp"
 
 namespace heed {
 
 void check_choices(const Outputs& outputs, const Options& options) {
   if (options.scale && !std::isfinite(*options.scale))
-    refuse(Error::value, "options.scale: ", *options.scale, " is not a finite number");
+    throw refusal(Error::value, "options.scale: ", *options.scale, " is not a finite number");
   if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
-    refuse(Error::value, "options.softcap: ", *options.softcap, " is not a finite number above 0");
+    throw refusal(Error::value, "options.softcap: ", *options.softcap, " is not a finite number above 0");
   if (options.dropout) {
     const float p = options.dropout->drop_probability;
     if (!(p >= 0 && p < 1))
-      refuse(Error::value, "options.dropout.drop_probability: ", p, " is outside [0, 1)");
+      throw refusal(Error::value, "options.dropout.drop_probability: ", p, " is outside [0, 1)");
   }
   if (options.head_map > HeadMap::tiled)
-    refuse(Error::value, "options.head_map: ", static_cast<std::int64_t>(options.head_map),
-           " is none of interleaved, tiled");
+    throw refusal(Error::value, "options.head_map: ", static_cast<std::int64_t>(options.head_map),
+                  " is none of interleaved, tiled");
   if (outputs.scores && outputs.scores->stage > Stage::biased)
-    refuse(Error::value, "scores.stage: ", static_cast<std::int64_t>(outputs.scores->stage),
-           " is none of raw, softcapped, biased");
+    throw refusal(Error::value, "scores.stage: ", static_cast<std::int64_t>(outputs.scores->stage),
+                  " is none of raw, softcapped, biased");
 }
 
 }  // namespace heed

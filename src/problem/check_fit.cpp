@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the arrays of a call must fit together: extents, dtypes, broadcasting.
 #include "problem/checks.hpp"
-#include "problem/refuse.hpp"
+#include "problem/refusal.hpp"
 
 namespace heed {
 namespace {
@@ -13,18 +13,19 @@ struct Extent {
 
 void check_equal(Extent found, Extent wanted) {
   if (found.value != wanted.value)
-    refuse(Error::shape, found.name, ": ", found.value, " is not ", wanted.name, ": ", wanted.value);
+    throw refusal(Error::shape, found.name, ": ", found.value, " is not ", wanted.name, ": ", wanted.value);
 }
 
 void check_output_shape(const Argument& a, const char* axes_in_words, const Shape& wanted) {
   if (a.shape != wanted)
-    refuse(Error::shape, a.name, ".shape: ", a.shape, " is not ", axes_in_words, ": ", wanted);
+    throw refusal(Error::shape, a.name, ".shape: ", a.shape, " is not ", axes_in_words, ": ", wanted);
 }
 
 // Options and outputs other than log_sum_exp keep the dtype of q or carry f32.
 void check_dtype(const char* name, DType found, DType of_q) {
   if (found == of_q || found == DType::f32) return;
-  refuse(Error::dtype, name, ".dtype: ", name_of(found), " is neither q.dtype: ", name_of(of_q), " nor f32");
+  throw refusal(Error::dtype, name, ".dtype: ", name_of(found), " is neither q.dtype: ", name_of(of_q),
+                " nor f32");
 }
 
 constexpr const char* scores_in_words = "(batch, heads, queries, keys)";
@@ -35,8 +36,8 @@ void check_broadcasts(const Argument& a, const char* axes_in_words, const Shape&
   const Axes extent = axes(a.shape), wanted = axes(target);
   for (std::size_t i = 0; i < extent.size(); ++i)
     if (extent[i] != wanted[i] && extent[i] != 1)
-      refuse(Error::shape, a.name, ".shape: ", a.shape, " does not broadcast to ", axes_in_words, ": ",
-             target);
+      throw refusal(Error::shape, a.name, ".shape: ", a.shape, " does not broadcast to ", axes_in_words, ": ",
+                    target);
 }
 
 Shape broadcast_stride(const Shape& shape, const Shape& stride) {
@@ -46,21 +47,21 @@ Shape broadcast_stride(const Shape& shape, const Shape& stride) {
 
 void check_shapes(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   const Shape &q = inputs.q.shape, &k = inputs.k.shape, &v = inputs.v.shape;
-  if (q.dim == 0) refuse(Error::shape, "q.dim: 0; a head needs at least one dimension");
+  if (q.dim == 0) throw refusal(Error::shape, "q.dim: 0; a head needs at least one dimension");
   check_equal({"k.dim", k.dim}, {"q.dim", q.dim});
   check_equal({"k.batch", k.batch}, {"q.batch", q.batch});
   check_equal({"v.batch", v.batch}, {"q.batch", q.batch});
   check_equal({"v.heads", v.heads}, {"k.heads", k.heads});
   check_equal({"v.length", v.length}, {"k.length", k.length});
   if (q.heads > 0 && (k.heads == 0 || q.heads % k.heads != 0))
-    refuse(Error::shape, "k.heads: ", k.heads, " does not divide q.heads: ", q.heads);
+    throw refusal(Error::shape, "k.heads: ", k.heads, " does not divide q.heads: ", q.heads);
 
   const Shape out{q.batch, q.heads, q.length, v.dim}, scores{q.batch, q.heads, q.length, k.length};
   std::int64_t rows = 0, cells = 0;
   if (__builtin_mul_overflow(q.batch * q.heads, q.length, &rows) ||
       __builtin_mul_overflow(rows, k.length, &cells) || cells > longest_reach)
-    refuse(Error::shape, "k.length: ", k.length, " keys for q.shape: ", q,
-           " are more scores than can be counted");
+    throw refusal(Error::shape, "k.length: ", k.length, " keys for q.shape: ", q,
+                  " are more scores than can be counted");
 
   check_output_shape({"out", outputs.out}, "(batch, heads, queries, value_dim)", out);
   if (outputs.weights) check_output_shape({"weights", *outputs.weights}, scores_in_words, scores);
@@ -76,13 +77,13 @@ void check_shapes(const Inputs& inputs, const Outputs& outputs, const Options& o
 void check_dtypes(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   const DType of_q = inputs.q.dtype;
   if (inputs.k.dtype != of_q)
-    refuse(Error::dtype, "k.dtype: ", name_of(inputs.k.dtype), " is not q.dtype: ", name_of(of_q));
+    throw refusal(Error::dtype, "k.dtype: ", name_of(inputs.k.dtype), " is not q.dtype: ", name_of(of_q));
   if (inputs.v.dtype != of_q)
-    refuse(Error::dtype, "v.dtype: ", name_of(inputs.v.dtype), " is not q.dtype: ", name_of(of_q));
+    throw refusal(Error::dtype, "v.dtype: ", name_of(inputs.v.dtype), " is not q.dtype: ", name_of(of_q));
   check_dtype("out", outputs.out.dtype, of_q);
   if (outputs.weights) check_dtype("weights", outputs.weights->dtype, of_q);
   if (outputs.log_sum_exp && outputs.log_sum_exp->dtype != DType::f32)
-    refuse(Error::dtype, "log_sum_exp.dtype: ", name_of(outputs.log_sum_exp->dtype), " is not f32");
+    throw refusal(Error::dtype, "log_sum_exp.dtype: ", name_of(outputs.log_sum_exp->dtype), " is not f32");
   if (outputs.scores) check_dtype("scores.into", outputs.scores->into.dtype, of_q);
   if (options.bias) check_dtype("options.bias", options.bias->dtype, of_q);
   if (options.sink) check_dtype("options.sink", options.sink->dtype, of_q);

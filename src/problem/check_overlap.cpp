@@ -15,7 +15,7 @@
 #include <span>
 
 #include "problem/checks.hpp"
-#include "problem/refuse.hpp"
+#include "problem/refusal.hpp"
 
 namespace heed {
 namespace {
@@ -90,6 +90,17 @@ class Search {
   int budget_ = 10000;
 };
 
+void check_apart_from_masks(const Argument& output, const Options& options) {
+  for (const Mask& mask : options.masks) {
+    if (const auto* keep = std::get_if<Keep>(&mask)) check_apart(output, {"the keep mask", keep->where});
+    if (const auto* hide = std::get_if<Hide>(&mask)) check_apart(output, {"the hide mask", hide->where});
+    if (const auto* lengths = std::get_if<KeyLengths>(&mask))
+      check_apart(output, {"the key lengths", *lengths});
+  }
+}
+
+}  // namespace
+
 void check_apart(const Argument& output, const Argument& other) {
   if (output.empty() || other.empty()) return;
   const auto a = reinterpret_cast<std::uintptr_t>(output.data),
@@ -102,14 +113,14 @@ void check_apart(const Argument& output, const Argument& other) {
     case Answer::apart:
       return;
     case Answer::meet:
-      refuse(Error::overlap, output.name, ": shares memory with ", other.name);
+      throw refusal(Error::overlap, output.name, ": shares memory with ", other.name);
     case Answer::unknown:
-      refuse(Error::overlap, output.name, ": interleaves with ", other.name,
-             " in a way that cannot be shown to share no memory");
+      throw refusal(Error::overlap, output.name, ": interleaves with ", other.name,
+                    " in a way that cannot be shown to share no memory");
   }
 }
 
-// Sorted by stride, every axis must step over all that the smaller ones span. An axis of one entry never
+// Sorted by stride, every axis must step over all that the smaller ones span; an axis of one entry never
 // steps.
 void check_own_places(const Argument& a) {
   if (a.empty()) return;
@@ -120,25 +131,14 @@ void check_own_places(const Argument& a) {
   for (const std::size_t i : order) {
     if (extent[i] == 1) continue;
     if (stride[i] == 0)
-      refuse(Error::overlap, a.name, ".stride.", axis_names[i], ": 0 puts ", extent[i],
-             " results in one place");
+      throw refusal(Error::overlap, a.name, ".stride.", axis_names[i], ": 0 puts ", extent[i],
+                    " results in one place");
     if (stride[i] < span)
-      refuse(Error::overlap, a.name, ".stride.", axis_names[i], ": ", stride[i], " does not step over the ",
-             span, " elements that the axes inside it span");
+      throw refusal(Error::overlap, a.name, ".stride.", axis_names[i], ": ", stride[i],
+                    " does not step over the ", span, " elements that the axes inside it span");
     span += (extent[i] - 1) * stride[i];
   }
 }
-
-void check_apart_from_masks(const Argument& output, const Options& options) {
-  for (const Mask& mask : options.masks) {
-    if (const auto* keep = std::get_if<Keep>(&mask)) check_apart(output, {"the keep mask", keep->where});
-    if (const auto* hide = std::get_if<Hide>(&mask)) check_apart(output, {"the hide mask", hide->where});
-    if (const auto* lengths = std::get_if<KeyLengths>(&mask))
-      check_apart(output, {"the key lengths", *lengths});
-  }
-}
-
-}  // namespace
 
 void check_overlap(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   const std::array<std::optional<Argument>, 4> written{

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "problem/checks.hpp"
-#include "problem/refuse.hpp"
+#include "problem/refusal.hpp"
 
 namespace heed {
 namespace {
@@ -34,29 +34,31 @@ bool is_too_long(const Argument& a) {
 void check_argument(const Argument& a) {
   const Axes extent = axes(a.shape), stride = axes(a.stride);
   for (std::size_t i = 0; i < extent.size(); ++i) {
-    if (extent[i] < 0) refuse(Error::shape, a.name, ".", axis_names[i], ": ", extent[i], " is negative");
+    if (extent[i] < 0)
+      throw refusal(Error::shape, a.name, ".", axis_names[i], ": ", extent[i], " is negative");
     if (stride[i] < 0)
-      refuse(Error::shape, a.name, ".stride.", axis_names[i], ": ", stride[i], " is negative");
+      throw refusal(Error::shape, a.name, ".stride.", axis_names[i], ": ", stride[i], " is negative");
   }
   if (is_too_long(a))
-    refuse(Error::shape, a.name, ": shape ", a.shape, " with strides ", a.stride,
-           " reaches beyond any memory");
+    throw refusal(Error::shape, a.name, ": shape ", a.shape, " with strides ", a.stride,
+                  " reaches beyond any memory");
   if (a.empty()) return;
-  if (a.data == nullptr) refuse(Error::value, a.name, ".data: null, but the shape is ", a.shape);
+  if (a.data == nullptr) throw refusal(Error::value, a.name, ".data: null, but the shape is ", a.shape);
   // Kernels read through pointers to the element type, which an odd address would make undefined.
   if (reinterpret_cast<std::uintptr_t>(a.data) % static_cast<std::uintptr_t>(a.element_bytes) != 0)
-    refuse(Error::value, a.name, ".data: the address is not a multiple of the element's ", a.element_bytes,
-           " bytes");
+    throw refusal(Error::value, a.name, ".data: the address is not a multiple of the element's ",
+                  a.element_bytes, " bytes");
 }
 
 void check_view(const char* name, const View& view) {
   if (view.dtype > DType::bf16)
-    refuse(Error::dtype, name, ".dtype: ", static_cast<std::int64_t>(view.dtype),
-           " is none of f32, f16, bf16");
+    throw refusal(Error::dtype, name, ".dtype: ", static_cast<std::int64_t>(view.dtype),
+                  " is none of f32, f16, bf16");
   if (view.device == Device::cuda)
-    refuse(Error::device, name, ".device: cuda, but this build has no CUDA backend");
+    throw refusal(Error::device, name, ".device: cuda, but this build has no CUDA backend");
   if (view.device != Device::cpu)
-    refuse(Error::device, name, ".device: ", static_cast<std::int64_t>(view.device), " is none of cpu, cuda");
+    throw refusal(Error::device, name, ".device: ", static_cast<std::int64_t>(view.device),
+                  " is none of cpu, cuda");
   check_argument({name, view});
 }
 

@@ -11,6 +11,12 @@ void check_argument(const Argument&);
 // The same, and that its dtype and device are ones this build knows.
 void check_view(const char* name, const View&);
 
+// No element of `output` shares a byte with `other`; slices of one buffer may interleave. For checked
+// arguments.
+void check_apart(const Argument& output, const Argument& other);
+// Every element of an output has a place of its own.
+void check_own_places(const Argument& output);
+
 // Every array of the call by itself, except the masks.
 void check_views(const Inputs&, const Outputs&, const Options&);
 // That extents and dtypes fit together.
@@ -23,7 +29,7 @@ void lower_masks(Problem&);
 // No output shares memory with itself, another output or anything that is read.
 void check_overlap(const Inputs&, const Outputs&, const Options&);
 
-// What an array of this shape needs as strides to be read as one of shape `target`.
+// The strides that repeat the one entry of every axis of extent 1.
 Shape broadcast_stride(const Shape& shape, const Shape& stride);
 void check_broadcasts(const Argument&, const char* axes_in_words, const Shape& target);
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "problem/checks.hpp"
-#include "problem/refuse.hpp"
+#include "problem/refusal.hpp"
 
 namespace heed {
 namespace {
@@ -15,12 +15,13 @@ namespace {
 std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p) {
   if (!align) {
     if (p.queries != p.keys)
-      refuse(Error::ambiguous, name, ": ", p.queries, " queries, ", p.keys,
-             " keys; say Align::ends (decode) or Align::starts");
+      throw refusal(Error::ambiguous, name, ": ", p.queries, " queries, ", p.keys,
+                    " keys; say Align::ends (decode) or Align::starts");
     return 0;
   }
   if (*align > Align::ends)
-    refuse(Error::value, name, ": align ", static_cast<std::int64_t>(*align), " is none of starts, ends");
+    throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
+                  " is none of starts, ends");
   return *align == Align::ends ? p.keys - p.queries : 0;
 }
 
@@ -43,20 +44,21 @@ void lower(Problem& p, const Causal& causal) {
 }
 
 void lower(Problem& p, const Window& window) {
-  if (window.left < 0) refuse(Error::value, "window mask: left ", window.left, " is negative");
-  if (window.right < 0) refuse(Error::value, "window mask: right ", window.right, " is negative");
+  if (window.left < 0) throw refusal(Error::value, "window mask: left ", window.left, " is negative");
+  if (window.right < 0) throw refusal(Error::value, "window mask: right ", window.right, " is negative");
   const std::int64_t offset = offset_of("window mask", window.align, p);
   narrow_band(p, saturating_add(offset, -window.left), saturating_add(offset + 1, window.right));
 }
 
 void lower(Problem& p, const KeyLengths& lengths) {
   const auto entries = static_cast<std::int64_t>(lengths.valid.size());
-  if (entries != p.batch) refuse(Error::shape, "key lengths: ", entries, " counts for q.batch: ", p.batch);
+  if (entries != p.batch)
+    throw refusal(Error::shape, "key lengths: ", entries, " counts for q.batch: ", p.batch);
   for (std::size_t b = 0; b < lengths.valid.size(); ++b) {
     const std::int64_t count = lengths.valid[b];
     if (count < 0 || count > p.keys)
-      refuse(Error::value, "key lengths: ", count, " for batch entry ", static_cast<std::int64_t>(b),
-             " is outside [0, ", p.keys, "], the keys there are");
+      throw refusal(Error::value, "key lengths: ", count, " for batch entry ", static_cast<std::int64_t>(b),
+                    " is outside [0, ", p.keys, "], the keys there are");
     p.key_counts[b] = std::min(p.key_counts[b], count);
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How numbers and shapes read in a refusal.
-#include "problem/refuse.hpp"
+#include "problem/refusal.hpp"
 
 #include <array>
 #include <charconv>

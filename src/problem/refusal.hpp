@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds the sentence of a refusal from its parts and throws it. Nothing is built unless a call is refused.
+// Builds the sentence of a refusal from its parts. Nothing is built unless a call is refused.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,10 +15,10 @@ inline std::string in_words(std::int64_t number) { return std::to_string(number)
 inline const char* in_words(const char* text) { return text; }
 
 template <class... Parts>
-[[noreturn, gnu::cold, gnu::noinline]] void refuse(Error::Code code, const Parts&... parts) {
+[[nodiscard, gnu::cold, gnu::noinline]] Error refusal(Error::Code code, const Parts&... parts) {
   std::string sentence;
   ((sentence += in_words(parts)), ...);
-  throw Error(code, sentence);
+  return {code, sentence};
 }
 
 }  // namespace heed
