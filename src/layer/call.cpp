@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checks of a call of the layer, in the words of the layer.
+#include "layer/call.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "problem/checks.hpp"
+#include "problem/refusal.hpp"
+
+namespace heed {
+
+namespace {
+
+struct Width {
+  const char* name;
+  std::int64_t value;
+};
+
+void check_equal(const char* name, const char* axis, std::int64_t found, const Width& wanted) {
+  if (found != wanted.value)
+    throw refusal(Error::shape, name, ".", axis, ": ", found, " is not ", wanted.name, ": ", wanted.value);
+}
+
+// One of the three sequences the layer reads: (batch, 1, length, width).
+void check_sequence(const char* name, const View& x, const Width& width) {
+  check_view(name, x);
+  if (x.shape.heads != 1)
+    throw refusal(Error::shape, name, ".heads: ", x.shape.heads,
+                  " is not 1; the layer splits the heads itself");
+  check_equal(name, "dim", x.shape.dim, width);
+}
+
+void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const LayerInputs& in) {
+  check_sequence("x", call.x, {"model_dim", c.model_dim});
+  if (call.context)
+    check_sequence("context", *call.context, {"key_dim", *c.key_dim});
+  else if (c.model_dim != *c.key_dim)
+    throw refusal(Error::shape, "context: none is given, and x.dim: ", c.model_dim,
+                  " is not key_dim: ", *c.key_dim);
+  if (call.value)
+    check_sequence("value", *call.value, {"value_dim", *c.value_dim});
+  else if (*c.key_dim != *c.value_dim)
+    throw refusal(Error::shape, "value: none is given, and context.dim: ", *c.key_dim,
+                  " is not value_dim: ", *c.value_dim);
+  check_equal("context", "batch", in.context.shape.batch, {"x.batch", call.x.shape.batch});
+  check_equal("value", "batch", in.value.shape.batch, {"x.batch", call.x.shape.batch});
+  check_equal("value", "length", in.value.shape.length,
+              {call.context ? "context.length" : "x.length", in.context.shape.length});
+}
+
+void check_shape(const char* name, const Shape& found, const char* rule, const Shape& wanted) {
+  if (found != wanted) throw refusal(Error::shape, name, ".shape: ", found, " is not ", rule, ": ", wanted);
+}
+
+void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& outputs) {
+  const std::int64_t batch = in.x.shape.batch, queries = in.x.shape.length, keys = in.context.shape.length;
+  check_view("out", outputs.out);
+  check_shape("out", outputs.out.shape, "(batch, 1, queries, model_dim)", {batch, 1, queries, c.model_dim});
+  std::vector<Argument> written{{"out", outputs.out}};
+  if (outputs.weights) {
+    check_view("weights", *outputs.weights);
+    if (outputs.weights->shape.heads == 1 && c.heads > 1)
+      check_shape("weights", outputs.weights->shape, "(batch, 1, queries, keys)", {batch, 1, queries, keys});
+    else
+      check_shape("weights", outputs.weights->shape, "(batch, heads, queries, keys)",
+                  {batch, c.heads, queries, keys});
+    written.emplace_back("weights", *outputs.weights);
+  }
+  if (outputs.log_sum_exp) {
+    check_view("log_sum_exp", *outputs.log_sum_exp);
+    check_shape("log_sum_exp", outputs.log_sum_exp->shape, "(batch, heads, queries, 1)",
+                {batch, c.heads, queries, 1});
+    written.emplace_back("log_sum_exp", *outputs.log_sum_exp);
+  }
+  if (outputs.scores) {
+    check_view("scores.into", outputs.scores->into);
+    check_shape("scores.into", outputs.scores->into.shape, "(batch, heads, queries, keys)",
+                {batch, c.heads, queries, keys});
+    written.emplace_back("scores.into", outputs.scores->into);
+  }
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    check_own_places(written[i]);
+    for (std::size_t earlier = 0; earlier < i; ++earlier) check_apart(written[i], written[earlier]);
+    check_apart(written[i], {"x", in.x});
+    check_apart(written[i], {"context", in.context});
+    check_apart(written[i], {"value", in.value});
+  }
+}
+
+bool is_same_memory(const View& a, const View& b) {
+  return a.data == b.data && a.shape == b.shape && a.stride == b.stride && a.dtype == b.dtype;
+}
+
+void check_positions(const char* name, std::span<const std::int64_t> positions, const View& sequence) {
+  const std::int64_t count = std::ssize(positions), length = sequence.shape.length,
+                     batch = sequence.shape.batch;
+  if (count != 0 && count != length && count != batch * length)
+    throw refusal(Error::shape, name, ": ", count, " entries are neither one per token: ", length,
+                  " nor one per batch entry and token: ", batch * length);
+}
+
+void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerInputs& in) {
+  if (!c.rotary) {
+    if (!call.positions.empty() || !call.key_positions.empty())
+      throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
+                    ": given, but config.rotary is not");
+    return;
+  }
+  check_positions("positions", call.positions, in.x);
+  check_positions("key_positions", call.key_positions, in.context);
+  const std::int64_t queries = in.x.shape.length, keys = in.context.shape.length;
+  in.counted.resize(static_cast<std::size_t>(std::max(queries, keys)));
+  std::iota(in.counted.begin(), in.counted.end(), 0);
+  const std::span<const std::int64_t> counted = in.counted;
+  in.positions = call.positions.empty() ? counted.first(static_cast<std::size_t>(queries)) : call.positions;
+  if (!call.key_positions.empty())
+    in.key_positions = call.key_positions;
+  else if (is_same_memory(in.x, in.context))
+    in.key_positions = in.positions;
+  else
+    in.key_positions = counted.first(static_cast<std::size_t>(keys));
+}
+
+}  // namespace
+
+LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, const Outputs& outputs,
+                       const Options& options) {
+  const View context = call.context.value_or(call.x);
+  LayerInputs in{.x = call.x, .context = context, .value = call.value.value_or(context)};
+  check_inputs(c, call, in);
+  check_outputs(c, in, outputs);
+  if (options.dropout)
+    throw refusal(Error::value,
+                  "options.dropout: the layer owns it; set config.drop_probability and Mode::train");
+  place_tokens(c, call, in);
+  return in;
+}
+
+}  // namespace heed

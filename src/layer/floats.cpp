@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buffers of the layer, and the copies in and out of them.
+#include "layer/floats.hpp"
+
+#include <new>
+
+#include "layer/element.hpp"
+#include "problem/argument.hpp"
+#include "problem/refusal.hpp"
+
+namespace heed {
+
+namespace {
+
+// As many floats as the shape says, or so many that no machine has room for them.
+std::size_t float_count(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : axes(shape))
+    if (__builtin_mul_overflow(count, extent, &count)) return static_cast<std::size_t>(longest_reach);
+  return static_cast<std::size_t>(count);
+}
+
+}  // namespace
+
+Floats make_floats(const char* name, const Shape& shape, const Shape& stride) {
+  try {
+    auto data = std::make_unique_for_overwrite<float[]>(float_count(shape));
+    const MutableView view{data.get(), shape, stride};
+    return {std::move(data), view};
+  } catch (const std::bad_alloc&) {
+    throw refusal(Error::capacity, name, ": no room for ", shape, " floats");
+  }
+}
+
+Floats copy_as_floats(const char* name, const View& x) {
+  Floats copy = make_floats(name, x.shape, bhsd(x.shape));
+  float* next = copy.data.get();
+  with_elements(x, [&](const auto* from) {
+    for_each_index(x.shape, [&](const Shape& at) { *next++ = to_float(from[offset(x.stride, at)]); });
+  });
+  return copy;
+}
+
+void store_heads(const View& from, const MutableView& into) {
+  const auto* source = static_cast<const float*>(from.data);
+  const std::int64_t averaged = from.shape.heads / into.shape.heads;
+  with_elements(into, [&]<class T>(T* to) {
+    for_each_index(into.shape, [&](const Shape& at) {
+      const float* first = source + offset(from.stride, at);
+      float sum = *first;
+      for (std::int64_t h = 1; h < averaged; ++h) sum += first[h * from.stride.heads];
+      to[offset(into.stride, at)] = from_float<T>(averaged == 1 ? sum : sum / static_cast<float>(averaged));
+    });
+  });
+}
+
+}  // namespace heed

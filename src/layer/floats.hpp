@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors of floats that the layer owns while it computes: projected heads, and stand-ins for arrays of other
+// dtypes.
+#pragma once
+#include <memory>
+
+#include "heed/tensor.hpp"
+
+namespace heed {
+
+struct Floats {
+  std::unique_ptr<float[]> data{};
+  MutableView view{};
+};
+
+// Packed with these strides, not initialised. No room: Error with the name and the shape.
+Floats make_floats(const char* name, const Shape& shape, const Shape& stride);
+Floats copy_as_floats(const char* name, const View&);
+
+// Rounds to the dtype of `into`. Where `into` has one head and `from` several, their average, summed in head
+// order.
+void store_heads(const View& from, const MutableView& into);
+
+}  // namespace heed

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// AttentionLayer: project to heads, turn, attend, merge the heads (S16).
+#include "heed/layer.hpp"
+
+#include "layer/call.hpp"
+#include "layer/config.hpp"
+#include "layer/floats.hpp"
+#include "layer/weights.hpp"
+#include "plan/projection.hpp"
+#include "problem/checks.hpp"
+#include "problem/problem.hpp"
+
+namespace heed {
+
+namespace {
+
+Projection make_projection(const Array& w, const std::optional<Array>& bias) {
+  const std::vector<float> values = w.to_floats();
+  return Projection(values, bias ? bias->to_floats() : std::vector<float>{}, w.shape[0], w.shape[1]);
+}
+
+const LayerWeights& checked(const LayerWeights& w, const LayerConfig& completed) {
+  check_weights(w, completed);
+  return w;
+}
+
+// attention() works on f32 heads here, so a bias or sink of another dtype is read through an f32 copy.
+class FloatOptions {
+ public:
+  explicit FloatOptions(const Options& given) : options(given) {
+    bias_ = widen("options.bias", options.bias);
+    sink_ = widen("options.sink", options.sink);
+  }
+  Options options;
+
+ private:
+  static Floats widen(const char* name, std::optional<View>& view) {
+    if (!view) return {};
+    check_view(name, *view);
+    if (view->dtype == DType::f32) return {};
+    Floats copy = copy_as_floats(name, *view);
+    view = copy.view;
+    return copy;
+  }
+  Floats bias_, sink_;
+};
+
+// An array of scores the caller asked for: written by attention() where it can be, else by way of a buffer.
+// The buffer spans the whole batch, because dropout counts batch entries (S7).
+class ScoreOutput {
+ public:
+  ScoreOutput(const char* name, const std::optional<MutableView>& wanted, std::int64_t heads)
+      : wanted_(wanted) {
+    if (!wanted || (wanted->dtype == DType::f32 && wanted->shape.heads == heads)) return;
+    Shape per_head = wanted->shape;
+    per_head.heads = heads;
+    buffer_ = make_floats(name, per_head, bhsd(per_head));
+    is_buffered_ = true;
+  }
+  std::optional<MutableView> target() const { return is_buffered_ ? buffer_.view : wanted_; }
+  void deliver() const {
+    if (is_buffered_) store_heads(buffer_.view, *wanted_);
+  }
+
+ private:
+  std::optional<MutableView> wanted_;
+  Floats buffer_{};
+  bool is_buffered_ = false;
+};
+
+// (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row.
+Floats make_heads(const char* name, const View& sequence, std::int64_t heads, std::int64_t dim) {
+  const Shape shape{sequence.shape.batch, heads, sequence.shape.length, dim};
+  return make_floats(name, shape, bshd(shape));
+}
+
+}  // namespace
+
+struct AttentionLayer::State {
+  State(const LayerConfig& completed, const LayerWeights& w)
+      : config(completed),
+        weights(checked(w, config)),
+        project_q(make_projection(w.w_q, w.b_q)),
+        project_k(make_projection(w.w_k, w.b_k)),
+        project_v(make_projection(w.w_v, w.b_v)),
+        project_out(make_projection(w.w_o, w.b_o)) {}
+
+  LayerConfig config;
+  LayerWeights weights;
+  Projection project_q, project_k, project_v, project_out;
+  Mode mode = Mode::eval;
+};
+
+AttentionLayer::AttentionLayer(const LayerConfig& config, const LayerWeights& weights)
+    : state_(std::make_unique<State>(complete(config), weights)) {}
+AttentionLayer::~AttentionLayer() = default;
+AttentionLayer::AttentionLayer(AttentionLayer&&) noexcept = default;
+AttentionLayer& AttentionLayer::operator=(AttentionLayer&&) noexcept = default;
+
+void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const Options& given) const {
+  const LayerConfig& c = state_->config;
+  const LayerInputs in = check_call(c, call, outputs, given);
+
+  FloatOptions floats(given);
+  Options& options = floats.options;
+  options.head_map = c.head_map;
+  if (state_->mode == Mode::train && c.drop_probability > 0)
+    options.dropout = Dropout{c.drop_probability, call.dropout_seed};
+
+  const Floats q = make_heads("q", in.x, c.heads, *c.head_dim);
+  const Floats k = make_heads("k", in.context, *c.kv_heads, *c.head_dim);
+  const Floats v = make_heads("v", in.value, *c.kv_heads, *c.value_head_dim);
+  const Floats attended = make_heads("attended", in.x, c.heads, *c.value_head_dim);
+  const ScoreOutput weights("weights", outputs.weights, c.heads);
+  const ScoreOutput scores("scores.into", outputs.scores ? std::optional(outputs.scores->into) : std::nullopt,
+                           c.heads);
+  const Inputs heads{q.view, k.view, v.view};
+  Outputs results{.out = attended.view, .weights = weights.target(), .log_sum_exp = outputs.log_sum_exp};
+  if (outputs.scores) results.scores = Scores{*scores.target(), outputs.scores->stage};
+
+  make_problem(heads, results, options);  // refuses before the projections are paid for
+  if (q.view.shape.elements() == 0) return;
+  state_->project_q(in.x, q.view);
+  state_->project_k(in.context, k.view);
+  state_->project_v(in.value, v.view);
+  if (c.rotary) {
+    rotate(q.view, in.positions, *c.rotary);
+    rotate(k.view, in.key_positions, *c.rotary);
+  }
+  attention(heads, results, options);
+  weights.deliver();
+  scores.deliver();
+  state_->project_out(attended.view, outputs.out);
+}
+
+void AttentionLayer::set_mode(Mode mode) { state_->mode = mode; }
+AttentionLayer::Mode AttentionLayer::mode() const { return state_->mode; }
+const LayerConfig& AttentionLayer::config() const { return state_->config; }
+LayerWeights AttentionLayer::weights() const { return state_->weights; }
+
+}  // namespace heed

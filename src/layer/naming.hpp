@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The three naming schemes of checkpoints, name by name.
+#pragma once
+#include "layer/weights.hpp"
+
+namespace heed {
+
+inline const WeightNames seed_names{.matrices{"W_q.weight", "W_k.weight", "W_v.weight", "W_o.weight"},
+                                    .biases{"W_q.bias", "W_k.bias", "W_v.bias", "W_o.bias"}};
+inline const WeightNames llama_names{
+    .matrices{"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"},
+    .biases{"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"}};
+// torch.nn.MultiheadAttention with kdim or vdim. The biases of Q, K and V are always parts of packed_bias.
+inline const WeightNames torch_names{
+    .matrices{"q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"},
+    .biases{"in_proj_bias", "in_proj_bias", "in_proj_bias", "out_proj.bias"}};
+// Q over K over V: what torch writes when the three inputs are equally wide.
+inline constexpr const char* packed_matrix = "in_proj_weight";
+inline constexpr const char* packed_bias = "in_proj_bias";
+
+}  // namespace heed

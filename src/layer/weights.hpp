@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The eight arrays of a layer as one table, and what must hold among them.
+#pragma once
+#include <array>
+#include <string>
+
+#include "heed/layer.hpp"
+
+namespace heed {
+
+// How a caller or a checkpoint calls the matrices and the biases, each in the order q, k, v, o.
+struct WeightNames {
+  std::array<std::string, 4> matrices{"w_q", "w_k", "w_v", "w_o"};
+  std::array<std::string, 4> biases{"b_q", "b_k", "b_v", "b_o"};
+};
+
+// In the order q, k, v, o.
+std::array<const Array*, 4> matrices(const LayerWeights&);
+std::array<const std::optional<Array>*, 4> biases(const LayerWeights&);
+
+std::string written(const std::vector<std::int64_t>& shape);  // "(4, 8)"
+
+// One array of the right rank, of floating elements, with as many bytes as its shape says.
+void check_array(const std::string& name, const Array&, std::size_t rank);
+// Every array alone, and the widths that must agree whatever the configuration is.
+void check_weights(const LayerWeights&, const WeightNames& = {});
+// And the shapes a completed configuration asks for.
+void check_weights(const LayerWeights&, const LayerConfig&);
+
+}  // namespace heed

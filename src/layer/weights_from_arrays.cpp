@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds a layer's weights in a checkpoint, under any of three naming schemes.
+#include <vector>
+
+#include "layer/naming.hpp"
+#include "problem/refusal.hpp"
+
+namespace heed {
+
+namespace {
+
+// A name out of a file, fit to print: short, and nothing a terminal would obey.
+std::string quoted(const std::string& name) {
+  constexpr std::size_t longest = 60;
+  std::string text = name.substr(0, longest);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return "\"" + text + (name.size() > longest ? "...\"" : "\"");
+}
+
+// The arrays whose names begin with the prefix, by the rest of their names.
+struct Checkpoint {
+  const Arrays& arrays;
+  const std::string& prefix;
+
+  std::string full(const std::string& name) const { return prefix + name; }
+
+  const Array* find(const std::string& name) const {
+    const auto found = arrays.find(full(name));
+    return found == arrays.end() ? nullptr : &found->second;
+  }
+
+  const Array& need(const std::string& name, const std::string& present) const {
+    if (const Array* array = find(name)) return *array;
+    throw refusal(Error::value, full(name).c_str(), ": missing beside ", full(present).c_str());
+  }
+
+  std::optional<Array> maybe(const std::string& name) const {
+    const Array* array = find(name);
+    return array ? std::optional<Array>(*array) : std::nullopt;
+  }
+
+  // A few of the names that are there, so that a wrong prefix shows itself.
+  std::string glimpse() const {
+    std::string text;
+    std::size_t shown = 0;
+    for (const auto& [name, array] : arrays) {
+      if (shown == 3) return text + " and " + std::to_string(arrays.size() - shown) + " more";
+      text += (shown++ == 0 ? "" : ", ") + quoted(name);
+    }
+    return text.empty() ? "nothing" : text;
+  }
+};
+
+struct Match {
+  Naming naming;
+  std::string name;  // what gave it away
+};
+
+Match detect(const Checkpoint& from) {
+  const std::vector<std::pair<Naming, std::vector<std::string>>> telling{
+      {Naming::seed, {seed_names.matrices.begin(), seed_names.matrices.end()}},
+      {Naming::torch, {packed_matrix, "q_proj_weight", "k_proj_weight", "v_proj_weight"}},
+      {Naming::llama, {llama_names.matrices.begin(), llama_names.matrices.end()}}};
+  std::optional<Match> match;
+  for (const auto& [naming, names] : telling)
+    for (const std::string& name : names) {
+      if (!from.find(name)) continue;
+      if (match && match->naming != naming)
+        throw refusal(Error::ambiguous, "arrays: ", from.full(match->name).c_str(), " and ",
+                      from.full(name).c_str(), " belong to two naming schemes");
+      if (!match) match = Match{naming, name};
+    }
+  if (!match)
+    throw refusal(Error::value,
+                  "arrays: no W_q.weight, in_proj_weight, q_proj_weight or q_proj.weight after the prefix \"",
+                  from.prefix.c_str(), "\"; found ", from.glimpse().c_str());
+  return *match;
+}
+
+// Parts of a checkpoint that would change the result and that the layer does not have: ignoring them would be
+// wrong.
+void refuse_strangers(const Checkpoint& from) {
+  for (const char* name : {"bias_k", "bias_v", "q_norm.weight", "k_norm.weight"})
+    if (from.find(name))
+      throw refusal(Error::unsupported, from.full(name).c_str(), ": the layer has no such part");
+}
+
+WeightNames with_prefix(const std::string& prefix, WeightNames names) {
+  for (std::string& name : names.matrices) name = prefix + name;
+  for (std::string& name : names.biases) name = prefix + name;
+  return names;
+}
+
+LayerWeights read_plain(const Checkpoint& from, const WeightNames& names, const std::string& present) {
+  const auto& [q, k, v, o] = names.matrices;
+  LayerWeights w{from.need(q, present), from.need(k, present), from.need(v, present), from.need(o, present)};
+  w.b_q = from.maybe(names.biases[0]);
+  w.b_k = from.maybe(names.biases[1]);
+  w.b_v = from.maybe(names.biases[2]);
+  w.b_o = from.maybe(names.biases[3]);
+  return w;
+}
+
+Array rows_of(const Array& packed, std::int64_t first, std::int64_t count) {
+  Array part{.element = packed.element, .shape = packed.shape};
+  part.shape[0] = count;
+  const auto row_bytes = static_cast<std::ptrdiff_t>(packed.data.size()) / packed.shape[0];
+  part.data.assign(packed.data.begin() + first * row_bytes,
+                   packed.data.begin() + (first + count) * row_bytes);
+  return part;
+}
+
+void read_packed_bias(const Checkpoint& from, LayerWeights& w) {
+  const Array* bias = from.find(packed_bias);
+  if (!bias) return;
+  check_array(from.prefix + packed_bias, *bias, 1);
+  const std::int64_t q = w.w_q.shape[0], k = w.w_k.shape[0], v = w.w_v.shape[0];
+  if (bias->shape[0] != q + k + v)
+    throw refusal(Error::shape, from.full(packed_bias).c_str(), ".length: ", bias->shape[0],
+                  " is not 3 * model_dim: ", q + k + v);
+  w.b_q = rows_of(*bias, 0, q);
+  w.b_k = rows_of(*bias, q, k);
+  w.b_v = rows_of(*bias, q + k, v);
+}
+
+// torch knows no grouped heads: each of Q, K and V is model_dim wide.
+void check_torch_rows(const Checkpoint& from, const std::string& name, const Array& matrix,
+                      std::int64_t model_dim) {
+  if (matrix.shape[0] != model_dim)
+    throw refusal(Error::shape, from.full(name).c_str(), ".rows: ", matrix.shape[0],
+                  " is not model_dim: ", model_dim);
+}
+
+LayerWeights read_torch(const Checkpoint& from, const std::string& present) {
+  LayerWeights w;
+  w.w_o = from.need(torch_names.matrices[3], present);
+  check_array(from.prefix + torch_names.matrices[3], w.w_o, 2);
+  w.b_o = from.maybe(torch_names.biases[3]);
+  if (const Array* packed = from.find(packed_matrix)) {
+    for (std::size_t i = 0; i < 3; ++i)
+      if (from.find(torch_names.matrices[i]))
+        throw refusal(Error::ambiguous, "arrays: ", from.full(packed_matrix).c_str(), " and ",
+                      from.full(torch_names.matrices[i]).c_str(), " name the same weights");
+    check_array(from.prefix + packed_matrix, *packed, 2);
+    const std::int64_t dim = packed->shape[1];
+    if (packed->shape[0] != 3 * dim)
+      throw refusal(Error::shape, from.full(packed_matrix).c_str(), ".rows: ", packed->shape[0],
+                    " is not 3 * model_dim: ", 3 * dim);
+    w.w_q = rows_of(*packed, 0, dim);
+    w.w_k = rows_of(*packed, dim, dim);
+    w.w_v = rows_of(*packed, 2 * dim, dim);
+  } else {
+    const std::array<Array*, 3> parts{&w.w_q, &w.w_k, &w.w_v};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::string& name = torch_names.matrices[i];
+      *parts[i] = from.need(name, present);
+      check_array(from.prefix + name, *parts[i], 2);
+      check_torch_rows(from, name, *parts[i], w.w_q.shape[1]);
+    }
+  }
+  read_packed_bias(from, w);
+  return w;
+}
+
+}  // namespace
+
+LayerWeights layer_weights(const Arrays& arrays, const std::string& prefix) {
+  const Checkpoint from{arrays, prefix};
+  const Match match = detect(from);
+  refuse_strangers(from);
+  const WeightNames names = match.naming == Naming::seed    ? seed_names
+                            : match.naming == Naming::torch ? torch_names
+                                                            : llama_names;
+  LayerWeights w =
+      match.naming == Naming::torch ? read_torch(from, match.name) : read_plain(from, names, match.name);
+  check_weights(w, with_prefix(prefix, names));
+  return w;
+}
+
+}  // namespace heed
