@@ -7,7 +7,8 @@
 
 int main() {
   const float q[] = {0, 0}, k[] = {1, 2, 3, 4}, v[] = {10, 20};  // equal scores: the mean of the values
-  const heed::Shape one{.length = 1, .dim = 2}, two{.length = 2, .dim = 2}, values{.length = 2, .dim = 1}, single{};
+  const heed::Shape one{.length = 1, .dim = 2}, two{.length = 2, .dim = 2}, values{.length = 2, .dim = 1},
+      single{};
   float out = 0;
   heed::attention({.q = {q, one, bhsd(one)}, .k = {k, two, bhsd(two)}, .v = {v, values, bhsd(values)}},
                   {.out = {&out, single, bhsd(single)}});
