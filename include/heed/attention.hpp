@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scaled dot-product attention: three structs (everything read, written, chosen) and one call. docs/spec.md says exactly
-// what is computed.
+// Scaled dot-product attention: three structs (everything read, written, chosen) and one call. docs/spec.md
+// says exactly what is computed.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,15 +12,16 @@
 
 namespace heed {
 
-// Multi-head, multi-query and grouped-query attention are only k.shape.heads: equal to q.shape.heads, 1, or a divisor.
+// Multi-head, multi-query and grouped-query attention are only k.shape.heads: equal to q.shape.heads, 1, or a
+// divisor.
 struct Inputs {
   View q;  // (batch, heads, queries, dim)
   View k;  // (batch, kv_heads, keys, dim)
   View v;  // (batch, kv_heads, keys, value_dim)
 };
 
-// Which intermediate scores to return. raw and softcapped are computed for every key; biased is what enters the softmax,
-// so unseen keys are -inf there.
+// Which intermediate scores to return. raw and softcapped are computed for every key; biased is what enters
+// the softmax, so unseen keys are -inf there.
 enum class Stage : std::uint8_t { raw, softcapped, biased };
 
 struct Scores {
@@ -29,9 +30,10 @@ struct Scores {
 };
 
 struct Outputs {
-  MutableView out;                           // (batch, heads, queries, value_dim), the dtype of q or f32
-  std::optional<MutableView> weights{};      // (batch, heads, queries, keys), after dropout
-  std::optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, natural logarithm; what merge() needs
+  MutableView out;                       // (batch, heads, queries, value_dim), the dtype of q or f32
+  std::optional<MutableView> weights{};  // (batch, heads, queries, keys), after dropout
+  std::optional<MutableView>
+      log_sum_exp{};  // (batch, heads, queries, 1), f32, natural logarithm; what merge() needs
   std::optional<Scores> scores{};
 };
 
@@ -46,10 +48,12 @@ enum class HeadMap : std::uint8_t { interleaved, tiled };
 
 struct Options {
   std::vector<Mask> masks{};
-  std::optional<View> bias{};      // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
+  std::optional<View>
+      bias{};  // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
   std::optional<float> scale{};    // default 1/sqrt(dim)
   std::optional<float> softcap{};  // c * tanh(score / c), before the bias; positive
-  std::optional<View> sink{};      // one extra logit in the denominator; (batch, heads, 1, 1), an extent of 1 broadcasts
+  std::optional<View>
+      sink{};  // one extra logit in the denominator; (batch, heads, 1, 1), an extent of 1 broadcasts
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;
   std::string kernel{};  // force one by name, as explain() lists them; empty: the plan chooses
@@ -58,7 +62,8 @@ struct Options {
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.
 void attention(const Inputs&, const Outputs&, const Options& = {});
 
-// Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and log_sum_exp.
+// Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
+// log_sum_exp.
 void merge(const Outputs& into, const Outputs& other);
 
 // One line per kernel, in the order they are tried: taken, or refused and why.

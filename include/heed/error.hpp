@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception heed throws: a code to branch on and a sentence that names the argument, the rule and what was found.
+// The one exception heed throws: a code to branch on and a sentence that names the argument, the rule and
+// what was found.
 #pragma once
 #include <stdexcept>
 #include <string>

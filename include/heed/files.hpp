@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays in files: safetensors and .npy, read strictly and saved atomically. A file from outside is hostile until checked.
+// Arrays in files: safetensors and .npy, read strictly and saved atomically. A file from outside is hostile
+// until checked.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,9 +25,10 @@ struct Array {
   std::vector<std::byte> data{};
 
   std::int64_t elements() const;
-  std::vector<float> to_floats() const;          // from any floating element; refuses integers
+  std::vector<float> to_floats() const;           // from any floating element; refuses integers
   std::vector<std::int64_t> to_integers() const;  // from any integer or boolean element; refuses floats
-  static Array from_floats(std::vector<std::int64_t> shape, const std::vector<float>& values, Element = Element::f32);
+  static Array from_floats(std::vector<std::int64_t> shape, const std::vector<float>& values,
+                           Element = Element::f32);
 };
 
 using Arrays = std::map<std::string, Array>;

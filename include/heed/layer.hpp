@@ -42,11 +42,14 @@ struct LayerWeights {
 // How a checkpoint names them: W_q.weight ...; in_proj_weight, out_proj.weight ...; q_proj.weight ...
 enum class Naming : std::uint8_t { seed, torch, llama };
 
-// Finds the scheme by the names after `prefix` ("model.layers.0.self_attn."); names outside it are left alone.
+// Finds the scheme by the names after `prefix` ("model.layers.0.self_attn."); names outside it are left
+// alone.
 LayerWeights layer_weights(const Arrays&, const std::string& prefix = "");
-// torch's scheme packs Q, K and V into one matrix when their widths are equal, as torch does; it knows no grouped heads.
+// torch's scheme packs Q, K and V into one matrix when their widths are equal, as torch does; it knows no
+// grouped heads.
 Arrays to_arrays(const LayerWeights&, Naming);
-// Uniform in +-1/sqrt(fan-in), from a counter-based generator: the same on every machine. Biases are left out.
+// Uniform in +-1/sqrt(fan-in), from a counter-based generator: the same on every machine. Biases are left
+// out.
 LayerWeights random_weights(const LayerConfig&, std::uint64_t seed);
 
 // Turns a checkpoint with `from` KV heads into one with `to` by averaging the K and V heads of each group.
@@ -59,12 +62,13 @@ class AttentionLayer {
   enum class Mode : std::uint8_t { eval, train };
 
   struct Call {
-    View x;                         // (batch, 1, queries, model_dim)
-    std::optional<View> context{};  // (batch, 1, keys, key_dim); default: x
-    std::optional<View> value{};    // (batch, 1, keys, value_dim); default: context
-    std::span<const std::int64_t> positions{};      // of the queries, for rotary; default: 0, 1, 2, ...
-    std::span<const std::int64_t> key_positions{};  // of the keys; default: positions where x is the context, else 0, 1, ...
-    std::uint64_t dropout_seed = 0;                 // used in Mode::train
+    View x;                                     // (batch, 1, queries, model_dim)
+    std::optional<View> context{};              // (batch, 1, keys, key_dim); default: x
+    std::optional<View> value{};                // (batch, 1, keys, value_dim); default: context
+    std::span<const std::int64_t> positions{};  // of the queries, for rotary; default: 0, 1, 2, ...
+    std::span<const std::int64_t>
+        key_positions{};             // of the keys; default: positions where x is the context, else 0, 1, ...
+    std::uint64_t dropout_seed = 0;  // used in Mode::train
   };
 
   AttentionLayer(const LayerConfig&, const LayerWeights&);

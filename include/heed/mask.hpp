@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks are types, so their polarity is in the word. A query sees a key only if every mask in the list lets it (S4).
+// Masks are types, so their polarity is in the word. A query sees a key only if every mask in the list lets
+// it (S4).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,8 @@ namespace heed {
 // Where the two sequences coincide: first with first, or last with last.
 enum class Align : std::uint8_t { starts, ends };
 
-// Query i sees key j when j <= i + offset; offset is 0 (starts) or keys - queries (ends). Must be said when they differ (S9).
+// Query i sees key j when j <= i + offset; offset is 0 (starts) or keys - queries (ends). Must be said when
+// they differ (S9).
 struct Causal {
   std::optional<Align> align{};
 };
@@ -42,8 +44,8 @@ struct Hide {
 
 using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide>;
 
-// A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return it.
-// It converts to Hide, which views it and must not outlive it.
+// A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return
+// it. It converts to Hide, which views it and must not outlive it.
 struct HideMatrix {
   Shape shape{};  // (batch, heads, queries, keys); an extent of 1 broadcasts
   std::unique_ptr<bool[]> hidden{};
@@ -54,13 +56,16 @@ struct HideMatrix {
   }
 };
 
-// tokens is (batch, length), row after row. The result is (batch, 1, 1, length), true where a token is padding.
+// tokens is (batch, length), row after row. The result is (batch, 1, 1, length), true where a token is
+// padding.
 HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
 // (1, 1, size, size), true strictly above the diagonal.
 HideMatrix look_ahead_mask(std::int64_t size);
 // True where either hides; extents must agree or be 1.
 HideMatrix combine(const HideMatrix&, const HideMatrix&);
-// The form that needs no matrix: how many tokens come before the trailing padding. Padding before a real token is refused.
-std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
+// The form that needs no matrix: how many tokens come before the trailing padding. Padding before a real
+// token is refused.
+std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
+                                      std::int64_t pad_id = 0);
 
 }  // namespace heed

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding (S15): pairs of a head's dimensions turn by an angle that grows with the token's position.
+// Rotary position embedding (S15): pairs of a head's dimensions turn by an angle that grows with the token's
+// position.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,8 +18,8 @@ struct Rotary {
   RotaryPairs pairs = RotaryPairs::halves;
 };
 
-// Turns x (batch, heads, length, dim) in place. positions has one entry per token, shared by the batch (length entries),
-// or one per batch entry and token (batch * length entries).
+// Turns x (batch, heads, length, dim) in place. positions has one entry per token, shared by the batch
+// (length entries), or one per batch entry and token (batch * length entries).
 void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& = {});
 
 }  // namespace heed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as heed sees them: views that own nothing. Axes are always (batch, heads, length, dim); memory order is only
-// the strides.
+// Tensors as heed sees them: views that own nothing. Axes are always (batch, heads, length, dim); memory
+// order is only the strides.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,8 @@ struct Shape {
   constexpr std::int64_t elements() const { return batch * heads * length * dim; }
 };
 
-// Strides of a packed tensor with heads outside length, and with length outside heads (what a projection produces).
+// Strides of a packed tensor with heads outside length, and with length outside heads (what a projection
+// produces).
 constexpr Shape bhsd(Shape s) { return {s.heads * s.length * s.dim, s.length * s.dim, s.dim, 1}; }
 constexpr Shape bshd(Shape s) { return {s.length * s.heads * s.dim, s.dim, s.heads * s.dim, 1}; }
 

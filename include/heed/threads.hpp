@@ -9,15 +9,16 @@ namespace heed {
 void set_num_threads(int n);
 int num_threads();
 
-// A pool of the caller's own. run() must call task(context, i) once for every i in [0, tasks), on any threads, and return
-// when all have returned.
+// A pool of the caller's own. run() must call task(context, i) once for every i in [0, tasks), on any
+// threads, and return when all have returned.
 struct Executor {
   virtual ~Executor() = default;
   virtual int concurrency() const = 0;
   virtual void run(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context) = 0;
 };
 
-// Uses `executor` from now on; nullptr returns to heed's own pool. It must outlive every call made while it is set.
+// Uses `executor` from now on; nullptr returns to heed's own pool. It must outlive every call made while it
+// is set.
 void set_executor(Executor* executor);
 
 }  // namespace heed

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "cpu/projection.hpp"
 #include "heed/tensor.hpp"
 
 namespace heed {
@@ -14,17 +15,18 @@ class Projection {
   // w is (out, in), row-major; bias has `out` entries or none.
   Projection(std::span<const float> w, std::span<const float> bias, std::int64_t out, std::int64_t in);
 
-  // x is (batch, heads, length, dim) with heads * dim == in: row (b, t) is the concatenation of its heads. y likewise with
-  // heads * dim == out, so splitting and concatenating heads is only a choice of strides. Any dtype, any strides; the sum
-  // is one f32 FMA chain over `in`, then the bias, then one rounding to y's dtype.
+  // x is (batch, heads, length, dim) with heads * dim == in: row (b, t) is the concatenation of its heads. y
+  // likewise with heads * dim == out, so splitting and concatenating heads is only a choice of strides. Any
+  // dtype, any strides; the sum is one f32 FMA chain over `in`, then the bias, then one rounding to y's
+  // dtype.
   void operator()(const View& x, const MutableView& y) const;
 
-  std::int64_t out() const { return out_; }
-  std::int64_t in() const { return in_; }
+  std::int64_t out() const { return packed_.out; }
+  std::int64_t in() const { return packed_.in; }
 
  private:
-  std::int64_t out_, in_;
-  std::vector<float> packed_, bias_;
+  cpu::PackedWeights packed_;
+  std::vector<float> bias_;
 };
 
 }  // namespace heed

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a row: sink, log-sum-exp, and the factor that turns the accumulated sum into the output; the
+// weights and scores of a row when they were asked for.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/dropout.hpp"
+#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/score.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+constexpr float ln_2 = 0.693147180559945309417f;
+
+// What a row's scores are measured against once all its keys are in.
+struct RowEnd {
+  float max, sum;
+};
+
+template <class S>
+inline float one_exp2(float x) {
+  float lanes[S::lanes];
+  S::store(lanes, exp2<S>(S::fill(x)));
+  return lanes[0];
+}
+
+// Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
+// of it.
+template <class S>
+inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
+  if (!c.sink.data || end.max == minus_infinity) return 1.0f;
+  const float sink = read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0) * log2_e;
+  if (sink == minus_infinity) return 1.0f;
+  const float max = sink > end.max ? sink : end.max;
+  const float factor = one_exp2<S>(end.max - max);
+  end.sum = __builtin_fmaf(end.sum, factor, one_exp2<S>(sink - max));
+  end.max = max;
+  return factor;
+}
+
+// Writes the log-sum-exp and returns the factor of the output: 0 for a row that saw no key (S6).
+template <class S>
+inline float close_row(const Call& c, const Query& q, float max, float sum) {
+  RowEnd end{max, sum};
+  const float factor = add_sink<S>(c, q, end);
+  const bool sees_no_key = max == minus_infinity;
+  if (c.log_sum_exp.data) {
+    double lse =
+        static_cast<double>(end.max) * 0.693147180559945309417 + __builtin_log(static_cast<double>(end.sum));
+    if (sees_no_key)
+      lse = c.sink.data ? static_cast<double>(read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0)) : -__builtin_inf();
+    write<S>(row_of<S>(c.log_sum_exp, q.b, q.h, q.i), 0, static_cast<float>(lse));
+  }
+  return sees_no_key ? 0.0f : factor / end.sum;
+}
+
+// Turns row r of the scores into the weights that were applied and writes them.
+template <class S>
+inline void write_weights(const Call& c, const Query& q, RowEnd end, int r, const Scores& t) {
+  const bool sees_no_key = end.max == minus_infinity;
+  add_sink<S>(c, q, end);
+  const float subtract = sees_no_key ? 0.0f : end.max, factor = sees_no_key ? 0.0f : 1.0f / end.sum;
+  for (std::int64_t j = 0; j < t.keys; ++j) {
+    float& s = t.s[j * t.width + r];
+    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - subtract) * factor;
+  }
+  if (c.drop_below) apply_dropout<S>(c, q, r, t);
+  const Row weights = row_of<S>(c.weights, q.b, q.h, q.i);
+  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j)
+    write<S>(weights, t.first_key + j, t.s[j * t.width + r]);
+}
+
+// Scores are kept in base 2; the caller's are natural.
+template <class S>
+inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
+  const Row scores = row_of<S>(c.scores, q.b, q.h, q.i);
+  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j)
+    write<S>(scores, t.first_key + j, t.s[j * t.width + r] * ln_2);
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The running softmax of a panel of rows: state {max, sum, out}, one lane per row, moved forward by a stretch
+// of scores, merged with another, and closed. All arithmetic is vertical and every decision is per row, or
+// invisible: multiplying by a factor of exactly 1 may be skipped for a whole panel.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/product.hpp"
+
+namespace heed::cpu {
+
+// Views of one panel's state: max and sum have `rows` entries, out is (dims, rows). An empty state is {-inf,
+// 0, 0}.
+struct State {
+  float *max, *sum, *out;
+};
+
+template <class S>
+inline void clear(const State& state, std::int64_t dims) {
+  for (int r = 0; r < Tile<S>::rows; ++r) state.max[r] = minus_infinity, state.sum[r] = 0;
+  for (std::int64_t n = 0; n < dims * Tile<S>::rows; ++n) state.out[n] = 0;
+}
+
+// The maximum to subtract: 0 where nothing was seen yet, so that -inf - max stays -inf.
+template <class S>
+inline typename S::F finite_max(typename S::F max) {
+  return S::less(S::fill(minus_infinity), max, max, S::less(max, S::fill(0.0f), S::fill(0.0f), max));
+}
+
+template <class S>
+inline void scale_rows(float* x, std::int64_t dims, const typename S::F factor[]) {
+  for (std::int64_t d = 0; d < dims; ++d)
+    for (int v = 0; v < S::panel_vectors; ++v, x += S::lanes) S::store(x, S::mul(S::load(x), factor[v]));
+}
+
+// Turns scores s(keys, rows) into weights against the row's running maximum, adds them to the sum and
+// rescales out where the maximum moved.
+template <class S>
+inline void advance(const State& state, float* s, std::int64_t keys, std::int64_t dims) {
+  constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;
+  using F = typename S::F;
+  F max[vectors], sum[vectors], factor[vectors];
+  for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
+  for (std::int64_t j = 0; j < keys; ++j)
+    for (int v = 0; v < vectors; ++v) max[v] = S::max(max[v], S::load(s + j * rows + v * S::lanes));
+
+  bool moved = false;
+  for (int v = 0; v < vectors; ++v) {
+    const F before = S::load(state.max + v * S::lanes);
+    S::store(state.max + v * S::lanes, max[v]);
+    max[v] = finite_max<S>(max[v]);
+    factor[v] = exp2<S>(S::sub(before, max[v]));
+    sum[v] = S::mul(S::load(state.sum + v * S::lanes), factor[v]);
+    float f[S::lanes];
+    S::store(f, factor[v]);
+    for (int lane = 0; lane < S::lanes; ++lane) moved |= f[lane] != 1.0f;
+  }
+  if (moved) scale_rows<S>(state.out, dims, factor);
+
+  for (std::int64_t j = 0; j + 2 <= keys;
+       j += 2) {  // two keys in lock-step keep the pipes busy; keys come in tiles
+    F p[2][vectors];
+    for (int n = 0; n < 2; ++n)
+      for (int v = 0; v < vectors; ++v)
+        p[n][v] = exp2<S>(S::sub(S::load(s + (j + n) * rows + v * S::lanes), max[v]));
+    for (int n = 0; n < 2; ++n)
+      for (int v = 0; v < vectors; ++v) {
+        S::store(s + (j + n) * rows + v * S::lanes, p[n][v]);
+        sum[v] = S::add(sum[v], p[n][v]);
+      }
+  }
+  for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
+}
+
+// total = total merged with part; an empty part or an empty total changes nothing.
+template <class S>
+inline void merge(const State& total, const State& part, std::int64_t dims) {
+  using F = typename S::F;
+  for (int v = 0; v < S::panel_vectors; ++v) {
+    const int at = v * S::lanes;
+    const F before = S::load(total.max + at), other = S::load(part.max + at);
+    const F max = S::max(before, other), subtract = finite_max<S>(max);
+    const F a = exp2<S>(S::sub(before, subtract)), b = exp2<S>(S::sub(other, subtract));
+    S::store(total.max + at, max);
+    S::store(total.sum + at, S::fma(S::load(part.sum + at), b, S::mul(S::load(total.sum + at), a)));
+    for (std::int64_t d = 0; d < dims; ++d) {
+      float* out = total.out + d * Tile<S>::rows + at;
+      S::store(out, S::fma(S::load(part.out + d * Tile<S>::rows + at), b, S::mul(S::load(out), a)));
+    }
+  }
+}
+
+}  // namespace heed::cpu

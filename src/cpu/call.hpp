@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Problem as the CPU kernels read it: plain data only. Kernel files are compiled for instruction sets this
+// machine may lack, so they must not instantiate inline code of the standard library that the linker could
+// hand to everybody else.
+#pragma once
+#include <cstdint>
+
+namespace heed::cpu {
+
+enum class Type : std::uint8_t { f32, f16, bf16 };
+enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
+
+// A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
+struct Tensor {
+  const void* data = nullptr;
+  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
+  Type type = Type::f32;
+};
+
+struct BoolTensor {
+  const bool* data = nullptr;
+  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
+  bool visible_when = true;
+};
+
+struct Call {
+  std::int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
+  Tensor q, k, v, bias, sink;
+  Tensor out, weights, log_sum_exp,
+      scores;  // written through; const only because Tensor is shared with the inputs
+  ScoreStage stage = ScoreStage::none;
+  float scale_log2e;        // scores are kept in base 2: scale * log2(e) is folded into q
+  float softcap_log2e = 0;  // 0: none
+  std::int64_t first_offset, end_offset;
+  const std::int64_t* key_counts;
+  const BoolTensor* masks = nullptr;
+  std::int64_t mask_count = 0;
+  std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
+  std::uint64_t seed = 0;
+  float keep_scale = 1;  // 1 / (1 - drop_probability)
+  bool tiled_heads = false;
+
+  std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
+  // The member-th query head that reads kv_head.
+  std::int64_t head(std::int64_t kv_head, std::int64_t member) const {
+    return tiled_heads ? member * kv_heads + kv_head : kv_head * group() + member;
+  }
+};
+
+// Key blocks and chunks have fixed lengths anchored at key 0, so that the order of every sum depends on
+// nothing but the row (O1). A chunk starts a fresh softmax state; chunks are merged in order whether or not
+// they ran apart.
+constexpr std::int64_t block_keys = 256;
+constexpr std::int64_t chunk_keys = 1024;
+
+// Rows of one task: every query head that reads kv_head, over a range of queries. Row r is query first_query
+// + r / group of member r % group, so that neighbouring rows see nearly the same keys.
+struct Rows {
+  std::int64_t batch_entry, kv_head;
+  std::int64_t first_query, queries;
+};
+
+}  // namespace heed::cpu

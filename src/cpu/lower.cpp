@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/lower.hpp"
+
+#include "softmax/philox.hpp"
+
+namespace heed::cpu {
+namespace {
+
+constexpr double log2_e = 1.44269504088896340736;
+
+Type type_of(DType dtype) {
+  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
+}
+
+Tensor lower(const View& x) {
+  return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
+}
+
+Tensor lower(const std::optional<View>& x) { return x ? lower(*x) : Tensor{}; }
+Tensor lower(const std::optional<MutableView>& x) { return x ? lower(View(*x)) : Tensor{}; }
+
+ScoreStage stage_of(Stage stage) {
+  return stage == Stage::raw          ? ScoreStage::raw
+         : stage == Stage::softcapped ? ScoreStage::softcapped
+                                      : ScoreStage::biased;
+}
+
+}  // namespace
+
+LoweredCall::LoweredCall(const Problem& p) {
+  for (const BoolMask& m : p.bool_masks)
+    masks.push_back({m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, m.visible_when});
+  call = {.batch = p.batch,
+          .heads = p.heads,
+          .kv_heads = p.kv_heads,
+          .queries = p.queries,
+          .keys = p.keys,
+          .dim = p.dim,
+          .value_dim = p.value_dim,
+          .q = lower(p.inputs.q),
+          .k = lower(p.inputs.k),
+          .v = lower(p.inputs.v),
+          .bias = lower(p.bias),
+          .sink = lower(p.sink),
+          .out = lower(View(p.outputs.out)),
+          .weights = lower(p.outputs.weights),
+          .log_sum_exp = lower(p.outputs.log_sum_exp),
+          .scores = p.outputs.scores ? lower(View(p.outputs.scores->into)) : Tensor{},
+          .stage = p.outputs.scores ? stage_of(p.outputs.scores->stage) : ScoreStage::none,
+          .scale_log2e = static_cast<float>(p.scale * log2_e),
+          .softcap_log2e = static_cast<float>(p.options.softcap.value_or(0.0f) * log2_e),
+          .first_offset = p.first_offset,
+          .end_offset = p.end_offset,
+          .key_counts = p.key_counts.data(),
+          .masks = masks.data(),
+          .mask_count = static_cast<std::int64_t>(masks.size()),
+          .tiled_heads = p.options.head_map == HeadMap::tiled};
+  if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
+    call.drop_below = dropout_threshold(dropout->drop_probability);
+    call.seed = dropout->seed;
+    call.keep_scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout->drop_probability)));
+  }
+}
+
+}  // namespace heed::cpu

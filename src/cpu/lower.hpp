@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a Problem to the plain data that CPU kernels read.
+#pragma once
+#include <vector>
+
+#include "cpu/call.hpp"
+#include "problem/problem.hpp"
+
+namespace heed::cpu {
+
+// A Call and what it points to; the Problem must outlive it.
+struct LoweredCall {
+  explicit LoweredCall(const Problem&);
+  LoweredCall(const LoweredCall&) = delete;
+  LoweredCall& operator=(const LoweredCall&) = delete;
+
+  std::vector<BoolTensor> masks;
+  Call call{};
+};
+
+}  // namespace heed::cpu

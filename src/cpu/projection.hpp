@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x * W^T + b on the CPU, with W packed once into the micro-kernel's column tiles.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cpu/target/target.hpp"
+#include "heed/tensor.hpp"
+
+namespace heed::cpu {
+
+// W (out, in) as tiles of `tile_columns` outputs, each (in made even, tile_columns); the last is filled up
+// with zeros.
+struct PackedWeights {
+  PackedWeights(std::span<const float> w, std::int64_t out, std::int64_t in);
+
+  const Target* target;
+  std::int64_t out, in, depth;
+  std::vector<float> tiles;
+};
+
+// x and y are (batch, heads, length, dim), their rows the concatenation of the heads.
+void project(const PackedWeights&, std::span<const float> bias, const View& x, const MutableView& y);
+
+}  // namespace heed::cpu

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a Problem on one CPU target: lowers it to a Call, cuts it into tasks, shares them out.
+#pragma once
+#include <string>
+
+#include "cpu/target/target.hpp"
+#include "problem/problem.hpp"
+
+namespace heed::cpu {
+
+// Why this machine, or HEED_TARGET, rules the target out; empty when neither does.
+std::string unavailable(const Target&);
+
+// The first target that nothing rules out.
+const Target& best_target();
+
+void prefill(const Target&, const Problem&);
+
+}  // namespace heed::cpu

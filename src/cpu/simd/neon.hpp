@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Four lanes of Arm's Advanced SIMD, present on every AArch64 machine.
+#pragma once
+#include <arm_neon.h>
+
+#include <cstdint>
+
+namespace heed::cpu {
+
+struct Neon {
+  using F = float32x4_t;
+  static constexpr int lanes = 4;
+  static constexpr int panel_vectors = 3;  // 12 x 8 uses 24 accumulators of 32 registers
+  static constexpr int tile_columns = 8;
+
+  static F load(const float* p) { return vld1q_f32(p); }
+  static void store(float* p, F x) { vst1q_f32(p, x); }
+  static F fill(float x) { return vdupq_n_f32(x); }
+  static F add(F a, F b) { return vaddq_f32(a, b); }
+  static F sub(F a, F b) { return vsubq_f32(a, b); }
+  static F mul(F a, F b) { return vmulq_f32(a, b); }
+  static F div(F a, F b) { return vdivq_f32(a, b); }
+  static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  static F max(F a, F b) { return vmaxq_f32(a, b); }
+  static F abs(F a) { return vabsq_f32(a); }
+  static F less(F a, F b, F then, F otherwise) { return vbslq_f32(vcltq_f32(a, b), then, otherwise); }
+  static F copy_sign(F magnitude, F sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, magnitude); }
+  static F power_of_two(F z) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(z), 23)); }
+  static F load_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+  static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+};
+
+}  // namespace heed::cpu

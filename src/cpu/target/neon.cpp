@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/simd/neon.hpp"
+
+#include "cpu/target/table.hpp"
+
+namespace heed::cpu {
+
+extern const Target neon_target;
+constinit const Target neon_target = make_target<Neon>("neon", "AArch64", [] { return true; });
+
+}  // namespace heed::cpu

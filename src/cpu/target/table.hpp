@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills a target's table from its vector type: the whole of a target file is this and its test of the
+// machine.
+#pragma once
+#include "cpu/algorithm/prefill.hpp"
+#include "cpu/target/target.hpp"
+
+namespace heed::cpu {
+
+template <class S>
+constexpr Target make_target(const char* name, const char* needs, bool (*available)()) {
+  return {
+      .name = name,
+      .requires_ = needs,
+      .available = available,
+      .panel_rows = Tile<S>::rows,
+      .tile_columns = Tile<S>::columns,
+      .prefill_floats = [](const Call& c,
+                           std::int64_t rows) { return PrefillScratch<S>(c, rows, nullptr).floats; },
+      .prefill = [](const Call& c, const Rows& rows, float* scratch) { Prefill<S>(c, rows, scratch).run(); },
+      .tile_product = [](const float* a, const float* b, std::int64_t depth,
+                         float* c) { tile_product<S, Start::sum>(a, b, depth, c); },
+  };
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one instruction set offers: a name, a test of this machine, and a table of functions. One .cpp per
+// target, compiled with its own flags; targets.cpp holds the only list.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+struct Target {
+  const char* name;       // "neon"
+  const char* requires_;  // what the machine must have, in words for explain() and doctor
+  bool (*available)();
+  int panel_rows, tile_columns;
+
+  std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
+  void (*prefill)(const Call&, const Rows&, float* scratch);
+
+  // c(columns, rows) += a(depth, rows) * b(depth, columns), for projections; depth is even.
+  void (*tile_product)(const float* a, const float* b, std::int64_t depth, float* c);
+};
+
+// Every target compiled in, the best first; scalar is last and always available.
+std::span<const Target* const> targets();
+
+}  // namespace heed::cpu

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/threads/pool.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cpu/threads/allowed.hpp"
+#include "heed/error.hpp"
+#include "heed/threads.hpp"
+
+namespace heed {
+namespace cpu {
+namespace {
+
+struct Job {
+  void (*task)(void*, std::size_t);
+  void* context;
+  std::size_t tasks;
+  std::atomic<std::size_t> next{0};
+
+  void work() {
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(context, i);
+  }
+};
+
+thread_local bool inside_a_run = false;
+
+void relax() {
+#if defined(__aarch64__)
+  asm volatile("yield");
+#elif defined(__x86_64__)
+  asm volatile("pause");
+#endif
+}
+
+class Pool {
+ public:
+  explicit Pool(int workers) {
+    try {
+      for (int n = 0; n < workers; ++n) workers_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {  // the system gives no more threads: fewer will do
+    }
+  }
+
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  void run(Job& job) {
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = &job;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    job.work();
+    std::unique_lock lock(mutex_);
+    job_ = nullptr;  // whoever wakes from here on finds nothing to do
+    left_.wait(lock, [this] { return users_ == 0; });
+  }
+
+ private:
+  void serve() {
+    inside_a_run = true;
+    std::uint64_t seen = 0;
+    for (;;) {
+      // A decode step follows the last within microseconds: look for about 20 of them before sleeping.
+      for (int spin = 0; spin < 2000 && generation_.load(std::memory_order_acquire) == seen; ++spin) relax();
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
+      seen = generation_.load(std::memory_order_relaxed);
+      if (stop_) return;
+      Job* job = job_;
+      if (!job) continue;
+      ++users_;
+      lock.unlock();
+      job->work();
+      lock.lock();
+      if (--users_ == 0) left_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, left_;
+  std::atomic<std::uint64_t> generation_{0};
+  Job* job_ = nullptr;
+  int users_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> workers_;
+};
+
+// The process's pool and who may use it. Remade when the number of threads changes, and in a forked child,
+// where the parent's threads do not exist: there the old pool is forgotten, not joined.
+struct Owner {
+  std::mutex busy;
+  Pool* pool = nullptr;
+  int threads = 0;
+  std::atomic<int> wanted{0};
+  std::atomic<Executor*> executor{nullptr};
+};
+
+Owner& owner() {
+  static Owner* const instance = [] {
+    pthread_atfork(nullptr, nullptr, [] {
+      new (&owner().busy) std::mutex;
+      owner().pool = nullptr;
+      owner().threads = 0;
+    });
+    static Owner only;
+    std::atexit([] { delete std::exchange(only.pool, nullptr); });
+    return &only;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+std::size_t concurrency() {
+  if (Executor* executor = owner().executor.load())
+    return static_cast<std::size_t>(std::max(1, executor->concurrency()));
+  return static_cast<std::size_t>(num_threads());
+}
+
+void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* context) {
+  Job job{task, context, tasks};
+  if (tasks <= 1 || inside_a_run) return job.work();
+  if (Executor* executor = owner().executor.load()) return executor->run(tasks, task, context);
+  const int threads = num_threads();
+  if (threads == 1) return job.work();
+  Owner& o = owner();
+  const std::unique_lock lock(o.busy, std::try_to_lock);
+  if (!lock) return job.work();
+  if (o.threads != threads) {
+    delete std::exchange(o.pool, nullptr);
+    o.pool = new Pool(threads - 1);
+    o.threads = threads;
+  }
+  inside_a_run = true;
+  o.pool->run(job);
+  inside_a_run = false;
+}
+
+}  // namespace cpu
+
+void set_num_threads(int n) {
+  if (n < 1) throw Error(Error::value, "threads: " + std::to_string(n) + " is not at least 1");
+  cpu::owner().wanted.store(n);
+}
+
+int num_threads() {
+  std::atomic<int>& wanted = cpu::owner().wanted;
+  if (wanted.load() == 0) {
+    int none = 0;
+    wanted.compare_exchange_strong(none, cpu::allowed_threads());
+  }
+  return wanted.load();
+}
+
+void set_executor(Executor* executor) { cpu::owner().executor.store(executor); }
+
+}  // namespace heed

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/plan.hpp"
+
+#include "cpu/run.hpp"
+#include "reference/row.hpp"
+
+namespace heed {
+namespace {
+
+std::string takes_everything(const Problem&) { return {}; }
+
+const Kernel* find(const std::string& name) {
+  for (const Kernel& kernel : kernels())
+    if (kernel.name == name) return &kernel;
+  return nullptr;
+}
+
+std::string refusal_of(const Kernel& kernel, const Problem& problem) {
+  std::string reason = kernel.unavailable();
+  return reason.empty() ? kernel.refuses(problem) : reason;
+}
+
+// The forced kernel, or the first that takes the problem.
+const Kernel& choose(const Problem& problem) {
+  const std::string& name = problem.options.kernel;
+  if (name.empty()) {
+    for (const Kernel& kernel : kernels())
+      if (refusal_of(kernel, problem).empty()) return kernel;
+  }
+  const Kernel* forced = find(name);
+  if (!forced)
+    throw Error(Error::unsupported, "options.kernel: \"" + name + "\" is not a kernel of this build");
+  const std::string reason = refusal_of(*forced, problem);
+  if (!reason.empty()) throw Error(Error::unsupported, "options.kernel: \"" + name + "\" refuses: " + reason);
+  return *forced;
+}
+
+}  // namespace
+
+const std::vector<Kernel>& kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> list;
+    for (const cpu::Target* target : cpu::targets()) {
+      const auto unavailable = [target] { return cpu::unavailable(*target); };
+      list.push_back({std::string("cpu.prefill.") + target->name, unavailable, takes_everything,
+                      [target](const Problem& p) { cpu::prefill(*target, p); }});
+    }
+    list.push_back({"reference", [] { return std::string(); }, takes_everything, reference::run});
+    return list;
+  }();
+  return all;
+}
+
+void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  const Problem problem = make_problem(inputs, outputs, options);
+  choose(problem).run(problem);
+}
+
+std::string explain(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  const Problem problem = make_problem(inputs, outputs, options);
+  const Kernel& chosen = choose(problem);
+  std::string lines;
+  for (const Kernel& kernel : kernels()) {
+    const std::string reason = refusal_of(kernel, problem);
+    const bool later = &kernel != &chosen && reason.empty();
+    lines += kernel.name + ": " +
+             (&kernel == &chosen ? "taken"
+              : later            ? "not needed"
+                                 : "refused: " + reason) +
+             '\n';
+  }
+  return lines;
+}
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const Kernel& kernel : kernels())
+    if (kernel.unavailable().empty()) names.push_back(kernel.name);
+  return names;
+}
+
+}  // namespace heed

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace heed::reference {
+namespace {
+
+constexpr double u = 0x1p-24;  // unit roundoff of f32
+constexpr double exp2_error =
+    4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
+constexpr double tanh_error = 8 * u;    // relative, of the kernels' tanh; likewise
+constexpr double underflow = 0x1p-125;  // weights below 2^-126 of the row's largest become 0
+// The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
+constexpr std::int64_t keys_per_rescale = 128;
+
+double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
+
+double roundoff(DType dtype) { return dtype == DType::f32 ? u : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
+
+double smallest(
+    DType dtype) {  // half the spacing of the subnormals, which rounding may lose whatever the value
+  return dtype == DType::f16 ? 0x1p-25 : dtype == DType::bf16 ? 0x1p-134 : 0x1p-150;
+}
+
+}  // namespace
+
+RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_t h, std::int64_t i)
+    : p_(p), row_(row), b_(b), h_(h) {
+  const double scale =
+      std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
+  double largest_dot = 0, largest_bias = 0;
+  for (std::int64_t j = 0; j < p.keys; ++j) {
+    if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
+    double dot = 0;
+    for (std::int64_t d = 0; d < p.dim; ++d)
+      dot += std::abs(read(p.inputs.q, b, h, i, d) * read(p.inputs.k, b, p.kv_head(h), j, d));
+    largest_dot = std::max(largest_dot, scale * dot);
+    if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, i, j)));
+  }
+  const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
+  largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
+  // dim roundings of the chain, a few of scale and log2(e), then those of adding the bias and subtracting the
+  // maximum.
+  score_error_ = gamma(static_cast<double>(p.dim) + 4) * largest_dot + gamma(8) * largest_score_;
+  if (p.options.softcap) score_error_ += tanh_error * std::min<double>(*p.options.softcap, largest_dot);
+  const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
+  relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
+                    2 * gamma(static_cast<double>(p.keys) + rescales + 8);
+}
+
+double RowBound::out(std::int64_t d) const {
+  const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
+  double magnitude = 0, largest = 0;
+  for (std::int64_t j = 0; j < p_.keys; ++j) {
+    if (row_.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
+    const double v = std::abs(read(p_.inputs.v, b_, p_.kv_head(h_), j, d));
+    magnitude += row_.weight[static_cast<std::size_t>(j)] * v;
+    largest = std::max(largest, v);
+  }
+  const DType dtype = p_.outputs.out.dtype;
+  return (relative_error_ + roundoff(dtype)) * magnitude + smallest(dtype) +
+         static_cast<double>(p_.keys) * underflow * (largest + 1) / kept;
+}
+
+double RowBound::weight(std::int64_t j) const {
+  const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
+  const DType dtype = p_.outputs.weights->dtype;
+  return (relative_error_ + roundoff(dtype)) * row_.weight[static_cast<std::size_t>(j)] + smallest(dtype) +
+         underflow / kept;
+}
+
+double RowBound::log_sum_exp() const {
+  return score_error_ + relative_error_ + 4 * u * (largest_score_ + std::abs(row_.log_sum_exp) + 1);
+}
+
+}  // namespace heed::reference

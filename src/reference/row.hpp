@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The specification that runs: one query of one head, in double precision.
+#pragma once
+#include <vector>
+
+#include "problem/problem.hpp"
+
+namespace heed::reference {
+
+struct Row {
+  std::vector<double> raw, softcapped,
+      biased;                       // the score of every key at each stage; biased is -inf where unseen
+  std::vector<double> probability;  // softmax over the visible keys
+  std::vector<double> weight;       // after dropout
+  std::vector<double> out;
+  double log_sum_exp = 0;
+};
+
+Row row(const Problem&, std::int64_t b, std::int64_t h, std::int64_t i);
+
+// The element at (b, h, i, d) of a view of any dtype, and its opposite, which rounds once.
+double read(const View&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d);
+void write(const MutableView&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d, double value);
+
+// Every row, written to the problem's outputs: the kernel named "reference".
+void run(const Problem&);
+
+}  // namespace heed::reference
