@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checked call to attention(), lowered to plain data. Kernels read this and nothing else: every extent, stride and
-// option here is known to be consistent, and an extent of 1 that broadcasts has become a stride of 0.
+// A checked call to attention(), lowered to plain data. Kernels read this and nothing else: every extent,
+// stride and option here is known to be consistent, and an extent of 1 that broadcasts has become a stride of
+// 0.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,7 +19,8 @@ struct BoolMask {
 };
 
 struct Problem {
-  // The call as it was made. The reference reads the masks here, in the words of the specification; kernels do not.
+  // The call as it was made. The reference reads the masks here, in the words of the specification; kernels
+  // do not.
   Inputs inputs{};
   Outputs outputs{};
   Options options{};
@@ -27,7 +29,8 @@ struct Problem {
   float scale = 1;
 
   // Causal, Window and KeyLengths together: query i of batch entry b sees no key outside
-  // [max(0, i + first_offset), min(key_counts[b], i + end_offset)). Offsets are clamped to +-(queries + keys).
+  // [max(0, i + first_offset), min(key_counts[b], i + end_offset)). Offsets are clamped to +-(queries +
+  // keys).
   std::int64_t first_offset = 0, end_offset = 0;
   std::vector<std::int64_t> key_counts{};  // one per batch entry, each in [0, keys]
   std::vector<BoolMask> bool_masks{};

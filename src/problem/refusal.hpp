@@ -13,6 +13,7 @@ std::string in_words(float);         // the shortest text that reads back as the
 std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
 inline std::string in_words(std::int64_t number) { return std::to_string(number); }
 inline const char* in_words(const char* text) { return text; }
+inline const std::string& in_words(const std::string& text) { return text; }
 
 template <class... Parts>
 [[nodiscard, gnu::cold, gnu::noinline]] Error refusal(Error::Code code, const Parts&... parts) {

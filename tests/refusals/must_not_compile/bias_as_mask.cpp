@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that are added are a bias, not a mask.
+#include "heed/heed.hpp"
+
+heed::Options options(const heed::View& added) {
+#ifdef FIXED
+  return {.bias = added};
+#else
+  return {.masks = {added}};
+#endif
+}

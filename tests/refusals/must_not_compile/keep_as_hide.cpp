@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keep and Hide are opposites and never turn into each other.
+#include "heed/heed.hpp"
+
+heed::Hide opposite(const heed::Keep& keep) {
+#ifdef FIXED
+  return {keep.where};
+#else
+  return keep;
+#endif
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// There is no switch for masks: true is not a mask.
+#include "heed/heed.hpp"
+
+heed::Options options() {
+#ifdef FIXED
+  return {.masks = {heed::Causal{}}};
+#else
+  return {.masks = {true}};
+#endif
+}
