@@ -11,21 +11,35 @@ constexpr float minus_infinity = -__builtin_inff();
 // Adding it leaves round(x) + 127 in the low bits of the sum: the biased exponent of 2^round(x).
 constexpr float exponent_magic = 12582912.0f + 127.0f;
 
+constexpr float exp2_terms[] = {
+    1.0f, 6.931470037e-01f, 2.402224243e-01f, 5.550733581e-02f, 9.671512991e-03f, 1.326472731e-03f};
+
 // 2^x for x <= 0: exactly 1 at 0, exactly 0 at and below -126 (so also at -inf), NaN at NaN. Our minimax of
 // degree 5 on
-// [-1/2, 1/2]; tests/simd measures the error over every float. The last subtraction, invisible above 2^-101,
-// makes the clamped tail zero without a comparison.
+// [-1/2, 1/2]; tests/simd measures the error over every float. The last subtraction,
+// invisible above 2^-101, makes the clamped tail zero without a comparison. `n` vectors advance in lock-step,
+// because one alone waits out every operation's latency.
+template <class S, int n>
+inline void exp2(typename S::F (&x)[n]) {
+  typename S::F z[n], p[n];
+  for (int i = 0; i < n; ++i) x[i] = S::max(S::fill(-126.0f), x[i]);
+  for (int i = 0; i < n; ++i) z[i] = S::add(x[i], S::fill(exponent_magic));
+  for (int i = 0; i < n; ++i) p[i] = S::sub(z[i], S::fill(exponent_magic));
+  for (int i = 0; i < n; ++i) x[i] = S::sub(x[i], p[i]);
+  for (int i = 0; i < n; ++i)
+    p[i] = S::fma(x[i], S::fill(exp2_terms[5]), S::template addend<exp2_terms[4]>());
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[3]>());
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[2]>());
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[1]>());
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[0]>());
+  for (int i = 0; i < n; ++i) x[i] = S::fma(p[i], S::power_of_two(z[i]), S::template addend<-0x1p-126f>());
+}
+
 template <class S>
 inline typename S::F exp2(typename S::F x) {
-  x = S::max(S::fill(-126.0f), x);
-  const auto z = S::add(x, S::fill(exponent_magic));
-  const auto f = S::sub(x, S::sub(z, S::fill(exponent_magic)));
-  auto p = S::fma(S::fill(1.326472731e-03f), f, S::fill(9.671512991e-03f));
-  p = S::fma(p, f, S::fill(5.550733581e-02f));
-  p = S::fma(p, f, S::fill(2.402224243e-01f));
-  p = S::fma(p, f, S::fill(6.931470037e-01f));
-  p = S::fma(p, f, S::fill(1.0f));
-  return S::fma(p, S::power_of_two(z), S::fill(-0x1p-126f));
+  typename S::F one[1] = {x};
+  exp2<S, 1>(one);
+  return one[0];
 }
 
 // tanh x: our odd minimax below 0.625, (1 - e) / (1 + e) with e = exp(-2|x|) above.

@@ -83,10 +83,40 @@ inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
   return buffer;
 }
 
-// Writes row number n of a (depth, width) tile: element d goes to tile[d * width + n], scaled.
+// Packs up to `width` rows, given by row_at(r), side by side: element d of row r goes to tile[d * width + r].
+// Rows beyond `count` and dimensions from dim to depth become zero. `buffer` holds four widened rows.
+template <class S, class RowAt>
+inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
+                      std::int64_t depth, float* buffer, float* tile) {
+  for (std::int64_t r = 0; r < width; r += 4) {
+    const float* rows[4];
+    for (std::int64_t n = 0; n < 4; ++n) {
+      rows[n] = buffer + n * dim;
+      if (r + n < count)
+        rows[n] = widen<S>(row_at(r + n), dim, buffer + n * dim);
+      else
+        for (std::int64_t d = 0; d < dim; ++d) buffer[n * dim + d] = 0;
+    }
+    std::int64_t d = 0;
+    for (; d + 4 <= dim; d += 4) {
+      const float* const corner[4] = {rows[0] + d, rows[1] + d, rows[2] + d, rows[3] + d};
+      S::transpose(corner, tile + d * width + r, width);
+    }
+    for (; d < depth; ++d)
+      for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = d < dim ? rows[n][d] : 0.0f;
+  }
+}
+
 template <class S>
-inline void scatter(const float* row, std::int64_t dim, float scale, std::int64_t width, float* tile_column) {
-  for (std::int64_t d = 0; d < dim; ++d) tile_column[d * width] = row[d] * scale;
+inline bool all_finite(const float* x, std::int64_t n) {
+  auto poison = S::fill(0.0f);  // 0 * x is 0 for every finite x, and NaN for the others
+  std::int64_t d = 0;
+  for (; d + S::lanes <= n; d += S::lanes) poison = S::fma(S::load(x + d), S::fill(0.0f), poison);
+  float lanes[S::lanes], sum = 0;
+  S::store(lanes, poison);
+  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+  for (; d < n; ++d) sum += x[d] * 0.0f;
+  return sum == 0;
 }
 
 template <class S>

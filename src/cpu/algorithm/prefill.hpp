@@ -37,7 +37,7 @@ struct PrefillScratch {
     v = cut(block_keys * dims);
     s = cut(block_keys * Tile<S>::rows);
     unseen = cut(block_keys * Tile<S>::rows);
-    widened = cut(most(c.dim, c.value_dim));
+    widened = cut(4 * most(c.dim, c.value_dim));
     max = cut(all_rows), sum = cut(all_rows), out = cut(all_rows * dims);
     total_max = cut(all_rows), total_sum = cut(all_rows), total_out = cut(all_rows * dims);
   }
@@ -84,43 +84,47 @@ class Prefill {
   }
 
   void pack_queries() {
-    fill<S>(m.q, m.panels * rows * m.depth, 0.0f);
-    for (std::int64_t p = 0; p < m.panels; ++p)
-      for (int r = 0; r < rows_of(p); ++r) {
-        const Query n = query(p, r);
-        const float* x = widen<S>(row_of<S>(c.q, n.b, n.h, n.i), c.dim, m.widened);
-        scatter<S>(x, c.dim, c.scale_log2e, rows, m.q + p * rows * m.depth + r);
-      }
+    for (std::int64_t p = 0; p < m.panels; ++p) {
+      const auto row_at = [&](std::int64_t r) {
+        const Query n = query(p, static_cast<int>(r));
+        return row_of<S>(c.q, n.b, n.h, n.i);
+      };
+      pack_rows<S>(row_at, rows_of(p), rows, c.dim, m.depth, m.widened, m.q + p * rows * m.depth);
+    }
+    const auto scale = S::fill(c.scale_log2e);
+    for (float* x = m.q; x < m.q + m.panels * rows * m.depth; x += S::lanes)
+      S::store(x, S::mul(S::load(x), scale));
   }
 
   void pack_keys(KeyRange keys) {
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const std::int64_t n = j - keys.begin;
-      float* tile = m.k + n / columns * columns * m.depth;
-      const float* x = widen<S>(row_of<S>(c.k, task.batch_entry, task.kv_head, j), c.dim, m.widened);
-      scatter<S>(x, c.dim, 1.0f, columns, tile + n % columns);
-      if (m.depth != c.dim) tile[c.dim * columns + n % columns] = 0;
+    for (std::int64_t j = keys.begin; j < keys.end; j += columns) {
+      const auto row_at = [&](std::int64_t n) {
+        return row_of<S>(c.k, task.batch_entry, task.kv_head, j + n);
+      };
+      pack_rows<S>(row_at, least(columns, keys.end - j), columns, c.dim, m.depth, m.widened,
+                   m.k + (j - keys.begin) * m.depth);
     }
   }
 
-  // Whether any value of the block is NaN or infinite: 0 * v would then not be 0.
+  // Whether all values of the block are finite; with a NaN or an infinity 0 * v would not be 0.
   bool pack_values(KeyRange keys) {
-    const std::int64_t padded = round_up(keys.end - keys.begin, columns);
+    const std::int64_t padded = round_up(keys.end - keys.begin, columns),
+                       whole = c.value_dim / columns * columns;
     bool finite = true;
     for (std::int64_t n = 0; n < padded; ++n) {
-      const bool real = keys.begin + n < keys.end;
-      const float* x = m.widened;
-      if (real)
-        x = widen<S>(row_of<S>(c.v, task.batch_entry, task.kv_head, keys.begin + n), c.value_dim, m.widened);
-      float poison = 0;
-      for (std::int64_t d = 0; d < m.dims; ++d) {
-        const float value = real && d < c.value_dim ? x[d] : 0.0f;
-        poison += value * 0.0f;
-        m.v[(d / columns * padded + n) * columns + d % columns] = value;
+      float* to = m.v + n * columns;
+      if (keys.begin + n >= keys.end) {
+        for (std::int64_t d = 0; d < m.dims; d += columns, to += padded * columns) fill<S>(to, columns, 0.0f);
+        continue;
       }
-      finite &= poison == 0.0f;
+      const Row row = row_of<S>(c.v, task.batch_entry, task.kv_head, keys.begin + n);
+      const float* x = widen<S>(row, c.value_dim, m.widened);
+      finite &= all_finite<S>(x, c.value_dim);
+      for (std::int64_t d = 0; d < whole; d += columns, to += padded * columns)
+        __builtin_memcpy(to, x + d, columns * sizeof(float));
+      for (std::int64_t d = whole; d < m.dims; ++d) to[d - whole] = d < c.value_dim ? x[d] : 0.0f;
     }
-    return !finite;
+    return finite;
   }
 
   // The scores of panel p over its part of the block, in m.s; empty when no row sees any of it.
@@ -154,7 +158,7 @@ class Prefill {
   void attend(KeyRange keys) {
     keys.begin = keys.begin / columns * columns;  // tiles are anchored at key 0, too
     pack_keys(keys);
-    const bool poisoned = pack_values(keys);
+    const bool poisoned = !pack_values(keys);
     const std::int64_t padded = round_up(keys.end - keys.begin, columns);
     for (std::int64_t p = 0; p < m.panels; ++p) {
       const Scores t = score(p, keys, true);
@@ -191,6 +195,7 @@ class Prefill {
       const Query n = query(p, r);
       const float factor = close_row<S>(c, n, state.max[r], state.sum[r]);
       const Row out = row_of<S>(c.out, n.b, n.h, n.i);
+      // Adding +0 gives every zero one sign: which products with a weight of 0 took part must not show.
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         write<S>(out, d, state.out[d * rows + r] * factor + 0.0f);
     }

@@ -42,8 +42,11 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   using F = typename S::F;
   F max[vectors], sum[vectors], factor[vectors];
   for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
-  for (std::int64_t j = 0; j < keys; ++j)
-    for (int v = 0; v < vectors; ++v) max[v] = S::max(max[v], S::load(s + j * rows + v * S::lanes));
+  for (std::int64_t j = 0; j < keys; j += 2)
+    for (int v = 0; v < vectors; ++v) {
+      const float* pair = s + j * rows + v * S::lanes;
+      max[v] = S::max(max[v], S::max(S::load(pair), S::load(pair + rows)));
+    }
 
   bool moved = false;
   for (int v = 0; v < vectors; ++v) {
@@ -58,17 +61,15 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   }
   if (moved) scale_rows<S>(state.out, dims, factor);
 
-  for (std::int64_t j = 0; j + 2 <= keys;
-       j += 2) {  // two keys in lock-step keep the pipes busy; keys come in tiles
-    F p[2][vectors];
-    for (int n = 0; n < 2; ++n)
-      for (int v = 0; v < vectors; ++v)
-        p[n][v] = exp2<S>(S::sub(S::load(s + (j + n) * rows + v * S::lanes), max[v]));
-    for (int n = 0; n < 2; ++n)
-      for (int v = 0; v < vectors; ++v) {
-        S::store(s + (j + n) * rows + v * S::lanes, p[n][v]);
-        sum[v] = S::add(sum[v], p[n][v]);
-      }
+  for (std::int64_t j = 0; j < keys; j += 2) {  // keys come in tiles, so in pairs
+    F p[2 * vectors];
+    float* pair = s + j * rows;
+    for (int n = 0; n < 2 * vectors; ++n) p[n] = S::sub(S::load(pair + n * S::lanes), max[n % vectors]);
+    exp2<S>(p);
+    for (int n = 0; n < 2 * vectors; ++n) {
+      S::store(pair + n * S::lanes, p[n]);
+      sum[n % vectors] = S::add(sum[n % vectors], p[n]);
+    }
   }
   for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }

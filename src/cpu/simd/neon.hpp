@@ -16,6 +16,15 @@ struct Neon {
   static F load(const float* p) { return vld1q_f32(p); }
   static void store(float* p, F x) { vst1q_f32(p, x); }
   static F fill(float x) { return vdupq_n_f32(x); }
+  // FMLA overwrites its addend. Copying a constant there takes a vector pipe that the products need; loading
+  // it does not, and the compiler would not choose so by itself.
+  template <float x>
+  static F addend() {
+    alignas(16) static constexpr float filled[4] = {x, x, x, x};
+    F result;
+    asm volatile("ldr %q0, %1" : "=w"(result) : "m"(filled));
+    return result;
+  }
   static F add(F a, F b) { return vaddq_f32(a, b); }
   static F sub(F a, F b) { return vsubq_f32(a, b); }
   static F mul(F a, F b) { return vmulq_f32(a, b); }
@@ -26,6 +35,15 @@ struct Neon {
   static F less(F a, F b, F then, F otherwise) { return vbslq_f32(vcltq_f32(a, b), then, otherwise); }
   static F copy_sign(F magnitude, F sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, magnitude); }
   static F power_of_two(F z) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(z), 23)); }
+  static void transpose(const float* const from[4], float* to, std::int64_t width) {
+    const float32x4x2_t even = vzipq_f32(load(from[0]), load(from[2])),
+                        odd = vzipq_f32(load(from[1]), load(from[3]));
+    for (int half = 0; half < 2; ++half) {
+      const float32x4x2_t both = vzipq_f32(even.val[half], odd.val[half]);
+      store(to + 2 * half * width, both.val[0]);
+      store(to + (2 * half + 1) * width, both.val[1]);
+    }
+  }
   static F load_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
   static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 };

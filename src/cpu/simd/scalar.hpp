@@ -14,6 +14,10 @@ struct Scalar {
   static F load(const float* p) { return *p; }
   static void store(float* p, F x) { *p = x; }
   static F fill(float x) { return x; }
+  template <float x>
+  static F addend() {  // fill(x) where it is about to be overwritten by a sum
+    return x;
+  }
   static F add(F a, F b) { return a + b; }
   static F sub(F a, F b) { return a - b; }
   static F mul(F a, F b) { return a * b; }
@@ -25,6 +29,11 @@ struct Scalar {
   static F copy_sign(F magnitude, F sign) { return __builtin_copysignf(magnitude, sign); }
   // 2^n, for z = n + exponent_magic (exp2.hpp): the low bits of z hold n + 127.
   static F power_of_two(F z) { return from_bits(bits(z) << 23); }
+  // A 4 x 4 corner, transposed: to[d * width + r] = from[r][d].
+  static void transpose(const float* const from[4], float* to, std::int64_t width) {
+    for (int d = 0; d < 4; ++d)
+      for (int r = 0; r < 4; ++r) to[d * width + r] = from[r][d];
+  }
   static F load_bf16(const std::uint16_t* p) { return from_bits(std::uint32_t{*p} << 16); }
   static F load_f16(const std::uint16_t* p) {
     const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;

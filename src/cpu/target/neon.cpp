@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/simd/neon.hpp"
+#include "cpu/simd/neon_product.hpp"
 
 #include "cpu/target/table.hpp"
 
