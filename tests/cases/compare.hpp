@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -49,6 +50,12 @@ inline testing::AssertionResult same_bits(const Results& a, const Results& b) {
     result = same_bits(*a.log_sum_exp, *b.log_sum_exp) << " in log_sum_exp";
   if (result && a.scores && b.scores) result = same_bits(*a.scores, *b.scores) << " in scores";
   return result;
+}
+
+// A problem that the kernel refused leaves nothing to compare; tests/conformance sees that no kernel refuses
+// them all.
+inline testing::AssertionResult same_bits(const std::optional<Results>& a, const std::optional<Results>& b) {
+  return a && b ? same_bits(*a, *b) : testing::AssertionSuccess();
 }
 
 class Tally {

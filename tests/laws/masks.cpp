@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws of masks: the same visible keys give the same bits, however they are said.
+#include <cmath>
+#include <limits>
+
+#include "cases/compare.hpp"
+#include "cases/kernels.hpp"
+#include "cases/random_call.hpp"
+
+namespace heed::cases {
+namespace {
+
+class Masks : public Law {};
+INSTANTIATE_TEST_SUITE_P(Kernels, Masks, testing::ValuesIn(plan_and_kernels()), test_name);
+
+constexpr Wants everything{.weights = true, .log_sum_exp = true};
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+
+TEST_P(Masks, every_way_to_say_the_same_visible_keys_gives_the_same_bits) {
+  for (std::uint64_t seed = 300; seed < 340; ++seed) {
+    const Call call = random_call(seed, {.bias = false});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    BoolTensor keep(call.score_shape()), hide(call.score_shape());
+    Call with_keep = call, with_hide = call, with_bias = call;
+    for (Call* c : {&with_keep, &with_hide, &with_bias}) {
+      c->causal.reset();
+      c->window.reset();
+      c->key_lengths.reset();
+      c->matrices.clear();
+    }
+    with_bias.bias = Tensor(call.score_shape());
+    for_each(call.score_shape(), [&](auto b, auto h, auto i, auto j) {
+      keep.at(b, h, i, j) = call.sees(b, h, i, j);
+      hide.at(b, h, i, j) = !call.sees(b, h, i, j);
+      with_bias.bias->set(b, h, i, j, call.sees(b, h, i, j) ? 0.0f : minus_infinity);
+    });
+    with_keep.matrices.push_back({keep, false});
+    with_hide.matrices.push_back({hide, true});
+    const auto expected = attend(call, everything);
+    for (const Call& other : {with_keep, with_hide, with_bias}) {
+      const auto got = attend(other, everything);
+      EXPECT_TRUE(same_bits(got, expected)) << describe(other);
+    }
+  }
+}
+
+TEST_P(Masks, a_window_at_least_as_long_as_the_sequence_is_no_window) {
+  for (std::uint64_t seed = 350; seed < 375; ++seed) {
+    Call call = random_call(seed);
+    call.window.reset();
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const auto expected = attend(call, everything);
+    const std::int64_t reach = call.keys() + call.queries();
+    for (std::int64_t length : {reach, std::int64_t{1} << 40, std::numeric_limits<std::int64_t>::max()})
+      for (Align align : {Align::starts, Align::ends}) {
+        call.window = Window{length, length, align};
+        const auto got = attend(call, everything);
+        EXPECT_TRUE(same_bits(got, expected)) << "length " << length;
+      }
+  }
+}
+
+TEST_P(Masks, a_window_from_a_total_of_w_sees_w_keys_that_end_at_its_own) {
+  for (std::int64_t total : {1, 2, 5, 16}) {
+    Call call{.q = Tensor::random({1, 2, 20, 8}, 1),
+              .k = Tensor::random({1, 2, 20, 8}, 2),
+              .v = Tensor::random({1, 2, 20, 8}, 3),
+              .window = Window::from_total(total)};
+    const auto got = attend(call, everything);
+    if (!got) continue;
+    for (std::int64_t i = 0; i < 20; ++i)
+      for (std::int64_t j = 0; j < 20; ++j)
+        EXPECT_EQ(got->weights->at(0, 1, i, j) > 0, j <= i && j > i - total)
+            << "total " << total << ' ' << i << ' ' << j;
+  }
+}
+
+TEST_P(Masks, appending_future_tokens_never_changes_earlier_causal_rows) {
+  for (std::uint64_t seed = 380; seed < 400; ++seed) {
+    Call whole = random_call(seed, {.masks = false, .bias = false, .sink = false});
+    const std::int64_t keys = whole.keys();
+    if (keys < 2) continue;
+    whole.q =
+        Tensor::random({whole.batch(), whole.heads(), keys, whole.q.shape().dim}, seed, 4, whole.q.dtype());
+    whole.causal = Causal{};
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(whole));
+    const auto expected = attend(whole, {.log_sum_exp = true});
+    for (std::int64_t prefix : {std::int64_t{1}, keys / 2, keys - 1}) {
+      Call shorter = whole;
+      shorter.q = whole.q.rows(0, prefix);
+      shorter.k = whole.k.rows(0, prefix);
+      shorter.v = whole.v.rows(0, prefix);
+      const auto got = attend(shorter, {.log_sum_exp = true});
+      if (!expected || !got) continue;
+      EXPECT_TRUE(same_bits(got->out, expected->out.rows(0, prefix))) << "prefix " << prefix;
+      EXPECT_TRUE(same_bits(*got->log_sum_exp, expected->log_sum_exp->rows(0, prefix)))
+          << "prefix " << prefix;
+    }
+  }
+}
+
+TEST_P(Masks, a_query_that_sees_no_key_yields_zeros) {
+  for (std::uint64_t seed = 400; seed < 440; ++seed) {
+    Call call = random_call(seed, {.dropout = true});
+    if (seed % 4 == 0) call.k = call.k.rows(0, 0), call.v = call.v.rows(0, 0);
+    if (seed % 4 == 0) call.bias.reset(), call.matrices.clear(), call.key_lengths.reset();
+    if (seed % 4 == 1)
+      call.key_lengths = std::vector<std::int32_t>(static_cast<std::size_t>(call.batch()), 0);
+    if (seed % 4 == 2) call.matrices.push_back({BoolTensor(Shape{1, 1, 1, 1}), false});
+    if (seed % 4 == 3) call.bias = Tensor({1, 1, 1, 1}), call.bias->fill(minus_infinity);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const auto got = attend(call, everything);
+    if (!got) continue;
+    for_each(got->out.shape(),
+             [&](auto b, auto h, auto i, auto d) { EXPECT_EQ(got->out.bits(b, h, i, d), 0u); });
+    for_each(got->weights->shape(),
+             [&](auto b, auto h, auto i, auto d) { EXPECT_EQ(got->weights->bits(b, h, i, d), 0u); });
+    for_each(got->log_sum_exp->shape(), [&](auto b, auto h, auto i, auto) {
+      const Shape sink = call.sink ? call.sink->shape() : Shape{};
+      const float expected =
+          call.sink ? call.sink->at(sink.batch == 1 ? 0 : b, sink.heads == 1 ? 0 : h, 0, 0) : minus_infinity;
+      EXPECT_EQ(got->log_sum_exp->at(b, h, i, 0), expected);
+    });
+  }
+}
+
+// -inf is a mask; -1e30 is a number: a row of nothing but -1e30 is an ordinary average.
+TEST_P(Masks, a_huge_negative_finite_bias_is_an_ordinary_number) {
+  Call call{.q = Tensor({1, 1, 3, 4}), .k = Tensor({1, 1, 70, 4}), .v = Tensor::random({1, 1, 70, 5}, 1)};
+  call.bias = Tensor({1, 1, 1, 1});
+  call.bias->fill(std::numeric_limits<float>::lowest());
+  const auto lowest = attend(call, everything);
+  call.bias.reset();
+  const auto none = attend(call, everything);
+  if (!lowest || !none) return;
+  EXPECT_TRUE(same_bits(lowest->out, none->out));
+  EXPECT_TRUE(same_bits(*lowest->weights, *none->weights));
+  EXPECT_EQ(lowest->log_sum_exp->at(0, 0, 0, 0), std::numeric_limits<float>::lowest());
+}
+
+TEST_P(Masks, zero_batch_zero_heads_and_zero_queries_are_empty_results) {
+  for (const Shape& q : {Shape{0, 2, 3, 4}, Shape{2, 0, 3, 4}, Shape{2, 2, 0, 4}, Shape{0, 0, 0, 4}}) {
+    const Shape k{q.batch, q.heads, 5, 4};
+    const Call call{.q = Tensor(q), .k = Tensor(k), .v = Tensor(k)};
+    EXPECT_NO_THROW(attend(call, everything)) << q.batch << ' ' << q.heads << ' ' << q.length;
+  }
+}
+
+}  // namespace
+}  // namespace heed::cases
