@@ -73,7 +73,7 @@ TEST_P(BadMerges, is_refused_in_one_sentence_and_nothing_is_written) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Merges, BadMerges, testing::ValuesIn(bad_merges),
-                         [](const auto& info) { return std::string(info.param.claim); });
+                         [](const auto& row) { return std::string(row.param.claim); });
 
 }  // namespace
 }  // namespace heed

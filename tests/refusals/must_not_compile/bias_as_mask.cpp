@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers that are added are a bias, not a mask.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Options options(const heed::View& added) {
 #ifdef FIXED

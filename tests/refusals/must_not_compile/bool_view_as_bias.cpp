@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Booleans hide or keep; they are never added.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Options options(const heed::BoolView& where) {
 #ifdef FIXED

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bare boolean view says nothing of its polarity, so it is not a mask.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Options options(const heed::BoolView& where) {
 #ifdef FIXED

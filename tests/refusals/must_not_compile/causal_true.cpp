@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A causal mask is aligned with a word, not switched on.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Causal causal() {
 #ifdef FIXED

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A number alone does not say whether it drops or keeps.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Options options() {
 #ifdef FIXED

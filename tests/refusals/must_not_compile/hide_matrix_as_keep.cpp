@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A matrix that hides never keeps.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Keep opposite(const heed::HideMatrix& matrix) {
 #ifdef FIXED

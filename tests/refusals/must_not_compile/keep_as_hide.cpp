@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keep and Hide are opposites and never turn into each other.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Hide opposite(const heed::Keep& keep) {
 #ifdef FIXED

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Designators follow the order q, k, v.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Inputs inputs(const heed::View& q, const heed::View& k, const heed::View& v) {
 #ifdef FIXED

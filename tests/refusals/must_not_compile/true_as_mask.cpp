@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // There is no switch for masks: true is not a mask.
-#include "heed/heed.hpp"
+#include "heed/attention.hpp"
 
 heed::Options options() {
 #ifdef FIXED
