@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed check: every kernel against the reference, element by element, under the computed bound.
+#include "heed/check.hpp"
+
+#include <fmt/core.h>
+
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "arguments.hpp"
+#include "buffer.hpp"
+#include "command.hpp"
+#include "masks.hpp"
+#include "random_values.hpp"
+#include "shape_options.hpp"
+#include "table.hpp"
+
+namespace heed::tool {
+namespace {
+
+struct CheckOptions {
+  ShapeOptions shape{.default_length = 256};
+  std::optional<float> at_most{};
+};
+
+struct Outcome {
+  std::string kernel;
+  std::string refusal{};  // why it cannot take the problem; empty if it did
+  Check check{};
+  bool failed = false;
+};
+
+struct Tensors {
+  Buffer q, k, v, out, log_sum_exp;
+  Inputs inputs() const { return {.q = q.view(), .k = k.view(), .v = v.view()}; }
+  Outputs outputs() { return {.out = out.writable(), .log_sum_exp = log_sum_exp.writable()}; }
+};
+
+Tensors random_tensors(const ShapeOptions& options, const Extents& extents) {
+  const Shape q_shape{extents.batch, extents.heads, extents.queries, extents.head_dim};
+  const Shape k_shape{extents.batch, extents.kv_heads, extents.keys, extents.head_dim};
+  Tensors tensors{.q = Buffer(q_shape, options.dtype),
+                  .k = Buffer(k_shape, options.dtype),
+                  .v = Buffer(k_shape, options.dtype),
+                  .out = Buffer(q_shape, options.dtype),
+                  .log_sum_exp = Buffer({extents.batch, extents.heads, extents.queries, 1})};
+  fill_random(tensors.q, {.seed = options.seed, .stream = Stream::q});
+  fill_random(tensors.k, {.seed = options.seed, .stream = Stream::k});
+  fill_random(tensors.v, {.seed = options.seed, .stream = Stream::v});
+  return tensors;
+}
+
+Outcome try_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& masks) {
+  Outcome outcome{.kernel = kernel};
+  // An element that a kernel forgets is a NaN, and a NaN where the reference has a number is a miss.
+  tensors.out.fill(std::numeric_limits<float>::quiet_NaN());
+  tensors.log_sum_exp.fill(std::numeric_limits<float>::quiet_NaN());
+  const Options options{.masks = masks.masks, .kernel = kernel};
+  try {
+    attention(tensors.inputs(), tensors.outputs(), options);
+  } catch (const Error& error) {
+    if (error.code != Error::unsupported) throw;
+    outcome.refusal = error.what();
+    return outcome;
+  }
+  outcome.check = check(tensors.inputs(), tensors.outputs(), options);
+  return outcome;
+}
+
+void report(const Console& console, const std::vector<Outcome>& outcomes, const std::string& problem) {
+  nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
+  Table table({{"kernel", Column::Side::left},
+               {"compared"},
+               {"beyond bound"},
+               {"worst error"},
+               {"in bounds"},
+               {"verdict", Column::Side::left}});
+  bool failed = false;
+  for (const Outcome& outcome : outcomes) {
+    failed |= outcome.failed;
+    if (!outcome.refusal.empty()) {
+      kernels.push_back({{"kernel", outcome.kernel}, {"refused", outcome.refusal}});
+      table.add({outcome.kernel, "", "", "", "", "refused: " + outcome.refusal});
+      continue;
+    }
+    const Check& found = outcome.check;
+    kernels.push_back({{"kernel", outcome.kernel},
+                       {"compared", found.compared},
+                       {"beyond_bound", found.beyond_bound},
+                       {"worst_error", found.worst_error},
+                       {"worst_error_in_bounds", found.worst_error_in_bounds},
+                       {"failed", outcome.failed},
+                       {"first_miss", found.first_miss}});
+    table.add({outcome.kernel, readable_count(found.compared), readable_count(found.beyond_bound),
+               fmt::format("{:.3g}", found.worst_error), fmt::format("{:.3g}", found.worst_error_in_bounds),
+               outcome.failed ? console.paint(Style::bad, "failed") : console.paint(Style::good, "right")});
+  }
+  console.result({{"problem", problem}, {"failed", failed}, {"kernels", kernels}});
+  console.print(table.text(console));
+}
+
+Status check_kernels(const CheckOptions& options, Console& console) {
+  options.shape.use_threads();
+  const Extents extents = resolve(options.shape);
+  const OwnedMasks masks = make_masks(options.shape, extents);
+  Tensors tensors = random_tensors(options.shape, extents);
+  const std::vector<std::string> names =
+      options.shape.kernel.empty() ? kernel_names() : std::vector<std::string>{options.shape.kernel};
+  std::vector<Outcome> outcomes;
+  for (const std::string& name : names) {
+    console.progress("checking " + name);
+    Outcome outcome = try_kernel(name, tensors, masks);
+    // A kernel asked for by name and refused has not been checked.
+    if (!outcome.refusal.empty() && !options.shape.kernel.empty())
+      throw Error(Error::unsupported, outcome.refusal);
+    outcome.failed = outcome.check.beyond_bound > 0 ||
+                     (options.at_most && !(outcome.check.worst_error_in_bounds <= *options.at_most));
+    outcomes.push_back(std::move(outcome));
+  }
+  console.progress("");
+  const std::string problem = command_line(options.shape, extents);
+  report(console, outcomes, problem);
+  Status status = done;
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.failed) continue;
+    status = failed_check;
+    std::string sentence = fmt::format("{} is wrong; reproduce: heed check {} --kernel {}", outcome.kernel,
+                                       problem, outcome.kernel);
+    if (options.at_most) sentence += fmt::format(" --at-most {}", *options.at_most);
+    console.error(sentence);
+    if (!outcome.check.first_miss.empty()) console.error(outcome.check.first_miss);
+  }
+  return status;
+}
+
+}  // namespace
+
+Action add_check(CLI::App& app) {
+  describe(
+      app, "Run every kernel on random inputs and compare it with the reference",
+      "Exits with 1 if any element of any kernel misses the reference by more than its bound.\n\n"
+      "Examples:\n"
+      "  heed check --length 64\n"
+      "  heed check --heads 8 --kv-heads 2 --head-dim 32 --length 33 --context-length 57 --causal --align "
+      "ends\n"
+      "  heed check --batch 1 --length 40 --window 7,0 --dtype bf16 --json");
+  auto options = std::make_shared<CheckOptions>();
+  options->shape.add_to(app);
+  add_value(app,
+            {.name = "--at-most",
+             .help = "Also fail if the worst error exceeds this share of its bound",
+             .value = "SHARE"},
+            [options = options.get()](const std::string& text) {
+              options->at_most = parse_float("--at-most", text);
+            });
+  return [options](Console& console) { return check_kernels(*options, console); };
+}
+
+}  // namespace heed::tool

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed doctor: what this machine offers, how heed was built, and what will make it slow.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "arguments.hpp"
+#include "command.hpp"
+#include "heed/attention.hpp"
+#include "heed/threads.hpp"
+#include "heed/version.hpp"
+#include "table.hpp"
+
+namespace heed::tool {
+namespace {
+
+std::string compiler() {
+#ifdef __clang__
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#else
+  return fmt::format("g++ {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#endif
+}
+
+const char* architecture() {
+#if defined(__aarch64__)
+  return "aarch64";
+#elif defined(__x86_64__)
+  return "x86-64";
+#elif defined(__riscv)
+  return "riscv";
+#else
+  return "another";
+#endif
+}
+
+// The value of the first "key : value" line of /proc/cpuinfo, or "".
+std::string cpu_info(const std::string& key) {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos || !line.starts_with(key)) continue;
+    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "";
+}
+
+// Arm's cores give numbers where others give a name.
+std::string cpu_model() {
+  const std::string name = cpu_info("model name");
+  if (!name.empty()) return name;
+  struct Part {
+    const char *number, *name;
+  };
+  constexpr std::array<Part, 9> arm_parts = {{{"0xd03", "Cortex-A53"},
+                                              {"0xd08", "Cortex-A72"},
+                                              {"0xd0b", "Cortex-A76"},
+                                              {"0xd0c", "Neoverse N1"},
+                                              {"0xd40", "Neoverse V1"},
+                                              {"0xd49", "Neoverse N2"},
+                                              {"0xd4f", "Neoverse V2"},
+                                              {"0xd83", "Neoverse V3AE"},
+                                              {"0xd84", "Neoverse V3"}}};
+  const std::string implementer = cpu_info("CPU implementer"), part = cpu_info("CPU part");
+  for (const Part& known : arm_parts)
+    if (implementer == "0x41" && part == known.number) return fmt::format("Arm {}", known.name);
+  return part.empty() ? "unknown" : fmt::format("implementer {}, part {}", implementer, part);
+}
+
+std::vector<std::string> warnings() {
+  std::vector<std::string> found;
+#ifndef __OPTIMIZE__
+  found.push_back(
+      "built without optimisation: expect a tenth of the speed; configure with CMAKE_BUILD_TYPE=Release");
+#endif
+  if (*HEED_SANITIZERS)
+    found.push_back("built with -fsanitize=" HEED_SANITIZERS ": for tests, not for speed");
+  const unsigned logical = std::thread::hardware_concurrency();
+  if (logical && static_cast<unsigned>(num_threads()) > logical)
+    found.push_back(
+        fmt::format("{} threads on {} logical CPUs: they will wait for each other", num_threads(), logical));
+  return found;
+}
+
+Status examine(Console& console) {
+  nlohmann::ordered_json environment = nlohmann::ordered_json::object();
+  std::string set_variables;
+  for (const char* name : {"HEED_NUM_THREADS", "HEED_TARGET"}) {
+    const char* value = std::getenv(name);
+    environment[name] = value ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+    if (value) set_variables += fmt::format("{}{}={}", set_variables.empty() ? "" : " ", name, value);
+  }
+  const long logical_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  const std::vector<std::string> found = warnings();
+  console.result({{"version", version()},
+                  {"compiler", compiler()},
+                  {"architecture", architecture()},
+                  {"cpu", cpu_model()},
+                  {"logical_cpus", logical_cpus},
+                  {"threads", num_threads()},
+                  {"kernels", kernel_names()},
+                  {"environment", environment},
+                  {"warnings", found}});
+  std::string kernels;
+  for (const std::string& kernel : kernel_names()) kernels += (kernels.empty() ? "" : ", ") + kernel;
+  console.print(list_of(console, {{"version", version()},
+                                  {"compiler", compiler()},
+                                  {"architecture", architecture()},
+                                  {"cpu", cpu_model()},
+                                  {"logical cpus", fmt::format("{}", logical_cpus)},
+                                  {"threads", fmt::format("{}", num_threads())},
+                                  {"kernels", kernels},
+                                  {"environment", set_variables.empty() ? "nothing set" : set_variables}}));
+  for (const std::string& warning : found) console.warn(warning);
+  return done;
+}
+
+}  // namespace
+
+Action add_doctor(CLI::App& app) {
+  describe(app, "What this machine offers and how heed was built",
+           "Examples:\n"
+           "  heed doctor\n"
+           "  heed doctor --json");
+  return examine;
+}
+
+}  // namespace heed::tool

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed explain: which kernel a problem runs on, and why not on the others.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "arguments.hpp"
+#include "command.hpp"
+#include "kernel_choice.hpp"
+
+namespace heed::tool {
+
+Action add_explain(CLI::App& app) {
+  describe(app, "Which kernel attention would run on, and why not on the others",
+           "Examples:\n"
+           "  heed explain\n"
+           "  heed explain --heads 32 --kv-heads 8 --head-dim 128 --length 1 --context-length 4096\n"
+           "  heed explain --length 256 --causal --window 63,0 --json");
+  auto options = std::make_shared<ShapeOptions>();
+  options->add_to(app);
+  return [options](Console& console) {
+    options->use_threads();
+    const Extents extents = resolve(*options);
+    const std::string explanation = explain_extents(*options, extents, make_masks(*options, extents));
+    nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
+    for (const Verdict& verdict : verdicts_of(explanation))
+      kernels.push_back({{"kernel", verdict.kernel}, {"taken", verdict.taken}, {"words", verdict.words}});
+    console.result({{"problem", command_line(*options, extents)}, {"kernels", kernels}});
+    console.print(explanation.substr(0, explanation.find_last_not_of('\n') + 1));
+    return done;
+  };
+}
+
+}  // namespace heed::tool

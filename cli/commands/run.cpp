@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed run: one attention layer over one batch, from files or random numbers.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "arguments.hpp"
+#include "command.hpp"
+#include "digest.hpp"
+#include "kernel_choice.hpp"
+#include "layer_job.hpp"
+#include "staged_files.hpp"
+#include "stopwatch.hpp"
+#include "table.hpp"
+
+namespace heed::tool {
+namespace {
+
+struct RunOptions {
+  JobOptions job{};
+  std::string out{}, save_weights{}, save_layer{};
+};
+
+struct Statistics {
+  double mean = 0, deviation = 0;
+};
+
+Statistics statistics_of(const std::vector<float>& values) {
+  if (values.empty()) return {};
+  double sum = 0, squares = 0;
+  for (const float value : values) sum += value;
+  const auto count = static_cast<double>(values.size());
+  const double mean = sum / count;
+  for (const float value : values) squares += (value - mean) * (value - mean);
+  return {.mean = mean, .deviation = std::sqrt(squares / count)};
+}
+
+// .npy knows f16 but not bf16, which is written as the f32 of the same value.
+Element element_of(DType dtype) { return dtype == DType::f16 ? Element::f16 : Element::f32; }
+
+struct Answer {
+  Buffer y;                         // (batch, 1, queries, model_dim)
+  std::optional<Buffer> weights{};  // (batch, heads, queries, keys)
+  double seconds = 0;
+  std::string kernel{};
+};
+
+Answer compute(const RunOptions& options, const LayerJob& job) {
+  const ShapeOptions& shape = options.job.shape;
+  const Extents& extents = job.extents;
+  const OwnedMasks masks = make_masks(shape, extents);
+  const AttentionLayer layer(job.config, job.weights);
+  Answer answer{.y = Buffer(job.x.shape(), shape.dtype)};
+  Outputs outputs{.out = answer.y.writable()};
+  if (!options.save_weights.empty()) {
+    answer.weights.emplace(Shape{extents.batch, extents.heads, extents.queries, extents.keys});
+    outputs.weights = answer.weights->writable();
+  }
+  AttentionLayer::Call call{.x = job.x.view()};
+  if (job.context) call.context = job.context->view();
+  answer.seconds = seconds_of([&] { layer(call, outputs, {.masks = masks.masks, .kernel = shape.kernel}); });
+  answer.kernel = chosen_kernel(shape, extents, masks);
+  return answer;
+}
+
+void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, const Answer& answer) {
+  const Extents& extents = job.extents;
+  files.write(options.out, [&](const auto& path) {
+    write_npy(path, Array::from_floats({extents.batch, extents.queries, extents.model_dim},
+                                       answer.y.to_floats(), element_of(options.job.shape.dtype)));
+  });
+  files.write(options.save_weights, [&](const auto& path) {
+    write_npy(path, Array::from_floats({extents.batch, extents.heads, extents.queries, extents.keys},
+                                       answer.weights->to_floats()));
+  });
+  files.write(options.save_layer,
+              [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::seed)); });
+  files.move_in();
+}
+
+void report(const Console& console, const RunOptions& options, const LayerJob& job, const Answer& answer) {
+  const Extents& extents = job.extents;
+  const Statistics statistics = statistics_of(answer.y.to_floats());
+  const std::string digest = digest_of(answer.y.bytes());
+  const char* dtype = name_of(options.job.shape.dtype);
+  const double tokens_per_second = static_cast<double>(extents.batch * extents.queries) / answer.seconds;
+  nlohmann::ordered_json object = {{"shape", {extents.batch, extents.queries, extents.model_dim}},
+                                   {"dtype", dtype},
+                                   {"heads", extents.heads},
+                                   {"kv_heads", extents.kv_heads},
+                                   {"keys", extents.keys},
+                                   {"kernel", answer.kernel},
+                                   {"seconds", answer.seconds},
+                                   {"tokens_per_second", tokens_per_second},
+                                   {"mean", statistics.mean},
+                                   {"std", statistics.deviation},
+                                   {"digest", digest}};
+  std::vector<Fact> facts = {
+      {"shape", fmt::format("({}, {}, {}) {}", extents.batch, extents.queries, extents.model_dim, dtype)},
+      {"kernel", answer.kernel},
+      {"time", fmt::format("{}, {:.3g} tokens/s", readable_seconds(answer.seconds), tokens_per_second)},
+      {"mean", fmt::format("{:.6g}", statistics.mean)},
+      {"std", fmt::format("{:.6g}", statistics.deviation)},
+      {"digest", digest}};
+  object["files"] = nlohmann::ordered_json::array();
+  for (const std::string& path : {options.out, options.save_weights, options.save_layer}) {
+    if (path.empty()) continue;
+    object["files"].push_back(path);
+    facts.push_back({"wrote", path});
+  }
+  console.result(object);
+  console.print(list_of(console, facts));
+}
+
+Status run_layer(const RunOptions& options, Console& console) {
+  options.job.shape.use_threads();
+  StagedFiles files;
+  files.expect("--out", options.out);
+  files.expect("--save-weights", options.save_weights);
+  files.expect("--save-layer", options.save_layer);
+  const LayerJob job = make_job(options.job);
+  console.progress("computing");
+  const Answer answer = compute(options, job);
+  console.progress("");
+  save(files, options, job, answer);
+  report(console, options, job, answer);
+  return done;
+}
+
+}  // namespace
+
+Action add_run(CLI::App& app) {
+  describe(
+      app, "Run one attention layer, from files or random numbers",
+      "The digest is FNV-1a of the output's bytes: equal digests are equal answers, to the bit.\n\n"
+      "Examples:\n"
+      "  heed run --model-dim 768 --heads 12 --kv-heads 6 --batch 2 --length 128 --causal\n"
+      "  heed run --model-dim 64 --heads 4 --batch 1 --length 10 --out x.npy --save-layer w.safetensors\n"
+      "  heed run --weights w.safetensors --heads 4 --input x.npy --window 3,0 --out y.npy --save-weights "
+      "a.npy\n"
+      "  heed run --weights w.safetensors --heads 4 --input y.npy --context x.npy --dtype bf16 --json");
+  auto options = std::make_shared<RunOptions>();
+  options->job.add_to(app);
+  const auto file = [&](const char* name, std::string& into, const char* help, const char* value) {
+    add_text(app, {.name = name, .help = help, .value = value, .group = "Files written, all or none"}, into);
+  };
+  file("--out", options->out, "The output, (batch, length, model_dim); bf16 is written as f32", "Y.npy");
+  file("--save-weights", options->save_weights, "The attention weights, (batch, heads, queries, keys)",
+       "A.npy");
+  file("--save-layer", options->save_layer, "The layer's matrices, as --weights reads them", "W.safetensors");
+  return [options](Console& console) { return run_layer(*options, console); };
+}
+
+}  // namespace heed::tool

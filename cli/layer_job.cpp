@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// See layer_job.hpp.
+#include "layer_job.hpp"
+
+#include <fmt/core.h>
+
+#include "arguments.hpp"
+#include "heed/files.hpp"
+#include "random_values.hpp"
+#include "sequence.hpp"
+
+namespace heed::tool {
+namespace {
+
+// A count of heads, as the rows of a matrix tell it.
+std::int64_t heads_in(const std::string& name, const Array& matrix, std::int64_t rows_per_head) {
+  const std::int64_t rows = matrix.shape[0];
+  if (rows % rows_per_head != 0)
+    throw Error(Error::shape, fmt::format("--weights: the {} rows of {} are no multiple of the head width {}",
+                                          rows, name, rows_per_head));
+  return rows / rows_per_head;
+}
+
+void refuse_other_ranks(const LayerWeights& weights) {
+  const struct {
+    const char* name;
+    const Array& matrix;
+  } matrices[] = {{"W_q", weights.w_q}, {"W_k", weights.w_k}, {"W_v", weights.w_v}, {"W_o", weights.w_o}};
+  for (const auto& [name, matrix] : matrices)
+    if (matrix.shape.size() != 2)
+      throw Error(Error::shape,
+                  fmt::format("--weights: {} of shape {} is not a matrix", name, text_of(matrix.shape)));
+}
+
+// What the matrices say about the layer. Only the number of heads cannot be read off them.
+LayerConfig config_of(const LayerWeights& weights, ShapeOptions& shape) {
+  refuse_other_ranks(weights);
+  if (!shape.heads)
+    throw Error(Error::value, "--heads: must be said with --weights, a file of matrices does not tell");
+  const std::int64_t heads = *shape.heads, rows = weights.w_q.shape[0];
+  if (rows % heads != 0 || rows == 0)
+    throw Error(Error::shape, fmt::format("--heads: {} does not divide the {} rows of W_q", heads, rows));
+  agree(shape.model_dim, {"--model-dim", weights.w_q.shape[1], "--weights"});
+  agree(shape.head_dim, {"--head-dim", rows / heads, "--weights"});
+  agree(shape.kv_heads, {"--kv-heads", heads_in("W_k", weights.w_k, rows / heads), "--weights"});
+  LayerConfig config;
+  config.key_dim = weights.w_k.shape[1];
+  config.value_dim = weights.w_v.shape[1];
+  if (*shape.kv_heads > 0) config.value_head_dim = weights.w_v.shape[0] / *shape.kv_heads;
+  return config;
+}
+
+void take_input(const Sequence& input, ShapeOptions& shape) {
+  agree(shape.batch, {"--batch", input.batch, "--input"});
+  agree(shape.length, {"--length", input.length, "--input"});
+  agree(shape.model_dim, {"--model-dim", input.width, "--input"});
+}
+
+void take_context(const Sequence& context, ShapeOptions& shape, LayerConfig& config) {
+  agree(shape.batch, {"--batch", context.batch, "--context"});
+  agree(shape.context_length, {"--context-length", context.length, "--context"});
+  if (config.key_dim && *config.key_dim != context.width)
+    throw Error(Error::shape, fmt::format("--context: width {} differs from the {} columns of W_k",
+                                          context.width, *config.key_dim));
+  config.key_dim = context.width;
+}
+
+Buffer random_sequence(const Shape& shape, const ShapeOptions& options, Stream stream) {
+  Buffer buffer(shape, options.dtype);
+  fill_random(buffer, {.seed = options.seed, .stream = stream});
+  return buffer;
+}
+
+}  // namespace
+
+void JobOptions::add_to(CLI::App& app) {
+  shape.add_to(app);
+  add_optional_value(app,
+                     {.name = "--rotary",
+                      .help = "Turn queries and keys by their position (default base 10000)",
+                      .value = "[BASE]"},
+                     [this](const std::string& text) {
+                       rotary = Rotary{};
+                       if (!text.empty()) rotary->base = parse_float("--rotary", text);
+                     });
+  const auto file = [&](const char* name, std::string& into, const char* help, const char* value) {
+    add_text(app, {.name = name, .help = help, .value = value, .group = "Files read"}, into);
+  };
+  file("--weights", weights, "The layer's matrices (default: random, by --seed)", "W.safetensors");
+  file("--prefix", prefix, "What precedes their names in that file", "P");
+  file("--input", input, "(batch, length, model_dim) or (length, model_dim) (default: random)", "X.npy");
+  file("--context", context, "Keys and values come from this sequence instead", "C.npy");
+}
+
+LayerJob make_job(JobOptions options) {
+  ShapeOptions& shape = options.shape;
+  LayerConfig config;
+  std::optional<LayerWeights> weights;
+  std::optional<Sequence> input, context;
+  if (!options.weights.empty()) {
+    weights = layer_weights(read_safetensors(options.weights), options.prefix);
+    config = config_of(*weights, shape);
+  } else if (!options.prefix.empty()) {
+    throw Error(Error::value, "--prefix: means nothing without --weights");
+  }
+  if (!options.input.empty()) {
+    input = read_sequence("--input", options.input);
+    take_input(*input, shape);
+  }
+  if (!options.context.empty()) {
+    context = read_sequence("--context", options.context);
+    take_context(*context, shape, config);
+  }
+
+  const Extents extents = resolve(shape);
+  config.model_dim = extents.model_dim;
+  config.heads = extents.heads;
+  config.kv_heads = extents.kv_heads;
+  config.head_dim = extents.head_dim;
+  config.rotary = options.rotary;
+  const Shape x_shape{extents.batch, 1, extents.queries, extents.model_dim};
+  LayerJob job{.extents = extents,
+               .config = config,
+               .weights = weights ? std::move(*weights) : random_weights(config, shape.seed),
+               .x = input ? input->rounded_to(shape.dtype) : random_sequence(x_shape, shape, Stream::x)};
+  const Shape context_shape{extents.batch, 1, extents.keys, config.key_dim.value_or(extents.model_dim)};
+  if (context)
+    job.context = context->rounded_to(shape.dtype);
+  else if (shape.context_length)
+    job.context = random_sequence(context_shape, shape, Stream::context);
+  return job;
+}
+
+}  // namespace heed::tool

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `heed run` computes: a layer and its inputs, from files where they were named and random where they
+// were not.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "buffer.hpp"
+#include "heed/layer.hpp"
+#include "shape_options.hpp"
+
+namespace heed::tool {
+
+struct JobOptions {
+  ShapeOptions shape{};
+  std::string weights{}, prefix{}, input{}, context{};
+  std::optional<Rotary> rotary{};
+
+  void add_to(CLI::App&);
+};
+
+struct LayerJob {
+  Extents extents{};
+  LayerConfig config{};
+  LayerWeights weights{};
+  Buffer x;                         // (batch, 1, queries, model_dim)
+  std::optional<Buffer> context{};  // (batch, 1, keys, key_dim); none: self-attention
+};
+
+// Reads the files and refuses those that contradict each other or the options.
+LayerJob make_job(JobOptions);
+
+}  // namespace heed::tool

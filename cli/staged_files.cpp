@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// See staged_files.hpp.
+#include "staged_files.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "heed/error.hpp"
+
+namespace heed::tool {
+
+namespace fs = std::filesystem;
+
+StagedFiles::~StagedFiles() {
+  std::error_code ignored;  // a leftover beside the target is all that can go wrong here
+  for (const File& file : files_)
+    if (file.written) fs::remove(file.beside, ignored);
+}
+
+void StagedFiles::expect(const std::string& flag, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code unreadable;  // then the write itself will say why
+  // A link stays a link: its target is replaced.
+  const fs::path target =
+      fs::is_symlink(path, unreadable) ? fs::weakly_canonical(path, unreadable) : fs::path(path);
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, unreadable))
+    throw Error(Error::file, fmt::format("{}: there is no folder '{}'", flag, folder.string()));
+  // Moving a file onto a device or a pipe would replace it.
+  if (fs::exists(target, unreadable) && !fs::is_regular_file(target, unreadable))
+    throw Error(Error::file, fmt::format("{}: '{}' is not a regular file", flag, path));
+  for (const File& other : files_)
+    if (fs::weakly_canonical(other.target, unreadable) == fs::weakly_canonical(target, unreadable))
+      throw Error(Error::file, fmt::format("{}: '{}' is already what {} writes", flag, path, other.flag));
+  const fs::path beside = target.string() + fmt::format(".part-{}", getpid());
+  files_.push_back({.flag = flag, .path = path, .target = target, .beside = beside});
+}
+
+void StagedFiles::write(const std::string& path, const std::function<void(const fs::path&)>& write) {
+  for (File& file : files_)
+    if (file.path == path) {
+      write(file.beside);
+      file.written = true;
+    }
+}
+
+void StagedFiles::move_in() {
+  for (File& file : files_) {
+    if (!file.written) continue;
+    std::error_code problem;
+    fs::rename(file.beside, file.target, problem);
+    if (problem)
+      throw Error(Error::file,
+                  fmt::format("{}: '{}' cannot be written: {}", file.flag, file.path, problem.message()));
+    file.written = false;
+  }
+}
+
+}  // namespace heed::tool
