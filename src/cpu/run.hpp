@@ -14,6 +14,11 @@ std::string unavailable(const Target&);
 // The first target that nothing rules out.
 const Target& best_target();
 
+// Many rows: keys and values are packed. Takes everything.
 void prefill(const Target&, const Problem&);
+
+// Few rows: keys and values are read where they lie. Why it does not take a problem; empty when it does.
+std::string decode_refuses(const Problem&);
+void decode(const Target&, const Problem&);
 
 }  // namespace heed::cpu

@@ -42,6 +42,8 @@ const std::vector<Kernel>& kernels() {
     std::vector<Kernel> list;
     for (const cpu::Target* target : cpu::targets()) {
       const auto unavailable = [target] { return cpu::unavailable(*target); };
+      list.push_back({std::string("cpu.decode.") + target->name, unavailable, cpu::decode_refuses,
+                      [target](const Problem& p) { cpu::decode(*target, p); }});
       list.push_back({std::string("cpu.prefill.") + target->name, unavailable, takes_everything,
                       [target](const Problem& p) { cpu::prefill(*target, p); }});
     }

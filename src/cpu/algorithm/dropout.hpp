@@ -25,13 +25,13 @@ inline void dropout_words(const Call& c, const Query& q, std::int64_t n, std::ui
   words[0] = x0, words[1] = x1, words[2] = x2, words[3] = x3;
 }
 
-// Drops or scales the weights of row r; keys start at a multiple of 4 and come in fours or end there.
+// Drops or scales the weights of row r.
 template <class S>
 inline void apply_dropout(const Call& c, const Query& q, int r, const Scores& t) {
-  for (std::int64_t j = 0; j < t.keys; j += 4) {
+  for (std::int64_t j = -(t.first_key % 4); j < t.keys; j += 4) {
     std::uint32_t words[4];
     dropout_words<S>(c, q, (t.first_key + j) / 4, words);
-    for (std::int64_t n = 0; n < 4 && j + n < t.keys; ++n) {
+    for (std::int64_t n = most(0, -j); n < least(4, t.keys - j); ++n) {
       float& weight = t.s[(j + n) * t.width + r];
       weight = words[n] < c.drop_below ? 0.0f : weight * c.keep_scale;
     }

@@ -34,6 +34,14 @@ struct Scalar {
     for (int d = 0; d < 4; ++d)
       for (int r = 0; r < 4; ++r) to[d * width + r] = from[r][d];
   }
+  // Four neighbouring floats, each of which can multiply a whole vector: a + x * four[lane].
+  using Four = const float*;
+  static Four load_four(const float* p) { return p; }
+  template <int lane>
+  static F fma_lane(F x, Four four, F a) {
+    return fma(x, four[lane], a);
+  }
+  static void prefetch(const void*) {}
   static F load_bf16(const std::uint16_t* p) { return from_bits(std::uint32_t{*p} << 16); }
   static F load_f16(const std::uint16_t* p) {
     const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;

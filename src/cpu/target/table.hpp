@@ -2,6 +2,7 @@
 // Fills a target's table from its vector type: the whole of a target file is this and its test of the
 // machine.
 #pragma once
+#include "cpu/algorithm/decode.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/target/target.hpp"
 
@@ -18,6 +19,12 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .prefill_floats = [](const Call& c,
                            std::int64_t rows) { return PrefillScratch<S>(c, rows, nullptr).floats; },
       .prefill = [](const Call& c, const Rows& rows, float* scratch) { Prefill<S>(c, rows, scratch).run(); },
+      .decode_floats = Decode<S>::scratch_floats,
+      .partial_floats = [](const Call& c) { return PartialLayout<S>(c).floats(); },
+      .decode = [](const Call& c, const Rows& rows, std::int64_t chunk, float* scratch,
+                   float* partial) { Decode<S>(c, rows, scratch).run(chunk, partial); },
+      .decode_finish = [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch,
+                          float* partials) { Decode<S>(c, rows, scratch).finish(partials, chunks); },
       .tile_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { tile_product<S, Start::sum>(a, b, depth, c); },
   };

@@ -18,6 +18,11 @@ struct Target {
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
   void (*prefill)(const Call&, const Rows&, float* scratch);
 
+  std::int64_t (*decode_floats)(const Call&);   // scratch of one task
+  std::int64_t (*partial_floats)(const Call&);  // what one chunk of one KV head leaves behind
+  void (*decode)(const Call&, const Rows&, std::int64_t chunk, float* scratch, float* partial);
+  void (*decode_finish)(const Call&, const Rows&, std::int64_t chunks, float* scratch, float* partials);
+
   // c(columns, rows) += a(depth, rows) * b(depth, columns), for projections; depth is even.
   void (*tile_product)(const float* a, const float* b, std::int64_t depth, float* c);
 };
