@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "disk_calls.hpp"
 #include "sample_arrays.hpp"
 #include "scratch_folder.hpp"
 
@@ -73,6 +74,42 @@ TEST_F(atomic_save, an_array_that_is_refused_keeps_the_old_file) {
   const std::string before = file_bytes("a.npy");
   EXPECT_NE(refusal([] { write_npy("a.npy", {Element::f32, {2}, {}}); }), "nothing");
   EXPECT_EQ(file_bytes("a.npy"), before);
+  EXPECT_EQ(names_in("."), Names{"a.npy"});
+}
+
+TEST_F(atomic_save, the_file_is_on_disk_before_it_has_the_name_and_the_name_after) {
+  const DiskCalls calls;
+  write_npy("a.npy", Array::from_floats({}, {1}));
+  EXPECT_EQ(calls.made(), (std::vector<std::string>{"fsync file", "rename", "fsync folder"}));
+}
+
+TEST_F(atomic_save, a_disk_that_fails_before_the_rename_keeps_the_old_file) {
+  const Array old = random_array(Element::f32, {10}, 8), young = random_array(Element::f32, {20}, 9);
+  write_npy("a.npy", old);
+  {
+    const DiskCalls calls("fsync file");
+    EXPECT_EQ(refusal([&] { write_npy("a.npy", young); }),
+              "file: a.npy: cannot be flushed to disk: Input/output error");
+    EXPECT_EQ(calls.made(), std::vector<std::string>{"fsync file"});
+  }
+  {
+    const DiskCalls calls("rename");
+    EXPECT_EQ(refusal([&] { write_npy("a.npy", young); }),
+              "file: a.npy: cannot be replaced: Input/output error");
+  }
+  EXPECT_TRUE(same(read_npy("a.npy"), old));
+  EXPECT_EQ(names_in("."), Names{"a.npy"});
+}
+
+TEST_F(atomic_save, a_folder_that_cannot_be_flushed_is_reported_after_the_file_is_whole) {
+  const Array young = random_array(Element::f32, {20}, 10);
+  write_npy("a.npy", random_array(Element::f32, {10}, 11));
+  {
+    const DiskCalls calls("fsync folder");
+    EXPECT_EQ(refusal([&] { write_npy("a.npy", young); }),
+              "file: a.npy: is saved, but its folder cannot be flushed to disk: Input/output error");
+  }
+  EXPECT_TRUE(same(read_npy("a.npy"), young));
   EXPECT_EQ(names_in("."), Names{"a.npy"});
 }
 
