@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/finish.hpp"
@@ -30,7 +31,7 @@ struct PartialLayout {
 
 template <class S>
 class Decode {
-  static constexpr int tile = 8;              // keys whose chains run side by side
+  static constexpr int tile = keys_per_dots;
   static constexpr std::int64_t stripe = 32;  // keys whose values pass the first-level cache together
 
  public:
@@ -102,44 +103,31 @@ class Decode {
       S::store(q + n, S::mul(S::load(q + n), S::fill(c.scale_log2e)));
   }
 
-  // Scores of `tile` keys; the last tile repeats its last key.
+  // Scores of `tile` keys. Keys that are not whole f32 rows, or not eight, go through k_rows; the last tile
+  // repeats its last key, whose extra scores are never read.
   void score_tile(const Scores& t, std::int64_t j) {
-    const float* key[tile];
-    for (int n = 0; n < tile; ++n) {
-      const Row row = row_of<S>(c.k, b, kv_head, t.first_key + least(j + n, t.keys - 1));
-      prefetch_ahead(row, c.dim, c.k.length);
-      key[n] = widen<S>(row, c.dim, k_rows + n * depth);
-    }
-    const std::int64_t whole = c.dim / 4 * 4;
-    for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
-      typename S::F sum[tile];
-      for (int n = 0; n < tile; ++n) sum[n] = S::fill(0.0f);
-      const float* x = q + r;
-      for (std::int64_t d = 0; d < whole; d += 4, x += 4 * at.rows) {
-        const typename S::F x0 = S::load(x), x1 = S::load(x + at.rows), x2 = S::load(x + 2 * at.rows),
-                            x3 = S::load(x + 3 * at.rows);
-        for (int n = 0; n < tile; ++n) {
-          const auto four = S::load_four(key[n] + d);
-          sum[n] = S::template fma_lane<0>(x0, four, sum[n]);
-          sum[n] = S::template fma_lane<1>(x1, four, sum[n]);
-          sum[n] = S::template fma_lane<2>(x2, four, sum[n]);
-          sum[n] = S::template fma_lane<3>(x3, four, sum[n]);
-        }
+    const Row first = row_of<S>(c.k, b, kv_head, t.first_key + j);
+    Dots dots{q, at.rows, k_rows, depth, depth, s + j * at.rows, at.rows};
+    if (in_place(first) && depth == c.dim && j + tile <= t.keys) {
+      dots.k = static_cast<const float*>(first.data) + first.first;
+      dots.k_stride = c.k.length;
+      if (j + 2 * tile <= t.keys) dots.next = {dots.k + tile * c.k.length, c.k.length};
+    } else {
+      for (std::int64_t n = 0; n < tile; ++n) {
+        const Row row = row_of<S>(c.k, b, kv_head, t.first_key + least(j + n, t.keys - 1));
+        float* to = k_rows + n * depth;
+        const float* x = widen<S>(row, c.dim, to);
+        for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
+        for (std::int64_t d = c.dim; d < depth; ++d) to[d] = 0;
       }
-      for (std::int64_t d = whole; d < c.dim; ++d, x += at.rows)
-        for (int n = 0; n < tile; ++n) sum[n] = S::fma(S::load(x), S::fill(key[n][d]), sum[n]);
-      for (int n = 0; n < tile && j + n < t.keys; ++n) S::store(s + (j + n) * at.rows + r, sum[n]);
+    }
+    for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
+      eight_dots<S>(dots);
+      dots.q += S::lanes, dots.s += S::lanes, dots.next = {};
     }
   }
 
-  // Asks for the same row some 16 KiB further on: eight rows read side by side defeat the hardware's own
-  // prefetching.
-  static void prefetch_ahead(const Row& row, std::int64_t dim, std::int64_t row_stride) {
-    const std::int64_t bytes = row.type == Type::f32 ? 4 : 2,
-                       ahead = most(1, 16384 / most(1, dim * bytes)) * row_stride;
-    const char* p = static_cast<const char*>(row.data) + (row.first + ahead) * bytes;
-    for (std::int64_t n = 0; n < dim * bytes; n += 64) S::prefetch(p + n);
-  }
+  static bool in_place(const Row& row) { return row.type == Type::f32 && row.step == 1; }
 
   void refine(const Scores& t) {
     if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
@@ -206,29 +194,31 @@ class Decode {
     bool finite = true;
     for (std::int64_t n = 0; n < keys; ++n) {
       const Row row = row_of<S>(c.v, b, kv_head, t.first_key + j + n);
-      prefetch_ahead(row, c.value_dim, c.v.length);
       value[n] = widen<S>(row, c.value_dim, v_rows + n * at.dims);
       if (partly_hidden) finite &= all_finite<S>(value[n], c.value_dim);
     }
     const float* p = s + j * at.rows;
     if (!finite) return add_values_carefully(p, unseen + j * at.rows, value, keys, partial);
-    for (std::int64_t r = 0; r < count; r += 4) {
+    Upcoming next;  // the stripe after this one, touched row by row while this one's dimensions pass by
+    if (in_place(row_of<S>(c.v, b, kv_head, 0)) && j + 2 * stripe <= t.keys)
+      next = {value[0] + stripe * c.v.length, c.v.length};
+    for (std::int64_t r = 0; r < count; r += 4, next = {})
       for (std::int64_t d = 0; d < whole; d += 4 * S::lanes) {
+        const Stripe part{p + r, value, keys, d, at.out(partial, r), next};
         switch (least(4, count - r)) {
           case 1:
-            add_stripe<1>(p + r, value, keys, d, at.out(partial, r));
+            add_stripe<1>(part);
             break;
           case 2:
-            add_stripe<2>(p + r, value, keys, d, at.out(partial, r));
+            add_stripe<2>(part);
             break;
           case 3:
-            add_stripe<3>(p + r, value, keys, d, at.out(partial, r));
+            add_stripe<3>(part);
             break;
           default:
-            add_stripe<4>(p + r, value, keys, d, at.out(partial, r));
+            add_stripe<4>(part);
         }
       }
-    }
     for (std::int64_t r = 0; r < count; ++r)
       for (std::int64_t d = whole; d < c.value_dim; ++d) {
         float sum = at.out(partial, r)[d];
@@ -237,17 +227,34 @@ class Decode {
       }
   }
 
-  // Four vectors of dimensions for `rows` rows: a cache line of each value on NEON.
+  struct Stripe {
+    const float* p;  // (keys, rows)
+    const float* const* value;
+    std::int64_t keys, d;
+    float* out;
+    Upcoming next;
+  };
+
+  // Four vectors of dimensions, d and up, for `rows` rows: a cache line of each value on NEON.
   template <int rows>
-  void add_stripe(const float* p, const float* const* value, std::int64_t keys, std::int64_t d,
-                  float* out) const {
+  void add_stripe(const Stripe& t) const {
     typename S::F sum[rows][4];
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < 4; ++v) sum[r][v] = S::load(out + r * at.dims + d + v * S::lanes);
-    for (std::int64_t n = 0; n < keys; ++n, p += at.rows) {
+      for (int v = 0; v < 4; ++v) sum[r][v] = S::load(t.out + r * at.dims + t.d + v * S::lanes);
+    const float* p = t.p;
+    // One line of the next stripe per key, so that all its lines pass by while all dimensions of this one do.
+    const std::int64_t lines = c.value_dim / 16, first_line = t.d / (4 * S::lanes) * stripe;
+    const bool touches = t.next.rows && lines * 16 == c.value_dim;
+    const float* row = touches ? t.next.rows + first_line / lines * t.next.stride : t.p;
+    std::int64_t column = touches ? first_line % lines * 16 : 0;
+    const std::int64_t width = touches ? c.value_dim : 16, row_stride = touches ? t.next.stride : 0;
+    for (std::int64_t n = 0; n < t.keys; ++n, p += at.rows) {
+      S::touch(row + column);
+      column += 16;
+      if (column == width) column = 0, row += row_stride;
       const auto four = S::load_four(p);
       for (int v = 0; v < 4; ++v) {
-        const auto x = S::load(value[n] + d + v * S::lanes);
+        const auto x = S::load(t.value[n] + t.d + v * S::lanes);
         sum[0][v] = S::template fma_lane<0>(x, four, sum[0][v]);
         if constexpr (rows > 1) sum[1][v] = S::template fma_lane<1>(x, four, sum[1][v]);
         if constexpr (rows > 2) sum[2][v] = S::template fma_lane<2>(x, four, sum[2][v]);
@@ -255,7 +262,7 @@ class Decode {
       }
     }
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < 4; ++v) S::store(out + r * at.dims + d + v * S::lanes, sum[r][v]);
+      for (int v = 0; v < 4; ++v) S::store(t.out + r * at.dims + t.d + v * S::lanes, sum[r][v]);
   }
 
   // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).

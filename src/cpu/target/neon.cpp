@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cpu/simd/neon_dots.hpp"
 #include "cpu/simd/neon_product.hpp"
 
 #include "cpu/target/table.hpp"
