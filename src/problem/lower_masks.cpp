@@ -31,11 +31,11 @@ std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
   return a < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
 }
 
-// Narrows the band to [first, end), both relative to the query. Beyond the clamp no query sees any other key.
+// Narrows the band to [first, end), both relative to the query. It starts as wide as the clamp and stays
+// inside: first never exceeds the keys, and end never falls below 1 - queries.
 void narrow_band(Problem& p, std::int64_t first, std::int64_t end) {
-  const std::int64_t furthest = p.queries + p.keys;
-  p.first_offset = std::max(p.first_offset, std::clamp(first, -furthest, furthest));
-  p.end_offset = std::min(p.end_offset, std::clamp(end, -furthest, furthest));
+  p.first_offset = std::max(p.first_offset, first);
+  p.end_offset = std::min(p.end_offset, end);
 }
 
 void lower(Problem& p, const Causal& causal) {

@@ -40,6 +40,15 @@ const BadCall bad_extents_and_strides[] = {
        c.inputs.k.shape.length = huge;
        c.inputs.k.stride.length = 0;
      }},
+    {"more_elements_than_memory_holds", Error::shape,
+     "k: shape (2, 2, 18014398509481984, 16) with strides (288, 144, 0, 1) reaches beyond any memory",
+     [](Call& c) {
+       c.inputs.k.shape.length = huge >> 8;
+       c.inputs.k.stride.length = 0;
+     }},
+    {"a_stride_longer_than_memory", Error::shape,
+     "v: shape (2, 2, 9, 8) with strides (288230376151711744, 72, 8, 1) reaches beyond any memory",
+     [](Call& c) { c.inputs.v.stride.batch = huge >> 4; }},
     {"a_stride_that_overflows", Error::shape,
      "v: shape (2, 2, 9, 8) with strides (9223372036854775807, 72, 8, 1) reaches beyond any memory",
      [](Call& c) { c.inputs.v.stride.batch = most; }},
