@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // HEED_TEST_SELECTION=small: fewer and shorter problems, for runs under a sanitizer.
 #pragma once
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 namespace heed::cases {
 
 inline bool small_selection() {
   const char* chosen = std::getenv("HEED_TEST_SELECTION");
   return chosen != nullptr && std::string_view(chosen) == "small";
+}
+
+// The seeds [first, end) of a law's random problems, or every fourth of them.
+inline std::vector<std::uint64_t> seeds(std::uint64_t first, std::uint64_t end) {
+  std::vector<std::uint64_t> made;
+  for (std::uint64_t seed = first; seed < end; seed += small_selection() ? 4 : 1) made.push_back(seed);
+  return made;
 }
 
 }  // namespace heed::cases

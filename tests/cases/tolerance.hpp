@@ -57,6 +57,7 @@ struct RowTolerance {
     return (relative + 2 * f32_roundoff) * row.weight[j] + 0x1p-120;
   }
   double log_sum_exp(const OracleRow& row) const {
+    if (std::isinf(row.log_sum_exp)) return 0;  // -inf is exact
     return score + relative + 4 * f32_roundoff * (largest_score + std::abs(row.log_sum_exp) + 1);
   }
 

@@ -5,6 +5,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
+#include "cases/selection.hpp"
 #include "softmax/philox.hpp"
 
 namespace heed::cases {
@@ -34,7 +35,7 @@ Call flat(Shape q, std::int64_t kv_heads, std::int64_t keys, Dropout dropout, DT
 }
 
 TEST_P(DropoutLaw, a_probability_of_zero_is_bitwise_no_dropout) {
-  for (std::uint64_t seed = 1000; seed < 1020; ++seed) {
+  for (std::uint64_t seed : seeds(1000, 1020)) {
     Call call = random_call(seed);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto expected = attend(call, everything);
@@ -98,7 +99,7 @@ TEST_P(DropoutLaw, batch_entries_heads_and_seeds_have_patterns_of_their_own) {
 }
 
 TEST_P(DropoutLaw, survivors_are_scaled_and_the_log_sum_exp_does_not_know) {
-  for (std::uint64_t seed = 1030; seed < 1050; ++seed) {
+  for (std::uint64_t seed : seeds(1030, 1050)) {
     Call call = random_call(seed);
     const auto plain = attend(call, everything);
     call.dropout = Dropout{0.4f, seed};
@@ -114,7 +115,7 @@ TEST_P(DropoutLaw, survivors_are_scaled_and_the_log_sum_exp_does_not_know) {
 }
 
 TEST_P(DropoutLaw, asking_for_the_weights_does_not_change_what_drops) {
-  for (std::uint64_t seed = 1060; seed < 1075; ++seed) {
+  for (std::uint64_t seed : seeds(1060, 1075)) {
     Call call = random_call(seed);
     call.dropout = Dropout{0.3f, seed};
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));

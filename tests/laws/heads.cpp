@@ -3,6 +3,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
+#include "cases/selection.hpp"
 
 namespace heed::cases {
 namespace {
@@ -23,7 +24,7 @@ Tensor repeated(const Call& call, const Tensor& shared) {
 }
 
 TEST_P(Heads, gqa_equals_mha_with_repeated_heads) {
-  for (std::uint64_t seed = 100; seed < 140; ++seed) {
+  for (std::uint64_t seed : seeds(100, 140)) {
     const Call grouped = random_call(seed, {.dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(grouped));
     Call full = grouped;
@@ -37,7 +38,7 @@ TEST_P(Heads, gqa_equals_mha_with_repeated_heads) {
 }
 
 TEST_P(Heads, repeating_heads_by_a_stride_of_zero_equals_mqa) {
-  for (std::uint64_t seed = 150; seed < 165; ++seed) {
+  for (std::uint64_t seed : seeds(150, 165)) {
     Call call = random_call(seed);
     call.k = call.k.laid_out(bhsd(call.k.shape()));
     Inputs inputs = call.inputs();
@@ -59,7 +60,7 @@ TEST_P(Heads, repeating_heads_by_a_stride_of_zero_equals_mqa) {
 }
 
 TEST_P(Heads, a_head_computed_alone_equals_the_head_among_others) {
-  for (std::uint64_t seed = 170; seed < 190; ++seed) {
+  for (std::uint64_t seed : seeds(170, 190)) {
     Call call = random_call(seed, {.most_batch = 2});
     call.matrices.clear();
     call.bias.reset();

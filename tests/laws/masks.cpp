@@ -6,6 +6,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
+#include "cases/selection.hpp"
 
 namespace heed::cases {
 namespace {
@@ -17,7 +18,7 @@ constexpr Wants everything{.weights = true, .log_sum_exp = true};
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 TEST_P(Masks, every_way_to_say_the_same_visible_keys_gives_the_same_bits) {
-  for (std::uint64_t seed = 300; seed < 340; ++seed) {
+  for (std::uint64_t seed : seeds(300, 340)) {
     const Call call = random_call(seed, {.bias = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     BoolTensor keep(call.score_shape()), hide(call.score_shape());
@@ -45,7 +46,7 @@ TEST_P(Masks, every_way_to_say_the_same_visible_keys_gives_the_same_bits) {
 }
 
 TEST_P(Masks, a_window_at_least_as_long_as_the_sequence_is_no_window) {
-  for (std::uint64_t seed = 350; seed < 375; ++seed) {
+  for (std::uint64_t seed : seeds(350, 375)) {
     Call call = random_call(seed);
     call.window.reset();
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
@@ -76,7 +77,7 @@ TEST_P(Masks, a_window_from_a_total_of_w_sees_w_keys_that_end_at_its_own) {
 }
 
 TEST_P(Masks, appending_future_tokens_never_changes_earlier_causal_rows) {
-  for (std::uint64_t seed = 380; seed < 400; ++seed) {
+  for (std::uint64_t seed : seeds(380, 400)) {
     Call whole = random_call(seed, {.masks = false, .bias = false, .sink = false});
     const std::int64_t keys = whole.keys();
     if (keys < 2) continue;
@@ -100,7 +101,7 @@ TEST_P(Masks, appending_future_tokens_never_changes_earlier_causal_rows) {
 }
 
 TEST_P(Masks, a_query_that_sees_no_key_yields_zeros) {
-  for (std::uint64_t seed = 400; seed < 440; ++seed) {
+  for (std::uint64_t seed : seeds(400, 440)) {
     Call call = random_call(seed, {.dropout = true});
     if (seed % 4 == 0) call.k = call.k.rows(0, 0), call.v = call.v.rows(0, 0);
     if (seed % 4 == 0) call.bias.reset(), call.matrices.clear(), call.key_lengths.reset();

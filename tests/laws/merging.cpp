@@ -5,6 +5,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
+#include "cases/selection.hpp"
 
 namespace heed::cases {
 namespace {
@@ -64,7 +65,7 @@ Tally merged_against_oracle(const Call& call, const Results& got) {
 }
 
 TEST_P(Merging, splitting_keys_anywhere_and_merging_equals_the_whole) {
-  for (std::uint64_t seed = 200; seed < 212; ++seed) {
+  for (std::uint64_t seed : seeds(200, 212)) {
     const Call call = random_call(seed, {.most_queries = 8, .most_keys = 40, .sink = false});
     const std::int64_t step = std::max<std::int64_t>(1, call.keys() / 9);
     for (std::int64_t cut = 0; cut <= call.keys(); cut += step) {
@@ -80,7 +81,7 @@ TEST_P(Merging, splitting_keys_anywhere_and_merging_equals_the_whole) {
 }
 
 TEST_P(Merging, one_key_at_a_time_makes_the_whole) {
-  for (std::uint64_t seed = 220; seed < 226; ++seed) {
+  for (std::uint64_t seed : seeds(220, 226)) {
     Call call = random_call(seed, {.most_queries = 5, .most_keys = 12, .sink = false});
     call.out_dtype = DType::f32;  // partial results carry f32, as ranks exchange them
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
@@ -96,7 +97,7 @@ TEST_P(Merging, one_key_at_a_time_makes_the_whole) {
 }
 
 TEST_P(Merging, merging_with_no_keys_changes_no_bit_from_either_side) {
-  for (std::uint64_t seed = 230; seed < 245; ++seed) {
+  for (std::uint64_t seed : seeds(230, 245)) {
     const Call call = random_call(seed);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto whole = attend(call, mergeable);
@@ -116,7 +117,7 @@ TEST_P(Merging, merging_with_no_keys_changes_no_bit_from_either_side) {
 }
 
 TEST_P(Merging, a_sink_belongs_to_one_part) {
-  for (std::uint64_t seed = 250; seed < 260; ++seed) {
+  for (std::uint64_t seed : seeds(250, 260)) {
     Call call = random_call(seed, {.most_queries = 8, .most_keys = 40, .sink = false});
     call.sink = Tensor::random({1, call.heads(), 1, 1}, seed, 4);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));

@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, OneAnswer, testing::ValuesIn(plan_and_kernels(
 constexpr Wants everything{.weights = true, .log_sum_exp = true};
 
 TEST_P(OneAnswer, asking_for_more_never_changes_out) {
-  for (std::uint64_t seed = 1100; seed < 1140; ++seed) {
+  for (std::uint64_t seed : seeds(1100, 1140)) {
     const Call call = random_call(seed, {.dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto bare = attend(call);
@@ -32,7 +32,7 @@ TEST_P(OneAnswer, asking_for_more_never_changes_out) {
 
 TEST_P(OneAnswer, the_number_of_threads_changes_no_bit) {
   const int before = num_threads();
-  for (std::uint64_t seed = 1150; seed < (small_selection() ? 1156u : 1165u); ++seed) {
+  for (std::uint64_t seed : seeds(1150, 1165)) {
     const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     set_num_threads(1);
@@ -81,7 +81,7 @@ Call with_entries(const Call& call, const std::vector<std::int64_t>& which) {
 }
 
 TEST_P(OneAnswer, batch_size_and_position_change_no_bit) {
-  for (std::uint64_t seed = 1170; seed < 1195; ++seed) {
+  for (std::uint64_t seed : seeds(1170, 1195)) {
     const Call call = random_call(seed, {.most_batch = 4});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto all = attend(call, everything);
@@ -103,7 +103,7 @@ TEST_P(OneAnswer, batch_size_and_position_change_no_bit) {
 }
 
 TEST_P(OneAnswer, the_amount_of_padding_changes_no_bit) {
-  for (std::uint64_t seed = 1200; seed < 1215; ++seed) {
+  for (std::uint64_t seed : seeds(1200, 1215)) {
     const Call call = random_call(seed, {.masks = false, .bias = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto bare = attend(call, {.log_sum_exp = true});
@@ -138,7 +138,7 @@ Call chunk(const Call& whole, std::int64_t first, std::int64_t count) {
 }
 
 TEST_P(OneAnswer, chunked_prefill_at_every_chunking_and_token_by_token_gives_the_rows_of_the_whole_call) {
-  for (std::uint64_t seed = 1220; seed < (small_selection() ? 1224u : 1232u); ++seed) {
+  for (std::uint64_t seed : seeds(1220, 1232)) {
     const std::int64_t length = seed % 4 == 0 ? 140 : 70;
     Call whole = random_call(seed, {.masks = false, .bias = false});
     auto stretch = [&](const Tensor& t, std::uint64_t stream) {
@@ -165,7 +165,7 @@ TEST_P(OneAnswer, chunked_prefill_at_every_chunking_and_token_by_token_gives_the
 }
 
 TEST_P(OneAnswer, query_rows_do_not_know_each_other) {
-  for (std::uint64_t seed = 1240; seed < 1255; ++seed) {
+  for (std::uint64_t seed : seeds(1240, 1255)) {
     Call call = random_call(seed, {.masks = false, .bias = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto all = attend(call, everything);
@@ -182,7 +182,7 @@ TEST_P(OneAnswer, query_rows_do_not_know_each_other) {
 }
 
 TEST_P(OneAnswer, a_second_run_gives_the_same_bits) {
-  for (std::uint64_t seed = 1260; seed < 1270; ++seed) {
+  for (std::uint64_t seed : seeds(1260, 1270)) {
     const Call call = random_call(seed, {.dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     EXPECT_TRUE(same_bits(attend(call, everything), attend(call, everything)));

@@ -8,6 +8,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
+#include "cases/selection.hpp"
 
 namespace heed::cases {
 namespace {
@@ -80,7 +81,7 @@ TEST_P(Poison, nothing_planted_in_unseen_keys_and_values_changes_a_bit_whatever_
 }
 
 TEST_P(Poison, nothing_planted_in_unseen_keys_and_values_changes_a_bit_in_random_problems) {
-  for (std::uint64_t seed = 500; seed < 540; ++seed) {
+  for (std::uint64_t seed : seeds(500, 540)) {
     const Call clean = random_call(seed, {.dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(clean));
     Call call = clean;
@@ -91,7 +92,7 @@ TEST_P(Poison, nothing_planted_in_unseen_keys_and_values_changes_a_bit_in_random
 }
 
 TEST_P(Poison, a_nan_key_reaches_exactly_the_rows_that_see_it) {
-  for (std::uint64_t seed = 550; seed < 590; ++seed) {
+  for (std::uint64_t seed : seeds(550, 590)) {
     const Call clean = random_call(seed);
     if (clean.keys() == 0) continue;
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(clean));
@@ -121,7 +122,7 @@ TEST_P(Poison, a_nan_key_reaches_exactly_the_rows_that_see_it) {
 }
 
 TEST_P(Poison, a_nan_in_one_value_column_reaches_exactly_that_column_of_the_rows_that_see_it) {
-  for (std::uint64_t seed = 600; seed < 640; ++seed) {
+  for (std::uint64_t seed : seeds(600, 640)) {
     const Call clean = random_call(seed);
     if (clean.keys() == 0) continue;
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(clean));
@@ -148,7 +149,7 @@ TEST_P(Poison, a_nan_in_one_value_column_reaches_exactly_that_column_of_the_rows
 }
 
 TEST_P(Poison, a_nan_query_reaches_only_its_own_row_and_not_even_that_without_a_key) {
-  for (std::uint64_t seed = 650; seed < 680; ++seed) {
+  for (std::uint64_t seed : seeds(650, 680)) {
     const Call clean = random_call(seed);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(clean));
     Dice dice(seed);
@@ -167,7 +168,7 @@ TEST_P(Poison, a_nan_query_reaches_only_its_own_row_and_not_even_that_without_a_
 }
 
 TEST_P(Poison, a_nan_bias_on_a_masked_key_changes_nothing) {
-  for (std::uint64_t seed = 690; seed < 710; ++seed) {
+  for (std::uint64_t seed : seeds(690, 710)) {
     Call clean = random_call(seed, {.bias = false});
     clean.bias = Tensor::random(clean.score_shape(), seed, 1);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(clean));

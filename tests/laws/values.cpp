@@ -6,6 +6,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
+#include "cases/selection.hpp"
 #include "heed/check.hpp"
 
 namespace heed::cases {
@@ -58,7 +59,7 @@ TEST_P(Values, a_key_that_outweighs_all_others_copies_its_value) {
 }
 
 TEST_P(Values, the_weights_of_each_row_sum_to_one) {
-  for (std::uint64_t seed = 700; seed < 730; ++seed) {
+  for (std::uint64_t seed : seeds(700, 730)) {
     const Call call = random_call(seed, {.sink = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto got = attend(call, everything);
@@ -78,7 +79,7 @@ TEST_P(Values, the_weights_of_each_row_sum_to_one) {
 }
 
 TEST_P(Values, a_sink_takes_its_share_of_the_sum) {
-  for (std::uint64_t seed = 740; seed < 760; ++seed) {
+  for (std::uint64_t seed : seeds(740, 760)) {
     Call call = random_call(seed, {.sink = false});
     call.sink = Tensor::random({1, call.heads(), 1, 1}, seed, 8);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
@@ -93,7 +94,7 @@ TEST_P(Values, a_sink_takes_its_share_of_the_sum) {
 }
 
 TEST_P(Values, a_huge_softcap_is_none_within_the_bound) {
-  for (std::uint64_t seed = 770; seed < 785; ++seed) {
+  for (std::uint64_t seed : seeds(770, 785)) {
     Call call = random_call(seed, {.softcap = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const Call plain = call;
@@ -121,7 +122,7 @@ TEST_P(Values, a_softcap_bounds_every_score) {
 }
 
 TEST_P(Values, every_stage_of_the_scores_equals_brute_force) {
-  for (std::uint64_t seed = 800; seed < 830; ++seed) {
+  for (std::uint64_t seed : seeds(800, 830)) {
     const Call call = random_call(seed);
     for (Stage stage : {Stage::raw, Stage::softcapped, Stage::biased}) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", stage " + std::to_string(static_cast<int>(stage)) +
@@ -165,7 +166,7 @@ TEST_P(Values, adding_a_constant_to_all_scores_changes_nothing_beyond_the_bound)
 }
 
 TEST_P(Values, attention_is_linear_in_v_exactly_for_powers_of_two) {
-  for (std::uint64_t seed = 840; seed < 850; ++seed) {
+  for (std::uint64_t seed : seeds(840, 850)) {
     const Call call = random_call(seed, {.halves = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Call doubled = call;
