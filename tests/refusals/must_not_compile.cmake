@@ -1,5 +1,7 @@
-# Compiles SOURCE twice: as it stands, which must fail, and with -DFIXED, which must succeed, so that the failure has the
-# reason its first comment gives and no other. Run as cmake -DCOMPILER=... -DINCLUDE=... -DSOURCE=... -P this file.
+# SPDX-License-Identifier: Apache-2.0
+# Compiles SOURCE twice: as it stands, which must fail, and with -DFIXED, which must succeed, so that the
+# failure has the reason its first comment gives and no other.
+# Run as cmake -DCOMPILER=... -DINCLUDE=... -DSOURCE=... -P this file.
 set(compile ${COMPILER} -std=c++20 -fsyntax-only -pedantic-errors -I${INCLUDE})
 
 execute_process(COMMAND ${compile} -DFIXED ${SOURCE} RESULT_VARIABLE fixed ERROR_VARIABLE messages)
