@@ -188,8 +188,7 @@ class Decode {
 
   // Adds the values of keys [j, j + stripe) to every row.
   void add_values(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) {
-    const std::int64_t keys = least(stripe, t.keys - j),
-                       whole = c.value_dim / (4 * S::lanes) * (4 * S::lanes);
+    const std::int64_t keys = least(stripe, t.keys - j);
     const float* value[stripe];
     bool finite = true;
     for (std::int64_t n = 0; n < keys; ++n) {
@@ -202,29 +201,22 @@ class Decode {
     Upcoming next;  // the stripe after this one, touched row by row while this one's dimensions pass by
     if (in_place(row_of<S>(c.v, b, kv_head, 0)) && j + 2 * stripe <= t.keys)
       next = {value[0] + stripe * c.v.length, c.v.length};
-    for (std::int64_t r = 0; r < count; r += 4, next = {})
-      for (std::int64_t d = 0; d < whole; d += 4 * S::lanes) {
-        const Stripe part{p + r, value, keys, d, at.out(partial, r), next};
-        switch (least(4, count - r)) {
-          case 1:
-            add_stripe<1>(part);
-            break;
-          case 2:
-            add_stripe<2>(part);
-            break;
-          case 3:
-            add_stripe<3>(part);
-            break;
-          default:
-            add_stripe<4>(part);
-        }
+    for (std::int64_t r = 0; r < count; r += 4, next = {}) {
+      const Stripe part{p + r, value, keys, 0, at.out(partial, r), next};
+      switch (least(4, count - r)) {
+        case 1:
+          add_rows<1>(part);
+          break;
+        case 2:
+          add_rows<2>(part);
+          break;
+        case 3:
+          add_rows<3>(part);
+          break;
+        default:
+          add_rows<4>(part);
       }
-    for (std::int64_t r = 0; r < count; ++r)
-      for (std::int64_t d = whole; d < c.value_dim; ++d) {
-        float sum = at.out(partial, r)[d];
-        for (std::int64_t n = 0; n < keys; ++n) sum = __builtin_fmaf(p[n * at.rows + r], value[n][d], sum);
-        at.out(partial, r)[d] = sum;
-      }
+    }
   }
 
   struct Stripe {
@@ -235,12 +227,25 @@ class Decode {
     Upcoming next;
   };
 
-  // Four vectors of dimensions, d and up, for `rows` rows: a cache line of each value on NEON.
+  // Every dimension of `rows` rows: four vectors at a time (a cache line of each value on NEON), then one,
+  // then single dimensions, since nothing may be read beyond the end of a value.
   template <int rows>
+  void add_rows(Stripe t) const {
+    for (; t.d + 4 * S::lanes <= c.value_dim; t.d += 4 * S::lanes) add_stripe<rows, 4>(t);
+    for (t.next = {}; t.d + S::lanes <= c.value_dim; t.d += S::lanes) add_stripe<rows, 1>(t);
+    for (; t.d < c.value_dim; ++t.d)
+      for (int r = 0; r < rows; ++r)
+        for (std::int64_t n = 0; n < t.keys; ++n) {
+          float& sum = t.out[r * at.dims + t.d];
+          sum = __builtin_fmaf(t.p[n * at.rows + r], t.value[n][t.d], sum);
+        }
+  }
+
+  template <int rows, int vectors>
   void add_stripe(const Stripe& t) const {
-    typename S::F sum[rows][4];
+    typename S::F sum[rows][vectors];
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < 4; ++v) sum[r][v] = S::load(t.out + r * at.dims + t.d + v * S::lanes);
+      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(t.out + r * at.dims + t.d + v * S::lanes);
     const float* p = t.p;
     // One line of the next stripe per key, so that all its lines pass by while all dimensions of this one do.
     const std::int64_t lines = c.value_dim / 16, first_line = t.d / (4 * S::lanes) * stripe;
@@ -253,7 +258,7 @@ class Decode {
       column += 16;
       if (column == width) column = 0, row += row_stride;
       const auto four = S::load_four(p);
-      for (int v = 0; v < 4; ++v) {
+      for (int v = 0; v < vectors; ++v) {
         const auto x = S::load(t.value[n] + t.d + v * S::lanes);
         sum[0][v] = S::template fma_lane<0>(x, four, sum[0][v]);
         if constexpr (rows > 1) sum[1][v] = S::template fma_lane<1>(x, four, sum[1][v]);
@@ -262,7 +267,7 @@ class Decode {
       }
     }
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < 4; ++v) S::store(t.out + r * at.dims + t.d + v * S::lanes, sum[r][v]);
+      for (int v = 0; v < vectors; ++v) S::store(t.out + r * at.dims + t.d + v * S::lanes, sum[r][v]);
   }
 
   // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).

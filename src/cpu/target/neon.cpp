@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/simd/neon_dots.hpp"
 #include "cpu/simd/neon_product.hpp"
-
 #include "cpu/target/table.hpp"
 
 namespace heed::cpu {

@@ -6,12 +6,17 @@ namespace heed::cpu {
 extern const Target scalar_target;
 #if defined(__aarch64__)
 extern const Target neon_target;
+#elif defined(__x86_64__)
+extern const Target avx2_target, avx512_target;
 #endif
 
 std::span<const Target* const> targets() {
   static constexpr const Target* all[] = {
 #if defined(__aarch64__)
     &neon_target,
+#elif defined(__x86_64__)
+    &avx512_target,
+    &avx2_target,
 #endif
     &scalar_target,
   };

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen lanes of AVX-512.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace heed::cpu {
+
+struct Avx512 {
+  using F = __m512;
+  static constexpr int lanes = 16;
+  static constexpr int panel_vectors = 3;  // 48 x 8 uses 24 accumulators of 32 registers
+  static constexpr int tile_columns = 8;
+
+  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static F fill(float x) { return _mm512_set1_ps(x); }
+  template <float x>
+  static F addend() {
+    return fill(x);
+  }
+  static F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static F abs(F a) { return _mm512_abs_ps(a); }
+  static F less(F a, F b, F then, F otherwise) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), otherwise, then);
+  }
+  static F copy_sign(F magnitude, F sign) {
+    const __m512i signs = _mm512_and_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(sign));
+    return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_castps_si512(abs(magnitude)), signs));
+  }
+  static F power_of_two(F z) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(z), 23)); }
+  using Four = const float*;
+  static Four load_four(const float* p) { return p; }
+  template <int lane>
+  static F fma_lane(F x, Four four, F a) {
+    return fma(x, fill(four[lane]), a);
+  }
+  static void touch(const float*) {}  // the hardware follows eight streams by itself
+  static void transpose(const float* const from[4], float* to, std::int64_t width) {
+    __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
+           r3 = _mm_loadu_ps(from[3]);
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(to, r0);
+    _mm_storeu_ps(to + width, r1);
+    _mm_storeu_ps(to + 2 * width, r2);
+    _mm_storeu_ps(to + 3 * width, r3);
+  }
+  static F load_bf16(const std::uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static F load_f16(const std::uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+};
+
+}  // namespace heed::cpu

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/simd/avx512.hpp"
+
+#include "cpu/target/table.hpp"
+
+namespace heed::cpu {
+
+extern const Target avx512_target;
+constinit const Target avx512_target =
+    make_target<Avx512>("avx512", "AVX-512F", [] { return __builtin_cpu_supports("avx512f") != 0; });
+
+}  // namespace heed::cpu
