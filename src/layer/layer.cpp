@@ -119,7 +119,6 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   if (outputs.scores) results.scores = Scores{*scores.target(), outputs.scores->stage};
 
   make_problem(heads, results, options);  // refuses before the projections are paid for
-  if (q.view.shape.elements() == 0) return;
   state_->project_q(in.x, q.view);
   state_->project_k(in.context, k.view);
   state_->project_v(in.value, v.view);

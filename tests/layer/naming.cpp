@@ -56,10 +56,13 @@ TEST(naming, torchs_packed_names_round_trip) {
 }
 
 TEST(naming, torchs_separate_names_round_trip) {
-  const LayerWeights w = random_weights({.model_dim = 8, .heads = 4, .key_dim = 6, .value_dim = 5}, 7);
-  expect_round_trip(with_biases(w, 8), Naming::torch,
-                    {"in_proj_bias", "k_proj_weight", "out_proj.bias", "out_proj.weight", "q_proj_weight",
-                     "v_proj_weight"});
+  const std::vector<std::pair<std::int64_t, std::int64_t>> widths{{6, 5}, {6, 8}, {8, 6}};
+  for (const auto& [key_dim, value_dim] : widths) {
+    const LayerConfig c{.model_dim = 8, .heads = 4, .key_dim = key_dim, .value_dim = value_dim};
+    expect_round_trip(with_biases(random_weights(c, 7), 8), Naming::torch,
+                      {"in_proj_bias", "k_proj_weight", "out_proj.bias", "out_proj.weight", "q_proj_weight",
+                       "v_proj_weight"});
+  }
 }
 
 TEST(naming, torchs_packed_matrix_is_q_over_k_over_v) {
@@ -205,6 +208,13 @@ TEST(naming, arrays_that_do_not_fit_are_refused) {
     row.spoil(arrays);
     expect_refusal(row.code, row.sentence, [&] { layer_weights(arrays); });
   }
+}
+
+TEST(naming, torchs_separate_matrices_must_be_model_dim_wide) {
+  Arrays arrays = to_arrays(random_weights({.model_dim = 4, .heads = 2, .key_dim = 6}, 0), Naming::torch);
+  arrays["k_proj_weight"] = random_array({2, 6}, 1);
+  arrays["v_proj_weight"] = random_array({2, 6}, 2);
+  expect_refusal(Error::shape, "k_proj_weight.rows: 2 is not model_dim: 4", [&] { layer_weights(arrays); });
 }
 
 TEST(naming, sentences_name_the_array_with_its_prefix) {

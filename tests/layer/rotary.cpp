@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The laws of rotary embedding: lengths stay, only differences of positions matter, position 0 is no turn.
-#include <cstring>
+#include <algorithm>
 #include <numeric>
 
 #include "layer/tensors.hpp"
@@ -181,7 +181,11 @@ TEST(rotary, a_layer_with_rotary_sees_only_differences) {
   EXPECT_EQ(bit_misses(run(layer, {.x = x.view(), .key_positions = zeros}).values, y.values), 0);
   EXPECT_EQ(far_misses(run(layer, {.x = x.view(), .positions = late}).values, y.values, 1e-5), 0);
   const Tensor apart = run(layer, {.x = x.view(), .positions = late, .key_positions = zeros});
-  EXPECT_NE(bit_misses(apart.values, y.values), 0);
+  double largest_difference = 0;
+  for (std::size_t n = 0; n < y.values.size(); ++n)
+    largest_difference =
+        std::max(largest_difference, std::abs(static_cast<double>(apart.values[n] - y.values[n])));
+  EXPECT_GT(largest_difference, 1e-3);
   // Where x is not the context, the keys count from 0 whatever the queries' positions are.
   const AttentionLayer::Call cross{.x = x.view(), .context = other.view(), .positions = late};
   const AttentionLayer::Call said{
