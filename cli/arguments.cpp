@@ -47,8 +47,7 @@ std::vector<std::string> known_words(const CLI::App& app) {
 }
 
 void show_as(CLI::Option* option, const Flag& flag) {
-  option->group(flag.group);
-  if (option->get_type_size() != 0) option->type_name(flag.value);
+  option->group(flag.group)->type_name(flag.value);
   if (flag.required) option->required();
 }
 
@@ -68,7 +67,7 @@ void describe(CLI::App& app, const std::string& summary, const std::string& foot
 }
 
 void add_switch(CLI::App& app, const Flag& flag, bool& into) {
-  show_as(app.add_flag(flag.name, into, flag.help), flag);
+  app.add_flag(flag.name, into, flag.help)->group(flag.group);
 }
 
 void add_value(CLI::App& app, const Flag& flag, const std::function<void(const std::string&)>& use) {

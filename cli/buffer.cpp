@@ -17,19 +17,6 @@ std::size_t physical_memory_bytes() {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
 }
 
-std::size_t checked_bytes(const Shape& shape, DType dtype) {
-  std::size_t bytes = bytes_of(dtype);
-  bool overflows = false;
-  for (const std::int64_t extent : {shape.batch, shape.heads, shape.length, shape.dim})
-    overflows |= __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes);
-  // The kernel hands out memory that it does not have and kills the process later, so ask first.
-  if (overflows || bytes > physical_memory_bytes())
-    throw Error(Error::capacity,
-                fmt::format("a tensor of shape ({}, {}, {}, {}) exceeds this machine's memory of {} bytes",
-                            shape.batch, shape.heads, shape.length, shape.dim, physical_memory_bytes()));
-  return bytes;
-}
-
 template <class T>
 T element_at(const std::byte* memory, std::size_t element) {
   T value;
@@ -44,6 +31,19 @@ void put(std::byte* memory, std::size_t element, float value) {
 }
 
 }  // namespace
+
+std::size_t checked_bytes(const Shape& shape, DType dtype) {
+  std::size_t bytes = bytes_of(dtype);
+  bool overflows = false;
+  for (const std::int64_t extent : {shape.batch, shape.heads, shape.length, shape.dim})
+    overflows |= __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes);
+  // The kernel hands out memory that it does not have and kills the process later, so ask first.
+  if (overflows || bytes > physical_memory_bytes())
+    throw Error(Error::capacity,
+                fmt::format("a tensor of shape ({}, {}, {}, {}) exceeds this machine's memory of {} bytes",
+                            shape.batch, shape.heads, shape.length, shape.dim, physical_memory_bytes()));
+  return bytes;
+}
 
 Buffer::Buffer(Shape shape, DType dtype)
     : shape_(shape),

@@ -10,6 +10,9 @@
 
 namespace heed::tool {
 
+// Throws Error::capacity if a tensor needs more memory than the machine has; returns its bytes.
+std::size_t checked_bytes(const Shape&, DType);
+
 class Buffer {
  public:
   // Packed, heads outside length, not initialised: pages that nobody touches cost nothing. Throws

@@ -118,6 +118,8 @@ LayerJob make_job(JobOptions options) {
   config.kv_heads = extents.kv_heads;
   config.head_dim = extents.head_dim;
   config.rotary = options.rotary;
+  checked_bytes({1, extents.heads, extents.head_dim, extents.model_dim},
+                DType::f32);  // before anything that large
   const Shape x_shape{extents.batch, 1, extents.queries, extents.model_dim};
   LayerJob job{.extents = extents,
                .config = config,

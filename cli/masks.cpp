@@ -21,9 +21,23 @@ HideMatrix read_padding(const ShapeOptions& options, const Extents& extents) {
   return padding_mask(tokens.to_integers(), extents.batch, options.pad_id.value_or(0));
 }
 
+// The library refuses these too, in the words of C++.
+void refuse_doubtful(const ShapeOptions& options, const Extents& extents) {
+  const char* flag = options.causal ? "--causal" : options.window ? "--window" : nullptr;
+  if (flag && !options.align && extents.queries != extents.keys)
+    throw Error(Error::ambiguous,
+                fmt::format("{}: {} queries and {} keys; say --align ends or --align starts", flag,
+                            extents.queries, extents.keys));
+  if (options.align && !flag)
+    throw Error(Error::value, "--align: means nothing without --causal or --window");
+  if (options.pad_id && options.tokens.empty())
+    throw Error(Error::value, "--pad-id: means nothing without --tokens");
+}
+
 }  // namespace
 
 OwnedMasks make_masks(const ShapeOptions& options, const Extents& extents) {
+  refuse_doubtful(options, extents);
   OwnedMasks owned;
   if (options.causal) owned.masks.push_back(Causal{.align = options.align});
   if (options.window)

@@ -17,8 +17,11 @@ Window parse_window(const std::string& text) {
   const std::size_t comma = text.find(',');
   if (comma == std::string::npos)
     throw Error(Error::value, fmt::format("--window: '{}' is not two counts LEFT,RIGHT", text));
-  return {.left = parse_integer("--window", text.substr(0, comma)),
-          .right = parse_integer("--window", text.substr(comma + 1))};
+  const Window window{.left = parse_integer("--window", text.substr(0, comma)),
+                      .right = parse_integer("--window", text.substr(comma + 1))};
+  for (const std::int64_t count : {window.left, window.right})
+    if (count < 0) throw Error(Error::value, fmt::format("--window: {} is less than 0", count));
+  return window;
 }
 
 void refuse_indivisible(const Finding& divisor, const Finding& number) {

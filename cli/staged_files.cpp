@@ -31,11 +31,12 @@ void StagedFiles::expect(const std::string& flag, const std::string& path) {
   // Moving a file onto a device or a pipe would replace it.
   if (fs::exists(target, unreadable) && !fs::is_regular_file(target, unreadable))
     throw Error(Error::file, fmt::format("{}: '{}' is not a regular file", flag, path));
+  const fs::path place = fs::weakly_canonical(fs::absolute(target, unreadable), unreadable);
   for (const File& other : files_)
-    if (fs::weakly_canonical(other.target, unreadable) == fs::weakly_canonical(target, unreadable))
+    if (other.place == place)
       throw Error(Error::file, fmt::format("{}: '{}' is already what {} writes", flag, path, other.flag));
   const fs::path beside = target.string() + fmt::format(".part-{}", getpid());
-  files_.push_back({.flag = flag, .path = path, .target = target, .beside = beside});
+  files_.push_back({.flag = flag, .path = path, .target = target, .place = place, .beside = beside});
 }
 
 void StagedFiles::write(const std::string& path, const std::function<void(const fs::path&)>& write) {

@@ -26,7 +26,7 @@ class StagedFiles {
  private:
   struct File {
     std::string flag, path;
-    std::filesystem::path target, beside;
+    std::filesystem::path target, place, beside;  // `place` is the target without links or dots
     bool written = false;
   };
   std::vector<File> files_;

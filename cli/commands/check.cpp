@@ -101,6 +101,15 @@ void report(const Console& console, const std::vector<Outcome>& outcomes, const 
   console.print(table.text(console));
 }
 
+std::string sentence_of(const Outcome& failed, const std::optional<float>& at_most) {
+  const Check& found = failed.check;
+  if (found.beyond_bound > 0)
+    return fmt::format("{}: {} of {} elements are beyond their bound; {}", failed.kernel, found.beyond_bound,
+                       found.compared, found.first_miss);
+  return fmt::format("{}: the worst error is {:.3g} of its bound, more than --at-most {}", failed.kernel,
+                     found.worst_error_in_bounds, at_most.value_or(1));
+}
+
 Status check_kernels(const CheckOptions& options, Console& console) {
   options.shape.use_threads();
   const Extents extents = resolve(options.shape);
@@ -126,11 +135,9 @@ Status check_kernels(const CheckOptions& options, Console& console) {
   for (const Outcome& outcome : outcomes) {
     if (!outcome.failed) continue;
     status = failed_check;
-    std::string sentence = fmt::format("{} is wrong; reproduce: heed check {} --kernel {}", outcome.kernel,
-                                       problem, outcome.kernel);
-    if (options.at_most) sentence += fmt::format(" --at-most {}", *options.at_most);
-    console.error(sentence);
-    if (!outcome.check.first_miss.empty()) console.error(outcome.check.first_miss);
+    console.error(sentence_of(outcome, options.at_most));
+    console.error(fmt::format("reproduce: heed check {} --kernel {}{}", problem, outcome.kernel,
+                              options.at_most ? fmt::format(" --at-most {}", *options.at_most) : ""));
   }
   return status;
 }

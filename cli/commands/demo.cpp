@@ -152,7 +152,7 @@ Status demonstrate(Console& console) {
   console.print(table.text(console));
   console.print(fmt::format(
       "\nprefill: the whole layer over {} tokens. decode: one query over {} cached keys.\n"
-      "error: the largest distance from the double-precision reference, and its share of the proven bound.",
+      "error: the largest distance from the double-precision reference, and its share of the computed bound.",
       batch * length, length));
   return status;
 }

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands of the heed tool compute, against NumPy. HEED_TOOL names the tool."""
+
+import json
+import shlex
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import numpy_layer as judge
+from tool import TOOL, assert_near, contents, heed, json_of, write_sample
+
+pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
+
+SMALL = ["--batch", 1, "--length", 5, "--model-dim", 8, "--heads", 2]
+LOADED = ["--weights", "w.safetensors", "--heads", 4, "--input", "x.npy", "--out", "y.npy"]
+TOKENS = np.array([[5, 3, 9, 1, 4, 0, 0], [0, 7, 2, 0, 8, 6, 0]])
+
+MASKS = {
+    "none": ([], None),
+    "causal": (["--causal"], judge.causal(7, 7)),
+    "window": (["--window", "2,1"], judge.window(7, 7, 2, 1)),
+    "causal_window": (["--causal", "--window", "3,3"], judge.causal(7, 7) & judge.window(7, 7, 3, 3)),
+    "padding": (["--tokens", "t.npy"], (TOKENS != 0)[:, None, None, :]),
+    "causal_padding": (
+        ["--causal", "--tokens", "t.npy", "--pad-id", 9],
+        (TOKENS != 9)[:, None, None, :] & judge.causal(7, 7),
+    ),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
+def test_run_computes_what_numpy_computes(tmp_path, kv_heads, mask):
+    weights, x = write_sample(tmp_path, kv_heads)
+    np.save(tmp_path / "t.npy", TOKENS)
+    flags, visible = MASKS[mask]
+    answer = json_of(tmp_path, "run", *LOADED, *flags, "--save-weights", "a.npy")
+    y, attention = judge.layer(weights, x, 4, kv_heads, visible=visible)
+    assert_near(np.load(tmp_path / "y.npy"), y, 2e-6)
+    assert_near(np.load(tmp_path / "a.npy"), attention, 1e-6)
+    assert answer["shape"] == [2, 7, 16] and answer["kv_heads"] == kv_heads
+    assert answer["files"] == ["y.npy", "a.npy"]
+
+
+def test_run_reports_mean_deviation_and_digest_of_the_output(tmp_path):
+    write_sample(tmp_path)
+    answer = json_of(tmp_path, "run", *LOADED)
+    y = np.load(tmp_path / "y.npy")
+    assert answer["mean"] == pytest.approx(y.astype(np.float64).mean(), rel=1e-9)
+    assert answer["std"] == pytest.approx(y.astype(np.float64).std(), rel=1e-9)
+    assert answer["digest"] == judge.fnv1a64(y.tobytes())
+    assert answer["kernel"] in json_of(tmp_path, "doctor")["kernels"]
+
+
+def test_run_applies_biases(tmp_path):
+    weights, x = write_sample(tmp_path, biases=True)
+    json_of(tmp_path, "run", *LOADED)
+    assert_near(np.load(tmp_path / "y.npy"), judge.layer(weights, x, 4, 2)[0], 4e-6)
+
+
+def test_run_attends_to_a_context_from_a_file(tmp_path):
+    weights, x = write_sample(tmp_path)
+    context = np.random.default_rng(3).normal(size=(2, 9, 16)).astype(np.float32)
+    np.save(tmp_path / "c.npy", context)
+    answer = json_of(tmp_path, "run", *LOADED, "--context", "c.npy", "--causal", "--align", "ends")
+    visible = judge.causal(7, 9, offset=2)
+    assert_near(
+        np.load(tmp_path / "y.npy"), judge.layer(weights, x, 4, 2, context=context, visible=visible)[0], 2e-6
+    )
+    assert answer["keys"] == 9
+
+
+@pytest.mark.parametrize("base", [10000, 500])
+def test_run_turns_queries_and_keys_by_position(tmp_path, base):
+    weights, x = write_sample(tmp_path)
+    json_of(tmp_path, "run", *LOADED, "--rotary", *([] if base == 10000 else [base]))
+    assert_near(np.load(tmp_path / "y.npy"), judge.layer(weights, x, 4, 2, base=base)[0], 2e-6)
+
+
+def test_run_gives_zeros_where_every_key_is_padding(tmp_path):
+    write_sample(tmp_path)
+    np.save(tmp_path / "t.npy", np.array([[1] * 7, [0] * 7]))
+    json_of(tmp_path, "run", *LOADED, "--tokens", "t.npy")
+    y = np.load(tmp_path / "y.npy")
+    assert np.count_nonzero(y[1]) == 0 and np.count_nonzero(y[0]) == y[0].size
+
+
+def test_run_takes_a_sequence_without_a_batch(tmp_path):
+    weights, x = write_sample(tmp_path)
+    np.save(tmp_path / "x.npy", x[1])
+    np.save(tmp_path / "t.npy", TOKENS[1])
+    assert json_of(tmp_path, "run", *LOADED, "--tokens", "t.npy")["shape"] == [1, 7, 16]
+    expected = judge.layer(weights, x[1:], 4, 2, visible=(TOKENS[1] != 0))[0]
+    assert_near(np.load(tmp_path / "y.npy"), expected, 2e-6)
+
+
+@pytest.mark.parametrize(
+    "dtype,rounded,tolerance", [("f16", np.float16, 4e-3), ("bf16", ml_dtypes.bfloat16, 4e-2)]
+)
+def test_run_rounds_input_and_output_to_the_dtype(tmp_path, dtype, rounded, tolerance):
+    weights, x = write_sample(tmp_path)
+    answer = json_of(tmp_path, "run", *LOADED, "--dtype", dtype)
+    y = np.load(tmp_path / "y.npy")
+    assert y.dtype == (np.float16 if dtype == "f16" else np.float32)
+    assert np.array_equal(y.astype(rounded).astype(np.float32), y.astype(np.float32))
+    assert_near(y, judge.layer(weights, x.astype(rounded), 4, 2)[0], tolerance)
+    assert answer["digest"] == judge.fnv1a64(y.astype(rounded).tobytes())
+
+
+def test_run_draws_its_random_input_from_the_documented_generator(tmp_path):
+    identity = {f"W_{name}.weight": np.eye(8, dtype=np.float32) for name in "qkvo"}
+    save_file(identity, tmp_path / "w.safetensors")  # with one key, identity matrices return the input
+    json_of(
+        tmp_path,
+        "run",
+        "--weights",
+        "w.safetensors",
+        "--heads",
+        2,
+        "--batch",
+        3,
+        "--length",
+        1,
+        "--seed",
+        11,
+        "--out",
+        "y.npy",
+    )
+    expected = judge.splitmix_uniform(11, 1, 24).reshape(3, 1, 8)
+    assert np.array_equal(np.load(tmp_path / "y.npy"), expected)
+
+
+def test_run_reads_back_the_layer_it_saved_and_gets_the_same_bits(tmp_path):
+    first = json_of(tmp_path, "run", *SMALL, "--kv-heads", 1, "--seed", 4, "--save-layer", "w.safetensors")
+    again = json_of(tmp_path, "run", *SMALL, "--seed", 4, "--weights", "w.safetensors")
+    assert first["digest"] == again["digest"]
+    assert json_of(tmp_path, "run", *SMALL, "--kv-heads", 1, "--seed", 5)["digest"] != first["digest"]
+
+
+def test_no_bit_depends_on_the_threads(tmp_path):
+    shape = ["--batch", 2, "--length", 70, "--model-dim", 32, "--heads", 4, "--causal"]
+    assert len({json_of(tmp_path, "run", *shape, "--threads", n)["digest"] for n in [1, 2, 5]}) == 1
+
+
+def test_every_kernel_gives_the_same_bits_in_float32_but_the_reference(tmp_path):
+    kernels = [name for name in json_of(tmp_path, "doctor")["kernels"] if name.startswith("cpu.")]
+    digests = {name: json_of(tmp_path, "run", *SMALL, "--kernel", name)["digest"] for name in kernels}
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_run_finds_weights_after_a_prefix_under_the_llama_names(tmp_path):
+    weights, x = write_sample(tmp_path)
+    renamed = {f"model.layers.3.self_attn.{name[2]}_proj.weight": matrix for name, matrix in weights.items()}
+    save_file({**renamed, "lm_head.weight": np.zeros((2, 2), np.float32)}, tmp_path / "w.safetensors")
+    json_of(tmp_path, "run", *LOADED, "--prefix", "model.layers.3.self_attn.")
+    assert_near(np.load(tmp_path / "y.npy"), judge.layer(weights, x, 4, 2)[0], 2e-6)
+
+
+def test_an_empty_batch_is_an_empty_answer(tmp_path):
+    assert json_of(
+        tmp_path, "run", "--batch", 0, "--length", 3, "--model-dim", 8, "--heads", 2, "--out", "y.npy"
+    )["shape"] == [0, 3, 8]
+    assert np.load(tmp_path / "y.npy").shape == (0, 3, 8)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--causal"],
+        ["--window", "2,2"],
+        ["--dtype", "f16"],
+        ["--dtype", "bf16"],
+        ["--context-length", 9, "--causal", "--align", "starts"],
+    ],
+    ids=lambda f: "_".join(map(str, f)) or "plain",
+)
+def test_check_finds_every_kernel_right(tmp_path, flags):
+    answer = json_of(tmp_path, "check", *SMALL, "--kv-heads", 1, *flags)
+    assert not answer["failed"]
+    assert [row["kernel"] for row in answer["kernels"]] == json_of(tmp_path, "doctor")["kernels"]
+    for row in answer["kernels"]:
+        if "refused" not in row:
+            assert row["compared"] == 5 * 8 + 2 * 5  # out and log-sum-exp
+            assert row["beyond_bound"] == 0 and row["worst_error_in_bounds"] <= 1
+
+
+def test_check_prints_a_table_with_a_line_for_each_kernel(tmp_path):
+    ended = heed(tmp_path, "check", "--batch", 1, "--length", 140, "--model-dim", 8, "--heads", 2)
+    title, *rows = [line.split() for line in ended.stdout.splitlines()]
+    assert title == "kernel compared beyond bound worst error in bounds verdict".split()
+    assert [row[0] for row in rows] == json_of(tmp_path, "doctor")["kernels"]
+    assert [row[1] for row in rows] == ["1,400"] * len(rows)  # 140 * 8 of out and 2 * 140 of log-sum-exp
+    assert [row[-1] for row in rows] == ["right"] * len(rows)
+
+
+def test_check_that_fails_exits_with_1_and_a_line_that_reproduces_it(tmp_path):
+    ended = heed(tmp_path, "check", *SMALL, "--causal", "--seed", 3, "--at-most", "0")
+    assert ended.returncode == 1
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("heed: reproduce: heed check ")]
+    assert len(lines) == len(json_of(tmp_path, "doctor")["kernels"])
+    for line in lines:
+        again = heed(tmp_path, *shlex.split(line)[3:])
+        assert again.returncode == 1 and line in again.stderr
+
+
+def test_check_that_fails_says_so_in_json(tmp_path):
+    ended = heed(tmp_path, "check", *SMALL, "--at-most", "0", "--json")
+    assert ended.returncode == 1 and json.loads(ended.stdout)["failed"] is True
+
+
+def test_explain_names_one_taken_kernel_and_gives_every_other_a_word(tmp_path):
+    rows = json_of(tmp_path, "explain", *SMALL)["kernels"]
+    assert [row["taken"] for row in rows].count(True) == 1
+    assert all(row["words"] for row in rows)
+    assert rows[-1]["kernel"] == "reference"
+    plain = heed(tmp_path, "explain", *SMALL).stdout.splitlines()
+    assert plain == [f"{row['kernel']}: {row['words']}" for row in rows]
+
+
+def test_explain_obeys_a_forced_kernel(tmp_path):
+    rows = json_of(tmp_path, "explain", *SMALL, "--kernel", "reference")["kernels"]
+    assert [row["kernel"] for row in rows if row["taken"]] == ["reference"]
+
+
+def test_explain_needs_no_memory_for_what_it_does_not_compute(tmp_path):
+    assert heed(tmp_path, "explain", "--batch", 1, "--length", 200000).returncode == 0
+
+
+def test_doctor_reports_version_threads_and_environment(tmp_path):
+    ended = heed(tmp_path, "doctor", "--json", HEED_NUM_THREADS="1")
+    found = json.loads(ended.stdout)
+    assert heed(tmp_path, "--version").stdout == f"heed {found['version']}\n"
+    assert found["threads"] == 1 and found["environment"]["HEED_NUM_THREADS"] == "1"
+    assert found["logical_cpus"] >= 1 and found["kernels"][-1] == "reference"
+    assert set(found) >= {"compiler", "architecture", "cpu", "warnings"}
+
+
+def test_demo_compares_mha_gqa_and_mqa(tmp_path):
+    found = json_of(tmp_path, "demo")
+    assert [found[name] for name in ["batch", "length", "model_dim", "heads"]] == [2, 1024, 768, 12]
+    assert [row["name"] for row in found["layers"]] == ["MHA", "GQA", "MQA"]
+    for row, kv_heads in zip(found["layers"], [12, 6, 1]):
+        assert row["kv_heads"] == kv_heads
+        assert row["parameters"] == 2 * 768 * 768 + 2 * 768 * 64 * kv_heads
+        assert row["cache_bytes_per_token"] == 2 * kv_heads * 64 * 4
+        assert row["beyond_bound"] == 0 and 0 < row["worst_error"] < 1e-5
+        assert row["prefill_seconds"] > 0 and row["decode_seconds_per_token"] > 0
+        assert row["prefill_tokens_per_second"] == pytest.approx(2048 / row["prefill_seconds"])
+
+
+def pooled(matrix, heads, groups):
+    return (
+        matrix.reshape(groups, heads // groups, -1, *matrix.shape[1:])
+        .mean(axis=1, dtype=np.float64)
+        .reshape(-1, *matrix.shape[1:])
+    )
+
+
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_convert_averages_the_heads_of_each_group(tmp_path, kv_heads):
+    weights, _ = write_sample(tmp_path, kv_heads=4, biases=True)
+    found = json_of(
+        tmp_path, "convert", "w.safetensors", "g.safetensors", "--heads", 4, "--kv-heads", kv_heads
+    )
+    after = load_file(tmp_path / "g.safetensors")
+    assert set(after) == set(weights)
+    for name in "kv":
+        for part in ["weight", "bias"]:
+            assert_near(after[f"W_{name}.{part}"], pooled(weights[f"W_{name}.{part}"], 4, kv_heads), 1e-7)
+    for name in ["W_q.weight", "W_o.weight", "W_q.bias", "W_o.bias"]:
+        assert np.array_equal(after[name], weights[name])
+    assert found["parameters_before"] == sum(a.size for a in weights.values())
+    assert found["parameters_after"] == sum(a.size for a in after.values())
+
+
+@pytest.mark.parametrize(
+    "naming,names",
+    [
+        ("torch", {"in_proj_weight", "out_proj.weight"}),
+        ("llama", {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"}),
+    ],
+)
+def test_convert_renames_and_back_without_changing_a_bit(tmp_path, naming, names):
+    weights, _ = write_sample(tmp_path, kv_heads=4)
+    for source, target, scheme in [("w", "there", naming), ("there", "back", "seed")]:
+        json_of(
+            tmp_path,
+            "convert",
+            f"{source}.safetensors",
+            f"{target}.safetensors",
+            "--heads",
+            4,
+            "--kv-heads",
+            4,
+            "--naming",
+            scheme,
+        )
+    assert set(load_file(tmp_path / "there.safetensors")) == names
+    back = load_file(tmp_path / "back.safetensors")
+    assert set(back) == set(weights)
+    assert [name for name in weights if not np.array_equal(back[name], weights[name])] == []
+
+
+def test_convert_turns_a_tiled_checkpoint_into_an_interleaved_one(tmp_path):
+    weights, x = write_sample(tmp_path, kv_heads=2)
+    json_of(
+        tmp_path,
+        "convert",
+        "w.safetensors",
+        "i.safetensors",
+        "--heads",
+        4,
+        "--kv-heads-from",
+        2,
+        "--kv-heads",
+        2,
+        "--from-tiled",
+    )
+    json_of(tmp_path, "run", "--weights", "i.safetensors", "--heads", 4, "--input", "x.npy", "--out", "y.npy")
+    tiled = {
+        name: np.tile(weights[name], (2, 1)) if name in ("W_k.weight", "W_v.weight") else weights[name]
+        for name in weights
+    }
+    assert_near(np.load(tmp_path / "y.npy"), judge.layer(tiled, x, 4, 4)[0], 2e-6)
+
+
+def test_convert_takes_every_layer_that_the_pattern_matches_and_copies_the_rest(tmp_path):
+    weights, _ = write_sample(tmp_path, kv_heads=4)
+    model = {f"h.{i}.attn.{name}": matrix + i for i in range(3) for name, matrix in weights.items()}
+    model |= {"decoder.0.attn." + name: matrix for name, matrix in weights.items()}
+    model["embedding"] = np.arange(6, dtype=np.float32).reshape(2, 3)
+    save_file(model, tmp_path / "m.safetensors")
+    found = json_of(
+        tmp_path,
+        "convert",
+        "m.safetensors",
+        "m.safetensors",
+        "--heads",
+        4,
+        "--kv-heads",
+        1,
+        "--prefix",
+        "h.*.attn.",
+    )
+    assert found["prefixes"] == ["h.0.attn.", "h.1.attn.", "h.2.attn."]
+    after = load_file(tmp_path / "m.safetensors")
+    assert set(after) == set(model)
+    for i in range(3):
+        assert_near(after[f"h.{i}.attn.W_k.weight"], pooled(model[f"h.{i}.attn.W_k.weight"], 4, 1), 1e-6)
+    untouched = [name for name in model if name == "embedding" or name.startswith("decoder")]
+    assert [name for name in untouched if not np.array_equal(after[name], model[name])] == []
+
+
+@pytest.mark.parametrize("command", ["run", "check", "convert", "explain", "doctor", "demo"])
+def test_the_examples_of_help_run_as_written(tmp_path, command):
+    shown = heed(tmp_path, command, "--help")
+    assert shown.returncode == 0 and shown.stderr == ""
+    examples = [
+        line.strip() for line in shown.stdout.split("Examples:")[1].splitlines() if line.startswith("  heed ")
+    ]
+    assert len(examples) >= 2
+    for example in examples:
+        ended = heed(tmp_path, *shlex.split(example)[1:])
+        assert (ended.returncode, ended.stderr) == (0, ""), example
+        if "--json" in example:
+            json.loads(ended.stdout)
+    assert [name for name in contents(tmp_path) if ".part" in name] == []
