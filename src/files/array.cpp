@@ -79,7 +79,7 @@ std::vector<std::int64_t> integers_of(const Array& array) {
                                       std::to_string(value) + ", more than " + std::to_string(INT64_MAX));
       }
     }
-    integers[i] = static_cast<std::int64_t>(value);
+    integers[i] = static_cast<std::int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): i8 is a number
   });
   return integers;
 }
