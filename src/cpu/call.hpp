@@ -47,6 +47,20 @@ struct Call {
   }
 };
 
+// y = x * W^T + b. Rows of x and y are (batch, length), each the concatenation of its heads.
+struct Linear {
+  Tensor x, y;
+  std::int64_t x_heads, x_dim, y_dim, length;
+  const float* tiles;       // W as column tiles, each (depth, columns)
+  std::int64_t depth, out;  // depth: the width of x made even
+  const float* bias;        // null: none
+};
+
+// One task of it: rows [first_row, first_row + rows), column tiles [first_tile, end_tile).
+struct LinearPart {
+  std::int64_t first_row, rows, first_tile, end_tile;
+};
+
 // Key blocks and chunks have fixed lengths anchored at key 0, so that the order of every sum depends on
 // nothing but the row (O1). A chunk starts a fresh softmax state; chunks are merged in order whether or not
 // they ran apart.

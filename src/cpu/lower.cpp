@@ -12,10 +12,6 @@ Type type_of(DType dtype) {
   return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
 }
 
-Tensor lower(const View& x) {
-  return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
-}
-
 Tensor lower(const std::optional<View>& x) { return x ? lower(*x) : Tensor{}; }
 Tensor lower(const std::optional<MutableView>& x) { return x ? lower(View(*x)) : Tensor{}; }
 
@@ -26,6 +22,10 @@ ScoreStage stage_of(Stage stage) {
 }
 
 }  // namespace
+
+Tensor lower(const View& x) {
+  return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
+}
 
 LoweredCall::LoweredCall(const Problem& p) {
   for (const BoolMask& m : p.bool_masks)

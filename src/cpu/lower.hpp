@@ -8,6 +8,8 @@
 
 namespace heed::cpu {
 
+Tensor lower(const View&);
+
 // A Call and what it points to; the Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem&);

@@ -4,6 +4,7 @@
 #pragma once
 #include "cpu/algorithm/decode.hpp"
 #include "cpu/algorithm/prefill.hpp"
+#include "cpu/algorithm/projection.hpp"
 #include "cpu/target/target.hpp"
 
 namespace heed::cpu {
@@ -25,8 +26,9 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
                    float* partial) { Decode<S>(c, rows, scratch).run(chunk, partial); },
       .decode_finish = [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch,
                           float* partials) { Decode<S>(c, rows, scratch).finish(partials, chunks); },
-      .tile_product = [](const float* a, const float* b, std::int64_t depth,
-                         float* c) { tile_product<S, Start::sum>(a, b, depth, c); },
+      .project_floats = Project<S>::scratch_floats,
+      .project = [](const Linear& t, const LinearPart& part,
+                    float* scratch) { Project<S>(t, scratch).run(part); },
   };
 }
 

@@ -23,8 +23,8 @@ struct Target {
   void (*decode)(const Call&, const Rows&, std::int64_t chunk, float* scratch, float* partial);
   void (*decode_finish)(const Call&, const Rows&, std::int64_t chunks, float* scratch, float* partials);
 
-  // c(columns, rows) += a(depth, rows) * b(depth, columns), for projections; depth is even.
-  void (*tile_product)(const float* a, const float* b, std::int64_t depth, float* c);
+  std::int64_t (*project_floats)(const Linear&);  // scratch of one task
+  void (*project)(const Linear&, const LinearPart&, float* scratch);
 };
 
 // Every target compiled in, the best first; scalar is last and always available.

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x * W^T + b over weights packed into column tiles: many rows by panels, a few rows at the speed the
+// weights arrive.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/product.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+constexpr std::int64_t panels_per_block = 8;
+// A stretch of the summed index short enough that a weight tile stays in the first-level cache while the
+// panels pass by. The sums wait in memory between stretches, which changes no bit.
+constexpr std::int64_t depth_per_stretch = 512;
+constexpr std::int64_t most_single_rows = 4;
+
+template <class S>
+class Project {
+  static constexpr int rows = Tile<S>::rows, columns = Tile<S>::columns;
+
+ public:
+  static std::int64_t scratch_floats(const Linear& t) {
+    return panels_per_block * rows * (t.depth + columns) + 4 * most(t.x_dim, columns) + rows * columns;
+  }
+
+  Project(const Linear& linear, float* memory) : t(linear), panels(memory) {
+    sums = panels + panels_per_block * rows * t.depth;
+    buffer = sums + panels_per_block * rows * columns;
+  }
+
+  void run(const LinearPart& part) {
+    const std::int64_t first = part.first_row, count = part.rows;
+    if constexpr (columns % S::lanes == 0)
+      if (count <= most_single_rows) return run_rows(part);
+    const std::int64_t used = (count + rows - 1) / rows;
+    for (std::int64_t p = 0; p < used; ++p) pack_panel(first + p * rows, least(rows, count - p * rows), p);
+    for (std::int64_t tile = part.first_tile; tile < part.end_tile; ++tile) {
+      fill<S>(sums, used * rows * columns, 0.0f);
+      const float* w = t.tiles + tile * columns * t.depth;
+      for (std::int64_t k = 0; k < t.depth; k += depth_per_stretch)
+        for (std::int64_t p = 0; p < used; ++p)
+          tile_product<S, Start::sum>(panels + (p * t.depth + k) * rows, w + k * columns,
+                                      least(depth_per_stretch, t.depth - k), sums + p * rows * columns);
+      for (std::int64_t p = 0; p < used; ++p)
+        write_tile(first + p * rows, least(rows, count - p * rows), tile, p);
+    }
+  }
+
+ private:
+  static Row row_at(const Tensor& x, std::int64_t length, std::int64_t row, std::int64_t head) {
+    return row_of<S>(x, row / length, head, row % length);
+  }
+
+  // Head by head, so that a concatenation of heads is read where they lie.
+  void pack_panel(std::int64_t first, std::int64_t count, std::int64_t p) {
+    float* panel = panels + p * rows * t.depth;
+    for (std::int64_t h = 0; h < t.x_heads; ++h) {
+      const auto row = [&](std::int64_t r) { return row_at(t.x, t.length, first + r, h); };
+      const std::int64_t d = h * t.x_dim;
+      pack_rows<S>(row, count, rows, t.x_dim, h + 1 == t.x_heads ? t.depth - d : t.x_dim, buffer,
+                   panel + d * rows);
+    }
+  }
+
+  void write_tile(std::int64_t first, std::int64_t count, std::int64_t tile, std::int64_t p) {
+    const float* from = sums + p * rows * columns;
+    for (int r = 0; r < rows; r += 4)  // (columns, rows) becomes (rows, columns)
+      for (int n = 0; n < columns; n += 4) {
+        const float* const corner[4] = {from + n * rows + r, from + (n + 1) * rows + r,
+                                        from + (n + 2) * rows + r, from + (n + 3) * rows + r};
+        S::transpose(corner, buffer + r * columns + n, columns);
+      }
+    for (std::int64_t r = 0; r < count; ++r) write_row(first + r, tile, buffer + r * columns);
+  }
+
+  void write_row(std::int64_t row, std::int64_t tile, float* values) const {
+    const std::int64_t column = tile * columns, real = least(columns, t.out - column);
+    for (std::int64_t n = 0; t.bias && n < real; ++n) values[n] += t.bias[column + n];
+    const std::int64_t head = column / t.y_dim, d = column % t.y_dim;
+    const Row y = row_at(t.y, t.length, row, head);
+    if (real == columns && d + columns <= t.y_dim && y.type == Type::f32 && y.step == 1) {
+      auto* place = static_cast<float*>(const_cast<void*>(y.data)) + y.first + d;
+      __builtin_memcpy(place, values, columns * sizeof(float));
+      return;
+    }
+    for (std::int64_t n = 0; n < real; ++n)
+      write<S>(row_at(t.y, t.length, row, (column + n) / t.y_dim), (column + n) % t.y_dim, values[n]);
+  }
+
+  // A few rows: outputs on the lanes, two tiles of weights at a time, so that two streams arrive side by
+  // side.
+  void run_rows(const LinearPart& part) {
+    const std::int64_t first = part.first_row, count = part.rows;
+    for (std::int64_t r = 0; r < count; ++r) {
+      float* x = panels + r * t.depth;
+      for (std::int64_t h = 0; h < t.x_heads; ++h) {
+        const float* from = widen<S>(row_at(t.x, t.length, first + r, h), t.x_dim, buffer);
+        for (std::int64_t d = 0; d < t.x_dim; ++d) x[h * t.x_dim + d] = from[d];
+      }
+      if (t.x_heads * t.x_dim < t.depth) x[t.depth - 1] = 0;
+    }
+    std::int64_t tile = part.first_tile;
+    for (; tile + 2 <= part.end_tile; tile += 2) single_rows<2>(first, count, tile);
+    for (; tile < part.end_tile; ++tile) single_rows<1>(first, count, tile);
+  }
+
+  template <int tiles>
+  void single_rows(std::int64_t first, std::int64_t count, std::int64_t tile) {
+    constexpr int vectors = columns / S::lanes;
+    for (std::int64_t r = 0; r < count; ++r) {
+      typename S::F sum[tiles][vectors];
+      for (auto& of_tile : sum)
+        for (auto& s : of_tile) s = S::fill(0.0f);
+      const float *x = panels + r * t.depth, *w = t.tiles + tile * columns * t.depth;
+      for (std::int64_t k = 0; k < t.depth; k += 2, w += 2 * columns) {  // depth is even
+        const auto x0 = S::fill(x[k]), x1 = S::fill(x[k + 1]);
+        for (int n = 0; n < tiles; ++n)
+          for (int v = 0; v < vectors; ++v) {
+            const float* at = w + n * columns * t.depth + v * S::lanes;
+            sum[n][v] = S::fma(S::load(at), x0, sum[n][v]);
+            sum[n][v] = S::fma(S::load(at + columns), x1, sum[n][v]);
+          }
+      }
+      for (int n = 0; n < tiles; ++n) {
+        for (int v = 0; v < vectors; ++v) S::store(sums + v * S::lanes, sum[n][v]);
+        write_row(first + r, tile + n, sums);
+      }
+    }
+  }
+
+  const Linear& t;
+  float *panels, *sums, *buffer;
+};
+
+}  // namespace heed::cpu
