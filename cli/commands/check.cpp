@@ -69,6 +69,12 @@ Outcome try_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks
   return outcome;
 }
 
+// The refusal without the words that repeat the kernel's name.
+std::string reason_of(const Outcome& outcome) {
+  const std::string opening = fmt::format("options.kernel: \"{}\" refuses: ", outcome.kernel);
+  return outcome.refusal.substr(outcome.refusal.starts_with(opening) ? opening.size() : 0);
+}
+
 void report(const Console& console, const std::vector<Outcome>& outcomes, const std::string& problem) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   Table table({{"kernel", Column::Side::left},
@@ -81,8 +87,8 @@ void report(const Console& console, const std::vector<Outcome>& outcomes, const 
   for (const Outcome& outcome : outcomes) {
     failed |= outcome.failed;
     if (!outcome.refusal.empty()) {
-      kernels.push_back({{"kernel", outcome.kernel}, {"refused", outcome.refusal}});
-      table.add({outcome.kernel, "", "", "", "", "refused: " + outcome.refusal});
+      kernels.push_back({{"kernel", outcome.kernel}, {"refused", reason_of(outcome)}});
+      table.add({outcome.kernel, "", "", "", "", "refused: " + reason_of(outcome)});
       continue;
     }
     const Check& found = outcome.check;

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// See limits.hpp.
+#include "bench/limits.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "bench/loops.hpp"
+#include "heed/threads.hpp"
+#include "stopwatch.hpp"
+
+namespace heed::tool {
+namespace {
+
+constexpr std::size_t mebibyte = 1 << 20;
+constexpr int bursts = 16;
+constexpr double arithmetic_burst_seconds = 3e-3;
+constexpr std::size_t cache_burst_bytes = 64 * mebibyte;
+
+// What each of a burst's threads does: `prepare` before the clock starts, `work` under it.
+struct Burst {
+  std::function<void(std::size_t thread)> prepare, work;
+};
+
+double seconds_of_burst(std::size_t threads, const Burst& burst) {
+  using Clock = std::chrono::steady_clock;
+  std::atomic<std::size_t> ready = 0;
+  std::vector<Clock::time_point> starts(threads), ends(threads);
+  const auto member = [&](std::size_t thread) {
+    burst.prepare(thread);
+    ++ready;
+    while (ready < threads) std::this_thread::yield();
+    starts[thread] = Clock::now();
+    burst.work(thread);
+    ends[thread] = Clock::now();
+  };
+  std::vector<std::thread> others;
+  for (std::size_t thread = 1; thread < threads; ++thread) others.emplace_back(member, thread);
+  member(0);
+  for (std::thread& other : others) other.join();
+  return std::chrono::duration<double>(*std::max_element(ends.begin(), ends.end()) -
+                                       *std::min_element(starts.begin(), starts.end()))
+      .count();
+}
+
+double best_seconds(std::size_t threads, const Burst& burst) {
+  double best = seconds_of_burst(threads, burst);
+  for (int again = 1; again < bursts; ++again) best = std::min(best, seconds_of_burst(threads, burst));
+  return best;
+}
+
+Rate rate_of(const ArithmeticLoop& loop, std::size_t threads) {
+  std::int64_t turns = 1024;
+  double seconds = seconds_of([&] { loop.run(turns); });
+  while (seconds < arithmetic_burst_seconds) {
+    turns *= 2;
+    seconds = seconds_of([&] { loop.run(turns); });
+  }
+  const Burst burst{.prepare = [](std::size_t) {}, .work = [&](std::size_t) { loop.run(turns); }};
+  const double operations = static_cast<double>(turns) * loop.operations_per_turn;
+  return {.one_thread = operations / best_seconds(1, burst),
+          .all_threads = operations * static_cast<double>(threads) / best_seconds(threads, burst),
+          .instruction = loop.instruction};
+}
+
+std::optional<Rate> rate_of(const std::optional<ArithmeticLoop>& loop, std::size_t threads) {
+  if (!loop) return {};
+  return rate_of(*loop, threads);
+}
+
+// Each thread reads `part` bytes of its own, again and again until `burst_bytes` went by.
+Rate read_rate(std::size_t part, std::size_t burst_bytes, std::size_t threads) {
+  part = part / read_step * read_step;
+  const std::size_t passes = std::max<std::size_t>(1, burst_bytes / part);
+  std::vector<std::unique_ptr<std::byte[]>> buffers(threads);
+  // Every page is written once, or all of them would be the same page of zeros.
+  for (auto& buffer : buffers) {
+    buffer = std::make_unique_for_overwrite<std::byte[]>(part);
+    std::memset(buffer.get(), 1, part);
+  }
+  const ReadLoop read = read_loop();
+  const bool is_cached = passes > 1;
+  const Burst burst{.prepare = [&](std::size_t thread) { is_cached ? read(buffers[thread].get(), part) : void(); },
+                    .work =
+                        [&](std::size_t thread) {
+                          for (std::size_t pass = 0; pass < passes; ++pass)
+                            read(buffers[thread].get(), part);
+                        }};
+  const auto bytes = static_cast<double>(part * passes);
+  return {.one_thread = bytes / best_seconds(1, burst),
+          .all_threads = bytes * static_cast<double>(threads) / best_seconds(threads, burst)};
+}
+
+std::optional<Rate> l2_rate(const Caches& caches, std::size_t threads) {
+  if (caches.l2 == 0) return {};
+  return read_rate(caches.l2 / 2, cache_burst_bytes, threads);
+}
+
+// The parts must miss the L2 caches and yet leave room: L3 is shared, often with other machines' guests.
+std::optional<Rate> l3_rate(const Caches& caches, std::size_t threads) {
+  const std::size_t part = std::max(caches.l3 / 4 / threads, 2 * caches.l2);
+  if (part == 0 || part * threads > caches.l3 / 4 * 3) return {};
+  return read_rate(part, cache_burst_bytes, threads);
+}
+
+Rate dram_rate(const Caches& caches, std::size_t threads) {
+  const std::size_t wanted = std::max(256 * mebibyte, 4 * caches.l3);
+  const std::size_t total = std::min(wanted, std::max(physical_memory_bytes() / 8, mebibyte * threads));
+  return read_rate(total / threads, 0, threads);
+}
+
+}  // namespace
+
+Limits measure_limits() {
+  const auto threads = static_cast<std::size_t>(num_threads());
+  const Caches caches = find_caches();
+  return {.threads = num_threads(),
+          .caches = caches,
+          .fp32 = rate_of(fp32_loop(), threads),
+          .bf16 = rate_of(bf16_loop(), threads),
+          .int8 = rate_of(int8_loop(), threads),
+          .l2 = l2_rate(caches, threads),
+          .l3 = l3_rate(caches, threads),
+          .dram = dram_rate(caches, threads)};
+}
+
+}  // namespace heed::tool
