@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// A vector type as a table of functions over arrays: each .cpp of this folder that is named after an
+// instruction set fills one, compiled with that set's flags, and includes nothing of the standard library
+// that the linker could hand to code that runs on every machine.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/dots.hpp"
+#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/product.hpp"
+
+namespace heed::simd {
+
+// out[i] from a[i], b[i] and c[i], for i in [0, n); n is a multiple of every vector's lanes times six.
+using Apply = void (*)(const float* a, const float* b, const float* c, float* out, std::int64_t n);
+constexpr std::int64_t granule = 96;
+
+struct Operation {
+  const char* name;
+  Apply apply;
+};
+
+struct Operations {
+  const char* target;
+  int lanes, rows, columns;
+  Operation exact[22];  // the same bits on every instruction set, NaN for NaN
+  Apply max, exp2, exp2_in_step, tanh;
+  void (*load_bf16)(const std::uint16_t* from, float* out, std::int64_t n);
+  void (*load_f16)(const std::uint16_t* from, float* out, std::int64_t n);
+  void (*transpose)(const float* const from[4], float* to, std::int64_t width);
+  void (*touch)(const float* p);
+  void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
+  void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
+  void (*eight_dots)(const cpu::Dots&);
+};
+
+// body(i) yields the vector of out that begins at i.
+template <class S, class Body>
+inline void each(float* out, std::int64_t n, const Body& body) {
+  for (std::int64_t i = 0; i < n; i += S::lanes) S::store(out + i, body(i));
+}
+
+#define HEED_APPLY(expression)                                                     \
+  [](const float* a, const float* b, const float* c, float* out, std::int64_t n) { \
+    const auto body = [&](std::int64_t i) {                                        \
+      const auto x = S::load(a + i), y = S::load(b + i), z = S::load(c + i);       \
+      static_cast<void>(x), static_cast<void>(y), static_cast<void>(z);            \
+      return expression;                                                           \
+    };                                                                             \
+    each<S>(out, n, body);                                                         \
+  }
+
+template <class S>
+constexpr Operations make_operations(const char* target) {
+  return {
+      .target = target,
+      .lanes = S::lanes,
+      .rows = cpu::Tile<S>::rows,
+      .columns = cpu::Tile<S>::columns,
+      .exact = {{"load and store", HEED_APPLY(x)},
+                {"fill", HEED_APPLY(S::fill(a[0]))},
+                {"addend 0", HEED_APPLY(S::template addend<cpu::exp2_terms[0]>())},
+                {"addend 1", HEED_APPLY(S::template addend<cpu::exp2_terms[1]>())},
+                {"addend 2", HEED_APPLY(S::template addend<cpu::exp2_terms[2]>())},
+                {"addend 3", HEED_APPLY(S::template addend<cpu::exp2_terms[3]>())},
+                {"addend 4", HEED_APPLY(S::template addend<cpu::exp2_terms[4]>())},
+                {"addend of the tail", HEED_APPLY(S::template addend<-0x1p-126f>())},
+                {"add", HEED_APPLY(S::add(x, y))},
+                {"sub", HEED_APPLY(S::sub(x, y))},
+                {"mul", HEED_APPLY(S::mul(x, y))},
+                {"div", HEED_APPLY(S::div(x, y))},
+                {"fma", HEED_APPLY(S::fma(x, y, z))},
+                {"abs", HEED_APPLY(S::abs(x))},
+                {"less", HEED_APPLY(S::less(x, y, z, x))},
+                {"copy_sign", HEED_APPLY(S::copy_sign(x, y))},
+                {"power_of_two", HEED_APPLY(S::power_of_two(x))},
+                {"fma_lane 0", HEED_APPLY(S::template fma_lane<0>(x, S::load_four(b), z))},
+                {"fma_lane 1", HEED_APPLY(S::template fma_lane<1>(x, S::load_four(b), z))},
+                {"fma_lane 2", HEED_APPLY(S::template fma_lane<2>(x, S::load_four(b), z))},
+                {"fma_lane 3", HEED_APPLY(S::template fma_lane<3>(x, S::load_four(b), z))},
+                {"load_four is not moved by its neighbours",
+                 HEED_APPLY(S::template fma_lane<0>(x, S::load_four(b + 1), z))}},
+      .max = HEED_APPLY(S::max(x, y)),
+      .exp2 = HEED_APPLY(cpu::exp2<S>(x)),
+      .exp2_in_step =
+          [](const float* a, const float*, const float*, float* out, std::int64_t n) {
+            for (std::int64_t i = 0; i < n; i += 6 * S::lanes) {
+              typename S::F x[6];
+              for (int v = 0; v < 6; ++v) x[v] = S::load(a + i + v * S::lanes);
+              cpu::exp2<S>(x);
+              for (int v = 0; v < 6; ++v) S::store(out + i + v * S::lanes, x[v]);
+            }
+          },
+      .tanh = HEED_APPLY(cpu::tanh<S>(x)),
+      .load_bf16 =
+          [](const std::uint16_t* from, float* out, std::int64_t n) {
+            each<S>(out, n, [&](std::int64_t i) { return S::load_bf16(from + i); });
+          },
+      .load_f16 =
+          [](const std::uint16_t* from, float* out, std::int64_t n) {
+            each<S>(out, n, [&](std::int64_t i) { return S::load_f16(from + i); });
+          },
+      .transpose = S::transpose,
+      .touch = S::touch,
+      .product = [](const float* a, const float* b, std::int64_t depth,
+                    float* c) { cpu::tile_product<S, cpu::Start::zero>(a, b, depth, c); },
+      .more_product = [](const float* a, const float* b, std::int64_t depth,
+                         float* c) { cpu::tile_product<S, cpu::Start::sum>(a, b, depth, c); },
+      .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S>(t); },
+  };
+}
+
+#undef HEED_APPLY
+
+}  // namespace heed::simd

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The micro-kernels against plain loops of fmaf, to the bit: every result is one chain over the depth.
+#include <cmath>
+
+#include "simd/available.hpp"
+#include "simd/guarded.hpp"
+
+namespace heed::simd {
+namespace {
+
+class Products : public Simd {};
+INSTANTIATE_TEST_SUITE_P(Vectors, Products, testing::ValuesIn(compiled()), target_name);
+
+std::vector<std::int64_t> depths(std::int64_t unit) {
+  std::vector<std::int64_t> made;
+  for (std::int64_t depth = unit; depth <= 72; depth += unit) made.push_back(depth);
+  for (const std::int64_t depth : {80, 96, 128, 132, 160, 252, 256, 260, 512, 516, 1024})
+    made.push_back(depth);
+  return made;
+}
+
+struct ProductCase {
+  std::int64_t depth, rows, columns;
+  Guarded a{depth * rows}, b{depth * columns}, c{columns * rows};
+
+  void randomize() {
+    a.randomize(static_cast<std::uint64_t>(depth));
+    b.randomize(static_cast<std::uint64_t>(depth) + 5000);
+    c.randomize(static_cast<std::uint64_t>(depth) + 9000);
+  }
+  float expected(std::int64_t n, std::int64_t r, float sum) {
+    for (std::int64_t k = 0; k < depth; ++k) sum = std::fmaf(a[k * rows + r], b[k * columns + n], sum);
+    return sum;
+  }
+};
+
+TEST_P(Products, a_tile_is_single_chains_over_every_depth_and_nothing_is_read_beyond_it) {
+  std::int64_t wrong = 0;
+  for (const std::int64_t depth : depths(2)) {
+    ProductCase t{depth, vector().rows, vector().columns};
+    t.randomize();
+    std::vector<float> from_zero, from_c;
+    for (std::int64_t n = 0; n < t.columns; ++n)
+      for (std::int64_t r = 0; r < t.rows; ++r) {
+        from_zero.push_back(t.expected(n, r, 0));
+        from_c.push_back(t.expected(n, r, t.c[n * t.rows + r]));
+      }
+    vector().more_product(t.a.data(), t.b.data(), depth, t.c.data());
+    for (std::size_t i = 0; i < from_c.size(); ++i)
+      if (!same(t.c[static_cast<std::int64_t>(i)], from_c[i]) && wrong++ == 0)
+        ADD_FAILURE() << "depth " << depth << ", starting from c, element " << i;
+    vector().product(t.a.data(), t.b.data(), depth, t.c.data());
+    for (std::size_t i = 0; i < from_zero.size(); ++i)
+      if (!same(t.c[static_cast<std::int64_t>(i)], from_zero[i]) && wrong++ == 0)
+        ADD_FAILURE() << "depth " << depth << ", starting from zero, element " << i;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+// Rows, keys and scores with gaps between them, as decode lays them out; upcoming keys that end where memory
+// ends.
+TEST_P(Products, eight_dots_are_single_chains_and_touch_no_memory_but_their_own) {
+  constexpr std::int64_t keys = cpu::keys_per_dots;
+  const std::int64_t lanes = vector().lanes;
+  std::int64_t wrong = 0;
+  for (const std::int64_t depth : depths(4))
+    for (const std::int64_t gap : {0, 4, 32}) {
+      const std::int64_t k_stride = depth + gap, q_stride = 2 * lanes, s_stride = lanes + gap;
+      Guarded q(depth * q_stride + 17), k(7 * k_stride + depth), next(7 * k_stride + depth),
+          s(7 * s_stride + lanes);
+      q.randomize(1), k.randomize(2), next.randomize(3);
+      for (const bool with_next : {false, true}) {
+        for (std::int64_t i = 0; i < 7 * s_stride + lanes; ++i) s[i] = -7;
+        cpu::Dots dots{q.data(), q_stride, k.data(), k_stride, depth, s.data(), s_stride};
+        if (with_next) dots.next = {next.data(), k_stride};
+        vector().eight_dots(dots);
+        for (std::int64_t n = 0; n < keys; ++n)
+          for (std::int64_t r = 0; r < (n == keys - 1 ? lanes : s_stride); ++r) {
+            float sum = r < lanes ? 0.0f : -7.0f;
+            for (std::int64_t d = 0; r < lanes && d < depth; ++d)
+              sum = std::fmaf(q[d * q_stride + r], k[n * k_stride + d], sum);
+            if (!same(s[n * s_stride + r], sum) && wrong++ == 0)
+              ADD_FAILURE() << "depth " << depth << ", gap " << gap << ", key " << n << ", row " << r;
+          }
+      }
+    }
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace heed::simd
