@@ -12,8 +12,10 @@ Type type_of(DType dtype) {
   return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
 }
 
-Tensor lower(const std::optional<View>& x) { return x ? lower(*x) : Tensor{}; }
-Tensor lower(const std::optional<MutableView>& x) { return x ? lower(View(*x)) : Tensor{}; }
+template <class AnyView>
+Tensor lower_if_given(const std::optional<AnyView>& x) {
+  return x ? lower(View(*x)) : Tensor{};
+}
 
 ScoreStage stage_of(Stage stage) {
   return stage == Stage::raw          ? ScoreStage::raw
@@ -40,11 +42,11 @@ LoweredCall::LoweredCall(const Problem& p) {
           .q = lower(p.inputs.q),
           .k = lower(p.inputs.k),
           .v = lower(p.inputs.v),
-          .bias = lower(p.bias),
-          .sink = lower(p.sink),
+          .bias = lower_if_given(p.bias),
+          .sink = lower_if_given(p.sink),
           .out = lower(View(p.outputs.out)),
-          .weights = lower(p.outputs.weights),
-          .log_sum_exp = lower(p.outputs.log_sum_exp),
+          .weights = lower_if_given(p.outputs.weights),
+          .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores ? lower(View(p.outputs.scores->into)) : Tensor{},
           .stage = p.outputs.scores ? stage_of(p.outputs.scores->stage) : ScoreStage::none,
           .scale_log2e = static_cast<float>(p.scale * log2_e),

@@ -69,6 +69,17 @@ inline void write(const Row& row, std::int64_t d, float x) {
         static_cast<std::uint16_t>(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13);
 }
 
+// As many whole groups of vectors as fit in dim; returns how many elements that was.
+template <class S, Type type, int vectors>
+inline std::int64_t widen_groups(const std::uint16_t* p, std::int64_t d, std::int64_t dim, float* buffer) {
+  for (; d + vectors * S::lanes <= dim; d += vectors * S::lanes)
+    for (int v = 0; v < vectors; ++v) {
+      const std::uint16_t* from = p + d + v * S::lanes;
+      S::store(buffer + d + v * S::lanes, type == Type::bf16 ? S::load_bf16(from) : S::load_f16(from));
+    }
+  return d;
+}
+
 // The row as contiguous floats: itself where it is that already, else widened into `buffer`.
 template <class S>
 inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
@@ -76,8 +87,10 @@ inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
   std::int64_t d = 0;
   if (row.step == 1) {
     const auto* p = static_cast<const std::uint16_t*>(row.data) + row.first;
-    for (; d + S::lanes <= dim; d += S::lanes)
-      S::store(buffer + d, row.type == Type::bf16 ? S::load_bf16(p + d) : S::load_f16(p + d));
+    if (row.type == Type::bf16)
+      d = widen_groups<S, Type::bf16, 1>(p, widen_groups<S, Type::bf16, 4>(p, 0, dim, buffer), dim, buffer);
+    else
+      d = widen_groups<S, Type::f16, 1>(p, widen_groups<S, Type::f16, 4>(p, 0, dim, buffer), dim, buffer);
   }
   for (; d < dim; ++d) buffer[d] = read<S>(row, d);
   return buffer;
