@@ -6,25 +6,25 @@
 namespace heed::cases {
 namespace {
 
-constexpr std::int64_t keys = 140, queries = 10, dim = 8;
+constexpr std::int64_t keys = 140, many_keys = 2100, queries = 10, dim = 8;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-Call mixed(DType dtype, float q = 1, float k = 1, float v = 1) {
+Call mixed(DType dtype, float q = 1, float k = 1, float v = 1, std::int64_t length = keys) {
   return {.q = Tensor::random({1, 2, queries, dim}, 71, q, dtype),
-          .k = Tensor::random({1, 1, keys, dim}, 72, k, dtype),
-          .v = Tensor::random({1, 1, keys, dim}, 73, v, dtype)};
+          .k = Tensor::random({1, 1, length, dim}, 72, k, dtype),
+          .v = Tensor::random({1, 1, length, dim}, 73, v, dtype)};
 }
 
 // Score j of every query is exactly s(j): q is (1, 0, ...), k is (s, 0, ...), the scale is 1.
 template <class Score>
-Call scored(DType dtype, Score s) {
-  Call call = mixed(dtype);
+Call scored(DType dtype, Score s, std::int64_t length = keys) {
+  Call call = mixed(dtype, 1, 1, 1, length);
   call.q.fill(0);
   call.k.fill(0);
   call.scale = 1.0f;
   for (std::int64_t h : {0, 1})
     for (std::int64_t i = 0; i < queries; ++i) call.q.set(0, h, i, 0, 1);
-  for (std::int64_t j = 0; j < keys; ++j) call.k.set(0, 0, j, 0, s(j));
+  for (std::int64_t j = 0; j < length; ++j) call.k.set(0, 0, j, 0, s(j));
   return call;
 }
 
@@ -76,6 +76,14 @@ std::pair<std::string, Call> adversarial(int which, DType dtype) {
       return {"a bias as low as a float goes", biased(dtype, [](auto i, auto j) {
                 return (i + j) % 3 == 0 ? std::numeric_limits<float>::lowest() : 0.0f;
               })};
+    case 13:
+      return {"scores that rise by a little over thousands of keys",
+              scored(
+                  dtype, [](auto j) { return static_cast<float>(j / 64) * 0.25f; }, many_keys)};
+    case 14:
+      return {"scores that fall by a little over thousands of keys",
+              scored(
+                  dtype, [](auto j) { return static_cast<float>(j / 64) * -0.25f; }, many_keys)};
     default:
       return {"scores at the edge of underflow",
               scored(dtype, [](auto j) { return j == 0 ? 0.0f : -80.0f - static_cast<float>(j) / 4; })};

@@ -38,15 +38,18 @@ void add_dims(std::vector<Make>& all) {
       });
 }
 
-// Lengths around every tile edge, as keys, as queries and as both, without and with a causal mask.
+// Lengths around every tile edge, as keys, as queries and as both, without and with a causal mask; and for
+// one query.
 void add_lengths(std::vector<Make>& all) {
-  for (std::int64_t n : {0, 1, 2, 7, 8, 9, 11, 12, 13, 31, 63, 64, 65, 127, 128, 255, 256, 257, 300, 1025})
-    for (int way = 0; way < 4; ++way)
+  for (std::int64_t n : {0,  1,   2,   7,   8,   9,   11,  12,   13,   31,   63,   64,
+                         65, 127, 128, 255, 256, 257, 300, 1024, 1025, 1100, 2049, 2100})
+    for (int way = 0; way < 5; ++way)
       all.push_back([=](DType dtype) {
         Extents e{.heads = 2, .dim = 8, .value_dim = 8};
         if (way != 1) e.keys = n;
         if (way == 1 || way == 3) e.queries = n > 300 ? 40 : n;
         if (way == 0) e.queries = n > 300 ? 3 : 6;
+        if (way == 4) e.queries = 1, e.heads = 6, e.kv_heads = 2;
         Case c{"length " + std::to_string(n) + ", way " + std::to_string(way),
                plain(e, 2000, dtype),
                {.log_sum_exp = true}};

@@ -16,7 +16,8 @@ namespace heed::cases {
 struct Limits {
   std::int64_t most_queries = 40, most_keys = 140;
   std::int64_t most_batch = 3;
-  bool square = false;  // as many queries as keys
+  bool long_keys =
+      true;  // one problem in eight has few queries and keys by the thousand: beyond any chunk of keys
   bool masks = true, bias = true, sink = true, dropout = false, softcap = true;
   bool halves = true;  // f16 and bf16 too
 };
@@ -39,7 +40,8 @@ inline void add_random_masks(Dice& dice, Call& call) {
   const Shape full = call.score_shape();
   const Align align = dice.one_in(2) ? Align::ends : Align::starts;
   if (dice.one_in(3)) call.causal = Causal{align};
-  if (dice.one_in(4)) call.window = Window{dice.between(0, 20), dice.between(0, 5), align};
+  if (dice.one_in(4))
+    call.window = Window{dice.between(0, full.dim > 1000 ? 1500 : 20), dice.between(0, 5), align};
   if (dice.one_in(4)) {
     call.key_lengths.emplace();
     for (std::int64_t b = 0; b < full.batch; ++b)
@@ -62,11 +64,14 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   Dice dice(seed);
   const std::int64_t batch = dice.between(1, limits.most_batch), kv_heads = dice.between(1, 3);
   const std::int64_t heads = kv_heads * dice.between(1, 3);
-  const std::int64_t keys = dice.one_in(6) ? dice.between(0, 2) : dice.between(1, limits.most_keys);
-  const std::int64_t queries = limits.square    ? keys
+  const bool is_long = limits.long_keys && dice.one_in(8);
+  const std::int64_t keys = is_long          ? dice.between(1000, 2200)
+                            : dice.one_in(6) ? dice.between(0, 2)
+                                             : dice.between(1, limits.most_keys);
+  const std::int64_t queries = is_long          ? dice.between(1, 4)
                                : dice.one_in(6) ? 1
                                                 : dice.between(1, limits.most_queries);
-  const std::int64_t dim = dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
+  const std::int64_t dim = is_long ? 8 : dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
   const std::int64_t value_dim = dice.one_in(3) ? dice.pick<std::int64_t>({1, 5, 16, 33}) : dim;
   const DType dtype =
       limits.halves && dice.one_in(2) ? dice.pick<DType>({DType::f16, DType::bf16}) : DType::f32;

@@ -32,7 +32,6 @@ TEST_P(Heads, gqa_equals_mha_with_repeated_heads) {
     full.v = repeated(grouped, grouped.v);
     full.head_map = HeadMap::interleaved;
     const auto a = attend(grouped, everything), b = attend(full, everything);
-    ASSERT_EQ(a.has_value(), b.has_value());
     EXPECT_TRUE(same_bits(a, b));
   }
 }

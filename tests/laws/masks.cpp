@@ -78,7 +78,7 @@ TEST_P(Masks, a_window_from_a_total_of_w_sees_w_keys_that_end_at_its_own) {
 
 TEST_P(Masks, appending_future_tokens_never_changes_earlier_causal_rows) {
   for (std::uint64_t seed : seeds(380, 400)) {
-    Call whole = random_call(seed, {.masks = false, .bias = false, .sink = false});
+    Call whole = random_call(seed, {.long_keys = false, .masks = false, .bias = false, .sink = false});
     const std::int64_t keys = whole.keys();
     if (keys < 2) continue;
     whole.q =

@@ -164,6 +164,27 @@ TEST_P(OneAnswer, chunked_prefill_at_every_chunking_and_token_by_token_gives_the
   }
 }
 
+TEST_P(OneAnswer, a_cache_beyond_a_thousand_keys_gives_the_rows_of_the_whole_call) {
+  for (bool windowed : {false, true}) {
+    Call whole{.q = Tensor::random({1, 2, 1100, 8}, 1, 4),
+               .k = Tensor::random({1, 1, 1100, 8}, 2, 2),
+               .v = Tensor::random({1, 1, 1100, 8}, 3),
+               .causal = Causal{}};
+    if (windowed) whole.window = Window{300, 0, Align::ends};
+    const auto expected = attend(whole, {.log_sum_exp = true});
+    if (!expected) continue;  // a kernel for few queries
+    for (std::int64_t first : {500, 1000, 1016, 1022, 1023, 1024, 1025, 1099})
+      for (std::int64_t count : {1, 2, 8, 76}) {
+        if (first + count > 1100) continue;
+        const auto got = attend(chunk(whole, first, count), {.log_sum_exp = true});
+        if (!got) continue;
+        EXPECT_TRUE(same_bits(got->out, expected->out.rows(first, count))) << count << " rows from " << first;
+        EXPECT_TRUE(same_bits(*got->log_sum_exp, expected->log_sum_exp->rows(first, count)))
+            << "rows from " << first;
+      }
+  }
+}
+
 TEST_P(OneAnswer, query_rows_do_not_know_each_other) {
   for (std::uint64_t seed : seeds(1240, 1255)) {
     Call call = random_call(seed, {.masks = false, .bias = false});
