@@ -66,7 +66,7 @@ void Console::result(const nlohmann::ordered_json& object) const {
 }
 
 void Console::warn(const std::string& sentence) const {
-  if (!quiet_) fmt::print(stderr, "heed: warning: {}\n", sentence);
+  if (!json_ && !quiet_) fmt::print(stderr, "heed: warning: {}\n", sentence);
 }
 
 void Console::error(const std::string& sentence) const {

@@ -21,7 +21,7 @@ class Console {
 
   void print(const std::string& text) const;           // for people: silent under --json and --quiet
   void result(const nlohmann::ordered_json&) const;    // for programs: only under --json
-  void warn(const std::string& sentence) const;        // silent under --quiet
+  void warn(const std::string& sentence) const;        // silent under --quiet and --json: the object has it
   void error(const std::string& sentence) const;       // never silent
   void progress(const std::string& what) const;        // replaces the previous one; "" clears it
   std::string paint(Style, const std::string&) const;  // as stdout's colour allows

@@ -375,7 +375,8 @@ def test_the_examples_of_help_run_as_written(tmp_path, command):
     assert len(examples) >= 2
     for example in examples:
         ended = heed(tmp_path, *shlex.split(example)[1:])
-        assert (ended.returncode, ended.stderr) == (0, ""), example
+        said = [line for line in ended.stderr.splitlines() if not line.startswith("heed: warning: built ")]
+        assert (ended.returncode, said) == (0, []), example
         if "--json" in example:
             json.loads(ended.stdout)
     assert [name for name in contents(tmp_path) if ".part" in name] == []
