@@ -12,9 +12,11 @@
 
 namespace heed::cpu {
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+static constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+static constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
 // Where row (b, h, i) of a tensor begins, and how to walk it.
 struct Row {
@@ -119,6 +121,8 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
       for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = d < dim ? rows[n][d] : 0.0f;
   }
 }
+
+static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
 template <class S>
 inline bool all_finite(const float* x, std::int64_t n) {

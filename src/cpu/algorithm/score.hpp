@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/call.hpp"
 
@@ -13,10 +14,6 @@ namespace heed::cpu {
 // Which query a row of scores belongs to.
 struct Query {
   std::int64_t b, h, i;
-};
-
-struct KeyRange {
-  std::int64_t begin, end;
 };
 
 // The keys that Causal, Window and KeyLengths let query i of batch entry b see (problem.hpp).

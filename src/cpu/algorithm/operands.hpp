@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill's operands in f32: queries in panels, a block of keys and values in tiles, and the two products
+// over them. Any dtype is widened here. A target with matrix instructions brings operands of its own with the
+// same members.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/product.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+struct KeyRange {
+  std::int64_t begin, end;
+};
+
+// Cuts pieces from one allocation, sizes in floats; with no memory it only adds them up.
+struct Cutter {
+  float* memory;
+  std::int64_t floats = 0;
+
+  float* cut(std::int64_t n) {
+    float* p = memory ? memory + floats : nullptr;
+    floats += round_up(n, 16);
+    return p;
+  }
+};
+
+template <class Vector>
+struct PackedF32 {
+  using S = Vector;
+  static constexpr int rows = Tile<S>::rows;
+  static constexpr int key_step = Tile<S>::columns;  // keys are scored in multiples of it
+  static constexpr int dim_step = Tile<S>::columns;  // out has value_dim rounded up to it
+
+  const std::int64_t dim, value_dim, depth, dims;
+  float *q, *k, *v, *widened;
+  std::int64_t padded = 0;  // keys of the present block, in whole tiles
+
+  PackedF32(const Call& c, std::int64_t panels, Cutter& memory)
+      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 2)), dims(round_up(value_dim, dim_step)) {
+    q = memory.cut(panels * rows * depth);
+    k = memory.cut(block_keys * depth);
+    v = memory.cut(block_keys * dims);
+    widened = memory.cut(4 * most(dim, value_dim));
+  }
+
+  // Panel p from `count` rows of queries, times `scale`.
+  template <class RowAt>
+  void pack_queries(std::int64_t p, const RowAt& row_at, std::int64_t count, float scale) {
+    float* panel = q + p * rows * depth;
+    pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
+    for (std::int64_t n = 0; n < rows * depth; n += S::lanes)
+      S::store(panel + n, S::mul(S::load(panel + n), S::fill(scale)));
+  }
+
+  template <class RowAt>
+  void pack_keys(const RowAt& row_at, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; j += key_step)
+      pack_rows<S>([&](std::int64_t n) { return row_at(j + n); }, least(key_step, count - j), key_step, dim,
+                   depth, widened, k + j * depth);
+  }
+
+  // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
+  template <class RowAt>
+  bool pack_values(const RowAt& row_at, std::int64_t count) {
+    const std::int64_t whole = value_dim / dim_step * dim_step;
+    bool finite = true;
+    padded = round_up(count, key_step);
+    for (std::int64_t n = 0; n < padded; ++n) {
+      const float* x = widened;
+      if (n < count) x = widen<S>(row_at(n), value_dim, widened);
+      if (n >= count || !all_finite<S>(x, value_dim)) {
+        for (std::int64_t d = 0; d < value_dim; ++d) widened[d] = n < count && is_finite(x[d]) ? x[d] : 0.0f;
+        finite &= n >= count;
+        x = widened;
+      }
+      float* to = v + n * dim_step;
+      for (std::int64_t d = 0; d < whole; d += dim_step, to += padded * dim_step)
+        __builtin_memcpy(to, x + d, dim_step * sizeof(float));
+      for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
+    }
+    return !finite;
+  }
+
+  // s(keys, rows) of panel p over keys [first, first + keys) of the block.
+  void score(std::int64_t p, std::int64_t first, std::int64_t keys, float* s) const {
+    for (std::int64_t j = 0; j < keys; j += key_step)
+      tile_product<S, Start::zero>(q + p * rows * depth, k + (first + j) * depth, depth, s + j * rows);
+  }
+
+  // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
+  void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
+    const float* tile = v + first * dim_step;
+    for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
+      tile_product<S, Start::sum>(s, tile, keys, out + d * rows);
+  }
+};
+
+}  // namespace heed::cpu
