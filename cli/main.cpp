@@ -18,6 +18,7 @@
   COMMAND(demo)                \
   COMMAND(run)                 \
   COMMAND(check)               \
+  COMMAND(bench)               \
   COMMAND(convert)             \
   COMMAND(explain)             \
   COMMAND(doctor)

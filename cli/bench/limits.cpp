@@ -18,16 +18,17 @@ namespace heed::tool {
 namespace {
 
 constexpr std::size_t mebibyte = 1 << 20;
-constexpr int bursts = 16;
+constexpr std::size_t bursts = 16;
 constexpr double arithmetic_burst_seconds = 3e-3;
 constexpr std::size_t cache_burst_bytes = 64 * mebibyte;
 
 // What each of a burst's threads does: `prepare` before the clock starts, `work` under it.
 struct Burst {
-  std::function<void(std::size_t thread)> prepare, work;
+  std::function<void(std::size_t thread)> prepare;
+  std::function<void(std::size_t thread, std::size_t burst)> work;
 };
 
-double seconds_of_burst(std::size_t threads, const Burst& burst) {
+double seconds_of_burst(std::size_t threads, const Burst& burst, std::size_t number) {
   using Clock = std::chrono::steady_clock;
   std::atomic<std::size_t> ready = 0;
   std::vector<Clock::time_point> starts(threads), ends(threads);
@@ -36,7 +37,7 @@ double seconds_of_burst(std::size_t threads, const Burst& burst) {
     ++ready;
     while (ready < threads) std::this_thread::yield();
     starts[thread] = Clock::now();
-    burst.work(thread);
+    burst.work(thread, number);
     ends[thread] = Clock::now();
   };
   std::vector<std::thread> others;
@@ -49,8 +50,9 @@ double seconds_of_burst(std::size_t threads, const Burst& burst) {
 }
 
 double best_seconds(std::size_t threads, const Burst& burst) {
-  double best = seconds_of_burst(threads, burst);
-  for (int again = 1; again < bursts; ++again) best = std::min(best, seconds_of_burst(threads, burst));
+  double best = seconds_of_burst(threads, burst, 0);
+  for (std::size_t number = 1; number < bursts; ++number)
+    best = std::min(best, seconds_of_burst(threads, burst, number));
   return best;
 }
 
@@ -61,7 +63,8 @@ Rate rate_of(const ArithmeticLoop& loop, std::size_t threads) {
     turns *= 2;
     seconds = seconds_of([&] { loop.run(turns); });
   }
-  const Burst burst{.prepare = [](std::size_t) {}, .work = [&](std::size_t) { loop.run(turns); }};
+  const Burst burst{.prepare = [](std::size_t) {},
+                    .work = [&](std::size_t, std::size_t) { loop.run(turns); }};
   const double operations = static_cast<double>(turns) * loop.operations_per_turn;
   return {.one_thread = operations / best_seconds(1, burst),
           .all_threads = operations * static_cast<double>(threads) / best_seconds(threads, burst),
@@ -73,45 +76,65 @@ std::optional<Rate> rate_of(const std::optional<ArithmeticLoop>& loop, std::size
   return rate_of(*loop, threads);
 }
 
-// Each thread reads `part` bytes of its own, again and again until `burst_bytes` went by.
-Rate read_rate(std::size_t part, std::size_t burst_bytes, std::size_t threads) {
-  part = part / read_step * read_step;
-  const std::size_t passes = std::max<std::size_t>(1, burst_bytes / part);
+// Memory of each thread's own. Every page is written once, or all of them would be the same page of zeros.
+std::vector<std::unique_ptr<std::byte[]>> touched_buffers(std::size_t threads, std::size_t bytes) {
   std::vector<std::unique_ptr<std::byte[]>> buffers(threads);
-  // Every page is written once, or all of them would be the same page of zeros.
   for (auto& buffer : buffers) {
-    buffer = std::make_unique_for_overwrite<std::byte[]>(part);
-    std::memset(buffer.get(), 1, part);
+    buffer = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    std::memset(buffer.get(), 1, bytes);
   }
+  return buffers;
+}
+
+Rate rate_of(const Burst& burst, std::size_t bytes, std::size_t threads) {
+  const auto amount = static_cast<double>(bytes);
+  return {.one_thread = amount / best_seconds(1, burst),
+          .all_threads = amount * static_cast<double>(threads) / best_seconds(threads, burst)};
+}
+
+// Each thread reads its `part` bytes again and again.
+Rate cached_rate(std::size_t part, std::size_t threads) {
+  part = part / read_step * read_step;
+  const std::size_t passes = std::max<std::size_t>(1, cache_burst_bytes / part);
+  const auto buffers = touched_buffers(threads, part);
   const ReadLoop read = read_loop();
-  const bool is_cached = passes > 1;
-  const Burst burst{.prepare = [&](std::size_t thread) { is_cached ? read(buffers[thread].get(), part) : void(); },
+  const Burst burst{.prepare = [&](std::size_t thread) { read(buffers[thread].get(), part); },
                     .work =
-                        [&](std::size_t thread) {
-                          for (std::size_t pass = 0; pass < passes; ++pass)
-                            read(buffers[thread].get(), part);
+                        [&](std::size_t thread, std::size_t) {
+                          for (std::size_t pass = 0; pass < passes; ++pass) read(buffers[thread].get(), part);
                         }};
-  const auto bytes = static_cast<double>(part * passes);
-  return {.one_thread = bytes / best_seconds(1, burst),
-          .all_threads = bytes * static_cast<double>(threads) / best_seconds(threads, burst)};
+  return rate_of(burst, part * passes, threads);
+}
+
+// Each burst reads the next slice, and the first comes again only when the caches have long forgotten it.
+Rate uncached_rate(std::size_t part, std::size_t threads) {
+  constexpr std::size_t slices = 8;
+  const std::size_t slice = std::max(part / slices / read_step, std::size_t{1}) * read_step;
+  const auto buffers = touched_buffers(threads, slice * slices);
+  const ReadLoop read = read_loop();
+  const Burst burst{
+      .prepare = [](std::size_t) {},
+      .work = [&](std::size_t thread,
+                  std::size_t number) { read(buffers[thread].get() + number % slices * slice, slice); }};
+  return rate_of(burst, slice, threads);
 }
 
 std::optional<Rate> l2_rate(const Caches& caches, std::size_t threads) {
   if (caches.l2 == 0) return {};
-  return read_rate(caches.l2 / 2, cache_burst_bytes, threads);
+  return cached_rate(caches.l2 / 2, threads);
 }
 
 // The parts must miss the L2 caches and yet leave room: L3 is shared, often with other machines' guests.
 std::optional<Rate> l3_rate(const Caches& caches, std::size_t threads) {
   const std::size_t part = std::max(caches.l3 / 4 / threads, 2 * caches.l2);
   if (part == 0 || part * threads > caches.l3 / 4 * 3) return {};
-  return read_rate(part, cache_burst_bytes, threads);
+  return cached_rate(part, threads);
 }
 
 Rate dram_rate(const Caches& caches, std::size_t threads) {
   const std::size_t wanted = std::max(256 * mebibyte, 4 * caches.l3);
   const std::size_t total = std::min(wanted, std::max(physical_memory_bytes() / 8, mebibyte * threads));
-  return read_rate(total / threads, 0, threads);
+  return uncached_rate(total / threads, threads);
 }
 
 }  // namespace

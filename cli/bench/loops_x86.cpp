@@ -7,35 +7,37 @@
 
 #include "bench/loops.hpp"
 
-#define LOW_VECTORS                                                                                   \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",   \
-      "xmm12", "xmm13", "xmm14", "xmm15"
-#define ALL_VECTORS                                                                                 \
-  LOW_VECTORS, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24",     \
-      "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31"
+#define LOW_VECTORS                                                                                          \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
+      "xmm13", "xmm14", "xmm15"
+#define ALL_VECTORS                                                                                      \
+  LOW_VECTORS, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", \
+      "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31"
 #define TWELVE(OP) OP(0) OP(1) OP(2) OP(3) OP(4) OP(5) OP(6) OP(7) OP(8) OP(9) OP(10) OP(11)
 #define TWENTY_FOUR(OP) \
   TWELVE(OP) OP(12) OP(13) OP(14) OP(15) OP(16) OP(17) OP(18) OP(19) OP(20) OP(21) OP(22) OP(23)
 #define UNTIL_ZERO "dec %0\njnz 1b\nvzeroupper\n"
 
-#define DEFINE_WIDE_LOOP(name, OP)                                                                     \
-  __attribute__((target("avx512f"))) void name(std::int64_t turns) {                                   \
-    asm volatile(                                                                                      \
-        "vpxorq %%zmm30, %%zmm30, %%zmm30\nvpxorq %%zmm31, %%zmm31, %%zmm31\n"                         \
-        "1:\n" TWENTY_FOUR(OP) TWENTY_FOUR(OP) UNTIL_ZERO                                              \
-        : "+r"(turns)                                                                                  \
-        :                                                                                              \
-        : ALL_VECTORS, "cc");                                                                          \
+#define DEFINE_WIDE_LOOP(name, OP)                                                                      \
+  __attribute__((target("avx512f"))) void name(std::int64_t turns) {                                    \
+    asm volatile(TWENTY_FOUR(ZERO_512) ZERO_512(30) ZERO_512(31) "1:\n" TWENTY_FOUR(OP) TWENTY_FOUR(OP) \
+                     UNTIL_ZERO                                                                         \
+                 : "+r"(turns)                                                                          \
+                 :                                                                                      \
+                 : ALL_VECTORS, "cc");                                                                  \
   }
-#define DEFINE_LOOP(name, OP)                                                                          \
-  __attribute__((target("avx2,fma"))) void name(std::int64_t turns) {                                  \
-    asm volatile(                                                                                      \
-        "vxorps %%ymm14, %%ymm14, %%ymm14\nvxorps %%ymm15, %%ymm15, %%ymm15\n"                         \
-        "1:\n" TWELVE(OP) TWELVE(OP) TWELVE(OP) TWELVE(OP) UNTIL_ZERO                                  \
-        : "+r"(turns)                                                                                  \
-        :                                                                                              \
-        : LOW_VECTORS, "cc");                                                                          \
+#define DEFINE_LOOP(name, OP)                                                                       \
+  __attribute__((target("avx2,fma"))) void name(std::int64_t turns) {                               \
+    asm volatile(TWELVE(ZERO_256) ZERO_256(14) ZERO_256(15) "1:\n" TWELVE(OP) TWELVE(OP) TWELVE(OP) \
+                     TWELVE(OP) UNTIL_ZERO                                                          \
+                 : "+r"(turns)                                                                      \
+                 :                                                                                  \
+                 : LOW_VECTORS, "cc");                                                              \
   }
+// Registers start at zero: a leftover subnormal would make every addition take the slow way.
+#define ZERO_512(n) "vpxorq %%zmm" #n ", %%zmm" #n ", %%zmm" #n "\n"
+#define ZERO_256(n) "vxorps %%ymm" #n ", %%ymm" #n ", %%ymm" #n "\n"
+#define ZERO_128(n) "xorps %%xmm" #n ", %%xmm" #n "\n"
 #define FMA_512(n) "vfmadd231ps %%zmm30, %%zmm31, %%zmm" #n "\n"
 #define BF16_512(n) "vdpbf16ps %%zmm30, %%zmm31, %%zmm" #n "\n"
 #define VNNI_512(n) "vpdpbusd %%zmm30, %%zmm31, %%zmm" #n "\n"
@@ -44,18 +46,19 @@
 #define MULADD_128(n) "mulps %%xmm14, %%xmm" #n "\naddps %%xmm15, %%xmm" #n "\n"
 
 // Two by two blocks of accumulators, each of 16 x 16.
-#define DEFINE_TILE_LOOP(name, OP)                                                                     \
-  void name(std::int64_t turns) {                                                                      \
-    asm volatile(                                                                                      \
-        "ldtilecfg %1\n"                                                                               \
-        "tilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"                         \
-        "tilezero %%tmm4\ntilezero %%tmm5\ntilezero %%tmm6\ntilezero %%tmm7\n"                         \
-        "1:\n" OP " %%tmm6, %%tmm4, %%tmm0\n" OP " %%tmm7, %%tmm4, %%tmm1\n" OP                        \
-        " %%tmm6, %%tmm5, %%tmm2\n" OP " %%tmm7, %%tmm5, %%tmm3\n"                                     \
-        "dec %0\njnz 1b\ntilerelease\n"                                                                \
-        : "+r"(turns)                                                                                  \
-        : "m"(tiles)                                                                                   \
-        : "cc");                                                                                       \
+#define DEFINE_TILE_LOOP(name, OP)                                              \
+  void name(std::int64_t turns) {                                               \
+    asm volatile(                                                               \
+        "ldtilecfg %1\n"                                                        \
+        "tilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"  \
+        "tilezero %%tmm4\ntilezero %%tmm5\ntilezero %%tmm6\ntilezero %%tmm7\n"  \
+        "1:\n" OP " %%tmm6, %%tmm4, %%tmm0\n" OP " %%tmm7, %%tmm4, %%tmm1\n" OP \
+        " %%tmm6, %%tmm5, %%tmm2\n" OP                                          \
+        " %%tmm7, %%tmm5, %%tmm3\n"                                             \
+        "dec %0\njnz 1b\ntilerelease\n"                                         \
+        : "+r"(turns)                                                           \
+        : "m"(tiles)                                                            \
+        : "cc");                                                                \
   }
 
 namespace heed::tool {
@@ -81,8 +84,8 @@ DEFINE_TILE_LOOP(run_amx_bf16, "tdpbf16ps")
 DEFINE_TILE_LOOP(run_amx_int8, "tdpbssd")
 
 void run_muladd_128(std::int64_t turns) {
-  asm volatile("1:\n" TWELVE(MULADD_128) TWELVE(MULADD_128) TWELVE(MULADD_128)
-                   TWELVE(MULADD_128) "dec %0\njnz 1b\n"
+  asm volatile(TWELVE(ZERO_128) ZERO_128(14) ZERO_128(15) "1:\n" TWELVE(MULADD_128) TWELVE(MULADD_128)
+                   TWELVE(MULADD_128) TWELVE(MULADD_128) "dec %0\njnz 1b\n"
                : "+r"(turns)
                :
                : LOW_VECTORS, "cc");
@@ -139,8 +142,7 @@ __attribute__((target("avx512f"))) void read_512(const std::byte* from, std::siz
 }  // namespace
 
 ArithmeticLoop fp32_loop() {
-  if (__builtin_cpu_supports("avx512f"))
-    return {"VFMADD zmm", instructions_per_turn * 2 * 16, run_fma_512};
+  if (__builtin_cpu_supports("avx512f")) return {"VFMADD zmm", instructions_per_turn * 2 * 16, run_fma_512};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     return {"VFMADD ymm", instructions_per_turn * 2 * 8, run_fma_256};
   return {"MULPS + ADDPS", instructions_per_turn * 2 * 4, run_muladd_128};

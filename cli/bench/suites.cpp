@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// See suites.hpp.
+#include "bench/suites.hpp"
+
+#include <algorithm>
+
+namespace heed::tool {
+namespace {
+
+constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
+
+// Batch 2, 1024 tokens, model 768, 12 query heads: multi-head, grouped and multi-query.
+Case seed_case(Role role, std::int64_t kv_heads) {
+  return {
+      .role = role, .batch = 2, .heads = 12, .kv_heads = kv_heads, .queries = 1024, .keys = 1024, .dim = 64};
+}
+
+void add_seeds(std::vector<Case>& cases) {
+  for (const Role role : {Role::prefill, Role::layer})
+    for (const std::int64_t kv_heads : {12, 6, 1}) cases.push_back(seed_case(role, kv_heads));
+}
+
+void add_prefill(std::vector<Case>& cases, Size size) {
+  const std::int64_t length = size == Size::quick ? 2048 : 4096;
+  const Case shapes[] = {
+      {.heads = 12, .kv_heads = 12, .queries = 1024, .keys = 1024, .dim = 64},
+      {.heads = 32, .kv_heads = 8, .queries = length, .keys = length, .dim = 128},
+  };
+  for (Case shape : shapes)
+    for (const DType dtype : dtypes)
+      for (const bool is_causal : {false, true}) {
+        shape.dtype = dtype;
+        shape.is_causal = is_causal;
+        cases.push_back(shape);
+      }
+}
+
+void add_decode(std::vector<Case>& cases) {
+  struct Heads {
+    std::int64_t query, kv;
+  };
+  for (const Heads heads : {Heads{32, 8}, Heads{8, 8}, Heads{32, 1}})
+    for (const std::int64_t keys : {4096, 32768})
+      for (const DType dtype : dtypes)
+        cases.push_back({.role = Role::decode,
+                         .dtype = dtype,
+                         .heads = heads.query,
+                         .kv_heads = heads.kv,
+                         .keys = keys,
+                         .dim = 128});
+}
+
+void add_layer(std::vector<Case>& cases) {
+  cases.push_back(seed_case(Role::layer, 6));
+  // Two heads: the attention between the projections is then as small as it can be at a head size that every
+  // kernel takes.
+  Case projection{.role = Role::projection, .batch = 2048, .heads = 2, .kv_heads = 2, .dim = 384};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    projection.dtype = dtype;
+    cases.push_back(projection);
+  }
+  cases.push_back({.role = Role::projection, .heads = 32, .kv_heads = 32, .dim = 128});
+}
+
+}  // namespace
+
+std::vector<Case> cases_of(Suite suite, Size size) {
+  std::vector<Case> cases;
+  const auto wants = [&](Suite asked) { return suite == asked || suite == Suite::all; };
+  if (wants(Suite::seeds)) add_seeds(cases);
+  if (wants(Suite::prefill)) add_prefill(cases, size);
+  if (wants(Suite::decode)) add_decode(cases);
+  if (wants(Suite::layer)) add_layer(cases);
+  // The layer of the seeds is in two suites.
+  std::vector<Case> once;
+  for (const Case& c : cases)
+    if (std::none_of(once.begin(), once.end(), [&](const Case& o) { return o.name() == c.name(); }))
+      once.push_back(c);
+  return once;
+}
+
+}  // namespace heed::tool

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// See verify.hpp.
+#include "bench/verify.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "heed/check.hpp"
+
+namespace heed::tool {
+namespace {
+
+constexpr std::int64_t samples = 8;
+
+// Evenly spread over [0, rows), the first and the last included, each once.
+std::set<std::int64_t> sampled_rows(std::int64_t rows) {
+  std::set<std::int64_t> chosen;
+  for (std::int64_t n = 0; rows > 0 && n < samples; ++n) chosen.insert(n * (rows - 1) / (samples - 1));
+  return chosen;
+}
+
+// A view onto the part of `view` that starts at these coordinates.
+View part_of(View view, Shape from, Shape extents) {
+  const std::int64_t offset = from.batch * view.stride.batch + from.heads * view.stride.heads +
+                              from.length * view.stride.length + from.dim * view.stride.dim;
+  view.data =
+      static_cast<const std::byte*>(view.data) + offset * static_cast<std::int64_t>(bytes_of(view.dtype));
+  view.shape = extents;
+  return view;
+}
+
+// check() reads what it is given to compare and writes nothing.
+MutableView as_outputs(const View& view) {
+  return {const_cast<void*>(view.data), view.shape, view.stride, view.dtype, view.device};
+}
+
+struct Place {
+  std::int64_t batch, head, query;
+};
+
+Findings verify_query(const Inputs& inputs, const View& out, Place at, Sight sight) {
+  const std::int64_t kv_head = at.head / (inputs.q.shape.heads / inputs.k.shape.heads);
+  const std::int64_t keys = sight == Sight::causal ? at.query + 1 : inputs.k.shape.length;
+  const auto one_row = [&](const View& view) {
+    return part_of(view, {at.batch, at.head, at.query, 0}, {1, 1, 1, view.shape.dim});
+  };
+  const auto seen = [&](const View& view) {
+    return part_of(view, {at.batch, kv_head, 0, 0}, {1, 1, keys, view.shape.dim});
+  };
+  const Check found = check({.q = one_row(inputs.q), .k = seen(inputs.k), .v = seen(inputs.v)},
+                            {.out = as_outputs(one_row(out))});
+  return {.compared = found.compared,
+          .misses = found.beyond_bound,
+          .worst_in_bounds = found.worst_error_in_bounds,
+          .first_miss = found.first_miss.empty() ? ""
+                                                 : fmt::format("batch {}, head {}, query {}: {}", at.batch,
+                                                               at.head, at.query, found.first_miss)};
+}
+
+using Vector = std::vector<double>;
+
+// rows [first, first + count) of a (rows, in) matrix times x
+Vector times(const std::vector<float>& matrix, std::int64_t first, std::int64_t count, const Vector& x) {
+  Vector y(static_cast<std::size_t>(count));
+  const float* w = matrix.data() + static_cast<std::size_t>(first) * x.size();
+  for (double& sum : y)
+    for (const double element : x) sum += static_cast<double>(*w++) * element;
+  return y;
+}
+
+// The same rows transposed times q, of as many entries as there are rows.
+Vector transposed_times(const std::vector<float>& matrix, std::int64_t first, const Vector& q,
+                        std::size_t in) {
+  Vector y(in);
+  const float* w = matrix.data() + static_cast<std::size_t>(first) * in;
+  for (const double element : q)
+    for (double& sum : y) sum += static_cast<double>(*w++) * element;
+  return y;
+}
+
+// The layer over one sequence in double precision, one query at a time. Keys and values are never formed:
+// q . (W_k x_j) = (W_k^T q) . x_j and sum_j p_j (W_v x_j) = W_v (sum_j p_j x_j), which turns seconds into
+// milliseconds.
+class ReferenceLayer {
+ public:
+  explicit ReferenceLayer(const LayerRun& run)
+      : config_(run.config),
+        w_q_(run.weights.w_q.to_floats()),
+        w_k_(run.weights.w_k.to_floats()),
+        w_v_(run.weights.w_v.to_floats()),
+        w_o_(run.weights.w_o.to_floats()),
+        x_(run.x.to_floats()),
+        length_(run.x.shape().length),
+        width_(static_cast<std::size_t>(run.x.shape().dim)) {}
+
+  Vector row(std::int64_t batch, std::int64_t query) const {
+    const Vector x = token(batch, query);
+    const std::int64_t dim = *config_.head_dim, group = config_.heads / *config_.kv_heads;
+    Vector context;
+    for (std::int64_t head = 0; head < config_.heads; ++head) {
+      const std::int64_t kv_row = head / group * dim;
+      Vector q = times(w_q_, head * dim, dim, x);
+      for (double& element : q) element /= std::sqrt(static_cast<double>(dim));
+      const Vector mean = weighted_token(batch, transposed_times(w_k_, kv_row, q, width_));
+      const Vector out = times(w_v_, kv_row, dim, mean);
+      context.insert(context.end(), out.begin(), out.end());
+    }
+    return times(w_o_, 0, config_.model_dim, context);
+  }
+
+ private:
+  const float* token_data(std::int64_t batch, std::int64_t position) const {
+    return x_.data() + static_cast<std::size_t>(batch * length_ + position) * width_;
+  }
+  Vector token(std::int64_t batch, std::int64_t position) const {
+    const float* data = token_data(batch, position);
+    return {data, data + width_};
+  }
+
+  // sum_j softmax_j(direction . x_j) x_j
+  Vector weighted_token(std::int64_t batch, const Vector& direction) const {
+    Vector scores(static_cast<std::size_t>(length_));
+    for (std::int64_t j = 0; j < length_; ++j) {
+      const float* x = token_data(batch, j);
+      for (std::size_t d = 0; d < width_; ++d) scores[static_cast<std::size_t>(j)] += direction[d] * x[d];
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    Vector sum(width_);
+    double total = 0;
+    for (std::int64_t j = 0; j < length_; ++j) {
+      const double weight = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+      const float* x = token_data(batch, j);
+      for (std::size_t d = 0; d < width_; ++d) sum[d] += weight * x[d];
+      total += weight;
+    }
+    for (double& element : sum) element /= total;
+    return sum;
+  }
+
+  const LayerConfig& config_;
+  std::vector<float> w_q_, w_k_, w_v_, w_o_, x_;
+  std::int64_t length_;
+  std::size_t width_;
+};
+
+double largest_magnitude(const Vector& row) {
+  double largest = 0;
+  for (const double element : row) largest = std::max(largest, std::abs(element));
+  return largest;
+}
+
+// How far rounding may take an element, as a share of its row's largest. In f32: one unit for every step of
+// the longest chain of sums, two projections deep and through the scores and the keys. In 16 bits also one
+// for each time a result is stored: query or key, value, context, output.
+double relative_bound(const LayerRun& run, DType dtype) {
+  const auto steps =
+      static_cast<double>(2 * run.config.model_dim + *run.config.head_dim + run.x.shape().length);
+  const double stored = dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0;
+  return steps * 0x1p-24 + 4 * stored;
+}
+
+}  // namespace
+
+void Findings::add(const Findings& other) {
+  compared += other.compared;
+  misses += other.misses;
+  worst_in_bounds = std::max(worst_in_bounds, other.worst_in_bounds);
+  if (first_miss.empty()) first_miss = other.first_miss;
+}
+
+Findings verify_attention(const Inputs& inputs, const Buffer& computed, Sight sight) {
+  const Shape& shape = computed.shape();
+  Findings findings;
+  for (const std::int64_t row : sampled_rows(shape.batch * shape.heads * shape.length)) {
+    const std::int64_t head = row / shape.length;
+    findings.add(verify_query(inputs, computed.view(),
+                              {head / shape.heads, head % shape.heads, row % shape.length}, sight));
+  }
+  return findings;
+}
+
+Findings verify_layer(const LayerRun& run) {
+  const ReferenceLayer reference(run);
+  const std::vector<float> y = run.y.to_floats();
+  const Shape& shape = run.y.shape();
+  const double share = relative_bound(run, run.y.view().dtype);
+  Findings findings;
+  for (const std::int64_t row : sampled_rows(shape.batch * shape.length)) {
+    const Vector expected = reference.row(row / shape.length, row % shape.length);
+    const double bound = share * largest_magnitude(expected);
+    for (std::size_t d = 0; d < expected.size(); ++d) {
+      const double found = y[static_cast<std::size_t>(row) * expected.size() + d];
+      const double error = std::abs(found - expected[d]);
+      Findings one{.compared = 1, .worst_in_bounds = error / bound};
+      if (!(error <= bound)) {
+        one.misses = 1;
+        one.first_miss = fmt::format("out({}, {}, {}) is {}, the reference says {}, the bound is {:.3g}",
+                                     row / shape.length, row % shape.length, d, found, expected[d], bound);
+      }
+      findings.add(one);
+    }
+  }
+  return findings;
+}
+
+Findings verify_written(const Buffer& computed) {
+  const std::vector<float> values = computed.to_floats();
+  Findings findings{.compared = static_cast<std::int64_t>(values.size())};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    if (findings.misses++ == 0)
+      findings.first_miss = fmt::format("element {} of the result is {}", i, values[i]);
+  }
+  return findings;
+}
+
+}  // namespace heed::tool

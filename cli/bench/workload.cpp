@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// See workload.hpp.
+#include "bench/workload.hpp"
+
+#include "kernel_choice.hpp"
+#include "random_values.hpp"
+
+namespace heed::tool {
+namespace {
+
+Buffer random_buffer(const Shape& shape, DType dtype, Stream stream) {
+  Buffer buffer(shape, dtype);
+  fill_random(buffer, {.stream = stream});
+  return buffer;
+}
+
+class AttentionWorkload : public Workload {
+ public:
+  explicit AttentionWorkload(const Case& c)
+      : is_causal_(c.is_causal),
+        q_(random_buffer({c.batch, c.heads, c.queries, c.dim}, c.dtype, Stream::q)),
+        k_(random_buffer({c.batch, c.kv_heads, c.keys, c.dim}, c.dtype, Stream::k)),
+        v_(random_buffer(k_.shape(), c.dtype, Stream::v)),
+        out_(q_.shape(), c.dtype) {
+    if (is_causal_) options_.masks = {Causal{}};
+  }
+
+  void run() override { attention(inputs(), {.out = out_.writable()}, options_); }
+  std::string kernel() override {
+    return taken_kernel(explain(inputs(), {.out = out_.writable()}, options_));
+  }
+  Buffer& result() override { return out_; }
+  Findings verify() const override {
+    return verify_attention(inputs(), out_, is_causal_ ? Sight::causal : Sight::all);
+  }
+
+ private:
+  Inputs inputs() const { return {.q = q_.view(), .k = k_.view(), .v = v_.view()}; }
+  static std::string taken_kernel(const std::string& explanation) {
+    for (const Verdict& verdict : verdicts_of(explanation))
+      if (verdict.taken) return verdict.kernel;
+    return "";
+  }
+
+  bool is_causal_;
+  Buffer q_, k_, v_, out_;
+  Options options_{};
+};
+
+LayerWeights rounded_to(LayerWeights weights, DType dtype) {
+  const Element element = dtype == DType::bf16  ? Element::bf16
+                          : dtype == DType::f16 ? Element::f16
+                                                : Element::f32;
+  for (Array* matrix : {&weights.w_q, &weights.w_k, &weights.w_v, &weights.w_o})
+    *matrix = Array::from_floats(matrix->shape, matrix->to_floats(), element);
+  return weights;
+}
+
+class LayerWorkload : public Workload {
+ public:
+  explicit LayerWorkload(const Case& c)
+      : case_(c),
+        weights_(rounded_to(random_weights(c.layer_config(), 0), c.dtype)),
+        layer_(c.layer_config(), weights_),
+        x_(random_buffer({c.batch, 1, c.queries, c.model_dim()}, c.dtype, Stream::x)),
+        y_(x_.shape(), c.dtype) {}
+
+  void run() override { layer_({.x = x_.view()}, {.out = y_.writable()}); }
+  std::string kernel() override {
+    const Extents extents{case_.batch, case_.queries,  case_.keys, case_.model_dim(),
+                          case_.heads, case_.kv_heads, case_.dim};
+    return chosen_kernel({.dtype = case_.dtype}, extents, {});
+  }
+  Buffer& result() override { return y_; }
+  Findings verify() const override {
+    return verify_layer({.config = layer_.config(), .weights = weights_, .x = x_, .y = y_});
+  }
+
+ private:
+  Case case_;
+  LayerWeights weights_;
+  AttentionLayer layer_;
+  Buffer x_, y_;
+};
+
+// The public API has projections only inside a layer. With one key per query the softmax has nothing to do,
+// and a run is four projections; what is left of attention counts against them.
+class ProjectionWorkload : public LayerWorkload {
+ public:
+  using LayerWorkload::LayerWorkload;
+  std::int64_t repeats() const override { return projections_per_run; }
+  std::string kernel() override { return ""; }
+};
+
+}  // namespace
+
+std::unique_ptr<Workload> make_workload(const Case& c) {
+  if (c.role == Role::layer) return std::make_unique<LayerWorkload>(c);
+  if (c.role == Role::projection) return std::make_unique<ProjectionWorkload>(c);
+  return std::make_unique<AttentionWorkload>(c);
+}
+
+}  // namespace heed::tool

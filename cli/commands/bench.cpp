@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed bench: how fast the kernels are, as a share of what this machine can do, each figure only after its
+// result was compared with the reference.
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "arguments.hpp"
+#include "bench/measure.hpp"
+#include "bench/report.hpp"
+#include "bench/suites.hpp"
+#include "command.hpp"
+#include "heed/error.hpp"
+#include "heed/threads.hpp"
+
+namespace heed::tool {
+namespace {
+
+struct BenchOptions {
+  Suite suite = Suite::seeds;
+  std::string filter{};
+  std::optional<std::int64_t> threads{};
+  double seconds = 1;
+  bool is_quick = false, skips_limits = false, lists = false;
+
+  void add_to(CLI::App&);
+};
+
+void BenchOptions::add_to(CLI::App& app) {
+  const std::vector<Choice<Suite>> suites = {{"seeds", Suite::seeds},   {"prefill", Suite::prefill},
+                                             {"decode", Suite::decode}, {"layer", Suite::layer},
+                                             {"all", Suite::all},       {"limits", Suite::limits}};
+  add_choice(app, {.name = "--suite", .help = "What to time; limits: the machine alone"}, suites,
+             [this](Suite chosen) { suite = chosen; });
+  add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
+  add_integer(app, {.name = "--threads", .help = "How many threads"}, 1, threads);
+  add_value(app, {.name = "--seconds", .help = "Per case; 1 by default", .value = "S"},
+            [this](const std::string& text) {
+              seconds = static_cast<double>(parse_float("--seconds", text));
+              if (!(seconds > 0 && seconds <= 3600))
+                throw Error(Error::value, fmt::format("--seconds: {} is not in (0, 3600]", text));
+            });
+  add_switch(app, {.name = "--quick", .help = "The long prefill over 2048 tokens instead of 4096"}, is_quick);
+  add_switch(app, {.name = "--skip-limits", .help = "Do not measure the machine; no percentages"},
+             skips_limits);
+  add_switch(app, {.name = "--list", .help = "Print the names of the cases and time nothing"}, lists);
+}
+
+std::vector<Case> chosen_cases(const BenchOptions& options) {
+  std::vector<Case> cases = cases_of(options.suite, options.is_quick ? Size::quick : Size::full);
+  try {
+    const std::regex pattern(options.filter);
+    std::erase_if(cases, [&](const Case& c) { return !std::regex_search(c.name(), pattern); });
+  } catch (const std::regex_error&) {
+    throw Error(Error::value, fmt::format("--filter: '{}' is not a regular expression", options.filter));
+  }
+  if (cases.empty() && options.suite != Suite::limits)
+    throw Error(Error::value,
+                fmt::format("--filter: '{}' matches no case; --list shows them", options.filter));
+  return cases;
+}
+
+Status list(const std::vector<Case>& cases, Console& console) {
+  nlohmann::ordered_json names = nlohmann::ordered_json::array();
+  for (const Case& c : cases) {
+    names.push_back(c.name());
+    console.print(c.name());
+  }
+  console.result({{"cases", names}});
+  return done;
+}
+
+Status bench(const BenchOptions& options, Console& console) {
+  const std::vector<Case> cases = chosen_cases(options);
+  if (options.lists) return list(cases, console);
+  if (options.threads) {
+    if (*options.threads > 4096)
+      throw Error(Error::value, fmt::format("--threads: {} is more than 4096", *options.threads));
+    set_num_threads(static_cast<int>(*options.threads));
+  }
+  BenchReport report(console);
+  if (!options.skips_limits) {
+    console.progress("the machine's limits");
+    report.set_limits(measure_limits());
+  }
+  Status status = done;
+  for (const Case& c : cases) {
+    console.progress(c.name());
+    Measured measured = measure(*make_workload(c), options.seconds);
+    report.add(c, measured);
+    if (measured.findings.all_right()) continue;
+    status = failed_check;
+    console.error(fmt::format("{}: {} of {} checked elements are wrong: {}", c.name(),
+                              measured.findings.misses, measured.findings.compared,
+                              measured.findings.first_miss));
+  }
+  console.progress("");
+  report.print();
+  return status;
+}
+
+}  // namespace
+
+Action add_bench(CLI::App& app) {
+  describe(app, "How fast the kernels are, as a share of what this machine can do",
+           "Examples:\n"
+           "  heed bench\n"
+           "  heed bench --suite decode --filter 'bf16/1x32x8x'\n"
+           "  heed bench --suite all --quick --seconds 0.3 --json\n"
+           "  heed bench --suite limits --threads 1");
+  auto options = std::make_shared<BenchOptions>();
+  options->add_to(app);
+  return [options](Console& console) { return bench(*options, console); };
+}
+
+}  // namespace heed::tool

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `heed bench` prints and refuses. Nothing here depends on how fast the machine is."""
+
+import re
+
+import pytest
+
+from tool import TOOL, heed, json_of
+
+pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
+
+SHORT = ["bench", "--seconds", "0.001", "--skip-limits"]
+DECODE = "decode/bf16/1x32x1x1x4096x128"
+NAME = re.compile(r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal)?|projection/(f32|bf16)/\d+x\d+x\d+")
+
+
+def names(folder, *arguments):
+    return json_of(folder, "bench", "--list", *arguments)["cases"]
+
+
+@pytest.fixture(scope="module", name="limits")
+def measured_limits(tmp_path_factory):
+    return json_of(tmp_path_factory.mktemp("limits"), "bench", "--suite", "limits", "--threads", 2)
+
+
+def test_limits_name_every_rate_for_one_thread_and_for_all(limits):
+    assert set(limits["limits"]) == {
+        "fp32_flops", "bf16_flops", "int8_ops", "l2_bytes_per_second", "l3_bytes_per_second", "dram_bytes_per_second",
+    }  # fmt: skip
+    for name, rate in limits["limits"].items():
+        if rate is None:
+            assert name not in ("fp32_flops", "dram_bytes_per_second")
+            continue
+        assert rate["one_thread"] > 0 and rate["all_threads"] > 0, name
+        assert ("instruction" in rate) == (not name.endswith("bytes_per_second")), name
+
+
+def test_the_machine_is_described(limits):
+    assert limits["machine"]["threads"] == 2
+    assert limits["machine"]["memory_bytes"] > 0
+    assert limits["cases"] == []
+
+
+@pytest.mark.parametrize(
+    "name, unit", [(DECODE, "bytes_per_second"), ("prefill/f32/1x12x12x1024x1024x64/causal", "flops")]
+)
+def test_a_case_has_a_kernel_a_check_and_a_rate(tmp_path, name, unit):
+    answer = json_of(tmp_path, *SHORT, "--suite", "all", "--filter", f"^{name}$")
+    (case,) = answer["cases"]
+    assert answer["limits"] is None and case["share_of_limit"] is None
+    assert case["name"] == name and case["right"] is True
+    assert case["kernel"] in json_of(tmp_path, "doctor")["kernels"]
+    assert case["checked_elements"] > 0 and 0 <= case["worst_error_in_bounds"] <= 1
+    assert case["runs"] >= 1 and 0 < case["min_seconds"] <= case["median_seconds"]
+    rates = {key: case[key] for key in ("flops", "bytes_per_second")}
+    assert rates.pop(unit) > 0 and list(rates.values()) == [None]
+
+
+def test_a_share_is_the_rate_over_the_limit_that_binds(tmp_path):
+    answer = json_of(tmp_path, "bench", "--suite", "decode", "--filter", f"^{DECODE}$", "--seconds", "0.001")
+    (case,) = answer["cases"]
+    limit = answer["limits"][f"{case['limit']}_bytes_per_second"]["all_threads"]
+    assert case["share_of_limit"] == pytest.approx(case["bytes_per_second"] / limit, rel=1e-12)
+    # 2 tensors, 4096 keys, 128 dimensions, 2 bytes: each byte once, although 32 heads read it
+    assert case["bytes_per_second"] * case["median_seconds"] == pytest.approx(2 * 4096 * 128 * 2, rel=1e-9)
+
+
+def test_a_layer_counts_its_projections_and_its_attention(tmp_path):
+    name = "layer/f32/2x12x6x1024x1024x64"
+    (case,) = json_of(tmp_path, *SHORT, "--suite", "layer", "--filter", f"^{name}$")["cases"]
+    projections = 2 * 2048 * 768 * (768 + 384 + 384 + 768)
+    attention = 4 * 2 * 12 * 1024 * 1024 * 64
+    assert case["flops"] * case["median_seconds"] == pytest.approx(projections + attention, rel=1e-9)
+
+
+def test_a_projection_of_one_row_counts_its_weights(tmp_path):
+    (case,) = json_of(tmp_path, *SHORT, "--suite", "layer", "--filter", "^projection/f32/1x")["cases"]
+    assert case["kernel"] is None
+    assert case["bytes_per_second"] * case["median_seconds"] == pytest.approx(4096 * 4096 * 4, rel=1e-9)
+
+
+def test_every_case_has_a_name_of_its_own_that_says_what_it_is(tmp_path):
+    found = names(tmp_path, "--suite", "all")
+    assert len(set(found)) == len(found)
+    assert [name for name in found if not NAME.fullmatch(name)] == []
+
+
+def test_suites_hold_what_they_promise(tmp_path):
+    seeds = names(tmp_path)
+    assert len(seeds) == 6 and all("/f32/2x12x" in name for name in seeds)
+    assert {name.split("/")[0] for name in names(tmp_path, "--suite", "prefill")} == {"prefill"}
+    assert {name.split("/")[0] for name in names(tmp_path, "--suite", "decode")} == {"decode"}
+    assert {name.split("/")[0] for name in names(tmp_path, "--suite", "layer")} == {"layer", "projection"}
+
+
+def test_quick_shortens_the_long_prefill_only(tmp_path):
+    full, quick = (set(names(tmp_path, "--suite", "all", *extra)) for extra in ([], ["--quick"]))
+    assert {name.replace("x4096x4096x", "x2048x2048x") for name in full} == quick
+    assert full != quick
+
+
+def test_a_filter_is_a_regular_expression_that_may_match_anywhere(tmp_path):
+    everything = names(tmp_path, "--suite", "all")
+    found = names(tmp_path, "--suite", "all", "--filter", "bf16/.*causal$")
+    assert found == [name for name in everything if re.search("bf16/.*causal$", name)] != []
+
+
+def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):
+    words = [*SHORT, "--suite", "decode", "--filter", f"^{DECODE}$"]
+    shown = heed(tmp_path, *words)
+    assert shown.returncode == 0 and shown.stderr == ""
+    assert DECODE in shown.stdout and "GB/s" in shown.stdout
+    quiet = heed(tmp_path, *words, "--quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--filter", "("], "--filter: '(' is not a regular expression"),
+        (["--filter", "^nothing$"], "--filter: '^nothing$' matches no case; --list shows them"),
+        (["--seconds", "0"], "--seconds: 0 is not in (0, 3600]"),
+        (["--seconds", "nan"], "--seconds: nan is not in (0, 3600]"),
+        (["--threads", "0"], "--threads: 0 is less than 1"),
+        (["--suite", "fast"], "--suite: 'fast' is not seeds, prefill, decode, layer, all or limits"),
+    ],
+)
+def test_bad_usage_is_refused_in_a_sentence(tmp_path, flags, sentence):
+    ended = heed(tmp_path, "bench", *flags)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"heed: {sentence}\n"

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands between a wrong result and a figure in `heed bench`: right results pass, planted faults do not.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "bench/measure.hpp"
+#include "bench/verify.hpp"
+#include "random_values.hpp"
+
+namespace heed::tool {
+namespace {
+
+Buffer random_buffer(const Shape& shape, DType dtype, Stream stream) {
+  Buffer buffer(shape, dtype);
+  fill_random(buffer, {.stream = stream});
+  return buffer;
+}
+
+struct Attention {
+  explicit Attention(DType dtype)
+      : q(random_buffer({2, 4, 37, 16}, dtype, Stream::q)),
+        k(random_buffer({2, 2, 37, 16}, dtype, Stream::k)),
+        v(random_buffer(k.shape(), dtype, Stream::v)),
+        out(q.shape(), dtype) {}
+
+  Inputs inputs() const { return {.q = q.view(), .k = k.view(), .v = v.view()}; }
+  void run(Sight sight) {
+    Options options;
+    if (sight == Sight::causal) options.masks = {Causal{}};
+    attention(inputs(), {.out = out.writable()}, options);
+  }
+  Buffer q, k, v, out;
+};
+
+TEST(VerifyAttention, a_right_result_passes) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const Sight sight : {Sight::all, Sight::causal}) {
+      Attention attention(dtype);
+      attention.run(sight);
+      const Findings findings = verify_attention(attention.inputs(), attention.out, sight);
+      EXPECT_TRUE(findings.all_right()) << name_of(dtype) << ": " << findings.first_miss;
+      EXPECT_EQ(findings.compared, 8 * 16);  // eight rows of 16 elements
+    }
+}
+
+TEST(VerifyAttention, one_wrong_element_of_the_first_or_last_row_is_found) {
+  Attention attention(DType::f32);
+  attention.run(Sight::all);
+  const std::vector<float> right = attention.out.to_floats();
+  for (const std::size_t element : {std::size_t{0}, std::size_t{15}, right.size() - 16, right.size() - 1}) {
+    attention.out.set(element, right[element] + 1e-4f);
+    const Findings findings = verify_attention(attention.inputs(), attention.out, Sight::all);
+    EXPECT_EQ(findings.misses, 1) << "element " << element;
+    EXPECT_NE(findings.first_miss, "") << "element " << element;
+    attention.out.set(element, right[element]);
+  }
+}
+
+TEST(VerifyAttention, the_wrong_mask_is_found) {
+  Attention attention(DType::bf16);
+  attention.run(Sight::all);
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out, Sight::causal).misses, 0);
+  attention.run(Sight::causal);
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out, Sight::all).misses, 0);
+}
+
+TEST(VerifyAttention, the_wrong_kv_head_is_found) {
+  Attention attention(DType::f32);
+  heed::attention(attention.inputs(), {.out = attention.out.writable()}, {.head_map = HeadMap::tiled});
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out, Sight::all).misses, 0);
+}
+
+struct Layer {
+  explicit Layer(DType dtype)
+      : config(grouped_query(32, 4, 2)),
+        weights(random_weights(config, 7)),
+        layer(config, weights),
+        x(random_buffer({2, 1, 21, 32}, dtype, Stream::x)),
+        y(x.shape(), dtype) {
+    layer({.x = x.view()}, {.out = y.writable()});
+  }
+  Findings verify() const { return verify_layer({layer.config(), weights, x, y}); }
+
+  LayerConfig config;
+  LayerWeights weights;
+  AttentionLayer layer;
+  Buffer x, y;
+};
+
+TEST(VerifyLayer, a_right_result_passes) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const Findings findings = Layer(dtype).verify();
+    EXPECT_TRUE(findings.all_right()) << name_of(dtype) << ": " << findings.first_miss;
+    EXPECT_EQ(findings.compared, 8 * 32);  // eight rows of 32 elements
+  }
+}
+
+TEST(VerifyLayer, one_wrong_element_of_the_first_or_last_row_is_found) {
+  Layer layer(DType::f32);
+  const std::vector<float> right = layer.y.to_floats();
+  for (const std::size_t element : {std::size_t{0}, right.size() - 1}) {
+    layer.y.set(element, right[element] + 1e-3f);
+    EXPECT_EQ(layer.verify().misses, 1) << "element " << element;
+    layer.y.set(element, right[element]);
+  }
+}
+
+TEST(VerifyLayer, other_weights_are_found) {
+  Layer layer(DType::bf16);
+  std::vector<float> w_v = layer.weights.w_v.to_floats();
+  for (float& element : w_v) element *= 1.25f;
+  layer.weights.w_v = Array::from_floats(layer.weights.w_v.shape, w_v);
+  EXPECT_GT(layer.verify().misses, 0);
+}
+
+TEST(VerifyWritten, elements_that_are_not_finite_are_counted) {
+  Buffer buffer({1, 1, 3, 5}, DType::bf16);
+  buffer.fill(1);
+  EXPECT_TRUE(verify_written(buffer).all_right());
+  buffer.set(4, std::nanf(""));
+  buffer.set(14, -INFINITY);
+  EXPECT_EQ(verify_written(buffer).misses, 2);
+}
+
+// A workload whose runs are told what to do.
+class Scripted : public Workload {
+ public:
+  explicit Scripted(std::function<void(Scripted&)> work) : work_(std::move(work)) {}
+  void run() override {
+    ++runs;
+    work_(*this);
+  }
+  std::string kernel() override { return "scripted"; }
+  Buffer& result() override { return out; }
+  Findings verify() const override {
+    const bool is_right = out.to_floats()[0] == 1;
+    return {.compared = 1, .misses = is_right ? 0 : 1, .first_miss = is_right ? "" : "not 1"};
+  }
+  Buffer out{{1, 1, 1, 4}};
+  int runs = 0;
+
+ private:
+  std::function<void(Scripted&)> work_;
+};
+
+TEST(Measure, a_right_workload_gets_times) {
+  Scripted workload([](Scripted& self) { self.out.fill(1); });
+  const Measured measured = measure(workload, 1e-6);
+  EXPECT_TRUE(measured.findings.all_right());
+  EXPECT_EQ(measured.runs, workload.runs - 1);  // the first run is checked, not timed
+  EXPECT_EQ(measured.kernel, "scripted");
+}
+
+TEST(Measure, a_wrong_result_is_never_timed) {
+  Scripted workload([](Scripted& self) { self.out.fill(2); });
+  const Measured measured = measure(workload, 1e-6);
+  EXPECT_EQ(measured.findings.misses, 1);
+  EXPECT_EQ(measured.findings.first_miss, "not 1");
+  EXPECT_EQ(workload.runs, 1);
+}
+
+TEST(Measure, an_element_that_was_never_written_is_found) {
+  Scripted workload([](Scripted& self) {
+    for (const std::size_t element : {0u, 1u, 3u}) self.out.set(element, 1);
+  });
+  EXPECT_EQ(measure(workload, 1e-6).findings.misses, 1);
+}
+
+TEST(Measure, a_result_that_changes_between_runs_is_found) {
+  Scripted workload([](Scripted& self) {
+    self.out.fill(1);
+    self.out.set(3, static_cast<float>(self.runs));
+  });
+  const Measured measured = measure(workload, 1e-6);
+  EXPECT_EQ(measured.findings.misses, 1);
+  EXPECT_FALSE(measured.findings.all_right());
+}
+
+}  // namespace
+}  // namespace heed::tool
