@@ -142,6 +142,12 @@ class Structure(Tree):
                 )
                 (self.root / name).unlink()
 
+    def test_hidden_folders_and_build_products_are_left_alone(self):
+        for name in (".cache/utils.cpp", "build/dev/utils.cpp", "build-mine/utils.cpp"):
+            self.write(name, "int x;\n")
+        for check in structure.CHECKS:
+            self.assertEqual(check(self.root), [], check.__name__)
+
     def test_a_word_inside_a_name_is_no_junk_drawer(self):
         self.write("src/plan/database_score.cpp", SPDX)
         self.assertEqual(structure.check_names_say_something(self.root), [])

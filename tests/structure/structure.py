@@ -26,7 +26,7 @@ def source_files(root, *folders):
     for folder in folders or [""]:
         for path in sorted((root / folder).rglob("*")):
             parts = path.relative_to(root).parts
-            if path.is_file() and not any(p.startswith((".git", "build", "__pycache__")) for p in parts[:-1]):
+            if path.is_file() and not any(p.startswith((".", "build", "__pycache__")) for p in parts[:-1]):
                 yield path
 
 
