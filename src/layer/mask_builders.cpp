@@ -25,7 +25,10 @@ std::int64_t row_length(std::span<const std::int64_t> tokens, std::int64_t batch
 }
 
 HideMatrix make_matrix(const Shape& shape) {
-  return {shape, std::make_unique<bool[]>(static_cast<std::size_t>(shape.elements()))};
+  HideMatrix matrix;
+  matrix.shape = shape;
+  matrix.hidden = std::make_unique<bool[]>(static_cast<std::size_t>(shape.elements()));
+  return matrix;
 }
 
 void check_matrix(const char* name, const HideMatrix& m) {
@@ -45,7 +48,8 @@ std::int64_t joint_extent(const char* axis, std::int64_t a, std::int64_t b) {
 
 HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id) {
   HideMatrix mask = make_matrix({batch, 1, 1, row_length(tokens, batch)});
-  for (std::size_t t = 0; t < tokens.size(); ++t) mask.hidden[t] = tokens[t] == pad_id;
+  std::transform(tokens.begin(), tokens.end(), mask.hidden.get(),
+                 [&](std::int64_t id) { return id == pad_id; });
   return mask;
 }
 

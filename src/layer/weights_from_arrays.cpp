@@ -87,8 +87,8 @@ void refuse_strangers(const Checkpoint& from) {
 }
 
 WeightNames with_prefix(const std::string& prefix, WeightNames names) {
-  for (std::string& name : names.matrices) name = prefix + name;
-  for (std::string& name : names.biases) name = prefix + name;
+  for (std::string& name : names.matrices) name.insert(0, prefix);
+  for (std::string& name : names.biases) name.insert(0, prefix);
   return names;
 }
 
