@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// O2: one file of digests comes out of every kernel on every machine. `test_digests --write FILE` makes the
+// file again, with the scalar kernel; that is right only when what is computed was meant to change.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+
+#include "cases/compare.hpp"
+#include "cases/kernels.hpp"
+#include "digests/digest.hpp"
+#include "digests/problems.hpp"
+#include "heed/check.hpp"
+#include "heed/layer.hpp"
+
+namespace heed::digests {
+namespace {
+
+using cases::Results;
+using cases::Tensor;
+using Digests = std::map<std::string, std::string>;  // "keys-1024 out" -> 16 hexadecimal digits
+
+std::vector<std::string> kernels() {
+  std::vector<std::string> names = kernel_names();
+  std::erase(names, "reference");  // computes in double
+  return names;
+}
+
+// Empty where the kernel refuses: decode takes few rows.
+Digests digests_of(const Problem& p, const std::string& kernel) {
+  const auto got = cases::run_if_accepted(p.call, {.log_sum_exp = p.log_sum_exp}, kernel);
+  if (!got) return {};
+  Digests made{{p.name + " out", digest(got->out)}};
+  if (p.log_sum_exp) made[p.name + " log_sum_exp"] = digest(*got->log_sum_exp);
+  const auto more = p.weights ? cases::run_if_accepted(p.call, {.weights = true}, kernel) : std::nullopt;
+  if (more) made[p.name + " weights"] = digest(*more->weights);
+  return made;
+}
+
+// Layers, because projections have kernels of their own.
+Digests layer_digests(const std::string& target) {
+  setenv("HEED_TARGET", target.c_str(), 1);
+  Digests made;
+  struct Size {
+    std::int64_t model_dim, heads, kv_heads, batch, length;
+  };
+  for (const Size& s : {Size{48, 3, 3, 2, 17}, Size{80, 5, 1, 1, 1}, Size{1040, 4, 2, 1, 3}}) {
+    const LayerConfig config = grouped_query(s.model_dim, s.heads, s.kv_heads);
+    const AttentionLayer layer(config, random_weights(config, 9));
+    const Tensor x = Tensor::random({s.batch, 1, s.length, s.model_dim}, 900, 2);
+    Tensor y(x.shape());
+    layer({.x = x.view()}, {.out = y.mutable_view()}, {.masks = {Causal{}}});
+    made["layer-" + std::to_string(s.model_dim) + " out"] = digest(y);
+  }
+  unsetenv("HEED_TARGET");
+  return made;
+}
+
+Digests golden() {
+  std::ifstream file(HEED_GOLDEN);
+  Digests read;
+  for (std::string name, output, hex; file >> name >> output >> hex;) read[name + " " + output] = hex;
+  return read;
+}
+
+void compare(const Digests& got, const Digests& expected, std::int64_t& compared) {
+  for (const auto& [name, hex] : got) {
+    ++compared;
+    const auto stored = expected.find(name);
+    EXPECT_EQ(hex, stored == expected.end() ? "absent" : stored->second) << name;
+  }
+}
+
+class OneFile : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, OneFile, testing::ValuesIn(kernels()), cases::test_name);
+
+TEST_P(OneFile, every_digest_of_the_file_comes_out) {
+  const Digests expected = golden();
+  std::int64_t compared = 0;
+  for (const Problem& p : problems()) compare(digests_of(p, GetParam()), expected, compared);
+  EXPECT_GE(compared, 60);
+}
+
+TEST_P(OneFile, layers_on_its_instruction_set_give_the_digests_of_the_file) {
+  const std::string target = GetParam().substr(GetParam().rfind('.') + 1);
+  std::int64_t compared = 0;
+  compare(layer_digests(target), golden(), compared);
+  EXPECT_EQ(compared, 3);
+}
+
+// O3: with 16-bit types the bits are the same for every kernel of one target.
+TEST_P(OneFile, sixteen_bit_types_have_the_bits_of_their_targets_prefill) {
+  const std::string prefill = "cpu.prefill" + GetParam().substr(GetParam().rfind('.'));
+  std::int64_t compared = 0;
+  for (const Problem& p : problems())
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      const cases::Call call = in_dtype(p.call, dtype);
+      const auto got = cases::run_if_accepted(call, {.log_sum_exp = true}, GetParam());
+      if (!got) continue;
+      const Results expected = cases::run(call, {.log_sum_exp = true}, prefill);
+      EXPECT_EQ(digest(got->out), digest(expected.out)) << p.name << ", " << name_of(dtype);
+      EXPECT_EQ(digest(*got->log_sum_exp), digest(*expected.log_sum_exp)) << p.name << ", " << name_of(dtype);
+      ++compared;
+    }
+  EXPECT_GE(compared, 60);
+}
+
+TEST(Golden, the_file_has_exactly_the_digests_of_the_problems) {
+  Digests made = layer_digests("scalar");
+  for (const Problem& p : problems()) made.merge(digests_of(p, "cpu.prefill.scalar"));
+  EXPECT_EQ(made, golden());
+}
+
+TEST(Golden, the_answers_behind_the_digests_are_right) {
+  for (const Problem& p : problems()) {
+    Results got =
+        cases::run(p.call, {.weights = p.weights, .log_sum_exp = p.log_sum_exp}, "cpu.prefill.scalar");
+    const Check result = check(p.call.inputs(), got.outputs(), p.call.options());
+    EXPECT_EQ(result.beyond_bound, 0) << p.name << ": " << result.first_miss;
+  }
+}
+
+int write(const char* path) {
+  Digests made = layer_digests("scalar");
+  for (const Problem& p : problems()) made.merge(digests_of(p, "cpu.prefill.scalar"));
+  std::ofstream file(path);
+  for (const auto& [name, hex] : made) file << name << ' ' << hex << '\n';
+  return file.flush() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace heed::digests
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc == 3 && std::string(argv[1]) == "--write") return heed::digests::write(argv[2]);
+  if (argc > 1) {
+    std::cerr << "usage: " << argv[0] << " [--write FILE]\n";
+    return 2;
+  }
+  return RUN_ALL_TESTS();
+}
