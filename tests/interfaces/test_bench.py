@@ -11,7 +11,9 @@ pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the to
 
 SHORT = ["bench", "--seconds", "0.001", "--skip-limits"]
 DECODE = "decode/bf16/1x32x1x1x4096x128"
-NAME = re.compile(r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal)?|projection/(f32|bf16)/\d+x\d+x\d+")
+NAME = re.compile(
+    r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal)?|projection/(f32|bf16)/\d+x\d+x\d+"
+)
 
 
 def names(folder, *arguments):

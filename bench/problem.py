@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A case of `heed bench` as its name says it: the same shapes for every rival, and float64 to judge them by."""
+
+import dataclasses
+import re
+
+import ml_dtypes
+import numpy as np
+
+NUMPY_TYPE = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+# Largest error of an element as a share of its row's largest. Rivals round the weights to the element type
+# before they multiply, so this is wider than heed's own bound; a wrong mask or head is off by more than 1.
+TOLERANCE = {"f32": 5e-4, "f16": 2e-2, "bf16": 1e-1}
+SAMPLES = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """role is prefill, decode, layer or projection; a projection has rows, out and in, the others six extents."""
+
+    name: str
+    role: str
+    dtype: str
+    extents: tuple
+    causal: bool
+
+    @property
+    def shape(self):
+        """(batch, heads, kv_heads, queries, keys, dim)"""
+        return self.extents
+
+    @property
+    def is_grouped(self):
+        return self.role != "projection" and self.extents[1] != self.extents[2]
+
+
+def parse(name):
+    found = re.fullmatch(r"(\w+)/(f32|f16|bf16)/(\d+(?:x\d+)+)(/causal)?", name)
+    if not found:
+        raise ValueError(f"{name}: not the name of a case")
+    extents = tuple(int(number) for number in found[3].split("x"))
+    return Problem(name, found[1], found[2], extents, bool(found[4]))
+
+
+def inputs_of(problem):
+    """Arrays in the case's own element type, by name."""
+    random = np.random.default_rng(0)
+
+    def uniform(*shape, scale=1.0):
+        values = random.random(shape, dtype=np.float32)
+        return ((2 * values - 1) * np.float32(scale)).astype(NUMPY_TYPE[problem.dtype])
+
+    if problem.role == "projection":
+        rows, out, width = problem.extents
+        return {"x": uniform(rows, width), "w": uniform(out, width, scale=width**-0.5)}
+    batch, heads, kv_heads, queries, keys, dim = problem.shape
+    if problem.role == "layer":
+        width = heads * dim
+        matrices = {"w_q": width, "w_k": kv_heads * dim, "w_v": kv_heads * dim, "w_o": width}
+        weights = {name: uniform(out, width, scale=width**-0.5) for name, out in matrices.items()}
+        return {"x": uniform(batch, queries, width), **weights}
+    return {
+        "q": uniform(batch, heads, queries, dim),
+        "k": uniform(batch, kv_heads, keys, dim),
+        "v": uniform(batch, kv_heads, keys, dim),
+    }
+
+
+def softmax_rows(scores):
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def attention_row(problem, arrays, row):
+    """(index of the row in the result, the row in float64)"""
+    _, heads, kv_heads, queries, keys, dim = problem.shape
+    batch, head, query = row // (heads * queries), row // queries % heads, row % queries
+    kv_head = head // (heads // kv_heads)
+    seen = query + 1 if problem.causal else keys
+    q = arrays["q"][batch, head, query].astype(np.float64)
+    k = arrays["k"][batch, kv_head, :seen].astype(np.float64)
+    v = arrays["v"][batch, kv_head, :seen].astype(np.float64)
+    return (batch, head, query), softmax_rows(k @ q / np.sqrt(dim)) @ v
+
+
+def layer_row(problem, arrays, row):
+    _, heads, kv_heads, queries, _, dim = problem.shape
+    batch, query = row // queries, row % queries
+    x = arrays["x"][batch].astype(np.float64)
+    w_q, w_k, w_v, w_o = (arrays[name].astype(np.float64) for name in ("w_q", "w_k", "w_v", "w_o"))
+    q = (w_q @ x[query]).reshape(heads, dim)
+    k, v = ((x @ w.T).reshape(-1, kv_heads, dim).repeat(heads // kv_heads, axis=1) for w in (w_k, w_v))
+    weights = softmax_rows(np.einsum("hd,jhd->hj", q, k) / np.sqrt(dim))
+    return (batch, query), w_o @ np.einsum("hj,jhd->hd", weights, v).reshape(-1)
+
+
+def projection_row(_, arrays, row):
+    return (row,), arrays["w"].astype(np.float64) @ arrays["x"][row].astype(np.float64)
+
+
+def expected_rows(problem, arrays):
+    """[(index, row)] spread over the result, the first and the last included."""
+    if problem.role == "projection":
+        rows, reference = problem.extents[0], projection_row
+    elif problem.role == "layer":
+        rows, reference = problem.shape[0] * problem.shape[3], layer_row
+    else:
+        rows, reference = problem.shape[0] * problem.shape[1] * problem.shape[3], attention_row
+    chosen = sorted({n * (rows - 1) // (SAMPLES - 1) for n in range(SAMPLES)})
+    return [reference(problem, arrays, row) for row in chosen]
+
+
+def misses(problem, expected, result):
+    """How many elements of the sampled rows are off; result is indexed as the expected rows are."""
+    off = 0
+    for index, row in expected:
+        found = np.asarray(result[index]).astype(np.float64)
+        off += int(np.sum(~(np.abs(found - row) <= TOLERANCE[problem.dtype] * np.abs(row).max())))
+    return off

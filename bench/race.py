@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, in turns, on the cases of `heed bench`.
+
+Every round runs heed and then each rival on the same case, so that whatever else the machine does meets all of
+them. heed's result is compared with its reference by `heed bench` itself, a rival's with float64; a wrong result
+gets no figure and ends the race with status 1. A ratio above 1 means that heed is faster.
+
+    python3 -m venv build/race && build/race/bin/pip install -r bench/requirements.txt
+    build/race/bin/python bench/race.py --heed build/release/bin/heed --quick --json race.json
+    python3 bench/table.py race.json
+"""
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+
+RIVALS = ("torch", "torch-regrouped", "onnxruntime", "numpy")
+# What --quick races: one case of every kind that the other options race at length.
+QUICK = re.compile(
+    r"prefill/f32/2x12x6x.*|layer/f32/2x12x6x.*|prefill/(f32|bf16)/1x12x12x[^/]*|prefill/f32/1x12x12x.*/causal"
+    r"|prefill/f32/1x32x8x.*/causal|decode/(f32|bf16)/1x32x8x1x32768x128|projection/f32/.*"
+)
+NOT_FOR_THIS = "not for this case"
+LONG = 1.0  # seconds after which a single run says enough
+HOPELESS = 10  # a rival this many times slower than heed runs in the first round only
+
+
+def options_of(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--heed", default=os.environ.get("HEED_TOOL", "build/release/bin/heed"), help="the tool"
+    )
+    parser.add_argument("--rivals", default=",".join(RIVALS), help="comma-separated; default: %(default)s")
+    parser.add_argument("--filter", default="", help="only cases whose name matches this regular expression")
+    parser.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument(
+        "--seconds", type=float, help="per case, round and rival; default: 0.5, 0.15 if quick"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter cases: under three minutes")
+    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    options = parser.parse_args(arguments)
+    options.seconds = options.seconds or (0.15 if options.quick else 0.5)
+    unknown = set(options.rivals.split(",")) - set(RIVALS)
+    if unknown:
+        parser.error(f"--rivals: {', '.join(sorted(unknown))}: not one of {', '.join(RIVALS)}")
+    return options
+
+
+def heed(options, *words):
+    """The object that a command of the tool prints, and whether the command was content."""
+    command = [options.heed, *words, "--json"]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode not in (0, 1):
+        sys.exit(f"race: {shlex.join(command)} ended with status {ended.returncode}")
+    return json.loads(ended.stdout), ended.returncode == 0
+
+
+def cases_of(options):
+    size = ["--quick"] if options.quick else []
+    names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
+    if options.quick:
+        names = [name for name in names if QUICK.fullmatch(name)]
+    return [name for name in names if re.search(options.filter, name)]
+
+
+def load_rivals(options):
+    """{name: (module, function that yields its ways)} of those that are installed."""
+    loaded = {}
+    for name in options.rivals.split(","):
+        module_name = "rival_" + name.partition("-")[0]
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as missing:
+            print(f"{name}: skipped, it is not installed ({missing})")
+            continue
+        loaded[name] = (module, module.regrouped_ways if name == "torch-regrouped" else module.ways)
+    return loaded
+
+
+def seconds_of(run):
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def median_seconds(run, seconds):
+    """As heed bench: once to warm up, then until the time is over; what takes longer than that needs no warming."""
+    warming = seconds_of(run)
+    if warming > LONG:
+        return warming
+    runs = []
+    while not runs or sum(runs) < seconds:
+        runs.append(seconds_of(run))
+    return statistics.median(runs)
+
+
+def heed_seconds(options, name):
+    """(median, kernel) of one case, or None if its result is wrong; heed has said so on stderr."""
+    size = ["--quick"] if options.quick else []
+    answer, is_right = heed(
+        options, "bench", "--suite", "all", "--filter", f"^{name}$", "--skip-limits", *size,
+        "--threads", str(options.threads), "--seconds", str(options.seconds),
+    )  # fmt: skip
+    return (answer["cases"][0]["median_seconds"], answer["cases"][0]["kernel"]) if is_right else None
+
+
+def right_ways(rival, case, threads):
+    """[(seconds, way, run)] of the ways whose result is right, a sentence for every wrong one, and the refusal if
+    the rival does not take the case at all."""
+    from problem import misses
+
+    module, ways = rival
+    right, remarks = [], []
+    try:
+        for way, run in ways(case["problem"], case["arrays"], threads):
+            start = time.perf_counter()
+            result = run()
+            first = time.perf_counter() - start
+            off = misses(case["problem"], case["expected"], module.to_array(result, case["problem"]))
+            if off:
+                remarks.append(f"{way}: {off} elements of the sampled rows are wrong")
+            else:
+                right.append((first if first > LONG else seconds_of(run), way, run))
+    except (NotImplementedError, RuntimeError) as refusal:
+        if not right:
+            return [], [], str(refusal)
+    return right, remarks, None
+
+
+def fastest_way(rival, case, threads):
+    """{"way", "run"} of the rival's fastest right way, {"wrong"} if all ways err, {"skipped"} if it has none."""
+    right, remarks, refusal = right_ways(rival, case, threads)
+    if right:
+        _, way, run = min(right, key=lambda found: found[0])
+        return {"way": way, "run": run, "seconds": [], "remarks": remarks}
+    return {"wrong": "; ".join(remarks)} if remarks else {"skipped": refusal or NOT_FOR_THIS}
+
+
+def race_case(options, name, rivals):
+    """The case's record: heed's times and each rival's, round by round."""
+    from problem import expected_rows, inputs_of, parse
+
+    problem = parse(name)
+    arrays = inputs_of(problem)
+    case = {"problem": problem, "arrays": arrays, "expected": expected_rows(problem, arrays)}
+    runners = {rival: fastest_way(rivals[rival], case, options.threads) for rival in rivals}
+    record = {"name": name, "kernel": None, "heed_seconds": [], "rivals": {}, "right": True}
+    for _ in range(options.rounds):
+        ours = heed_seconds(options, name)
+        if ours is None:
+            record["right"] = False
+            break
+        record["heed_seconds"].append(ours[0])
+        record["kernel"] = ours[1]
+        for runner in runners.values():
+            is_hopeless = (
+                runner.get("seconds") and runner["seconds"][0] > HOPELESS * record["heed_seconds"][0]
+            )
+            if "run" in runner and not is_hopeless:
+                runner["seconds"].append(median_seconds(runner["run"], options.seconds))
+    for rival, runner in runners.items():
+        runner.pop("run", None)
+        pairs = zip(runner.get("seconds", []), record["heed_seconds"])
+        ratios = [theirs / ours for theirs, ours in pairs]
+        record["rivals"][rival] = runner | ({"ratio": statistics.median(ratios)} if ratios else {})
+        record["right"] &= "wrong" not in runner
+    return record
+
+
+def show(record):
+    if not record["heed_seconds"]:
+        print(f"{record['name']}: heed's result is wrong")
+        return
+    print(
+        f"{record['name']}: heed {1e3 * statistics.median(record['heed_seconds']):.3f} ms ({record['kernel'] or '-'})"
+    )
+    for rival, found in record["rivals"].items():
+        if "ratio" in found:
+            milliseconds = 1e3 * statistics.median(found["seconds"])
+            print(f"    {found['ratio']:6.2f} x {rival:16} {milliseconds:10.3f} ms ({found['way']})")
+            for remark in found["remarks"]:
+                print(f"           {rival:16} left out {remark}")
+        elif found.get("skipped") != NOT_FOR_THIS:
+            print(f"           {rival:16} " + (found.get("skipped") or "WRONG: " + found["wrong"]))
+    sys.stdout.flush()
+
+
+def median_ratios(records):
+    """{rival: (median of its ratios, how many)}"""
+    ratios = {}
+    for record in records:
+        for rival, found in record["rivals"].items():
+            if "ratio" in found:
+                ratios.setdefault(rival, []).append(found["ratio"])
+    return {rival: (statistics.median(values), len(values)) for rival, values in ratios.items()}
+
+
+def main(arguments):
+    options = options_of(arguments)
+    # Before NumPy is imported: its BLAS reads them once.
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(options.threads)
+    names = cases_of(options)
+    if not names:
+        sys.exit(f"race: --filter {options.filter} matches no case")
+    rivals = load_rivals(options)
+    start = time.monotonic()
+    doctor = heed(options, "doctor")[0]
+    machine = heed(options, "bench", "--suite", "limits", "--threads", str(options.threads))[0]
+    records = []
+    for name in names:
+        records.append(race_case(options, name, rivals))
+        show(records[-1])
+    medians = median_ratios(records)
+    for rival, (ratio, count) in medians.items():
+        print(f"median of {count} ratios to {rival}: {ratio:.2f}")
+    if options.json:
+        document = {
+            "date": datetime.date.today().isoformat(),
+            "command": shlex.join(["bench/race.py", *arguments]),
+            "seconds": round(time.monotonic() - start, 1),
+            "cpu": doctor["cpu"],
+            "compiler": doctor["compiler"],
+            "machine": machine["machine"],
+            "limits": machine["limits"],
+            "versions": {"heed": doctor["version"]} | {rival: rivals[rival][0].version() for rival in rivals},
+            "cases": records,
+            "median_ratios": {rival: ratio for rival, (ratio, _) in medians.items()},
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+    return 0 if all(record["right"] for record in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
