@@ -136,9 +136,5 @@ TEST_P(Simd, is_the_table_of_the_target_of_the_same_name) {
   vector().touch(&somewhere);
 }
 
-TEST(Targets, every_one_of_the_library_has_its_vector_type_tested) {
-  EXPECT_EQ(compiled().size(), cpu::targets().size());
-}
-
 }  // namespace
 }  // namespace heed::simd

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Faults planted in the kernels, one at a time, to see which tests notice.
+
+planted.py check                  every fault's text is still in the tree, exactly once (a test of the suite)
+planted.py run [--only NAME] ...  copies the tree; breaks, builds and tests the copy for each fault
+planted.py list                   the table
+
+A fault that no test notices fails the run. It takes a while, so it is no part of the suite; docs/testing.md shows
+the last table.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from table import FAULTS  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "examples"]
+TESTS = ["conformance", "laws", "simd", "laws_of_one_answer", "digests"]  # the digests notice everything
+
+
+def check(root):
+    """Sentences about faults that can no longer be planted."""
+    problems = []
+    names = [fault.name for fault in FAULTS]
+    problems += [f"{name}: the name is taken twice" for name in sorted(set(names)) if names.count(name) > 1]
+    for fault in FAULTS:
+        path = root / fault.file
+        count = path.read_text().count(fault.old) if path.is_file() else 0
+        if count != 1:
+            problems.append(f"{fault.name}: its text is {count} times in {fault.file}, not once")
+        if fault.old == fault.new:
+            problems.append(f"{fault.name}: changes nothing")
+    return problems
+
+
+def applies(fault):
+    return not fault.machine or os.uname().machine in fault.machine
+
+
+class Copy:
+    """A copy of the tree with its build, kept between faults so that only what a fault touches is built again."""
+
+    def __init__(self, folder, jobs):
+        self.tree, self.build, self.jobs = folder / "tree", folder / "build", jobs
+        self.tree.mkdir(parents=True, exist_ok=True)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, self.tree / name, dirs_exist_ok=True)
+            else:
+                shutil.copy2(source, self.tree / name)
+        launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+        self.call(
+            "cmake",
+            "-G",
+            "Ninja",
+            "-S",
+            self.tree,
+            "-B",
+            self.build,
+            "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+            "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1",
+            "-DHEED_BUILD_TOOL=OFF",
+            *launcher,
+        )
+
+    @staticmethod
+    def call(*command):
+        done = subprocess.run(
+            [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if done.returncode != 0:
+            raise RuntimeError(done.stdout[-4000:])
+
+    def noticed_by(self, everybody):
+        """{test program: names of the claims that failed}, of the first program that failed or of everybody."""
+        found = {}
+        for name in TESTS:
+            if found and not everybody:
+                break
+            self.call("ninja", "-C", self.build, "-j", self.jobs, f"test_{name}")
+            program = next(path for path in self.build.rglob(f"test_{name}") if path.is_file())
+            environment = {**os.environ, "HEED_TEST_SELECTION": "small"}
+            try:
+                done = subprocess.run(
+                    [program, "--gtest_brief=1"],
+                    env=environment,
+                    text=True,
+                    timeout=900,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+            except subprocess.TimeoutExpired:
+                found[name] = ["(no end)"]
+                continue
+            if done.returncode != 0:
+                claims = re.findall(r"^\[  FAILED  \] (?:\w+/)?(\w+\.\w+)", done.stdout, re.MULTILINE)
+                found[name] = sorted(set(claims)) or [f"(ended with status {done.returncode})"]
+        return found
+
+    def with_fault(self, fault, everybody):
+        path = self.tree / fault.file
+        healthy = path.read_text()
+        path.write_text(healthy.replace(fault.old, fault.new))
+        try:
+            return self.noticed_by(everybody)
+        finally:
+            path.write_text(healthy)
+
+
+def run(arguments, folder):
+    copy = Copy(folder, arguments.jobs)
+    healthy = copy.noticed_by(True)
+    if healthy:
+        print(f"without any fault these fail: {healthy}")
+        return 1
+    missed = 0
+    for fault in FAULTS:
+        if (arguments.only and fault.name not in arguments.only) or not applies(fault):
+            continue
+        found = copy.with_fault(fault, arguments.everybody)
+        missed += not found
+        claims = "; ".join(
+            f"{name}: {', '.join(names[:2])}" + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+            for name, names in found.items()
+        )
+        print(f"{fault.name} | {fault.breaks} | {claims or 'NOT NOTICED'}", flush=True)
+    print(f"{missed} faults were not noticed")
+    return 1 if missed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["check", "run", "list"])
+    parser.add_argument("--only", action="append", help="the name of a fault; may be repeated")
+    parser.add_argument(
+        "--everybody", action="store_true", help="run the other tests too once one has noticed"
+    )
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--folder", type=pathlib.Path, help="keep the copy and its build here")
+    arguments = parser.parse_args()
+    if arguments.what == "list":
+        for fault in FAULTS:
+            print(f"{fault.name} | {fault.file} | {fault.breaks}")
+        return 0
+    problems = check(ROOT)
+    for problem in problems:
+        print(problem)
+    if problems or arguments.what == "check":
+        print(f"{len(FAULTS)} faults, {len(problems)} that cannot be planted")
+        return 1 if problems else 0
+    if arguments.folder:
+        return run(arguments, arguments.folder)
+    with tempfile.TemporaryDirectory(prefix="heed-faults-") as folder:
+        return run(arguments, pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

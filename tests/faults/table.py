@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults: where, which exact text, what instead, and what that breaks. One line of code each, all plausible."""
+
+import dataclasses
+
+ALGORITHM = "src/cpu/algorithm/"
+ARM = ("aarch64", "arm64")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    name: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    machine: tuple = ()  # where it can be noticed; everywhere if empty
+
+
+FAULTS = [
+    Fault(
+        "rescale-skipped",
+        ALGORITHM + "softmax.hpp",
+        "if (moved) scale_rows<S>(state.out, dims, factor);",
+        "if (moved && dims < 0) scale_rows<S>(state.out, dims, factor);",
+        "prefill does not rescale the output when the maximum moves",
+    ),
+    Fault(
+        "sum-not-rescaled",
+        ALGORITHM + "softmax.hpp",
+        "sum[v] = S::mul(S::load(state.sum + v * S::lanes), factor[v]);",
+        "sum[v] = S::load(state.sum + v * S::lanes);",
+        "prefill does not rescale the denominator when the maximum moves",
+    ),
+    Fault(
+        "rescale-skipped-in-decode",
+        ALGORITHM + "decode.hpp",
+        "if (factors[lane] != 1.0f)",
+        "if (factors[lane] > 1.0f)",
+        "decode does not rescale the output when the maximum moves",
+    ),
+    Fault(
+        "chunk-forgotten",
+        ALGORITHM + "decode.hpp",
+        "for (std::int64_t n = 1; n < chunks; ++n) merge_rows",
+        "for (std::int64_t n = 1; n + 1 < chunks; ++n) merge_rows",
+        "decode forgets to merge the last chunk of keys",
+    ),
+    Fault(
+        "chunk-not-merged",
+        ALGORITHM + "prefill.hpp",
+        "chunk < seen.end; chunk += chunk_keys) {",
+        "chunk < least(seen.end, 2 * chunk_keys); chunk += chunk_keys) {",
+        "prefill stops after two chunks of keys",
+    ),
+    Fault(
+        "tail-of-the-tile",
+        ALGORITHM + "product.hpp",
+        "for (std::int64_t k = 0; k < depth; ++k, a += Tile<S>::rows",
+        "for (std::int64_t k = 0; k + 1 < depth; ++k, a += Tile<S>::rows",
+        "the portable micro-kernel leaves out the last step of the sum",
+    ),
+    Fault(
+        "tail-of-the-assembly",
+        "src/cpu/simd/neon_product.hpp",
+        "#define HEED_LAST HEED_STEP(5, 6, 7, , , , , )",
+        "#define HEED_LAST HEED_STEP(5, 6, 6, , , , , )",
+        "the NEON micro-kernel takes a wrong register in the last step, for a third of the rows",
+        ARM,
+    ),
+    Fault(
+        "wrong-lane",
+        "src/cpu/simd/neon_dots.hpp",
+        "HEED_LANE(18, 2) HEED_LANE(19, 3)",
+        "HEED_LANE(18, 2) HEED_LANE(19, 2)",
+        "decode's NEON dot products take one dimension of four twice and one never",
+        ARM,
+    ),
+    Fault(
+        "transpose-wrong-lane",
+        "src/cpu/simd/neon.hpp",
+        "odd = vzipq_f32(load(from[1]), load(from[3]));",
+        "odd = vzipq_f32(load(from[3]), load(from[1]));",
+        "packing swaps two of four rows",
+        ARM,
+    ),
+    Fault(
+        "wrong-group",
+        "src/cpu/call.hpp",
+        "tiled_heads ? member * kv_heads + kv_head : kv_head * group() + member",
+        "tiled_heads ? member * kv_heads + kv_head : member * kv_heads + kv_head",
+        "query heads read KV heads in the tiled order (S8)",
+    ),
+    Fault(
+        "keys-of-another-batch-entry",
+        ALGORITHM + "decode.hpp",
+        "const Row first = row_of<S>(c.k, b, kv_head, t.first_key + j);",
+        "const Row first = row_of<S>(c.k, 0, kv_head, t.first_key + j);",
+        "decode reads the keys of batch entry 0 for all",
+    ),
+    Fault(
+        "mask-off-by-one",
+        ALGORITHM + "score.hpp",
+        "least(c.key_counts[b], i + c.end_offset)",
+        "least(c.key_counts[b], i + c.end_offset + 1)",
+        "a causal query sees one key too many (S9)",
+    ),
+    Fault(
+        "window-off-by-one",
+        ALGORITHM + "score.hpp",
+        "{most(0, i + c.first_offset),",
+        "{most(0, i + c.first_offset + 1),",
+        "a window begins one key late (S10)",
+    ),
+    Fault(
+        "sink-missing",
+        ALGORITHM + "finish.hpp",
+        "end.sum = __builtin_fmaf(end.sum, factor, one_exp2<S>(sink - max));",
+        "end.sum = end.sum * factor;",
+        "the sink is left out of the denominator (S5)",
+    ),
+    Fault(
+        "dropout-word",
+        ALGORITHM + "dropout.hpp",
+        "weight = words[n] < c.drop_below",
+        "weight = words[3 - n] < c.drop_below",
+        "dropout reads the four random words backwards (S7)",
+    ),
+    Fault(
+        "bias-sign",
+        ALGORITHM + "score.hpp",
+        "__builtin_fmaf(x, log2_e, column[j * t.width])",
+        "__builtin_fmaf(-x, log2_e, column[j * t.width])",
+        "the bias is subtracted (S3)",
+    ),
+    Fault(
+        "poison-not-added",
+        ALGORITHM + "prefill.hpp",
+        "if (poisoned) add_poison(t, state.out);",
+        "if (poisoned && t.keys < 0) add_poison(t, state.out);",
+        "a NaN or infinite value never reaches the rows of prefill that see it (S13)",
+    ),
+    Fault(
+        "careful-path-skipped-in-decode",
+        ALGORITHM + "decode.hpp",
+        "if (!finite) return add_values_carefully",
+        "if (!finite && keys < 0) return add_values_carefully",
+        "decode multiplies unseen values by 0, so that NaN gets through (S4)",
+    ),
+    Fault(
+        "last-tile-of-decode",
+        ALGORITHM + "decode.hpp",
+        "t.first_key + least(j + n, t.keys - 1)",
+        "t.first_key + least(j + n, t.keys - 2)",
+        "decode scores the last key of an incomplete tile with the key before it",
+    ),
+    Fault(
+        "exp2-clamp-removed",
+        ALGORITHM + "exp2.hpp",
+        "x[i] = S::max(S::fill(-126.0f), x[i]);",
+        "x[i] = S::max(S::fill(-1260.0f), x[i]);",
+        "2^x is garbage below -126 instead of 0",
+    ),
+    Fault(
+        "softcap-scale",
+        ALGORITHM + "score.hpp",
+        "inverse = S::fill(1.0f / c.softcap_log2e);",
+        "inverse = S::fill(1.44269504f / c.softcap_log2e);",
+        "the softcap divides a base-2 score by a natural cap (S2)",
+    ),
+    Fault(
+        "block-not-anchored",
+        ALGORITHM + "prefill.hpp",
+        "for (std::int64_t chunk = seen.begin / chunk_keys * chunk_keys; chunk < seen.end;",
+        "for (std::int64_t chunk = seen.begin; chunk < seen.end;",
+        "chunks begin at the first visible key instead of at multiples of 1024: right numbers, other bits (O1)",
+    ),
+    Fault(
+        "poison-seen-by-all",
+        ALGORITHM + "prefill.hpp",
+        "if (unseen[j * rows + r] == 0)",
+        "if (unseen[j * rows + r] >= 0)",
+        "a NaN or infinite value reaches rows of prefill that do not see it (S4)",
+    ),
+]
