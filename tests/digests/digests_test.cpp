@@ -10,6 +10,7 @@
 
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
+#include "cases/selection.hpp"
 #include "digests/digest.hpp"
 #include "digests/problems.hpp"
 #include "heed/check.hpp"
@@ -126,6 +127,7 @@ TEST(Golden, the_file_has_exactly_the_digests_of_the_problems) {
 }
 
 TEST(Golden, the_answers_behind_the_digests_are_right) {
+  if (cases::small_selection()) GTEST_SKIP() << "once, where nothing is emulated, is enough";
   for (const Problem& p : problems()) {
     Results got =
         cases::run(p.call, {.weights = p.weights, .log_sum_exp = p.log_sum_exp}, "cpu.prefill.scalar");
