@@ -62,8 +62,14 @@ std::string unavailable(const Target& target) {
 
 const Target& best_target() {
   for (const Target* target : targets())
-    if (unavailable(*target).empty()) return *target;
+    if (target->project && unavailable(*target).empty()) return *target;
   return *targets().back();
+}
+
+std::string prefill_refuses(const Target& target, const Problem& p) {
+  if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
+    return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype);
+  return {};
 }
 
 void prefill(const Target& target, const Problem& problem) {
@@ -89,13 +95,13 @@ void prefill(const Target& target, const Problem& problem) {
   });
 }
 
-std::string decode_refuses(const Problem& p) {
+std::string decode_refuses(const Target& target, const Problem& p) {
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
   if (rows > most_decode_rows)
     return std::to_string(rows) + " rows share a KV head; it takes at most " +
            std::to_string(most_decode_rows);
   if (p.outputs.weights || p.outputs.scores) return "weights or scores were asked for";
-  return {};
+  return prefill_refuses(target, p);
 }
 
 void decode(const Target& target, const Problem& problem) {

@@ -11,14 +11,15 @@ namespace heed::cpu {
 // Why this machine, or HEED_TARGET, rules the target out; empty when neither does.
 std::string unavailable(const Target&);
 
-// The first target that nothing rules out.
+// The first target with projections that nothing rules out.
 const Target& best_target();
 
-// Many rows: keys and values are packed. Takes everything.
+// Many rows: keys and values are packed. Why a target does not take a problem; empty when it does.
+std::string prefill_refuses(const Target&, const Problem&);
 void prefill(const Target&, const Problem&);
 
-// Few rows: keys and values are read where they lie. Why it does not take a problem; empty when it does.
-std::string decode_refuses(const Problem&);
+// Few rows: keys are cut into chunks that run apart.
+std::string decode_refuses(const Target&, const Problem&);
 void decode(const Target&, const Problem&);
 
 }  // namespace heed::cpu

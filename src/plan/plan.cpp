@@ -42,9 +42,11 @@ const std::vector<Kernel>& kernels() {
     std::vector<Kernel> list;
     for (const cpu::Target* target : cpu::targets()) {
       const auto unavailable = [target] { return cpu::unavailable(*target); };
-      list.push_back({std::string("cpu.decode.") + target->name, unavailable, cpu::decode_refuses,
+      list.push_back({std::string("cpu.decode.") + target->name, unavailable,
+                      [target](const Problem& p) { return cpu::decode_refuses(*target, p); },
                       [target](const Problem& p) { cpu::decode(*target, p); }});
-      list.push_back({std::string("cpu.prefill.") + target->name, unavailable, takes_everything,
+      list.push_back({std::string("cpu.prefill.") + target->name, unavailable,
+                      [target](const Problem& p) { return cpu::prefill_refuses(*target, p); },
                       [target](const Problem& p) { cpu::prefill(*target, p); }});
     }
     list.push_back({"reference", [] { return std::string(); }, takes_everything, reference::run});

@@ -48,6 +48,8 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
   const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
   relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
                     2 * gamma(static_cast<double>(p.keys) + rescales + 8);
+  // Matrix instructions for bf16 take the weights rounded to bf16 as well.
+  if (p.inputs.q.dtype == DType::bf16) relative_error_ += roundoff(DType::bf16);
 }
 
 double RowBound::out(std::int64_t d) const {
@@ -72,6 +74,7 @@ double RowBound::weight(std::int64_t j) const {
 }
 
 double RowBound::log_sum_exp() const {
+  if (std::isinf(row_.log_sum_exp)) return 0;  // a row that sees no key says so exactly
   return score_error_ + relative_error_ + 4 * u * (largest_score_ + std::abs(row_.log_sum_exp) + 1);
 }
 

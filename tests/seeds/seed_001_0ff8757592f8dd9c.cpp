@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Seed 001: scaled dot-product attention, multi-head attention, padding and look-ahead masks, MQA and GQA.
+#include "cases/kernels.hpp"
 #include "cases/seed_layer.hpp"
 #include "heed/check.hpp"
 
@@ -44,13 +45,17 @@ TEST(Seed001, scaled_dot_product_attention_and_its_weights) {
   const Call call{.q = Tensor::random({1, 1, 3, 8}, 100, 2),
                   .k = Tensor::random({1, 1, 4, 8}, 101, 2),
                   .v = Tensor::random({1, 1, 4, 16}, 102, 2)};
+  int took_it = 0;
   for (const std::string& kernel : kernel_names()) {
     SCOPED_TRACE(kernel);
-    Results results = run(call, {.weights = true}, kernel);
-    EXPECT_TRUE(matches_fixture("seed_001_sdpa", results.out));
-    EXPECT_TRUE(matches_fixture("seed_001_sdpa_weights", *results.weights));
-    EXPECT_EQ(check(call.inputs(), results.outputs(), call.options()).beyond_bound, 0);
+    std::optional<Results> results = run_if_accepted(call, {.weights = true}, kernel);
+    if (!results) continue;  // decode kernels return no weights
+    ++took_it;
+    EXPECT_TRUE(matches_fixture("seed_001_sdpa", results->out));
+    EXPECT_TRUE(matches_fixture("seed_001_sdpa_weights", *results->weights));
+    EXPECT_EQ(check(call.inputs(), results->outputs(), call.options()).beyond_bound, 0);
   }
+  EXPECT_GE(took_it, 3);  // prefill on this machine's best target and on scalar, and the reference
 }
 
 TEST(Seed001, multi_head_attention_and_its_weights) {

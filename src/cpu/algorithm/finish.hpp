@@ -26,11 +26,18 @@ inline float one_exp2(float x) {
   return lanes[0];
 }
 
+// The largest score has weight 1, so only a row without keys sums to 0; a NaN among the scores may hide from
+// the maximum, but not from the sum.
+template <class S>
+inline bool sees_no_key(const RowEnd& end) {
+  return end.sum == 0;
+}
+
 // Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
 // of it.
 template <class S>
 inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
-  if (!c.sink.data || end.max == minus_infinity) return 1.0f;
+  if (!c.sink.data || sees_no_key<S>(end)) return 1.0f;
   const float sink = read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0) * log2_e;
   if (sink == minus_infinity) return 1.0f;
   const float max = sink > end.max ? sink : end.max;
@@ -40,28 +47,32 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
+template <class S>
+inline double log_sum_exp(const Call& c, const Query& q, const RowEnd& end, bool empty) {
+  if (empty)
+    return c.sink.data ? static_cast<double>(read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0)) : -__builtin_inf();
+  if (end.max == -most_finite) return static_cast<double>(end.max);  // where add_bias() clamps it
+  return static_cast<double>(end.max) * 0.693147180559945309417 + __builtin_log(static_cast<double>(end.sum));
+}
+
 // Writes the log-sum-exp and returns the factor of the output: 0 for a row that saw no key (S6).
 template <class S>
 inline float close_row(const Call& c, const Query& q, float max, float sum) {
   RowEnd end{max, sum};
+  const bool empty = sees_no_key<S>(end);
   const float factor = add_sink<S>(c, q, end);
-  const bool sees_no_key = max == minus_infinity;
-  if (c.log_sum_exp.data) {
-    double lse =
-        static_cast<double>(end.max) * 0.693147180559945309417 + __builtin_log(static_cast<double>(end.sum));
-    if (sees_no_key)
-      lse = c.sink.data ? static_cast<double>(read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0)) : -__builtin_inf();
-    write<S>(row_of<S>(c.log_sum_exp, q.b, q.h, q.i), 0, static_cast<float>(lse));
-  }
-  return sees_no_key ? 0.0f : factor / end.sum;
+  if (c.log_sum_exp.data)
+    write<S>(row_of<S>(c.log_sum_exp, q.b, q.h, q.i), 0,
+             static_cast<float>(log_sum_exp<S>(c, q, end, empty)));
+  return empty ? 0.0f : factor / end.sum;
 }
 
 // Turns row r of the scores into the weights that were applied and writes them.
 template <class S>
 inline void write_weights(const Call& c, const Query& q, RowEnd end, int r, const Scores& t) {
-  const bool sees_no_key = end.max == minus_infinity;
+  const bool empty = sees_no_key<S>(end);
   add_sink<S>(c, q, end);
-  const float subtract = sees_no_key ? 0.0f : end.max, factor = sees_no_key ? 0.0f : 1.0f / end.sum;
+  const float subtract = empty ? 0.0f : end.max, factor = empty ? 0.0f : 1.0f / end.sum;
   for (std::int64_t j = 0; j < t.keys; ++j) {
     float& s = t.s[j * t.width + r];
     s = s == minus_infinity ? 0.0f : one_exp2<S>(s - subtract) * factor;

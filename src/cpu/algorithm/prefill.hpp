@@ -38,16 +38,52 @@ class Prefill {
                         visible_keys<S>(c, task.batch_entry, last).end};
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
     for (std::int64_t chunk = seen.begin / chunk_keys * chunk_keys; chunk < seen.end; chunk += chunk_keys) {
-      for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
-      for (std::int64_t block = chunk; block < least(chunk + chunk_keys, seen.end); block += block_keys)
-        attend({most(block, seen.begin), least(block + block_keys, seen.end)});
+      attend_chunk(chunk, seen);
       for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
     }
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
     if (c.weights.data || c.scores.data) inspect();
   }
 
+  // Decode's cut along the keys: what keys [chunk, chunk + chunk_keys) leave behind goes to `partial`.
+  static std::int64_t partial_floats(const Call& c) {
+    const std::int64_t padded = round_up(c.group() * c.queries, rows);
+    return padded * (2 + round_up(c.value_dim, Operands::dim_step));
+  }
+
+  void run_chunk(std::int64_t chunk, float* partial) {
+    pack_queries();
+    use(partial);
+    const std::int64_t last = task.first_query + task.queries - 1;
+    const KeyRange seen{visible_keys<S>(c, task.batch_entry, task.first_query).begin,
+                        visible_keys<S>(c, task.batch_entry, last).end};
+    attend_chunk(chunk, seen);
+  }
+
+  // Merges the chunks' states in order and writes the rows.
+  void finish_chunks(float* partials, std::int64_t chunks) {
+    for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
+    for (std::int64_t n = 0; n < chunks; ++n) {
+      use(partials + n * partial_floats(c));
+      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
+    }
+    for (std::int64_t p = 0; p < panels; ++p) finish(p);
+  }
+
  private:
+  void use(float* partial) {
+    max = partial;
+    sum = max + panels * rows;
+    out = sum + panels * rows;
+  }
+
+  void attend_chunk(std::int64_t chunk, KeyRange seen) {
+    for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
+    const std::int64_t end = least(chunk + chunk_keys, seen.end);
+    for (std::int64_t block = chunk; block < end; block += block_keys)
+      if (block + block_keys > seen.begin) attend({most(block, seen.begin), least(block + block_keys, end)});
+  }
+
   Prefill(const Call& call, const Rows& task_rows, Cutter memory)
       : Prefill(call, task_rows.queries * call.group(), memory) {
     task = task_rows;

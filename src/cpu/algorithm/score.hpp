@@ -11,6 +11,8 @@
 
 namespace heed::cpu {
 
+constexpr float most_finite = 3.40282347e+38f;
+
 // Which query a row of scores belongs to.
 struct Query {
   std::int64_t b, h, i;
@@ -40,7 +42,13 @@ inline void add_bias(const Call& c, const Query& q, float* column, const Scores&
   const Row bias = row_of<S>(c.bias, q.b, q.h, q.i);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j) {
     const float x = read<S>(bias, t.first_key + j);
-    column[j * t.width] = x == minus_infinity ? x : __builtin_fmaf(x, log2_e, column[j * t.width]);
+    if (x == minus_infinity) {
+      column[j * t.width] = x;
+      continue;
+    }
+    // A huge negative number is an ordinary number (S3): in base 2 it must not overflow into a mask.
+    const float sum = __builtin_fmaf(x, log2_e, column[j * t.width]);
+    column[j * t.width] = sum < -most_finite ? -most_finite : sum;
   }
 }
 

@@ -13,6 +13,7 @@ struct Target {
   const char* name;       // "neon"
   const char* requires_;  // what the machine must have, in words for explain() and doctor
   bool (*available)();
+  bool only_bf16;  // takes q, k and v in bf16 only, and has no projections
   int panel_rows, tile_columns;
 
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task

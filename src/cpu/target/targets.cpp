@@ -7,7 +7,7 @@ extern const Target scalar_target;
 #if defined(__aarch64__)
 extern const Target neon_target;
 #elif defined(__x86_64__)
-extern const Target avx2_target, avx512_target;
+extern const Target amx_target, avx2_target, avx512_target;
 #endif
 
 std::span<const Target* const> targets() {

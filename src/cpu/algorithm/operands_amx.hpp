@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill's operands for AMX: bf16 throughout, sums in f32. Scores come out (keys, rows) and outputs (dims,
+// rows), so rows lie on the lanes as everywhere else: keys are the first operand as they lie, queries and
+// weights the second, in pairs; values are turned so that a dimension's keys lie side by side.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/call.hpp"
+#include "cpu/simd/amx.hpp"
+
+namespace heed::cpu {
+
+struct Bf16Amx {
+  using S = Amx;
+  using Half = std::uint16_t;
+  static constexpr int rows = 32;
+  static constexpr int key_step = 32;
+  static constexpr int dim_step = 32;
+
+  const std::int64_t dim, value_dim, depth, dims;
+  float scale = 1;
+  Half *q, *k, *v, *p,
+      *row_copy;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
+
+  Bf16Amx(const Call& c, std::int64_t panels, Cutter& memory)
+      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 32)), dims(round_up(value_dim, dim_step)) {
+    const auto cut = [&](std::int64_t halves) { return reinterpret_cast<Half*>(memory.cut(halves / 2)); };
+    q = cut(panels * rows * depth);
+    k = cut(block_keys * depth);
+    v = cut(block_keys * dims);
+    p = cut(block_keys * rows);
+    row_copy = cut(32 * most(depth, dims));
+  }
+
+  // The row as contiguous halves, padded with zeros to `width`.
+  const Half* halves(const Row& row, std::int64_t n, std::int64_t width, Half* copy) const {
+    const Half* from = static_cast<const Half*>(row.data) + row.first;
+    if (row.step == 1 && n == width) return from;
+    for (std::int64_t d = 0; d < width; ++d) copy[d] = d < n ? from[d * row.step] : Half{0};
+    return copy;
+  }
+
+  template <class RowAt>
+  void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
+    scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
+    auto* to = reinterpret_cast<std::uint32_t*>(q + panel * rows * depth);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const Half* x = row_copy;
+      if (r < count)
+        x = halves(row_at(r), dim, depth, row_copy);
+      else
+        for (std::int64_t d = 0; d < depth; ++d) row_copy[d] = 0;
+      for (std::int64_t d = 0; d < depth; d += 2)
+        to[d / 2 * rows + r] = std::uint32_t{x[d]} | std::uint32_t{x[d + 1]} << 16;
+    }
+  }
+
+  template <class RowAt>
+  void pack_keys(const RowAt& row_at, std::int64_t count) {
+    for (std::int64_t j = 0; j < round_up(count, key_step); ++j) {
+      Half* to = k + j * depth;
+      if (j < count)
+        __builtin_memcpy(to, halves(row_at(j), dim, depth, row_copy), static_cast<std::size_t>(depth) * 2);
+      else
+        __builtin_memset(to, 0, static_cast<std::size_t>(depth) * 2);
+    }
+  }
+
+  // Whether a row of values, padded to dims, holds a NaN or an infinity.
+  bool is_poisoned(const Half* x) const {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 bad = 0;
+    for (std::int64_t d = 0; d < dims; d += 32)
+      bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(x + d), exponent), exponent);
+    return bad != 0;
+  }
+
+  // Rows that are short, strided or poisoned are copied, NaN and infinities as 0; the others are read where
+  // they lie.
+  template <class RowAt>
+  bool pack_values(const RowAt& row_at, std::int64_t count) {
+    bool poisoned = false;
+    for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
+      const Half* value[32];
+      for (std::int64_t n = 0; n < 32; ++n) {
+        Half* copy = row_copy + n * dims;
+        value[n] = copy;
+        if (j + n < count) value[n] = halves(row_at(j + n), value_dim, dims, copy);
+        const bool missing = j + n >= count, bad = !missing && is_poisoned(value[n]);
+        for (std::int64_t d = 0; (missing || bad) && d < dims; ++d)
+          copy[d] = missing || (value[n][d] & 0x7f80) == 0x7f80 ? Half{0} : value[n][d];
+        if (bad) value[n] = copy, poisoned = true;
+      }
+      for (std::int64_t d = 0; d < dims; d += 16) {
+        __m512i pair[16];
+        for (int n = 0; n < 16; ++n) pair[n] = pair_of(value[2 * n] + d, value[2 * n + 1] + d);
+        transpose_dwords<S>(pair);
+        for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(v + (d + n) * block_keys + j, pair[n]);
+      }
+    }
+    return poisoned;
+  }
+
+  // Sixteen dimensions of two keys, side by side in each lane.
+  static __m512i pair_of(const Half* even, const Half* odd) {
+    const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+  }
+
+  void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
+    for (std::int64_t j = 0; j < keys; j += key_step)
+      block_product<S>({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
+    for (std::int64_t n = 0; n < keys * rows; n += S::lanes)
+      S::store(s + n, S::mul(S::load(s + n), S::fill(scale)));
+  }
+
+  void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
+    for (std::int64_t j = 0; j < keys; j += 2)
+      for (int r = 0; r < rows; r += S::lanes) {
+        const __m512i even = rounded(S::load(s + j * rows + r)),
+                      odd = rounded(S::load(s + (j + 1) * rows + r));
+        _mm512_storeu_si512(p + j * rows + 2 * r, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      }
+    for (std::int64_t d = 0; d < dims; d += dim_step)
+      add_block_product<S>({v + d * block_keys + first, block_keys * 2, p, keys}, out + d * rows);
+  }
+
+  // To bf16, in the low half of each lane.
+  static __m512i rounded(__m512 x) {
+    return _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+  }
+
+ private:
+  AmxTiles tiles{};
+};
+
+}  // namespace heed::cpu

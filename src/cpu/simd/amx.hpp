@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// AMX tiles for bf16: 16 x 16 sums of 32-long bf16 products in one instruction, beside AVX-512 for everything
+// else.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "cpu/simd/avx512.hpp"
+
+namespace heed::cpu {
+
+// Panels of 32 rows: two tiles.
+struct Amx : Avx512 {
+  static constexpr int panel_vectors = 2;
+  static constexpr int tile_columns = 32;
+};
+
+// A thread's tiles while it lives: all eight are 16 rows of 64 bytes.
+struct AmxTiles {
+  AmxTiles() {
+    alignas(64) std::uint8_t config[64] = {1};
+    for (int tile = 0; tile < 8; ++tile) config[16 + 2 * tile] = 64, config[48 + tile] = 16;
+    _tile_loadconfig(config);
+  }
+  ~AmxTiles() { _tile_release(); }
+  AmxTiles(const AmxTiles&) = delete;
+  AmxTiles& operator=(const AmxTiles&) = delete;
+};
+
+// One 32 x 32 block of sums, tiles 0-3, and its operands: a is (32, depth) bf16 with a_stride bytes between
+// rows; b is (depth / 2, 32) pairs, 128 bytes a row. depth is a multiple of 32.
+struct AmxBlock {
+  const std::uint16_t* a;
+  std::int64_t a_stride;
+  const std::uint16_t* b;
+  std::int64_t depth;
+};
+
+template <class S>
+inline void multiply_block(const AmxBlock& t) {
+  const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
+  const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
+  for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * 128) {
+    _tile_loadd(4, a, t.a_stride);
+    _tile_loadd(5, a + 16 * t.a_stride, t.a_stride);
+    _tile_loadd(6, b, 128);
+    _tile_loadd(7, b + 64, 128);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
+// c(32, 32) = a * b.
+template <class S>
+inline void block_product(const AmxBlock& t, float* c) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  multiply_block<S>(t);
+  _tile_stored(0, c, 128);
+  _tile_stored(1, c + 16, 128);
+  _tile_stored(2, c + 16 * 32, 128);
+  _tile_stored(3, c + 16 * 32 + 16, 128);
+}
+
+// c(32, 32) += a * b.
+template <class S>
+inline void add_block_product(const AmxBlock& t, float* c) {
+  _tile_loadd(0, c, 128);
+  _tile_loadd(1, c + 16, 128);
+  _tile_loadd(2, c + 16 * 32, 128);
+  _tile_loadd(3, c + 16 * 32 + 16, 128);
+  multiply_block<S>(t);
+  _tile_stored(0, c, 128);
+  _tile_stored(1, c + 16, 128);
+  _tile_stored(2, c + 16 * 32, 128);
+  _tile_stored(3, c + 16 * 32 + 16, 128);
+}
+
+// Transposes 16 x 16 dwords in registers.
+template <class S>
+inline void transpose_dwords(__m512i (&x)[16]) {
+  __m512i y[16];
+  for (int i = 0; i < 8; ++i) {  // pairs of rows
+    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {  // fours of rows
+    x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
+    x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
+  }
+  for (int i = 0; i < 4;
+       ++i) {  // columns i, 4+i, 8+i, 12+i now lie in the four 128-bit lanes of x[i], x[4+i], ...
+    const __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88),
+                  high = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
+    const __m512i low2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88),
+                  high2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_i32x4(low, low2, 0x88);
+    y[8 + i] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+    y[4 + i] = _mm512_shuffle_i32x4(high, high2, 0x88);
+    y[12 + i] = _mm512_shuffle_i32x4(high, high2, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) x[i] = y[i];
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cpu/algorithm/operands_amx.hpp"
+#include "cpu/target/table.hpp"
+
+namespace heed::cpu {
+namespace {
+
+// The kernel lends the tile registers to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA).
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__builtin_cpu_supports("avx512bw") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool tiles = d >> 24 & 1, bf16 = d >> 22 & 1;
+  if (!tiles || !bf16 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
+    return false;  // AVX512_BF16
+  static const bool granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+  return granted;
+}
+
+}  // namespace
+
+extern const Target amx_target;
+constinit const Target amx_target = make_bf16_target<Bf16Amx>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
+
+}  // namespace heed::cpu
