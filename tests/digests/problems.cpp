@@ -123,7 +123,7 @@ void add_extremes(std::vector<Problem>& all) {
   const Extents e{.queries = 5, .keys = 140};
   Problem large{"large-scores", plain(e, 800), true}, tiny{"subnormal-values", plain(e, 810)},
       unseen{"poison-in-unseen-keys", plain(e, 820), true},
-      seen{"a-nan-that-some-rows-see", plain(e, 830), false, false};
+      seen{"a-nan-that-some-rows-see", plain(e, 830), true};
   large.call.scale = 64.0f;
   for_each(tiny.call.v.shape(), [&](auto b, auto h, auto j, auto d) {
     tiny.call.v.set(b, h, j, d, tiny.call.v.at(b, h, j, d) * 0x1p-130f);
@@ -135,7 +135,7 @@ void add_extremes(std::vector<Problem>& all) {
   seen.call.causal = Causal{Align::ends};
   seen.call.k.set(0, 0, 137, 3, nan), seen.call.v.set(0, 0, 138, 1, infinity);
   for (const Problem& p : {large, tiny, unseen, seen}) all.push_back(p);
-  Problem only{"a-row-whose-one-key-is-nan", plain({.queries = 4, .keys = 4}, 840), false, false};
+  Problem only{"a-row-whose-one-key-is-nan", plain({.queries = 4, .keys = 4}, 840), true};
   only.call.causal = Causal{};
   only.call.k.set(0, 0, 0, 0, nan);
   all.push_back(only);

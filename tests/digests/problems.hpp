@@ -12,8 +12,7 @@ namespace heed::digests {
 struct Problem {
   std::string name;
   cases::Call call;
-  bool weights = false;     // digested too, by the kernels that return them
-  bool log_sum_exp = true;  // likewise
+  bool weights = false;  // digested too, by the kernels that return them
 };
 
 std::vector<Problem> problems();
