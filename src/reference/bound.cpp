@@ -48,8 +48,6 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
   const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
   relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
                     2 * gamma(static_cast<double>(p.keys) + rescales + 8);
-  // Matrix instructions for bf16 take the weights rounded to bf16 as well.
-  if (p.inputs.q.dtype == DType::bf16) relative_error_ += roundoff(DType::bf16);
 }
 
 double RowBound::out(std::int64_t d) const {
@@ -62,7 +60,9 @@ double RowBound::out(std::int64_t d) const {
     largest = std::max(largest, v);
   }
   const DType dtype = p_.outputs.out.dtype;
-  return (relative_error_ + roundoff(dtype)) * magnitude + smallest(dtype) +
+  // Matrix instructions for bf16 take the weights rounded to bf16 as well.
+  const double operand = p_.inputs.q.dtype == DType::bf16 ? roundoff(DType::bf16) : 0;
+  return (relative_error_ + operand + roundoff(dtype)) * magnitude + smallest(dtype) +
          static_cast<double>(p_.keys) * underflow * (largest + 1) / kept;
 }
 

@@ -24,6 +24,8 @@ inline double gamma(double n, double u) { return n * u / (1 - n * u); }
 struct RowTolerance {
   double score = 0;     // absolute error of a score
   double relative = 0;  // relative error of a weight
+  double operand =
+      0;  // rounding of weights to bf16, where matrix instructions multiply them with bf16 values
   double u = f32_roundoff;
   double largest_score = 0, dim = 0;
 
@@ -41,11 +43,12 @@ struct RowTolerance {
     if (call.softcap) score += 8 * u * std::min<double>(magnitude, *call.softcap);
     score += 8 * u * (largest_score + (std::isfinite(row.log_sum_exp) ? std::abs(row.log_sum_exp) : 0.0));
     const double exponential = 8 * u;
+    if (call.q.dtype() == DType::bf16 && u == f32_roundoff) operand = roundoff(DType::bf16);
     relative = std::expm1(2 * score) + exponential * (2 + keys / 64) + 2 * gamma(2 * keys + 8, u);
   }
   // Weights that underflow next to the row's largest are lost whatever the arithmetic.
   double out(const OracleRow& row, std::size_t d, DType dtype) const {
-    return (relative + 2 * roundoff(dtype)) * row.out_magnitude[d] + smallest(dtype) +
+    return (relative + operand + 2 * roundoff(dtype)) * row.out_magnitude[d] + smallest(dtype) +
            static_cast<double>(row.raw.size()) * 0x1p-120 * row.largest_value[d];
   }
   // Of one key's own score at any stage, seen or not.

@@ -91,7 +91,7 @@ TEST_P(OneFile, every_digest_of_the_file_comes_out) {
   const Digests expected = golden();
   std::int64_t compared = 0;
   for (const Problem& p : problems()) compare(digests_of(p, GetParam()), expected, compared);
-  EXPECT_GE(compared, 60);
+  EXPECT_GE(compared, 50);  // a target may take bf16 only
 }
 
 TEST_P(OneFile, layers_on_its_instruction_set_give_the_digests_of_the_file) {
@@ -116,7 +116,7 @@ TEST_P(OneFile, sixteen_bit_types_have_the_bits_of_their_targets_prefill) {
           << p.name << ", " << name_of(dtype);
       ++compared;
     }
-  EXPECT_GE(compared, 60);
+  EXPECT_GE(compared, 50);  // a target may take bf16 only
 }
 
 TEST(Golden, the_file_has_exactly_the_digests_of_the_problems) {

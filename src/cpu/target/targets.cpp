@@ -15,6 +15,7 @@ std::span<const Target* const> targets() {
 #if defined(__aarch64__)
     &neon_target,
 #elif defined(__x86_64__)
+    &amx_target,
     &avx512_target,
     &avx2_target,
 #endif
