@@ -21,7 +21,7 @@ constexpr std::int64_t tasks_per_thread =
 // Below this many multiplications waking a thread (some 10 us) costs more than it saves.
 constexpr double worth_sharing = 1e5;
 // More rows than this are worth packing keys for.
-constexpr std::int64_t most_decode_rows = 16;
+constexpr std::int64_t most_decode_rows = 32;
 
 struct Cut {
   std::int64_t queries_per_task, tasks_per_head;

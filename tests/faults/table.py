@@ -94,9 +94,9 @@ FAULTS = [
     Fault(
         "keys-of-another-batch-entry",
         ALGORITHM + "decode.hpp",
-        "const Row first = row_of<S>(c.k, b, kv_head, t.first_key + j);",
-        "const Row first = row_of<S>(c.k, 0, kv_head, t.first_key + j);",
-        "decode reads the keys of batch entry 0 for all",
+        "const Row row = row_of<S>(x, b, kv_head, j);",
+        "const Row row = row_of<S>(x, 0, kv_head, j);",
+        "decode reads the keys and values of batch entry 0 for all",
     ),
     Fault(
         "mask-off-by-one",
@@ -143,8 +143,8 @@ FAULTS = [
     Fault(
         "careful-path-skipped-in-decode",
         ALGORITHM + "decode.hpp",
-        "if (!finite) return add_values_carefully",
-        "if (!finite && keys < 0) return add_values_carefully",
+        "if (finite) return add_groups<Type::f32>(part);",
+        "if (finite || part.keys > 0) return add_groups<Type::f32>(part);",
         "decode multiplies unseen values by 0, so that NaN gets through (S4)",
     ),
     Fault(

@@ -28,7 +28,7 @@ struct Operations {
   void (*load_bf16)(const std::uint16_t* from, float* out, std::int64_t n);
   void (*load_f16)(const std::uint16_t* from, float* out, std::int64_t n);
   void (*transpose)(const float* const from[4], float* to, std::int64_t width);
-  void (*touch)(const float* p);
+  void (*touch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
   void (*eight_dots)(const cpu::Dots&);
@@ -106,7 +106,7 @@ constexpr Operations make_operations(const char* target) {
                     float* c) { cpu::tile_product<S, cpu::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { cpu::tile_product<S, cpu::Start::sum>(a, b, depth, c); },
-      .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S>(t); },
+      .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S, cpu::Type::f32>(t); },
   };
 }
 

@@ -103,31 +103,46 @@ class Decode {
       S::store(q + n, S::mul(S::load(q + n), S::fill(c.scale_log2e)));
   }
 
-  // Scores of `tile` keys. Keys that are not whole f32 rows, or not eight, go through k_rows; the last tile
-  // repeats its last key, whose extra scores are never read.
+  // Scores of `tile` keys. Where eight whole rows lie as eight_dots can take them, they are read in place.
   void score_tile(const Scores& t, std::int64_t j) {
-    const Row first = row_of<S>(c.k, b, kv_head, t.first_key + j);
-    Dots dots{q, at.rows, k_rows, depth, depth, s + j * at.rows, at.rows};
-    if (in_place(first) && depth == c.dim && j + tile <= t.keys) {
-      dots.k = static_cast<const float*>(first.data) + first.first;
-      dots.k_stride = c.k.length;
-      if (j + 2 * tile <= t.keys) dots.next = {dots.k + tile * c.k.length, c.k.length};
-    } else {
-      for (std::int64_t n = 0; n < tile; ++n) {
-        const Row row = row_of<S>(c.k, b, kv_head, t.first_key + least(j + n, t.keys - 1));
-        float* to = k_rows + n * depth;
-        const float* x = widen<S>(row, c.dim, to);
-        for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
-        for (std::int64_t d = c.dim; d < depth; ++d) to[d] = 0;
-      }
+    const bool in_place = c.k.dim == 1 && depth == c.dim && j + tile <= t.keys;
+    if (in_place && c.k.type == Type::f32) return score_in_place<Type::f32>(t, j);
+    if (in_place && c.k.type == Type::bf16 && dots_take<S, Type::bf16>)
+      return score_in_place<Type::bf16>(t, j);
+    if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
+    for (std::int64_t n = 0; n < tile;
+         ++n) {  // the last tile repeats its last key, whose extra scores are never read
+      const Row row = row_of<S>(c.k, b, kv_head, t.first_key + least(j + n, t.keys - 1));
+      float* to = k_rows + n * depth;
+      const float* x = widen<S>(row, c.dim, to);
+      for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
+      for (std::int64_t d = c.dim; d < depth; ++d) to[d] = 0;
     }
+    score_rows<Type::f32>({q, at.rows, k_rows, depth, depth, s + j * at.rows, at.rows});
+  }
+
+  template <Type type>
+  void score_in_place(const Scores& t, std::int64_t j) {
+    if constexpr (dots_take<S, type>) {
+      Dots dots{q, at.rows, element(c.k, t.first_key + j), c.k.length, depth, s + j * at.rows, at.rows};
+      if (j + 2 * tile <= t.keys) dots.next = {element(c.k, t.first_key + j + tile), c.k.length};
+      score_rows<type>(dots);
+    }
+  }
+
+  template <Type type>
+  void score_rows(Dots dots) {
     for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
-      eight_dots<S>(dots);
+      eight_dots<S, type>(dots);
       dots.q += S::lanes, dots.s += S::lanes, dots.next = {};
     }
   }
 
-  static bool in_place(const Row& row) { return row.type == Type::f32 && row.step == 1; }
+  // Where row j of this task's keys or values begins.
+  const void* element(const Tensor& x, std::int64_t j) const {
+    const Row row = row_of<S>(x, b, kv_head, j);
+    return static_cast<const char*>(row.data) + row.first * (row.type == Type::f32 ? 4 : 2);
+  }
 
   void refine(const Scores& t) {
     if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
@@ -186,80 +201,87 @@ class Decode {
     }
   }
 
-  // Adds the values of keys [j, j + stripe) to every row.
+  // Adds the values of keys [j, j + stripe) to every row; in place where they lie side by side and none is
+  // hidden.
   void add_values(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) {
-    const std::int64_t keys = least(stripe, t.keys - j);
-    const float* value[stripe];
+    Stripe part{.p = s + j * at.rows, .keys = least(stripe, t.keys - j), .partial = partial};
+    if (c.v.dim == 1 && !partly_hidden) {
+      for (std::int64_t n = 0; n < part.keys; ++n) part.value[n] = element(c.v, t.first_key + j + n);
+      // The stripe after this one is touched row by row while this one's dimensions pass by.
+      if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.length};
+      if (c.v.type == Type::f32) return add_groups<Type::f32>(part);
+      if (c.v.type == Type::bf16) return add_groups<Type::bf16>(part);
+      return add_groups<Type::f16>(part);
+    }
     bool finite = true;
-    for (std::int64_t n = 0; n < keys; ++n) {
+    for (std::int64_t n = 0; n < part.keys; ++n) {
       const Row row = row_of<S>(c.v, b, kv_head, t.first_key + j + n);
-      value[n] = widen<S>(row, c.value_dim, v_rows + n * at.dims);
-      if (partly_hidden) finite &= all_finite<S>(value[n], c.value_dim);
+      const float* x = widen<S>(row, c.value_dim, v_rows + n * at.dims);
+      finite &= all_finite<S>(x, c.value_dim);
+      part.value[n] = x;
     }
-    const float* p = s + j * at.rows;
-    if (!finite) return add_values_carefully(p, unseen + j * at.rows, value, keys, partial);
-    Upcoming next;  // the stripe after this one, touched row by row while this one's dimensions pass by
-    if (in_place(row_of<S>(c.v, b, kv_head, 0)) && j + 2 * stripe <= t.keys)
-      next = {value[0] + stripe * c.v.length, c.v.length};
-    for (std::int64_t r = 0; r < count; r += 4, next = {}) {
-      const Stripe part{p + r, value, keys, 0, at.out(partial, r), next};
-      switch (least(4, count - r)) {
-        case 1:
-          add_rows<1>(part);
-          break;
-        case 2:
-          add_rows<2>(part);
-          break;
-        case 3:
-          add_rows<3>(part);
-          break;
-        default:
-          add_rows<4>(part);
-      }
-    }
+    if (finite) return add_groups<Type::f32>(part);
+    add_values_carefully(part, unseen + j * at.rows);
   }
 
   struct Stripe {
     const float* p;  // (keys, rows)
-    const float* const* value;
-    std::int64_t keys, d;
-    float* out;
-    Upcoming next;
+    const void* value[stripe] = {};
+    std::int64_t keys;
+    float* partial;
+    Upcoming next{};
   };
 
-  // Every dimension of `rows` rows: four vectors at a time (a cache line of each value on NEON), then one,
+  template <Type type>
+  void add_groups(Stripe& t) const {
+    for (std::int64_t r = 0; r < count; r += 4, t.next = {}) {
+      const std::int64_t left = count - r;
+      if (left >= 4)
+        add_rows<type, 4>(t, r);
+      else if (left == 3)
+        add_rows<type, 3>(t, r);
+      else if (left == 2)
+        add_rows<type, 2>(t, r);
+      else
+        add_rows<type, 1>(t, r);
+    }
+  }
+
+  // Every dimension of `rows` rows: four vectors at a time (a cache line of f32 values on NEON), then one,
   // then single dimensions, since nothing may be read beyond the end of a value.
-  template <int rows>
-  void add_rows(Stripe t) const {
-    for (; t.d + 4 * S::lanes <= c.value_dim; t.d += 4 * S::lanes) add_stripe<rows, 4>(t);
-    for (t.next = {}; t.d + S::lanes <= c.value_dim; t.d += S::lanes) add_stripe<rows, 1>(t);
-    for (; t.d < c.value_dim; ++t.d)
-      for (int r = 0; r < rows; ++r)
-        for (std::int64_t n = 0; n < t.keys; ++n) {
-          float& sum = t.out[r * at.dims + t.d];
-          sum = __builtin_fmaf(t.p[n * at.rows + r], t.value[n][t.d], sum);
+  template <Type type, int rows>
+  void add_rows(const Stripe& t, std::int64_t r) const {
+    std::int64_t d = 0;
+    for (; d + 4 * S::lanes <= c.value_dim; d += 4 * S::lanes) add_stripe<type, rows, 4>(t, r, d);
+    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, rows, 1>(t, r, d);
+    for (; d < c.value_dim; ++d)
+      for (int n = 0; n < rows; ++n)
+        for (std::int64_t j = 0; j < t.keys; ++j) {
+          float& sum = at.out(t.partial, r + n)[d];
+          sum = __builtin_fmaf(t.p[j * at.rows + r + n], read<S>(Row{t.value[j], 0, 1, type}, d), sum);
         }
   }
 
-  template <int rows, int vectors>
-  void add_stripe(const Stripe& t) const {
+  template <Type type>
+  static typename S::F load_value(const void* row, std::int64_t d) {
+    if constexpr (type == Type::f32) return S::load(static_cast<const float*>(row) + d);
+    if constexpr (type == Type::bf16) return S::load_bf16(static_cast<const std::uint16_t*>(row) + d);
+    if constexpr (type == Type::f16) return S::load_f16(static_cast<const std::uint16_t*>(row) + d);
+  }
+
+  template <Type type, int rows, int vectors>
+  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d) const {
     typename S::F sum[rows][vectors];
+    float* out = at.out(t.partial, first_row) + d;
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(t.out + r * at.dims + t.d + v * S::lanes);
-    const float* p = t.p;
-    // One line of the next stripe per key, so that all its lines pass by while all dimensions of this one do.
-    const std::int64_t lines = c.value_dim / 16, first_line = t.d / (4 * S::lanes) * stripe;
-    const bool touches = t.next.rows && lines * 16 == c.value_dim;
-    const float* row = touches ? t.next.rows + first_line / lines * t.next.stride : t.p;
-    std::int64_t column = touches ? first_line % lines * 16 : 0;
-    const std::int64_t width = touches ? c.value_dim : 16, row_stride = touches ? t.next.stride : 0;
+      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * at.dims + v * S::lanes);
+    const float* p = t.p + first_row;
+    Touch touch = touch_for<type>(t, d);
     for (std::int64_t n = 0; n < t.keys; ++n, p += at.rows) {
-      S::touch(row + column);
-      column += 16;
-      if (column == width) column = 0, row += row_stride;
+      touch.next();
       const auto four = S::load_four(p);
       for (int v = 0; v < vectors; ++v) {
-        const auto x = S::load(t.value[n] + t.d + v * S::lanes);
+        const auto x = load_value<type>(t.value[n], d + v * S::lanes);
         sum[0][v] = S::template fma_lane<0>(x, four, sum[0][v]);
         if constexpr (rows > 1) sum[1][v] = S::template fma_lane<1>(x, four, sum[1][v]);
         if constexpr (rows > 2) sum[2][v] = S::template fma_lane<2>(x, four, sum[2][v]);
@@ -267,17 +289,40 @@ class Decode {
       }
     }
     for (int r = 0; r < rows; ++r)
-      for (int v = 0; v < vectors; ++v) S::store(t.out + r * at.dims + t.d + v * S::lanes, sum[r][v]);
+      for (int v = 0; v < vectors; ++v) S::store(out + r * at.dims + v * S::lanes, sum[r][v]);
+  }
+
+  // Walks the cache lines of the next stripe, row after row.
+  struct Touch {
+    const char* row;
+    std::int64_t column, width, row_stride;  // bytes
+
+    void next() {
+      S::touch(row + column);
+      column += 64;
+      if (column == width) column = 0, row += row_stride;
+    }
+  };
+
+  // A stripe has so many keys as one pass over a quarter-line slice has steps: with f32 all its lines pass by
+  // while all dimensions of this one do; with 16 bits, whose slices are half as many lines, twice over.
+  template <Type type>
+  Touch touch_for(const Stripe& t, std::int64_t d) const {
+    constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
+    const std::int64_t width = c.value_dim * bytes, lines = width / 64;
+    if (!t.next.rows || lines * 64 != width) return {reinterpret_cast<const char*>(t.p), 0, 64, 0};
+    const std::int64_t line = d / (4 * S::lanes) * stripe % (lines * stripe);
+    return {static_cast<const char*>(t.next.rows) + line / lines * t.next.stride * bytes, line % lines * 64,
+            width, t.next.stride * bytes};
   }
 
   // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).
-  void add_values_carefully(const float* p, const float* hidden, const float* const* value, std::int64_t keys,
-                            float* partial) const {
-    for (std::int64_t n = 0; n < keys; ++n)
+  void add_values_carefully(const Stripe& t, const float* hidden) const {
+    for (std::int64_t n = 0; n < t.keys; ++n)
       for (std::int64_t r = 0; r < count; ++r)
         for (std::int64_t d = 0; hidden[n * at.rows + r] == 0 && d < c.value_dim; ++d) {
-          float& sum = at.out(partial, r)[d];
-          sum = __builtin_fmaf(p[n * at.rows + r], value[n][d], sum);
+          float& sum = at.out(t.partial, r)[d];
+          sum = __builtin_fmaf(t.p[n * at.rows + r], static_cast<const float*>(t.value[n])[d], sum);
         }
   }
 

@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/call.hpp"
+
 namespace heed::cpu {
 
 constexpr int keys_per_dots = 8;
@@ -13,30 +15,36 @@ constexpr int keys_per_dots = 8;
 // touches spread between the products (November 2026); software prefetches are slower than plain loads. rows
 // is null when there is nothing to touch.
 struct Upcoming {
-  const float* rows = nullptr;
-  std::int64_t stride = 0;
+  const void* rows = nullptr;
+  std::int64_t stride = 0;  // elements
 };
 
 // s(key, rows) = sum over d of q(d, rows) * k(key, d) for one vector of rows and eight keys, each sum one FMA
-// chain. Rows of q lie q_stride apart, keys k_stride, scores s_stride; depth is a multiple of 4. An
-// instruction set may specialise it.
+// chain. Rows of q lie q_stride apart, keys k_stride, scores s_stride; depth is a multiple of 4.
 struct Dots {
   const float* q;
   std::int64_t q_stride;
-  const float* k;
+  const void* k;
   std::int64_t k_stride, depth;
   float* s;
   std::int64_t s_stride;
   Upcoming next{};  // eight keys
 };
 
-template <class S>
+// What eight_dots reads in place; other keys are widened to f32 first. An instruction set may specialise
+// both.
+template <class S, Type type>
+inline constexpr bool dots_take = type == Type::f32;
+
+template <class S, Type type>
 inline void eight_dots(const Dots& t) {
+  static_assert(type == Type::f32);
+  const auto* k = static_cast<const float*>(t.k);
   typename S::F sum[keys_per_dots];
   for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fill(0.0f);
   for (std::int64_t d = 0; d < t.depth; ++d) {
     const auto x = S::load(t.q + d * t.q_stride);
-    for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(t.k[n * t.k_stride + d]), sum[n]);
+    for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(k[n * t.k_stride + d]), sum[n]);
   }
   for (int n = 0; n < keys_per_dots; ++n) S::store(t.s + n * t.s_stride, sum[n]);
 }

@@ -40,7 +40,7 @@ struct Avx2 {
   static F fma_lane(F x, Four four, F a) {
     return fma(x, fill(four[lane]), a);
   }
-  static void touch(const float*) {}  // the hardware follows eight streams by itself
+  static void touch(const void*) {}  // the hardware follows eight streams by itself
   static void transpose(const float* const from[4], float* to, std::int64_t width) {
     __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
            r3 = _mm_loadu_ps(from[3]);

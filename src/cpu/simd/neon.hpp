@@ -51,7 +51,7 @@ struct Neon {
     return vfmaq_laneq_f32(a, x, four, lane);
   }
   // Reads a cache line early, for its own sake.
-  static void touch(const float* p) { asm volatile("ldr wzr, [%0]" : : "r"(p)); }
+  static void touch(const void* p) { asm volatile("ldr wzr, [%0]" : : "r"(p)); }
   static F load_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
   static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 };

@@ -41,7 +41,7 @@ struct Scalar {
   static F fma_lane(F x, Four four, F a) {
     return fma(x, four[lane], a);
   }
-  static void touch(const float*) {}
+  static void touch(const void*) {}
   static F load_bf16(const std::uint16_t* p) { return from_bits(std::uint32_t{*p} << 16); }
   static F load_f16(const std::uint16_t* p) {
     const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;
