@@ -53,6 +53,14 @@ inline void multiply_block(const AmxBlock& t) {
   }
 }
 
+template <class S>
+inline void store_block(float* c) {
+  _tile_stored(0, c, 128);
+  _tile_stored(1, c + 16, 128);
+  _tile_stored(2, c + 16 * 32, 128);
+  _tile_stored(3, c + 16 * 32 + 16, 128);
+}
+
 // c(32, 32) = a * b.
 template <class S>
 inline void block_product(const AmxBlock& t, float* c) {
@@ -61,10 +69,7 @@ inline void block_product(const AmxBlock& t, float* c) {
   _tile_zero(2);
   _tile_zero(3);
   multiply_block<S>(t);
-  _tile_stored(0, c, 128);
-  _tile_stored(1, c + 16, 128);
-  _tile_stored(2, c + 16 * 32, 128);
-  _tile_stored(3, c + 16 * 32 + 16, 128);
+  store_block<S>(c);
 }
 
 // c(32, 32) += a * b.
@@ -75,10 +80,7 @@ inline void add_block_product(const AmxBlock& t, float* c) {
   _tile_loadd(2, c + 16 * 32, 128);
   _tile_loadd(3, c + 16 * 32 + 16, 128);
   multiply_block<S>(t);
-  _tile_stored(0, c, 128);
-  _tile_stored(1, c + 16, 128);
-  _tile_stored(2, c + 16 * 32, 128);
-  _tile_stored(3, c + 16 * 32 + 16, 128);
+  store_block<S>(c);
 }
 
 // Transposes 16 x 16 dwords in registers.

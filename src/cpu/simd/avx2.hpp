@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "cpu/simd/x86.hpp"
+
 namespace heed::cpu {
 
-struct Avx2 {
+struct Avx2 : X86<Avx2> {
   using F = __m256;
   static constexpr int lanes = 8;
   static constexpr int panel_vectors = 3;  // 24 x 4 uses 12 accumulators of 16 registers
@@ -34,22 +36,6 @@ struct Avx2 {
     return _mm256_or_ps(abs(magnitude), _mm256_and_ps(fill(-0.0f), sign));
   }
   static F power_of_two(F z) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(z), 23)); }
-  using Four = const float*;
-  static Four load_four(const float* p) { return p; }
-  template <int lane>
-  static F fma_lane(F x, Four four, F a) {
-    return fma(x, fill(four[lane]), a);
-  }
-  static void touch(const void*) {}  // the hardware follows eight streams by itself
-  static void transpose(const float* const from[4], float* to, std::int64_t width) {
-    __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
-           r3 = _mm_loadu_ps(from[3]);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-  }
   static F load_bf16(const std::uint16_t* p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));

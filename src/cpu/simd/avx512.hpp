@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "cpu/simd/x86.hpp"
+
 namespace heed::cpu {
 
-struct Avx512 {
+struct Avx512 : X86<Avx512> {
   using F = __m512;
   static constexpr int lanes = 16;
   static constexpr int panel_vectors = 3;  // 48 x 8 uses 24 accumulators of 32 registers
@@ -35,22 +37,6 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_castps_si512(abs(magnitude)), signs));
   }
   static F power_of_two(F z) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(z), 23)); }
-  using Four = const float*;
-  static Four load_four(const float* p) { return p; }
-  template <int lane>
-  static F fma_lane(F x, Four four, F a) {
-    return fma(x, fill(four[lane]), a);
-  }
-  static void touch(const void*) {}  // the hardware follows eight streams by itself
-  static void transpose(const float* const from[4], float* to, std::int64_t width) {
-    __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
-           r3 = _mm_loadu_ps(from[3]);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-  }
   static F load_bf16(const std::uint16_t* p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
