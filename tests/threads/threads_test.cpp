@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whose threads run a call, and how many, shows nowhere but in the time it takes.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "cpu/threads/allowed.hpp"
+#include "cpu/threads/pool.hpp"
+#include "heed/heed.hpp"
+
+namespace heed {
+namespace {
+
+// 4 heads over 2 KV heads, 96 queries, 300 keys, 16 dimensions: worth sharing out, and quick.
+std::vector<float> attend() {
+  const Shape many{1, 4, 96, 16}, few{1, 2, 300, 16};
+  std::vector<float> q(static_cast<std::size_t>(many.elements())),
+      k(static_cast<std::size_t>(few.elements())), v = k;
+  std::vector<float> out = q;
+  std::uint32_t state = 1;
+  for (std::vector<float>* x : {&q, &k, &v})
+    for (float& y : *x)
+      y = static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f;
+  attention({{q.data(), many, bhsd(many)}, {k.data(), few, bhsd(few)}, {v.data(), few, bhsd(few)}},
+            {.out = {out.data(), many, bhsd(many)}}, {.masks = {Causal{Align::ends}}});
+  return out;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Every task on a thread of its own, the last first.
+struct Backwards : Executor {
+  int concurrency() const override { return 3; }
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    std::vector<std::thread> threads;
+    for (std::size_t i = tasks; i-- > 0;) threads.emplace_back([=] { task(context, i); });
+    for (std::thread& thread : threads) thread.join();
+    ran += tasks;
+  }
+  std::atomic<std::size_t> ran{0};
+};
+
+class Threads : public testing::Test {
+ protected:
+  void SetUp() override { set_num_threads(1), alone = attend(), set_num_threads(4); }
+  void TearDown() override { set_executor(nullptr); }
+  std::vector<float> alone;
+};
+
+TEST_F(Threads, an_executor_of_the_callers_runs_every_task_and_changes_no_bit) {
+  Backwards executor;
+  set_executor(&executor);
+  EXPECT_TRUE(same_bits(attend(), alone));
+  EXPECT_GT(executor.ran, 1u);
+  set_executor(nullptr);
+  const std::size_t before = executor.ran;
+  EXPECT_TRUE(same_bits(attend(), alone));
+  EXPECT_EQ(executor.ran, before);
+}
+
+TEST_F(Threads, ten_callers_at_once_get_the_bits_of_one) {
+  std::atomic<int> different{0};
+  std::vector<std::thread> callers;
+  for (int n = 0; n < 10; ++n)
+    callers.emplace_back([&] {
+      for (int repeat = 0; repeat < 5; ++repeat) different += !same_bits(attend(), alone);
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(different, 0);
+}
+
+TEST_F(Threads, a_call_from_inside_a_task_runs_where_it_is) {
+  std::atomic<int> different{0}, elsewhere{0};
+  cpu::parallel_for(8, [&](std::size_t) {
+    const auto here = std::this_thread::get_id();
+    cpu::parallel_for(4, [&](std::size_t) { elsewhere += std::this_thread::get_id() != here; });
+    different += !same_bits(attend(), alone);
+  });
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_EQ(different, 0);
+}
+
+TEST_F(Threads, every_task_runs_exactly_once) {
+  for (const std::size_t tasks : {0, 1, 2, 3, 7, 1000}) {
+    std::vector<std::atomic<int>> ran(tasks);
+    cpu::parallel_for(tasks, [&](std::size_t i) { ++ran[i]; });
+    for (std::size_t i = 0; i < tasks; ++i) ASSERT_EQ(ran[i], 1) << "task " << i << " of " << tasks;
+  }
+}
+
+TEST_F(Threads, the_number_may_change_between_calls) {
+  for (const int n : {2, 8, 1, 3}) {
+    set_num_threads(n);
+    EXPECT_EQ(num_threads(), n);
+    EXPECT_TRUE(same_bits(attend(), alone)) << n << " threads";
+  }
+  EXPECT_THROW(set_num_threads(0), Error);
+  EXPECT_EQ(num_threads(), 3);
+}
+
+TEST(AllowedThreads, the_environment_has_the_first_word_and_nonsense_there_none) {
+  setenv("HEED_NUM_THREADS", "3", 1);
+  EXPECT_EQ(cpu::allowed_threads(), 3);
+  unsetenv("HEED_NUM_THREADS");
+  const int machine = cpu::allowed_threads();
+  EXPECT_GE(machine, 1);
+  for (const char* nonsense : {"0", "-4", "many", "1000000"}) {
+    setenv("HEED_NUM_THREADS", nonsense, 1);
+    EXPECT_EQ(cpu::allowed_threads(), machine) << nonsense;
+  }
+  unsetenv("HEED_NUM_THREADS");
+}
+
+#if !defined(__SANITIZE_THREAD__)  // which does not follow a process with threads through fork
+TEST_F(Threads, a_forked_child_has_threads_of_its_own) {
+  ASSERT_TRUE(same_bits(attend(), alone));  // the parent's pool exists now
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // a child that waits for its parent's threads would wait for ever
+    _exit(same_bits(attend(), alone) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+}
+#endif
+
+}  // namespace
+}  // namespace heed
