@@ -2,6 +2,7 @@
 // A tensor that owns its memory, for tests: any dtype, any strides, read and written element by element as
 // float.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -72,7 +73,7 @@ class Tensor {
     for_each(shape_, [&](auto b, auto h, auto i, auto d) { set(b, h, i, d, x); });
   }
   // Every byte, also those between the elements that a stride steps over.
-  void fill_bytes(unsigned char byte) { std::memset(bytes_.data(), byte, bytes_.size()); }
+  void fill_bytes(unsigned char byte) { std::fill(bytes_.begin(), bytes_.end(), std::byte{byte}); }
   const std::vector<std::byte>& memory() const { return bytes_; }
 
   // The same elements under other strides.
