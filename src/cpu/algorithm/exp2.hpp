@@ -11,8 +11,20 @@ constexpr float minus_infinity = -__builtin_inff();
 // Adding it leaves round(x) + 127 in the low bits of the sum: the biased exponent of 2^round(x).
 constexpr float exponent_magic = 12582912.0f + 127.0f;
 
-constexpr float exp2_terms[] = {
-    1.0f, 6.931470037e-01f, 2.402224243e-01f, 5.550733581e-02f, 9.671512991e-03f, 1.326472731e-03f};
+// A constant four times over, as S::addend() loads it.
+struct alignas(16) Filled {
+  float four[4];
+  explicit constexpr Filled(float x) : four{x, x, x, x} {}
+};
+
+// Lowest power first, and what the clamped tail is moved down by.
+constexpr Filled exp2_terms[] = {Filled(1.0f),
+                                 Filled(6.931470037e-01f),
+                                 Filled(2.402224243e-01f),
+                                 Filled(5.550733581e-02f),
+                                 Filled(9.671512991e-03f),
+                                 Filled(1.326472731e-03f)};
+constexpr Filled exp2_tail(-0x1p-126f);
 
 // 2^x for x <= 0: exactly 1 at 0, exactly 0 at and below -126 (so also at -inf), NaN at NaN. Our minimax of
 // degree 5 on
@@ -27,12 +39,12 @@ inline void exp2(typename S::F (&x)[n]) {
   for (int i = 0; i < n; ++i) p[i] = S::sub(z[i], S::fill(exponent_magic));
   for (int i = 0; i < n; ++i) x[i] = S::sub(x[i], p[i]);
   for (int i = 0; i < n; ++i)
-    p[i] = S::fma(x[i], S::fill(exp2_terms[5]), S::template addend<exp2_terms[4]>());
-  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[3]>());
-  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[2]>());
-  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[1]>());
-  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::template addend<exp2_terms[0]>());
-  for (int i = 0; i < n; ++i) x[i] = S::fma(p[i], S::power_of_two(z[i]), S::template addend<-0x1p-126f>());
+    p[i] = S::fma(x[i], S::fill(exp2_terms[5].four[0]), S::addend(exp2_terms[4].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[3].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[2].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[1].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[0].four));
+  for (int i = 0; i < n; ++i) x[i] = S::fma(p[i], S::power_of_two(z[i]), S::addend(exp2_tail.four));
 }
 
 template <class S>

@@ -18,10 +18,7 @@ struct Avx2 : X86<Avx2> {
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static F fill(float x) { return _mm256_set1_ps(x); }
-  template <float x>
-  static F addend() {
-    return fill(x);
-  }
+  static F addend(const float* filled) { return fill(*filled); }
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }

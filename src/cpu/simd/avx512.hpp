@@ -18,10 +18,7 @@ struct Avx512 : X86<Avx512> {
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static F fill(float x) { return _mm512_set1_ps(x); }
-  template <float x>
-  static F addend() {
-    return fill(x);
-  }
+  static F addend(const float* filled) { return fill(*filled); }
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }

@@ -18,11 +18,9 @@ struct Neon {
   static F fill(float x) { return vdupq_n_f32(x); }
   // FMLA overwrites its addend. Copying a constant there takes a vector pipe that the products need; loading
   // it does not, and the compiler would not choose so by itself.
-  template <float x>
-  static F addend() {
-    alignas(16) static constexpr float filled[4] = {x, x, x, x};
+  static F addend(const float* filled) {
     F result;
-    asm volatile("ldr %q0, %1" : "=w"(result) : "m"(filled));
+    asm volatile("ldr %q0, %1" : "=w"(result) : "m"(*reinterpret_cast<const float(*)[4]>(filled)));
     return result;
   }
   static F add(F a, F b) { return vaddq_f32(a, b); }

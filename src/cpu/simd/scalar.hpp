@@ -14,10 +14,8 @@ struct Scalar {
   static F load(const float* p) { return *p; }
   static void store(float* p, F x) { *p = x; }
   static F fill(float x) { return x; }
-  template <float x>
-  static F addend() {  // fill(x) where it is about to be overwritten by a sum
-    return x;
-  }
+  // A constant, given four times over, where it is about to be overwritten by a sum.
+  static F addend(const float* filled) { return *filled; }
   static F add(F a, F b) { return a + b; }
   static F sub(F a, F b) { return a - b; }
   static F mul(F a, F b) { return a * b; }
