@@ -17,6 +17,8 @@ class Poison : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Poison, testing::ValuesIn(plan_and_kernels()), test_name);
 
 constexpr Wants everything{.weights = true, .log_sum_exp = true};
+// Without the weights, which decode kernels refuse to return: these claims must reach them too.
+constexpr Wants rows{.log_sum_exp = true};
 constexpr float infinity = std::numeric_limits<float>::infinity(),
                 nan = std::numeric_limits<float>::quiet_NaN();
 
@@ -76,6 +78,7 @@ TEST_P(Poison, nothing_planted_in_unseen_keys_and_values_changes_a_bit_whatever_
         EXPECT_TRUE(same_bits(got, expected)) << "planted " << with;
         const auto bare = attend(call);
         EXPECT_TRUE(same_bits(bare, expected)) << "planted " << with;
+        EXPECT_TRUE(same_bits(attend(call, rows), attend(clean, rows))) << "planted " << with;
       }
     }
 }
@@ -88,6 +91,7 @@ TEST_P(Poison, nothing_planted_in_unseen_keys_and_values_changes_a_bit_in_random
     poison_unseen(call, seed % 2 == 0 ? nan : infinity);
     const auto expected = attend(clean, everything), got = attend(call, everything);
     EXPECT_TRUE(same_bits(got, expected));
+    EXPECT_TRUE(same_bits(attend(call, rows), attend(clean, rows)));
   }
 }
 
