@@ -155,14 +155,13 @@ class Decode {
   // Whether any score is -inf; if so, marks which, because weights do not tell a key that is unseen from one
   // that is faint.
   bool note_unseen(const Scores& t) {
-    auto depth_reached = S::fill(0.0f);
+    auto found = S::fill(0.0f);  // by comparison, not by a minimum: a NaN beside an infinity must not hide it
     for (std::int64_t n = 0; n < t.keys * at.rows; n += S::lanes)
-      depth_reached = S::max(depth_reached, S::sub(S::fill(0.0f), S::load(s + n)));
+      found = S::less(S::fill(minus_infinity), S::load(s + n), found, S::fill(1.0f));
     float lanes[S::lanes];
-    S::store(lanes, depth_reached);
+    S::store(lanes, found);
     bool any = false;
-    for (int lane = 0; lane < S::lanes; ++lane)
-      any |= !(lanes[lane] < -minus_infinity);  // NaN may hide an infinity
+    for (int lane = 0; lane < S::lanes; ++lane) any |= lanes[lane] != 0;
     for (std::int64_t n = 0; any && n < t.keys * at.rows; ++n)
       unseen[n] = s[n] == minus_infinity ? 1.0f : 0.0f;
     return any;
