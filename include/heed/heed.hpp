@@ -2,6 +2,7 @@
 // Everything.
 #pragma once
 #include "heed/attention.hpp"
+#include "heed/cache.hpp"
 #include "heed/check.hpp"
 #include "heed/error.hpp"
 #include "heed/files.hpp"

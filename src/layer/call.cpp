@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

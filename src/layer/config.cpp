@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "layer/weights.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

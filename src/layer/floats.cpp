@@ -6,7 +6,7 @@
 
 #include "layer/element.hpp"
 #include "problem/argument.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "heed/mask.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

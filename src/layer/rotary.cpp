@@ -8,7 +8,7 @@
 #include "layer/config.hpp"
 #include "layer/element.hpp"
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

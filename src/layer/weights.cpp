@@ -3,7 +3,7 @@
 #include "layer/weights.hpp"
 
 #include "layer/config.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

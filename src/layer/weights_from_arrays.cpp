@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "layer/naming.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a layer's weights as a checkpoint names them.
 #include "layer/naming.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 

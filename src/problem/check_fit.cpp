@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the arrays of a call must fit together: extents, dtypes, broadcasting.
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 namespace {

@@ -15,7 +15,7 @@
 #include <span>
 
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 namespace {

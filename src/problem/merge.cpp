@@ -5,7 +5,7 @@
 
 #include "heed/attention.hpp"
 #include "problem/checks.hpp"
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 #include "reference/row.hpp"
 
 namespace heed {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How numbers and shapes read in a refusal.
-#include "problem/refusal.hpp"
+#include "refusal/refusal.hpp"
 
 #include <array>
 #include <charconv>

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cache while something reads it: its pages stay where they are, and calls that would change it are
+// refused.
+#pragma once
+#include "cache/layout.hpp"
+#include "heed/cache.hpp"
+
+namespace heed {
+
+class CacheReading {
+ public:
+  explicit CacheReading(const KvCache&);  // throws Error::value while another thread changes the cache
+  ~CacheReading();
+  CacheReading(const CacheReading&) = delete;
+  CacheReading& operator=(const CacheReading&) = delete;
+
+  const PageLayout& layout() const;
+  PagedSequence sequence(std::int64_t n) const;  // of a number that is in use
+
+ private:
+  const KvCache::State& state_;
+};
+
+}  // namespace heed
