@@ -3,6 +3,7 @@
 // says exactly what is computed.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,24 @@
 
 namespace heed {
 
+class KvCache;
+
 // Multi-head, multi-query and grouped-query attention are only k.shape.heads: equal to q.shape.heads, 1, or a
 // divisor.
 struct Inputs {
-  View q;  // (batch, heads, queries, dim)
-  View k;  // (batch, kv_heads, keys, dim)
-  View v;  // (batch, kv_heads, keys, value_dim)
+  View q{};  // (batch, heads, queries, dim)
+  View k{};  // (batch, kv_heads, keys, dim)
+  View v{};  // (batch, kv_heads, keys, value_dim)
+
+  // In place of k and v (S18): batch entry b attends to sequence b of the cache, or to sequences[b]. Its
+  // queries are the last tokens appended, so a causal mask needs no alignment.
+  const KvCache* cache = nullptr;
+  std::span<const std::int64_t> sequences{};
+
+  // Packed sequences of different lengths (S19): q is (1, heads, all queries, dim), and sequence n has rows
+  // [query_starts[n], query_starts[n + 1]) of it; likewise k and v by key_starts. With a cache, only queries
+  // are packed.
+  std::span<const std::int64_t> query_starts{}, key_starts{};
 };
 
 // Which intermediate scores to return. raw and softcapped are computed for every key; biased is what enters

@@ -22,12 +22,14 @@ struct Causal {
   std::optional<Align> align{};
 };
 
-// Inclusive counts of keys to the left and right of the query's own position (S10).
+// Inclusive counts of keys to the left and right of the query's own position (S10). The first `front` keys are
+// seen though they lie further left ("attention sinks").
 struct Window {
   std::int64_t left = 0, right = 0;
   std::optional<Align> align{};
+  std::int64_t front = 0;
   // A window of `total` keys that ends at the query itself, as other systems count it.
-  static Window from_total(std::int64_t total) { return {.left = total - 1, .right = 0}; }
+  static Window from_total(std::int64_t total) { return {.left = total - 1}; }
 };
 
 // Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
@@ -42,7 +44,13 @@ struct Hide {
   BoolView where;  // true is ignored
 };
 
-using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide>;
+// Speculative decoding: among the last `queries` keys, the drafted tokens, each query sees those that `where`
+// marks, (batch, heads, queries, queries); all earlier keys are seen (S18).
+struct Tree {
+  BoolView where;  // true attends
+};
+
+using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide, Tree>;
 
 // A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return
 // it. It converts to Hide, which views it and must not outlive it.

@@ -5,9 +5,12 @@
 #pragma once
 #include <cstdint>
 
+#include "cache/layout.hpp"
+#include "problem/sequence.hpp"
+
 namespace heed::cpu {
 
-enum class Type : std::uint8_t { f32, f16, bf16 };
+enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache only
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
 // A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
@@ -21,18 +24,23 @@ struct BoolTensor {
   const bool* data = nullptr;
   std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
   bool visible_when = true;
+  bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };
 
 struct Call {
-  std::int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
+  std::int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;  // queries, keys: of the longest sequence
   Tensor q, k, v, bias, sink;
   Tensor out, weights, log_sum_exp,
       scores;  // written through; const only because Tensor is shared with the inputs
   ScoreStage stage = ScoreStage::none;
   float scale_log2e;        // scores are kept in base 2: scale * log2(e) is folded into q
   float softcap_log2e = 0;  // 0: none
-  std::int64_t first_offset, end_offset;
-  const std::int64_t* key_counts;
+  const Sequence* sequences;  // one per batch entry
+  std::int64_t front = 0;     // keys every query sees in spite of its window
+  const Gap* gaps = nullptr;  // (gap_count, batch): further windows
+  std::int64_t gap_count = 0;
+  const PagedSequence* cached = nullptr;  // one per batch entry, in place of k and v
+  PageLayout layout{};
   const BoolTensor* masks = nullptr;
   std::int64_t mask_count = 0;
   std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
@@ -67,7 +75,7 @@ struct LinearPart {
 constexpr std::int64_t block_keys = 256;
 constexpr std::int64_t chunk_keys = 1024;
 
-// Rows of one task: every query head that reads kv_head, over a range of queries. Row r is query first_query
+// Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is query first_query
 // + r / group of member r % group, so that neighbouring rows see nearly the same keys.
 struct Rows {
   std::int64_t batch_entry, kv_head;

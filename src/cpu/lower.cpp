@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/lower.hpp"
 
+#include <iterator>
+
 #include "softmax/philox.hpp"
 
 namespace heed::cpu {
@@ -17,6 +19,13 @@ Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
 }
 
+Type type_of(CacheType type) {
+  return type == CacheType::int8  ? Type::i8
+         : type == CacheType::f32 ? Type::f32
+         : type == CacheType::f16 ? Type::f16
+                                  : Type::bf16;
+}
+
 ScoreStage stage_of(Stage stage) {
   return stage == Stage::raw          ? ScoreStage::raw
          : stage == Stage::softcapped ? ScoreStage::softcapped
@@ -31,7 +40,7 @@ Tensor lower(const View& x) {
 
 LoweredCall::LoweredCall(const Problem& p) {
   for (const BoolMask& m : p.bool_masks)
-    masks.push_back({m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, m.visible_when});
+    masks.push_back({m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, m.visible_when, m.is_tree});
   call = {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,
@@ -51,12 +60,19 @@ LoweredCall::LoweredCall(const Problem& p) {
           .stage = p.outputs.scores ? stage_of(p.outputs.scores->stage) : ScoreStage::none,
           .scale_log2e = static_cast<float>(p.scale * log2_e),
           .softcap_log2e = static_cast<float>(p.options.softcap.value_or(0.0f) * log2_e),
-          .first_offset = p.first_offset,
-          .end_offset = p.end_offset,
-          .key_counts = p.key_counts.data(),
+          .sequences = p.sequences.data(),
+          .front = p.front,
+          .gaps = p.gaps.data(),
+          .gap_count = p.batch == 0 ? 0 : std::ssize(p.gaps) / p.batch,
           .masks = masks.data(),
           .mask_count = static_cast<std::int64_t>(masks.size()),
           .tiled_heads = p.options.head_map == HeadMap::tiled};
+  if (p.reading) {
+    for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
+    call.cached = cached.data();
+    call.layout = p.reading->layout();
+    call.k.type = call.v.type = type_of(p.cache_type);
+  }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
     call.drop_below = dropout_threshold(dropout->drop_probability);
     call.seed = dropout->seed;

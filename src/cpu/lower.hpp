@@ -17,6 +17,7 @@ struct LoweredCall {
   LoweredCall& operator=(const LoweredCall&) = delete;
 
   std::vector<BoolTensor> masks;
+  std::vector<PagedSequence> cached;
   Call call{};
 };
 

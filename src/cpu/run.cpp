@@ -23,20 +23,54 @@ constexpr double worth_sharing = 1e5;
 // More rows than this are worth packing keys for.
 constexpr std::int64_t most_decode_rows = 32;
 
-struct Cut {
-  std::int64_t queries_per_task, tasks_per_head;
-};
-
-Cut cut(const Call& c, int panel_rows) {
-  const std::int64_t heads = c.batch * c.kv_heads, rows = c.queries * c.group();
+// How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
+std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows) {
+  const std::int64_t heads = c.batch * c.kv_heads, rows = sequence.queries * c.group();
   std::int64_t parts = (rows + rows_per_task - 1) / rows_per_task;
   const auto wanted = static_cast<std::int64_t>(concurrency()) * tasks_per_thread;
   if (heads * parts < wanted)
     parts = std::min((wanted + heads - 1) / heads, (rows + panel_rows - 1) / panel_rows);
-  // Whole panels in every task but the last, whatever the group.
   const std::int64_t panels = (rows + panel_rows * parts - 1) / (panel_rows * parts);
-  const std::int64_t queries = std::max<std::int64_t>(1, panels * panel_rows / c.group());
-  return {queries, (c.queries + queries - 1) / queries};
+  return std::max<std::int64_t>(1, panels * panel_rows / c.group());
+}
+
+// Longest tasks first: the last queries of a causal problem see the most keys.
+std::vector<Rows> cut_along_queries(const Call& c, int panel_rows) {
+  struct Part {
+    std::int64_t cost;
+    Rows rows;
+  };
+  std::vector<Part> parts;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const Sequence& s = c.sequences[b];
+    const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows);
+    for (std::int64_t first = 0; first < s.queries; first += step) {
+      const std::int64_t queries = std::min(step, s.queries - first);
+      const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);
+      for (std::int64_t h = 0; h < c.kv_heads; ++h) parts.push_back({queries * keys, {b, h, first, queries}});
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& z) { return a.cost > z.cost; });
+  std::vector<Rows> tasks;
+  tasks.reserve(parts.size());
+  for (const Part& part : parts) tasks.push_back(part.rows);
+  return tasks;
+}
+
+// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at least
+// one, which then says that nothing was seen.
+std::vector<std::int64_t> chunks_of(const Call& c, const Sequence& s) {
+  const auto first_of = [&](std::int64_t key) {
+    return std::clamp<std::int64_t>(key, 0, s.key_count) / chunk_keys * chunk_keys;
+  };
+  const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
+  const std::int64_t front = std::min(c.front, end);
+  std::vector<std::int64_t> chunks;
+  for (std::int64_t chunk = 0; chunk < front; chunk += chunk_keys) chunks.push_back(chunk);
+  for (std::int64_t chunk = first_of(s.first_offset); chunk < end; chunk += chunk_keys)
+    if (chunk >= front) chunks.push_back(chunk);
+  if (chunks.empty()) chunks.push_back(0);
+  return chunks;
 }
 
 double products(const Call& c) {
@@ -69,29 +103,23 @@ const Target& best_target() {
 std::string prefill_refuses(const Target& target, const Problem& p) {
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype);
+  if (target.only_bf16 && p.reading && p.cache_type != CacheType::bf16)
+    return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type);
   return {};
 }
 
 void prefill(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
-  if (c.batch == 0 || c.heads == 0 || c.queries == 0) return;
-  const Cut parts = cut(c, target.panel_rows);
-  const std::int64_t tasks = c.batch * c.kv_heads * parts.tasks_per_head;
-  Scratch scratch(std::min(static_cast<std::size_t>(tasks), concurrency()),
-                  target.prefill_floats(c, parts.queries_per_task * c.group()));
-  share_out(tasks, products(c), [&](std::int64_t task) {
-    // The last queries of a causal problem see the most keys: longest tasks first.
-    const std::int64_t head = task % (c.batch * c.kv_heads);
-    const std::int64_t part = parts.tasks_per_head - 1 - task / (c.batch * c.kv_heads);
-    const std::int64_t first = part * parts.queries_per_task;
+  if (c.heads == 0) return;
+  const std::vector<Rows> tasks = cut_along_queries(c, target.panel_rows);
+  if (tasks.empty()) return;
+  std::int64_t most_queries = 0;
+  for (const Rows& task : tasks) most_queries = std::max(most_queries, task.queries);
+  Scratch scratch(std::min(tasks.size(), concurrency()), target.prefill_floats(c, most_queries * c.group()));
+  share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
     const Scratch::Lease lease(scratch);
-    target.prefill(c,
-                   {.batch_entry = head / c.kv_heads,
-                    .kv_head = head % c.kv_heads,
-                    .first_query = first,
-                    .queries = std::min(parts.queries_per_task, c.queries - first)},
-                   lease.floats());
+    target.prefill(c, tasks[static_cast<std::size_t>(n)], lease.floats());
   });
 }
 
@@ -100,34 +128,50 @@ std::string decode_refuses(const Target& target, const Problem& p) {
   if (rows > most_decode_rows)
     return std::to_string(rows) + " rows share a KV head; it takes at most " +
            std::to_string(most_decode_rows);
-  if (p.outputs.weights || p.outputs.scores) return "weights or scores were asked for";
+  if (p.outputs.scores) return "scores were asked for";
+  // Scores wait in the weights' own rows until the sum is known, which takes all their bits.
+  if (p.outputs.weights && (p.outputs.weights->dtype != DType::f32 || target.only_bf16))
+    return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype));
   return prefill_refuses(target, p);
 }
 
 void decode(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
-  if (c.batch == 0 || c.heads == 0 || c.queries == 0) return;
-  // Chunks that some row may see; at least one, which then says that nothing was seen.
-  const std::int64_t begin = std::clamp<std::int64_t>(c.first_offset, 0, c.keys) / chunk_keys;
-  const std::int64_t end_key = std::clamp<std::int64_t>(c.queries - 1 + c.end_offset, 0, c.keys);
-  const std::int64_t chunks = std::max<std::int64_t>(1, (end_key + chunk_keys - 1) / chunk_keys - begin);
-  const std::int64_t heads = c.batch * c.kv_heads, floats = target.partial_floats(c);
-  Scratch partials(1, heads * chunks * floats);
-  Scratch scratch(std::min(static_cast<std::size_t>(heads * chunks), concurrency()), target.decode_floats(c));
-  const Scratch::Lease all(partials);
-  const auto rows = [&](std::int64_t head) {
-    return Rows{head / c.kv_heads, head % c.kv_heads, 0, c.queries};
+  struct Row {
+    Rows rows;
+    std::int64_t first_task, chunks;
   };
-  share_out(heads * chunks, products(c), [&](std::int64_t task) {
-    const Scratch::Lease lease(scratch);
-    target.decode(c, rows(task / chunks), (begin + task % chunks) * chunk_keys, lease.floats(),
-                  all.floats() + task * floats);
-  });
-  for (std::int64_t head = 0; head < heads; ++head) {
-    const Scratch::Lease lease(scratch);
-    target.decode_finish(c, rows(head), chunks, lease.floats(), all.floats() + head * chunks * floats);
+  struct Task {
+    std::size_t row;
+    std::int64_t chunk;
+  };
+  std::vector<Row> rows;
+  std::vector<Task> tasks;
+  for (std::int64_t b = 0; b < c.batch && c.heads > 0; ++b) {
+    const Sequence& s = c.sequences[b];
+    if (s.queries == 0) continue;
+    const std::vector<std::int64_t> chunks = chunks_of(c, s);
+    for (std::int64_t h = 0; h < c.kv_heads; ++h) {
+      for (const std::int64_t chunk : chunks) tasks.push_back({rows.size(), chunk});
+      rows.push_back({{b, h, 0, s.queries}, std::ssize(tasks) - std::ssize(chunks), std::ssize(chunks)});
+    }
   }
+  if (tasks.empty()) return;
+  const std::int64_t floats = target.partial_floats(c);
+  Scratch partials(1, std::ssize(tasks) * floats);
+  Scratch scratch(std::min(tasks.size(), concurrency()), target.decode_floats(c));
+  const Scratch::Lease all(partials);
+  share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
+    const Task& task = tasks[static_cast<std::size_t>(n)];
+    const Scratch::Lease lease(scratch);
+    target.decode(c, rows[task.row].rows, task.chunk, lease.floats(), all.floats() + n * floats);
+  });
+  share_out(std::ssize(rows), products(c) / chunk_keys, [&](std::int64_t n) {
+    const Row& row = rows[static_cast<std::size_t>(n)];
+    const Scratch::Lease lease(scratch);
+    target.decode_finish(c, row.rows, row.chunks, lease.floats(), all.floats() + row.first_task * floats);
+  });
 }
 
 }  // namespace heed::cpu

@@ -2,6 +2,8 @@
 #include "plan/plan.hpp"
 
 #include "cpu/run.hpp"
+#include "heed/cache.hpp"
+#include "reference/gathered_cache.hpp"
 #include "reference/row.hpp"
 
 namespace heed {
@@ -18,6 +20,12 @@ const Kernel* find(const std::string& name) {
 std::string refusal_of(const Kernel& kernel, const Problem& problem) {
   std::string reason = kernel.unavailable();
   return reason.empty() ? kernel.refuses(problem) : reason;
+}
+
+bool turns_keys_when_read(const Inputs& inputs) {
+  if (!inputs.cache) return false;
+  const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
+  return rotary && rotary->when == CacheRotary::When::read;
 }
 
 // The forced kernel, or the first that takes the problem.
@@ -49,7 +57,8 @@ const std::vector<Kernel>& kernels() {
                       [target](const Problem& p) { return cpu::prefill_refuses(*target, p); },
                       [target](const Problem& p) { cpu::prefill(*target, p); }});
     }
-    list.push_back({"reference", [] { return std::string(); }, takes_everything, reference::run});
+    list.push_back({"reference", [] { return std::string(); }, takes_everything,
+                    [](const Problem& p) { reference::run(GatheredCache(p).problem); }});
     return list;
   }();
   return all;
@@ -57,7 +66,9 @@ const std::vector<Kernel>& kernels() {
 
 void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   const Problem problem = make_problem(inputs, outputs, options);
-  choose(problem).run(problem);
+  if (!turns_keys_when_read(inputs)) return choose(problem).run(problem);
+  const GatheredCache turned(problem);
+  choose(turned.problem).run(turned.problem);
 }
 
 std::string explain(const Inputs& inputs, const Outputs& outputs, const Options& options) {

@@ -94,6 +94,7 @@ void check_apart_from_masks(const Argument& output, const Options& options) {
   for (const Mask& mask : options.masks) {
     if (const auto* keep = std::get_if<Keep>(&mask)) check_apart(output, {"the keep mask", keep->where});
     if (const auto* hide = std::get_if<Hide>(&mask)) check_apart(output, {"the hide mask", hide->where});
+    if (const auto* tree = std::get_if<Tree>(&mask)) check_apart(output, {"the tree mask", tree->where});
     if (const auto* lengths = std::get_if<KeyLengths>(&mask))
       check_apart(output, {"the key lengths", *lengths});
   }
@@ -153,8 +154,8 @@ void check_overlap(const Inputs& inputs, const Outputs& outputs, const Options& 
     for (std::size_t earlier = 0; earlier < i; ++earlier)
       if (written[earlier]) check_apart(output, *written[earlier]);
     check_apart(output, {"q", inputs.q});
-    check_apart(output, {"k", inputs.k});
-    check_apart(output, {"v", inputs.v});
+    if (!inputs.cache) check_apart(output, {"k", inputs.k});
+    if (!inputs.cache) check_apart(output, {"v", inputs.v});
     if (options.bias) check_apart(output, {"options.bias", *options.bias});
     if (options.sink) check_apart(output, {"options.sink", *options.sink});
     check_apart_from_masks(output, options);

@@ -19,12 +19,14 @@ void check_own_places(const Argument& output);
 
 // Every array of the call by itself, except the masks.
 void check_views(const Inputs&, const Outputs&, const Options&);
-// That extents and dtypes fit together.
-void check_shapes(const Inputs&, const Outputs&, const Options&);
+// Finds every sequence of the call and fills the extents of the problem.
+void place_sequences(const Inputs&, Problem&);
+// That extents and dtypes fit together. The problem's extents must be set.
+void check_shapes(const Problem&);
 void check_dtypes(const Inputs&, const Outputs&, const Options&);
 // Scale, softcap, dropout and the enumerations.
 void check_choices(const Outputs&, const Options&);
-// Checks the masks and fills the fields of the problem that hold them. Its extents must be set.
+// Checks the masks and fills the fields of the problem that hold them. Its sequences must be set.
 void lower_masks(Problem&);
 // No output shares memory with itself, another output or anything that is read.
 void check_overlap(const Inputs&, const Outputs&, const Options&);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the list of masks into one band of keys per query, one count of keys per batch entry, and boolean
-// masks.
+// Turns the list of masks into one band of keys per query, one count of keys per sequence, and boolean masks.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -11,18 +10,15 @@
 namespace heed {
 namespace {
 
-// The key at the position of query 0.
-std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p) {
-  if (!align) {
-    if (p.queries != p.keys)
-      throw refusal(Error::ambiguous, name, ": ", p.queries, " queries, ", p.keys,
-                    " keys; say Align::ends (decode) or Align::starts");
-    return 0;
-  }
-  if (*align > Align::ends)
+// The key at the position of query 0 of a sequence.
+std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p, const Sequence& s) {
+  if (!align && s.queries != s.keys && !p.inputs.cache)
+    throw refusal(Error::ambiguous, name, ": ", s.queries, " queries, ", s.keys,
+                  " keys; say Align::ends (decode) or Align::starts");
+  if (align && *align > Align::ends)
     throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
                   " is none of starts, ends");
-  return *align == Align::ends ? p.keys - p.queries : 0;
+  return align == Align::starts ? 0 : s.keys - s.queries;
 }
 
 std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
@@ -31,23 +27,33 @@ std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
   return a < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
 }
 
-// Narrows the band to [first, end), both relative to the query. It starts as wide as the clamp and stays
-// inside: first never exceeds the keys, and end never falls below 1 - queries.
-void narrow_band(Problem& p, std::int64_t first, std::int64_t end) {
-  p.first_offset = std::max(p.first_offset, first);
-  p.end_offset = std::min(p.end_offset, end);
+// Bands start as wide as the clamp and stay inside: first never exceeds the keys, and end never falls below
+// 1 - queries.
+void lower(Problem& p, const Causal& causal) {
+  for (Sequence& s : p.sequences)
+    s.end_offset = std::min(s.end_offset, offset_of("causal mask", causal.align, p, s) + 1);
 }
 
-void lower(Problem& p, const Causal& causal) {
-  const std::int64_t offset = offset_of("causal mask", causal.align, p);
-  narrow_band(p, p.first_offset, offset + 1);
+bool has_window_already(const Problem& p) {
+  return std::any_of(p.sequences.begin(), p.sequences.end(),
+                     [](const Sequence& s) { return s.first_offset > -(s.queries + s.keys); });
 }
 
 void lower(Problem& p, const Window& window) {
   if (window.left < 0) throw refusal(Error::value, "window mask: left ", window.left, " is negative");
   if (window.right < 0) throw refusal(Error::value, "window mask: right ", window.right, " is negative");
-  const std::int64_t offset = offset_of("window mask", window.align, p);
-  narrow_band(p, saturating_add(offset, -window.left), saturating_add(offset + 1, window.right));
+  if (window.front < 0) throw refusal(Error::value, "window mask: front ", window.front, " is negative");
+  const bool is_another_gap = window.front != p.front && has_window_already(p);
+  if (!is_another_gap) p.front = window.front;
+  for (Sequence& s : p.sequences) {
+    const std::int64_t offset = offset_of("window mask", window.align, p, s);
+    const std::int64_t first = std::max(saturating_add(offset, -window.left), -(s.queries + s.keys));
+    if (is_another_gap)
+      p.gaps.push_back({window.front, first});
+    else
+      s.first_offset = std::max(s.first_offset, first);
+    s.end_offset = std::min(s.end_offset, saturating_add(offset + 1, window.right));
+  }
 }
 
 void lower(Problem& p, const KeyLengths& lengths) {
@@ -56,35 +62,44 @@ void lower(Problem& p, const KeyLengths& lengths) {
     throw refusal(Error::shape, "key lengths: ", entries, " counts for q.batch: ", p.batch);
   for (std::size_t b = 0; b < lengths.valid.size(); ++b) {
     const std::int64_t count = lengths.valid[b];
-    if (count < 0 || count > p.keys)
+    Sequence& s = p.sequences[b];
+    if (count < 0 || count > s.keys)
       throw refusal(Error::value, "key lengths: ", count, " for batch entry ", static_cast<std::int64_t>(b),
-                    " is outside [0, ", p.keys, "], the keys there are");
-    p.key_counts[b] = std::min(p.key_counts[b], count);
+                    " is outside [0, ", s.keys, "], the keys there are");
+    s.key_count = std::min(s.key_count, count);
   }
 }
 
-void lower_bool_mask(Problem& p, const char* name, const BoolMask& mask, const BoolView& view) {
+// Rows are those of q, packed or not.
+void lower_bool_mask(Problem& p, const char* name, const BoolView& view, BoolMask mask) {
+  const Shape& q = p.inputs.q.shape;
   check_argument({name, view});
-  check_broadcasts({name, view}, "(batch, heads, queries, keys)", {p.batch, p.heads, p.queries, p.keys});
+  check_broadcasts({name, view}, mask.is_tree ? "(batch, heads, queries, queries)" : "(batch, heads, queries, keys)",
+                   {q.batch, p.heads, q.length, mask.is_tree ? p.queries : p.keys});
+  mask.data = view.data;
+  mask.stride = broadcast_stride(view.shape, view.stride);
   p.bool_masks.push_back(mask);
 }
 
-void lower(Problem& p, const Keep& keep) {
-  const BoolView& view = keep.where;
-  lower_bool_mask(p, "keep mask", {view.data, broadcast_stride(view.shape, view.stride), true}, view);
-}
-
+void lower(Problem& p, const Keep& keep) { lower_bool_mask(p, "keep mask", keep.where, {}); }
 void lower(Problem& p, const Hide& hide) {
-  const BoolView& view = hide.where;
-  lower_bool_mask(p, "hide mask", {view.data, broadcast_stride(view.shape, view.stride), false}, view);
+  lower_bool_mask(p, "hide mask", hide.where, {.visible_when = false});
+}
+void lower(Problem& p, const Tree& tree) {
+  for (const Sequence& s : p.sequences)
+    if (s.queries > s.keys)
+      throw refusal(Error::shape, "tree mask: ", s.queries, " queries, ", s.keys,
+                    " keys; every query is one of the last keys");
+  lower_bool_mask(p, "tree mask", tree.where, {.is_tree = true});
 }
 
 }  // namespace
 
 void lower_masks(Problem& p) {
-  p.first_offset = -(p.queries + p.keys);
-  p.end_offset = p.queries + p.keys;
-  p.key_counts.assign(static_cast<std::size_t>(p.batch), p.keys);
+  for (Sequence& s : p.sequences) {
+    s.first_offset = -(s.queries + s.keys);
+    s.end_offset = s.queries + s.keys;
+  }
   for (const Mask& mask : p.options.masks) std::visit([&p](const auto& m) { lower(p, m); }, mask);
 }
 

@@ -2,6 +2,7 @@
 // A call to attention() becomes a Problem: every check, then plain data.
 #include <cmath>
 
+#include "heed/cache.hpp"
 #include "problem/checks.hpp"
 
 namespace heed {
@@ -12,29 +13,41 @@ std::optional<View> broadcast(const std::optional<View>& view, const Shape& targ
   return View{view->data, target, broadcast_stride(view->shape, view->stride), view->dtype, view->device};
 }
 
+// In a packed call every entry of the batch reads and writes the same rows, from its own first one on.
+void share_rows(Problem& p) {
+  if (!p.inputs.key_starts.empty()) p.inputs.k.stride.batch = p.inputs.v.stride.batch = 0;
+  if (p.inputs.query_starts.empty()) return;
+  p.inputs.q.stride.batch = p.outputs.out.stride.batch = 0;
+  if (p.outputs.weights) p.outputs.weights->stride.batch = 0;
+  if (p.outputs.log_sum_exp) p.outputs.log_sum_exp->stride.batch = 0;
+  if (p.outputs.scores) p.outputs.scores->into.stride.batch = 0;
+}
+
+// What the window of a cache released is not there to be seen.
+void apply_cache_window(Problem& p) {
+  const std::optional<CacheWindow>& window = p.inputs.cache->config().window;
+  if (!window) return;
+  p.options.masks.push_back(Window{window->length - 1, p.keys, Align::ends, window->front});
+}
+
 }  // namespace
 
 Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   check_views(inputs, outputs, options);
-  check_shapes(inputs, outputs, options);
+  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  place_sequences(inputs, p);
+  check_shapes(p);
   check_dtypes(inputs, outputs, options);
   check_choices(outputs, options);
 
-  const Shape &q = inputs.q.shape, &k = inputs.k.shape, &v = inputs.v.shape;
-  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
-  p.batch = q.batch;
-  p.heads = q.heads;
-  p.kv_heads = k.heads;
-  p.queries = q.length;
-  p.keys = k.length;
-  p.dim = q.dim;
-  p.value_dim = v.dim;
-  p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.dim))));
+  p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim))));
+  if (inputs.cache) apply_cache_window(p);
   lower_masks(p);
-  p.bias = broadcast(options.bias, {q.batch, q.heads, q.length, k.length});
-  p.sink = broadcast(options.sink, {q.batch, q.heads, 1, 1});
+  p.bias = broadcast(options.bias, {inputs.q.shape.batch, p.heads, inputs.q.shape.length, p.keys});
+  p.sink = broadcast(options.sink, {p.batch, p.heads, 1, 1});
 
   check_overlap(inputs, outputs, options);
+  share_rows(p);
   return p;
 }
 

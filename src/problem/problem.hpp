@@ -4,36 +4,43 @@
 // 0.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "cache/reading.hpp"
 #include "heed/attention.hpp"
+#include "problem/sequence.hpp"
 
 namespace heed {
 
-// One Keep or Hide mask, (batch, heads, queries, keys) with stride 0 on every broadcast axis.
+// One Keep, Hide or Tree mask, (batch, heads, queries, keys) with stride 0 on every broadcast axis.
 struct BoolMask {
   const bool* data = nullptr;
   Shape stride{};
-  bool visible_when = true;  // Keep: true; Hide: false
+  bool visible_when = true;  // Keep, Tree: true; Hide: false
+  bool is_tree = false;      // column 0 is not key 0 but the first of the last `queries` keys
 };
 
 struct Problem {
   // The call as it was made. The reference reads the masks here, in the words of the specification; kernels
-  // do not.
+  // do not. Views of packed rows have a batch stride of 0: entry b begins at its sequence's first row.
   Inputs inputs{};
   Outputs outputs{};
   Options options{};
 
+  // queries and keys are those of the longest sequence.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
   float scale = 1;
 
-  // Causal, Window and KeyLengths together: query i of batch entry b sees no key outside
-  // [max(0, i + first_offset), min(key_counts[b], i + end_offset)). Offsets are clamped to +-(queries +
-  // keys).
-  std::int64_t first_offset = 0, end_offset = 0;
-  std::vector<std::int64_t> key_counts{};  // one per batch entry, each in [0, keys]
+  std::vector<Sequence> sequences{};  // one per batch entry
+  std::int64_t front = 0;
+  std::vector<Gap> gaps{};  // (further windows, batch)
   std::vector<BoolMask> bool_masks{};
+
+  // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
+  std::shared_ptr<const CacheReading> reading{};
+  CacheType cache_type = CacheType::f32;
 
   std::optional<View> bias{}, sink{};  // broadcast axes have stride 0
 

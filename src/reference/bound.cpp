@@ -27,17 +27,18 @@ double smallest(
 }  // namespace
 
 RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_t h, std::int64_t i)
-    : p_(p), row_(row), b_(b), h_(h) {
+    : p_(p), row_(row), s_(p.sequences[static_cast<std::size_t>(b)]), b_(b), h_(h) {
   const double scale =
       std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
   double largest_dot = 0, largest_bias = 0;
-  for (std::int64_t j = 0; j < p.keys; ++j) {
+  const std::int64_t query = s_.first_query + i;
+  for (std::int64_t j = 0; j < s_.keys; ++j) {
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
     double dot = 0;
     for (std::int64_t d = 0; d < p.dim; ++d)
-      dot += std::abs(read(p.inputs.q, b, h, i, d) * read(p.inputs.k, b, p.kv_head(h), j, d));
+      dot += std::abs(read(p.inputs.q, b, h, query, d) * read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
     largest_dot = std::max(largest_dot, scale * dot);
-    if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, i, j)));
+    if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, query, j)));
   }
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
@@ -53,9 +54,9 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
 double RowBound::out(std::int64_t d) const {
   const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
   double magnitude = 0, largest = 0;
-  for (std::int64_t j = 0; j < p_.keys; ++j) {
+  for (std::int64_t j = 0; j < s_.keys; ++j) {
     if (row_.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
-    const double v = std::abs(read(p_.inputs.v, b_, p_.kv_head(h_), j, d));
+    const double v = std::abs(read(p_.inputs.v, b_, p_.kv_head(h_), s_.first_key + j, d));
     magnitude += row_.weight[static_cast<std::size_t>(j)] * v;
     largest = std::max(largest, v);
   }

@@ -20,6 +20,7 @@ class RowBound {
  private:
   const Problem& p_;
   const Row& row_;
+  const Sequence& s_;
   std::int64_t b_, h_;
   double score_error_;     // absolute, of a score in natural units
   double relative_error_;  // of a weight, score errors included

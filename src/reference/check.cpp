@@ -7,6 +7,7 @@
 #include "heed/half.hpp"
 #include "problem/problem.hpp"
 #include "reference/bound.hpp"
+#include "reference/gathered_cache.hpp"
 #include "reference/row.hpp"
 
 namespace heed {
@@ -46,21 +47,23 @@ void compare(const MutableView& computed, const Place& at, double expected, doub
 }  // namespace
 
 Check check(const Inputs& inputs, const Outputs& computed, const Options& options) {
-  const Problem p = make_problem(inputs, computed, options);
+  const GatheredCache gathered(make_problem(inputs, computed, options));
+  const Problem& p = gathered.problem;
   Check result;
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h)
-      for (std::int64_t i = 0; i < p.queries; ++i) {
+      for (std::int64_t i = 0; i < p.sequences[static_cast<std::size_t>(b)].queries; ++i) {
         const reference::Row row = reference::row(p, b, h, i);
         const reference::RowBound bound(p, row, b, h, i);
+        const std::int64_t at = p.sequences[static_cast<std::size_t>(b)].first_query + i;
         for (std::int64_t d = 0; d < p.value_dim; ++d)
-          compare(computed.out, {"out", b, h, i, d}, row.out[static_cast<std::size_t>(d)], bound.out(d),
+          compare(p.outputs.out, {"out", b, h, at, d}, row.out[static_cast<std::size_t>(d)], bound.out(d),
                   result);
         for (std::int64_t j = 0; computed.weights && j < p.keys; ++j)
-          compare(*computed.weights, {"weights", b, h, i, j}, row.weight[static_cast<std::size_t>(j)],
+          compare(*p.outputs.weights, {"weights", b, h, at, j}, row.weight[static_cast<std::size_t>(j)],
                   bound.weight(j), result);
         if (computed.log_sum_exp)
-          compare(*computed.log_sum_exp, {"log_sum_exp", b, h, i, 0}, row.log_sum_exp, bound.log_sum_exp(),
+          compare(*p.outputs.log_sum_exp, {"log_sum_exp", b, h, at, 0}, row.log_sum_exp, bound.log_sum_exp(),
                   result);
       }
   return result;

@@ -19,27 +19,32 @@ std::int64_t at(const Shape& stride, std::int64_t b, std::int64_t h, std::int64_
   return b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim;
 }
 
-// Query 0 stands beside key `offset` (S9).
-std::int64_t offset(const Problem& p, std::optional<Align> align) {
-  return align == Align::ends ? p.keys - p.queries : 0;
-}
-
 struct Sees {
   const Problem& p;
+  const Sequence& s;
   std::int64_t b, h, i, j;
 
-  bool operator()(const Causal& m) const { return j <= i + offset(p, m.align); }  // S9
-  bool operator()(const Window& m) const {                                        // S10
-    const std::int64_t own = i + offset(p, m.align);
-    return own - j <= m.left && j - own <= m.right;
+  // Query 0 stands beside key `offset` (S9); the last query beside the last key where nothing else is said (S18).
+  std::int64_t offset(std::optional<Align> align) const {
+    return align == Align::starts ? 0 : s.keys - s.queries;
+  }
+
+  bool operator()(const Causal& m) const { return j <= i + offset(m.align); }  // S9
+  bool operator()(const Window& m) const {                                     // S10
+    const std::int64_t own = i + offset(m.align);
+    return (own - j <= m.left || j < m.front) && j - own <= m.right;
   }
   bool operator()(const KeyLengths& m) const { return j < m.valid[static_cast<std::size_t>(b)]; }  // S11
-  bool operator()(const Keep& m) const { return value(m.where); }                                  // S17
-  bool operator()(const Hide& m) const { return !value(m.where); }                                 // S17
+  bool operator()(const Keep& m) const { return value(m.where, j); }                               // S17
+  bool operator()(const Hide& m) const { return !value(m.where, j); }                              // S17
+  bool operator()(const Tree& m) const {                                                           // S18
+    const std::int64_t drafted = j - (s.keys - s.queries);
+    return drafted < 0 || value(m.where, drafted);
+  }
 
-  bool value(const BoolView& x) const {  // S11: an extent of 1 broadcasts
+  bool value(const BoolView& x, std::int64_t column) const {  // S11: an extent of 1 broadcasts
     return x.data[at(x.stride, x.shape.batch == 1 ? 0 : b, x.shape.heads == 1 ? 0 : h,
-                     x.shape.length == 1 ? 0 : i, x.shape.dim == 1 ? 0 : j)];
+                     x.shape.length == 1 ? 0 : s.first_query + i, x.shape.dim == 1 ? 0 : column)];
   }
 };
 
@@ -49,15 +54,16 @@ bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int
 
 // The score of key j at each stage.
 void score(const Problem& p, Sees sees, Row& row) {
-  const auto [b, h, i, j] = std::tuple(sees.b, sees.h, sees.i, sees.j);
+  const auto [b, h, j] = std::tuple(sees.b, sees.h, sees.j);
+  const std::int64_t query = sees.s.first_query + sees.i, key = sees.s.first_key + j;  // S19
   const auto k = static_cast<std::size_t>(j);
   double dot = 0;
   for (std::int64_t d = 0; d < p.dim; ++d)
-    dot += read(p.inputs.q, b, h, i, d) * read(p.inputs.k, b, p.kv_head(h), j, d);         // S8
+    dot += read(p.inputs.q, b, h, query, d) * read(p.inputs.k, b, p.kv_head(h), key, d);   // S8
   row.raw[k] = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
   row.softcapped[k] = c ? *c * std::tanh(row.raw[k] / *c) : row.raw[k];  // S2
-  const double bias = p.bias ? read(*p.bias, b, h, i, j) : 0;
+  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0;
   const auto lets = [&](const Mask& mask) { return std::visit(sees, mask); };
   const bool visible = std::all_of(p.options.masks.begin(), p.options.masks.end(), lets);  // S4
   row.biased[k] = visible && bias != -infinity ? row.softcapped[k] + bias : -infinity;     // S3
@@ -85,21 +91,22 @@ void write(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t i,
 }
 
 Row row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
+  const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const auto keys = static_cast<std::size_t>(p.keys);
-  const std::vector<double> zeros(keys, 0.0);
-  Row r{zeros,    zeros, zeros, zeros, zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
+  const std::vector<double> zeros(keys, 0.0), unseen_keys(keys, -infinity);
+  Row r{zeros,    zeros, unseen_keys, zeros, zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
         -infinity};
-  for (std::int64_t j = 0; j < p.keys; ++j) score(p, {p, b, h, i, j}, r);
-  const auto unseen = [](double s) { return s == -infinity; };
+  for (std::int64_t j = 0; j < s.keys; ++j) score(p, {p, s, b, h, i, j}, r);
+  const auto unseen = [](double x) { return x == -infinity; };
   const double sink = p.sink ? read(*p.sink, b, h, 0, 0) : -infinity;
   r.log_sum_exp = sink;                                                 // S12
   if (std::all_of(r.biased.begin(), r.biased.end(), unseen)) return r;  // S6, S14: the row sees no key
   double max = sink;
-  for (const double s : r.biased) max = std::max(max, s);
+  for (const double x : r.biased) max = std::max(max, x);
   double sum = sink == -infinity ? 0 : std::exp(sink - max);  // S5
-  for (const double s : r.biased) sum += std::exp(s - max);
+  for (const double x : r.biased) sum += std::exp(x - max);
   r.log_sum_exp = max + std::log(sum);  // S12
-  for (std::int64_t j = 0; j < p.keys; ++j) {
+  for (std::int64_t j = 0; j < s.keys; ++j) {
     const auto k = static_cast<std::size_t>(j);
     if (unseen(r.biased[k])) continue;  // S4: its value is not read
     r.probability[k] = std::exp(r.biased[k] - max) / sum;
@@ -107,7 +114,7 @@ Row row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
     if (const auto& drop = p.options.dropout)
       r.weight[k] = dropped(*drop, b * p.heads + h, i, j) ? 0 : r.weight[k] / (1.0 - drop->drop_probability);
     for (std::int64_t d = 0; d < p.value_dim; ++d)
-      r.out[static_cast<std::size_t>(d)] += r.weight[k] * read(p.inputs.v, b, p.kv_head(h), j, d);
+      r.out[static_cast<std::size_t>(d)] += r.weight[k] * read(p.inputs.v, b, p.kv_head(h), s.first_key + j, d);
   }
   return r;
 }
@@ -118,16 +125,17 @@ void run(const Problem& p) {
   };
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h)
-      for (std::int64_t i = 0; i < p.queries; ++i) {
+      for (std::int64_t i = 0; i < p.sequences[static_cast<std::size_t>(b)].queries; ++i) {
         const Row r = row(p, b, h, i);
-        copy(r.out, p.outputs.out, b, h, i);
-        if (p.outputs.weights) copy(r.weight, *p.outputs.weights, b, h, i);
-        if (p.outputs.log_sum_exp) write(*p.outputs.log_sum_exp, b, h, i, 0, r.log_sum_exp);
+        const std::int64_t to = p.sequences[static_cast<std::size_t>(b)].first_query + i;  // S19
+        copy(r.out, p.outputs.out, b, h, to);
+        if (p.outputs.weights) copy(r.weight, *p.outputs.weights, b, h, to);
+        if (p.outputs.log_sum_exp) write(*p.outputs.log_sum_exp, b, h, to, 0, r.log_sum_exp);
         if (const auto& s = p.outputs.scores)
           copy(s->stage == Stage::raw          ? r.raw
                : s->stage == Stage::softcapped ? r.softcapped
                                                : r.biased,
-               s->into, b, h, i);
+               s->into, b, h, to);
       }
 }
 

@@ -62,7 +62,7 @@ inline float close_row(const Call& c, const Query& q, float max, float sum) {
   const bool empty = sees_no_key<S>(end);
   const float factor = add_sink<S>(c, q, end);
   if (c.log_sum_exp.data)
-    write<S>(row_of<S>(c.log_sum_exp, q.b, q.h, q.i), 0,
+    write<S>(row_of<S>(c.log_sum_exp, q), 0,
              static_cast<float>(log_sum_exp<S>(c, q, end, empty)));
   return empty ? 0.0f : factor / end.sum;
 }
@@ -78,16 +78,26 @@ inline void write_weights(const Call& c, const Query& q, RowEnd end, int r, cons
     s = s == minus_infinity ? 0.0f : one_exp2<S>(s - subtract) * factor;
   }
   if (c.drop_below) apply_dropout<S>(c, q, r, t);
-  const Row weights = row_of<S>(c.weights, q.b, q.h, q.i);
-  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j)
+  const Row weights = row_of<S>(c.weights, q);
+  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j)
     write<S>(weights, t.first_key + j, t.s[j * t.width + r]);
+}
+
+// The columns of weights and scores that a sequence shorter than the longest does not fill.
+template <class S>
+inline void write_beyond(const Call& c, const Query& q) {
+  for (std::int64_t j = c.sequences[q.b].keys; j < c.keys; ++j) {
+    if (c.weights.data) write<S>(row_of<S>(c.weights, q), j, 0.0f);
+    if (c.scores.data)
+      write<S>(row_of<S>(c.scores, q), j, c.stage == ScoreStage::biased ? minus_infinity : 0.0f);
+  }
 }
 
 // Scores are kept in base 2; the caller's are natural.
 template <class S>
 inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
-  const Row scores = row_of<S>(c.scores, q.b, q.h, q.i);
-  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j)
+  const Row scores = row_of<S>(c.scores, q);
+  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j)
     write<S>(scores, t.first_key + j, t.s[j * t.width + r] * ln_2);
 }
 

@@ -37,8 +37,9 @@ struct Bf16Amx {
   // The row as contiguous halves, padded with zeros to `width`.
   const Half* halves(const Row& row, std::int64_t n, std::int64_t width, Half* copy) const {
     const Half* from = static_cast<const Half*>(row.data) + row.first;
-    if (row.step == 1 && n == width) return from;
-    for (std::int64_t d = 0; d < width; ++d) copy[d] = d < n ? from[d * row.step] : Half{0};
+    if (row.step == 1 && row.block == 16 && n == width) return from;
+    for (std::int64_t d = 0; d < width; ++d)
+      copy[d] = d < n ? from[d / 16 * row.block + d % 16 * row.step] : Half{0};
     return copy;
   }
 

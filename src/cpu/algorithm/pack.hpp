@@ -18,11 +18,13 @@ static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) {
 static constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 static constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Where row (b, h, i) of a tensor begins, and how to walk it.
+// Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
+// cached values lie. Everywhere else a block is sixteen steps.
 struct Row {
   const void* data;
   std::int64_t first, step;
   Type type;
+  std::int64_t block = 16 * step;
 };
 
 template <class S>
@@ -30,10 +32,45 @@ inline Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t 
   return {t.data, b * t.batch + h * t.heads + i * t.length, t.dim, t.type};
 }
 
+// Key j of a sequence, and its value, wherever they lie.
+template <class S>
+inline const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+  return c.cached[b].table[j / c.layout.page_size] + kv_head * c.layout.head_bytes();
+}
+
+template <class S>
+inline Row key_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+  constexpr std::int64_t tile = PageLayout::tile;
+  if (!c.cached) return row_of<S>(c.k, b, kv_head, c.sequences[b].first_key + j);
+  return {head_in_page<S>(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, c.k.type};
+}
+
+template <class S>
+inline Row value_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+  constexpr std::int64_t tile = PageLayout::tile;
+  if (!c.cached) return row_of<S>(c.v, b, kv_head, c.sequences[b].first_key + j);
+  return {head_in_page<S>(c, b, kv_head, j) + c.layout.values_at(),
+          c.layout.value_element(j % c.layout.page_size, 0), 1, c.v.type, tile * tile};
+}
+
+// What the integers of a quantised key, or value, are multiplied with.
+template <class S>
+inline float key_scale(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+  const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.key_scales_at();
+  return static_cast<const float*>(scales)[j % c.layout.page_size];
+}
+
+template <class S>
+inline float value_scale(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+  const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.value_scales_at();
+  return static_cast<const float*>(scales)[j % c.layout.page_size];
+}
+
 template <class S>
 inline float read(const Row& row, std::int64_t d) {
-  const std::int64_t e = row.first + d * row.step;
+  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
   if (row.type == Type::f32) return static_cast<const float*>(row.data)[e];
+  if (row.type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(row.data)[e]);
   const auto* p = static_cast<const std::uint16_t*>(row.data) + e;
   if (row.type == Type::bf16) return __builtin_bit_cast(float, std::uint32_t{*p} << 16);
   const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;
@@ -71,6 +108,24 @@ inline void write(const Row& row, std::int64_t d, float x) {
         static_cast<std::uint16_t>(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13);
 }
 
+template <Type type>
+inline constexpr std::int64_t bytes_of_type = type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2;
+
+// One vector from element `at` on, as f32.
+template <class S, Type type>
+inline typename S::F load_as(const void* row, std::int64_t at) {
+  if constexpr (type == Type::f32) return S::load(static_cast<const float*>(row) + at);
+  if constexpr (type == Type::bf16) return S::load_bf16(static_cast<const std::uint16_t*>(row) + at);
+  if constexpr (type == Type::f16) return S::load_f16(static_cast<const std::uint16_t*>(row) + at);
+  if constexpr (type == Type::i8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
+}
+
+// Sixteen elements side by side, as f32. An instruction set may specialise it.
+template <class S, Type type>
+inline void load_sixteen(const void* p, typename S::F* x) {
+  for (int v = 0; v < 16 / S::lanes; ++v) x[v] = load_as<S, type>(p, v * S::lanes);
+}
+
 // As many whole groups of vectors as fit in dim; returns how many elements that was.
 template <class S, Type type, int vectors>
 inline std::int64_t widen_groups(const std::uint16_t* p, std::int64_t d, std::int64_t dim, float* buffer) {
@@ -85,9 +140,10 @@ inline std::int64_t widen_groups(const std::uint16_t* p, std::int64_t d, std::in
 // The row as contiguous floats: itself where it is that already, else widened into `buffer`.
 template <class S>
 inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
-  if (row.step == 1 && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
+  const bool is_contiguous = row.step == 1 && row.block == 16;
+  if (is_contiguous && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
   std::int64_t d = 0;
-  if (row.step == 1) {
+  if (is_contiguous && row.type != Type::i8) {
     const auto* p = static_cast<const std::uint16_t*>(row.data) + row.first;
     if (row.type == Type::bf16)
       d = widen_groups<S, Type::bf16, 1>(p, widen_groups<S, Type::bf16, 4>(p, 0, dim, buffer), dim, buffer);

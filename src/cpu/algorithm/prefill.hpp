@@ -33,11 +33,12 @@ class Prefill {
 
   void run() {
     pack_queries();
-    const std::int64_t last = task.first_query + task.queries - 1;
-    const KeyRange seen{visible_keys<S>(c, task.batch_entry, task.first_query).begin,
-                        visible_keys<S>(c, task.batch_entry, last).end};
+    const Seen seen = seen_by_all();
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
-    for (std::int64_t chunk = seen.begin / chunk_keys * chunk_keys; chunk < seen.end; chunk += chunk_keys) {
+    for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
+         chunk += chunk_keys) {
+      const KeyRange part = seen.within({chunk, chunk + chunk_keys});
+      if (part.end <= part.begin) continue;
       attend_chunk(chunk, seen);
       for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
     }
@@ -54,10 +55,7 @@ class Prefill {
   void run_chunk(std::int64_t chunk, float* partial) {
     pack_queries();
     use(partial);
-    const std::int64_t last = task.first_query + task.queries - 1;
-    const KeyRange seen{visible_keys<S>(c, task.batch_entry, task.first_query).begin,
-                        visible_keys<S>(c, task.batch_entry, last).end};
-    attend_chunk(chunk, seen);
+    attend_chunk(chunk, seen_by_all());
   }
 
   // Merges the chunks' states in order and writes the rows.
@@ -77,11 +75,16 @@ class Prefill {
     out = sum + panels * rows;
   }
 
-  void attend_chunk(std::int64_t chunk, KeyRange seen) {
+  Seen seen_by_all() const {
+    return seen_by<S>(c, task.batch_entry, task.first_query, task.first_query + task.queries - 1);
+  }
+
+  void attend_chunk(std::int64_t chunk, const Seen& seen) {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
-    const std::int64_t end = least(chunk + chunk_keys, seen.end);
-    for (std::int64_t block = chunk; block < end; block += block_keys)
-      if (block + block_keys > seen.begin) attend({most(block, seen.begin), least(block + block_keys, end)});
+    for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
+      const KeyRange keys = seen.within({block, block + block_keys});
+      if (keys.begin < keys.end) attend(keys);
+    }
   }
 
   Prefill(const Call& call, const Rows& task_rows, Cutter memory)
@@ -111,16 +114,16 @@ class Prefill {
   int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, count - p * rows)); }
   Query query(std::int64_t p, int r) const {
     const std::int64_t n = p * rows + r;
-    return {task.batch_entry, c.head(task.kv_head, n % group), task.first_query + n / group};
+    return query_of<S>(c, task.batch_entry, c.head(task.kv_head, n % group), task.first_query + n / group);
   }
-  Row key(std::int64_t j) const { return row_of<S>(c.k, task.batch_entry, task.kv_head, j); }
-  Row value(std::int64_t j) const { return row_of<S>(c.v, task.batch_entry, task.kv_head, j); }
+  Row key(std::int64_t j) const { return key_row<S>(c, task.batch_entry, task.kv_head, j); }
+  Row value(std::int64_t j) const { return value_row<S>(c, task.batch_entry, task.kv_head, j); }
+  std::int64_t keys_there_are() const { return c.sequences[task.batch_entry].keys; }
 
   void pack_queries() {
     for (std::int64_t p = 0; p < panels; ++p) {
       const auto row_at = [&](std::int64_t r) {
-        const Query n = query(p, static_cast<int>(r));
-        return row_of<S>(c.q, n.b, n.h, n.i);
+        return row_of<S>(c.q, query(p, static_cast<int>(r)));
       };
       operands.pack_queries(p, row_at, rows_of(p), c.scale_log2e);
     }
@@ -135,15 +138,17 @@ class Prefill {
     const std::int64_t step = Operands::key_step, first = most(0, wanted.begin - block.begin) / step * step;
     const std::int64_t keys = most(0, round_up(least(block.end, wanted.end) - block.begin - first, step));
     operands.score(p, first, keys, s);
-    return {s, rows, block.begin + first, keys};
+    const Scores t{s, rows, block.begin + first, keys};
+    if (c.layout.is_quantized)
+      apply_scales<S>(t, keys_there_are(),
+                      [&](std::int64_t j) { return key_scale<S>(c, task.batch_entry, task.kv_head, j); });
+    return t;
   }
 
   // From products to what enters the softmax. Tiles that every row sees whole need no test.
   void refine(std::int64_t p, const Scores& t) {
-    const KeyRange low = visible_keys<S>(c, task.batch_entry, query(p, 0).i);
-    const KeyRange high = visible_keys<S>(c, task.batch_entry, query(p, rows_of(p) - 1).i);
-    const bool full = high.begin <= t.first_key && t.first_key + t.keys <= low.end;
-    if (full && !c.bias.data && !c.mask_count) return;
+    const KeyRange queries{query(p, 0).i, query(p, rows_of(p) - 1).i};
+    if (is_plain<S>(c, task.batch_entry, queries, {t.first_key, t.first_key + t.keys})) return;
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
       bias_and_mask<S>(c, n, visible_keys<S>(c, n.b, n.i), r, t);
@@ -156,9 +161,8 @@ class Prefill {
     const bool poisoned =
         operands.pack_values([&](std::int64_t n) { return value(keys.begin + n); }, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
-      const KeyRange wanted{visible_keys<S>(c, task.batch_entry, query(p, 0).i).begin,
-                            visible_keys<S>(c, task.batch_entry, query(p, rows_of(p) - 1).i).end};
-      const Scores t = score(p, keys, wanted);
+      const Seen seen = seen_by<S>(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
+      const Scores t = score(p, keys, seen.within(keys));
       if (t.keys == 0) continue;
       if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
       refine(p, t);
@@ -168,6 +172,9 @@ class Prefill {
       advance<S>(state, s, t.keys, dims);
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout<S>(c, query(p, r), r, t);
+      if (c.layout.is_quantized)
+        apply_scales<S>(t, keys_there_are(),
+                        [&](std::int64_t j) { return value_scale<S>(c, task.batch_entry, task.kv_head, j); });
       operands.add_values(t.first_key - keys.begin, t.keys, s, state.out);
       if (poisoned) add_poison(t, state.out);
     }
@@ -176,7 +183,7 @@ class Prefill {
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no
   // other (S4).
   void add_poison(const Scores& t, float* to) const {
-    for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j)
+    for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j)
       for (std::int64_t d = 0; d < c.value_dim; ++d) {
         const float x = read<S>(value(t.first_key + j), d);
         if (is_finite(x)) continue;
@@ -191,7 +198,7 @@ class Prefill {
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
       const float factor = close_row<S>(c, n, state.max[r], state.sum[r]);
-      const Row to = row_of<S>(c.out, n.b, n.h, n.i);
+      const Row to = row_of<S>(c.out, n);
       // Adding +0 gives every zero one sign: which products with a weight of 0 took part must not show.
       for (std::int64_t d = 0; d < c.value_dim; ++d) write<S>(to, d, state.out[d * rows + r] * factor + 0.0f);
     }
@@ -199,8 +206,9 @@ class Prefill {
 
   // A second pass that writes the weights or the scores: only when they were asked for.
   void inspect() {
-    for (std::int64_t begin = 0; begin < c.keys; begin += block_keys) {
-      const KeyRange keys{begin, least(begin + block_keys, c.keys)};
+    const std::int64_t end = keys_there_are();
+    for (std::int64_t begin = 0; begin < end; begin += block_keys) {
+      const KeyRange keys{begin, least(begin + block_keys, end)};
       pack_keys(keys);
       for (std::int64_t p = 0; p < panels; ++p) {
         const Scores t = score(p, keys, keys);
@@ -213,6 +221,8 @@ class Prefill {
           write_weights<S>(c, query(p, r), {total(p).max[r], total(p).sum[r]}, r, t);
       }
     }
+    for (std::int64_t p = 0; p < panels; ++p)
+      for (int r = 0; r < rows_of(p); ++r) write_beyond<S>(c, query(p, r));
   }
 
   void write_scores(std::int64_t p, const Scores& t) const {

@@ -13,15 +13,53 @@ namespace heed::cpu {
 
 constexpr float most_finite = 3.40282347e+38f;
 
-// Which query a row of scores belongs to.
+// Which query a row of scores belongs to: query i of sequence b, row `row` of q, out and every mask.
 struct Query {
-  std::int64_t b, h, i;
+  std::int64_t b, h, i, row;
 };
 
-// The keys that Causal, Window and KeyLengths let query i of batch entry b see (problem.hpp).
+template <class S>
+inline Query query_of(const Call& c, std::int64_t b, std::int64_t h, std::int64_t i) {
+  return {b, h, i, c.sequences[b].first_query + i};
+}
+
+template <class S>
+inline Row row_of(const Tensor& t, const Query& q) {
+  return row_of<S>(t, q.b, q.h, q.row);
+}
+
+// The keys that Causal, Window and KeyLengths let query i of batch entry b see, besides the front.
 template <class S>
 inline KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
-  return {most(0, i + c.first_offset), least(c.key_counts[b], i + c.end_offset)};
+  const Sequence& s = c.sequences[b];
+  return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
+}
+
+// What a range of queries may see: keys [0, front) and [begin, end).
+struct Seen {
+  std::int64_t front, begin, end;
+
+  // The part of `keys` that is worth scoring; empty when its end is not beyond its begin.
+  KeyRange within(KeyRange keys) const {
+    KeyRange part{keys.begin < front ? keys.begin : most(keys.begin, begin), least(keys.end, end)};
+    if (part.end <= begin) part.end = least(part.end, front);
+    return part;
+  }
+};
+
+template <class S>
+inline Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query, std::int64_t last_query) {
+  const std::int64_t end = visible_keys<S>(c, b, last_query).end;
+  return {least(c.front, end), visible_keys<S>(c, b, first_query).begin, end};
+}
+
+// Whether queries [first, last] see every one of those keys and nothing changes their scores.
+template <class S>
+inline bool is_plain(const Call& c, std::int64_t b, KeyRange queries, KeyRange keys) {
+  if (c.bias.data || c.mask_count || c.gap_count) return false;
+  const std::int64_t end = visible_keys<S>(c, b, queries.begin).end,
+                     begin = visible_keys<S>(c, b, queries.end).begin;
+  return keys.end <= end && (begin <= keys.begin || begin <= c.front || keys.end <= c.front);
 }
 
 // s(key, row) for keys [first_key, first_key + keys), `width` rows apart; row r belongs to query[r].
@@ -39,7 +77,7 @@ inline void apply_softcap(const Call& c, const Scores& t) {
 
 template <class S>
 inline void add_bias(const Call& c, const Query& q, float* column, const Scores& t) {
-  const Row bias = row_of<S>(c.bias, q.b, q.h, q.i);
+  const Row bias = row_of<S>(c.bias, q);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j) {
     const float x = read<S>(bias, t.first_key + j);
     if (x == minus_infinity) {
@@ -56,9 +94,28 @@ template <class S>
 inline void apply_bool_masks(const Call& c, const Query& q, float* column, const Scores& t) {
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
-    const bool* row = m.data + q.b * m.batch + q.h * m.heads + q.i * m.length;
-    for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j)
-      if (row[(t.first_key + j) * m.dim] != m.visible_when) column[j * t.width] = minus_infinity;
+    const bool* row = m.data + q.b * m.batch + q.h * m.heads + q.row * m.length;
+    const Sequence& s = c.sequences[q.b];
+    const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;
+    for (std::int64_t j = most(0, first - t.first_key); j < t.keys && t.first_key + j < s.keys; ++j)
+      if (row[(t.first_key + j - first) * m.dim] != m.visible_when) column[j * t.width] = minus_infinity;
+  }
+}
+
+// Keys [begin, end) of the sequence, as far as this stretch has them.
+template <class S>
+inline void hide_keys(std::int64_t begin, std::int64_t end, float* column, const Scores& t) {
+  const std::int64_t last = least(end - t.first_key, t.keys);
+  for (std::int64_t j = most(0, begin - t.first_key); j < last; ++j) column[j * t.width] = minus_infinity;
+}
+
+// Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values.
+template <class S, class ScaleOf>
+inline void apply_scales(const Scores& t, std::int64_t end_key, const ScaleOf& scale_of) {
+  for (std::int64_t j = 0; j < t.keys && t.first_key + j < end_key; ++j) {
+    const auto scale = S::fill(scale_of(t.first_key + j));
+    for (float* s = t.s + j * t.width; s < t.s + (j + 1) * t.width; s += S::lanes)
+      S::store(s, S::mul(S::load(s), scale));
   }
 }
 
@@ -68,10 +125,12 @@ inline void bias_and_mask(const Call& c, const Query& q, KeyRange seen, int r, c
   float* column = t.s + r;
   if (c.bias.data) add_bias<S>(c, q, column, t);
   if (c.mask_count) apply_bool_masks<S>(c, q, column, t);
-  const std::int64_t begin = most(0, least(seen.begin - t.first_key, t.keys)),
-                     end = most(begin, seen.end - t.first_key);
-  for (std::int64_t j = 0; j < begin; ++j) column[j * t.width] = minus_infinity;
-  for (std::int64_t j = end; j < t.keys; ++j) column[j * t.width] = minus_infinity;
+  hide_keys<S>(c.front, seen.begin, column, t);
+  for (std::int64_t n = 0; n < c.gap_count; ++n) {
+    const Gap& gap = c.gaps[n * c.batch + q.b];
+    hide_keys<S>(gap.front, q.i + gap.first_offset, column, t);
+  }
+  hide_keys<S>(seen.end, t.first_key + t.keys, column, t);
 }
 
 }  // namespace heed::cpu

@@ -51,6 +51,11 @@ struct Neon {
   // Reads a cache line early, for its own sake.
   static void touch(const void* p) { asm volatile("ldr wzr, [%0]" : : "r"(p)); }
   static F load_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+  static F load_i8(const std::int8_t* p) {
+    std::uint32_t four;
+    __builtin_memcpy(&four, p, 4);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
+  }
   static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 };
 

@@ -41,6 +41,7 @@ struct Scalar {
   }
   static void touch(const void*) {}
   static F load_bf16(const std::uint16_t* p) { return from_bits(std::uint32_t{*p} << 16); }
+  static F load_i8(const std::int8_t* p) { return static_cast<float>(*p); }
   static F load_f16(const std::uint16_t* p) {
     const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;
     if (magnitude >= 0x7c00u) return from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);

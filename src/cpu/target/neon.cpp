@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/simd/neon_dots.hpp"
+#include "cpu/simd/neon_lines.hpp"
 #include "cpu/simd/neon_product.hpp"
 #include "cpu/target/table.hpp"
 

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode's running softmax: the same steps as softmax.hpp in the same order, but rows are few, so their sums
+// lie (rows, dims) with dimensions on the lanes.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/score.hpp"
+#include "cpu/algorithm/softmax.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+// What a chunk of keys leaves behind: max and sum per row, then out (rows, dims). Sizes in floats.
+template <class S>
+struct PartialLayout {
+  std::int64_t rows, dims;
+
+  explicit PartialLayout(const Call& c)
+      : rows(round_up(c.group() * c.queries, most(S::lanes, 4))), dims(round_up(c.value_dim, most(16, 4 * S::lanes))) {}
+  std::int64_t floats() const { return rows * (2 + dims); }
+  float* max(float* partial) const { return partial; }
+  float* sum(float* partial) const { return partial + rows; }
+  float* out(float* partial, std::int64_t row) const { return partial + 2 * rows + row * dims; }
+};
+
+// One task: every row of one sequence that reads one KV head, and its scratch.
+template <class S>
+struct DecodeRows {
+  const Call& c;
+  const std::int64_t b, kv_head;
+  const PartialLayout<S> at;
+  const std::int64_t depth, count;  // of q, a multiple of 4; rows that are real
+  float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
+  float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
+  float *k_rows, *v_rows;           // keys and values that must be widened or copied
+
+  static constexpr std::int64_t copied_keys = 8, copied_values = 32;
+
+  static std::int64_t scratch_floats(const Call& c) {
+    const PartialLayout<S> layout(c);
+    const std::int64_t depth = round_up(c.dim, 4);
+    return depth * layout.rows + 2 * block_keys * layout.rows + copied_keys * depth +
+           copied_values * layout.dims;
+  }
+
+  DecodeRows(const Call& call, const Rows& task, float* memory)
+      : c(call),
+        b(task.batch_entry),
+        kv_head(task.kv_head),
+        at(call),
+        depth(round_up(call.dim, 4)),
+        count(call.group() * call.sequences[task.batch_entry].queries),
+        q(memory),
+        s(q + depth * at.rows),
+        unseen(s + block_keys * at.rows),
+        k_rows(unseen + block_keys * at.rows),
+        v_rows(k_rows + copied_keys * depth) {}
+
+  Query query(std::int64_t r) const {
+    return query_of<S>(c, b, c.head(kv_head, r % c.group()), r / c.group());
+  }
+};
+
+// advance() of softmax.hpp for any number of row vectors.
+template <class S>
+inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial) {
+  using F = typename S::F;
+  const PartialLayout<S>& at = rows.at;
+  for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
+    const F before = S::load(at.max(partial) + r);
+    F max = before;
+    for (std::int64_t j = 0; j < t.keys; ++j) max = S::max(max, S::load(t.s + j * at.rows + r));
+    S::store(at.max(partial) + r, max);
+    max = finite_max<S>(max);
+    const F factor = exp2<S>(S::sub(before, max));
+    F sum = S::mul(S::load(at.sum(partial) + r), factor);
+    for (std::int64_t j = 0; j < t.keys; j += 4) {
+      F p[4];
+      const int real = static_cast<int>(least(4, t.keys - j));
+      for (int n = 0; n < 4; ++n) p[n] = S::sub(S::load(t.s + (j + (n < real ? n : 0)) * at.rows + r), max);
+      exp2<S>(p);
+      for (int n = 0; n < real; ++n) {
+        S::store(t.s + (j + n) * at.rows + r, p[n]);
+        sum = S::add(sum, p[n]);
+      }
+    }
+    S::store(at.sum(partial) + r, sum);
+    float factors[S::lanes];
+    S::store(factors, factor);
+    for (int lane = 0; lane < S::lanes; ++lane)
+      if (factors[lane] != 1.0f)
+        for (std::int64_t d = 0; d < at.dims; d += S::lanes) {
+          float* out = at.out(partial, r + lane) + d;
+          S::store(out, S::mul(S::load(out), S::fill(factors[lane])));
+        }
+  }
+}
+
+// merge() of softmax.hpp.
+template <class S>
+inline void merge_rows(const PartialLayout<S>& at, float* total, float* part) {
+  using F = typename S::F;
+  for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
+    const F before = S::load(at.max(total) + r), other = S::load(at.max(part) + r),
+            max = S::max(before, other);
+    const F subtract = finite_max<S>(max);
+    float a[S::lanes], z[S::lanes];
+    S::store(a, exp2<S>(S::sub(before, subtract)));
+    S::store(z, exp2<S>(S::sub(other, subtract)));
+    S::store(at.max(total) + r, max);
+    S::store(at.sum(total) + r,
+             S::fma(S::load(at.sum(part) + r), S::load(z), S::mul(S::load(at.sum(total) + r), S::load(a))));
+    for (int lane = 0; lane < S::lanes; ++lane)
+      for (std::int64_t d = 0; d < at.dims; d += S::lanes) {
+        float* out = at.out(total, r + lane) + d;
+        const F scaled = S::mul(S::load(out), S::fill(a[lane]));
+        S::store(out, S::fma(S::load(at.out(part, r + lane) + d), S::fill(z[lane]), scaled));
+      }
+  }
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode over the caller's own keys and values: read in place where they lie as whole rows, else copied a few
+// at a time.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/decode_state.hpp"
+#include "cpu/algorithm/dots.hpp"
+
+namespace heed::cpu {
+
+template <class S>
+class DecodeViews {
+  static constexpr int tile = keys_per_dots;
+  static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys whose values pass L1 together
+  static_assert(tile == DecodeRows<S>::copied_keys);
+
+ public:
+  explicit DecodeViews(const DecodeRows<S>& task_rows) : rows(task_rows), c(rows.c), at(rows.at) {}
+
+  void score(const Scores& t) const {
+    for (std::int64_t j = 0; j < t.keys; j += tile) score_tile(t, j);
+  }
+
+  // Adds the values of the stretch, weighted by t.s; in place where they lie side by side and none is hidden.
+  void add_values(const Scores& t, bool partly_hidden, float* partial) const {
+    for (std::int64_t j = 0; j < t.keys; j += stripe) add_stripe_at(t, j, partly_hidden, partial);
+  }
+
+ private:
+  struct Stripe {
+    const float* p;  // (keys, rows)
+    const void* value[stripe] = {};
+    std::int64_t keys;
+    float* partial;
+    Upcoming next{};
+  };
+
+  // Where eight whole rows lie as eight_dots can take them, they are read in place.
+  void score_tile(const Scores& t, std::int64_t j) const {
+    const bool in_place = !c.cached && c.k.dim == 1 && rows.depth == c.dim && j + tile <= t.keys;
+    if (in_place && c.k.type == Type::f32) return score_in_place<Type::f32>(t, j);
+    if (in_place && c.k.type == Type::bf16 && dots_take<S, Type::bf16>)
+      return score_in_place<Type::bf16>(t, j);
+    if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
+    for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
+                                               // never read
+      const Row row = key_row<S>(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
+      float* to = rows.k_rows + n * rows.depth;
+      const float* x = widen<S>(row, c.dim, to);
+      for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
+      for (std::int64_t d = c.dim; d < rows.depth; ++d) to[d] = 0;
+    }
+    score_rows<Type::f32>(
+        {rows.q, at.rows, rows.k_rows, rows.depth, rows.depth, t.s + j * at.rows, at.rows});
+  }
+
+  template <Type type>
+  void score_in_place(const Scores& t, std::int64_t j) const {
+    if constexpr (dots_take<S, type>) {
+      Dots dots{rows.q, at.rows, element(c.k, t.first_key + j), c.k.length, rows.depth, t.s + j * at.rows,
+                at.rows};
+      if (j + 2 * tile <= t.keys) dots.next = {element(c.k, t.first_key + j + tile), c.k.length};
+      score_rows<type>(dots);
+    }
+  }
+
+  template <Type type>
+  void score_rows(Dots dots) const {
+    for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
+      eight_dots<S, type>(dots);
+      dots.q += S::lanes, dots.s += S::lanes, dots.next = {};
+    }
+  }
+
+  // Where row j of this task's keys or values begins.
+  const void* element(const Tensor& x, std::int64_t j) const {
+    const Row row = row_of<S>(x, rows.b, rows.kv_head, c.sequences[rows.b].first_key + j);
+    return static_cast<const char*>(row.data) + row.first * (row.type == Type::f32 ? 4 : 2);
+  }
+
+  void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) const {
+    Stripe part{.p = t.s + j * at.rows, .keys = least(stripe, t.keys - j), .partial = partial};
+    if (!c.cached && c.v.dim == 1 && !partly_hidden) {
+      for (std::int64_t n = 0; n < part.keys; ++n) part.value[n] = element(c.v, t.first_key + j + n);
+      // The stripe after this one is touched row by row while this one's dimensions pass by.
+      if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.length};
+      if (c.v.type == Type::f32) return add_groups<Type::f32>(part);
+      if (c.v.type == Type::bf16) return add_groups<Type::bf16>(part);
+      return add_groups<Type::f16>(part);
+    }
+    bool finite = true;
+    for (std::int64_t n = 0; n < part.keys; ++n) {
+      const Row row = value_row<S>(c, rows.b, rows.kv_head, t.first_key + j + n);
+      const float* x = widen<S>(row, c.value_dim, rows.v_rows + n * at.dims);
+      finite &= all_finite<S>(x, c.value_dim);
+      part.value[n] = x;
+    }
+    if (finite) return add_groups<Type::f32>(part);
+    add_carefully(part, rows.unseen + j * at.rows);
+  }
+
+  template <Type type>
+  void add_groups(Stripe& t) const {
+    for (std::int64_t r = 0; r < rows.count; r += 4, t.next = {}) {
+      const std::int64_t left = rows.count - r;
+      if (left >= 4)
+        add_rows<type, 4>(t, r);
+      else if (left == 3)
+        add_rows<type, 3>(t, r);
+      else if (left == 2)
+        add_rows<type, 2>(t, r);
+      else
+        add_rows<type, 1>(t, r);
+    }
+  }
+
+  // Every dimension of `n` rows: four vectors at a time (a cache line of f32 values on NEON), then one, then
+  // single dimensions, since nothing may be read beyond the end of a value.
+  template <Type type, int n>
+  void add_rows(const Stripe& t, std::int64_t r) const {
+    std::int64_t d = 0;
+    for (; d + 4 * S::lanes <= c.value_dim; d += 4 * S::lanes) add_stripe<type, n, 4>(t, r, d);
+    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, n, 1>(t, r, d);
+    for (; d < c.value_dim; ++d)
+      for (int row = 0; row < n; ++row)
+        for (std::int64_t j = 0; j < t.keys; ++j) {
+          float& sum = at.out(t.partial, r + row)[d];
+          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read<S>(Row{t.value[j], 0, 1, type}, d), sum);
+        }
+  }
+
+  template <Type type, int n, int vectors>
+  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d) const {
+    typename S::F sum[n][vectors];
+    float* out = at.out(t.partial, first_row) + d;
+    for (int r = 0; r < n; ++r)
+      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * at.dims + v * S::lanes);
+    const float* p = t.p + first_row;
+    Touch touch = touch_for<type>(t, d);
+    for (std::int64_t j = 0; j < t.keys; ++j, p += at.rows) {
+      touch.next();
+      const auto four = S::load_four(p);
+      for (int v = 0; v < vectors; ++v) {
+        const auto x = load_as<S, type>(t.value[j], d + v * S::lanes);
+        sum[0][v] = S::template fma_lane<0>(x, four, sum[0][v]);
+        if constexpr (n > 1) sum[1][v] = S::template fma_lane<1>(x, four, sum[1][v]);
+        if constexpr (n > 2) sum[2][v] = S::template fma_lane<2>(x, four, sum[2][v]);
+        if constexpr (n > 3) sum[3][v] = S::template fma_lane<3>(x, four, sum[3][v]);
+      }
+    }
+    for (int r = 0; r < n; ++r)
+      for (int v = 0; v < vectors; ++v) S::store(out + r * at.dims + v * S::lanes, sum[r][v]);
+  }
+
+  // Walks the cache lines of the next stripe, row after row.
+  struct Touch {
+    const char* row;
+    std::int64_t column, width, row_stride;  // bytes
+
+    void next() {
+      S::touch(row + column);
+      column += 64;
+      if (column == width) column = 0, row += row_stride;
+    }
+  };
+
+  // A stripe has so many keys as one pass over a quarter-line slice has steps: with f32 all its lines pass by
+  // while all dimensions of this one do; with 16 bits, whose slices are half as many lines, twice over.
+  template <Type type>
+  Touch touch_for(const Stripe& t, std::int64_t d) const {
+    constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
+    const std::int64_t width = c.value_dim * bytes, lines = width / 64;
+    if (!t.next.rows || lines * 64 != width) return {reinterpret_cast<const char*>(t.p), 0, 64, 0};
+    const std::int64_t line = d / (4 * S::lanes) * stripe % (lines * stripe);
+    return {static_cast<const char*>(t.next.rows) + line / lines * t.next.stride * bytes, line % lines * 64,
+            width, t.next.stride * bytes};
+  }
+
+  // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).
+  void add_carefully(const Stripe& t, const float* hidden) const {
+    for (std::int64_t n = 0; n < t.keys; ++n)
+      for (std::int64_t r = 0; r < rows.count; ++r)
+        for (std::int64_t d = 0; hidden[n * at.rows + r] == 0 && d < c.value_dim; ++d) {
+          float& sum = at.out(t.partial, r)[d];
+          sum = __builtin_fmaf(t.p[n * at.rows + r], static_cast<const float*>(t.value[n])[d], sum);
+        }
+  }
+
+  const DecodeRows<S>& rows;
+  const Call& c;
+  const PartialLayout<S>& at;
+};
+
+}  // namespace heed::cpu

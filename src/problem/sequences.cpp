@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who attends to what: one sequence per batch entry, from plain views, packed rows or a cache.
+#include <algorithm>
+
+#include "problem/checks.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+// starts has one entry more than there are sequences; it begins at 0, never falls and ends at `rows`.
+void check_starts(const char* name, std::span<const std::int64_t> starts, const char* rows_name,
+                  std::int64_t rows) {
+  if (starts.front() != 0) throw refusal(Error::value, name, "[0]: ", starts.front(), " is not 0");
+  for (std::size_t n = 1; n < starts.size(); ++n)
+    if (starts[n] < starts[n - 1])
+      throw refusal(Error::value, name, "[", static_cast<std::int64_t>(n), "]: ", starts[n],
+                    " is less than the entry before it: ", starts[n - 1]);
+  if (starts.back() != rows)
+    throw refusal(Error::value, name, ": its last entry ", starts.back(), " is not ", rows_name, ": ", rows);
+}
+
+void check_one_batch(const char* name, const View& x) {
+  if (x.shape.batch != 1)
+    throw refusal(Error::shape, name, ".batch: ", x.shape.batch, " is not 1, which packed sequences need");
+}
+
+void place_queries(const Inputs& in, Problem& p) {
+  if (in.query_starts.empty()) {
+    p.batch = in.q.shape.batch;
+    p.sequences.resize(static_cast<std::size_t>(p.batch));
+    for (Sequence& s : p.sequences) s.queries = in.q.shape.length;
+    return;
+  }
+  check_one_batch("q", in.q);
+  check_starts("query_starts", in.query_starts, "q.length", in.q.shape.length);
+  p.batch = std::ssize(in.query_starts) - 1;
+  p.sequences.resize(static_cast<std::size_t>(p.batch));
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    p.sequences[n].first_query = in.query_starts[n];
+    p.sequences[n].queries = in.query_starts[n + 1] - in.query_starts[n];
+  }
+}
+
+void place_keys(const Inputs& in, Problem& p) {
+  if (in.query_starts.empty() != in.key_starts.empty())
+    throw refusal(Error::shape, in.key_starts.empty() ? "key_starts" : "query_starts",
+                  ": not given, but the other is; queries and keys are packed together");
+  if (in.key_starts.empty()) {
+    for (Sequence& s : p.sequences) s.keys = in.k.shape.length;
+    return;
+  }
+  check_one_batch("k", in.k);
+  check_one_batch("v", in.v);
+  check_starts("key_starts", in.key_starts, "k.length", in.k.shape.length);
+  if (std::ssize(in.key_starts) != std::ssize(in.query_starts))
+    throw refusal(Error::shape, "key_starts: ", std::ssize(in.key_starts),
+                  " entries are not as many as query_starts: ", std::ssize(in.query_starts));
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    p.sequences[n].first_key = in.key_starts[n];
+    p.sequences[n].keys = in.key_starts[n + 1] - in.key_starts[n];
+  }
+}
+
+void place_keys_in_cache(const Inputs& in, Problem& p) {
+  if (in.k.data || in.v.data)
+    throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
+  if (!in.key_starts.empty()) throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
+  const std::int64_t held = in.cache->sequences(), wanted = std::ssize(in.sequences);
+  if (in.sequences.empty() && held != p.batch)
+    throw refusal(Error::shape, "cache.sequences: ", held, " are not the batch: ", p.batch,
+                  "; say which by inputs.sequences");
+  if (!in.sequences.empty() && wanted != p.batch)
+    throw refusal(Error::shape, "inputs.sequences: ", wanted, " numbers for a batch of ", p.batch);
+  p.reading = std::make_shared<const CacheReading>(*in.cache);
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    Sequence& s = p.sequences[n];
+    s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
+    s.keys = in.cache->length(s.in_cache);
+    if (s.queries > s.keys)
+      throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
+                    static_cast<std::int64_t>(n), " are more than the ", s.keys,
+                    " tokens of its sequence; append their keys and values first");
+  }
+}
+
+}  // namespace
+
+void place_sequences(const Inputs& inputs, Problem& p) {
+  place_queries(inputs, p);
+  if (inputs.cache) {
+    place_keys_in_cache(inputs, p);
+    p.kv_heads = inputs.cache->config().kv_heads;
+    p.value_dim = *inputs.cache->config().value_dim;
+    p.cache_type = inputs.cache->config().type;
+  } else {
+    place_keys(inputs, p);
+    p.kv_heads = inputs.k.shape.heads;
+    p.value_dim = inputs.v.shape.dim;
+  }
+  p.heads = inputs.q.shape.heads;
+  p.dim = inputs.q.shape.dim;
+  if (p.sequences.empty()) p.keys = inputs.cache ? 0 : inputs.k.shape.length;
+  for (Sequence& s : p.sequences) {
+    s.key_count = s.keys;
+    p.queries = std::max(p.queries, s.queries);
+    p.keys = std::max(p.keys, s.keys);
+  }
+}
+
+}  // namespace heed
