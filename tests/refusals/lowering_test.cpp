@@ -38,21 +38,31 @@ bool sees(const Mask& mask, const Problem& p, const Cell& c) {
   if (const auto* causal = std::get_if<Causal>(&mask)) return c.j <= position(causal->align, p, c.i);
   if (const auto* window = std::get_if<Window>(&mask)) {
     const Wide own = position(window->align, p, c.i);
-    return c.j >= own - window->left && c.j <= own + window->right;
+    return (c.j >= own - window->left || c.j < window->front) && c.j <= own + window->right;
   }
   if (const auto* lengths = std::get_if<KeyLengths>(&mask))
     return c.j < lengths->valid[static_cast<std::size_t>(c.b)];
   if (const auto* keep = std::get_if<Keep>(&mask))
     return keep->where.data[at_broadcast(keep->where.shape, keep->where.stride, c)];
+  if (const auto* tree = std::get_if<Tree>(&mask)) {
+    const std::int64_t drafted = c.j - (p.keys - p.queries);
+    return drafted < 0 ||
+           tree->where.data[at_broadcast(tree->where.shape, tree->where.stride, {c.b, c.h, c.i, drafted})];
+  }
   const BoolView& hidden = std::get<Hide>(mask).where;
   return !hidden.data[at_broadcast(hidden.shape, hidden.stride, c)];
 }
 
 bool lowered_sees(const Problem& p, const Cell& c) {
-  if (c.j < c.i + p.first_offset || c.j >= c.i + p.end_offset) return false;
-  if (c.j >= p.key_counts[static_cast<std::size_t>(c.b)]) return false;
-  for (const BoolMask& mask : p.bool_masks)
-    if (mask.data[at(mask.stride, c)] != mask.visible_when) return false;
+  const Sequence& s = p.sequences[static_cast<std::size_t>(c.b)];
+  if (c.j >= p.front && c.j < c.i + s.first_offset) return false;
+  if (c.j >= c.i + s.end_offset || c.j >= s.key_count) return false;
+  for (std::size_t n = static_cast<std::size_t>(c.b); n < p.gaps.size(); n += p.sequences.size())
+    if (c.j >= p.gaps[n].front && c.j < c.i + p.gaps[n].first_offset) return false;
+  for (const BoolMask& mask : p.bool_masks) {
+    const std::int64_t column = mask.is_tree ? c.j - (s.keys - s.queries) : c.j;
+    if (column >= 0 && mask.data[at(mask.stride, {c.b, c.h, c.i, column})] != mask.visible_when) return false;
+  }
   return true;
 }
 
@@ -165,9 +175,10 @@ TEST(Lowering, offsets_and_counts_stay_in_their_ranges) {
     const RandomCall call(seed);
     const Problem p = make_problem(call.inputs, call.outputs, call.options);
     const std::int64_t furthest = p.queries + p.keys;
-    bool good = std::abs(p.first_offset) <= furthest && std::abs(p.end_offset) <= furthest &&
-                static_cast<std::int64_t>(p.key_counts.size()) == p.batch;
-    for (const std::int64_t count : p.key_counts) good = good && count >= 0 && count <= p.keys;
+    bool good = static_cast<std::int64_t>(p.sequences.size()) == p.batch;
+    for (const Sequence& s : p.sequences)
+      good = good && std::abs(s.first_offset) <= furthest && std::abs(s.end_offset) <= furthest &&
+             s.key_count >= 0 && s.key_count <= s.keys && s.queries == p.queries && s.keys == p.keys;
     if (!good && wrong++ == 0) ADD_FAILURE() << "seed " << seed;
   }
   EXPECT_EQ(wrong, 0);

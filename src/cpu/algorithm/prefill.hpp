@@ -37,8 +37,8 @@ class Prefill {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
     for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
          chunk += chunk_keys) {
-      const KeyRange part = seen.within({chunk, chunk + chunk_keys});
-      if (part.end <= part.begin) continue;
+      const KeyRange keys = seen.within({chunk, chunk + chunk_keys});
+      if (keys.end <= keys.begin) continue;
       attend_chunk(chunk, seen);
       for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
     }
