@@ -23,6 +23,8 @@ class PagePool {
   std::int64_t in_use() const { return static_cast<std::int64_t>(users_.size() - returned_.size()); }
   std::int64_t free() const { return pages_ - in_use(); }
 
+  std::int64_t ever_used() const { return static_cast<std::int64_t>(users_.size()); }
+
   unsigned char* at(std::int64_t page) { return memory_.get() + page * page_bytes_; }
   std::int64_t number_of(const unsigned char* page) const { return (page - memory_.get()) / page_bytes_; }
   const unsigned char* zeros() const { return memory_.get() + pages_ * page_bytes_; }
