@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed.attention, heed.explain and heed.merge.
+#include "bindings.hpp"
+#include "choices.hpp"
+#include "docs.hpp"
+#include "outputs.hpp"
+#include "views.hpp"
+
+namespace heed::python {
+
+namespace {
+
+struct Arguments {
+  Tensor q, k, v;
+  Inputs inputs;
+};
+
+Arguments read_arguments(nb::handle q, nb::handle k, nb::handle v) {
+  Arguments arguments{read_tensor("q", q), read_tensor("k", k), read_tensor("v", v), {}};
+  check_rank(arguments.q, 2, 4);
+  check_same_rank(arguments.k, arguments.q);
+  check_same_rank(arguments.v, arguments.q);
+  arguments.inputs = {view_of(arguments.q, right_aligned(arguments.q)),
+                      view_of(arguments.k, right_aligned(arguments.k)),
+                      view_of(arguments.v, right_aligned(arguments.v))};
+  return arguments;
+}
+
+nb::object attention(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
+  const Arguments arguments = read_arguments(q, k, v);
+  const Choices choices = read_choices(Caller::attention, keywords);
+  const Inputs& inputs = arguments.inputs;
+  check_alignment(choices, inputs.q.shape.length, inputs.k.shape.length);
+  Asked asked(arguments.q, inputs, choices);
+  compute(choices.threads, [&] { heed::attention(inputs, asked.outputs(), choices.options); });
+  return asked.results();
+}
+
+std::string explain(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
+  const Arguments arguments = read_arguments(q, k, v);
+  const Choices choices = read_choices(Caller::attention, keywords);
+  const Inputs& inputs = arguments.inputs;
+  check_alignment(choices, inputs.q.shape.length, inputs.k.shape.length);
+  const Asked asked(arguments.q, inputs, choices);
+  return heed::explain(inputs, asked.outputs(), choices.options);
+}
+
+// One result to merge: (out, lse) as attention(..., return_lse=True) gives it.
+struct Part {
+  Tensor out, lse;
+};
+
+Part read_part(nb::handle object) {
+  if (!(nb::isinstance<nb::tuple>(object) || nb::isinstance<nb::list>(object)) || nb::len(object) != 2)
+    throw wrong_kind("parts", object, "a pair (out, lse)");
+  Part part{read_tensor("out", object[0]), read_tensor("lse", object[1])};
+  check_rank(part.out, 2, 4);
+  check_rank(part.lse, part.out.rank - 1, part.out.rank - 1);
+  return part;
+}
+
+// One number per row: (batch, heads, queries) becomes (batch, heads, queries, 1).
+Placed rows_of(const Tensor& lse) {
+  const Placed at = right_aligned(lse);
+  return {{at.shape.heads, at.shape.length, at.shape.dim, 1},
+          {at.stride.heads, at.stride.length, at.stride.dim, 1}};
+}
+
+Outputs outputs_of(const Tensor& out, const Tensor& lse) {
+  return {.out = mutable_view_of(out, right_aligned(out)), .log_sum_exp = mutable_view_of(lse, rows_of(lse))};
+}
+
+nb::object merge(const nb::args& parts) {
+  if (parts.size() == 0) throw Error(Error::value, "parts: none are given; at least one is needed");
+  const Part first = read_part(parts[0]);
+  if (first.lse.element != Element::f32)
+    throw Error(Error::dtype, std::string("lse.dtype: ") + name_of(first.lse.element) + " is not f32");
+  dtype_of(first.out);
+  Result out("out", first.out, first.out.element, first.out.extents());
+  Result lse("lse", first.out, Element::f32, first.lse.extents());
+  copy_elements(first.out, out.tensor());
+  copy_elements(first.lse, lse.tensor());
+  const Outputs into = outputs_of(out.tensor(), lse.tensor());
+  for (std::size_t n = 1; n < parts.size(); ++n) {
+    const Part part = read_part(parts[n]);
+    check_same_rank(part.out, first.out);
+    const Outputs other = outputs_of(part.out, part.lse);
+    compute({}, [&] { heed::merge(into, other); });
+  }
+  return nb::make_tuple(out.object(), lse.object());
+}
+
+}  // namespace
+
+void define_attention(nb::module_& m) {
+  m.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options"),
+        nb::sig(attention_signature), attention_doc);
+  m.def("explain", &explain, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options"),
+        nb::sig(explain_signature), explain_doc);
+  m.def("merge", &merge, nb::arg("parts"),
+        nb::sig("def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]"), merge_doc);
+}
+
+}  // namespace heed::python

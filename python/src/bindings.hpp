@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the module is made of: one function per source file that defines names.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace heed::python {
+
+void define_attention(nanobind::module_& m);
+void define_scaled_dot_product_attention(nanobind::module_& m);
+void define_masks(nanobind::module_& m);
+void define_rotary(nanobind::module_& m);
+void define_layer(nanobind::module_& m);
+void define_machine(nanobind::module_& m);
+
+}  // namespace heed::python

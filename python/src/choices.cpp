@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads keyword arguments: each has a name, a reader, and the functions that know it.
+#include "choices.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <mutex>
+
+#include "heed/threads.hpp"
+#include "views.hpp"
+
+namespace heed::python {
+
+namespace {
+
+Align read_align(const char* name, nb::handle object) {
+  const std::string word = read_word(name, object);
+  if (word == "starts") return Align::starts;
+  if (word == "ends") return Align::ends;
+  throw Error(Error::value, std::string(name) + ": \"" + word + "\" is none of \"starts\", \"ends\"");
+}
+
+void read_causal(Choices& choices, nb::handle object) {
+  if (object.is(Py_False)) return;
+  if (object.is(Py_True))
+    choices.options.masks.emplace_back(Causal{});
+  else
+    choices.options.masks.emplace_back(Causal{read_align("causal", object)});
+}
+
+std::int64_t read_reach(const char* name, nb::handle object) {
+  return object.is_none() ? std::numeric_limits<std::int64_t>::max() : read_integer(name, object);
+}
+
+void read_window(Choices& choices, nb::handle object) {
+  const bool is_sequence = nb::isinstance<nb::tuple>(object) || nb::isinstance<nb::list>(object);
+  const std::size_t entries = is_sequence ? nb::len(object) : 0;
+  if (entries != 2 && entries != 3)
+    throw wrong_kind("window", object, "(left, right) or (left, right, \"starts\" or \"ends\")");
+  Window window{read_reach("window left", object[0]), read_reach("window right", object[1])};
+  if (entries == 3) window.align = read_align("window align", object[2]);
+  choices.options.masks.emplace_back(window);
+}
+
+void read_key_lengths(Choices& choices, nb::handle object) {
+  const Integers lengths = read_integers("key_lengths", object);
+  if (lengths.shape.size() != 1)
+    throw Error(Error::shape, "key_lengths: " + std::to_string(lengths.shape.size()) + " axes are not 1");
+  for (const std::int64_t length : lengths.values) {
+    // Beyond 32 bits it is beyond any number of keys too; the library says so.
+    choices.key_lengths.push_back(static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(length, -1, std::numeric_limits<std::int32_t>::max())));
+  }
+  choices.options.masks.emplace_back(KeyLengths{choices.key_lengths});
+}
+
+const Tensor& hold(Choices& choices, const char* name, nb::handle object) {
+  return choices.held.emplace_back(read_tensor(name, object));
+}
+
+void read_keep(Choices& choices, nb::handle object) {
+  const Tensor& mask = hold(choices, "keep", object);
+  choices.options.masks.emplace_back(Keep{bool_view_of(mask, right_aligned(mask))});
+}
+
+void read_hide(Choices& choices, nb::handle object) {
+  const Tensor& mask = hold(choices, "hide", object);
+  choices.options.masks.emplace_back(Hide{bool_view_of(mask, right_aligned(mask))});
+}
+
+void read_bias(Choices& choices, nb::handle object) {
+  const Tensor& bias = hold(choices, "bias", object);
+  choices.options.bias = view_of(bias, right_aligned(bias));
+}
+
+// (heads), (batch, heads) or (batch, heads, 1, 1)
+void read_sink(Choices& choices, nb::handle object) {
+  const Tensor& sink = hold(choices, "sink", object);
+  Placed placed = right_aligned(sink);
+  if (sink.rank <= 2)
+    placed = {{placed.shape.length, placed.shape.dim, 1, 1}, {placed.stride.length, placed.stride.dim, 0, 1}};
+  choices.options.sink = view_of(sink, placed);
+}
+
+void read_seed(Choices& choices, nb::handle object) {
+  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    throw wrong_kind("seed", object, "an integer");
+  }
+  choices.seed = PyLong_AsUnsignedLongLongMask(number.ptr());
+}
+
+void read_head_map(Choices& choices, nb::handle object) {
+  const std::string word = read_word("head_map", object);
+  if (word != "interleaved" && word != "tiled")
+    throw Error(Error::value, "head_map: \"" + word + "\" is none of \"interleaved\", \"tiled\"");
+  choices.options.head_map = word == "tiled" ? HeadMap::tiled : HeadMap::interleaved;
+}
+
+void read_scores(Choices& choices, nb::handle object) {
+  constexpr std::array stages{"raw", "softcapped", "biased"};
+  const std::string word = read_word("return_scores", object);
+  const auto found = std::find(stages.begin(), stages.end(), word);
+  if (found == stages.end())
+    throw Error(Error::value,
+                "return_scores: \"" + word + "\" is none of \"raw\", \"softcapped\", \"biased\"");
+  choices.scores = static_cast<Stage>(found - stages.begin());
+}
+
+void read_layer_weights(Choices& choices, nb::handle object) {
+  if (nb::isinstance<nb::str>(object) && nb::cast<std::string>(object) == "average")
+    choices.weights = Weights::average;
+  else if (read_flag("return_weights", object))
+    choices.weights = Weights::per_head;
+}
+
+void read_threads(Choices& choices, nb::handle object) {
+  const std::int64_t threads = read_integer("threads", object);
+  if (threads < 1 || threads > 4096)
+    throw Error(Error::value, "threads: " + std::to_string(threads) + " is outside [1, 4096]");
+  choices.threads = static_cast<int>(threads);
+}
+
+struct Keyword {
+  std::string_view name;
+  void (*read)(Choices&, nb::handle);
+  bool of_attention, of_layer;
+};
+
+constexpr std::array keywords_known{
+    Keyword{"causal", read_causal, true, true},
+    Keyword{"window", read_window, true, true},
+    Keyword{"key_lengths", read_key_lengths, true, true},
+    Keyword{"keep", read_keep, true, true},
+    Keyword{"hide", read_hide, true, true},
+    Keyword{"bias", read_bias, true, true},
+    Keyword{"scale", [](Choices& c, nb::handle o) { c.options.scale = read_float("scale", o); }, true, true},
+    Keyword{"softcap", [](Choices& c, nb::handle o) { c.options.softcap = read_float("softcap", o); }, true,
+            true},
+    Keyword{"sink", read_sink, true, true},
+    Keyword{"dropout",
+            [](Choices& c, nb::handle o) {
+              c.options.dropout = Dropout{read_float("dropout", o), 0};
+            },
+            true, false},
+    Keyword{"seed", read_seed, true, true},
+    Keyword{"head_map", read_head_map, true, false},
+    Keyword{"return_weights",
+            [](Choices& c, nb::handle o) {
+              c.weights = read_flag("return_weights", o) ? Weights::per_head : Weights::none;
+            },
+            true, false},
+    Keyword{"return_weights", read_layer_weights, false, true},
+    Keyword{"return_lse", [](Choices& c, nb::handle o) { c.wants_log_sum_exp = read_flag("return_lse", o); },
+            true, true},
+    Keyword{"return_scores", read_scores, true, true},
+    Keyword{"out", [](Choices& c, nb::handle o) { c.out = nb::borrow(o); }, true, true},
+    Keyword{"kernel", [](Choices& c, nb::handle o) { c.options.kernel = read_word("kernel", o); }, true,
+            true},
+    Keyword{"threads", read_threads, true, true},
+    Keyword{"positions", [](Choices& c, nb::handle o) { c.positions = read_integers("positions", o).values; },
+            false, true},
+    Keyword{"key_positions",
+            [](Choices& c, nb::handle o) { c.key_positions = read_integers("key_positions", o).values; },
+            false, true}};
+
+const Keyword& find_keyword(Caller caller, std::string_view name) {
+  for (const Keyword& keyword : keywords_known)
+    if ((caller == Caller::attention ? keyword.of_attention : keyword.of_layer) && keyword.name == name)
+      return keyword;
+  throw Error(Error::dtype, std::string(name) + ": there is no such keyword argument");
+}
+
+// A window without an anchor of its own shares the causal mask's.
+void share_alignment(Options& options) {
+  std::optional<Align> said;
+  for (const Mask& mask : options.masks)
+    if (const auto* causal = std::get_if<Causal>(&mask)) said = causal->align;
+  for (Mask& mask : options.masks)
+    if (auto* window = std::get_if<Window>(&mask); window && !window->align) window->align = said;
+}
+
+std::mutex& thread_choice() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+}  // namespace
+
+Choices read_choices(Caller caller, const nb::kwargs& keywords) {
+  Choices choices;
+  if (keywords.size() == 0) return choices;
+  for (const auto& [name, value] : keywords) {
+    const Keyword& keyword = find_keyword(caller, nb::cast<std::string>(name));
+    if (!value.is_none()) keyword.read(choices, value);
+  }
+  if (choices.options.dropout) choices.options.dropout->seed = choices.seed;
+  share_alignment(choices.options);
+  return choices;
+}
+
+void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys) {
+  if (queries == keys) return;
+  const std::string found = std::to_string(queries) + " queries, " + std::to_string(keys) + " keys";
+  for (const Mask& mask : choices.options.masks) {
+    if (const auto* causal = std::get_if<Causal>(&mask); causal && !causal->align)
+      throw Error(Error::ambiguous, "causal: " + found + R"(; say "ends" (decode) or "starts")");
+    if (const auto* window = std::get_if<Window>(&mask); window && !window->align)
+      throw Error(Error::ambiguous,
+                  "window: " + found + R"(; say (left, right, "ends") or (left, right, "starts"))");
+  }
+}
+
+ThreadsForOneCall::ThreadsForOneCall(std::optional<int> threads) {
+  if (!threads) return;
+  thread_choice().lock();
+  before_ = num_threads();
+  set_num_threads(*threads);
+}
+
+ThreadsForOneCall::~ThreadsForOneCall() {
+  if (before_ == 0) return;
+  set_num_threads(before_);
+  thread_choice().unlock();
+}
+
+}  // namespace heed::python

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keyword arguments that attention(), explain() and the layer share, read once into plain data.
+#pragma once
+#include <deque>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "heed/attention.hpp"
+#include "tensor.hpp"
+
+namespace heed::python {
+
+enum class Weights : std::uint8_t { none, per_head, average };
+
+struct Choices {
+  Options options{};
+  nb::object out{};
+  Weights weights = Weights::none;
+  bool wants_log_sum_exp = false;
+  std::optional<Stage> scores{};
+  std::optional<int> threads{};
+  // Only the layer's:
+  std::vector<std::int64_t> positions{}, key_positions{};
+  std::uint64_t seed = 0;
+
+  // What the options point into. A deque does not move what it holds.
+  std::deque<Tensor> held{};
+  std::vector<std::int32_t> key_lengths{};
+};
+
+// Which function is called: it decides which keywords there are.
+enum class Caller : std::uint8_t { attention, layer };
+
+Choices read_choices(Caller caller, const nb::kwargs& keywords);
+
+// A causal or window mask must say where it is anchored when queries and keys differ (S9). In Python's words.
+void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys);
+
+// Runs body without the GIL, with as many threads as the choices say.
+template <class Body>
+void compute(const std::optional<int>& threads, Body body);
+
+// Sets the number of threads for as long as it lives. Calls that choose a number wait for each other, so that
+// each puts back what it found.
+class ThreadsForOneCall {
+ public:
+  explicit ThreadsForOneCall(std::optional<int> threads);
+  ~ThreadsForOneCall();
+  ThreadsForOneCall(const ThreadsForOneCall&) = delete;
+  ThreadsForOneCall& operator=(const ThreadsForOneCall&) = delete;
+
+ private:
+  int before_ = 0;  // 0: nothing was set
+};
+
+template <class Body>
+void compute(const std::optional<int>& threads, Body body) {
+  const nb::gil_scoped_release released;
+  const ThreadsForOneCall chosen(threads);
+  body();
+}
+
+}  // namespace heed::python

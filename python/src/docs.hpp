@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signatures and docstrings. The examples in them are run by the tests.
+#pragma once
+
+namespace heed::python {
+
+constexpr const char* sdpa_signature =
+    "def scaled_dot_product_attention(query: ArrayT, key: ArrayT, value: ArrayT, attn_mask: ArrayT | None = "
+    "None, "
+    "dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) "
+    "-> ArrayT";
+constexpr const char* sdpa_doc = R"(Attention with PyTorch's arguments and PyTorch's meaning of them.
+
+query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), with any
+number of leading axes, none included; they broadcast. The result is (..., heads, queries, value_dim), of query's
+library and element type.
+
+attn_mask broadcasts to (..., heads, queries, keys): boolean, True attends; or floats that are added to the scores.
+is_causal aligns the first query with the first key, whatever the lengths. scale defaults to 1/sqrt(dim). With
+enable_gqa, key and value may have fewer heads, each a divisor of query's. dropout_p applies to every call; which
+weights drop is drawn from Python's random module.
+
+A query that sees no key yields zeros, and what a mask hides never reaches the result, NaN included.
+
+>>> import numpy, heed
+>>> q = numpy.zeros((2, 8, 5, 16), numpy.float32)
+>>> k = v = numpy.ones((2, 2, 7, 16), numpy.float32)
+>>> heed.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
+(2, 8, 5, 16)
+)";
+
+#define HEED_ATTENTION_OPTIONS                                                                       \
+  "causal: bool | str | None = None, "                                                               \
+  "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "       \
+  "key_lengths: typing.Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, "         \
+  "bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, "           \
+  "sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', " \
+  "return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, "       \
+  "out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None"
+constexpr const char* attention_signature =
+    "def attention(q: ArrayT, k: ArrayT, v: ArrayT, *, " HEED_ATTENTION_OPTIONS ") -> typing.Any";
+constexpr const char* explain_signature =
+    "def explain(q: ArrayT, k: ArrayT, v: ArrayT, *, " HEED_ATTENTION_OPTIONS ") -> str";
+#undef HEED_ATTENTION_OPTIONS
+
+constexpr const char* attention_doc = R"(Scaled dot-product attention.
+
+q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim); all three may
+leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides heads: equal is
+multi-head attention, 1 multi-query, anything between grouped-query.
+
+Which keys a query sees; all of them intersect:
+  causal       "ends" (last query with last key: decode), "starts", or True where queries and keys are equally many
+  window       (left, right): so many keys around the query's own position; None: no limit; with a third entry,
+               "ends" or "starts", where causal does not say it
+  key_lengths  (batch,) integers: only the first so many keys
+  keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
+How scores are made:
+  scale        default 1/sqrt(dim)
+  softcap      c * tanh(score / c)
+  bias         floats that broadcast to (batch, heads, queries, keys), added to the scores
+  sink         (heads,) or (batch, heads): one extra logit in the denominator
+  dropout      probability that a weight is dropped; the pattern depends on seed alone
+  head_map     which KV head a query head reads: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads
+What is returned: out (batch, heads, queries, value_dim), or a tuple with, in this order, those asked for:
+  return_weights  (batch, heads, queries, keys), after dropout
+  return_lse      (batch, heads, queries), float32: the natural logarithm of the softmax's denominator
+  return_scores   (batch, heads, queries, keys): "raw", "softcapped" or "biased", the last with -inf where unseen
+Arrays are of q's library and element type. out: an array to write to, which is returned.
+kernel forces one of kernel_names(). threads: how many, for this call; it never changes a bit of the result.
+
+>>> import numpy, heed
+>>> q = numpy.zeros((1, 8, 1, 64), numpy.float32)         # one new token
+>>> k = v = numpy.ones((1, 2, 100, 64), numpy.float32)    # two KV heads, a hundred keys
+>>> out, lse = heed.attention(q, k, v, causal="ends", window=(49, 0), return_lse=True)
+>>> out.shape, lse.shape, float(numpy.exp(lse[0, 0, 0]).round(3))
+((1, 8, 1, 64), (1, 8, 1), 50.0)
+)";
+
+constexpr const char* explain_doc =
+    R"(Which kernel attention() would run, and why not the others: one line each.
+
+Takes the arguments of attention() and computes nothing.
+
+>>> import numpy, heed
+>>> q = numpy.zeros((4, 6, 16), numpy.float32)
+>>> print(heed.explain(q, q, q, kernel="reference").splitlines()[-1])
+reference: taken
+)";
+
+constexpr const char* merge_doc =
+    R"(Joins results over disjoint sets of keys into the result over all of them.
+
+Each part is a pair (out, lse) as attention(..., return_lse=True) returns it: out (batch, heads, queries, value_dim), lse
+(batch, heads, queries). Returns such a pair. Nothing that is passed in changes.
+
+>>> import numpy, heed
+>>> q = numpy.ones((2, 3, 4), numpy.float32)
+>>> k = v = numpy.arange(40, dtype=numpy.float32).reshape(2, 5, 4) / 40
+>>> whole = heed.attention(q, k, v)
+>>> parts = [heed.attention(q, k[:, a:b], v[:, a:b], return_lse=True) for a, b in ((0, 2), (2, 5))]
+>>> out, lse = heed.merge(*parts)
+>>> bool(numpy.allclose(out, whole, atol=1e-6))
+True
+)";
+
+constexpr const char* set_num_threads_doc = R"(Sets how many threads heed uses from now on, at least 1.
+
+The number never changes a bit of any result. The default is HEED_NUM_THREADS, else what the machine allows.
+
+>>> import heed
+>>> before = heed.get_num_threads()
+>>> heed.set_num_threads(1)
+>>> heed.get_num_threads()
+1
+>>> heed.set_num_threads(before)
+)";
+constexpr const char* get_num_threads_doc = R"(How many threads heed uses.
+
+>>> import heed
+>>> heed.get_num_threads() >= 1
+True
+)";
+constexpr const char* kernel_names_doc = R"(Every kernel this machine can run, in the order they are tried.
+
+>>> import heed
+>>> heed.kernel_names()[-1]
+'reference'
+)";
+
+}  // namespace heed::python

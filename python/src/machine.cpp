@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this build and this machine offer: version, compiler, kernels, threads.
+#include <string>
+
+#include "bindings.hpp"
+#include "docs.hpp"
+#include "heed/attention.hpp"
+#include "heed/threads.hpp"
+#include "heed/version.hpp"
+#include "views.hpp"
+
+namespace heed::python {
+
+namespace {
+
+void set_threads(nb::handle n) {
+  const std::int64_t threads = read_integer("n", n);
+  if (threads < 1 || threads > 4096)
+    throw Error(Error::value, "n: " + std::to_string(threads) + " is outside [1, 4096]");
+  set_num_threads(static_cast<int>(threads));
+}
+
+nb::list names_of_kernels() {
+  nb::list names;
+  for (const std::string& name : kernel_names()) names.append(nb::str(name.c_str()));
+  return names;
+}
+
+}  // namespace
+
+void define_machine(nb::module_& m) {
+  m.attr("__version__") = version();
+  m.attr("_compiler") = __VERSION__;
+  m.def("set_num_threads", &set_threads, nb::arg("n"), nb::sig("def set_num_threads(n: int) -> None"),
+        set_num_threads_doc);
+  m.def("get_num_threads", &num_threads, get_num_threads_doc);
+  m.def("kernel_names", &names_of_kernels, nb::sig("def kernel_names() -> list[str]"), kernel_names_doc);
+}
+
+}  // namespace heed::python

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed._heed, the compiled half of the Python package.
+#include <nanobind/nanobind.h>
+#include <nanobind/typing.h>
+
+#include "bindings.hpp"
+#include "refusal.hpp"
+#include "result.hpp"
+
+NB_MODULE(_heed, m) {
+  m.doc() = "The compiled half of heed; import heed instead.";
+  m.attr("ArrayT") = nanobind::type_var("ArrayT");
+  heed::python::define_errors(m);
+  heed::python::define_export(m);
+  heed::python::define_attention(m);
+  heed::python::define_scaled_dot_product_attention(m);
+  heed::python::define_machine(m);
+}

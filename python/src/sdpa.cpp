@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed.scaled_dot_product_attention: PyTorch's arguments and PyTorch's meaning of them. Axes before the last
+// three broadcast as they do there; heads are the third from the end.
+#include <algorithm>
+#include <vector>
+
+#include "bindings.hpp"
+#include "choices.hpp"
+#include "docs.hpp"
+#include "result.hpp"
+#include "views.hpp"
+
+namespace heed::python {
+
+namespace {
+
+// One array spread over the axes of the whole call: (leading..., heads, rows, columns). Stride 0 repeats.
+struct Spread {
+  const Tensor* tensor = nullptr;
+  std::array<std::int64_t, most_axes> shape{}, stride{};  // right-aligned among `rank`
+};
+
+Spread spread(const Tensor& tensor, std::size_t rank) {
+  Spread to{&tensor};
+  to.shape.fill(1);
+  const std::size_t missing = rank - static_cast<std::size_t>(tensor.rank);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(tensor.rank); ++i) {
+    to.shape[missing + i] = tensor.shape[i];
+    to.stride[missing + i] = tensor.shape[i] == 1 ? 0 : tensor.stride[i];
+  }
+  return to;
+}
+
+// The extent that all agree on, 1 agreeing with everything.
+std::int64_t common_extent(std::span<const Spread* const> arrays, std::size_t axis) {
+  std::int64_t common = 1;
+  const Spread* first = nullptr;
+  for (const Spread* array : arrays) {
+    const std::int64_t extent = array->shape[axis];
+    if (extent == 1 || extent == common) continue;
+    if (first)
+      throw Error(Error::shape, std::string(array->tensor->name) + ": extent " + std::to_string(extent) +
+                                    " does not broadcast with " + std::to_string(common) + " of " +
+                                    first->tensor->name);
+    common = extent;
+    first = array;
+  }
+  return common;
+}
+
+void expand(Spread& array, std::size_t axis, std::int64_t extent) {
+  if (array.shape[axis] == extent) return;
+  if (array.shape[axis] != 1)
+    throw Error(Error::shape, std::string(array.tensor->name) + ": extent " +
+                                  std::to_string(array.shape[axis]) + " does not broadcast to " +
+                                  std::to_string(extent));
+  array.shape[axis] = extent;
+}
+
+struct Question {
+  Tensor query, key, value;
+  std::optional<Tensor> mask{};
+  bool is_causal = false, enable_gqa = false;
+  Options options{};
+};
+
+// The call as a list of axes that every array shares: leading ones to walk over, then the four of a View.
+struct Lattice {
+  std::size_t rank = 0;  // at least 3
+  Spread q, k, v, mask;
+  bool has_mask = false;
+  std::vector<std::int64_t> out_shape{};
+};
+
+void spread_heads(Lattice& lattice, const Question& question) {
+  const std::size_t heads = lattice.rank - 3;
+  if (question.enable_gqa) return;  // the library groups them, or says that they do not divide
+  const Spread* const arrays[] = {&lattice.q, &lattice.k, &lattice.v};
+  const std::int64_t extent = common_extent(arrays, heads);
+  expand(lattice.q, heads, extent);
+  if (lattice.k.shape[heads] == 1 && lattice.v.shape[heads] == 1) return;  // one KV head serves all
+  expand(lattice.k, heads, extent);
+  expand(lattice.v, heads, extent);
+}
+
+Lattice make_lattice(const Question& question) {
+  const int highest = std::max({question.query.rank, question.key.rank, question.value.rank});
+  const int lowest = std::min({question.query.rank, question.key.rank, question.value.rank});
+  if (lowest < 2) {
+    for (const Tensor* tensor : {&question.query, &question.key, &question.value})
+      check_rank(*tensor, 2, most_axes);
+  }
+  Lattice lattice;
+  lattice.rank = static_cast<std::size_t>(std::max(highest, 3));
+  lattice.q = spread(question.query, lattice.rank);
+  lattice.k = spread(question.key, lattice.rank);
+  lattice.v = spread(question.value, lattice.rank);
+  for (std::size_t axis = 0; axis + 3 < lattice.rank; ++axis) {
+    const Spread* const arrays[] = {&lattice.q, &lattice.k, &lattice.v};
+    const std::int64_t extent = common_extent(arrays, axis);
+    for (Spread* array : {&lattice.q, &lattice.k, &lattice.v}) expand(*array, axis, extent);
+  }
+  spread_heads(lattice, question);
+  lattice.out_shape.assign(lattice.q.shape.begin(), lattice.q.shape.begin() + static_cast<int>(lattice.rank));
+  lattice.out_shape.back() = lattice.v.shape[lattice.rank - 1];
+  if (question.mask) {
+    check_rank(*question.mask, 1, static_cast<int>(lattice.rank));
+    lattice.has_mask = true;
+    lattice.mask = spread(*question.mask, lattice.rank);
+    for (std::size_t axis = 0; axis + 3 < lattice.rank; ++axis)
+      expand(lattice.mask, axis, lattice.q.shape[axis]);
+  }
+  return lattice;
+}
+
+// Joins leading axis `axis` with the next where that is one axis for this array too.
+bool joins(const Spread& array, std::size_t axis) {
+  return array.shape[axis] == 1 || array.stride[axis] == array.stride[axis + 1] * array.shape[axis + 1];
+}
+
+void join(Spread& array, std::size_t axis, std::size_t rank) {
+  array.shape[axis + 1] *= array.shape[axis];
+  std::copy(array.shape.begin() + static_cast<int>(axis) + 1, array.shape.begin() + static_cast<int>(rank),
+            array.shape.begin() + static_cast<int>(axis));
+  std::copy(array.stride.begin() + static_cast<int>(axis) + 1, array.stride.begin() + static_cast<int>(rank),
+            array.stride.begin() + static_cast<int>(axis));
+}
+
+// Fewer leading axes mean fewer calls; usually one remains, the batch.
+void join_leading_axes(Lattice& lattice, Spread& out) {
+  for (std::size_t axis = 0; axis + 4 < lattice.rank;) {
+    std::vector<Spread*> arrays{&lattice.q, &lattice.k, &lattice.v, &out};
+    if (lattice.has_mask) arrays.push_back(&lattice.mask);
+    if (!std::ranges::all_of(arrays, [axis](const Spread* array) { return joins(*array, axis); })) {
+      ++axis;
+      continue;
+    }
+    for (Spread* array : arrays) join(*array, axis, lattice.rank);
+    --lattice.rank;
+  }
+}
+
+Placed placed(const Spread& array, std::size_t rank) {
+  const std::size_t i = rank - 3;
+  const bool has_batch = rank > 3;
+  return {{has_batch ? array.shape[i - 1] : 1, array.shape[i], array.shape[i + 1], array.shape[i + 2]},
+          {has_batch ? array.stride[i - 1] : 0, array.stride[i], array.stride[i + 1],
+           array.shape[i + 2] == 1 ? 1 : array.stride[i + 2]}};
+}
+
+template <class Viewed>
+Viewed moved(Viewed view, std::int64_t elements, std::size_t bytes) {
+  using Data = decltype(view.data);
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  view.data = reinterpret_cast<Data>(address + static_cast<std::uintptr_t>(elements) * bytes);
+  return view;
+}
+
+std::int64_t offset(const Spread& array, std::span<const std::int64_t> index) {
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < index.size(); ++i) elements += index[i] * array.stride[i];
+  return elements;
+}
+
+// One call of the library: everything at one place of the axes that are walked over.
+struct Call {
+  Inputs inputs;
+  Outputs outputs;
+  Options options;
+};
+
+void set_mask(Options& options, const Question& question, const Spread& mask, const Placed& at,
+              std::int64_t elements) {
+  const std::size_t bytes = bytes_of(mask.tensor->element);
+  if (question.mask->element == Element::boolean)
+    options.masks.emplace_back(Keep{moved(bool_view_of(*question.mask, at), elements, bytes)});
+  else
+    options.bias = moved(view_of(*question.mask, at), elements, bytes);
+}
+
+Call call_at(const Question& question, const Lattice& lattice, const Spread& out,
+             std::span<const std::int64_t> index) {
+  const std::size_t bytes = bytes_of(question.query.element);
+  const auto view = [&](const Spread& array) {
+    return moved(view_of(*array.tensor, placed(array, lattice.rank)), offset(array, index), bytes);
+  };
+  Call call{{view(lattice.q), view(lattice.k), view(lattice.v)},
+            {moved(mutable_view_of(*out.tensor, placed(out, lattice.rank)), offset(out, index), bytes)},
+            question.options};
+  if (lattice.has_mask)
+    set_mask(call.options, question, lattice.mask, placed(lattice.mask, lattice.rank),
+             offset(lattice.mask, index));
+  return call;
+}
+
+// PyTorch lets K and V have different numbers of heads, each a divisor of Q's. The library does not, so each
+// query head is a call of its own; the bits are the same (O1).
+void run_head_by_head(const Call& call) {
+  const std::int64_t heads = call.inputs.q.shape.heads;
+  for (const View* view : {&call.inputs.k, &call.inputs.v})
+    if (view->shape.heads == 0 || heads % view->shape.heads != 0)
+      throw Error(Error::shape, std::string(view == &call.inputs.k ? "key" : "value") +
+                                    ".heads: " + std::to_string(view->shape.heads) +
+                                    " does not divide query.heads: " + std::to_string(heads));
+  const auto one_head = [heads](auto view, std::int64_t h, std::size_t bytes) {
+    if (view.shape.heads != 1) view = moved(view, h / (heads / view.shape.heads) * view.stride.heads, bytes);
+    view.shape.heads = 1;
+    return view;
+  };
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const std::size_t bytes = heed::bytes_of(call.inputs.q.dtype);
+    Options options = call.options;
+    if (options.dropout) options.dropout->seed += static_cast<std::uint64_t>(h);  // no two heads drop alike
+    for (Mask& mask : options.masks)
+      if (auto* keep = std::get_if<Keep>(&mask)) keep->where = one_head(keep->where, h, 1);
+    if (options.bias) options.bias = one_head(*options.bias, h, heed::bytes_of(options.bias->dtype));
+    heed::attention({one_head(call.inputs.q, h, bytes), one_head(call.inputs.k, h, bytes),
+                     one_head(call.inputs.v, h, bytes)},
+                    {.out = one_head(call.outputs.out, h, bytes)}, options);
+  }
+}
+
+void run(const Call& call) {
+  if (call.inputs.k.shape.heads == call.inputs.v.shape.heads)
+    heed::attention(call.inputs, call.outputs, call.options);
+  else
+    run_head_by_head(call);
+}
+
+// Every place of the leading axes but the batch, in turn.
+void walk(const Question& question, const Lattice& lattice, const Spread& out) {
+  const std::size_t walked = lattice.rank > 4 ? lattice.rank - 4 : 0;
+  std::vector<std::int64_t> index(walked, 0);
+  if (std::ranges::any_of(std::span(lattice.q.shape).first(walked), [](auto n) { return n == 0; })) return;
+  for (std::uint64_t place = 0;; ++place) {
+    Call call = call_at(question, lattice, out, index);
+    if (call.options.dropout) call.options.dropout->seed += place << 32;  // no two places drop alike
+    run(call);
+    std::size_t axis = walked;
+    while (axis > 0 && ++index[axis - 1] == lattice.q.shape[axis - 1]) index[--axis] = 0;
+    if (axis == 0) return;
+  }
+}
+
+// As torch draws it: anew for every call. random.seed() makes it repeatable.
+std::uint64_t drawn_seed() {
+  return nb::cast<std::uint64_t>(nb::module_::import_("random").attr("getrandbits")(64));
+}
+
+void read_mask(Question& question, nb::handle mask) {
+  if (mask.is_none()) return;
+  if (question.is_causal)
+    throw Error(Error::value, "attn_mask: given although is_causal is True; PyTorch refuses both as well");
+  question.mask.emplace(read_tensor("attn_mask", mask));
+}
+
+bool is_plain(const Question& question) {
+  const auto& [query, key, value] = std::tie(question.query, question.key, question.value);
+  if (query.rank != 4 || key.rank != 4 || value.rank != 4 || question.mask) return false;
+  return query.shape[0] == key.shape[0] && key.shape[0] == value.shape[0] && query.shape[1] == key.shape[1] &&
+         key.shape[1] == value.shape[1];
+}
+
+nb::object answer_plain(const Question& question) {
+  const Tensor &q = question.query, &v = question.value;
+  const std::array<std::int64_t, 4> shape{q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
+  const Inputs inputs{view_of(q, right_aligned(q)), view_of(question.key, right_aligned(question.key)),
+                      view_of(v, right_aligned(v))};
+  Result out("out", q, q.element, shape);
+  const Outputs outputs{.out = mutable_view_of(out.tensor(), right_aligned(out.tensor()))};
+  compute({}, [&] { heed::attention(inputs, outputs, question.options); });
+  return out.object();
+}
+
+nb::object answer(const Question& question) {
+  if (is_plain(question)) return answer_plain(question);
+  Lattice lattice = make_lattice(question);
+  // A call on (length, dim) has no head axis to return.
+  const int rank = std::max({question.query.rank, question.key.rank, question.value.rank});
+  dtype_of(question.query);
+  Result out("out", question.query, question.query.element, last_axes(lattice.out_shape, rank));
+  Spread into = spread(out.tensor(), lattice.rank);
+  join_leading_axes(lattice, into);
+  compute({}, [&] { walk(question, lattice, into); });
+  return out.object();
+}
+
+nb::object scaled_dot_product_attention(nb::handle query, nb::handle key, nb::handle value,
+                                        nb::handle attn_mask, nb::handle dropout_p, nb::handle is_causal,
+                                        nb::handle scale, nb::handle enable_gqa) {
+  Question question{read_tensor("query", query), read_tensor("key", key), read_tensor("value", value)};
+  question.is_causal = read_flag("is_causal", is_causal);
+  question.enable_gqa = read_flag("enable_gqa", enable_gqa);
+  read_mask(question, attn_mask);
+  if (question.is_causal) question.options.masks.emplace_back(Causal{Align::starts});
+  if (!scale.is_none()) question.options.scale = read_float("scale", scale);
+  const float drop_probability = read_float("dropout_p", dropout_p);
+  if (drop_probability != 0) question.options.dropout = Dropout{drop_probability, drawn_seed()};
+  return answer(question);
+}
+
+}  // namespace
+
+void define_scaled_dot_product_attention(nb::module_& m) {
+  m.def("scaled_dot_product_attention", &scaled_dot_product_attention, nb::arg("query"), nb::arg("key"),
+        nb::arg("value"), nb::arg("attn_mask").none() = nb::none(), nb::arg("dropout_p") = 0.0,
+        nb::arg("is_causal") = false, nb::arg("scale") = nb::none(), nb::arg("enable_gqa") = false,
+        nb::sig(sdpa_signature), sdpa_doc);
+}
+
+}  // namespace heed::python

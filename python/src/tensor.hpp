@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// An array that Python handed in, whatever library made it: where its elements are and how they are laid out.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "dlpack.hpp"
+#include "heed/files.hpp"
+#include "heed/tensor.hpp"
+#include "refusal.hpp"
+
+namespace heed::python {
+
+constexpr int most_axes = 16;
+
+// How the memory of objects of one Python type is reached.
+struct Kind {
+  enum class Source : std::uint8_t {
+    numpy,     // __array_struct__
+    exchange,  // __dlpack_c_exchange_api__: torch
+    dlpack     // __dlpack__: everybody else
+  };
+  Source source = Source::numpy;
+  const dlpack::ExchangeApi* api = nullptr;
+  bool has_gradients = false;  // its objects have requires_grad
+};
+
+enum class Use : std::uint8_t {
+  read,   // in place for as long as the call takes
+  write,  // as an output
+  copy    // read once and let go: a tensor that requires grad will do
+};
+
+struct Tensor {
+  const char* name = "";
+  nb::object object{};  // what Python handed in
+  nb::object holder{};  // what keeps the memory alive beside it: a capsule
+  std::byte* data = nullptr;
+  int rank = 0;
+  std::array<std::int64_t, most_axes> shape, stride;  // the first `rank` are set; strides in elements
+  Element element = Element::f32;
+  Device device = Device::cpu;
+  Kind kind{};
+
+  std::span<const std::int64_t> extents() const { return {shape.data(), static_cast<std::size_t>(rank)}; }
+  bool is_empty() const;
+};
+
+// Refuses what is not an array, has no axes, or cannot be used as `use` says. Copies only what no view of
+// heed can describe: NumPy arrays with negative or odd strides.
+Tensor read_tensor(const char* name, nb::handle object, Use use = Use::read);
+
+// The two layouts an array can be described in. read_tensor() chooses.
+void read_array_struct(Tensor& tensor, Use use);
+void read_dlpack_tensor(Tensor& tensor, const dlpack::Tensor& from);
+
+bool is_float(Element element);
+bool is_integer(Element element);
+DType dtype_of(const Tensor& tensor);  // refuses all but f32, f16 and bf16
+Element element_of(DType dtype);
+
+}  // namespace heed::python

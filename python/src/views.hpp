@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// From an array of any rank to the four axes heed computes over, and back.
+#pragma once
+#include <vector>
+
+#include "tensor.hpp"
+
+namespace heed::python {
+
+struct Placed {
+  Shape shape{}, stride{};
+};
+
+// The array's axes, aligned to the right among the four; missing ones are 1. Refuses more than four.
+Placed right_aligned(const Tensor& tensor);
+
+View view_of(const Tensor& tensor, const Placed& placed);
+MutableView mutable_view_of(const Tensor& tensor, const Placed& placed);
+BoolView bool_view_of(const Tensor& tensor, const Placed& placed);  // refuses all but booleans
+
+void check_rank(const Tensor& tensor, int least, int most);
+void check_same_rank(const Tensor& tensor, const Tensor& as);
+
+// Row-major copies: of an array's elements, and between arrays of one shape and element.
+heed::Array packed_copy(const Tensor& from);
+void copy_elements(const Tensor& from, const Tensor& to);
+
+struct Integers {
+  std::vector<std::int64_t> values{}, shape{};
+};
+// From an array of integers, or from anything NumPy makes one of (a list, a range).
+Integers read_integers(const char* name, nb::handle object);
+
+// A Python number; refuses everything else, and what a float cannot hold.
+float read_float(const char* name, nb::handle object);
+std::int64_t read_integer(const char* name, nb::handle object);
+bool read_flag(const char* name, nb::handle object);
+std::string read_word(const char* name, nb::handle object);
+
+}  // namespace heed::python

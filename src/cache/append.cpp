@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Appending: everything that can fail happens first, then pages change hands and tokens are written.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "cache/state.hpp"
+#include "cache/store.hpp"
+#include "cache/tokens.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+using State = KvCache::State;
+
+// Pages [held_from, this one) are what the window lets go of before an append. The tokens to come see keys
+// from length - window.length + 1 on; one more is kept, which the last token of before sees, so that the
+// append can be rolled back.
+std::int64_t end_of_unseen_pages(const State& state, const Sequence& sequence) {
+  if (!state.config.window) return sequence.held_from;
+  const std::int64_t unseen = std::max<std::int64_t>(sequence.length - state.config.window->length, 0);
+  return std::max(sequence.held_from, unseen / state.layout.page_size);
+}
+
+// Counts the pages of an append before it happens: the unseen ones are given back and shared last pages lose
+// a user, and both are undone unless the append is kept.
+class Claim {
+ public:
+  Claim(State& state, const NewTokens& tokens)
+      : state_(state), tokens_(tokens), returned_before_(state.pool.returned()) {
+    std::int64_t needed = 0, added = 0;
+    for_each([&](Sequence& sequence, std::int64_t count) {
+      for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state_, sequence); ++i)
+        state_.pool.drop(sequence.table[static_cast<std::size_t>(i)]);
+      const bool writes_last_page = sequence.length % state_.layout.page_size != 0;
+      sequence.copies_last_page = writes_last_page && state_.pool.users(sequence.table.back()) > 1;
+      if (sequence.copies_last_page) state_.pool.drop(sequence.table.back());
+      needed += state_.pages_of(sequence.length + count) - state_.pages_of(sequence.length) +
+                (sequence.copies_last_page ? 1 : 0);
+      added += count;
+    });
+    const std::int64_t free = state_.pool.free();
+    if (needed <= free) return;
+    undo();
+    throw refusal(Error::capacity, "cache: ", added, added == 1 ? " token needs " : " tokens need ", needed,
+                  needed == 1 ? " page, " : " pages, ", free, free == 1 ? " is free" : " are free");
+  }
+  ~Claim() {
+    if (!is_kept_) undo();
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  void keep() noexcept { is_kept_ = true; }
+
+ private:
+  template <class Body>
+  void for_each(const Body& body) {
+    for (std::int64_t b = 0; b < tokens_.k.shape.batch; ++b)
+      if (tokens_.count(b) > 0)
+        body(state_.sequences[static_cast<std::size_t>(tokens_.first + b)], tokens_.count(b));
+  }
+
+  void undo() noexcept {
+    for_each([&](Sequence& sequence, std::int64_t) {
+      for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state_, sequence); ++i)
+        state_.pool.share(sequence.table[static_cast<std::size_t>(i)]);
+      if (sequence.copies_last_page) state_.pool.share(sequence.table.back());
+      sequence.copies_last_page = false;
+    });
+    state_.pool.forget_returned(returned_before_);
+  }
+
+  State& state_;
+  const NewTokens& tokens_;
+  std::size_t returned_before_;
+  bool is_kept_ = false;
+};
+
+// A table grows by doubling where its room was not all reserved when its sequence was made.
+void make_room_in_tables(State& state, const NewTokens& tokens) {
+  for (std::int64_t b = 0; b < tokens.k.shape.batch; ++b) {
+    Sequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
+    const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + tokens.count(b)));
+    if (pages > sequence.table.capacity())
+      sequence.table.reserve(std::max(pages, 2 * sequence.table.capacity()));
+  }
+}
+
+// The keys or values of an append: as given, (batch, heads, tokens, dim), or the counted tokens of all batch
+// entries one after the other, (1, heads, all tokens, dim).
+struct Source {
+  View view;
+  bool is_joined = false;
+
+  // `before` tokens are those of the batch entries before b.
+  Rows rows(std::int64_t b, std::int64_t before, std::int64_t h, std::int64_t t) const {
+    return is_joined ? rows_of(view, 0, h, before + t) : rows_of(view, b, h, t);
+  }
+};
+
+// Calls body(b, count, before) for every batch entry that gets tokens.
+template <class Body>
+void for_each_entry(const NewTokens& tokens, const Body& body) {
+  for (std::int64_t b = 0, before = 0; b < tokens.k.shape.batch; before += tokens.count(b), ++b)
+    if (tokens.count(b) > 0) body(b, tokens.count(b), before);
+}
+
+// The new keys turned by their positions, in f32.
+class TurnedKeys {
+ public:
+  TurnedKeys(const State& state, const NewTokens& tokens) {
+    std::int64_t all = 0;
+    for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t) { all += count; });
+    const Shape shape{1, tokens.k.shape.heads, all, tokens.k.shape.dim};
+    floats_.resize(static_cast<std::size_t>(shape.elements()));
+    view_ = {floats_.data(), shape, bhsd(shape), DType::f32, Device::cpu};
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(all));
+    for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
+      const auto at = positions.begin() + before;
+      std::iota(at, at + count, state.sequences[static_cast<std::size_t>(tokens.first + b)].length);
+      for (std::int64_t h = 0; h < shape.heads; ++h)
+        widen(rows_of(tokens.k, b, h, 0), {count, shape.dim},
+              floats_.data() + (h * all + before) * shape.dim);
+    });
+    rotate(view_, positions, state.config.rotary->rotary);
+  }
+  Source source() const { return {view_, true}; }
+
+ private:
+  std::vector<float> floats_{};
+  MutableView view_{};
+};
+
+// What an int8 cache cannot hold: its scale would be no number.
+void check_finite(const char* name, const Source& source, const NewTokens& tokens) {
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
+    for (std::int64_t h = 0; h < source.view.shape.heads; ++h) {
+      const std::int64_t t =
+          find_token_not_finite(source.rows(b, before, h, 0), {count, source.view.shape.dim});
+      if (t >= 0)
+        throw refusal(Error::value, name, ": token ", t, " of head ", h, " for sequence ", tokens.first + b,
+                      " is not finite; an int8 cache holds finite numbers only");
+    }
+  });
+}
+
+void write(const State& state, const Source& source, const NewTokens& tokens, Side side) noexcept {
+  const std::int64_t page_size = state.layout.page_size;
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t all, std::int64_t before) {
+    const Sequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
+    for (std::int64_t done = 0; done < all;) {
+      const std::int64_t at = sequence.length + done, first = at % page_size;
+      const std::int64_t count = std::min(all - done, page_size - first);
+      const unsigned char* page = sequence.table[static_cast<std::size_t>(at / page_size)];
+      for (std::int64_t h = 0; h < state.layout.kv_heads; ++h)
+        store_tokens({&state.layout, state.config.type, page + h * state.layout.head_bytes(), first, count},
+                     side, source.rows(b, before, h, done));
+      done += count;
+    }
+  });
+}
+
+// Gives a sequence its pages: zeros for those the window let go of, a copy of a last page that others read,
+// new ones.
+void take_pages(State& state, Sequence& sequence, std::int64_t count) noexcept {
+  const std::int64_t unseen_end = end_of_unseen_pages(state, sequence);
+  for (; sequence.held_from < unseen_end; ++sequence.held_from)
+    sequence.table[static_cast<std::size_t>(sequence.held_from)] = state.pool.zeros();
+  if (sequence.copies_last_page) {
+    unsigned char* own = state.pool.take();
+    copy_tokens(state.layout, sequence.table.back(), own, sequence.length % state.layout.page_size);
+    sequence.table.back() = own;
+    sequence.copies_last_page = false;
+  }
+  const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + count));
+  while (sequence.table.size() < pages) sequence.table.push_back(state.pool.take());
+}
+
+}  // namespace
+
+void append_tokens(State& state, const NewTokens& tokens) {
+  check_tokens(state, tokens);
+  make_room_in_tables(state, tokens);
+  Claim claim(state, tokens);
+  std::optional<TurnedKeys> turned;
+  if (state.config.rotary && state.config.rotary->when == CacheRotary::When::append)
+    turned.emplace(state, tokens);
+  const Source keys = turned ? turned->source() : Source{tokens.k}, values{tokens.v};
+  if (state.config.type == CacheType::int8) {
+    check_finite("k", keys, tokens);
+    check_finite("v", values, tokens);
+  }
+
+  claim.keep();
+  const auto sequence_of = [&](std::int64_t b) -> Sequence& {
+    return state.sequences[static_cast<std::size_t>(tokens.first + b)];
+  };
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
+    take_pages(state, sequence_of(b), count);
+  });
+  write(state, keys, tokens, Side::keys);
+  write(state, values, tokens, Side::values);
+  for_each_entry(tokens,
+                 [&](std::int64_t b, std::int64_t count, std::int64_t) { sequence_of(b).length += count; });
+}
+
+}  // namespace heed

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/format.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "cache/state.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+template <class T>
+Array scalar_array(Element element, T value) {
+  Array array{element, {}, std::vector<std::byte>(sizeof value)};
+  std::memcpy(array.data.data(), &value, sizeof value);
+  return array;
+}
+
+template <class T>
+T scalar_of(const Array& array) {
+  T value;
+  std::memcpy(&value, array.data.data(), sizeof value);
+  return value;
+}
+
+// Every step is one-to-one in the sum and in the word, so that no single change can be lost.
+class Checksum {
+ public:
+  void add(std::uint64_t word) {
+    sum_ = (sum_ ^ word) * 0x9e3779b97f4a7c15u;
+    sum_ ^= sum_ >> 32;
+  }
+  void add(const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const unsigned char*>(data);
+    add(bytes);
+    for (; bytes >= 8; bytes -= 8, from += 8) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, from, 8);
+      add(word);
+    }
+    std::uint64_t rest = 0;
+    if (bytes > 0) std::memcpy(&rest, from, bytes);
+    add(rest);
+  }
+  std::uint64_t sum() const { return sum_; }
+
+ private:
+  std::uint64_t sum_ = 0;
+};
+
+}  // namespace
+
+Array integers_array(const std::vector<std::int64_t>& integers) {
+  Array array{Element::i64, {static_cast<std::int64_t>(integers.size())}, {}};
+  array.data.resize(integers.size() * sizeof(std::int64_t));
+  if (!integers.empty()) std::memcpy(array.data.data(), integers.data(), array.data.size());
+  return array;
+}
+
+void put_config(Arrays& arrays, const KvCacheConfig& c) {
+  const auto put = [&](const char* name, std::int64_t value) {
+    arrays[name] = scalar_array(Element::i64, value);
+  };
+  put("format", cache_format);
+  put("config.batch", c.batch);
+  put("config.kv_heads", c.kv_heads);
+  put("config.capacity", c.capacity);
+  put("config.dim", c.dim);
+  put("config.value_dim", *c.value_dim);
+  put("config.type", static_cast<std::int64_t>(c.type));
+  put("config.page_size", *c.page_size);
+  put("config.pages", *c.pages);
+  if (c.window) {
+    put("config.window.length", c.window->length);
+    put("config.window.front", c.window->front);
+  }
+  if (!c.rotary) return;
+  put("config.rotary.when", static_cast<std::int64_t>(c.rotary->when));
+  put("config.rotary.pairs", static_cast<std::int64_t>(c.rotary->rotary.pairs));
+  arrays["config.rotary.base"] = scalar_array(Element::f32, c.rotary->rotary.base);
+  if (c.rotary->rotary.dims) put("config.rotary.dims", *c.rotary->rotary.dims);
+}
+
+std::uint64_t checksum_of(const Arrays& arrays) {
+  Checksum checksum;
+  for (const auto& [name, array] : arrays) {
+    if (name == "checksum") continue;
+    checksum.add(name.data(), name.size());
+    checksum.add(static_cast<std::uint64_t>(array.element));
+    checksum.add(array.shape.data(), array.shape.size() * sizeof(std::int64_t));
+    checksum.add(array.data.data(), array.data.size());
+  }
+  return checksum.sum();
+}
+
+void put_checksum(Arrays& arrays) { arrays["checksum"] = scalar_array(Element::u64, checksum_of(arrays)); }
+
+CacheFields::CacheFields(std::string file, Arrays arrays)
+    : file_(std::move(file)), arrays_(std::move(arrays)) {
+  if (!has("format")) throw refusal(Error::file, file_, ": is not the file of a cache; it has no \"format\"");
+  if (const std::int64_t format = integer("format"); format != cache_format)
+    throw refusal(Error::file, file_, ": format ", format, " is not the one known here, ", cache_format);
+  arrays_["format"] = scalar_array(Element::i64, cache_format);
+  const std::uint64_t sum = checksum_of(arrays_);
+  if (scalar_of<std::uint64_t>(take("checksum", Element::u64, 0)) != sum)
+    throw refusal(Error::file, file_, ": the checksum does not match; the file is damaged");
+  arrays_.erase("format");
+}
+
+Array CacheFields::take(const std::string& name, Element element, std::size_t rank) {
+  const auto found = arrays_.find(name);
+  if (found == arrays_.end()) throw refusal(Error::file, file_, ": there is no \"", name, "\"");
+  Array& array = found->second;
+  if (array.element != element || array.shape.size() != rank)
+    throw refusal(Error::file, file_, ": ", name, " is ", name_of(array.element), " of rank ",
+                  static_cast<std::int64_t>(array.shape.size()), ", not ", name_of(element), " of rank ",
+                  static_cast<std::int64_t>(rank));
+  return std::move(arrays_.extract(found).mapped());
+}
+
+std::int64_t CacheFields::integer(const std::string& name) {
+  return scalar_of<std::int64_t>(take(name, Element::i64, 0));
+}
+
+std::int64_t CacheFields::choice(const std::string& name, std::int64_t last) {
+  const std::int64_t value = integer(name);
+  if (value < 0 || value > last)
+    throw refusal(Error::file, file_, ": ", name, ": ", value, " is not in [0, ", last, "]");
+  return value;
+}
+
+std::vector<std::int64_t> CacheFields::integers(const std::string& name) {
+  return take(name, Element::i64, 1).to_integers();
+}
+
+float CacheFields::real(const std::string& name) { return scalar_of<float>(take(name, Element::f32, 0)); }
+
+void CacheFields::check_nothing_is_left() const {
+  if (!arrays_.empty())
+    throw refusal(Error::file, file_, ": \"", arrays_.begin()->first, "\" is unknown here");
+}
+
+KvCacheConfig take_config(CacheFields& fields) {
+  KvCacheConfig c;
+  c.batch = fields.integer("config.batch");
+  c.kv_heads = fields.integer("config.kv_heads");
+  c.capacity = fields.integer("config.capacity");
+  c.dim = fields.integer("config.dim");
+  c.value_dim = fields.integer("config.value_dim");
+  c.type = static_cast<CacheType>(fields.choice("config.type", static_cast<std::int64_t>(CacheType::int8)));
+  c.page_size = fields.integer("config.page_size");
+  c.pages = fields.integer("config.pages");
+  if (fields.has("config.window.length"))
+    c.window = {fields.integer("config.window.length"), fields.integer("config.window.front")};
+  if (fields.has("config.rotary.when")) {
+    c.rotary.emplace();
+    c.rotary->when = static_cast<CacheRotary::When>(fields.choice("config.rotary.when", 1));
+    c.rotary->rotary.pairs = static_cast<RotaryPairs>(fields.choice("config.rotary.pairs", 1));
+    c.rotary->rotary.base = fields.real("config.rotary.base");
+    if (fields.has("config.rotary.dims")) c.rotary->rotary.dims = fields.integer("config.rotary.dims");
+  }
+  try {
+    return complete(c);
+  } catch (const Error& error) {
+    throw refusal(Error::file, fields.file(), ": ", error.what());
+  }
+}
+
+}  // namespace heed

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/pool.hpp"
+
+#include <cstring>
+
+#include "refusal/refusal.hpp"
+
+namespace heed {
+
+PagePool::PagePool(const Size& size) : pages_(size.pages), page_bytes_(size.page_bytes) {
+  try {
+    const auto bytes = static_cast<std::size_t>(pages_ * page_bytes_ + size.zero_bytes);
+    memory_.reset(static_cast<unsigned char*>(::operator new (bytes, std::align_val_t{64})));
+    users_.reserve(static_cast<std::size_t>(pages_));
+    returned_.reserve(static_cast<std::size_t>(pages_));
+  } catch (const std::bad_alloc&) {
+    throw refusal(Error::capacity, "config.pages: no memory for ", pages_, " pages of ", page_bytes_,
+                  " bytes");
+  }
+  if (size.zero_bytes > 0)
+    std::memset(memory_.get() + pages_ * page_bytes_, 0, static_cast<std::size_t>(size.zero_bytes));
+}
+
+// The page returned last comes first: its lines may still be in the processor's caches.
+unsigned char* PagePool::take() noexcept {
+  if (returned_.empty()) {
+    users_.push_back(1);
+    return at(static_cast<std::int64_t>(users_.size()) - 1);
+  }
+  const std::int32_t page = returned_.back();
+  returned_.pop_back();
+  users_[static_cast<std::size_t>(page)] = 1;
+  return at(page);
+}
+
+void PagePool::drop(const unsigned char* page) noexcept {
+  if (--users_[index(page)] == 0) returned_.push_back(static_cast<std::int32_t>(index(page)));
+}
+
+}  // namespace heed

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages of one size in one allocation, each with a count of the tables that point to it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace heed {
+
+class PagePool {
+ public:
+  struct Size {
+    std::int64_t pages, page_bytes;
+    std::int64_t zero_bytes;  // of the page of zeros: page_bytes, or 0 where no window releases anything
+  };
+
+  // Throws Error::capacity when there is no memory. Memory is not touched before a page of it is taken.
+  explicit PagePool(const Size&);
+
+  std::int64_t pages() const { return pages_; }
+  std::int64_t in_use() const { return static_cast<std::int64_t>(users_.size() - returned_.size()); }
+  std::int64_t free() const { return pages_ - in_use(); }
+
+  std::int64_t ever_used() const { return static_cast<std::int64_t>(users_.size()); }
+
+  unsigned char* at(std::int64_t page) { return memory_.get() + page * page_bytes_; }
+  std::int64_t number_of(const unsigned char* page) const { return (page - memory_.get()) / page_bytes_; }
+  const unsigned char* zeros() const { return memory_.get() + pages_ * page_bytes_; }
+  std::int32_t users(const unsigned char* page) const { return users_[index(page)]; }
+
+  // A page with one user. There is one: the caller has looked.
+  unsigned char* take() noexcept;
+  void share(const unsigned char* page) noexcept { ++users_[index(page)]; }
+  void drop(const unsigned char* page) noexcept;
+
+  // Takes drops back, all since returned() was noted: first every page that was dropped is shared again.
+  std::size_t returned() const { return returned_.size(); }
+  void forget_returned(std::size_t since) noexcept { returned_.resize(since); }
+
+ private:
+  struct Free {
+    void operator()(unsigned char* memory) const noexcept {
+      ::operator delete (memory, std::align_val_t{64});
+    }
+  };
+  std::size_t index(const unsigned char* page) const { return static_cast<std::size_t>(number_of(page)); }
+
+  std::int64_t pages_, page_bytes_;
+  std::unique_ptr<unsigned char, Free> memory_;
+  // Both have room for every page from the beginning, so that nothing after it allocates. A page beyond the
+  // end of users_ was never taken.
+  std::vector<std::int32_t> users_{};
+  std::vector<std::int32_t> returned_{};
+};
+
+}  // namespace heed

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies a sequence out of its pages, as attention sees it.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "cache/state.hpp"
+#include "cache/store.hpp"
+#include "cache/tokens.hpp"
+#include "heed/half.hpp"
+
+namespace heed {
+namespace {
+
+using State = KvCache::State;
+
+// One element of the caller's memory.
+void put(const MutableView& view, std::int64_t at, float x) {
+  switch (view.dtype) {
+    case DType::f32:
+      static_cast<float*>(view.data)[at] = x;
+      return;
+    case DType::f16:
+      static_cast<f16*>(view.data)[at] = from_float<f16>(x);
+      return;
+    case DType::bf16:
+      static_cast<bf16*>(view.data)[at] = from_float<bf16>(x);
+      return;
+  }
+}
+
+float rounded_to(CacheType type, float x) {
+  if (type == CacheType::f16) return to_float(from_float<f16>(x));
+  if (type == CacheType::bf16) return to_float(from_float<bf16>(x));
+  return x;
+}
+
+void fetch(const State& state, const Sequence& sequence, Side side, Shape at, float* row) {
+  const std::int64_t page_size = state.layout.page_size;
+  const unsigned char* page = sequence.table[static_cast<std::size_t>(at.length / page_size)];
+  const unsigned char* part = page + at.heads * state.layout.head_bytes();
+  fetch_token({&state.layout, state.config.type, part, at.length % page_size, 1}, side, row);
+}
+
+void put_row(const MutableView& view, Shape at, const float* row) {
+  const std::int64_t begin = at.heads * view.stride.heads + at.length * view.stride.length;
+  for (std::int64_t d = 0; d < view.shape.dim; ++d) put(view, begin + d * view.stride.dim, row[d]);
+}
+
+void read_side(const State& state, const Sequence& sequence, Side side, const MutableView& into, float* row) {
+  for (std::int64_t h = 0; h < into.shape.heads; ++h)
+    for (std::int64_t t = 0; t < sequence.length; ++t) {
+      fetch(state, sequence, side, {0, h, t, 0}, row);
+      put_row(into, {0, h, t, 0}, row);
+    }
+}
+
+// Keys that the cache turns when they are read: in f32, then rounded to its type, as append would have.
+std::vector<float> turned_keys(const State& state, const Sequence& sequence) {
+  const Shape shape{1, state.config.kv_heads, sequence.length, state.config.dim};
+  std::vector<float> keys(static_cast<std::size_t>(shape.elements()));
+  float* row = keys.data();
+  for (std::int64_t h = 0; h < shape.heads; ++h)
+    for (std::int64_t t = 0; t < shape.length; ++t, row += shape.dim)
+      fetch(state, sequence, Side::keys, {0, h, t, 0}, row);
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.length));
+  std::iota(positions.begin(), positions.end(), 0);
+  rotate({keys.data(), shape, bhsd(shape), DType::f32, Device::cpu}, positions, state.config.rotary->rotary);
+  for (float& x : keys) x = rounded_to(state.config.type, x);
+  // A turned zero may be -0.
+  const std::int64_t page_size = state.layout.page_size;
+  for (std::int64_t h = 0; h < shape.heads; ++h)
+    for (std::int64_t t = state.front_pages() * page_size; t < sequence.held_from * page_size; ++t)
+      std::fill_n(keys.data() + (h * shape.length + t) * shape.dim, shape.dim, 0.0f);
+  return keys;
+}
+
+}  // namespace
+
+void KvCache::read(std::int64_t number, const MutableView& k, const MutableView& v) const {
+  const Reading reading(state_->use, "read");
+  const Sequence& sequence = state_->at(number);
+  check_results(*state_, sequence.length, k, v);
+  std::vector<float> row(static_cast<std::size_t>(std::max(state_->layout.dim, state_->layout.value_dim)));
+  if (state_->config.rotary && state_->config.rotary->when == CacheRotary::When::read) {
+    const std::vector<float> keys = turned_keys(*state_, sequence);
+    const float* from = keys.data();
+    for (std::int64_t h = 0; h < k.shape.heads; ++h)
+      for (std::int64_t t = 0; t < sequence.length; ++t, from += k.shape.dim) put_row(k, {0, h, t, 0}, from);
+  } else {
+    read_side(*state_, sequence, Side::keys, k, row.data());
+  }
+  read_side(*state_, sequence, Side::values, v, row.data());
+}
+
+}  // namespace heed

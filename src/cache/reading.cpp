@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/reading.hpp"
+
+#include "cache/state.hpp"
+
+namespace heed {
+
+CacheReading::CacheReading(const KvCache& cache) : state_(cache.state()) {
+  state_.use.begin_reading("attention");
+}
+
+CacheReading::~CacheReading() { state_.use.end_reading(); }
+
+const PageLayout& CacheReading::layout() const { return state_.layout; }
+
+PagedSequence CacheReading::sequence(std::int64_t n) const {
+  const Sequence& sequence = state_.at(n);
+  return {sequence.table.data(), sequence.length};
+}
+
+}  // namespace heed

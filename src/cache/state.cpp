@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences come, go, grow shorter and share pages.
+#include "cache/state.hpp"
+
+#include <algorithm>
+
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+PagePool::Size pool_size(const KvCacheConfig& c) {
+  const std::int64_t page_bytes = layout_of(c).page_bytes();
+  return {.pages = *c.pages, .page_bytes = page_bytes, .zero_bytes = c.window ? page_bytes : 0};
+}
+
+}  // namespace
+
+KvCache::State::State(const KvCacheConfig& complete_config)
+    : config(complete_config), layout(layout_of(complete_config)), pool(pool_size(complete_config)) {}
+
+const Sequence& KvCache::State::at(std::int64_t number) const {
+  const auto count = static_cast<std::int64_t>(sequences.size());
+  if (number < 0 || number >= count)
+    throw refusal(Error::value, "sequence: ", number, " is not in [0, ", count, ")");
+  const Sequence& sequence = sequences[static_cast<std::size_t>(number)];
+  if (sequence.is_released) throw refusal(Error::value, "sequence: ", number, " is released");
+  return sequence;
+}
+
+// The last token of the prefix sees the window's length of tokens; all of those must still be there, or else
+// nothing of the prefix may have been released.
+void KvCache::State::check_prefix(std::int64_t number, std::int64_t length) const {
+  const Sequence& sequence = at(number);
+  if (length < 0 || length > sequence.length)
+    throw refusal(Error::value, "length: ", length, " is not in [0, ", sequence.length,
+                  "], the tokens of sequence ", number);
+  if (length <= front_pages() * layout.page_size || sequence.held_from == front_pages()) return;
+  const std::int64_t held_from = sequence.held_from * layout.page_size;
+  if (length - config.window->length < held_from)
+    throw refusal(Error::value, "length: ", length, " of sequence ", number,
+                  " needs its window's tokens from ",
+                  std::max<std::int64_t>(length - config.window->length, 0), " on, and those before ",
+                  held_from, " are released");
+}
+
+std::int64_t KvCache::State::add_sequence(std::int64_t pages) {
+  const auto is_free = [](const Sequence& sequence) { return sequence.is_released; };
+  auto place = released == 0 ? sequences.end() : std::find_if(sequences.begin(), sequences.end(), is_free);
+  if (place == sequences.end()) {
+    Sequence sequence;
+    sequence.table.reserve(static_cast<std::size_t>(pages));
+    sequences.push_back(std::move(sequence));
+    place = sequences.end() - 1;
+  } else {
+    place->table.reserve(static_cast<std::size_t>(pages));
+    place->is_released = false;
+    --released;
+  }
+  place->held_from = front_pages();
+  return place - sequences.begin();
+}
+
+void KvCache::State::share_pages(Sequence& sequence) noexcept {
+  for (const unsigned char* page : sequence.table)
+    if (page != pool.zeros()) pool.share(page);
+}
+
+void KvCache::State::shorten(Sequence& sequence, std::int64_t length) noexcept {
+  const auto pages = static_cast<std::size_t>(pages_of(length));
+  for (std::size_t i = sequence.table.size(); i-- > pages;)
+    if (sequence.table[i] != pool.zeros()) pool.drop(sequence.table[i]);
+  sequence.table.resize(pages);
+  sequence.length = length;
+  if (length <= front_pages() * layout.page_size) sequence.held_from = front_pages();
+}
+
+}  // namespace heed

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a cache is made of: the pool of pages, and for every sequence the table of its pages.
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "cache/layout.hpp"
+#include "cache/pool.hpp"
+#include "cache/use.hpp"
+#include "heed/cache.hpp"
+
+namespace heed {
+
+struct Sequence {
+  // One entry per page of tokens; those of [front pages, held_from) are the page of zeros.
+  std::vector<const unsigned char*> table{};
+  std::int64_t length = 0;
+  std::int64_t held_from = 0;
+  bool is_released = false;
+  bool copies_last_page = false;  // what an append has found out and not yet done
+};
+
+struct KvCache::State {
+  KvCacheConfig config;  // complete
+  PageLayout layout;
+  PagePool pool;
+  std::vector<Sequence> sequences{};
+  std::int64_t released = 0;  // numbers that wait for a fork or add
+  mutable CacheUse use{};
+
+  explicit State(const KvCacheConfig& complete_config);  // has no sequences yet
+
+  std::int64_t pages_of(std::int64_t tokens) const {
+    return (tokens + layout.page_size - 1) / layout.page_size;
+  }
+  // Pages that hold a front token; the window never releases them.
+  std::int64_t front_pages() const { return config.window ? pages_of(config.window->front) : 0; }
+
+  const Sequence& at(std::int64_t number) const;  // refuses numbers that are not in use
+  Sequence& at(std::int64_t number) { return const_cast<Sequence&>(std::as_const(*this).at(number)); }
+
+  // Refuses a length that the sequence does not have, or cannot go back to because of its window.
+  void check_prefix(std::int64_t number, std::int64_t length) const;
+
+  // Makes an empty sequence with the lowest free number and room for this many pages; returns the number.
+  std::int64_t add_sequence(std::int64_t pages);
+
+  void share_pages(Sequence&) noexcept;            // counts a user more for each page of the table
+  void shorten(Sequence&, std::int64_t) noexcept;  // to a length that check_prefix let pass
+};
+
+// Every default filled in; refuses what makes no cache.
+KvCacheConfig complete(const KvCacheConfig&);
+PageLayout layout_of(const KvCacheConfig& complete_config);
+
+}  // namespace heed

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/use.hpp"
+
+#include "refusal/refusal.hpp"
+
+namespace heed {
+
+void CacheUse::begin_reading(const char* call) {
+  std::int32_t now = now_.load(std::memory_order_relaxed);
+  do {
+    if (now == a_writer) throw refusal(Error::value, call, ": the cache is being changed by another call");
+  } while (!now_.compare_exchange_weak(now, now + 1, std::memory_order_acquire, std::memory_order_relaxed));
+}
+
+void CacheUse::begin_writing(const char* call) {
+  std::int32_t now = 0;
+  if (now_.compare_exchange_strong(now, a_writer, std::memory_order_acquire, std::memory_order_relaxed))
+    return;
+  throw refusal(Error::value, call, ": the cache is being ", now == a_writer ? "changed" : "read",
+                " by another call");
+}
+
+}  // namespace heed

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is at a cache right now: any number of readers, or one writer. Nobody waits; who comes at the wrong
+// time is refused.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace heed {
+
+class CacheUse {
+ public:
+  void begin_reading(const char* call);  // `call` begins the sentence of a refusal
+  void end_reading() noexcept { now_.fetch_sub(1, std::memory_order_release); }
+  void begin_writing(const char* call);
+  void end_writing() noexcept { now_.store(0, std::memory_order_release); }
+
+ private:
+  static constexpr std::int32_t a_writer = -1;
+  std::atomic<std::int32_t> now_{0};  // readers, or a_writer
+};
+
+class Reading {
+ public:
+  Reading(CacheUse& use, const char* call) : use_(use) { use.begin_reading(call); }
+  ~Reading() { use_.end_reading(); }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  CacheUse& use_;
+};
+
+class Writing {
+ public:
+  Writing(CacheUse& use, const char* call) : use_(use) { use.begin_writing(call); }
+  ~Writing() { use_.end_writing(); }
+  Writing(const Writing&) = delete;
+  Writing& operator=(const Writing&) = delete;
+
+ private:
+  CacheUse& use_;
+};
+
+}  // namespace heed
