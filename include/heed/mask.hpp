@@ -22,8 +22,8 @@ struct Causal {
   std::optional<Align> align{};
 };
 
-// Inclusive counts of keys to the left and right of the query's own position (S10). The first `front` keys are
-// seen though they lie further left ("attention sinks").
+// Inclusive counts of keys to the left and right of the query's own position (S10). The first `front` keys
+// are seen though they lie further left ("attention sinks").
 struct Window {
   std::int64_t left = 0, right = 0;
   std::optional<Align> align{};

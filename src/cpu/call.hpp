@@ -28,13 +28,14 @@ struct BoolTensor {
 };
 
 struct Call {
-  std::int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;  // queries, keys: of the longest sequence
+  std::int64_t batch, heads, kv_heads, queries, keys, dim,
+      value_dim;  // queries, keys: of the longest sequence
   Tensor q, k, v, bias, sink;
   Tensor out, weights, log_sum_exp,
       scores;  // written through; const only because Tensor is shared with the inputs
   ScoreStage stage = ScoreStage::none;
-  float scale_log2e;        // scores are kept in base 2: scale * log2(e) is folded into q
-  float softcap_log2e = 0;  // 0: none
+  float scale_log2e;          // scores are kept in base 2: scale * log2(e) is folded into q
+  float softcap_log2e = 0;    // 0: none
   const Sequence* sequences;  // one per batch entry
   std::int64_t front = 0;     // keys every query sees in spite of its window
   const Gap* gaps = nullptr;  // (gap_count, batch): further windows
@@ -75,7 +76,8 @@ struct LinearPart {
 constexpr std::int64_t block_keys = 256;
 constexpr std::int64_t chunk_keys = 1024;
 
-// Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is query first_query
+// Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is
+// query first_query
 // + r / group of member r % group, so that neighbouring rows see nearly the same keys.
 struct Rows {
   std::int64_t batch_entry, kv_head;

@@ -57,8 +57,8 @@ std::vector<Rows> cut_along_queries(const Call& c, int panel_rows) {
   return tasks;
 }
 
-// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at least
-// one, which then says that nothing was seen.
+// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at
+// least one, which then says that nothing was seen.
 std::vector<std::int64_t> chunks_of(const Call& c, const Sequence& s) {
   const auto first_of = [&](std::int64_t key) {
     return std::clamp<std::int64_t>(key, 0, s.key_count) / chunk_keys * chunk_keys;

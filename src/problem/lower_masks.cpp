@@ -74,7 +74,8 @@ void lower(Problem& p, const KeyLengths& lengths) {
 void lower_bool_mask(Problem& p, const char* name, const BoolView& view, BoolMask mask) {
   const Shape& q = p.inputs.q.shape;
   check_argument({name, view});
-  check_broadcasts({name, view}, mask.is_tree ? "(batch, heads, queries, queries)" : "(batch, heads, queries, keys)",
+  check_broadcasts({name, view},
+                   mask.is_tree ? "(batch, heads, queries, queries)" : "(batch, heads, queries, keys)",
                    {q.batch, p.heads, q.length, mask.is_tree ? p.queries : p.keys});
   mask.data = view.data;
   mask.stride = broadcast_stride(view.shape, view.stride);

@@ -5,8 +5,8 @@
 
 #include "heed/attention.hpp"
 #include "problem/checks.hpp"
-#include "refusal/refusal.hpp"
 #include "reference/row.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 namespace {

@@ -65,7 +65,8 @@ void place_keys(const Inputs& in, Problem& p) {
 void place_keys_in_cache(const Inputs& in, Problem& p) {
   if (in.k.data || in.v.data)
     throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
-  if (!in.key_starts.empty()) throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
+  if (!in.key_starts.empty())
+    throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
   const std::int64_t held = in.cache->sequences(), wanted = std::ssize(in.sequences);
   if (in.sequences.empty() && held != p.batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not the batch: ", p.batch,
@@ -100,7 +101,10 @@ void place_sequences(const Inputs& inputs, Problem& p) {
   }
   p.heads = inputs.q.shape.heads;
   p.dim = inputs.q.shape.dim;
-  if (p.sequences.empty()) p.keys = inputs.cache ? 0 : inputs.k.shape.length;
+  if (p.sequences.empty() && inputs.query_starts.empty()) {  // an empty batch still has extents to fit
+    p.queries = inputs.q.shape.length;
+    p.keys = inputs.cache ? 0 : inputs.k.shape.length;
+  }
   for (Sequence& s : p.sequences) {
     s.key_count = s.keys;
     p.queries = std::max(p.queries, s.queries);

@@ -36,7 +36,8 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
     double dot = 0;
     for (std::int64_t d = 0; d < p.dim; ++d)
-      dot += std::abs(read(p.inputs.q, b, h, query, d) * read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
+      dot +=
+          std::abs(read(p.inputs.q, b, h, query, d) * read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
     largest_dot = std::max(largest_dot, scale * dot);
     if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, query, j)));
   }

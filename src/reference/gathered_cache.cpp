@@ -34,7 +34,7 @@ GatheredCache::GatheredCache(const Problem& given) : problem(given) {
   const MutableView v = make_view(values_, {given.batch, given.kv_heads, given.keys, given.value_dim}, dtype);
   for (std::int64_t b = 0; b < given.batch; ++b) {
     const Sequence& s = given.sequences[static_cast<std::size_t>(b)];
-    given.inputs.cache->read(s.in_cache, part_of(k, b, s.keys), part_of(v, b, s.keys));
+    if (s.keys > 0) given.inputs.cache->read(s.in_cache, part_of(k, b, s.keys), part_of(v, b, s.keys));
   }
   problem.inputs.k = k;
   problem.inputs.v = v;

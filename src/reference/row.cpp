@@ -24,7 +24,8 @@ struct Sees {
   const Sequence& s;
   std::int64_t b, h, i, j;
 
-  // Query 0 stands beside key `offset` (S9); the last query beside the last key where nothing else is said (S18).
+  // Query 0 stands beside key `offset` (S9); the last query beside the last key where nothing else is said
+  // (S18).
   std::int64_t offset(std::optional<Align> align) const {
     return align == Align::starts ? 0 : s.keys - s.queries;
   }
@@ -94,7 +95,8 @@ Row row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const auto keys = static_cast<std::size_t>(p.keys);
   const std::vector<double> zeros(keys, 0.0), unseen_keys(keys, -infinity);
-  Row r{zeros,    zeros, unseen_keys, zeros, zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
+  Row r{zeros,    zeros, unseen_keys,
+        zeros,    zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
         -infinity};
   for (std::int64_t j = 0; j < s.keys; ++j) score(p, {p, s, b, h, i, j}, r);
   const auto unseen = [](double x) { return x == -infinity; };
@@ -114,7 +116,8 @@ Row row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
     if (const auto& drop = p.options.dropout)
       r.weight[k] = dropped(*drop, b * p.heads + h, i, j) ? 0 : r.weight[k] / (1.0 - drop->drop_probability);
     for (std::int64_t d = 0; d < p.value_dim; ++d)
-      r.out[static_cast<std::size_t>(d)] += r.weight[k] * read(p.inputs.v, b, p.kv_head(h), s.first_key + j, d);
+      r.out[static_cast<std::size_t>(d)] +=
+          r.weight[k] * read(p.inputs.v, b, p.kv_head(h), s.first_key + j, d);
   }
   return r;
 }

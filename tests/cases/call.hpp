@@ -112,7 +112,7 @@ inline bool Call::sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int6
   if (causal && j > i + offset(causal->align)) return false;
   if (window) {
     const std::int64_t own = i + offset(window->align);
-    if (own - j > window->left || j - own > window->right) return false;
+    if ((own - j > window->left && j >= window->front) || j - own > window->right) return false;
   }
   if (key_lengths && j >= (*key_lengths)[static_cast<std::size_t>(b)]) return false;
   for (const BoolMatrix& m : matrices)

@@ -40,8 +40,10 @@ inline void add_random_masks(Dice& dice, Call& call) {
   const Shape full = call.score_shape();
   const Align align = dice.one_in(2) ? Align::ends : Align::starts;
   if (dice.one_in(3)) call.causal = Causal{align};
-  if (dice.one_in(4))
+  if (dice.one_in(4)) {
     call.window = Window{dice.between(0, full.dim > 1000 ? 1500 : 20), dice.between(0, 5), align};
+    if (dice.one_in(3)) call.window->front = dice.between(0, full.dim > 1000 ? 1100 : 9);
+  }
   if (dice.one_in(4)) {
     call.key_lengths.emplace();
     for (std::int64_t b = 0; b < full.batch; ++b)
@@ -103,7 +105,9 @@ inline std::string describe(const Call& c) {
                   " batch " + std::to_string(c.batch()) + ", q " + shape(c.q) + ", k " + shape(c.k) + ", v " +
                   shape(c.v);
   if (c.causal) s += c.causal->align == Align::ends ? ", causal ends" : ", causal";
-  if (c.window) s += ", window " + std::to_string(c.window->left) + "," + std::to_string(c.window->right);
+  if (c.window)
+    s += ", window " + std::to_string(c.window->left) + "," + std::to_string(c.window->right) + " front " +
+         std::to_string(c.window->front);
   if (c.key_lengths) s += ", lengths";
   for (const BoolMatrix& m : c.matrices) s += m.hides ? ", hide" : ", keep";
   if (c.bias) s += ", bias";

@@ -115,19 +115,20 @@ class RandomCall {
     return pick(0, 1) == 0 ? Align::starts : Align::ends;
   }
   std::int64_t reach() { return pick(0, 4) == 0 ? most - pick(0, 2) : pick(0, 5); }
-  BoolView bools() {
-    const Shape shape = broadcast_shape();
+  BoolView bools(std::int64_t columns = -1) {
+    Shape shape = broadcast_shape();
+    if (columns >= 0 && shape.dim != 1) shape.dim = columns;
     const auto count = static_cast<std::size_t>(shape.elements());
     bool* const data = bools_.emplace_back(std::make_unique<bool[]>(count + 1)).get();
     for (std::size_t n = 0; n < count; ++n) data[n] = pick(0, 1) == 1;
     return {data, shape, pick(0, 1) == 1 ? bhsd(shape) : bshd(shape)};
   }
   Mask random_mask() {
-    switch (pick(0, 4)) {
+    switch (pick(0, scores_.length <= scores_.dim ? 5 : 4)) {
       case 0:
         return Causal{align()};
       case 1:
-        return Window{reach(), reach(), align()};
+        return Window{reach(), reach(), align(), pick(0, 1) == 1 ? 0 : pick(0, 4)};
       case 2: {
         auto& counts = counts_.emplace_back(static_cast<std::size_t>(scores_.batch));
         for (std::int32_t& count : counts) count = static_cast<std::int32_t>(pick(0, scores_.dim));
@@ -135,6 +136,8 @@ class RandomCall {
       }
       case 3:
         return Keep{bools()};
+      case 5:
+        return Tree{bools(scores_.length)};
       default:
         return Hide{bools()};
     }

@@ -33,7 +33,8 @@ class Decode {
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       KeyRange keys = seen.within({block, block + block_keys});
       if (keys.end <= keys.begin) keys = {block, block};
-      if (c.cached) keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
+      if (c.cached)
+        keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
       const Scores t{rows.s, at.rows, keys.begin, keys.end - keys.begin};
       if (t.keys > 0) attend(t, partial);
       if (c.weights.data) keep_scores(block, t);
@@ -108,8 +109,8 @@ class Decode {
     return any;
   }
 
-  // Until every key is in, the rows of the weights hold scores in base 2: -inf for keys of the block that were
-  // not scored.
+  // Until every key is in, the rows of the weights hold scores in base 2: -inf for keys of the block that
+  // were not scored.
   void keep_scores(std::int64_t block, const Scores& t) {
     const std::int64_t end = least(block + block_keys, c.keys);
     for (int r = 0; r < rows.count; ++r) {

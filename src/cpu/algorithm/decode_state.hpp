@@ -18,7 +18,8 @@ struct PartialLayout {
   std::int64_t rows, dims;
 
   explicit PartialLayout(const Call& c)
-      : rows(round_up(c.group() * c.queries, most(S::lanes, 4))), dims(round_up(c.value_dim, most(16, 4 * S::lanes))) {}
+      : rows(round_up(c.group() * c.queries, most(S::lanes, 4))),
+        dims(round_up(c.value_dim, most(16, 4 * S::lanes))) {}
   std::int64_t floats() const { return rows * (2 + dims); }
   float* max(float* partial) const { return partial; }
   float* sum(float* partial) const { return partial + rows; }

@@ -51,8 +51,7 @@ class DecodeViews {
       for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
       for (std::int64_t d = c.dim; d < rows.depth; ++d) to[d] = 0;
     }
-    score_rows<Type::f32>(
-        {rows.q, at.rows, rows.k_rows, rows.depth, rows.depth, t.s + j * at.rows, at.rows});
+    score_rows<Type::f32>({rows.q, at.rows, rows.k_rows, rows.depth, rows.depth, t.s + j * at.rows, at.rows});
   }
 
   template <Type type>

@@ -62,8 +62,7 @@ inline float close_row(const Call& c, const Query& q, float max, float sum) {
   const bool empty = sees_no_key<S>(end);
   const float factor = add_sink<S>(c, q, end);
   if (c.log_sum_exp.data)
-    write<S>(row_of<S>(c.log_sum_exp, q), 0,
-             static_cast<float>(log_sum_exp<S>(c, q, end, empty)));
+    write<S>(row_of<S>(c.log_sum_exp, q), 0, static_cast<float>(log_sum_exp<S>(c, q, end, empty)));
   return empty ? 0.0f : factor / end.sum;
 }
 

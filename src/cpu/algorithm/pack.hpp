@@ -34,7 +34,8 @@ inline Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t 
 
 // Key j of a sequence, and its value, wherever they lie.
 template <class S>
-inline const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+inline const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head,
+                                         std::int64_t j) {
   return c.cached[b].table[j / c.layout.page_size] + kv_head * c.layout.head_bytes();
 }
 
@@ -109,7 +110,9 @@ inline void write(const Row& row, std::int64_t d, float x) {
 }
 
 template <Type type>
-inline constexpr std::int64_t bytes_of_type = type == Type::f32 ? 4 : type == Type::i8 ? 1 : 2;
+inline constexpr std::int64_t bytes_of_type = type == Type::f32  ? 4
+                                              : type == Type::i8 ? 1
+                                                                 : 2;
 
 // One vector from element `at` on, as f32.
 template <class S, Type type>

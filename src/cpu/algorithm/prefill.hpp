@@ -122,9 +122,7 @@ class Prefill {
 
   void pack_queries() {
     for (std::int64_t p = 0; p < panels; ++p) {
-      const auto row_at = [&](std::int64_t r) {
-        return row_of<S>(c.q, query(p, static_cast<int>(r)));
-      };
+      const auto row_at = [&](std::int64_t r) { return row_of<S>(c.q, query(p, static_cast<int>(r))); };
       operands.pack_queries(p, row_at, rows_of(p), c.scale_log2e);
     }
   }
