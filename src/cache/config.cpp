@@ -53,6 +53,17 @@ void check_choices(const KvCacheConfig& c) {
   rotate({nullptr, {1, 1, 0, c.dim}, {}, DType::f32, Device::cpu}, {}, c.rotary->rotary);
 }
 
+PageLayout layout_of(const KvCacheConfig& c) {
+  const bool is_quantized = c.type == CacheType::int8;
+  const std::int64_t bytes = is_quantized ? 1 : c.type == CacheType::f32 ? 4 : 2;
+  return {.page_size = *c.page_size,
+          .kv_heads = c.kv_heads,
+          .dim = c.dim,
+          .value_dim = *c.value_dim,
+          .element_bytes = bytes,
+          .is_quantized = is_quantized};
+}
+
 }  // namespace
 
 const char* name_of(CacheType type) {
@@ -89,15 +100,7 @@ KvCacheConfig complete(const KvCacheConfig& config) {
   return c;
 }
 
-PageLayout layout_of(const KvCacheConfig& c) {
-  const bool is_quantized = c.type == CacheType::int8;
-  const std::int64_t bytes = is_quantized ? 1 : c.type == CacheType::f32 ? 4 : 2;
-  return {.page_size = *c.page_size,
-          .kv_heads = c.kv_heads,
-          .dim = c.dim,
-          .value_dim = *c.value_dim,
-          .element_bytes = bytes,
-          .is_quantized = is_quantized};
-}
+CacheGeometry::CacheGeometry(const KvCacheConfig& complete_config)
+    : config(complete_config), layout(layout_of(complete_config)) {}
 
 }  // namespace heed
