@@ -5,30 +5,48 @@
 >>> q = k = v = numpy.ones((1, 8, 16, 64), numpy.float32)     # (batch, heads, length, dim)
 >>> heed.attention(q, k, v, causal=True).shape
 (1, 8, 16, 64)
+
+heed.torch, heed.onnx and heed.transformers are imported by name, so that none of those libraries is needed here.
 """
 
 from heed._heed import (
-    Error,
-    KindError,
+    AttentionLayer,
+    Rotary,
     __version__,
     attention,
+    combine,
     explain,
     get_num_threads,
     kernel_names,
+    key_lengths,
+    look_ahead_mask,
     merge,
+    padding_mask,
+    rotate,
     scaled_dot_product_attention,
     set_num_threads,
 )
+from heed.errors import Error, KindError
+from heed.installation import configuration, show_config
 
 __all__ = [
+    "AttentionLayer",
     "Error",
     "KindError",
+    "Rotary",
     "__version__",
     "attention",
+    "combine",
+    "configuration",
     "explain",
     "get_num_threads",
     "kernel_names",
+    "key_lengths",
+    "look_ahead_mask",
     "merge",
+    "padding_mask",
+    "rotate",
     "scaled_dot_product_attention",
     "set_num_threads",
+    "show_config",
 ]

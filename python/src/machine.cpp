@@ -30,7 +30,7 @@ nb::list names_of_kernels() {
 
 void define_machine(nb::module_& m) {
   m.attr("__version__") = version();
-  m.attr("_compiler") = __VERSION__;
+  m.attr("compiler") = __VERSION__;
   m.def("set_num_threads", &set_threads, nb::arg("n"), nb::sig("def set_num_threads(n: int) -> None"),
         set_num_threads_doc);
   m.def("get_num_threads", &num_threads, get_num_threads_doc);

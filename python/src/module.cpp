@@ -10,9 +10,12 @@
 NB_MODULE(_heed, m) {
   m.doc() = "The compiled half of heed; import heed instead.";
   m.attr("ArrayT") = nanobind::type_var("ArrayT");
-  heed::python::define_errors(m);
+  heed::python::define_errors();
   heed::python::define_export(m);
   heed::python::define_attention(m);
   heed::python::define_scaled_dot_product_attention(m);
+  heed::python::define_masks(m);
+  heed::python::define_rotary(m);
+  heed::python::define_layer(m);
   heed::python::define_machine(m);
 }

@@ -16,38 +16,22 @@ constexpr std::array code_names{"shape",   "dtype",       "device",   "value", "
 PyObject* error_type = nullptr;
 PyObject* kind_error_type = nullptr;
 
-constexpr const char* error_doc =
-    "Bad input: one sentence that names the argument, the rule and what was found.\n\n"
-    "``code`` is one of shape, dtype, device, value, ambiguous, overlap, unsupported, capacity, file.\n\n"
-    ">>> import numpy, heed\n"
-    ">>> q = numpy.zeros((1, 8, 4, 16), numpy.float32)\n"
-    ">>> try:\n"
-    "...     heed.attention(q, q[:, :3], q[:, :3])\n"
-    "... except heed.Error as error:\n"
-    "...     print(error.code, '|', error)\n"
-    "shape | k.heads: 3 does not divide q.heads: 8\n";
-constexpr const char* kind_error_doc =
-    "An argument of the wrong kind: not an array, an element type heed does not compute in, memory of\n"
-    "another device. Both a heed.Error and a TypeError.\n\n"
-    ">>> import numpy, heed\n"
-    ">>> q = numpy.zeros((4, 16))\n"
-    ">>> try:\n"
-    "...     heed.attention(q, q, q)\n"
-    "... except TypeError as error:\n"
-    "...     print(error)\n"
-    "q.dtype: f64 is none of f32, f16, bf16\n";
-
-// C++ keeps its choices in a struct called options; in Python they are arguments.
-std::string_view in_python_words(std::string_view sentence) {
-  constexpr std::string_view prefix = "options.";
-  return sentence.substr(0, prefix.size()) == prefix ? sentence.substr(prefix.size()) : sentence;
+// C++ keeps its choices in structs called options and config; in Python they are arguments.
+std::string in_python_words(std::string sentence) {
+  for (const std::string_view owner : {"options.", "config."})
+    for (std::size_t at = 0; (at = sentence.find(owner, at)) != std::string::npos;)
+      if (at == 0 || sentence[at - 1] == ' ')
+        sentence.erase(at, owner.size());
+      else
+        ++at;
+  return sentence;
 }
 
 void raise(const Error& error) {
   const bool is_kind = error.code == Error::dtype || error.code == Error::device;
-  const std::string_view sentence = in_python_words(error.what());
+  const std::string sentence = in_python_words(error.what());
   nb::object raised =
-      nb::borrow(is_kind ? kind_error_type : error_type)(nb::str(sentence.data(), sentence.size()));
+      nb::borrow(is_kind ? kind_error_type : error_type)(nb::str(sentence.c_str(), sentence.size()));
   raised.attr("code") = code_names.at(static_cast<std::size_t>(error.code));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
 }
@@ -76,15 +60,10 @@ Error from_python_error(const char* name, const char* what, Error::Code code) {
   return {code, std::string(name) + ": " + what + ": " + message.substr(0, message.find('\n'))};
 }
 
-void define_errors(nb::module_& m) {
-  nb::object attributes = nb::dict();
-  error_type = PyErr_NewExceptionWithDoc("heed.Error", error_doc, PyExc_ValueError, attributes.ptr());
-  nb::object bases = nb::make_tuple(nb::borrow(error_type), nb::borrow(PyExc_TypeError));
-  kind_error_type =
-      PyErr_NewExceptionWithDoc("heed.KindError", kind_error_doc, bases.ptr(), attributes.ptr());
-  if (!error_type || !kind_error_type) throw nb::python_error();
-  m.attr("Error") = nb::borrow(error_type);
-  m.attr("KindError") = nb::borrow(kind_error_type);
+void define_errors() {
+  const nb::module_ errors = nb::module_::import_("heed.errors");
+  error_type = nb::object(errors.attr("Error")).release().ptr();
+  kind_error_type = nb::object(errors.attr("KindError")).release().ptr();
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);

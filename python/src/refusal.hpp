@@ -20,6 +20,6 @@ Error wrong_kind(const char* name, nb::handle object, const char* what);
 // The pending Python error as a refusal: "q: cannot be read: <its message>". Clears it.
 Error from_python_error(const char* name, const char* what, Error::Code code);
 
-void define_errors(nb::module_& m);
+void define_errors();
 
 }  // namespace heed::python

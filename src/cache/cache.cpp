@@ -20,7 +20,8 @@ std::int64_t usual_pages(const KvCache::State& state) {
 
 }  // namespace
 
-KvCache::KvCache(const KvCacheConfig& config) : state_(std::make_unique<State>(complete(config))) {
+KvCache::KvCache(const KvCacheConfig& config)
+    : state_(std::make_unique<State>(CacheGeometry(complete(config)))) {
   state_->sequences.reserve(static_cast<std::size_t>(state_->config.batch));
   for (std::int64_t b = 0; b < state_->config.batch; ++b) state_->add_sequence(usual_pages(*state_));
 }

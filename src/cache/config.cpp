@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvCacheConfig: its defaults, and what is refused.
 #include <bit>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 
@@ -38,6 +39,21 @@ void check_pages(const KvCacheConfig& c) {
                   " tokens are beyond any memory");
 }
 
+void check_rotary(const CacheRotary& rotary, std::int64_t dim) {
+  const auto& [base, dims, pairs] = rotary.rotary;
+  if (!(base > 0) || std::isinf(base))
+    throw refusal(Error::value, "config.rotary.base: ", base, " is not a positive finite number");
+  const std::int64_t turning = dims.value_or(dim);
+  if (turning < 2 || turning % 2 != 0 || turning > dim)
+    throw refusal(Error::value, "config.rotary.dims: ", turning, " is not an even number in [2, ", dim, "]");
+  if (pairs > RotaryPairs::adjacent)
+    throw refusal(Error::value, "config.rotary.pairs: ", static_cast<std::int64_t>(pairs),
+                  " is none of halves, adjacent");
+  if (rotary.when > CacheRotary::When::read)
+    throw refusal(Error::value, "config.rotary.when: ", static_cast<std::int64_t>(rotary.when),
+                  " is none of append, read");
+}
+
 void check_choices(const KvCacheConfig& c) {
   if (c.type > CacheType::int8)
     throw refusal(Error::value, "config.type: ", static_cast<std::int64_t>(c.type),
@@ -46,11 +62,18 @@ void check_choices(const KvCacheConfig& c) {
     check_range("window.length", c.window->length, 1, most_bytes);
     check_range("window.front", c.window->front, 0, most_bytes);
   }
-  if (!c.rotary) return;
-  if (c.rotary->when > CacheRotary::When::read)
-    throw refusal(Error::value, "config.rotary.when: ", static_cast<std::int64_t>(c.rotary->when),
-                  " is none of append, read");
-  rotate({nullptr, {1, 1, 0, c.dim}, {}, DType::f32, Device::cpu}, {}, c.rotary->rotary);
+  if (c.rotary) check_rotary(*c.rotary, c.dim);
+}
+
+PageLayout layout_of(const KvCacheConfig& c) {
+  const bool is_quantized = c.type == CacheType::int8;
+  const std::int64_t bytes = is_quantized ? 1 : c.type == CacheType::f32 ? 4 : 2;
+  return {.page_size = *c.page_size,
+          .kv_heads = c.kv_heads,
+          .dim = c.dim,
+          .value_dim = *c.value_dim,
+          .element_bytes = bytes,
+          .is_quantized = is_quantized};
 }
 
 }  // namespace
@@ -89,15 +112,7 @@ KvCacheConfig complete(const KvCacheConfig& config) {
   return c;
 }
 
-PageLayout layout_of(const KvCacheConfig& c) {
-  const bool is_quantized = c.type == CacheType::int8;
-  const std::int64_t bytes = is_quantized ? 1 : c.type == CacheType::f32 ? 4 : 2;
-  return {.page_size = *c.page_size,
-          .kv_heads = c.kv_heads,
-          .dim = c.dim,
-          .value_dim = *c.value_dim,
-          .element_bytes = bytes,
-          .is_quantized = is_quantized};
-}
+CacheGeometry::CacheGeometry(const KvCacheConfig& complete_config)
+    : config(complete_config), layout(layout_of(complete_config)) {}
 
 }  // namespace heed

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a cache back. Nothing of the file is believed before all of it is checked, and nothing is allocated
 // that neither the file's own bytes nor its pool account for.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -30,8 +31,8 @@ struct Contents {
 
 class Check {
  public:
-  Check(const std::string& file, const State& state, const Contents& contents)
-      : file_(file), state_(state), contents_(contents), uses_(contents.users.size()) {}
+  Check(const std::string& file, const CacheGeometry& geometry, const Contents& contents)
+      : file_(file), geometry_(geometry), contents_(contents), uses_(contents.users.size()) {}
 
   void all() {
     check_pages();
@@ -43,7 +44,7 @@ class Check {
       if (uses_[i].users != contents_.users[i] || uses_[i].users == 0)
         throw refuse("users: ", contents_.users[i], " for page ", as_count(i), ", which stands in ",
                      uses_[i].users, " tables");
-    if (state_.layout.is_quantized) check_scales();
+    if (geometry_.layout.is_quantized) check_scales();
   }
 
  private:
@@ -56,31 +57,33 @@ class Check {
     const std::int64_t count = contents_.pages.shape[0], bytes = contents_.pages.shape[1];
     if (count != as_count(contents_.users.size()))
       throw refuse("users: ", as_count(contents_.users.size()), " entries for ", count, " pages");
-    if (bytes != state_.layout.page_bytes())
-      throw refuse("pages: ", bytes, " bytes each, the layout needs ", state_.layout.page_bytes());
-    if (count > state_.pool.pages()) throw refuse("pages: ", count, ", the pool has ", state_.pool.pages());
+    if (bytes != geometry_.layout.page_bytes())
+      throw refuse("pages: ", bytes, " bytes each, the layout needs ", geometry_.layout.page_bytes());
+    if (count > *geometry_.config.pages)
+      throw refuse("pages: ", count, ", the pool has ", *geometry_.config.pages);
   }
 
   // Returns the entries of the sequence's table, which begins at `begin`.
   std::int64_t check_sequence(std::int64_t number, std::int64_t begin) {
     const std::int64_t length = contents_.lengths[static_cast<std::size_t>(number)];
     if (length == -1) return 0;
-    if (length < 0 || length > state_.config.capacity)
-      throw refuse("lengths: ", length, " for sequence ", number, " is not in [0, ", state_.config.capacity,
-                   "]");
-    const std::int64_t pages = state_.pages_of(length), left = as_count(contents_.tables.size()) - begin;
+    if (length < 0 || length > geometry_.config.capacity)
+      throw refuse("lengths: ", length, " for sequence ", number, " is not in [0, ",
+                   geometry_.config.capacity, "]");
+    const std::int64_t pages = geometry_.pages_of(length), left = as_count(contents_.tables.size()) - begin;
     if (pages > left)
       throw refuse("tables: ", left, " entries for sequence ", number, ", whose ", length, " tokens need ",
                    pages);
-    bool may_be_released = state_.config.window.has_value();
+    bool may_be_released = geometry_.config.window.has_value();
     for (std::int64_t place = 0; place < pages; ++place) {
       const std::int64_t page = contents_.tables[static_cast<std::size_t>(begin + place)];
-      const std::int64_t end = (place + 1) * state_.layout.page_size;
+      const std::int64_t end = (place + 1) * geometry_.layout.page_size;
       if (page != -1) {
-        use(number, page, place, std::min(state_.layout.page_size, length - end + state_.layout.page_size));
-        may_be_released = may_be_released && place < state_.front_pages();
-      } else if (!may_be_released || place < state_.front_pages() ||
-                 end > length - state_.config.window->length) {
+        use(number, page, place,
+            std::min(geometry_.layout.page_size, length - end + geometry_.layout.page_size));
+        may_be_released = may_be_released && place < geometry_.front_pages();
+      } else if (!may_be_released || place < geometry_.front_pages() ||
+                 end > length - geometry_.config.window->length) {
         throw refuse("tables: page ", place, " of sequence ", number,
                      " is missing, and no window released it");
       }
@@ -101,7 +104,7 @@ class Check {
   }
 
   void check_scales() const {
-    const PageLayout& layout = state_.layout;
+    const PageLayout& layout = geometry_.layout;
     for (std::size_t i = 0; i < uses_.size(); ++i)
       for (std::int64_t h = 0; h < layout.kv_heads; ++h)
         for (const std::int64_t at : {layout.key_scales_at(), layout.value_scales_at()}) {
@@ -117,7 +120,7 @@ class Check {
   }
 
   const std::string& file_;
-  const State& state_;
+  const CacheGeometry& geometry_;
   const Contents& contents_;
   std::vector<PageUse> uses_;
 };
@@ -166,12 +169,12 @@ Arrays read_arrays(const std::filesystem::path& path) {
 
 KvCache KvCache::load(const std::filesystem::path& path) {
   CacheFields fields(path.string(), read_arrays(path));
-  const KvCacheConfig config = take_config(fields);
+  const CacheGeometry geometry(take_config(fields));
   const Contents contents{fields.integers("lengths"), fields.integers("tables"), fields.integers("users"),
                           fields.bytes("pages")};
   fields.check_nothing_is_left();
-  auto state = std::make_unique<State>(config);
-  Check(fields.file(), *state, contents).all();
+  Check(fields.file(), geometry, contents).all();
+  auto state = std::make_unique<State>(geometry);
   fill_pool(*state, contents);
   fill_sequences(*state, contents);
   return KvCache(std::move(state));

@@ -7,17 +7,12 @@
 #include "refusal/refusal.hpp"
 
 namespace heed {
-namespace {
 
-PagePool::Size pool_size(const KvCacheConfig& c) {
-  const std::int64_t page_bytes = layout_of(c).page_bytes();
-  return {.pages = *c.pages, .page_bytes = page_bytes, .zero_bytes = c.window ? page_bytes : 0};
-}
-
-}  // namespace
-
-KvCache::State::State(const KvCacheConfig& complete_config)
-    : config(complete_config), layout(layout_of(complete_config)), pool(pool_size(complete_config)) {}
+KvCache::State::State(const CacheGeometry& geometry)
+    : CacheGeometry(geometry),
+      pool({.pages = *config.pages,
+            .page_bytes = layout.page_bytes(),
+            .zero_bytes = config.window ? layout.page_bytes() : 0}) {}
 
 const Sequence& KvCache::State::at(std::int64_t number) const {
   const auto count = static_cast<std::int64_t>(sequences.size());

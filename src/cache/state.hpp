@@ -21,21 +21,27 @@ struct Sequence {
   bool copies_last_page = false;  // what an append has found out and not yet done
 };
 
-struct KvCache::State {
-  KvCacheConfig config;  // complete
+// A complete configuration and what follows from it.
+struct CacheGeometry {
+  KvCacheConfig config;
   PageLayout layout;
-  PagePool pool;
-  std::vector<Sequence> sequences{};
-  std::int64_t released = 0;  // numbers that wait for a fork or add
-  mutable CacheUse use{};
 
-  explicit State(const KvCacheConfig& complete_config);  // has no sequences yet
+  explicit CacheGeometry(const KvCacheConfig& complete_config);
 
   std::int64_t pages_of(std::int64_t tokens) const {
     return (tokens + layout.page_size - 1) / layout.page_size;
   }
   // Pages that hold a front token; the window never releases them.
   std::int64_t front_pages() const { return config.window ? pages_of(config.window->front) : 0; }
+};
+
+struct KvCache::State : CacheGeometry {
+  PagePool pool;
+  std::vector<Sequence> sequences{};
+  std::int64_t released = 0;  // numbers that wait for a fork or add
+  mutable CacheUse use{};
+
+  explicit State(const CacheGeometry&);  // has no sequences yet
 
   const Sequence& at(std::int64_t number) const;  // refuses numbers that are not in use
   Sequence& at(std::int64_t number) { return const_cast<Sequence&>(std::as_const(*this).at(number)); }
@@ -52,6 +58,5 @@ struct KvCache::State {
 
 // Every default filled in; refuses what makes no cache.
 KvCacheConfig complete(const KvCacheConfig&);
-PageLayout layout_of(const KvCacheConfig& complete_config);
 
 }  // namespace heed

@@ -14,6 +14,8 @@ constexpr std::array<std::int64_t, 4> axes(const Shape& s) { return {s.batch, s.
 
 std::int64_t bytes_per_element(const View& view) { return static_cast<std::int64_t>(bytes_of(view.dtype)); }
 
+bool is_empty(const View& view) { return std::ranges::count(axes(view.shape), 0) > 0; }
+
 // Bytes from the first element to the end of the last one, or -1 beyond any memory.
 std::int64_t reach_bytes(const View& view) {
   constexpr std::int64_t longest = std::int64_t{1} << 60;
@@ -41,7 +43,7 @@ void check_memory(const char* name, const View& view) {
   if (reach_bytes(view) < 0)
     throw refusal(Error::shape, name, ": shape ", view.shape, " with strides ", view.stride,
                   " reaches beyond any memory");
-  if (std::ranges::count(axes(view.shape), 0) > 0) return;
+  if (is_empty(view)) return;
   if (view.data == nullptr) throw refusal(Error::value, name, ".data: null, but the shape is ", view.shape);
   if (reinterpret_cast<std::uintptr_t>(view.data) % bytes_of(view.dtype) != 0)
     throw refusal(Error::value, name, ".data: the address is not a multiple of the element's ",
@@ -65,6 +67,7 @@ void check_extents(const char* name, const View& view, const std::array<Expected
 
 // Sorted by stride, every axis must step over all that the smaller ones span.
 void check_own_places(const char* name, const View& view) {
+  if (is_empty(view)) return;
   const auto extent = axes(view.shape), stride = axes(view.stride);
   std::array<std::size_t, 4> order{3, 2, 1, 0};
   std::sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) { return stride[i] < stride[j]; });
@@ -127,7 +130,7 @@ void check_results(const KvCache::State& state, std::int64_t length, const Mutab
   };
   check("k", k, {"dim", state.config.dim, "the cache's dim"});
   check("v", v, {"dim", *state.config.value_dim, "the cache's value_dim"});
-  if (length == 0) return;
+  if (is_empty(k)) return;
   const auto a = reinterpret_cast<std::uintptr_t>(k.data), b = reinterpret_cast<std::uintptr_t>(v.data);
   if (a < b + static_cast<std::uintptr_t>(reach_bytes(v)) &&
       b < a + static_cast<std::uintptr_t>(reach_bytes(k)))

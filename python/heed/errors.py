@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions heed raises for bad input, before anything is written."""
+
+from __future__ import annotations
+
+
+class Error(ValueError):
+    """Bad input: one sentence that names the argument, the rule and what was found.
+
+    ``code`` is one of shape, dtype, device, value, ambiguous, overlap, unsupported, capacity, file.
+
+    >>> import numpy, heed
+    >>> q = numpy.zeros((1, 8, 4, 16), numpy.float32)
+    >>> try:
+    ...     heed.attention(q, q[:, :3], q[:, :3])
+    ... except heed.Error as error:
+    ...     print(error.code, "|", error)
+    shape | k.heads: 3 does not divide q.heads: 8
+    """
+
+    code: str = "value"
+
+
+class KindError(Error, TypeError):
+    """An argument of the wrong kind: not an array, an element type heed does not compute in, another device.
+
+    Both a heed.Error and a TypeError.
+
+    >>> import numpy, heed
+    >>> q = numpy.zeros((4, 16))
+    >>> try:
+    ...     heed.attention(q, q, q)
+    ... except TypeError as error:
+    ...     print(error)
+    q.dtype: f64 is none of f32, f16, bf16
+    """
+
+    code: str = "dtype"

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed for PyTorch: a drop-in for `F.scaled_dot_product_attention`, and the attention layer as an `nn.Module`.
+
+>>> import torch, heed.torch
+>>> q, k, v = torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64), torch.randn(1, 2, 5, 64)
+>>> heed.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
+torch.Size([1, 8, 5, 64])
+
+There is no backward pass yet: where autograd would need one, the call is refused with a sentence that says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import heed
+
+__all__ = ["AttentionLayer", "dropout_seed", "refuse_gradients", "scaled_dot_product_attention"]
+
+
+def refuse_gradients(**tensors: torch.Tensor | None) -> None:
+    """Raises RuntimeError if autograd would record an operation on one of these."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name}: requires a gradient, and heed has no backward pass yet; "
+                "call it under torch.no_grad() or torch.inference_mode()"
+            )
+
+
+def dropout_seed() -> int:
+    """A seed for heed's dropout, drawn from PyTorch's generator: `torch.manual_seed` makes it repeat."""
+    return int(torch.randint(2**63 - 1, ()))
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention`, argument for argument, without a backward pass.
+
+    query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), attn_mask
+    broadcasts to (..., heads, queries, keys): True attends, or floats to add. Returns (..., heads, queries,
+    value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never read.
+
+    >>> q = torch.ones(2, 3, 4, 8)
+    >>> heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    torch.Size([2, 3, 4, 8])
+    """
+    refuse_gradients(query=query, key=key, value=value, attn_mask=attn_mask)
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value, attn_mask = map(_as_autocast_says, (query, key, value, attn_mask))
+    if dropout_p == 0.0:
+        return heed.scaled_dot_product_attention(
+            query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
+        )
+    # heed.attention lets the seed be said.
+    if attn_mask is not None and is_causal:
+        raise ValueError("attn_mask: given although is_causal is True; PyTorch refuses both as well")
+    options = {"scale": scale, "dropout": dropout_p, "seed": dropout_seed()}
+    options["causal"] = "starts" if is_causal else None
+    return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
+
+
+def _as_autocast_says(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    if tensor is None or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.get_autocast_dtype("cpu"))
+
+
+def _in_four_axes(
+    qkv: tuple[torch.Tensor, ...], mask: torch.Tensor | None, options: dict[str, Any], *, shares_heads: bool
+) -> torch.Tensor:
+    """heed.attention of tensors with any leading axes, which broadcast; all but the heads become the batch."""
+    rank = max(tensor.ndim for tensor in qkv)
+    axes = max(4, rank)
+    spread = [tensor[(None,) * (axes - tensor.ndim)] for tensor in qkv]
+    common = axes - 3 if shares_heads else axes - 2
+    leading = torch.broadcast_shapes(*(tensor.shape[:common] for tensor in spread))
+    batch = leading[: axes - 3]
+    q, k, v = (tensor.expand(leading + tensor.shape[common:]).flatten(0, axes - 4) for tensor in spread)
+    if mask is not None:
+        mask = mask[(None,) * (axes - mask.ndim)]
+        mask = mask.expand(batch + mask.shape[axes - 3 :]).flatten(0, axes - 4)
+        options["keep" if mask.dtype == torch.bool else "bias"] = mask
+    out = heed.attention(q, k, v, **options)
+    return out.reshape((batch + out.shape[1:])[axes - rank :])
+
+
+class AttentionLayer(torch.nn.Module):
+    """`heed.AttentionLayer` as a module: projections, heads, attention and output projection in one call.
+
+    The arguments are those of heed.AttentionLayer. The parameters are q_proj.weight (heads * head_dim, model_dim),
+    k_proj.weight, v_proj.weight and o_proj.weight, as Llama-style checkpoints name them, with .bias where bias is True
+    (all four) or "qkv". load_state_dict also takes the names of `nn.MultiheadAttention` and W_q.weight, W_k.weight, ...
+
+    heed keeps its own packed copy of the weights and renews it when a parameter has changed. Autograd's bookkeeping
+    tells, so a change that goes around it (`parameter.data.copy_`) needs a `refresh()`.
+
+    >>> layer = heed.torch.AttentionLayer(model_dim=64, heads=8, kv_heads=2)
+    >>> with torch.no_grad():
+    ...     layer(torch.ones(1, 10, 64), causal=True).shape
+    torch.Size([1, 10, 64])
+    """
+
+    def __init__(
+        self,
+        model_dim: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        key_dim: int | None = None,
+        bias: bool | str = False,
+        dropout: float = 0.0,
+        rotary: heed.Rotary | None = None,
+        head_map: str = "interleaved",
+        *,
+        value_head_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        turned = rotary and {"base": rotary.base, "dims": rotary.dims, "pairs": rotary.pairs}  # can be pickled
+        self._made_with = {
+            "model_dim": model_dim, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
+            "value_dim": value_dim, "key_dim": key_dim, "bias": bias, "dropout": dropout, "rotary": turned,
+            "head_map": head_map, "value_head_dim": value_head_dim,
+        }  # fmt: skip
+        self.dropout = dropout
+        layer = self._make()
+        q, k, v = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.value_head_dim
+        where = {"device": device, "dtype": dtype}
+        self.q_proj = torch.nn.Linear(model_dim, q, bias=bool(bias), **where)
+        self.k_proj = torch.nn.Linear(layer.key_dim, k, bias=bool(bias), **where)
+        self.v_proj = torch.nn.Linear(layer.value_dim, v, bias=bool(bias), **where)
+        self.o_proj = torch.nn.Linear(heads * layer.value_head_dim, model_dim, bias=bias is True, **where)
+        self.register_load_state_dict_pre_hook(_rename)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | None = None,
+        value: torch.Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """heed.AttentionLayer's call: x (batch, queries, model_dim) attends to context (batch, keys, key_dim) or x.
+
+        options are those of heed.AttentionLayer's call: masks, return_weights, positions. In training mode dropout
+        applies, with a seed from PyTorch's generator unless one is given.
+        """
+        refuse_gradients(x=x, context=context, value=value, **dict(self.named_parameters()))
+        layer = self._renewed()
+        if layer.training != self.training:
+            layer.train(self.training)
+        if self.training and self.dropout > 0.0:
+            options.setdefault("seed", dropout_seed())
+        return layer(x, context, value, **options)
+
+    def refresh(self) -> None:
+        """Makes the next call read the parameters anew."""
+        self._seen = None
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self._made_with.items() if value)
+
+    def _make(self) -> heed.AttentionLayer:
+        rotary = self._made_with["rotary"]
+        arguments = self._made_with | {"rotary": rotary and heed.Rotary(**rotary)}
+        self._layer = heed.AttentionLayer(**arguments)
+        self._seen: list[tuple[torch.Tensor, int | None]] | None = None
+        return self._layer
+
+    def _renewed(self) -> heed.AttentionLayer:
+        """The layer with the parameters as they are now."""
+        parameters = dict(self.named_parameters())
+        seen = self._seen
+        if seen is None or not all(map(_is_unchanged, seen, parameters.values())):
+            self._layer.load(parameters)
+            # An alias keeps the memory that was read from being given to somebody else.
+            self._seen = [(parameter.detach(), _version(parameter)) for parameter in parameters.values()]
+        return self._layer
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_layer", "_seen")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._make()
+
+
+def _version(parameter: torch.Tensor) -> int | None:
+    """How often autograd saw it change; None if it does not count."""
+    return None if parameter.is_inference() else parameter._version
+
+
+def _is_unchanged(seen: tuple[torch.Tensor, int | None], parameter: torch.Tensor) -> bool:
+    alias, version = seen
+    return (
+        version is not None
+        and alias.data_ptr() == parameter.data_ptr()
+        and alias.dtype == parameter.dtype
+        and version == _version(parameter)
+    )
+
+
+def _rename(module: AttentionLayer, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Turns the names of nn.MultiheadAttention and of the seeds into the module's own, in the copy being loaded."""
+    errors = rest[-1]
+    rows = [linear.out_features for linear in (module.q_proj, module.k_proj, module.v_proj)]
+    for kind in ("weight", "bias"):
+        packed = state.pop(f"{prefix}in_proj_{kind}", None)
+        if packed is not None and packed.shape[0] != sum(rows):
+            errors.append(f"in_proj_{kind}: its {packed.shape[0]} rows are not the {sum(rows)} of q, k and v")
+        elif packed is not None:
+            for letter, part in zip("qkv", packed.split(rows), strict=True):
+                state[f"{prefix}{letter}_proj.{kind}"] = part
+        names = {f"out_proj.{kind}": "o"} | {f"{letter}_proj_{kind}": letter for letter in "qkv"}
+        for theirs, letter in (names | {f"W_{letter}.{kind}": letter for letter in "qkvo"}).items():
+            if prefix + theirs in state:
+                state[f"{prefix}{letter}_proj.{kind}"] = state.pop(prefix + theirs)
+    for name in ("bias_k", "bias_v"):
+        if state.pop(prefix + name, None) is not None:
+            errors.append(f"{name}: heed's layer has no extra key and value")

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed as an attention implementation of Hugging Face transformers.
+
+>>> import heed.transformers
+>>> heed.transformers.register("heed")
+>>> model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="heed")  # doctest: +SKIP
+
+Prefill, decoding with any of the library's caches, padding on either side, sliding windows, softcap, sinks, grouped
+heads and position biases are taken as the models ask for them. Keys and values are read where the cache keeps them,
+never repeated, and a (queries, keys) mask is made only for patterns that have no name (`SeenKeys` says which have).
+A model asked for `output_attentions=True` in the call returns the weights.
+
+There is no backward pass yet: run the model under `torch.no_grad()` or `torch.inference_mode()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    sdpa_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
+
+import heed
+from heed.torch import dropout_seed, refuse_gradients
+
+__all__ = ["Pattern", "SeenKeys", "attend", "make_mask", "register"]
+
+
+def register(name: str = "heed") -> None:
+    """Makes `attn_implementation=name` mean heed, for every model made or switched afterwards.
+
+    >>> heed.transformers.register("heed")
+    >>> model.set_attn_implementation("heed")  # doctest: +SKIP
+    """
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, make_mask)
+
+
+class Pattern(NamedTuple):
+    """Which keys a query sees, with the last query at the last key."""
+
+    causal: bool
+    window: tuple[int, int] | None = None  # how many keys before and after its own position
+
+
+EVERY_KEY = Pattern(causal=False)
+
+
+class SeenKeys(torch.Tensor):
+    """A boolean mask (batch, 1, queries, keys), True = attend, that is known by its pattern.
+
+    Causal masks, windows, padding and the empty end of a static cache need no matrix: heed takes them as they are.
+    To everybody else this is an ordinary mask: whatever operation looks at it gets the dense one.
+    """
+
+    pattern: Pattern
+    filled: int  # keys from here on are unseen, and the last query is at the last key before
+    padding: torch.Tensor | None  # (batch, filled), True = a token
+    lengths: list[int] | None  # tokens per batch entry, where all padding is at the end
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(
+        cls, shape: tuple[int, int, int], pattern: Pattern, filled: int, padding: torch.Tensor | None
+    ) -> SeenKeys:
+        """shape is (batch, queries, keys)."""
+        batch, queries, keys = shape
+        self = torch.Tensor._make_wrapper_subclass(cls, (batch, 1, queries, keys), dtype=torch.bool)
+        self.pattern, self.filled, self.padding = pattern, filled, padding
+        self.lengths = None if padding is None else _lengths(padding)
+        return self
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"SeenKeys({tuple(self.shape)}, {self.pattern}, filled={self.filled}, lengths={self.lengths})"
+
+    def dense(self) -> torch.Tensor:
+        """The mask itself, (batch, 1, queries, keys)."""
+        batch, _, queries, keys = self.shape
+        query = torch.arange(queries)[:, None] + (self.filled - queries)
+        key = torch.arange(keys)[None, :]
+        seen = (key < self.filled).expand(queries, keys)
+        if self.pattern.causal:
+            seen = seen & (key <= query)
+        if self.pattern.window is not None:
+            before, after = self.pattern.window
+            seen = seen & (key >= query - before) & (key <= query + after)
+        seen = seen.expand(batch, 1, queries, keys)
+        if self.padding is not None:
+            seen = seen & torch.nn.functional.pad(self.padding, (0, keys - self.filled))[:, None, None, :]
+        return seen.contiguous()
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN206
+        def densified(x: Any) -> Any:
+            return x.dense() if isinstance(x, SeenKeys) else x
+
+        return func(*tree_map(densified, args), **tree_map(densified, kwargs or {}))
+
+
+def _lengths(padding: torch.Tensor) -> list[int] | None:
+    """Tokens per batch entry if none comes after padding."""
+    if bool((padding[:, 1:] & ~padding[:, :-1]).any()):
+        return None
+    return padding.sum(1).tolist()
+
+
+def _padding(attention_mask: torch.Tensor | None, first: int, keys: int) -> torch.Tensor | None:
+    """(batch, keys), True = a token, of the keys from position `first` on; None if all are tokens."""
+    if attention_mask is None:
+        return None
+    part = attention_mask[:, first : first + keys]
+    if part.shape[1] < keys:
+        part = torch.nn.functional.pad(part, (0, keys - part.shape[1]))
+    return None if bool(part.all()) else part
+
+
+def _pattern_of(mask_function: Callable, local_size: int | None) -> Pattern | None:
+    """The name of what a mask function draws, or None. Windows are closures: they are told by what they say."""
+    if mask_function is bidirectional_mask_function:
+        return EVERY_KEY
+    if mask_function is causal_mask_function:
+        return Pattern(causal=True)
+    if local_size is None:
+        return None
+    # Chunks of local_size keys differ from windows around the border of a chunk, so two queries in a row tell.
+    queries = torch.tensor([local_size, local_size + 1])[:, None]
+    border = torch.arange(-2, 4)
+    keys = torch.cat([border[2:], border + local_size, border + 2 * local_size]).clamp(min=0)[None, :]
+    batch = head = torch.zeros((), dtype=torch.int64)
+    drawn = mask_function(batch, head, queries, keys)
+    for window, pattern in (
+        (sliding_window_causal_mask_function, Pattern(True, (local_size - 1, 0))),
+        (sliding_window_bidirectional_mask_function, Pattern(False, (local_size, local_size))),
+    ):
+        if torch.equal(drawn, window(local_size)(batch, head, queries, keys)):
+            return pattern
+    return None
+
+
+def make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    **others: Any,
+) -> torch.Tensor | None:
+    """The mask that `attend` is handed: None, a `SeenKeys`, or for a pattern without a name a dense boolean tensor.
+
+    The arguments are those of transformers' mask interface: queries and keys are at positions from q_offset and
+    kv_offset on, attention_mask is (batch, tokens) with True for a token, and the flags say whether None will do.
+    """
+    may_skip = allow_is_causal_skip or allow_is_bidirectional_skip
+    pattern = None
+    if not torch.compiler.is_compiling():
+        pattern = _pattern_of(mask_function, local_size if may_skip else None)
+    filled = kv_length
+    if pattern is not None and pattern != EVERY_KEY:
+        # heed puts the last query at the last key: a static cache is cut there, anything else has no name.
+        filled = int(q_offset) + q_length - kv_offset
+        if not 0 < filled <= kv_length or (filled < kv_length and not pattern.causal):
+            pattern = None
+    if pattern is None:
+        return sdpa_mask(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, local_size,
+            allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **others,
+        )  # fmt: skip
+    window = pattern.window
+    if window is not None and min(window[0], filled if pattern.causal else window[1]) >= filled - 1:
+        window = None
+    padding = _padding(attention_mask, kv_offset, filled)
+    if may_skip and padding is None and window is None and filled == kv_length:
+        return None
+    return SeenKeys((batch_size, q_length, kv_length), Pattern(pattern.causal, window), filled, padding)
+
+
+def _options_of(mask: SeenKeys, keys: int) -> dict[str, Any]:
+    """heed's words for a mask made for `keys` keys."""
+    if mask.shape[3] != keys:
+        raise ValueError(f"attention_mask: its {mask.shape[3]} keys are not the {keys} keys of key")
+    options: dict[str, Any] = {"causal": "ends" if mask.pattern.causal else None}
+    if mask.pattern.window is not None:
+        options["window"] = (*mask.pattern.window, "ends")
+    if mask.lengths is not None:
+        options["key_lengths"] = mask.lengths
+    elif mask.padding is not None:
+        options["keep"] = mask.padding[:, None, None, :]
+    return options
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    output_attentions: bool | None = False,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """One layer's attention, as transformers calls it.
+
+    query is (batch, heads, queries, dim), key and value (batch, kv_heads, keys, dim) with any strides; s_aux is one
+    sink per head and position_bias (batch or 1, heads, queries, keys). Returns (batch, queries, heads, dim) and, if
+    output_attentions, the weights (batch, heads, queries, keys).
+    """
+    refuse_gradients(query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias)
+    options: dict[str, Any] = {"scale": scaling, "softcap": softcap}
+    keys = key.shape[2]
+    if attention_mask is None:
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if is_causal and query.shape[2] > 1:
+            options["causal"] = "ends"
+    elif isinstance(attention_mask, SeenKeys):
+        options.update(_options_of(attention_mask, keys))
+        key, value = key[:, :, : attention_mask.filled], value[:, :, : attention_mask.filled]
+    else:
+        options["keep" if attention_mask.dtype == torch.bool else "bias"] = attention_mask
+    if position_bias is not None:
+        bias = position_bias[..., : key.shape[2]]
+        options["bias"] = bias + options["bias"] if "bias" in options else bias
+    if s_aux is not None:
+        options["sink"] = s_aux
+    if dropout > 0.0:
+        options.update(dropout=dropout, seed=dropout_seed())
+    batch, heads, queries, _ = query.shape
+    out = query.new_empty(batch, queries, heads, value.shape[3])  # how the model goes on: written there directly
+    result = heed.attention(
+        query, key, value, out=out.transpose(1, 2), return_weights=bool(output_attentions), **options
+    )
+    if not output_attentions:
+        return out, None
+    return out, torch.nn.functional.pad(result[1], (0, keys - key.shape[2]))

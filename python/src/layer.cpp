@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed.AttentionLayer: projections, heads and attention around one set of weights.
+#include "heed/layer.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <cstring>
+#include <memory>
+
+#include "bindings.hpp"
+#include "choices.hpp"
+#include "layer_docs.hpp"
+#include "outputs.hpp"
+#include "views.hpp"
+
+namespace heed::python {
+
+namespace {
+
+enum class Biases : std::uint8_t { none, qkv, all };
+
+Biases read_biases(nb::handle object) {
+  if (nb::isinstance<nb::str>(object) && nb::cast<std::string>(object) == "qkv") return Biases::qkv;
+  return read_flag("bias", object) ? Biases::all : Biases::none;
+}
+
+HeadMap read_head_map(const std::string& word) {
+  if (word == "interleaved") return HeadMap::interleaved;
+  if (word == "tiled") return HeadMap::tiled;
+  throw Error(Error::value, "head_map: \"" + word + "\" is none of \"interleaved\", \"tiled\"");
+}
+
+Naming read_naming(const std::string& word) {
+  if (word == "seed") return Naming::seed;
+  if (word == "torch") return Naming::torch;
+  if (word == "llama") return Naming::llama;
+  throw Error(Error::value, "naming: \"" + word + "\" is none of \"seed\", \"torch\", \"llama\"");
+}
+
+LayerWeights first_weights(const LayerConfig& config, Biases biases, std::uint64_t seed) {
+  LayerWeights weights = random_weights(config, seed);
+  const auto zeros = [](std::int64_t count) {
+    return heed::Array::from_floats({count}, std::vector<float>(static_cast<std::size_t>(count)));
+  };
+  if (biases != Biases::none) {
+    weights.b_q = zeros(weights.w_q.shape[0]);
+    weights.b_k = zeros(weights.w_k.shape[0]);
+    weights.b_v = zeros(weights.w_v.shape[0]);
+  }
+  if (biases == Biases::all) weights.b_o = zeros(weights.w_o.shape[0]);
+  return weights;
+}
+
+void check_bias(const char* name, const std::optional<heed::Array>& bias, bool is_wanted) {
+  if (bias && !is_wanted)
+    throw Error(Error::value,
+                std::string(name) + ": in the checkpoint, but the layer was made without it; see bias=");
+  if (!bias && is_wanted)
+    throw Error(Error::value,
+                std::string(name) + ": not in the checkpoint, but the layer was made with it; see bias=");
+}
+
+void check_biases(const LayerWeights& weights, Biases biases) {
+  check_bias("q's bias", weights.b_q, biases != Biases::none);
+  check_bias("k's bias", weights.b_k, biases != Biases::none);
+  check_bias("v's bias", weights.b_v, biases != Biases::none);
+  check_bias("the output's bias", weights.b_o, biases == Biases::all);
+}
+
+Arrays arrays_of(const nb::dict& named, const std::string& prefix) {
+  Arrays arrays;
+  for (const auto& [key, value] : named) {
+    const std::string name = read_word("the checkpoint's name", key);
+    if (name.starts_with(prefix))
+      arrays.emplace(name, packed_copy(read_tensor(name.c_str(), value, Use::copy)));
+  }
+  return arrays;
+}
+
+Arrays read_checkpoint(nb::handle from, const std::string& prefix) {
+  if (nb::isinstance<nb::dict>(from)) return arrays_of(nb::cast<nb::dict>(from), prefix);
+  if (nb::hasattr(from, "keys"))  // any other mapping
+    return arrays_of(nb::cast<nb::dict>(nb::handle(reinterpret_cast<PyObject*>(&PyDict_Type))(from)), prefix);
+  const nb::object path = nb::steal(PyOS_FSPath(from.ptr()));
+  if (!path.is_valid()) {
+    PyErr_Clear();
+    throw wrong_kind("weights", from, "a dict of arrays or the path of a safetensors file");
+  }
+  const std::string file = nb::cast<std::string>(path);
+  const nb::gil_scoped_release released;
+  return read_safetensors(file);
+}
+
+// x, context or value: (batch, length, width) or (length, width) as (batch, 1, length, width).
+View sequence(const Tensor& tensor) {
+  Placed placed = right_aligned(tensor);
+  std::swap(placed.shape.batch, placed.shape.heads);
+  std::swap(placed.stride.batch, placed.stride.heads);
+  return view_of(tensor, placed);
+}
+
+// A sequence that need not be given.
+struct Given {
+  std::optional<Tensor> tensor{};
+  std::optional<View> view{};
+
+  Given(const char* name, nb::handle object, const Tensor& x) {
+    if (object.is_none()) return;
+    tensor.emplace(read_tensor(name, object));
+    check_same_rank(*tensor, x);
+    view = sequence(*tensor);
+  }
+};
+
+class Layer {
+ public:
+  Layer(const LayerConfig& config, Biases biases, std::uint64_t seed)
+      : biases_(biases),
+        layer_(std::make_shared<AttentionLayer>(config, first_weights(config, biases, seed))) {}
+
+  const LayerConfig& config() const { return layer_->config(); }
+  bool is_training() const { return layer_->mode() == AttentionLayer::Mode::train; }
+  void set_training(bool training) {
+    layer_->set_mode(training ? AttentionLayer::Mode::train : AttentionLayer::Mode::eval);
+  }
+
+  // All or nothing: a checkpoint that is refused leaves the weights as they were, and a call that is under
+  // way in another thread finishes with those it began with.
+  void load(nb::handle from, const std::string& prefix) {
+    const LayerWeights weights = layer_weights(read_checkpoint(from, prefix), prefix);
+    check_biases(weights, biases_);
+    auto loaded = std::make_shared<AttentionLayer>(config(), weights);
+    loaded->set_mode(layer_->mode());
+    layer_ = std::move(loaded);
+  }
+
+  nb::dict state_dict(const std::string& naming) const {
+    nb::dict named;
+    for (const auto& [name, array] : to_arrays(layer_->weights(), read_naming(naming))) {
+      Result result(name.c_str(), array.element, array.shape);
+      std::memcpy(result.tensor().data, array.data.data(), array.data.size());
+      named[name.c_str()] = result.object();
+    }
+    return named;
+  }
+
+  nb::object call(nb::handle x, nb::handle context, nb::handle value, const nb::kwargs& keywords) const {
+    const Tensor read = read_tensor("x", x);
+    check_rank(read, 2, 3);
+    const Given keys("context", context, read), values("value", value, read);
+    const Choices choices = read_choices(Caller::layer, keywords);
+    const AttentionLayer::Call call{.x = sequence(read),
+                                    .context = keys.view,
+                                    .value = values.view,
+                                    .positions = choices.positions,
+                                    .key_positions = choices.key_positions,
+                                    .dropout_seed = choices.seed};
+    const Shape queries = call.x.shape;
+    const std::int64_t length = call.context.value_or(call.x).shape.length;
+    check_alignment(choices, queries.length, length);
+    const std::shared_ptr<const AttentionLayer> layer = layer_;
+    Asked asked(read, {queries.batch, config().heads, queries.length, length}, config().model_dim, choices);
+    compute(choices.threads, [&] { (*layer)(call, asked.outputs(), choices.options); });
+    return asked.results();
+  }
+
+ private:
+  Biases biases_;
+  std::shared_ptr<AttentionLayer> layer_;
+};
+
+using Extent = std::optional<std::int64_t>;
+
+void define_making(nb::class_<Layer>& type) {
+  type.def(
+      "__init__",
+      [](Layer* self, std::int64_t model_dim, std::int64_t heads, Extent kv_heads, Extent head_dim,
+         Extent value_dim, Extent key_dim, nb::handle bias, float dropout, const Rotary* rotary,
+         const std::string& head_map, Extent value_head_dim, std::uint64_t seed) {
+        LayerConfig config{.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
+        config.head_dim = head_dim;
+        config.value_head_dim = value_head_dim;
+        config.key_dim = key_dim;
+        config.value_dim = value_dim;
+        config.drop_probability = dropout;
+        if (rotary) config.rotary = *rotary;
+        config.head_map = read_head_map(head_map);
+        new (self) Layer(config, read_biases(bias), seed);
+      },
+      nb::arg("model_dim"), nb::arg("heads"), nb::arg("kv_heads") = nb::none(),
+      nb::arg("head_dim") = nb::none(), nb::arg("value_dim") = nb::none(), nb::arg("key_dim") = nb::none(),
+      nb::arg("bias") = false, nb::arg("dropout") = 0.0f, nb::arg("rotary") = nb::none(),
+      nb::arg("head_map") = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
+      nb::arg("seed") = 0, nb::sig(layer_signature));
+}
+
+void define_properties(nb::class_<Layer>& type) {
+  type.def_prop_ro(
+          "model_dim", [](const Layer& self) { return self.config().model_dim; }, "Width of x.")
+      .def_prop_ro(
+          "heads", [](const Layer& self) { return self.config().heads; }, "Query heads.")
+      .def_prop_ro(
+          "kv_heads", [](const Layer& self) { return *self.config().kv_heads; }, "Key and value heads.")
+      .def_prop_ro(
+          "head_dim", [](const Layer& self) { return *self.config().head_dim; },
+          "Dimensions of a query or key head.")
+      .def_prop_ro(
+          "value_head_dim", [](const Layer& self) { return *self.config().value_head_dim; },
+          "Dimensions of a value head.")
+      .def_prop_ro(
+          "key_dim", [](const Layer& self) { return *self.config().key_dim; }, "Width of the context.")
+      .def_prop_ro(
+          "value_dim", [](const Layer& self) { return *self.config().value_dim; },
+          "Width of the value input.")
+      .def_prop_ro("training", &Layer::is_training, "Whether dropout applies.");
+}
+
+nb::object set_training(nb::handle self, bool training) {
+  nb::cast<Layer&>(self).set_training(training);
+  return nb::borrow(self);
+}
+
+}  // namespace
+
+void define_layer(nb::module_& m) {
+  nb::class_<Layer> type(m, "AttentionLayer", layer_doc);
+  define_making(type);
+  define_properties(type);
+  type.def("__call__", &Layer::call, nb::arg("x"), nb::arg("context") = nb::none(),
+           nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(layer_call_signature), layer_call_doc)
+      .def("load", &Layer::load, nb::arg("weights"), nb::arg("prefix") = "",
+           nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
+      .def("state_dict", &Layer::state_dict, nb::arg("naming") = "seed",
+           nb::sig(
+               "def state_dict(self, naming: str = 'seed') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+           state_dict_doc)
+      .def("train", &set_training, nb::arg("mode") = true,
+           nb::sig("def train(self, mode: bool = True) -> AttentionLayer"), train_doc)
+      .def(
+          "eval", [](nb::handle self) { return set_training(self, false); },
+          nb::sig("def eval(self) -> AttentionLayer"),
+          "No dropout, which is also how a layer begins. Returns the layer.");
+}
+
+}  // namespace heed::python

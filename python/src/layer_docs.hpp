@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signatures and docstrings of the layer. The examples in them are run by the tests.
+#pragma once
+
+namespace heed::python {
+
+constexpr const char* layer_signature =
+    "def __init__(self, model_dim: int, heads: int, kv_heads: int | None = None, head_dim: int | None = "
+    "None, "
+    "value_dim: int | None = None, key_dim: int | None = None, bias: bool | str = False, dropout: float = "
+    "0.0, "
+    "rotary: Rotary | None = None, head_map: str = 'interleaved', *, value_head_dim: int | None = None, "
+    "seed: int = 0) -> None";
+constexpr const char* layer_doc = R"(Multi-head, multi-query or grouped-query attention with its projections.
+
+kv_heads defaults to heads, head_dim to model_dim / heads, value_head_dim to head_dim. key_dim and value_dim are the
+widths of a context and of a separate value input (PyTorch's kdim and vdim). bias: True for all four projections, "qkv"
+for all but the output's. dropout applies after train(). The weights are random, drawn from seed, until load().
+
+>>> import numpy, heed
+>>> layer = heed.AttentionLayer(model_dim=64, heads=8, kv_heads=2)
+>>> x = numpy.ones((1, 10, 64), numpy.float32)
+>>> layer(x, causal=True).shape
+(1, 10, 64)
+)";
+
+constexpr const char* layer_call_signature =
+    "def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, "
+    "positions: typing.Any = None, key_positions: typing.Any = None, causal: bool | str | None = None, "
+    "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "
+    "key_lengths: typing.Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, "
+    "bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, "
+    "sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = "
+    "False, "
+    "return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, "
+    "threads: int | None = None) -> typing.Any";
+constexpr const char* layer_call_doc = R"(Attends from x to context, or to x itself.
+
+x is (batch, queries, model_dim), context (batch, keys, key_dim), value (batch, keys, value_dim); all may leave out the
+batch. context alone serves as key and value input. positions and key_positions, (length,) or (batch, length), are for
+a layer with rotary. seed is dropout's. The other options are those of heed.attention.
+
+Returns (batch, queries, model_dim), of x's library and element type, or a tuple with those asked for, in this order:
+weights (batch, heads, queries, keys), or (batch, queries, keys) for return_weights="average"; lse (batch, heads,
+queries); scores (batch, heads, queries, keys).
+
+>>> import numpy, heed
+>>> layer = heed.AttentionLayer(model_dim=64, heads=8)
+>>> x, context = numpy.ones((2, 5, 64), numpy.float32), numpy.ones((2, 9, 64), numpy.float32)
+>>> y, weights = layer(x, context, key_lengths=[9, 4], return_weights="average")
+>>> y.shape, weights.shape, float(weights[1, 0, 4:].sum())
+((2, 5, 64), (2, 5, 9), 0.0)
+)";
+
+constexpr const char* load_doc =
+    R"(Takes the weights of a checkpoint: a dict of arrays, or the path of a safetensors file.
+
+Names are those after prefix ("model.layers.0.self_attn."), in one of three schemes: W_q.weight, W_k.weight, ...;
+in_proj_weight, out_proj.weight, ... (torch.nn.MultiheadAttention); q_proj.weight, k_proj.weight, ... (Llama). Other names
+are left alone. A checkpoint that is refused changes nothing.
+
+>>> import heed
+>>> trained = heed.AttentionLayer(model_dim=64, heads=8, seed=1)
+>>> layer = heed.AttentionLayer(model_dim=64, heads=8)
+>>> layer.load(trained.state_dict("llama"))
+)";
+constexpr const char* state_dict_doc = R"(The weights as NumPy arrays by name.
+
+naming: "seed" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
+
+>>> import heed
+>>> {name: array.shape for name, array in heed.AttentionLayer(64, 8, 2).state_dict().items()}
+{'W_k.weight': (16, 64), 'W_o.weight': (64, 64), 'W_q.weight': (64, 64), 'W_v.weight': (16, 64)}
+)";
+constexpr const char* train_doc = R"(Switches dropout on, or off with mode=False. Returns the layer.
+
+>>> import heed
+>>> heed.AttentionLayer(64, 8, dropout=0.1).train().training
+True
+)";
+
+}  // namespace heed::python

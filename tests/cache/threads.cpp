@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readers at once are fine; whoever would change a cache that is in use is refused, and nothing tears.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "cache/reading.hpp"
+#include "tokens.hpp"
+
+namespace heed::test {
+namespace {
+
+KvCache with_tokens() {
+  KvCache cache({.batch = 2, .kv_heads = 2, .capacity = 4000, .dim = 8, .page_size = 16});
+  append_marked(cache, 0, 20, 1);
+  return cache;
+}
+
+TEST(Threads, every_change_during_a_read_is_refused) {
+  KvCache cache = with_tokens();
+  const Seen before(cache);
+  const std::vector<std::pair<const char*, std::function<void()>>> changes{
+      {"append",
+       [&] {
+         cache.append(Tokens({2, 2, 1, 8}).view(), Tokens({2, 2, 1, 8}).view());
+       }},
+      {"append_to", [&] { append_marked(cache, 0, 1, 5); }},
+      {"truncate", [&] { cache.truncate(0, 1); }},
+      {"reset", [&] { cache.reset(0); }},
+      {"reset", [&] { cache.reset(); }},
+      {"fork", [&] { cache.fork(0); }},
+      {"release", [&] { cache.release(0); }},
+      {"add", [&] { cache.add(); }}};
+  {
+    const CacheReading reading(cache), another(cache);
+    for (const auto& [name, change] : changes)
+      EXPECT_EQ(refusal_of(change),
+                std::string("value: ") + name + ": the cache is being read by another call");
+    EXPECT_EQ(Seen(cache), before) << "reading goes on";
+    std::string refused;
+    std::thread([&] { refused = refusal_of([&] { append_marked(cache, 0, 1, 5); }); }).join();
+    EXPECT_EQ(refused, "value: append_to: the cache is being read by another call");
+  }
+  append_marked(cache, 0, 1, 5);
+  EXPECT_EQ(cache.length(0), 21);
+}
+
+TEST(Threads, many_readers_see_the_same) {
+  const KvCache cache = with_tokens();
+  const Contents expected = read(cache, 0);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 200; ++n) {
+        const CacheReading reading(cache);
+        wrong +=
+            !(read(cache, 0) == expected) || reading.sequence(0).length != 20 || cache.pages_in_use() != 2;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// Both sides are refused at times; whatever succeeds is whole.
+TEST(Threads, readers_and_writers_at_once_never_tear) {
+  KvCache cache = with_tokens();
+  std::atomic<bool> is_done{false};
+  std::atomic<int> torn{0}, appended{0};
+  const auto write = [&] {
+    for (int n = 0; n < 1000; ++n)
+      if (refusal_of([&] { append_marked(cache, 1, 1, 9); }) == "nothing") ++appended;
+  };
+  const auto look = [&] {
+    std::vector<float> k(2 * 20 * 8), v(2 * 20 * 8);
+    const Shape shape{1, 2, 20, 8};
+    while (!is_done) {
+      const std::string refused = refusal_of([&] {
+        cache.read(0, {k.data(), shape, bhsd(shape), DType::f32, Device::cpu},
+                   {v.data(), shape, bhsd(shape), DType::f32, Device::cpu});
+        torn += k[0] != 1 || v[0] != -1 || k[19 * 8] != 20;
+      });
+      torn += refused != "nothing" && refused != "value: read: the cache is being changed by another call";
+    }
+  };
+  std::thread reader(look);
+  std::thread first(write), second(write);
+  first.join();
+  second.join();
+  is_done = true;
+  reader.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(cache.length(1), appended);
+}
+
+}  // namespace
+}  // namespace heed::test

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed.torch: the drop-in and the module, beside PyTorch's own."""
+
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import heed.torch  # noqa: E402
+
+F = torch.nn.functional
+
+
+def draw(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(ours, theirs):
+    """Within the rounding of a few operations of their type."""
+    eps = 4e-6 if ours.dtype == torch.float32 else 2e-2
+    return ours.shape == theirs.shape and ours.dtype == theirs.dtype and torch.allclose(ours, theirs, eps, eps)
+
+
+SHAPES = {
+    "two axes": ((5, 8), (7, 8), (7, 6)),
+    "three axes": ((3, 5, 8), (3, 7, 8), (3, 7, 6)),
+    "four axes": ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 6)),
+    "five axes": ((2, 2, 3, 5, 8), (2, 1, 3, 7, 8), (1, 2, 3, 7, 6)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "additive"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_the_drop_in_gives_what_torch_gives(shapes, mask, dtype):
+    q, k, v = (draw(*shape, seed=n, dtype=dtype) for n, shape in enumerate(SHAPES[shapes]))
+    options = {"is_causal": mask == "causal", "scale": 0.3}
+    if mask == "boolean":
+        options["attn_mask"] = (draw(5, 7, seed=9) > -0.5) | torch.eye(5, 7, dtype=torch.bool)
+    elif mask == "additive":
+        options["attn_mask"] = draw(5, 7, seed=9, dtype=dtype)
+    ours = heed.torch.scaled_dot_product_attention(q, k, v, **options)
+    assert close(ours, F.scaled_dot_product_attention(q, k, v, **options))
+
+
+def test_the_drop_in_shares_heads_when_asked():
+    q, k, v = draw(2, 6, 5, 8), draw(2, 2, 7, 8, seed=1), draw(2, 2, 7, 8, seed=2)
+    ours = heed.torch.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert close(ours, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+
+
+def test_the_drop_in_follows_autocast():
+    q, k, v = draw(1, 2, 5, 8), draw(1, 2, 7, 8, seed=1), draw(1, 2, 7, 8, seed=2, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = heed.torch.scaled_dot_product_attention(q, k, v)
+        assert close(ours, F.scaled_dot_product_attention(q, k, v))
+    assert ours.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "attn_mask"])
+def test_where_a_gradient_would_be_needed_the_drop_in_refuses(name):
+    tensors = {n: draw(1, 2, 4, 8) for n in ("query", "key", "value")} | {"attn_mask": draw(4, 4)}
+    tensors[name].requires_grad_()
+    sentence = f"^{name}: requires a gradient, and heed has no backward pass yet; call it under torch.no_grad"
+    with pytest.raises(RuntimeError, match=sentence):
+        heed.torch.scaled_dot_product_attention(**tensors)
+    for ungraded in (torch.no_grad, torch.inference_mode):
+        with ungraded():
+            theirs = F.scaled_dot_product_attention(**tensors)
+            assert close(heed.torch.scaled_dot_product_attention(**tensors), theirs)
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_dropout_of_the_drop_in_repeats_with_the_seed_of_torch(shapes):
+    q, k, v = (draw(*shape, seed=n) for n, shape in enumerate(SHAPES[shapes]))
+    answers = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        answers.append(heed.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5, is_causal=True))
+    assert torch.equal(answers[0], answers[1]) and not torch.equal(answers[0], answers[2])
+    assert answers[0].shape == F.scaled_dot_product_attention(q, k, v).shape
+
+
+def test_dropout_keeps_what_masks_and_shared_heads_mean():
+    q, k, v = draw(2, 6, 5, 8), draw(2, 2, 7, 8, seed=1), torch.ones(2, 2, 7, 8)
+    mask = torch.zeros(5, 7, dtype=torch.bool)
+    mask[1:, 0] = True
+    out = heed.torch.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=0.25, enable_gqa=True)
+    assert out.unique().tolist() == pytest.approx([0, 1 / 0.75])  # one key: dropped or scaled
+    assert (out[:, :, 0] == 0).all()
+
+
+def module_like(multihead):
+    return heed.torch.AttentionLayer(
+        multihead.embed_dim, multihead.num_heads, key_dim=multihead.kdim, value_dim=multihead.vdim,
+        bias=multihead.in_proj_bias is not None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": 20, "vdim": 28}], ids=["one width", "three widths"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_multihead_checkpoint_loads_and_gives_what_torch_gives(bias, widths):
+    multihead = torch.nn.MultiheadAttention(24, 4, bias=bias, batch_first=True, **widths).eval()
+    with torch.no_grad():
+        for n, parameter in enumerate(multihead.parameters()):
+            parameter.copy_(draw(*parameter.shape, seed=n))
+    layer = module_like(multihead)
+    assert not any(layer.load_state_dict(multihead.state_dict()))
+    x, context, value = draw(2, 5, 24), draw(2, 7, widths.get("kdim", 24)), draw(2, 7, widths.get("vdim", 24))
+    hidden = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+    with torch.no_grad():
+        theirs, weights = multihead(x, context, value, key_padding_mask=hidden)
+        ours, our_weights = layer(x, context, value, key_lengths=[7, 4], return_weights="average")
+    assert torch.allclose(ours, theirs, 1e-4, 1e-4) and close(our_weights, weights)
+
+
+@pytest.mark.parametrize("names", ["{}_proj.weight", "W_{}.weight"])
+def test_the_names_of_llama_and_of_the_seeds_load(names):
+    made = heed.torch.AttentionLayer(24, 4, 2)
+    state = {names.format(letter): draw(*made.get_submodule(f"{letter}_proj").weight.shape) for letter in "qkvo"}
+    assert not any(made.load_state_dict(state))
+    assert list(made.state_dict()) == ["q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"]
+    assert all(torch.equal(made.get_submodule(f"{c}_proj").weight, state[names.format(c)]) for c in "qkvo")
+
+
+def test_names_load_below_a_prefix_too():
+    class Block(torch.nn.Module):
+        def __init__(self, attention):
+            super().__init__()
+            self.attention = attention
+
+    multihead = torch.nn.MultiheadAttention(24, 4)
+    ours = Block(module_like(multihead))
+    assert not any(ours.load_state_dict(Block(multihead).state_dict()))
+    assert torch.equal(ours.attention.o_proj.weight, multihead.out_proj.weight)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused():
+    layer = heed.torch.AttentionLayer(24, 4, 2)
+    with pytest.raises(RuntimeError, match="in_proj_weight: its 72 rows are not the 48 of q, k and v"):
+        layer.load_state_dict(torch.nn.MultiheadAttention(24, 4, bias=False).state_dict())
+    layer = heed.torch.AttentionLayer(24, 4, bias=True)
+    with pytest.raises(RuntimeError, match="bias_k: heed's layer has no extra key and value"):
+        layer.load_state_dict(torch.nn.MultiheadAttention(24, 4, add_bias_kv=True).state_dict())
+
+
+def by_hand(layer, x):
+    """The layer by PyTorch's own operations, causal."""
+    batch, length, _ = x.shape
+    q, k, v = (
+        layer.get_submodule(f"{c}_proj")(x).view(batch, length, -1, 6).transpose(1, 2) for c in "qkv"
+    )
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return layer.o_proj(out.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, "qkv", True])
+def test_the_module_is_projections_around_attention(bias, dtype):
+    layer = heed.torch.AttentionLayer(24, 4, 2, bias=bias, dtype=dtype)
+    x = draw(2, 5, 24, dtype=dtype)
+    with torch.inference_mode():
+        assert close(layer(x, causal=True), by_hand(layer, x))
+
+
+CHANGES = {
+    "an optimiser's step": lambda layer: layer.k_proj.weight.add_(1),
+    "loading": lambda layer: layer.load_state_dict({n: t + 1 for n, t in layer.state_dict().items()}),
+    "another dtype": lambda layer: layer.to(torch.bfloat16),
+    "a parameter's memory": lambda layer: setattr(layer.q_proj.weight, "data", layer.q_proj.weight.data + 1),
+    "a parameter": lambda layer: setattr(layer.v_proj, "weight", torch.nn.Parameter(layer.v_proj.weight + 1)),
+    "around autograd": lambda layer: (layer.o_proj.weight.data.mul_(2), layer.refresh()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_parameter_changes_the_answer(change):
+    layer, x = heed.torch.AttentionLayer(24, 4, 2), draw(2, 5, 24)
+    with torch.no_grad():
+        before = layer(x, causal=True)
+        assert torch.equal(before, layer(x, causal=True))
+        CHANGES[change](layer)
+        x = x.to(layer.q_proj.weight.dtype)
+        after = layer(x, causal=True)
+        assert close(after, by_hand(layer, x)) and not torch.equal(before.to(after.dtype), after)
+
+
+def test_where_a_gradient_would_be_needed_the_module_refuses():
+    layer = heed.torch.AttentionLayer(24, 4)
+    with pytest.raises(RuntimeError, match=r"q_proj.weight: requires a gradient, and heed has no backward pass"):
+        layer(draw(1, 5, 24))
+    assert layer.requires_grad_(False)(draw(1, 5, 24)).shape == (1, 5, 24)
+
+
+def test_dropout_of_the_module_applies_in_training_only():
+    layer, x = heed.torch.AttentionLayer(24, 4, dropout=0.5), draw(1, 5, 24)
+    answers = []
+    with torch.no_grad():
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            answers.append(layer(x))
+        calm = [layer.eval()(x), layer(x)]
+    assert torch.equal(answers[0], answers[1]) and not torch.equal(answers[0], answers[2])
+    assert torch.equal(*calm) and not torch.equal(calm[0], answers[0])
+
+
+def test_a_module_is_copied_and_saved_whole():
+    layer, x = heed.torch.AttentionLayer(24, 4, 2, rotary=heed.Rotary()), draw(1, 5, 24)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    loaded, copied = torch.load(file, weights_only=False), copy.deepcopy(layer)
+    with torch.no_grad():
+        answer = layer(x)
+        assert torch.equal(loaded(x), answer) and torch.equal(copied(x), answer)
+        copied.q_proj.weight.zero_()
+        assert torch.equal(layer(x), answer) and not torch.equal(copied(x), answer)
