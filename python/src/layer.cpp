@@ -189,7 +189,7 @@ void define_making(nb::class_<Layer>& type) {
       },
       nb::arg("model_dim"), nb::arg("heads"), nb::arg("kv_heads") = nb::none(),
       nb::arg("head_dim") = nb::none(), nb::arg("value_dim") = nb::none(), nb::arg("key_dim") = nb::none(),
-      nb::arg("bias") = false, nb::arg("dropout") = 0.0f, nb::arg("rotary") = nb::none(),
+      nb::arg("bias").none() = false, nb::arg("dropout") = 0.0f, nb::arg("rotary") = nb::none(),
       nb::arg("head_map") = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
       nb::arg("seed") = 0, nb::sig(layer_signature));
 }
@@ -226,9 +226,9 @@ void define_layer(nb::module_& m) {
   nb::class_<Layer> type(m, "AttentionLayer", layer_doc);
   define_making(type);
   define_properties(type);
-  type.def("__call__", &Layer::call, nb::arg("x"), nb::arg("context") = nb::none(),
+  type.def("__call__", &Layer::call, nb::arg("x").none(), nb::arg("context") = nb::none(),
            nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(layer_call_signature), layer_call_doc)
-      .def("load", &Layer::load, nb::arg("weights"), nb::arg("prefix") = "",
+      .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix") = "",
            nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
       .def("state_dict", &Layer::state_dict, nb::arg("naming") = "seed",
            nb::sig(

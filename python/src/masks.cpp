@@ -83,13 +83,13 @@ nb::object lengths(nb::handle object, nb::handle pad_id) {
 }  // namespace
 
 void define_masks(nb::module_& m) {
-  m.def("padding_mask", &padding, nb::arg("tokens"), nb::arg("pad_id") = 0,
+  m.def("padding_mask", &padding, nb::arg("tokens").none(), nb::arg("pad_id").none() = 0,
         nb::sig("def padding_mask(tokens: typing.Any, pad_id: int = 0) -> typing.Any"), padding_mask_doc);
-  m.def("look_ahead_mask", &look_ahead, nb::arg("size"),
+  m.def("look_ahead_mask", &look_ahead, nb::arg("size").none(),
         nb::sig("def look_ahead_mask(size: int) -> numpy.typing.NDArray[numpy.bool_]"), look_ahead_mask_doc);
-  m.def("combine", &combined, nb::arg("first"), nb::arg("second"),
+  m.def("combine", &combined, nb::arg("first").none(), nb::arg("second").none(),
         nb::sig("def combine(first: ArrayT, second: ArrayT) -> ArrayT"), combine_doc);
-  m.def("key_lengths", &lengths, nb::arg("tokens"), nb::arg("pad_id") = 0,
+  m.def("key_lengths", &lengths, nb::arg("tokens").none(), nb::arg("pad_id").none() = 0,
         nb::sig("def key_lengths(tokens: typing.Any, pad_id: int = 0) -> typing.Any"), key_lengths_doc);
 }
 

@@ -45,18 +45,21 @@ std::string kind_name(nb::handle object) {
   return module == "builtins" ? name : module + "." + name;
 }
 
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  const char* characters = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  if (characters) return characters;
+  PyErr_Clear();
+  return "(it cannot be printed)";
+}
+
 Error wrong_kind(const char* name, nb::handle object, const char* what) {
   return {Error::dtype, std::string(name) + ": " + kind_name(object) + " is not " + what};
 }
 
 Error from_python_error(const char* name, const char* what, Error::Code code) {
-  nb::python_error pending;
-  std::string message;
-  try {
-    message = nb::cast<std::string>(nb::str(pending.value()));
-  } catch (const std::exception&) {
-    message = "no reason is given";
-  }
+  const nb::python_error pending;
+  const std::string message = text_of(pending.value());
   return {code, std::string(name) + ": " + what + ": " + message.substr(0, message.find('\n'))};
 }
 
