@@ -156,6 +156,10 @@ REFUSED = [
         past(past_key=(2, 2, 3, 8), past_value=(2, 2, 4, 8)),
         r"past_value: must have the shape \(2, 2, 3, 8\); found \(2, 2, 4, 8\)",
     ),
+    (
+        {n: np.zeros((2, 2, 3, 8), np.float16) for n in ("past_key", "past_value")},
+        "past_key: must have the type of the new ones, float32; found float16",
+    ),
     (past(past_key=(2, 3, 8), past_value=(2, 3, 8)), r"past_key: must have the shape .*; found \(2, 3, 8\)"),
     ({**lengths(3, 4), "opset": 23}, "nonpad_kv_seqlen: an input since opset 24; found opset 23"),
     (
