@@ -81,12 +81,13 @@ Arrays read_checkpoint(nb::handle from, const std::string& prefix) {
   if (nb::isinstance<nb::dict>(from)) return arrays_of(nb::cast<nb::dict>(from), prefix);
   if (nb::hasattr(from, "keys"))  // any other mapping
     return arrays_of(nb::cast<nb::dict>(nb::handle(reinterpret_cast<PyObject*>(&PyDict_Type))(from)), prefix);
-  const nb::object path = nb::steal(PyOS_FSPath(from.ptr()));
-  if (!path.is_valid()) {
+  PyObject* encoded = nullptr;  // bytes, as the file system spells the path
+  if (!PyUnicode_FSConverter(from.ptr(), &encoded)) {
     PyErr_Clear();
     throw wrong_kind("weights", from, "a dict of arrays or the path of a safetensors file");
   }
-  const std::string file = nb::cast<std::string>(path);
+  const nb::object path = nb::steal(encoded);
+  const std::string file = PyBytes_AS_STRING(path.ptr());
   const nb::gil_scoped_release released;
   return read_safetensors(file);
 }
@@ -238,8 +239,7 @@ void define_layer(nb::module_& m) {
            nb::sig("def train(self, mode: bool = True) -> AttentionLayer"), train_doc)
       .def(
           "eval", [](nb::handle self) { return set_training(self, false); },
-          nb::sig("def eval(self) -> AttentionLayer"),
-          "No dropout, which is also how a layer begins. Returns the layer.");
+          nb::sig("def eval(self) -> AttentionLayer"), eval_doc);
 }
 
 }  // namespace heed::python

@@ -29,7 +29,7 @@ nb::list names_of_kernels() {
 }  // namespace
 
 void define_machine(nb::module_& m) {
-  m.attr("__version__") = version();
+  m.attr("version") = version();
   m.attr("compiler") = __VERSION__;
   m.def("set_num_threads", &set_threads, nb::arg("n").none(), nb::sig("def set_num_threads(n: int) -> None"),
         set_num_threads_doc);

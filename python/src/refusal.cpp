@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string_view>
+#include <typeinfo>
 
 namespace heed::python {
 
@@ -30,8 +31,10 @@ std::string in_python_words(std::string sentence) {
 void raise(const Error& error) {
   const bool is_kind = error.code == Error::dtype || error.code == Error::device;
   const std::string sentence = in_python_words(error.what());
-  nb::object raised =
-      nb::borrow(is_kind ? kind_error_type : error_type)(nb::str(sentence.c_str(), sentence.size()));
+  // A sentence may quote a file name, which need not be UTF-8.
+  const nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(sentence.data(), static_cast<Py_ssize_t>(sentence.size()), "replace"));
+  nb::object raised = nb::borrow(is_kind ? kind_error_type : error_type)(text);
   raised.attr("code") = code_names.at(static_cast<std::size_t>(error.code));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
 }
@@ -72,6 +75,8 @@ void define_errors() {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise(error);
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(kind_error_type, "an argument has parts of a kind that cannot be read");
     }
   });
 }
