@@ -71,7 +71,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--shape", type=int, nargs=4, default=(1, 1, 16, 64), metavar=("B", "H", "L", "D"))
+    parser.add_argument("--torch-threads", type=int, default=1, help="1 is PyTorch's best at this size")
     options = parser.parse_args(arguments)
+    torch.set_num_threads(options.torch_threads)
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(options.shape, dtype=np.float32) for _ in range(3)]
     calls = calls_of(arrays)

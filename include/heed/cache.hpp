@@ -14,20 +14,21 @@
 namespace heed {
 
 // int8: one f32 scale per token and head, for keys and for values, largest magnitude / 127. A stored element
-// differs from the one given by at most half its scale (plus 2^-23 of the largest magnitude).
+// differs from the one given by at most half its scale, 2^-23 of the largest magnitude and 2^-143. NaN and
+// infinities are refused.
 enum class CacheType : std::uint8_t { f32, f16, bf16, int8 };
 
 const char* name_of(CacheType);  // "f32", "f16", "bf16", "int8"
 
 // Bounds a sequence: attention sees the last `length` tokens, its own included, and the first `front` ones
-// ("attention sinks"). Pages between the two are given back to the pool. Positions stay those of the whole
-// sequence.
+// ("attention sinks"). Pages between the two are given back to the pool at the next append: none that a token
+// of the last append sees, so that append can be rolled back. Positions stay those of the whole sequence.
 struct CacheWindow {
   std::int64_t length = 0, front = 0;
 };
 
-// When the cache turns its keys (S15), by their position in the sequence. Queries are never turned by the
-// cache.
+// When the cache turns its keys (S15), by their position in the sequence: in f32, then rounded to the cache's
+// type. Queries are never turned by the cache.
 struct CacheRotary {
   enum class When : std::uint8_t { append, read };
   Rotary rotary{};
@@ -51,8 +52,9 @@ struct KvCacheConfig {
 // Sequences are numbered from 0. Every call that changes the cache does all it says or nothing: it throws
 // Error (no room: Error::capacity, with how much was missing) and leaves the cache exactly as it was.
 //
-// Threads: any number of calls may read at once (attention, read, save). A call that would change the cache
-// while another one reads or changes it is refused with Error::value; nothing waits, nothing tears.
+// Threads: any number of calls may read at once (attention, read, save, the counts). A call that would change
+// the cache while another one reads or changes it is refused with Error::value, and so is a reading one while
+// another changes it; nothing waits, nothing tears.
 class KvCache {
  public:
   explicit KvCache(const KvCacheConfig&);
@@ -65,12 +67,14 @@ class KvCache {
   std::int64_t length(std::int64_t sequence) const;  // tokens appended and not truncated
 
   // k is (sequences, kv_heads, tokens, dim) and v (sequences, kv_heads, tokens, value_dim), any strides, any
-  // dtype: rounded once to the cache's type. Every sequence gets all tokens, or the first counts[b] of them.
+  // dtype: rounded once to the cache's type. Every sequence gets all tokens, or the first counts[b] of them;
+  // a released number must get none.
   void append(const View& k, const View& v, std::span<const std::int64_t> counts = {});
   // One sequence: k and v have batch 1.
   void append_to(std::int64_t sequence, const View& k, const View& v);
 
-  // Forgets every token from `length` on: speculative decoding rolls back.
+  // Forgets every token from `length` on: speculative decoding rolls back. Refused where the window of the
+  // last token left has lost a page; the length before the last append is always there.
   void truncate(std::int64_t sequence, std::int64_t length);
   void reset(std::int64_t sequence);  // truncate to 0
   void reset();                       // every sequence
@@ -80,7 +84,7 @@ class KvCache {
   std::int64_t fork(std::int64_t sequence, std::optional<std::int64_t> length = {});
   // Gives a sequence's pages back and frees its number for the next fork or add.
   void release(std::int64_t sequence);
-  std::int64_t add();  // a new, empty sequence; returns its number
+  std::int64_t add();  // a new, empty sequence; returns its number, the lowest free one
 
   std::int64_t bytes() const;            // of the pages in use; shared ones count once
   std::int64_t bytes_per_token() const;  // keys, values and scales of one token, all heads
@@ -90,7 +94,8 @@ class KvCache {
   // length, ...) of any dtype. Tokens the window released come out as zeros.
   void read(std::int64_t sequence, const MutableView& k, const MutableView& v) const;
 
-  // Pages, tables and configuration; written atomically, checked whole before anything is believed.
+  // Pages, tables and configuration; written atomically, checked whole before anything is believed
+  // (Error::file).
   void save(const std::filesystem::path&) const;
   static KvCache load(const std::filesystem::path&);
 

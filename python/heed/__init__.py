@@ -12,7 +12,6 @@ heed.torch, heed.onnx and heed.transformers are imported by name, so that none o
 from heed._heed import (
     AttentionLayer,
     Rotary,
-    __version__,
     attention,
     combine,
     explain,
@@ -26,6 +25,7 @@ from heed._heed import (
     scaled_dot_product_attention,
     set_num_threads,
 )
+from heed._heed import version as __version__
 from heed.errors import Error, KindError
 from heed.installation import configuration, show_config
 

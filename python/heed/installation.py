@@ -32,7 +32,7 @@ def configuration() -> dict[str, Any]:
     True
     """
     return {
-        "heed": _heed.__version__,
+        "heed": _heed.version,
         "compiler": _heed.compiler,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",

@@ -93,10 +93,10 @@ nb::object merge(const nb::args& parts) {
 }  // namespace
 
 void define_attention(nb::module_& m) {
-  m.def("attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options"),
-        nb::sig(attention_signature), attention_doc);
-  m.def("explain", &explain, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options"),
-        nb::sig(explain_signature), explain_doc);
+  m.def("attention", &attention, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+        nb::arg("options"), nb::sig(attention_signature), attention_doc);
+  m.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+        nb::arg("options"), nb::sig(explain_signature), explain_doc);
   m.def("merge", &merge, nb::arg("parts"),
         nb::sig("def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]"), merge_doc);
 }

@@ -81,12 +81,13 @@ Arrays read_checkpoint(nb::handle from, const std::string& prefix) {
   if (nb::isinstance<nb::dict>(from)) return arrays_of(nb::cast<nb::dict>(from), prefix);
   if (nb::hasattr(from, "keys"))  // any other mapping
     return arrays_of(nb::cast<nb::dict>(nb::handle(reinterpret_cast<PyObject*>(&PyDict_Type))(from)), prefix);
-  const nb::object path = nb::steal(PyOS_FSPath(from.ptr()));
-  if (!path.is_valid()) {
+  PyObject* encoded = nullptr;  // bytes, as the file system spells the path
+  if (!PyUnicode_FSConverter(from.ptr(), &encoded)) {
     PyErr_Clear();
     throw wrong_kind("weights", from, "a dict of arrays or the path of a safetensors file");
   }
-  const std::string file = nb::cast<std::string>(path);
+  const nb::object path = nb::steal(encoded);
+  const std::string file = PyBytes_AS_STRING(path.ptr());
   const nb::gil_scoped_release released;
   return read_safetensors(file);
 }
@@ -189,7 +190,7 @@ void define_making(nb::class_<Layer>& type) {
       },
       nb::arg("model_dim"), nb::arg("heads"), nb::arg("kv_heads") = nb::none(),
       nb::arg("head_dim") = nb::none(), nb::arg("value_dim") = nb::none(), nb::arg("key_dim") = nb::none(),
-      nb::arg("bias") = false, nb::arg("dropout") = 0.0f, nb::arg("rotary") = nb::none(),
+      nb::arg("bias").none() = false, nb::arg("dropout") = 0.0f, nb::arg("rotary") = nb::none(),
       nb::arg("head_map") = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
       nb::arg("seed") = 0, nb::sig(layer_signature));
 }
@@ -226,9 +227,9 @@ void define_layer(nb::module_& m) {
   nb::class_<Layer> type(m, "AttentionLayer", layer_doc);
   define_making(type);
   define_properties(type);
-  type.def("__call__", &Layer::call, nb::arg("x"), nb::arg("context") = nb::none(),
+  type.def("__call__", &Layer::call, nb::arg("x").none(), nb::arg("context") = nb::none(),
            nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(layer_call_signature), layer_call_doc)
-      .def("load", &Layer::load, nb::arg("weights"), nb::arg("prefix") = "",
+      .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix") = "",
            nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
       .def("state_dict", &Layer::state_dict, nb::arg("naming") = "seed",
            nb::sig(
@@ -238,8 +239,7 @@ void define_layer(nb::module_& m) {
            nb::sig("def train(self, mode: bool = True) -> AttentionLayer"), train_doc)
       .def(
           "eval", [](nb::handle self) { return set_training(self, false); },
-          nb::sig("def eval(self) -> AttentionLayer"),
-          "No dropout, which is also how a layer begins. Returns the layer.");
+          nb::sig("def eval(self) -> AttentionLayer"), eval_doc);
 }
 
 }  // namespace heed::python

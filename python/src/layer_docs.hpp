@@ -79,4 +79,11 @@ constexpr const char* train_doc = R"(Switches dropout on, or off with mode=False
 True
 )";
 
+constexpr const char* eval_doc = R"(Switches dropout off, which is also how a layer begins. Returns the layer.
+
+>>> import heed
+>>> heed.AttentionLayer(64, 8, dropout=0.1).eval().training
+False
+)";
+
 }  // namespace heed::python

@@ -98,11 +98,9 @@ std::optional<Element> element_of(const dlpack::Type& type) {
 }
 
 Error unknown_element(const Tensor& tensor) {
-  std::string found = "unknown";
-  try {
-    found = nb::cast<std::string>(nb::str(tensor.object.attr("dtype")));
-  } catch (const nb::python_error&) {  // an object without a dtype to name
-  }
+  const nb::object dtype = nb::steal(PyObject_GetAttrString(tensor.object.ptr(), "dtype"));
+  if (!dtype.is_valid()) PyErr_Clear();
+  const std::string found = dtype.is_valid() ? text_of(dtype) : "what it has";
   return {Error::dtype, std::string(tensor.name) + ".dtype: " + found + " is not an element type heed knows"};
 }
 

@@ -29,9 +29,9 @@ nb::list names_of_kernels() {
 }  // namespace
 
 void define_machine(nb::module_& m) {
-  m.attr("__version__") = version();
+  m.attr("version") = version();
   m.attr("compiler") = __VERSION__;
-  m.def("set_num_threads", &set_threads, nb::arg("n"), nb::sig("def set_num_threads(n: int) -> None"),
+  m.def("set_num_threads", &set_threads, nb::arg("n").none(), nb::sig("def set_num_threads(n: int) -> None"),
         set_num_threads_doc);
   m.def("get_num_threads", &num_threads, get_num_threads_doc);
   m.def("kernel_names", &names_of_kernels, nb::sig("def kernel_names() -> list[str]"), kernel_names_doc);

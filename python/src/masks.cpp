@@ -66,7 +66,7 @@ HideMatrix to_matrix(const Tensor& mask) {
 }
 
 nb::object combined(nb::handle first, nb::handle second) {
-  const Tensor a = read_tensor("first", first), b = read_tensor("second", second);
+  const Tensor a = read_tensor("a", first), b = read_tensor("b", second);
   return to_array(heed::combine(to_matrix(a), to_matrix(b)), a);
 }
 
@@ -83,13 +83,13 @@ nb::object lengths(nb::handle object, nb::handle pad_id) {
 }  // namespace
 
 void define_masks(nb::module_& m) {
-  m.def("padding_mask", &padding, nb::arg("tokens"), nb::arg("pad_id") = 0,
+  m.def("padding_mask", &padding, nb::arg("tokens").none(), nb::arg("pad_id").none() = 0,
         nb::sig("def padding_mask(tokens: typing.Any, pad_id: int = 0) -> typing.Any"), padding_mask_doc);
-  m.def("look_ahead_mask", &look_ahead, nb::arg("size"),
+  m.def("look_ahead_mask", &look_ahead, nb::arg("size").none(),
         nb::sig("def look_ahead_mask(size: int) -> numpy.typing.NDArray[numpy.bool_]"), look_ahead_mask_doc);
-  m.def("combine", &combined, nb::arg("first"), nb::arg("second"),
-        nb::sig("def combine(first: ArrayT, second: ArrayT) -> ArrayT"), combine_doc);
-  m.def("key_lengths", &lengths, nb::arg("tokens"), nb::arg("pad_id") = 0,
+  m.def("combine", &combined, nb::arg("a").none(), nb::arg("b").none(),
+        nb::sig("def combine(a: ArrayT, b: ArrayT) -> ArrayT"), combine_doc);
+  m.def("key_lengths", &lengths, nb::arg("tokens").none(), nb::arg("pad_id").none() = 0,
         nb::sig("def key_lengths(tokens: typing.Any, pad_id: int = 0) -> typing.Any"), key_lengths_doc);
 }
 

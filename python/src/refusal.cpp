@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string_view>
+#include <typeinfo>
 
 namespace heed::python {
 
@@ -30,8 +31,10 @@ std::string in_python_words(std::string sentence) {
 void raise(const Error& error) {
   const bool is_kind = error.code == Error::dtype || error.code == Error::device;
   const std::string sentence = in_python_words(error.what());
-  nb::object raised =
-      nb::borrow(is_kind ? kind_error_type : error_type)(nb::str(sentence.c_str(), sentence.size()));
+  // A sentence may quote a file name, which need not be UTF-8.
+  const nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(sentence.data(), static_cast<Py_ssize_t>(sentence.size()), "replace"));
+  nb::object raised = nb::borrow(is_kind ? kind_error_type : error_type)(text);
   raised.attr("code") = code_names.at(static_cast<std::size_t>(error.code));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
 }
@@ -45,18 +48,21 @@ std::string kind_name(nb::handle object) {
   return module == "builtins" ? name : module + "." + name;
 }
 
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  const char* characters = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  if (characters) return characters;
+  PyErr_Clear();
+  return "(it cannot be printed)";
+}
+
 Error wrong_kind(const char* name, nb::handle object, const char* what) {
   return {Error::dtype, std::string(name) + ": " + kind_name(object) + " is not " + what};
 }
 
 Error from_python_error(const char* name, const char* what, Error::Code code) {
-  nb::python_error pending;
-  std::string message;
-  try {
-    message = nb::cast<std::string>(nb::str(pending.value()));
-  } catch (const std::exception&) {
-    message = "no reason is given";
-  }
+  const nb::python_error pending;
+  const std::string message = text_of(pending.value());
   return {code, std::string(name) + ": " + what + ": " + message.substr(0, message.find('\n'))};
 }
 
@@ -69,6 +75,8 @@ void define_errors() {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise(error);
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(kind_error_type, "an argument has parts of a kind that cannot be read");
     }
   });
 }

@@ -15,6 +15,8 @@ namespace nb = nanobind;
 
 // "list", "numpy.ndarray", "torch.Tensor"
 std::string kind_name(nb::handle object);
+// str(object), or a remark where even that fails.
+std::string text_of(nb::handle object);
 // "q: a list is not an array"; what is "an array", "a number", ...
 Error wrong_kind(const char* name, nb::handle object, const char* what);
 // The pending Python error as a refusal: "q: cannot be read: <its message>". Clears it.

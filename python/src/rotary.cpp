@@ -100,8 +100,8 @@ void define_rotary(nb::module_& m) {
       .def_prop_ro(
           "pairs", [](const Rotary& self) { return word_for(self.pairs); }, "\"halves\" or \"adjacent\".")
       .def("__repr__", &in_words);
-  m.def("rotate", &rotate, nb::arg("x"), nb::arg("positions") = nb::none(), nb::arg("rotary") = Rotary{},
-        nb::arg("out") = nb::none(),
+  m.def("rotate", &rotate, nb::arg("x").none(), nb::arg("positions") = nb::none(),
+        nb::arg("rotary") = Rotary{}, nb::arg("out") = nb::none(),
         nb::sig(
             "def rotate(x: ArrayT, positions: typing.Any = None, rotary: Rotary = ..., out: ArrayT | None = "
             "None) -> ArrayT"),

@@ -104,7 +104,7 @@ Lattice make_lattice(const Question& question) {
   lattice.out_shape.assign(lattice.q.shape.begin(), lattice.q.shape.begin() + static_cast<int>(lattice.rank));
   lattice.out_shape.back() = lattice.v.shape[lattice.rank - 1];
   if (question.mask) {
-    check_rank(*question.mask, 1, static_cast<int>(lattice.rank));
+    check_rank(*question.mask, 2, static_cast<int>(lattice.rank));
     lattice.has_mask = true;
     lattice.mask = spread(*question.mask, lattice.rank);
     for (std::size_t axis = 0; axis + 3 < lattice.rank; ++axis)
@@ -302,10 +302,10 @@ nb::object scaled_dot_product_attention(nb::handle query, nb::handle key, nb::ha
 }  // namespace
 
 void define_scaled_dot_product_attention(nb::module_& m) {
-  m.def("scaled_dot_product_attention", &scaled_dot_product_attention, nb::arg("query"), nb::arg("key"),
-        nb::arg("value"), nb::arg("attn_mask").none() = nb::none(), nb::arg("dropout_p") = 0.0,
-        nb::arg("is_causal") = false, nb::arg("scale") = nb::none(), nb::arg("enable_gqa") = false,
-        nb::sig(sdpa_signature), sdpa_doc);
+  m.def("scaled_dot_product_attention", &scaled_dot_product_attention, nb::arg("query").none(),
+        nb::arg("key").none(), nb::arg("value").none(), nb::arg("attn_mask") = nb::none(),
+        nb::arg("dropout_p").none() = 0.0, nb::arg("is_causal").none() = false, nb::arg("scale") = nb::none(),
+        nb::arg("enable_gqa").none() = false, nb::sig(sdpa_signature), sdpa_doc);
 }
 
 }  // namespace heed::python

@@ -40,46 +40,85 @@ void with_stored(CacheType type, const Body& body) {
   }
 }
 
-// 16 dimensions of a row; those beyond its end are zeros.
+// 16 dimensions of a row: where they lie, or a copy with zeros beyond the row's end.
 template <class Source>
 struct Chunk {
-  Source x[tile];
+  Source copy[tile];
+  const Source* x = copy;
 
-  Chunk(const Source* row, std::int64_t stride, std::int64_t count) : x{} {
+  Chunk(const Source* row, std::int64_t stride, std::int64_t count) {
     if (count == tile && stride == 1) {
-      std::memcpy(x, row, sizeof x);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) x[i] = row[i * stride];
+      x = row;
+      return;
     }
+    for (std::int64_t i = 0; i < tile; ++i) copy[i] = i < count ? row[i * stride] : Source{};
   }
+  Chunk(const Chunk&) = delete;
+  Chunk& operator=(const Chunk&) = delete;
 };
 
-// Rounds to nearest even; a scale of 0 stands for a row of zeros.
-std::int8_t quantized(float x, float scale) {
+// To nearest even. The divisor is the scale, or 1 where that is 0 and every element rounds to 0.
+std::int8_t quantized(float x, float divisor) {
   constexpr float shift = 0x1.8p23f;  // from here on floats are whole numbers
-  const float steps = scale == 0 ? 0 : x / scale;
-  return static_cast<std::int8_t>(std::clamp(steps + shift - shift, -127.0f, 127.0f));
+  const auto steps = static_cast<std::int32_t>(x / divisor + shift - shift);
+  return static_cast<std::int8_t>(std::clamp(steps, -127, 127));
 }
+
+// from_float<f16> as choices between values that are all computed, which compilers turn into vectors: half
+// the time (Neoverse-N1, November 2026).
+std::uint16_t bits_of_f16(float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;
+  const std::uint32_t least_normal = 0x38800000u, to_infinity = 0x477ff000u, infinity = 0x7f800000u;
+  const std::uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+  const float small = std::bit_cast<float>(magnitude < least_normal ? magnitude : least_normal) + 0.5f;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(small) - 0x3f000000u;
+  const std::uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
+  std::uint32_t rounded = magnitude < least_normal ? subnormal : normal;
+  rounded = magnitude >= to_infinity ? 0x7c00u : rounded;
+  rounded = magnitude > infinity ? nan : rounded;
+  return static_cast<std::uint16_t>((u >> 16 & 0x8000u) | rounded);
+}
+
+// Functions of their own over plain numbers: inlined, or over structs, these loops are unrolled and not made
+// into vectors.
+[[gnu::noinline]] void round_16(const float* __restrict x, float, f16* __restrict rounded) {
+  std::uint16_t bits[tile];
+  for (std::int64_t i = 0; i < tile; ++i) bits[i] = bits_of_f16(x[i]);
+  std::memcpy(rounded, bits, sizeof bits);
+}
+[[gnu::noinline]] void round_16(const float* __restrict x, float, bf16* __restrict rounded) {
+  std::uint16_t bits[tile];
+  for (std::int64_t i = 0; i < tile; ++i) bits[i] = from_float<bf16>(x[i]).bits;
+  std::memcpy(rounded, bits, sizeof bits);
+}
+[[gnu::noinline]] void round_16(const float* __restrict x, float divisor, std::int8_t* __restrict rounded) {
+  for (std::int64_t i = 0; i < tile; ++i) rounded[i] = quantized(x[i], divisor);
+}
+void round_16(const float* x, float, float* rounded) { std::memcpy(rounded, x, tile * sizeof *x); }
 
 template <class Stored, class Source>
-Stored stored_from(Source x, float scale) {
-  if constexpr (std::is_same_v<Stored, std::int8_t>) {
-    return quantized(to_float(x), scale);
-  } else if constexpr (std::is_same_v<Stored, Source>) {
-    return x;
+void round_chunk(const Source* x, float divisor, Stored* rounded) {
+  if constexpr (std::is_same_v<Stored, Source>) {
+    std::memcpy(rounded, x, tile * sizeof *x);
+  } else if constexpr (std::is_same_v<Source, float>) {
+    round_16(x, divisor, rounded);
   } else {
-    return from_float<Stored>(to_float(x));
+    float wide[tile];
+    for (std::int64_t i = 0; i < tile; ++i) wide[i] = to_float(x[i]);
+    round_16(wide, divisor, rounded);
   }
 }
 
+// The bits of the largest magnitude, in 16 lanes. Magnitudes are ordered as their bits are; NaN comes last.
 template <class Source>
-float largest_magnitude(const Source* row, std::int64_t stride, std::int64_t dim) {
-  float largest = 0;
+std::uint32_t largest_magnitude(const Source* row, std::int64_t stride, std::int64_t dim) {
+  std::uint32_t largest[tile] = {};
   for (std::int64_t d = 0; d < dim; d += tile) {
-    const Chunk chunk(row + d * stride, stride, std::min(tile, dim - d));
-    for (const Source x : chunk.x) largest = std::max(largest, std::fabs(to_float(x)));
+    const Chunk<Source> chunk(row + d * stride, stride, std::min(tile, dim - d));
+    for (std::int64_t i = 0; i < tile; ++i)
+      largest[i] = std::max(largest[i], std::bit_cast<std::uint32_t>(to_float(chunk.x[i])) & 0x7fffffffu);
   }
-  return largest;
+  return *std::max_element(largest, largest + tile);
 }
 
 // Where a side of a head's part lies, its first scale, and how many dimensions it has.
@@ -97,17 +136,18 @@ void store_row(const Slots& slots, Side side, std::int64_t token, const Source* 
   const PageLayout& layout = *slots.layout;
   const Place place(layout, side);
   auto* part = const_cast<unsigned char*>(slots.part);
-  float scale = 1;
+  float divisor = 1;
   if constexpr (std::is_same_v<Stored, std::int8_t>) {
-    scale = scale_for(largest_magnitude(row, stride, place.dim));
+    const float scale = scale_for(std::bit_cast<float>(largest_magnitude(row, stride, place.dim)));
     std::memcpy(part + place.scales_at + token * 4, &scale, sizeof scale);
+    if (scale != 0) divisor = scale;
   }
   auto* elements = reinterpret_cast<Stored*>(part + place.elements_at);
   for (std::int64_t d = 0; d < place.dim; d += tile) {
     const std::int64_t count = std::min(tile, place.dim - d);
     const Chunk<Source> chunk(row + d * stride, stride, count);
     Stored rounded[tile];
-    for (std::int64_t i = 0; i < tile; ++i) rounded[i] = stored_from<Stored>(chunk.x[i], scale);
+    round_chunk(chunk.x, divisor, rounded);
     if (side == Side::keys) {
       Stored* column = elements + layout.key_element(token, d);
       for (std::int64_t i = 0; i < count; ++i) column[i * tile] = rounded[i];
@@ -188,13 +228,7 @@ std::int64_t find_token_not_finite(const Rows& rows, RowsSize size) noexcept {
   with_source(rows.dtype, [&]<class Source>(Source) {
     const auto* row = static_cast<const Source*>(rows.data);
     for (std::int64_t t = 0; t < size.tokens && found < 0; ++t, row += rows.token_stride)
-      for (std::int64_t d = 0; d < size.dim; d += tile) {
-        const Chunk<Source> chunk(row + d * rows.dim_stride, rows.dim_stride, std::min(tile, size.dim - d));
-        std::uint32_t largest = 0;
-        for (const Source x : chunk.x)
-          largest = std::max(largest, std::bit_cast<std::uint32_t>(to_float(x)) & 0x7fffffffu);
-        if (largest >= 0x7f800000u) found = t;
-      }
+      if (largest_magnitude(row, rows.dim_stride, size.dim) >= 0x7f800000u) found = t;
   });
   return found;
 }

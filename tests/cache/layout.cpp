@@ -2,6 +2,8 @@
 // Kernels find each element where layout.hpp says, and the padding of values holds zeros.
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "cache/reading.hpp"
 #include "tokens.hpp"
 
@@ -15,9 +17,7 @@ T element(const unsigned char* part, std::int64_t bytes, std::int64_t index) {
   return x;
 }
 
-float as_float(const PageLayout& layout, CacheType type, const unsigned char* part, std::int64_t at,
-               std::int64_t index) {
-  (void)layout;
+float as_float(CacheType type, const unsigned char* part, std::int64_t at, std::int64_t index) {
   switch (type) {
     case CacheType::f32:
       return element<float>(part, at, index);
@@ -53,19 +53,44 @@ TEST(Layout, tokens_lie_where_it_says) {
           const float key_scale = is_int8 ? element<float>(part, layout.key_scales_at(), t % 32) : 1;
           const float value_scale = is_int8 ? element<float>(part, layout.value_scales_at(), t % 32) : 1;
           for (std::int64_t d = 0; d < 21; ++d)
-            wrong += key_scale * as_float(layout, type, part, 0, layout.key_element(t % 32, d)) !=
+            wrong += key_scale * as_float(type, part, 0, layout.key_element(t % 32, d)) !=
                      expected.k[static_cast<std::size_t>((h * sequence.length + t) * 21 + d)];
           for (std::int64_t d = 0; d < layout.value_width(); ++d)
-            wrong += value_scale *
-                         as_float(layout, type, part, layout.values_at(), layout.value_element(t % 32, d)) !=
-                     (d < value_dim
-                          ? expected.v[static_cast<std::size_t>((h * sequence.length + t) * value_dim + d)]
-                          : 0.0f);
+            wrong +=
+                value_scale * as_float(type, part, layout.values_at(), layout.value_element(t % 32, d)) !=
+                (d < value_dim
+                     ? expected.v[static_cast<std::size_t>((h * sequence.length + t) * value_dim + d)]
+                     : 0.0f);
         }
       EXPECT_EQ(wrong, 0) << name_of(type) << ", value_dim " << value_dim;
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(sequence.table[0]) % 64, 0u);
       EXPECT_EQ(layout.head_bytes() % 64, 0);
     }
+}
+
+// Every sign, exponent and leading mantissa, with the bits below at, just under and just over halfway.
+TEST(Layout, what_is_held_is_rounded_as_half_hpp_says) {
+  const std::uint32_t below[] = {0, 1, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x7fff, 0x8000, 0x8001, 0xffff};
+  for (const CacheType type : {CacheType::f16, CacheType::bf16}) {
+    const std::int64_t dim = 1 << 16;
+    KvCache cache({.kv_heads = 1, .capacity = 16, .dim = dim, .type = type});
+    Tokens x({1, 1, 10, dim});
+    x.fill([&](const Shape& at) {
+      return std::bit_cast<float>(static_cast<std::uint32_t>(at.dim) << 16 | below[at.length]);
+    });
+    cache.append_to(0, x.view(), x.view());
+    const Contents found = read(cache, 0);
+    int wrong = 0;
+    for (std::size_t i = 0; i < found.k.size(); ++i) {
+      const auto n = static_cast<std::int64_t>(i);
+      const float given = x.get({0, 0, n / dim, n % dim});
+      const float expected =
+          type == CacheType::f16 ? to_float(from_float<f16>(given)) : to_float(from_float<bf16>(given));
+      for (const float held : {found.k[i], found.v[i]})
+        wrong += std::bit_cast<std::uint32_t>(held) != std::bit_cast<std::uint32_t>(expected);
+    }
+    EXPECT_EQ(wrong, 0) << name_of(type);
+  }
 }
 
 TEST(Layout, any_type_of_result_is_rounded_once_from_what_is_held) {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cache/reading.hpp"
+#include "cache/state.hpp"
 #include "tokens.hpp"
 
 namespace heed::test {
@@ -45,6 +46,22 @@ TEST(Threads, every_change_during_a_read_is_refused) {
   }
   append_marked(cache, 0, 1, 5);
   EXPECT_EQ(cache.length(0), 21);
+}
+
+TEST(Threads, every_read_and_change_during_a_change_is_refused) {
+  KvCache cache = with_tokens();
+  {
+    const Writing writing(cache.state().use, "append");
+    const std::string changed = ": the cache is being changed by another call";
+    EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "value: length" + changed);
+    EXPECT_EQ(refusal_of([&] { cache.read(0, {}, {}); }), "value: read" + changed);
+    EXPECT_EQ(refusal_of([&] { cache.save("nowhere"); }), "value: save" + changed);
+    EXPECT_EQ(refusal_of([&] { const CacheReading reading(cache); }), "value: attention" + changed);
+    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.bytes()); }), "value: pages_in_use" + changed);
+    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.sequences()); }), "value: sequences" + changed);
+    EXPECT_EQ(refusal_of([&] { cache.truncate(0, 1); }), "value: truncate" + changed);
+  }
+  EXPECT_EQ(marks(cache, 0)[19], 20);
 }
 
 TEST(Threads, many_readers_see_the_same) {

@@ -36,7 +36,7 @@ class Node:
 
 
 def random_node(seed):
-    """The node with that number; the same on every machine."""
+    """The node with that number."""
     draw = np.random.default_rng(seed)
     opset = int(draw.choice([23, 24, 25]))
     batch, kv_heads, group, queries, new = (int(draw.integers(1, most)) for most in (4, 4, 4, 8, 10))

@@ -97,7 +97,7 @@ class Draw:
 
 
 def random_call(seed):
-    """The call with that number; the same on every machine."""
+    """The call with that number."""
     draw = Draw(seed)
     dtype = draw.one_of(*DTYPES)
     draw.features.add(str(dtype).removeprefix("torch."))

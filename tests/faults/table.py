@@ -199,15 +199,15 @@ FAULTS = [
     Fault(
         "last-token-of-the-tile",
         ALGORITHM + "decode_cache.hpp",
-        "add_rows({values, p + r, least(tile, t.keys - j)}, r, partial);",
-        "add_rows({values, p + r, least(tile - 1, t.keys - j)}, r, partial);",
+        "add_rows({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);",
+        "add_rows({values_of(key), ahead, p + r, least(tile - 1, t.keys - j)}, r, partial);",
         "decode over a cache forgets the value of every sixteenth token",
     ),
     Fault(
         "cached-scores-of-other-rows",
         ALGORITHM + "decode_cache.hpp",
-        "const float* q = rows.q + r;",
-        "const float* q = rows.q;",
+        "({rows.q + r, at.rows, t.keys,",
+        "({rows.q, at.rows, t.keys,",
         "decode over a cache scores rows 4, 5, ... with the queries of rows 0, 1, ...",
     ),
     Fault(

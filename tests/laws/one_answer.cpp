@@ -8,7 +8,6 @@
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
-#include "heed/threads.hpp"
 
 namespace heed::cases {
 namespace {
@@ -28,22 +27,6 @@ TEST_P(OneAnswer, asking_for_more_never_changes_out) {
           Wants{.scores = Stage::biased}, Wants{true, true, Stage::softcapped}})
       EXPECT_TRUE(same_bits(attend(call, wants), bare));
   }
-}
-
-TEST_P(OneAnswer, the_number_of_threads_changes_no_bit) {
-  const int before = num_threads();
-  for (std::uint64_t seed : seeds(1150, 1165)) {
-    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
-    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
-    set_num_threads(1);
-    const auto one = attend(call, everything), one_bare = attend(call);
-    for (int n = 2; n <= 8; ++n) {
-      set_num_threads(n);
-      EXPECT_TRUE(same_bits(attend(call, everything), one)) << n << " threads";
-      EXPECT_TRUE(same_bits(attend(call), one_bare)) << n << " threads";
-    }
-  }
-  set_num_threads(before);
 }
 
 // Batch entry n of a tensor whose batch may broadcast.

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from heed.errors import Error, KindError
+
 FLOATS = ("float32", "float16", "bfloat16")
 
 
@@ -16,7 +18,7 @@ def to_numpy(name: str, array: Any) -> np.ndarray:
     if _is_torch(array):
         return _torch_to_numpy(name, array)
     if not hasattr(array, "__dlpack__") and not hasattr(array, "__array__"):
-        raise TypeError(f"{name}: must be an array; found {type(array).__name__}")
+        raise KindError(f"{name}: must be an array; found {type(array).__name__}")
     return np.asarray(array) if hasattr(array, "__array__") else np.from_dlpack(array)
 
 
@@ -31,21 +33,27 @@ def like(example: Any, array: np.ndarray) -> Any:
 
 def require_float(name: str, array: np.ndarray) -> None:
     if array.dtype.name not in FLOATS:
-        raise TypeError(f"{name}: must be float32, float16 or bfloat16; found {array.dtype.name}")
+        raise KindError(f"{name}: must be float32, float16 or bfloat16; found {array.dtype.name}")
 
 
 def split_heads(name: str, heads: int | None, array: np.ndarray) -> np.ndarray:
     """(batch, length, heads * dim) as a view with the axes (batch, heads, length, dim)."""
     batch, length, width = array.shape
     if heads is None or heads <= 0:
-        raise ValueError(f"{name}: 3-D inputs need a positive number of heads; found {heads}")
+        raise Error(f"{name}: 3-D inputs need a positive number of heads; found {heads}")
     if width % heads != 0:
-        raise ValueError(f"{name}: {heads} does not divide the width of a 3-D input: {width}")
+        raise shape_error(f"{name}: {heads} does not divide the width of a 3-D input: {width}")
     return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)
 
 
 def shape_text(array: np.ndarray) -> str:
     return str(tuple(int(extent) for extent in array.shape))
+
+
+def shape_error(sentence: str) -> Error:
+    error = Error(sentence)
+    error.code = "shape"
+    return error
 
 
 def _is_torch(array: Any) -> bool:
@@ -56,11 +64,9 @@ def _is_torch(array: Any) -> bool:
 def _torch_to_numpy(name: str, tensor: Any) -> np.ndarray:
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            f"{name}: requires a gradient, which this call would not record; use torch.no_grad()"
-        )
+        raise Error(f"{name}: requires a gradient, which this call would not record; use torch.no_grad()")
     if tensor.device.type != "cpu":
-        raise ValueError(f"{name}: must be on the CPU; found {tensor.device}")
+        raise KindError(f"{name}: must be on the CPU; found {tensor.device}")
     tensor = tensor.detach()
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()

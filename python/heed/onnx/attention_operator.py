@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import heed
+from heed.errors import Error, KindError
 from heed.onnx import masks
-from heed.onnx.arrays import like, require_float, shape_text, split_heads, to_numpy
+from heed.onnx.arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
 from heed.onnx.attributes import DOUBLE, AttentionAttributes, attention_attributes
 
 STAGES = ("raw", "softcapped", "biased")  # qk_matmul_output_mode 0, 1 and 2; 3 is the weights
@@ -67,9 +68,9 @@ def attention(
     arrays = {name: to_numpy(name, array) for name, array in (("Q", Q), ("K", K), ("V", V))}
     inputs = _append(past_key, past_value, _with_heads(arrays, node, opset))
     if nonpad_kv_seqlen is not None and opset < 24:
-        raise ValueError(f"nonpad_kv_seqlen: an input since opset 24; found opset {opset}")
+        raise Error(f"nonpad_kv_seqlen: an input since opset 24; found opset {opset}")
     if nonpad_kv_seqlen is not None and inputs.past is not None:
-        raise ValueError("nonpad_kv_seqlen: must not be given together with past_key; found both")
+        raise Error("nonpad_kv_seqlen: must not be given together with past_key; found both")
     y, scores = _compute(node, inputs, _visibility(node, opset, inputs, attn_mask, nonpad_kv_seqlen))
     if arrays["Q"].ndim == 3:
         y = y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], y.shape[1] * y.shape[3])
@@ -83,37 +84,37 @@ def _with_heads(arrays: dict[str, np.ndarray], node: AttentionAttributes, opset:
         require_float(name, array)
         if array.ndim != q.ndim or array.ndim not in (3, 4):
             found = f"{q.ndim}, {k.ndim} and {v.ndim}"
-            raise ValueError(f"{name}: Q, K and V must all have 3 or all have 4 dimensions; found {found}")
+            raise shape_error(f"{name}: Q, K and V must all have 3 or all have 4 dimensions; found {found}")
     if k.dtype != q.dtype:
-        raise TypeError(f"K: must have the type of Q, {q.dtype.name}; found {k.dtype.name}")
+        raise KindError(f"K: must have the type of Q, {q.dtype.name}; found {k.dtype.name}")
     heads = [("q_num_heads", node.q_num_heads, q)]
     heads += [("kv_num_heads", node.kv_num_heads, array) for array in (k, v)]
     if q.ndim == 3:
         return _Inputs(*(split_heads(*head) for head in heads))
     for name, given, array in heads:
         if given is not None and opset >= 25:
-            raise ValueError(f"{name}: must not be given with 4-D inputs since opset 25; found {given}")
+            raise Error(f"{name}: must not be given with 4-D inputs since opset 25; found {given}")
         if given not in (None, array.shape[1]):
-            raise ValueError(f"{name}: must be the number of heads, {array.shape[1]}; found {given}")
+            raise shape_error(f"{name}: must be the number of heads, {array.shape[1]}; found {given}")
     return _Inputs(q, k, v)
 
 
 def _append(past_key: Any, past_value: Any, new: _Inputs) -> _Inputs:
     """K and V behind the cache."""
     if (past_key is None) != (past_value is None):
-        raise ValueError("past_key: past_key and past_value must be given together; found one of them")
+        raise Error("past_key: past_key and past_value must be given together; found one of them")
     if past_key is None:
         return new
     past_k, past_v = to_numpy("past_key", past_key), to_numpy("past_value", past_value)
     for name, past, array in (("past_key", past_k, new.k), ("past_value", past_v, new.v)):
         if past.dtype != array.dtype:
-            raise TypeError(
+            raise KindError(
                 f"{name}: must have the type of the new ones, {array.dtype.name}; found {past.dtype.name}"
             )
         batch, heads, _, dim = array.shape
         wanted = (batch, heads, past_k.shape[2] if past_k.ndim == 4 else 0, dim)
         if past.shape != wanted:
-            raise ValueError(f"{name}: must have the shape {wanted}; found {shape_text(past)}")
+            raise shape_error(f"{name}: must have the shape {wanted}; found {shape_text(past)}")
     k, v = (np.concatenate(pair, axis=2) for pair in ((past_k, new.k), (past_v, new.v)))
     return _Inputs(new.q, k, v, past=past_k.shape[2])
 
@@ -171,7 +172,7 @@ def _softmax_in_double(scores: np.ndarray) -> np.ndarray:
 
 
 def _weighted_sum(weights: np.ndarray, v: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """weights times v. Where a row sees a NaN or an infinity, heed's own y has it; no other row may get it."""
+    """weights times v. A row that sees a NaN or an infinity has it in heed's own y; no other row may get it."""
     finite = np.where(np.isfinite(v), v, 0).astype(np.float64)
     shared = np.repeat(finite, weights.shape[1] // max(v.shape[1], 1), axis=1)
     return np.where(np.isfinite(y), np.matmul(weights.astype(np.float64), shared), y.astype(np.float64))

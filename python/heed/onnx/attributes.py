@@ -8,6 +8,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from heed.errors import Error, KindError
+
 ATTENTION_OPSETS = (23, 24, 25)
 SINCE_OPSET = {"left_window_size": 25, "right_window_size": 25}
 DOUBLE = 11  # TensorProto.DataType
@@ -39,7 +41,7 @@ class RotaryAttributes:
 def attention_attributes(opset: int, given: Mapping[str, Any]) -> AttentionAttributes:
     """The attributes of one Attention node of that opset, checked."""
     if opset not in ATTENTION_OPSETS:
-        raise ValueError(f"opset: Attention is defined by opsets 23, 24 and 25; found {opset}")
+        raise Error(f"opset: Attention is defined by opsets 23, 24 and 25; found {opset}")
     known = [
         f.name for f in dataclasses.fields(AttentionAttributes) if SINCE_OPSET.get(f.name, opset) <= opset
     ]
@@ -50,12 +52,12 @@ def attention_attributes(opset: int, given: Mapping[str, Any]) -> AttentionAttri
         _require_one_of("softmax_precision", attributes.softmax_precision, tuple(SOFTMAX_PRECISIONS))
     # The standard multiplies Q and K by the square root, so that a negative scale has no meaning there.
     if attributes.scale is not None and attributes.scale < 0:
-        raise ValueError(f"scale: must not be negative; found {attributes.scale}")
+        raise Error(f"scale: must not be negative; found {attributes.scale}")
     if attributes.softcap < 0:
-        raise ValueError(f"softcap: must be 0 (off) or positive; found {attributes.softcap}")
+        raise Error(f"softcap: must be 0 (off) or positive; found {attributes.softcap}")
     for name in SINCE_OPSET:
         if getattr(attributes, name) < -1:
-            raise ValueError(f"{name}: must be -1 (no bound) or more; found {getattr(attributes, name)}")
+            raise Error(f"{name}: must be -1 (no bound) or more; found {getattr(attributes, name)}")
     return attributes
 
 
@@ -65,7 +67,7 @@ def rotary_attributes(given: Mapping[str, Any]) -> RotaryAttributes:
     attributes = RotaryAttributes(**_typed("RotaryEmbedding-23", known, given, reals=()))
     _require_one_of("interleaved", attributes.interleaved, (0, 1))
     if attributes.rotary_embedding_dim < 0:
-        raise ValueError(
+        raise Error(
             f"rotary_embedding_dim: must be 0 (all) or positive; found {attributes.rotary_embedding_dim}"
         )
     return attributes
@@ -77,7 +79,7 @@ def _typed(
     """Each given attribute as the standard types it, int or float; None stands for an absent one."""
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise TypeError(f"{unknown[0]}: {node} has no such attribute; it has {', '.join(known)}")
+        raise KindError(f"{unknown[0]}: {node} has no such attribute; it has {', '.join(known)}")
     present = {name: value for name, value in given.items() if value is not None}
     return {n: _real(n, v) if n in reals else _integer(n, v) for n, v in present.items()}
 
@@ -86,17 +88,17 @@ def _integer(name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: must be an integer; found {type(value).__name__}") from None
+        raise KindError(f"{name}: must be an integer; found {type(value).__name__}") from None
 
 
 def _real(name: str, value: Any) -> float:
     if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}: must be a number; found {type(value).__name__}")
+        raise KindError(f"{name}: must be a number; found {type(value).__name__}")
     if not math.isfinite(value):
-        raise ValueError(f"{name}: must be finite; found {value}")
+        raise Error(f"{name}: must be finite; found {value}")
     return float(value)
 
 
 def _require_one_of(name: str, value: int, allowed: tuple[int, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name}: must be one of {', '.join(map(str, allowed))}; found {value}")
+        raise Error(f"{name}: must be one of {', '.join(map(str, allowed))}; found {value}")

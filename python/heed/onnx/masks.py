@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heed.onnx.arrays import shape_text, to_numpy
+from heed.errors import Error, KindError
+from heed.onnx.arrays import shape_error, shape_text, to_numpy
 from heed.onnx.attributes import AttentionAttributes
 
 
@@ -23,14 +24,12 @@ def key_lengths(nonpad_kv_seqlen: Any, batch: int, keys: int) -> np.ndarray | No
         return None
     lengths = to_numpy("nonpad_kv_seqlen", nonpad_kv_seqlen)
     if lengths.dtype.kind not in "iu":
-        raise TypeError(f"nonpad_kv_seqlen: must be integers; found {lengths.dtype.name}")
+        raise KindError(f"nonpad_kv_seqlen: must be integers; found {lengths.dtype.name}")
     if lengths.shape != (batch,):
-        raise ValueError(f"nonpad_kv_seqlen: must have the shape ({batch},); found {shape_text(lengths)}")
+        raise shape_error(f"nonpad_kv_seqlen: must have the shape ({batch},); found {shape_text(lengths)}")
     wrong = lengths[(lengths < 0) | (lengths > keys)]
     if wrong.size:
-        raise ValueError(
-            f"nonpad_kv_seqlen: must be between 0 and the number of keys, {keys}; found {wrong[0]}"
-        )
+        raise Error(f"nonpad_kv_seqlen: must be between 0 and the number of keys, {keys}; found {wrong[0]}")
     return lengths.astype(np.int32)
 
 
@@ -40,12 +39,12 @@ def split_mask(attn_mask: Any, dtype: np.dtype) -> tuple[np.ndarray | None, np.n
         return None, None
     mask = to_numpy("attn_mask", attn_mask)
     if not 1 <= mask.ndim <= 4:
-        raise ValueError(f"attn_mask: must have 1 to 4 dimensions; found {mask.ndim}")
+        raise shape_error(f"attn_mask: must have 1 to 4 dimensions; found {mask.ndim}")
     mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     if mask.dtype == np.bool_:
         return mask, None
     if mask.dtype.kind not in "iuf" and mask.dtype.name != "bfloat16":
-        raise TypeError(f"attn_mask: must be bool or of a real number type; found {mask.dtype.name}")
+        raise KindError(f"attn_mask: must be bool or of a real number type; found {mask.dtype.name}")
     return None, mask.astype(dtype, copy=False)
 
 
@@ -54,7 +53,7 @@ def lengthen(mask: np.ndarray | None, keys: int, needed: int) -> np.ndarray | No
     if mask is None or mask.shape[3] >= keys:
         return mask
     if mask.shape[3] < needed:
-        raise ValueError(
+        raise shape_error(
             f"attn_mask: must be at least as long as nonpad_kv_seqlen, {needed}; found {mask.shape[3]}"
         )
     hidden = False if mask.dtype == np.bool_ else -np.inf
@@ -66,7 +65,7 @@ def lengthen(mask: np.ndarray | None, keys: int, needed: int) -> np.ndarray | No
 def require_broadcast(mask: np.ndarray | None, target: tuple[int, ...]) -> None:
     """Right-aligned: a mask with three axes is (heads, queries, keys)."""
     if mask is not None and any(m not in (1, t) for m, t in zip(mask.shape, target, strict=True)):
-        raise ValueError(f"attn_mask: must broadcast to {target}; found {shape_text(mask)}")
+        raise shape_error(f"attn_mask: must broadcast to {target}; found {shape_text(mask)}")
 
 
 def positional(node: AttentionAttributes, place: Place) -> dict[str, Any]:

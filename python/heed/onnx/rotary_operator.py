@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from heed.onnx.arrays import like, require_float, shape_text, split_heads, to_numpy
+from heed.errors import Error, KindError
+from heed.onnx.arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
 from heed.onnx.attributes import rotary_attributes
 
 
@@ -32,14 +33,12 @@ def rotary_embedding(
     x = to_numpy("X", X)
     require_float("X", x)
     if x.ndim not in (3, 4):
-        raise ValueError(f"X: must have 3 or 4 dimensions; found {x.ndim}")
+        raise shape_error(f"X: must have 3 or 4 dimensions; found {x.ndim}")
     by_head = x if x.ndim == 4 else split_heads("num_heads", node.num_heads, x)
     batch, _, length, head_size = by_head.shape
     dims = node.rotary_embedding_dim or head_size
     if dims % 2 != 0 or dims > head_size:
-        raise ValueError(
-            f"rotary_embedding_dim: must be even and at most head_size, {head_size}; found {dims}"
-        )
+        raise Error(f"rotary_embedding_dim: must be even and at most head_size, {head_size}; found {dims}")
     positions = _positions(position_ids, (batch, length))
     # (batch, 1, length, dims / 2)
     cos = _angles("cos_cache", cos_cache, positions, (batch, length, dims // 2), x.dtype)[:, None]
@@ -67,9 +66,9 @@ def _positions(position_ids: Any, wanted: tuple[int, int]) -> np.ndarray | None:
         return None
     positions = to_numpy("position_ids", position_ids)
     if positions.dtype.kind not in "iu":
-        raise TypeError(f"position_ids: must be integers; found {positions.dtype.name}")
+        raise KindError(f"position_ids: must be integers; found {positions.dtype.name}")
     if positions.shape != wanted:
-        raise ValueError(f"position_ids: must have the shape {wanted}; found {shape_text(positions)}")
+        raise shape_error(f"position_ids: must have the shape {wanted}; found {shape_text(positions)}")
     return positions
 
 
@@ -79,18 +78,16 @@ def _angles(
     """The cache's rows of each token as float32, (batch, length, dims / 2)."""
     table = to_numpy(name, cache)
     if table.dtype != dtype:
-        raise TypeError(f"{name}: must have the type of X, {dtype.name}; found {table.dtype.name}")
+        raise KindError(f"{name}: must have the type of X, {dtype.name}; found {table.dtype.name}")
     if positions is None:
         if table.shape != wanted:
-            raise ValueError(f"{name}: must be {wanted} without position_ids; found {shape_text(table)}")
+            raise shape_error(f"{name}: must be {wanted} without position_ids; found {shape_text(table)}")
         return table.astype(np.float32)
     if table.ndim != 2 or table.shape[1] != wanted[2]:
-        raise ValueError(
+        raise shape_error(
             f"{name}: must be (positions, {wanted[2]}) with position_ids; found {shape_text(table)}"
         )
     wrong = positions[(positions < 0) | (positions >= table.shape[0])]
     if wrong.size:
-        raise ValueError(
-            f"position_ids: {name} has the positions 0 to {table.shape[0] - 1}; found {wrong[0]}"
-        )
+        raise Error(f"position_ids: {name} has the positions 0 to {table.shape[0] - 1}; found {wrong[0]}")
     return table[positions].astype(np.float32)

@@ -6,14 +6,14 @@
 #include <cstdint>
 
 #include "cpu/algorithm/decode_state.hpp"
+#include "cpu/algorithm/lines.hpp"
 
 namespace heed::cpu {
 
 template <class S>
 class DecodeCache {
   static constexpr std::int64_t tile = PageLayout::tile;
-  static constexpr int line = static_cast<int>(tile) / S::lanes;  // vectors of one line: sixteen elements
-  using F = typename S::F;
+  static_assert(tile == line_elements);
 
  public:
   explicit DecodeCache(const DecodeRows<S>& task_rows) : rows(task_rows), c(rows.c), at(rows.at) {}
@@ -21,87 +21,83 @@ class DecodeCache {
   // t begins with a whole tile; scores beyond its keys are never read.
   void score(const Scores& t) const {
     for (std::int64_t j = 0; j < t.keys; j += tile) {
-      const std::int64_t token = (t.first_key + j) % c.layout.page_size;
-      const unsigned char* head = head_in_page<S>(c, rows.b, rows.kv_head, t.first_key + j);
-      const unsigned char* keys = head + token * c.dim * c.layout.element_bytes;
-      const float* scales = nullptr;
-      if (c.layout.is_quantized)
-        scales = reinterpret_cast<const float*>(head + c.layout.key_scales_at()) + token;
-      for (std::int64_t r = 0; r < rows.count; r += 4) score_rows(keys, scales, r, t.s + j * at.rows + r);
+      const std::int64_t key = t.first_key + j;
+      const unsigned char* ahead = j + tile < t.keys ? keys_of(key + tile) : values_of(t.first_key);
+      const float* scales = c.layout.is_quantized ? scales_of(key) : nullptr;
+      for (std::int64_t r = 0; r < rows.count; r += 4)
+        score_rows({keys_of(key), ahead, scales}, r, t.s + j * at.rows + r);
     }
   }
 
   // For stretches that hide nothing from any row.
   void add_values(const Scores& t, float* partial) const {
     for (std::int64_t j = 0; j < t.keys; j += tile) {
-      const std::int64_t token = (t.first_key + j) % c.layout.page_size;
-      const unsigned char* head = head_in_page<S>(c, rows.b, rows.kv_head, t.first_key + j);
-      const unsigned char* values =
-          head + c.layout.values_at() + token * c.layout.value_width() * c.layout.element_bytes;
+      const std::int64_t key = t.first_key + j;
+      // Beyond the stretch come the next block's keys, if there are any.
+      const std::int64_t next = least(key + tile, c.cached[rows.b].length - 1);
+      const unsigned char* ahead = j + tile < t.keys ? values_of(key + tile) : keys_of(next / tile * tile);
       const float* p = t.s + j * at.rows;
       for (std::int64_t r = 0; r < rows.count; r += 4)
-        add_rows({values, p + r, least(tile, t.keys - j)}, r, partial);
+        add_rows({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);
     }
   }
 
  private:
-  void score_rows(const unsigned char* keys, const float* scales, std::int64_t r, float* s) const {
+  // Where a tile lies, by its first key.
+  const unsigned char* keys_of(std::int64_t key) const {
+    return head_in_page<S>(c, rows.b, rows.kv_head, key) +
+           key % c.layout.page_size * c.dim * c.layout.element_bytes;
+  }
+  const unsigned char* values_of(std::int64_t key) const {
+    return head_in_page<S>(c, rows.b, rows.kv_head, key) + c.layout.values_at() +
+           key % c.layout.page_size * c.layout.value_width() * c.layout.element_bytes;
+  }
+  const float* scales_of(std::int64_t key) const {
+    const void* scales = head_in_page<S>(c, rows.b, rows.kv_head, key) + c.layout.key_scales_at();
+    return static_cast<const float*>(scales) + key % c.layout.page_size;
+  }
+
+  struct KeyTile {
+    const unsigned char *keys, *ahead;
+    const float* scales;
+  };
+
+  void score_rows(const KeyTile& t, std::int64_t r, float* s) const {
     const std::int64_t left = rows.count - r;
     if (left >= 4)
-      score_typed<4>(keys, scales, r, s);
+      score_typed<4>(t, r, s);
     else if (left == 3)
-      score_typed<3>(keys, scales, r, s);
+      score_typed<3>(t, r, s);
     else if (left == 2)
-      score_typed<2>(keys, scales, r, s);
+      score_typed<2>(t, r, s);
     else
-      score_typed<1>(keys, scales, r, s);
+      score_typed<1>(t, r, s);
   }
 
   template <int n>
-  void score_typed(const unsigned char* keys, const float* scales, std::int64_t r, float* s) const {
-    if (c.k.type == Type::f32) return score_tile<Type::f32, n>(keys, scales, r, s);
-    if (c.k.type == Type::bf16) return score_tile<Type::bf16, n>(keys, scales, r, s);
-    if (c.k.type == Type::f16) return score_tile<Type::f16, n>(keys, scales, r, s);
-    return score_tile<Type::i8, n>(keys, scales, r, s);
+  void score_typed(const KeyTile& t, std::int64_t r, float* s) const {
+    if (c.k.type == Type::f32) return score_tile<Type::f32, n>(t, r, s);
+    if (c.k.type == Type::bf16) return score_tile<Type::bf16, n>(t, r, s);
+    if (c.k.type == Type::f16) return score_tile<Type::f16, n>(t, r, s);
+    return score_tile<Type::i8, n>(t, r, s);
   }
 
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
-  void score_tile(const unsigned char* keys, const float* scales, std::int64_t r, float* s) const {
-    F sum[n][line];
-    for (int row = 0; row < n; ++row)
-      for (int v = 0; v < line; ++v) sum[row][v] = S::fill(0.0f);
-    const float* q = rows.q + r;
-    for (std::int64_t d = 0; d < c.dim; ++d, q += at.rows, keys += tile * bytes_of_type<type>) {
-      const auto four = S::load_four(q);
-      F x[line];
-      load_sixteen<S, type>(keys, x);
-      fma_rows<n>(x, four, sum);
-    }
-    float turned[4][tile] = {};
-    for (int row = 0; row < n; ++row)
-      for (int v = 0; v < line; ++v) {
-        if (type == Type::i8) sum[row][v] = S::mul(sum[row][v], S::load(scales + v * S::lanes));
-        S::store(turned[row] + v * S::lanes, sum[row][v]);
-      }
+  void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
+    float sum[4][tile] = {};
+    add_lines<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, sum[0], tile, t.ahead});
+    for (int row = 0; type == Type::i8 && row < n; ++row)
+      for (std::int64_t j = 0; j < tile; j += S::lanes)
+        S::store(sum[row] + j, S::mul(S::load(sum[row] + j), S::load(t.scales + j)));
     for (std::int64_t j = 0; j < tile; j += 4) {
-      const float* const corner[4] = {turned[0] + j, turned[1] + j, turned[2] + j, turned[3] + j};
+      const float* const corner[4] = {sum[0] + j, sum[1] + j, sum[2] + j, sum[3] + j};
       S::transpose(corner, s + j * at.rows, at.rows);
     }
   }
 
-  template <int n>
-  static void fma_rows(const F (&x)[line], const typename S::Four& four, F (&sum)[n][line]) {
-    for (int v = 0; v < line; ++v) {
-      sum[0][v] = S::template fma_lane<0>(x[v], four, sum[0][v]);
-      if constexpr (n > 1) sum[1][v] = S::template fma_lane<1>(x[v], four, sum[1][v]);
-      if constexpr (n > 2) sum[2][v] = S::template fma_lane<2>(x[v], four, sum[2][v]);
-      if constexpr (n > 3) sum[3][v] = S::template fma_lane<3>(x[v], four, sum[3][v]);
-    }
-  }
-
   struct ValueTile {
-    const unsigned char* values;
+    const unsigned char *values, *ahead;
     const float* p;  // (keys, rows)
     std::int64_t keys;
   };
@@ -128,22 +124,11 @@ class DecodeCache {
 
   template <Type type, int n>
   void add_tile(const ValueTile& t, std::int64_t r, float* partial) const {
-    for (std::int64_t d = 0; d < c.layout.value_width(); d += tile) {
-      const unsigned char* x = t.values + d * tile * bytes_of_type<type>;
-      float* out = at.out(partial, r) + d;
-      F sum[n][line];
-      for (int row = 0; row < n; ++row)
-        for (int v = 0; v < line; ++v) sum[row][v] = S::load(out + row * at.dims + v * S::lanes);
-      const float* p = t.p;
-      for (std::int64_t j = 0; j < t.keys; ++j, p += at.rows, x += tile * bytes_of_type<type>) {
-        const auto four = S::load_four(p);
-        F value[line];
-        load_sixteen<S, type>(x, value);
-        fma_rows<n>(value, four, sum);
-      }
-      for (int row = 0; row < n; ++row)
-        for (int v = 0; v < line; ++v) S::store(out + row * at.dims + v * S::lanes, sum[row][v]);
-    }
+    const std::int64_t width = c.layout.value_width();
+    constexpr std::int64_t bytes = tile * bytes_of_type<type>;  // of a line
+    for (std::int64_t d = 0; d < width; d += tile)
+      add_lines<S, type, n>(
+          {t.p, at.rows, t.values + d * bytes, t.keys, at.out(partial, r) + d, at.dims, t.ahead + d * bytes});
   }
 
   const DecodeRows<S>& rows;

@@ -123,12 +123,6 @@ inline typename S::F load_as(const void* row, std::int64_t at) {
   if constexpr (type == Type::i8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
 }
 
-// Sixteen elements side by side, as f32. An instruction set may specialise it.
-template <class S, Type type>
-inline void load_sixteen(const void* p, typename S::F* x) {
-  for (int v = 0; v < 16 / S::lanes; ++v) x[v] = load_as<S, type>(p, v * S::lanes);
-}
-
 // As many whole groups of vectors as fit in dim; returns how many elements that was.
 template <class S, Type type, int vectors>
 inline std::int64_t widen_groups(const std::uint16_t* p, std::int64_t d, std::int64_t dim, float* buffer) {

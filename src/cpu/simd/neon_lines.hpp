@@ -1,39 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen elements of a cache's line on AArch64: whole registers are loaded and widened by halves.
+// Rows times lines for AArch64 in assembly: sixteen sums stay in registers, which g++ 12 would keep in memory.
+//
+//   v0-v3    a line, as f32
+//   v4       the factors of four rows
+//   v5-v7    a line before it is widened, by zipping it with zeros: a bf16 becomes the high half of its f32, an
+//            int8 the high byte of 2^24 times itself. Shifts would do the same, but on one pipe only.
+//   v8       zero
+//   v16-v31  the sums: row r in v16+4r ... v19+4r
 #pragma once
-#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/lines.hpp"
 #include "cpu/simd/neon.hpp"
+
+// One row of sums: v16+4r ... from the four vectors of the line.
+#define HEED_ROW(a, b, c, d, lane)                                                                \
+  "fmla v" #a ".4s, v0.4s, v4.s[" #lane "]\n" "fmla v" #b ".4s, v1.4s, v4.s[" #lane "]\n"         \
+  "fmla v" #c ".4s, v2.4s, v4.s[" #lane "]\n" "fmla v" #d ".4s, v3.4s, v4.s[" #lane "]\n"
+#define HEED_ROWS_1 HEED_ROW(16, 17, 18, 19, 0)
+#define HEED_ROWS_2 HEED_ROWS_1 HEED_ROW(20, 21, 22, 23, 1)
+#define HEED_ROWS_3 HEED_ROWS_2 HEED_ROW(24, 25, 26, 27, 2)
+#define HEED_ROWS_4 HEED_ROWS_3 HEED_ROW(28, 29, 30, 31, 3)
+
+#define HEED_LINE_f32 "ldp q0, q1, [%[line]]\n ldp q2, q3, [%[line], #32]\n add %[line], %[line], #64\n"
+#define HEED_LINE_bf16                                                                            \
+  "ldp q5, q6, [%[line]], #32\n"                                                                  \
+  "zip1 v0.8h, v8.8h, v5.8h\n zip2 v1.8h, v8.8h, v5.8h\n zip1 v2.8h, v8.8h, v6.8h\n zip2 v3.8h, v8.8h, v6.8h\n"
+#define HEED_LINE_f16                                                                             \
+  "ldp q5, q6, [%[line]], #32\n"                                                                  \
+  "fcvtl v0.4s, v5.4h\n fcvtl2 v1.4s, v5.8h\n fcvtl v2.4s, v6.4h\n fcvtl2 v3.4s, v6.8h\n"
+#define HEED_LINE_i8                                                                              \
+  "ldr q5, [%[line]], #16\n zip1 v6.16b, v8.16b, v5.16b\n zip2 v7.16b, v8.16b, v5.16b\n"          \
+  "zip1 v0.8h, v8.8h, v6.8h\n zip2 v1.8h, v8.8h, v6.8h\n zip1 v2.8h, v8.8h, v7.8h\n zip2 v3.8h, v8.8h, v7.8h\n" \
+  "scvtf v0.4s, v0.4s, #24\n scvtf v1.4s, v1.4s, #24\n scvtf v2.4s, v2.4s, #24\n scvtf v3.4s, v3.4s, #24\n"
+
+#define HEED_SUMS(verb)                                                                           \
+  #verb " q16, q17, [%[sum0]]\n" #verb " q18, q19, [%[sum0], #32]\n"                              \
+  #verb " q20, q21, [%[sum1]]\n" #verb " q22, q23, [%[sum1], #32]\n"                              \
+  #verb " q24, q25, [%[sum2]]\n" #verb " q26, q27, [%[sum2], #32]\n"                              \
+  #verb " q28, q29, [%[sum3]]\n" #verb " q30, q31, [%[sum3], #32]\n"
+
+#define HEED_ADD_LINES(line_of_type, rows)                                                        \
+  asm volatile(HEED_SUMS(ldp) "movi v8.4s, #0\n"                                                  \
+               "1:\n"                                                                             \
+               "ldr q4, [%[factors]]\n add %[factors], %[factors], %[stride]\n"                   \
+               "prfm pldl1keep, [%[ahead]]\n add %[ahead], %[ahead], %[bytes]\n"                  \
+               line_of_type rows                                                                  \
+               "subs %[count], %[count], #1\n"                                                    \
+               "b.ne 1b\n" HEED_SUMS(stp)                                                         \
+               : [factors] "+r"(factors), [line] "+r"(line), [count] "+r"(count), [ahead] "+r"(ahead)           \
+               : [sum0] "r"(t.sum), [sum1] "r"(t.sum + t.sum_stride), [sum2] "r"(t.sum + 2 * t.sum_stride),       \
+                 [sum3] "r"(t.sum + 3 * t.sum_stride), [stride] "r"(t.stride * 4),                \
+                 [bytes] "i"(line_elements * bytes_of_type<type>)                                 \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
+                 "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
+#define HEED_ADD_LINES_OF(type)                                                                   \
+  if constexpr (rows == 1) HEED_ADD_LINES(HEED_LINE_##type, HEED_ROWS_1);                         \
+  if constexpr (rows == 2) HEED_ADD_LINES(HEED_LINE_##type, HEED_ROWS_2);                         \
+  if constexpr (rows == 3) HEED_ADD_LINES(HEED_LINE_##type, HEED_ROWS_3);                         \
+  if constexpr (rows == 4) HEED_ADD_LINES(HEED_LINE_##type, HEED_ROWS_4)
+
+#define HEED_SPECIALISE(type, rows)                                                               \
+  template <>                                                                                     \
+  inline void add_lines<Neon, Type::type, rows>(const Lines& t) {                                  \
+    neon_add_lines<Type::type, rows>(t);                                                          \
+  }
+#define HEED_SPECIALISE_ROWS(type) \
+  HEED_SPECIALISE(type, 1) HEED_SPECIALISE(type, 2) HEED_SPECIALISE(type, 3) HEED_SPECIALISE(type, 4)
 
 namespace heed::cpu {
 
-template <>
-inline void load_sixteen<Neon, Type::bf16>(const void* p, float32x4_t* x) {
-  const auto* from = static_cast<const std::uint16_t*>(p);
-  for (int n = 0; n < 2; ++n) {
-    const uint16x8_t eight = vld1q_u16(from + 8 * n);
-    x[2 * n] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(eight), 16));
-    x[2 * n + 1] = vreinterpretq_f32_u32(vshll_high_n_u16(eight, 16));
+template <Type type, int rows>
+inline void neon_add_lines(const Lines& t) {
+  const float* factors = t.factors;
+  const void *line = t.lines, *ahead = t.ahead;
+  std::int64_t count = t.count;  // at least 1
+  if constexpr (type == Type::f32) {
+    HEED_ADD_LINES_OF(f32);
+  }
+  if constexpr (type == Type::bf16) {
+    HEED_ADD_LINES_OF(bf16);
+  }
+  if constexpr (type == Type::f16) {
+    HEED_ADD_LINES_OF(f16);
+  }
+  if constexpr (type == Type::i8) {
+    HEED_ADD_LINES_OF(i8);
   }
 }
 
-template <>
-inline void load_sixteen<Neon, Type::f16>(const void* p, float32x4_t* x) {
-  const auto* from = static_cast<const std::uint16_t*>(p);
-  for (int n = 0; n < 2; ++n) {
-    const float16x8_t eight = vreinterpretq_f16_u16(vld1q_u16(from + 8 * n));
-    x[2 * n] = vcvt_f32_f16(vget_low_f16(eight));
-    x[2 * n + 1] = vcvt_high_f32_f16(eight);
-  }
-}
-
-template <>
-inline void load_sixteen<Neon, Type::i8>(const void* p, float32x4_t* x) {
-  const int8x16_t all = vld1q_s8(static_cast<const std::int8_t*>(p));
-  const int16x8_t low = vmovl_s8(vget_low_s8(all)), high = vmovl_high_s8(all);
-  x[0] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(low)));
-  x[1] = vcvtq_f32_s32(vmovl_high_s16(low));
-  x[2] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(high)));
-  x[3] = vcvtq_f32_s32(vmovl_high_s16(high));
-}
+HEED_SPECIALISE_ROWS(f32)
+HEED_SPECIALISE_ROWS(bf16)
+HEED_SPECIALISE_ROWS(f16)
+HEED_SPECIALISE_ROWS(i8)
 
 }  // namespace heed::cpu
+
+#undef HEED_ROW
+#undef HEED_ROWS_1
+#undef HEED_ROWS_2
+#undef HEED_ROWS_3
+#undef HEED_ROWS_4
+#undef HEED_LINE_f32
+#undef HEED_LINE_bf16
+#undef HEED_LINE_f16
+#undef HEED_LINE_i8
+#undef HEED_SUMS
+#undef HEED_ADD_LINES
+#undef HEED_ADD_LINES_OF
+#undef HEED_SPECIALISE
+#undef HEED_SPECIALISE_ROWS

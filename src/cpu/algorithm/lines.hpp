@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The micro-kernel of decode over a cache: a few rows times lines of sixteen elements, which are keys when it
+// scores and dimensions when it adds values.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/pack.hpp"
+
+namespace heed::cpu {
+
+constexpr int line_elements = 16;
+
+// `count` lines side by side, and what each of up to four rows multiplies each line with.
+struct Lines {
+  const float* factors;  // (count, rows), `stride` floats apart
+  std::int64_t stride;
+  const void* lines;  // (count, 16)
+  std::int64_t count;
+  float* sum;  // (rows, 16), `sum_stride` floats apart; there is room for four rows
+  std::int64_t sum_stride;
+  const void* ahead;  // lines that will be wanted next, to fetch one for each that is used
+};
+
+// sum(rows, 16) += over n of factors(n, rows) * lines(n, 16): one FMA chain each. An instruction set may
+// specialise it.
+template <class S, Type type, int rows>
+inline void add_lines(const Lines& t) {
+  using F = typename S::F;
+  constexpr int vectors = line_elements / S::lanes;
+  F total[rows][vectors];
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < vectors; ++v) total[r][v] = S::load(t.sum + r * t.sum_stride + v * S::lanes);
+  const auto* line = static_cast<const unsigned char*>(t.lines);
+  const float* factors = t.factors;
+  const std::int64_t stride = t.stride;
+  for (std::int64_t n = t.count; n > 0; --n, factors += stride, line += line_elements * bytes_of_type<type>) {
+    const auto four = S::load_four(factors);
+    for (int v = 0; v < vectors; ++v) {
+      const F x = load_as<S, type>(line, v * S::lanes);
+      total[0][v] = S::template fma_lane<0>(x, four, total[0][v]);
+      if constexpr (rows > 1) total[1][v] = S::template fma_lane<1>(x, four, total[1][v]);
+      if constexpr (rows > 2) total[2][v] = S::template fma_lane<2>(x, four, total[2][v]);
+      if constexpr (rows > 3) total[3][v] = S::template fma_lane<3>(x, four, total[3][v]);
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < vectors; ++v) S::store(t.sum + r * t.sum_stride + v * S::lanes, total[r][v]);
+}
+
+}  // namespace heed::cpu

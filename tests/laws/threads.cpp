@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// O1 over threads: a program of its own, because TSan runs it too.
+#include "heed/threads.hpp"
+
+#include "cases/compare.hpp"
+#include "cases/kernels.hpp"
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+
+namespace heed::cases {
+namespace {
+
+class ManyThreads : public Law {};
+INSTANTIATE_TEST_SUITE_P(Kernels, ManyThreads, testing::ValuesIn(plan_and_kernels()), test_name);
+
+constexpr Wants everything{.weights = true, .log_sum_exp = true};
+
+TEST_P(ManyThreads, their_number_changes_no_bit) {
+  const int before = num_threads();
+  for (std::uint64_t seed : seeds(1150, 1165)) {
+    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    set_num_threads(1);
+    const auto one = attend(call, everything), one_bare = attend(call);
+    for (int n = 2; n <= 8; ++n) {
+      set_num_threads(n);
+      EXPECT_TRUE(same_bits(attend(call, everything), one)) << n << " threads";
+      EXPECT_TRUE(same_bits(attend(call), one_bare)) << n << " threads";
+    }
+  }
+  set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace heed::cases

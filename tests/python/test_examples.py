@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example runs and prints what it says, and every Python block of docs/python.md is true."""
+
+import doctest
+import pathlib
+import re
+import runpy
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDE = ROOT / "docs/python.md"
+PRINTS = {
+    "decode_step.py": "the last row of prefill, bit for bit: True\n",
+    "layer_from_torch.py": "output agrees: True\nweights agree: True\n",
+    "padded_batch.py": "lengths [4, 2]\nthe same bits: True | finite: True\n",
+    "quickstart.py": "10.000  [1. 0. 0.]\n19.442  [0.056 0.944 0.   ]\n28.414  [0.053 0.053 0.894]\n",
+    "split_and_merge.py": "merged equals whole: True\n",
+    "torch_drop_in.py": "Tensor (2, 8, 5, 64) differs by less than 1e-5: True\n",
+}
+
+
+def test_every_example_has_an_expected_output():
+    assert sorted(path.name for path in (ROOT / "examples/python").glob("*.py")) == sorted(PRINTS)
+
+
+@pytest.mark.parametrize("name", sorted(PRINTS))
+def test_an_example_prints_what_it_should(name, capsys):
+    runpy.run_path(str(ROOT / "examples/python" / name), run_name="__main__")
+    assert capsys.readouterr().out == PRINTS[name]
+
+
+def blocks():
+    """(line, text) of every Python block of the guide that shows results."""
+    text = GUIDE.read_text()
+    return [
+        (text[: found.start()].count("\n") + 1, found[1])
+        for found in re.finditer(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def test_the_blocks_of_the_guide_are_true():
+    names: dict = {}
+    failed = 0
+    assert len(blocks()) >= 5
+    for line, text in blocks():
+        example = doctest.DocTestParser().get_doctest(text, names, GUIDE.name, str(GUIDE), line)
+        failed += doctest.DocTestRunner().run(example, clear_globs=False).failed
+        names = example.globs
+    assert failed == 0
+
+
+def test_the_guide_names_every_public_name():
+    import heed
+
+    text = GUIDE.read_text()
+    assert [name for name in heed.__all__ if name not in text] == []
+
+
+def test_the_files_the_guide_links_to_exist():
+    links = re.findall(r"\]\(([^)#:]+)\)", GUIDE.read_text())
+    assert links and [link for link in links if not (GUIDE.parent / link).exists()] == []

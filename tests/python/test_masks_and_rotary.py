@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mask builders and rotary embedding from Python."""
+
+import numpy as np
+import pytest
+import textbook
+import torch
+
+import heed
+
+TOKENS = np.array([[5, 8, 2, 0, 0], [7, 0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.uint64])
+def test_padding_is_true_where_a_token_is_the_pad(kind):
+    mask = heed.padding_mask(TOKENS.astype(kind))
+    assert mask.shape == (2, 1, 1, 5) and mask.dtype == bool
+    assert np.array_equal(mask[:, 0, 0], TOKENS == 0)
+
+
+def test_masks_are_of_the_tokens_library():
+    mask, lengths = heed.padding_mask(torch.from_numpy(TOKENS)), heed.key_lengths(torch.from_numpy(TOKENS))
+    assert mask.dtype == torch.bool and tuple(mask.shape) == (2, 1, 1, 5)
+    assert lengths.dtype == torch.int32 and lengths.tolist() == [3, 1]
+
+
+def test_another_pad_and_one_sentence():
+    assert np.array_equal(heed.padding_mask(TOKENS[0], pad_id=8)[0, 0, 0], TOKENS[0] == 8)
+    assert heed.key_lengths([4, 4, 9, 9], pad_id=9).tolist() == [2]
+
+
+def test_look_ahead_hides_what_is_above_the_diagonal():
+    assert np.array_equal(heed.look_ahead_mask(4)[0, 0], ~np.tri(4, dtype=bool))
+    assert heed.look_ahead_mask(0).shape == (1, 1, 0, 0)
+
+
+def test_combined_masks_hide_what_either_hides_and_attention_takes_them():
+    hidden = heed.combine(heed.padding_mask(TOKENS), heed.look_ahead_mask(5))
+    assert np.array_equal(hidden, heed.padding_mask(TOKENS) | heed.look_ahead_mask(5))
+    q, k, v = textbook.random_arrays(31, (2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8))
+    lengths = heed.key_lengths(TOKENS)
+    assert textbook.bits(heed.attention(q, k, v, hide=hidden)) == textbook.bits(
+        heed.attention(q, k, v, causal=True, key_lengths=lengths)
+    )
+
+
+def turned(x, positions, base=10000.0, dims=None, pairs="halves"):
+    """Rotary embedding by complex numbers, in float64; x is (..., length, dim)."""
+    x = x.astype(np.float64).copy()
+    dims = dims or x.shape[-1]
+    angles = np.asarray(positions)[..., None] * base ** (-np.arange(0, dims, 2) / dims)
+    first, second = (slice(0, dims // 2), slice(dims // 2, dims))
+    if pairs == "adjacent":
+        first, second = slice(0, dims, 2), slice(1, dims, 2)
+    pair = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)
+    x[..., first], x[..., second] = pair.real, pair.imag
+    return x
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (3, 5, 8), (2, 3, 5, 8)])
+@pytest.mark.parametrize("pairs", ["halves", "adjacent"])
+@pytest.mark.parametrize("dims", [None, 4])
+def test_rotate_turns_pairs_by_their_position(shape, pairs, dims):
+    (x,) = textbook.random_arrays(32, shape)
+    before = x.copy()
+    rotary = heed.Rotary(base=500.0, dims=dims, pairs=pairs)
+    positions = [9, 0, 4, 4, 100]
+    expected = turned(x, positions, base=500.0, dims=dims, pairs=pairs)
+    assert textbook.misses(heed.rotate(x, positions, rotary), expected) == 0
+    assert np.array_equal(x, before)
+
+
+def test_positions_count_from_zero_or_differ_per_batch_entry():
+    (x,) = textbook.random_arrays(33, (2, 3, 5, 8))
+    assert textbook.misses(heed.rotate(x), turned(x, np.arange(5))) == 0
+    positions = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
+    assert textbook.misses(heed.rotate(x, positions), turned(x, positions[:, None])) == 0
+
+
+def test_rotating_in_place_and_into_a_strided_array():
+    (x,) = textbook.random_arrays(34, (2, 3, 5, 8))
+    expected = textbook.bits(heed.rotate(x))
+    out = np.empty((2, 5, 3, 8), np.float32).swapaxes(1, 2)
+    assert heed.rotate(x, out=out) is out and textbook.bits(out) == expected
+    overlapping = np.concatenate([x.reshape(-1), np.zeros(3, np.float32)])
+    shifted = overlapping[3:].reshape(x.shape)
+    heed.rotate(overlapping[:-3].reshape(x.shape), out=shifted)
+    assert textbook.bits(shifted) == expected
+    tensor = torch.from_numpy(x)
+    assert heed.rotate(tensor, out=tensor) is tensor and textbook.bits(x) == expected
+
+
+REFUSED = {
+    "tokens of floats": (lambda: heed.padding_mask(np.ones(3)), TypeError, "tokens.dtype: f64 is no integer type"),
+    "tokens of words": (lambda: heed.padding_mask("abc"), TypeError, "tokens: str is not an array"),
+    "tokens of rank 3": (lambda: heed.padding_mask(TOKENS[None]), ValueError, "tokens: 3 axes are neither 1 nor 2"),
+    "a pad of words": (lambda: heed.padding_mask(TOKENS, "x"), TypeError, "pad_id: str is not an integer"),
+    "padding inside": (lambda: heed.key_lengths([1, 0, 1]), ValueError, "tokens"),
+    "a negative size": (lambda: heed.look_ahead_mask(-1), ValueError, "size"),
+    "a size without end": (lambda: heed.look_ahead_mask(2**70), ValueError, "size: the integer does not fit 64 bits"),
+    "masks that do not fit": (
+        lambda: heed.combine(heed.look_ahead_mask(3), heed.look_ahead_mask(4)),
+        ValueError,
+        "b.queries: 4 is neither a.queries: 3 nor 1",
+    ),
+    "masks of floats": (lambda: heed.combine(np.ones((2, 2)), np.ones((2, 2))), TypeError, "a.dtype: f64 is not bool"),
+    "x of integers": (lambda: heed.rotate(np.ones((2, 4), int)), TypeError, "x.dtype: i64 is none of"),
+    "x of rank 1": (lambda: heed.rotate(np.ones(4, np.float32)), ValueError, "x.shape"),
+    "an odd head": (lambda: heed.rotate(np.ones((2, 3), np.float32)), ValueError, "dims: 3"),
+    "positions of another length": (lambda: heed.rotate(np.ones((2, 4), np.float32), [1]), ValueError, "positions: 1 entries"),
+    "out of another shape": (
+        lambda: heed.rotate(np.ones((2, 4), np.float32), out=np.ones((2, 2), np.float32)),
+        ValueError,
+        "out: its shape or dtype is not that of x",
+    ),
+    "threads of words": (lambda: heed.set_num_threads("two"), TypeError, "n: str is not an integer"),
+    "no threads": (lambda: heed.set_num_threads(0), ValueError, "n: 0 is outside"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_argument_is_refused_with_a_sentence(name):
+    call, kind, sentence = REFUSED[name]
+    with pytest.raises(kind, match=sentence):
+        call()
+
+
+def test_a_refused_rotation_leaves_out_as_it_was():
+    out = np.full((2, 3), 7.0, np.float32)
+    with pytest.raises(heed.Error):
+        heed.rotate(np.ones((2, 3), np.float32), out=out)
+    assert np.all(out == 7.0)
