@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Races heed against transformers' sdpa and eager attention inside a language model, SmolLM2-135M, on this machine.
 
-One set of weights, one thread count, the same prompt. Every round decodes the same number of tokens from the same
-cache with each attention in turn, so that whatever else the machine does meets all of them. The tokens must be the
-same; if they are not, the race ends with status 1 and without figures. A ratio above 1 means that heed is faster.
+One set of weights, one thread count, the same prompt. Every round reads the prompt and decodes some tokens with each
+attention in turn, so that whatever else the machine does meets all of them. The tokens must be the same (in bfloat16, nine
+of ten); if they are not, the race ends with status 1 and without figures. A ratio above 1 means that heed is faster.
 
     tests/models/install build/python/bin/python
     build/python/bin/python bench/decode_models.py
 """
 
 import argparse
+import copy
 import dataclasses
 import importlib.util
 import json
@@ -30,6 +31,7 @@ import heed
 import heed.transformers
 
 ATTENTIONS = ("heed", "sdpa", "eager")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -43,10 +45,19 @@ def options_of(arguments):
     parser.add_argument("--batch", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=32, help="decoded per round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    parser.add_argument(
+        "--prompts", type=int, help="rounds that read the prompt, the others copy the cache; default: all"
+    )
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: seconds of processor time, where others use it too"
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.prompts = options.prompts or options.rounds
+    options.clock = CLOCKS[options.clock]
+    return options
 
 
 def load(dtype):
@@ -64,88 +75,127 @@ class Stopwatch:
     """A function that knows how long its calls took."""
 
     function: object
+    clock: object
     seconds: float = 0.0
     calls: int = 0
 
     def __call__(self, *arguments, **options):
-        start = time.perf_counter()
+        start = self.clock()
         result = self.function(*arguments, **options)
-        self.seconds += time.perf_counter() - start
+        self.seconds += self.clock() - start
         self.calls += 1
         return result
 
 
-def put_stopwatches():
+def put_stopwatches(clock):
     """{attention: Stopwatch} around what each layer calls."""
     heed.transformers.register("heed")
     functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
-    watches = {name: Stopwatch(functions[name]) for name in ("heed", "sdpa")}
+    watches = {name: Stopwatch(functions[name], clock) for name in ("heed", "sdpa")}
     for name, watch in watches.items():
         transformers.AttentionInterface.register(name, watch)
-    watches["eager"] = modeling_llama.eager_attention_forward = Stopwatch(modeling_llama.eager_attention_forward)
+    watches["eager"] = Stopwatch(modeling_llama.eager_attention_forward, clock)
+    modeling_llama.eager_attention_forward = watches["eager"]
     return watches
 
 
 @dataclasses.dataclass
 class Round:
-    prefill: float  # seconds
+    prompt: float | None  # seconds, if it was read in this round
     decode: float  # seconds per token
     attention: float  # seconds per call of one layer's attention while decoding
-    tokens: list
+    tokens: torch.Tensor  # (batch, tokens), what the model said
 
 
-def one_round(model, prompt, new_tokens, watch):
-    """Prefills, then decodes greedily; what the cache does is part of both, the same for all."""
-    cache = transformers.DynamicCache(config=model.config)
-    start = time.perf_counter()
-    token = model(prompt, past_key_values=cache, logits_to_keep=1).logits[:, -1].argmax(-1, keepdim=True)
-    prefill, tokens = time.perf_counter() - start, []
+@dataclasses.dataclass
+class Models:
+    """One set of weights: as loaded, which reads the prompt, and in the dtype that decodes."""
+
+    wide: torch.nn.Module
+    narrow: torch.nn.Module
+
+    def use(self, attention):
+        self.wide.set_attn_implementation(attention)
+        self.narrow.set_attn_implementation(attention)
+
+
+def read_prompt(models, prompt):
+    """(first token, filled cache). torch's bfloat16 products take minutes here, so the prompt is read in float32."""
+    cache = transformers.DynamicCache(config=models.wide.config)
+    logits = models.wide(prompt, past_key_values=cache, logits_to_keep=1).logits
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys.to(models.narrow.dtype), layer.values.to(models.narrow.dtype)
+    return logits[:, -1].argmax(-1, keepdim=True), cache
+
+
+def decode(models, start, options, watch, fed=None):
+    """(seconds per token, seconds per attention, tokens said), greedily or in answer to the tokens it is fed."""
+    token, cache = start
+    said = []
     watch.seconds, watch.calls = 0.0, 0
-    start = time.perf_counter()
-    for _ in range(new_tokens):
-        tokens.append(token)
-        token = model(token, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
-    decode = (time.perf_counter() - start) / new_tokens
-    return Round(prefill, decode, watch.seconds / watch.calls, torch.cat(tokens, 1).tolist())
+    begin = options.clock()
+    for n in range(options.tokens):
+        token = token if fed is None else fed[:, n : n + 1]
+        token = models.narrow(token, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
+        said.append(token)
+    return (options.clock() - begin) / options.tokens, watch.seconds / watch.calls, torch.cat(said, 1)
 
 
-def race(model, watches, prompt, options):
-    """{attention: [Round, ...]}, in turns; the first round warms up and is not kept."""
+def race(models, watches, prompt, options):
+    """{attention: [Round, ...]}, in turns; before the first, everything is warmed up by a short prompt."""
     rounds = {name: [] for name in ATTENTIONS}
+    read, fed = {}, None
+    if models.narrow is not models.wide:  # one rounding apart, a greedy run may take another road for good
+        fed = torch.randint(17, models.wide.config.vocab_size, (options.batch, options.tokens))
     for number in range(options.rounds + 1):
         for name in ATTENTIONS:
-            model.set_attn_implementation(name)
-            done = one_round(model, prompt, options.tokens, watches[name])
+            models.use(name)
+            reading = None
+            if number <= options.prompts:
+                begin = options.clock()
+                read[name] = read_prompt(models, prompt if number else prompt[:, :16])
+                reading = options.clock() - begin
+            done = decode(models, copy.deepcopy(read[name]), options, watches[name], fed)
             if number:
-                rounds[name].append(done)
+                rounds[name].append(Round(reading, *done))
     return rounds
 
 
-def median(rounds, field):
-    return statistics.median(getattr(done, field) for done in rounds)
+def check(context, rounds, allowed):
+    """Ends the race if more than `allowed` of the tokens differ from eager's."""
+    right = rounds["eager"][0].tokens
+    for name in ATTENTIONS:
+        different = max(int((done.tokens != right).sum()) for done in rounds[name])
+        if different > allowed * right.numel():
+            sys.exit(f"decode_models: after {context}, {different} of {right.numel()} tokens of {name} differ")
+        if different:
+            print(f"{context:>7}  {name:<6}  {different} of {right.numel()} tokens differ from eager's")
+
+
+def measured(rounds, field):
+    return [getattr(done, field) for done in rounds if getattr(done, field) is not None]
 
 
 def ratio(rounds, rival, field):
     """How many times faster heed was: the median over rounds, each compared with its own neighbour."""
-    pairs = zip(rounds["heed"], rounds[rival], strict=True)
-    return statistics.median(getattr(theirs, field) / getattr(ours, field) for ours, theirs in pairs)
+    pairs = zip(measured(rounds["heed"], field), measured(rounds[rival], field), strict=True)
+    return statistics.median(theirs / ours for ours, theirs in pairs)
 
 
 def report(context, rounds):
-    """One line per attention, and everything as an object."""
+    """One line per attention, and everything as objects."""
     lines = []
     for name in ATTENTIONS:
         line = {"context": context, "attention": name}
-        for field in ("prefill", "decode", "attention"):
-            key = "one_attention" if field == "attention" else field
-            line[key + "_seconds"] = median(rounds[name], field)
-            line[key + "_ratio"] = ratio(rounds, name, field)
+        for field in ("prompt", "decode", "attention"):
+            line[field + "_seconds"] = statistics.median(measured(rounds[name], field))
+            line[field + "_ratio"] = ratio(rounds, name, field)
         lines.append(line)
         print(
             f"{context:>7}  {name:<6}"
-            f"{1e3 * line['prefill_seconds']:>10.1f} ms{line['prefill_ratio']:>7.2f}"
+            f"{1e3 * line['prompt_seconds']:>12.1f} ms{line['prompt_ratio']:>7.2f}"
             f"{1e3 * line['decode_seconds']:>10.2f} ms{line['decode_ratio']:>7.2f}"
-            f"{1e6 * line['one_attention_seconds']:>10.1f} us{line['one_attention_ratio']:>7.2f}",
+            f"{1e6 * line['attention_seconds']:>10.1f} us{line['attention_ratio']:>7.2f}",
             flush=True,
         )
     return lines
@@ -156,21 +206,20 @@ def main(arguments):
     torch.set_num_threads(options.threads)
     heed.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    watches = put_stopwatches()
-    model = load(DTYPES[options.dtype])
+    watches = put_stopwatches(options.clock)
+    wide = load(torch.float32)
+    models = Models(wide, wide if options.dtype == "f32" else copy.deepcopy(wide).to(DTYPES[options.dtype]))
     generator = torch.Generator().manual_seed(1)
     print(
         f"SmolLM2-135M, {options.dtype}, batch {options.batch}, {options.tokens} tokens, {options.rounds} rounds, "
         f"{options.threads} threads; torch {torch.__version__}, transformers {transformers.__version__}\n"
-        "context  attention  prefill  ratio  per token  ratio  one layer's attention  ratio"
+        "context  attention   prompt  ratio    a token  ratio   one layer's attention  ratio"
     )
     lines = []
     for context in map(int, options.contexts.split(",")):
-        prompt = torch.randint(17, model.config.vocab_size, (options.batch, context), generator=generator)
-        rounds = race(model, watches, prompt, options)
-        answers = {name: {json.dumps(done.tokens) for done in rounds[name]} for name in ATTENTIONS}
-        if any(answers[name] != answers["eager"] or len(answers[name]) != 1 for name in ATTENTIONS):
-            sys.exit(f"decode_models: the tokens after {context} differ: {answers}")
+        prompt = torch.randint(17, wide.config.vocab_size, (options.batch, context), generator=generator)
+        rounds = race(models, watches, prompt, options)
+        check(context, rounds, allowed=0.0 if options.dtype == "f32" else 0.1)
         lines += report(context, rounds)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")

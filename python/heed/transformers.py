@@ -217,7 +217,7 @@ def attend(
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
     output_attentions: bool | None = False,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """One layer's attention, as transformers calls it.
 
@@ -225,12 +225,15 @@ def attend(
     sink per head and position_bias (batch or 1, heads, queries, keys). Returns (batch, queries, heads, dim) and, if
     output_attentions, the weights (batch, heads, queries, keys).
     """
-    refuse_gradients(query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias)
-    options: dict[str, Any] = {"scale": scaling, "softcap": softcap}
+    if torch.is_grad_enabled():
+        refuse_gradients(query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias)
+    batch, heads, queries, _ = query.shape
     keys = key.shape[2]
+    options: dict[str, Any] = {"scale": scaling}
+    if softcap is not None:
+        options["softcap"] = softcap
     if attention_mask is None:
-        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        if is_causal and query.shape[2] > 1:
+        if queries > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             options["causal"] = "ends"
     elif isinstance(attention_mask, SeenKeys):
         options.update(_options_of(attention_mask, keys))
@@ -244,11 +247,9 @@ def attend(
         options["sink"] = s_aux
     if dropout > 0.0:
         options.update(dropout=dropout, seed=dropout_seed())
-    batch, heads, queries, _ = query.shape
     out = query.new_empty(batch, queries, heads, value.shape[3])  # how the model goes on: written there directly
-    result = heed.attention(
-        query, key, value, out=out.transpose(1, 2), return_weights=bool(output_attentions), **options
-    )
     if not output_attentions:
+        heed.attention(query, key, value, out=out.transpose(1, 2), **options)
         return out, None
-    return out, torch.nn.functional.pad(result[1], (0, keys - key.shape[2]))
+    _, weights = heed.attention(query, key, value, out=out.transpose(1, 2), return_weights=True, **options)
+    return out, torch.nn.functional.pad(weights, (0, keys - key.shape[2]))

@@ -262,8 +262,8 @@ def mask_calls():
     """Arguments of the mask interface: every kind of mask, cache and padding."""
     causal = [("causal", masking_utils.causal_mask_function, None, True)]
     causal += [(f"window {w}", masking_utils.sliding_window_causal_mask_function(w), w, True) for w in (1, 2, 5)]
-    shifts = torch.tensor([0, 1, 2])
-    causal += [(f"chunk {w}", masking_utils.chunked_causal_mask_function(w, shifts), w, True) for w in (2, 5)]
+    for shifts, w in itertools.product((torch.tensor([0, 1, 2]), torch.tensor([1, 0, 2])), (2, 5)):
+        causal.append((f"chunk {w}", masking_utils.chunked_causal_mask_function(w, shifts), w, True))
     both = [("all", masking_utils.bidirectional_mask_function, None, False)]
     both += [(f"around {w}", masking_utils.sliding_window_bidirectional_mask_function(w), w, False) for w in (1, 3)]
     lengths = [(1, 1, 0, 0), (6, 6, 0, 0), (1, 9, 8, 0), (4, 9, 5, 0), (3, 7, 9, 5), (6, 12, 0, 0), (1, 12, 4, 0)]
@@ -303,6 +303,17 @@ def test_every_mask_means_what_transformers_own_mask_means():
             failures.append(f"{name}, {queries} queries at {q_offset}, {keys} keys at {kv_offset}, {padding}")
     assert not failures, f"{len(failures)} of {len(calls)} masks differ, first: {failures[0]}"
     assert named > len(calls) // 4
+
+
+@pytest.mark.parametrize("padding", [None, "none"])
+@pytest.mark.parametrize("lengths", [(6, 6, 0), (1, 9, 8), (4, 9, 5)])
+def test_without_padding_there_is_no_mask(lengths, padding):
+    queries, keys, q_offset = lengths
+    arguments = {"batch_size": 3, "q_length": queries, "kv_length": keys, "q_offset": q_offset}
+    arguments["attention_mask"] = padding_of(padding, keys)
+    assert heed.transformers.make_mask(**arguments) is None
+    is_wanted = heed.transformers.make_mask(**arguments, allow_is_causal_skip=False)
+    assert torch.equal(is_wanted & True, masking_utils.sdpa_mask(**arguments, allow_is_causal_skip=False))
 
 
 def test_everybody_else_sees_an_ordinary_mask():
