@@ -8,8 +8,8 @@
 Prefill, decoding with any of the library's caches, padding on either side, sliding windows, softcap, sinks, grouped
 heads and position biases are taken as the models ask for them. Keys and values are read where the cache keeps them,
 never repeated, and a (queries, keys) mask is made only for patterns that have no name (`SeenKeys` says which have).
-A model asked for `output_attentions=True` in the call returns the weights. With a `HeedCache` as `past_key_values`, keys
-and values stay in a `heed.KvCache`, in 8 bits if wanted.
+A model asked for `output_attentions=True` in the call returns the weights. With a `HeedCache` as `past_key_values`,
+keys and values stay in a `heed.KvCache`, in 8 bits if wanted.
 
 There is no backward pass yet: run the model under `torch.no_grad()` or `torch.inference_mode()`.
 """
@@ -206,10 +206,10 @@ def _options_of(mask: SeenKeys, keys: int) -> dict[str, Any]:
 
 
 def _in_cache(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]) -> tuple:
-    """The arrays attention takes when key or value came from a HeedCache: the cache stands for both, if it still can."""
+    """The arrays attention takes when key or value is in a HeedCache, which stands for both if it still can."""
     if isinstance(key, CachedStates) and isinstance(value, CachedStates) and key.is_whole and key.layer is value.layer:
         options.update(cache=key.layer.cache, sequences=key.layer.sequences)
-        return (query,)
+        return (key.layer.spread(query),)
     return (query, *(states.dense() if isinstance(states, CachedStates) else states for states in (key, value)))
 
 

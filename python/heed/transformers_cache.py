@@ -20,6 +20,19 @@ WINDOWED = ("sliding_attention",)
 WHOLE = ("full_attention", "chunked_attention")
 
 
+def spreading(dim: int) -> torch.Tensor:
+    """(dim, dim), symmetric and its own inverse: a number that stands out becomes a little of many (Hadamard).
+
+    Queries and keys that are both multiplied by it have the same scores as before. Keys of trained models have a few
+    dimensions that are far larger than the others, and with one scale per token 8 bits lose the others to them.
+    """
+    block = dim & -dim  # the largest power of two that divides it
+    signs = torch.ones(1, 1)
+    while len(signs) < block:
+        signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
+    return torch.block_diag(*[signs * block**-0.5] * (dim // block))
+
+
 class CachedStates(torch.Tensor):
     """The keys or values of a layer, (batch, kv_heads, tokens, dim), that are still in its cache.
 
@@ -51,9 +64,10 @@ class CachedStates(torch.Tensor):
 
     def dense(self) -> torch.Tensor:
         """A copy: dequantised, zeros where a window has let go."""
-        like = torch.empty(1, dtype=self.dtype)
-        read = [self.layer.cache.read(number, like)[self.part] for number in self.layer.numbers]
-        return torch.cat(read)[:, :, : self.shape[2]]
+        like = torch.empty(1)
+        read = torch.cat([self.layer.cache.read(number, like)[self.part] for number in self.layer.numbers])
+        states = self.layer.spread(read) if self.part == 0 else read
+        return states[:, :, : self.shape[2]].to(self.dtype)
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN206
@@ -68,6 +82,7 @@ class HeedCacheLayer(CacheLayerMixin):
 
     cache: heed.KvCache
     numbers: list[int]  # which sequence of the cache each batch entry is
+    spreading: torch.Tensor | None  # what keys in 8 bits are multiplied by
 
     def __init__(self, capacity: int, window: int | None = None, **choices: Any) -> None:
         super().__init__()
@@ -82,7 +97,14 @@ class HeedCacheLayer(CacheLayerMixin):
             choices["dtype"] = key_states.dtype
         self.cache = heed.KvCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], **choices)
         self.numbers = list(range(batch))
+        self.spreading = spreading(dim) if choices.get("quantize") else None
         self.is_initialized = True
+
+    def spread(self, states: torch.Tensor) -> torch.Tensor:
+        """Queries or keys as the cache keeps keys, and back again: (..., dim), of the same element type."""
+        if self.spreading is None:
+            return states
+        return (states.float() @ self.spreading).to(states.dtype)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -90,10 +112,11 @@ class HeedCacheLayer(CacheLayerMixin):
         """Appends (batch, kv_heads, tokens, dim) to every sequence, or to none where it raises."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        keys = key_states if self.spreading is None else self.spread(key_states.float())
         if self.sequences is None:
-            self.cache.append(key_states, value_states)
+            self.cache.append(keys, value_states)
         else:
-            self._append_one_by_one(key_states, value_states)
+            self._append_one_by_one(keys, value_states)
         return CachedStates(self, 0, key_states), CachedStates(self, 1, value_states)
 
     def _append_one_by_one(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -178,8 +201,8 @@ class HeedCache(Cache):
 
     capacity is how many tokens a sequence may have, the model's max_position_embeddings unless it is said; memory is
     taken page by page as tokens come. dtype is that of the model's keys unless it is said; quantize="int8" keeps a
-    byte per element instead. Layers with a sliding window give pages back that no token sees any more. The other
-    choices are those of heed.KvCache: page_size, pages.
+    byte per element instead, of keys that are spread first. Layers with a sliding window give pages back that no
+    token sees any more. The other choices are those of heed.KvCache: page_size, pages.
 
     With `attn_implementation="heed"` attention reads the pages where they are; any other implementation gets copies.
 
@@ -203,7 +226,7 @@ class HeedCache(Cache):
         if capacity is None:
             capacity = getattr(decoder, "max_position_embeddings", None)
         if capacity is None:
-            raise ValueError("capacity: the config has no max_position_embeddings; say how many tokens a sequence may have")
+            raise ValueError("capacity: the config has no max_position_embeddings; say how many tokens may come")
         layers = []
         for index, (kind, extra) in enumerate(zip(*get_layer_types_and_kwargs(decoder), strict=True)):
             if kind not in WINDOWED + WHOLE:

@@ -144,3 +144,26 @@ def test_what_cannot_be_kept_is_refused():
         layer.update(*torch.zeros(2, 1, 2, 9, 16))
     with pytest.raises(ValueError, match="tokens_to_remove: 2 is positive"):
         layer.crop(2)
+
+
+def test_eight_bits_are_not_spent_on_the_dimensions_that_stand_out():
+    generator = torch.Generator().manual_seed(5)
+    query, k, v = torch.randn(3, 1, 2, 60, 16, generator=generator)
+    k[..., 3] *= 40
+    query[..., 3] /= 40
+    exact, _ = heed.transformers.attend(torch.nn.Module(), query, k, v, None)
+    layer = HeedCache(transformers.LlamaConfig(**small.SMALL), quantize="int8").layers[0]
+    states = layer.update(k, v)
+    ours, _ = heed.transformers.attend(torch.nn.Module(), query, *states, None)
+    plain = heed.KvCache(1, 2, 60, 16, quantize="int8")
+    plain.append(k, v)
+    theirs = heed.attention(query, cache=plain, causal=True).transpose(1, 2)
+    ours, theirs = ((out - exact).square().mean().sqrt().item() for out in (ours, theirs))
+    assert 0 < ours < theirs / 2
+    assert (states[0] - k).abs().max() < 40 * 4 / 127 and torch.equal(states[1] + 0, plain.read(0, like=v)[1])
+
+
+@pytest.mark.parametrize("dim", [1, 16, 20, 80])
+def test_spreading_twice_gives_back_what_was_there(dim):
+    matrix = heed.transformers_cache.spreading(dim)
+    assert torch.allclose(matrix @ matrix, torch.eye(dim), atol=1e-6) and torch.equal(matrix, matrix.T)
