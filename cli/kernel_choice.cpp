@@ -32,6 +32,12 @@ std::vector<Verdict> verdicts_of(const std::string& explanation) {
   return verdicts;
 }
 
+std::string taken_kernel(const std::string& explanation) {
+  for (const Verdict& verdict : verdicts_of(explanation))
+    if (verdict.taken) return verdict.kernel;
+  return "";
+}
+
 std::string explain_extents(const ShapeOptions& options, const Extents& extents, const OwnedMasks& masks) {
   const Buffer q({extents.batch, extents.heads, extents.queries, extents.head_dim}, options.dtype);
   const Buffer k({extents.batch, extents.kv_heads, extents.keys, extents.head_dim}, options.dtype);
@@ -43,9 +49,8 @@ std::string explain_extents(const ShapeOptions& options, const Extents& extents,
 }
 
 std::string chosen_kernel(const ShapeOptions& options, const Extents& extents, const OwnedMasks& masks) {
-  for (const Verdict& verdict : verdicts_of(explain_extents(options, extents, masks)))
-    if (verdict.taken) return verdict.kernel;
-  return options.kernel;
+  const std::string taken = taken_kernel(explain_extents(options, extents, masks));
+  return taken.empty() ? options.kernel : taken;
 }
 
 }  // namespace heed::tool

@@ -15,6 +15,7 @@ struct Verdict {
   bool taken = false;
 };
 std::vector<Verdict> verdicts_of(const std::string& explanation);
+std::string taken_kernel(const std::string& explanation);  // empty if none
 
 // explain() of the attention inside a layer with these extents: queries as a projection lays them out.
 std::string explain_extents(const ShapeOptions&, const Extents&, const OwnedMasks&);

@@ -28,4 +28,10 @@ void fill_random(Buffer& buffer, RandomSource source) {
   }
 }
 
+Buffer random_buffer(const Shape& shape, DType dtype, RandomSource source) {
+  Buffer buffer(shape, dtype);
+  fill_random(buffer, source);
+  return buffer;
+}
+
 }  // namespace heed::tool

@@ -18,5 +18,6 @@ struct RandomSource {
 // Uniform in [-1, 1): splitmix64, of which the top 24 bits become a float exactly; then rounded to the
 // buffer's dtype.
 void fill_random(Buffer&, RandomSource);
+Buffer random_buffer(const Shape&, DType, RandomSource);
 
 }  // namespace heed::tool

@@ -28,15 +28,33 @@ const char* name_of(Role role) {
       return "layer";
     case Role::projection:
       return "projection";
+    case Role::cache:
+      return "cache";
+    case Role::step:
+      return "step";
   }
   return "";
 }
 
+// Evenly from short to long: with 64 sequences of 512 tokens on average, 8, 24, 40, ..., 1016.
+std::int64_t Case::length_of(std::int64_t sequence) const {
+  return is_mixed ? (2 * sequence + 1) * keys / batch : keys;
+}
+
+KvCacheConfig Case::cache_config() const {
+  KvCacheConfig config{
+      .batch = batch, .kv_heads = kv_heads, .capacity = length_of(batch - 1), .dim = dim, .type = stored};
+  if (page_size > 0) config.page_size = page_size;
+  return config;
+}
+
 std::string Case::name() const {
-  const std::string start = fmt::format("{}/{}/", name_of(role), heed::name_of(dtype));
+  const std::string start =
+      fmt::format("{}/{}/", name_of(role), is_cached() ? heed::name_of(stored) : heed::name_of(dtype));
   if (role == Role::projection) return start + fmt::format("{}x{}x{}", batch, model_dim(), model_dim());
   return start + fmt::format("{}x{}x{}x{}x{}x{}", batch, heads, kv_heads, queries, keys, dim) +
-         (is_causal ? "/causal" : "");
+         (is_causal ? "/causal" : "") + (page_size > 0 ? fmt::format("/paged{}", page_size) : "") +
+         (is_mixed ? "/mixed" : "");
 }
 
 double Case::operations() const {
@@ -47,8 +65,20 @@ double Case::operations() const {
          2 * product(rows, kv_heads * dim, model_dim());
 }
 
+std::int64_t Case::kv_bytes_per_token() const {
+  if (!is_cached()) return 2 * kv_heads * dim * static_cast<std::int64_t>(bytes_of(dtype));
+  const std::int64_t element = stored == CacheType::int8 ? 1 : stored == CacheType::f32 ? 4 : 2;
+  const std::int64_t scales = stored == CacheType::int8 ? 2 * 4 : 0;
+  return kv_heads * (2 * dim * element + scales);
+}
+
 double Case::kv_bytes() const {
-  return 2 * static_cast<double>(batch * kv_heads * keys * dim) * static_cast<double>(bytes_of(dtype));
+  return static_cast<double>(batch * keys) * static_cast<double>(kv_bytes_per_token());
+}
+
+double Case::step_bytes() const {
+  const auto kv_rows = static_cast<double>(2 * kv_heads * dim * model_dim());
+  return 2 * weight_bytes() + kv_rows * sizeof(float) + kv_bytes();
 }
 
 double Case::weight_bytes() const { return static_cast<double>(model_dim() * model_dim()) * sizeof(float); }

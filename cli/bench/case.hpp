@@ -4,16 +4,19 @@
 #include <cstdint>
 #include <string>
 
+#include "heed/cache.hpp"
 #include "heed/layer.hpp"
 #include "heed/tensor.hpp"
 
 namespace heed::tool {
 
 enum class Role : std::uint8_t {
-  prefill,    // attention() with as many queries as keys
-  decode,     // attention() with one query
-  layer,      // AttentionLayer of model_dim = heads * dim
-  projection  // one linear map of model_dim x model_dim over `batch` rows
+  prefill,     // attention() with as many queries as keys
+  decode,      // attention() with one query
+  layer,       // AttentionLayer of model_dim = heads * dim
+  projection,  // one linear map of model_dim x model_dim over `batch` rows
+  cache,       // attention() with one query per sequence of a KvCache
+  step         // AttentionLayer with one new token, the last of a sequence in a KvCache
 };
 const char* name_of(Role);
 
@@ -25,16 +28,28 @@ struct Case {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, dim = 1;
   bool is_causal = false;
 
+  // Of a cache or a step: how tokens are kept, and whether sequences differ in length; `keys` is then their
+  // average.
+  CacheType stored = CacheType::f32;
+  std::int64_t page_size = 0;  // 0: contiguous
+  bool is_mixed = false;
+
+  bool is_cached() const { return role == Role::cache || role == Role::step; }
+  KvCacheConfig cache_config() const;
+  std::int64_t length_of(std::int64_t sequence) const;  // tokens in the cache when the query is asked
   std::int64_t model_dim() const { return heads * dim; }
   LayerConfig layer_config() const { return grouped_query(model_dim(), heads, kv_heads); }
   // "prefill/bf16/1x32x8x4096x4096x128/causal": batch, heads, KV heads, queries, keys, dim; or
-  // "projection/f32/2048x768x768": rows, outputs, inputs.
+  // "projection/f32/2048x768x768": rows, outputs, inputs; or "cache/int8/1x32x8x1x32768x128/paged64",
+  // "cache/bf16/64x32x8x1x512x128/mixed".
   std::string name() const;
 
   // Multiplications and additions of the products alone; of a causal mask only the visible half.
   double operations() const;
-  double kv_bytes() const;      // keys and values, each byte once
-  double weight_bytes() const;  // of one projection, as the layer keeps it: f32
+  std::int64_t kv_bytes_per_token() const;  // keys, values and scales
+  double kv_bytes() const;                  // of all tokens, each byte once
+  double weight_bytes() const;              // of one projection, as the layer keeps it: f32
+  double step_bytes() const;                // of a step: the four projections and the cache, each byte once
 };
 
 }  // namespace heed::tool

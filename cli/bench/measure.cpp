@@ -51,8 +51,11 @@ Measured measure(Workload& workload, double seconds) {
 
 Binding binding_of(const Case& c, const std::optional<Limits>& limits) {
   const bool is_one_row = c.role == Role::projection && c.batch * c.queries == 1;
-  if (c.role == Role::decode || is_one_row) {
-    Binding binding{.unit = Binding::Unit::bytes, .amount = is_one_row ? c.weight_bytes() : c.kv_bytes()};
+  if (c.role == Role::decode || c.is_cached() || is_one_row) {
+    Binding binding{.unit = Binding::Unit::bytes,
+                    .amount = is_one_row             ? c.weight_bytes()
+                              : c.role == Role::step ? c.step_bytes()
+                                                     : c.kv_bytes()};
     // A run starts where the last one ended, so what fits into the cache with a margin stays there.
     const double touched = binding.amount * (is_one_row ? projections_per_run : 1);
     const bool is_cached = limits && limits->l3 && touched < 0.75 * static_cast<double>(limits->caches.l3);

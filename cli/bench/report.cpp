@@ -49,6 +49,7 @@ BenchReport::BenchReport(const Console& console)
               {"median"},
               {"min"},
               {"runs"},
+              {"KV B/token"},
               {"rate"},
               {"of limit"},
               {"limit", Column::Side::left}}) {}
@@ -61,6 +62,8 @@ void BenchReport::add(const Case& c, const Measured& measured) {
                  {"right", measured.findings.all_right()},
                  {"checked_elements", measured.findings.compared},
                  {"worst_error_in_bounds", measured.findings.worst_in_bounds}};
+  const bool reads_tokens = c.role == Role::decode || c.is_cached();
+  object["kv_bytes_per_token"] = reads_tokens ? Json(c.kv_bytes_per_token()) : Json(nullptr);
   const std::string kernel = measured.kernel.empty() ? "-" : measured.kernel;
   if (!measured.findings.all_right()) {
     object["first_miss"] = measured.findings.first_miss;
@@ -77,7 +80,7 @@ void BenchReport::add(const Case& c, const Measured& measured) {
   const double rate = binding.amount / measured.median_seconds;
   table_.add(
       {c.name(), kernel, readable_seconds(measured.median_seconds), readable_seconds(measured.least_seconds),
-       fmt::format("{}", measured.runs),
+       fmt::format("{}", measured.runs), reads_tokens ? readable_count(c.kv_bytes_per_token()) : "",
        fmt::format("{:.1f} {}", rate * 1e-9, binding.unit == Binding::Unit::bytes ? "GB/s   " : "GFLOP/s"),
        binding.per_second ? fmt::format("{:.0f} %", 100 * rate / *binding.per_second) : "",
        binding.per_second ? binding.limit : ""});
@@ -108,7 +111,9 @@ void BenchReport::print() const {
   console_.print("\n" + table_.text(console_));
   console_.print(
       "\nEvery result was compared with the double-precision reference before its time was taken. Caches are "
-      "warm.\nA decode counts each key and value byte once; a causal prefill counts the visible half.");
+      "warm.\nA decode counts each key and value byte once, as they are kept; a step the layer's weights "
+      "too; a "
+      "causal prefill counts the visible half.");
 }
 
 }  // namespace heed::tool

@@ -50,6 +50,38 @@ void add_decode(std::vector<Case>& cases) {
                          .dim = 128});
 }
 
+// 32768 tokens: in one sequence, contiguous and in pages of 64, and in 64 sequences of mixed length.
+void add_caches(std::vector<Case>& cases) {
+  struct Kept {
+    CacheType type;
+    DType query;
+  };
+  for (const Kept kept : {Kept{CacheType::f32, DType::f32}, Kept{CacheType::bf16, DType::bf16},
+                          Kept{CacheType::f16, DType::f16}, Kept{CacheType::int8, DType::f32}}) {
+    Case c{.role = Role::cache,
+           .dtype = kept.query,
+           .heads = 32,
+           .kv_heads = 8,
+           .keys = 32768,
+           .dim = 128,
+           .stored = kept.type};
+    cases.push_back(c);
+    c.page_size = 64;
+    cases.push_back(c);
+    c.page_size = 0;
+    c.batch = 64;
+    c.keys /= c.batch;
+    c.is_mixed = true;
+    cases.push_back(c);
+  }
+}
+
+// One token through a layer of model 2048: multi-head, grouped and multi-query.
+void add_steps(std::vector<Case>& cases) {
+  for (const std::int64_t kv_heads : {16, 4, 1})
+    cases.push_back({.role = Role::step, .heads = 16, .kv_heads = kv_heads, .keys = 8192, .dim = 128});
+}
+
 void add_layer(std::vector<Case>& cases) {
   cases.push_back(seed_case(Role::layer, 6));
   // Two heads: the attention between the projections is then as small as it can be at a head size that every
@@ -69,7 +101,11 @@ std::vector<Case> cases_of(Suite suite, Size size) {
   const auto wants = [&](Suite asked) { return suite == asked || suite == Suite::all; };
   if (wants(Suite::seeds)) add_seeds(cases);
   if (wants(Suite::prefill)) add_prefill(cases, size);
-  if (wants(Suite::decode)) add_decode(cases);
+  if (wants(Suite::decode)) {
+    add_decode(cases);
+    add_caches(cases);
+    add_steps(cases);
+  }
   if (wants(Suite::layer)) add_layer(cases);
   // The layer of the seeds is in two suites.
   std::vector<Case> once;

@@ -6,21 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
+#include "bench/vectors.hpp"
 #include "heed/check.hpp"
 
 namespace heed::tool {
 namespace {
 
 constexpr std::int64_t samples = 8;
-
-// Evenly spread over [0, rows), the first and the last included, each once.
-std::set<std::int64_t> sampled_rows(std::int64_t rows) {
-  std::set<std::int64_t> chosen;
-  for (std::int64_t n = 0; rows > 0 && n < samples; ++n) chosen.insert(n * (rows - 1) / (samples - 1));
-  return chosen;
-}
 
 // A view onto the part of `view` that starts at these coordinates.
 View part_of(View view, Shape from, Shape extents) {
@@ -58,17 +51,6 @@ Findings verify_query(const Inputs& inputs, const View& out, Place at, Sight sig
           .first_miss = found.first_miss.empty() ? ""
                                                  : fmt::format("batch {}, head {}, query {}: {}", at.batch,
                                                                at.head, at.query, found.first_miss)};
-}
-
-using Vector = std::vector<double>;
-
-// rows [first, first + count) of a (rows, in) matrix times x
-Vector times(const std::vector<float>& matrix, std::int64_t first, std::int64_t count, const Vector& x) {
-  Vector y(static_cast<std::size_t>(count));
-  const float* w = matrix.data() + static_cast<std::size_t>(first) * x.size();
-  for (double& sum : y)
-    for (const double element : x) sum += static_cast<double>(*w++) * element;
-  return y;
 }
 
 // The same rows transposed times q, of as many entries as there are rows.
@@ -146,12 +128,6 @@ class ReferenceLayer {
   std::size_t width_;
 };
 
-double largest_magnitude(const Vector& row) {
-  double largest = 0;
-  for (const double element : row) largest = std::max(largest, std::abs(element));
-  return largest;
-}
-
 // How far rounding may take an element, as a share of its row's largest. In f32: one unit for every step of
 // the longest chain of sums, two projections deep and through the scores and the keys. In 16 bits also one
 // for each time a result is stored: query or key, value, context, output.
@@ -171,15 +147,32 @@ void Findings::add(const Findings& other) {
   if (first_miss.empty()) first_miss = other.first_miss;
 }
 
-Findings verify_attention(const Inputs& inputs, const Buffer& computed, Sight sight) {
-  const Shape& shape = computed.shape();
+std::set<std::int64_t> spread_over(std::int64_t count) {
+  std::set<std::int64_t> chosen;
+  for (std::int64_t n = 0; count > 0 && n < samples; ++n) chosen.insert(n * (count - 1) / (samples - 1));
+  return chosen;
+}
+
+Findings verify_attention(const Inputs& inputs, const View& computed, Sight sight) {
+  const Shape& shape = computed.shape;
   Findings findings;
-  for (const std::int64_t row : sampled_rows(shape.batch * shape.heads * shape.length)) {
+  for (const std::int64_t row : spread_over(shape.batch * shape.heads * shape.length)) {
     const std::int64_t head = row / shape.length;
-    findings.add(verify_query(inputs, computed.view(),
-                              {head / shape.heads, head % shape.heads, row % shape.length}, sight));
+    findings.add(
+        verify_query(inputs, computed, {head / shape.heads, head % shape.heads, row % shape.length}, sight));
   }
   return findings;
+}
+
+Findings verify_element(const Compared& element) {
+  const double error = std::abs(element.found - element.expected);
+  Findings one{.compared = 1, .worst_in_bounds = error / element.bound};
+  if (error <= element.bound) return one;
+  one.misses = 1;
+  one.first_miss =
+      fmt::format("out({}, {}, {}) is {}, the reference says {}, the bound is {:.3g}", element.at.batch,
+                  element.at.length, element.at.dim, element.found, element.expected, element.bound);
+  return one;
 }
 
 Findings verify_layer(const LayerRun& run) {
@@ -188,19 +181,13 @@ Findings verify_layer(const LayerRun& run) {
   const Shape& shape = run.y.shape();
   const double share = relative_bound(run, run.y.view().dtype);
   Findings findings;
-  for (const std::int64_t row : sampled_rows(shape.batch * shape.length)) {
+  for (const std::int64_t row : spread_over(shape.batch * shape.length)) {
     const Vector expected = reference.row(row / shape.length, row % shape.length);
     const double bound = share * largest_magnitude(expected);
     for (std::size_t d = 0; d < expected.size(); ++d) {
       const double found = y[static_cast<std::size_t>(row) * expected.size() + d];
-      const double error = std::abs(found - expected[d]);
-      Findings one{.compared = 1, .worst_in_bounds = error / bound};
-      if (!(error <= bound)) {
-        one.misses = 1;
-        one.first_miss = fmt::format("out({}, {}, {}) is {}, the reference says {}, the bound is {:.3g}",
-                                     row / shape.length, row % shape.length, d, found, expected[d], bound);
-      }
-      findings.add(one);
+      const Shape at{row / shape.length, 0, row % shape.length, static_cast<std::int64_t>(d)};
+      findings.add(verify_element({found, expected[d], bound, at}));
     }
   }
   return findings;

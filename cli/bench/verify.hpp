@@ -2,6 +2,7 @@
 // Is what was timed right? Rows spread over the result, from its first to its last, against double precision.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "buffer.hpp"
@@ -21,8 +22,11 @@ struct Findings {
 
 enum class Sight : std::uint8_t { all, causal };  // causal: query i sees keys 0..i
 
+// Up to eight numbers, evenly spread over [0, count), the first and the last included.
+std::set<std::int64_t> spread_over(std::int64_t count);
+
 // heed::check() on single queries of `computed`, the result of attention() over these inputs.
-Findings verify_attention(const Inputs&, const Buffer& computed, Sight);
+Findings verify_attention(const Inputs&, const View& computed, Sight);
 
 struct LayerRun {
   const LayerConfig& config;  // no rotary, no dropout
@@ -32,6 +36,13 @@ struct LayerRun {
 
 // The layer's definition (S16) over single rows.
 Findings verify_layer(const LayerRun&);
+
+// One double against its bound, a share of the row's largest element.
+struct Compared {
+  double found, expected, bound;
+  Shape at;
+};
+Findings verify_element(const Compared&);
 
 // Elements that are not finite: what was never written is still the NaN it was filled with.
 Findings verify_written(const Buffer& computed);

@@ -2,25 +2,20 @@
 // See workload.hpp.
 #include "bench/workload.hpp"
 
+#include "bench/workload_cached.hpp"
 #include "kernel_choice.hpp"
 #include "random_values.hpp"
 
 namespace heed::tool {
 namespace {
 
-Buffer random_buffer(const Shape& shape, DType dtype, Stream stream) {
-  Buffer buffer(shape, dtype);
-  fill_random(buffer, {.stream = stream});
-  return buffer;
-}
-
 class AttentionWorkload : public Workload {
  public:
   explicit AttentionWorkload(const Case& c)
       : is_causal_(c.is_causal),
-        q_(random_buffer({c.batch, c.heads, c.queries, c.dim}, c.dtype, Stream::q)),
-        k_(random_buffer({c.batch, c.kv_heads, c.keys, c.dim}, c.dtype, Stream::k)),
-        v_(random_buffer(k_.shape(), c.dtype, Stream::v)),
+        q_(random_buffer({c.batch, c.heads, c.queries, c.dim}, c.dtype, {.stream = Stream::q})),
+        k_(random_buffer({c.batch, c.kv_heads, c.keys, c.dim}, c.dtype, {.stream = Stream::k})),
+        v_(random_buffer(k_.shape(), c.dtype, {.stream = Stream::v})),
         out_(q_.shape(), c.dtype) {
     if (is_causal_) options_.masks = {Causal{}};
   }
@@ -31,16 +26,11 @@ class AttentionWorkload : public Workload {
   }
   Buffer& result() override { return out_; }
   Findings verify() const override {
-    return verify_attention(inputs(), out_, is_causal_ ? Sight::causal : Sight::all);
+    return verify_attention(inputs(), out_.view(), is_causal_ ? Sight::causal : Sight::all);
   }
 
  private:
   Inputs inputs() const { return {.q = q_.view(), .k = k_.view(), .v = v_.view()}; }
-  static std::string taken_kernel(const std::string& explanation) {
-    for (const Verdict& verdict : verdicts_of(explanation))
-      if (verdict.taken) return verdict.kernel;
-    return "";
-  }
 
   bool is_causal_;
   Buffer q_, k_, v_, out_;
@@ -62,7 +52,7 @@ class LayerWorkload : public Workload {
       : case_(c),
         weights_(rounded_to(random_weights(c.layer_config(), 0), c.dtype)),
         layer_(c.layer_config(), weights_),
-        x_(random_buffer({c.batch, 1, c.queries, c.model_dim()}, c.dtype, Stream::x)),
+        x_(random_buffer({c.batch, 1, c.queries, c.model_dim()}, c.dtype, {.stream = Stream::x})),
         y_(x_.shape(), c.dtype) {}
 
   void run() override { layer_({.x = x_.view()}, {.out = y_.writable()}); }
@@ -95,6 +85,7 @@ class ProjectionWorkload : public LayerWorkload {
 }  // namespace
 
 std::unique_ptr<Workload> make_workload(const Case& c) {
+  if (c.is_cached()) return make_cached_workload(c);
   if (c.role == Role::layer) return std::make_unique<LayerWorkload>(c);
   if (c.role == Role::projection) return std::make_unique<ProjectionWorkload>(c);
   return std::make_unique<AttentionWorkload>(c);

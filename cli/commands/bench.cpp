@@ -108,6 +108,7 @@ Action add_bench(CLI::App& app) {
            "Examples:\n"
            "  heed bench\n"
            "  heed bench --suite decode --filter 'bf16/1x32x8x'\n"
+           "  heed bench --suite decode --filter '^(cache|step)/'\n"
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
            "  heed bench --suite limits --threads 1");
   auto options = std::make_shared<BenchOptions>();

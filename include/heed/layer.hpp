@@ -62,12 +62,17 @@ class AttentionLayer {
   enum class Mode : std::uint8_t { eval, train };
 
   struct Call {
-    View x;                                     // (batch, 1, queries, model_dim)
-    std::optional<View> context{};              // (batch, 1, keys, key_dim); default: x
-    std::optional<View> value{};                // (batch, 1, keys, value_dim); default: context
-    std::span<const std::int64_t> positions{};  // of the queries, for rotary; default: 0, 1, 2, ...
-    std::span<const std::int64_t>
-        key_positions{};             // of the keys; default: positions where x is the context, else 0, 1, ...
+    View x;                         // (batch, 1, queries, model_dim)
+    std::optional<View> context{};  // (batch, 1, keys, key_dim); default: x
+    std::optional<View> value{};    // (batch, 1, keys, value_dim); default: context
+    // In place of context and value: the tokens of x are appended to sequence b of the cache, or to
+    // sequences[b], and attend to all that it then holds. A causal mask needs no alignment.
+    KvCache* cache = nullptr;
+    std::span<const std::int64_t> sequences{};
+    // Of the queries, for rotary; default: 0, 1, 2, ..., or on from the length of the cached sequence.
+    std::span<const std::int64_t> positions{};
+    // Of the keys; default: positions where x is the context, else 0, 1, 2, ...
+    std::span<const std::int64_t> key_positions{};
     std::uint64_t dropout_seed = 0;  // used in Mode::train
   };
 
@@ -78,6 +83,10 @@ class AttentionLayer {
 
   // outputs.out is (batch, 1, queries, model_dim); outputs.weights has `heads` heads, or 1 for their average.
   // options.dropout is refused: the layer owns it.
+  //
+  // Over a cache, `keys` are those of the longest sequence after the call, and the call is all or nothing:
+  // what it throws leaves every sequence as it was. (Where memory ran out or a page was missing, pages that a
+  // window no longer shows may be gone all the same, and pages shared with a fork may be its own by now.)
   void operator()(const Call&, const Outputs&, const Options& = {}) const;
 
   void set_mode(Mode);

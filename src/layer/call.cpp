@@ -54,7 +54,7 @@ void check_shape(const char* name, const Shape& found, const char* rule, const S
 }
 
 void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& outputs) {
-  const std::int64_t batch = in.x.shape.batch, queries = in.x.shape.length, keys = in.context.shape.length;
+  const std::int64_t batch = in.x.shape.batch, queries = in.x.shape.length, keys = in.keys;
   check_view("out", outputs.out);
   check_shape("out", outputs.out.shape, "(batch, 1, queries, model_dim)", {batch, 1, queries, c.model_dim});
   std::vector<Argument> written{{"out", outputs.out}};
@@ -100,15 +100,8 @@ void check_positions(const char* name, std::span<const std::int64_t> positions, 
                   " nor one per batch entry and token: ", batch * length);
 }
 
-void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerInputs& in) {
-  if (!c.rotary) {
-    if (!call.positions.empty() || !call.key_positions.empty())
-      throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
-                    ": given, but config.rotary is not");
-    return;
-  }
-  check_positions("positions", call.positions, in.x);
-  check_positions("key_positions", call.key_positions, in.context);
+// Where x is not the context, the keys count from 0 whatever the positions of the queries are.
+void place_tokens_of(const AttentionLayer::Call& call, LayerInputs& in) {
   const std::int64_t queries = in.x.shape.length, keys = in.context.shape.length;
   in.counted.resize(static_cast<std::size_t>(std::max(queries, keys)));
   std::iota(in.counted.begin(), in.counted.end(), 0);
@@ -122,13 +115,42 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
     in.key_positions = counted.first(static_cast<std::size_t>(keys));
 }
 
+// On from where each sequence ends; a cache that turns its keys does so itself.
+void place_tokens_after(const GrowingSequences& cached, const AttentionLayer::Call& call, LayerInputs& in) {
+  in.counted = cached.next_positions(in.x.shape.length);
+  in.positions = call.positions.empty() ? std::span<const std::int64_t>(in.counted) : call.positions;
+  if (!call.cache->config().rotary)
+    in.key_positions = call.key_positions.empty() ? in.positions : call.key_positions;
+}
+
+void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerInputs& in) {
+  if (!c.rotary) {
+    if (!call.positions.empty() || !call.key_positions.empty())
+      throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
+                    ": given, but config.rotary is not");
+    return;
+  }
+  check_positions("positions", call.positions, in.x);
+  check_positions("key_positions", call.key_positions, in.context);
+  if (call.cache)
+    place_tokens_after(in.cached, call, in);
+  else
+    place_tokens_of(call, in);
+}
+
 }  // namespace
 
 LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, const Outputs& outputs,
                        const Options& options) {
   const View context = call.context.value_or(call.x);
   LayerInputs in{.x = call.x, .context = context, .value = call.value.value_or(context)};
+  check_companions(call);
   check_inputs(c, call, in);
+  in.keys = in.context.shape.length;
+  if (call.cache) {
+    in.cached = check_cache(c, call);
+    in.keys += in.cached.longest();
+  }
   check_outputs(c, in, outputs);
   if (options.dropout)
     throw refusal(Error::value,

@@ -5,13 +5,16 @@
 #include <vector>
 
 #include "heed/layer.hpp"
+#include "layer/cached_call.hpp"
 
 namespace heed {
 
 struct LayerInputs {
   View x, context, value;
-  std::span<const std::int64_t> positions{}, key_positions{};  // empty without rotary
-  std::vector<std::int64_t> counted{};                         // 0, 1, 2, ..., where the call says nothing
+  std::int64_t keys = 0;                                       // of the batch entry that has most
+  GrowingSequences cached{};                                   // empty without a cache
+  std::span<const std::int64_t> positions{}, key_positions{};  // empty where nothing is turned here
+  std::vector<std::int64_t> counted{};                         // where the call says nothing
 };
 
 // Every argument against the completed configuration, or throws Error. What only concerns attention() is left

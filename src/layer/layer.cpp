@@ -2,6 +2,7 @@
 // AttentionLayer: project to heads, turn, attend, merge the heads (S16).
 #include "heed/layer.hpp"
 
+#include "layer/appended_tokens.hpp"
 #include "layer/call.hpp"
 #include "layer/config.hpp"
 #include "layer/floats.hpp"
@@ -114,22 +115,31 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   const ScoreOutput weights("weights", outputs.weights, c.heads);
   const ScoreOutput scores("scores.into", outputs.scores ? std::optional(outputs.scores->into) : std::nullopt,
                            c.heads);
-  const Inputs heads{q.view, k.view, v.view};
+  Inputs heads{q.view, k.view, v.view};
   Outputs results{.out = attended.view, .weights = weights.target(), .log_sum_exp = outputs.log_sum_exp};
   if (outputs.scores) results.scores = Scores{*scores.target(), outputs.scores->stage};
 
-  make_problem(heads, results, options);  // refuses before the projections are paid for
+  // Refusals come before the projections are paid for, and before the cache changes.
+  if (call.cache)
+    check_attention({in.cached, q.view, k.view, v.view}, results, options);
+  else
+    make_problem(heads, results, options);
   state_->project_q(in.x, q.view);
   state_->project_k(in.context, k.view);
   state_->project_v(in.value, v.view);
-  if (c.rotary) {
-    rotate(q.view, in.positions, *c.rotary);
-    rotate(k.view, in.key_positions, *c.rotary);
+  if (c.rotary && !in.positions.empty()) rotate(q.view, in.positions, *c.rotary);
+  if (c.rotary && !in.key_positions.empty()) rotate(k.view, in.key_positions, *c.rotary);
+
+  std::optional<AppendedTokens> appended;
+  if (call.cache) {
+    appended.emplace(*call.cache, in.cached, k.view, v.view);
+    heads = {.q = q.view, .cache = call.cache, .sequences = in.cached.numbers};
   }
   attention(heads, results, options);
   weights.deliver();
   scores.deliver();
   state_->project_out(attended.view, outputs.out);
+  if (appended) appended->keep();
 }
 
 void AttentionLayer::set_mode(Mode mode) { state_->mode = mode; }

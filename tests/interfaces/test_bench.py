@@ -13,6 +13,7 @@ SHORT = ["bench", "--seconds", "0.001", "--skip-limits"]
 DECODE = "decode/bf16/1x32x1x1x4096x128"
 NAME = re.compile(
     r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal)?|projection/(f32|bf16)/\d+x\d+x\d+"
+    r"|cache/(f32|f16|bf16|int8)/\d+(x\d+){5}(/paged64|/mixed)?|step/f32/\d+(x\d+){5}"
 )
 
 
@@ -67,6 +68,21 @@ def test_a_share_is_the_rate_over_the_limit_that_binds(tmp_path):
     assert case["bytes_per_second"] * case["median_seconds"] == pytest.approx(2 * 4096 * 128 * 2, rel=1e-9)
 
 
+def test_a_cache_counts_the_bytes_it_keeps_and_a_step_its_weights_too(tmp_path):
+    (case,) = json_of(tmp_path, *SHORT, "--suite", "decode", "--filter", "^cache/int8/64x.*/mixed$")["cases"]
+    assert case["right"] is True and case["kernel"] in json_of(tmp_path, "doctor")["kernels"]
+    assert case["kv_bytes_per_token"] == 8 * (2 * 128 + 2 * 4)  # one byte an element, two scales a head
+    moved = case["bytes_per_second"] * case["median_seconds"]
+    assert moved == pytest.approx(32768 * case["kv_bytes_per_token"], rel=1e-9)
+    steps = json_of(tmp_path, *SHORT, "--suite", "decode", "--filter", "^step/")["cases"]
+    assert [step["kv_bytes_per_token"] for step in steps] == [2 * heads * 128 * 4 for heads in [16, 4, 1]]
+    for step, heads in zip(steps, [16, 4, 1]):
+        weights = 4 * 2048 * (2048 + 2 * heads * 128 + 2048)
+        moved = step["bytes_per_second"] * step["median_seconds"]
+        assert step["right"] is True
+        assert moved == pytest.approx(weights + 8192 * step["kv_bytes_per_token"], rel=1e-9)
+
+
 def test_a_layer_counts_its_projections_and_its_attention(tmp_path):
     name = "layer/f32/2x12x6x1024x1024x64"
     (case,) = json_of(tmp_path, *SHORT, "--suite", "layer", "--filter", f"^{name}$")["cases"]
@@ -91,7 +107,11 @@ def test_suites_hold_what_they_promise(tmp_path):
     seeds = names(tmp_path)
     assert len(seeds) == 6 and all("/f32/2x12x" in name for name in seeds)
     assert {name.split("/")[0] for name in names(tmp_path, "--suite", "prefill")} == {"prefill"}
-    assert {name.split("/")[0] for name in names(tmp_path, "--suite", "decode")} == {"decode"}
+    decode = names(tmp_path, "--suite", "decode")
+    assert {name.split("/")[0] for name in decode} == {"decode", "cache", "step"}
+    for stored in ["f32", "bf16", "f16", "int8"]:
+        one = f"cache/{stored}/1x32x8x1x32768x128"
+        assert {one, f"{one}/paged64", f"cache/{stored}/64x32x8x1x512x128/mixed"} <= set(decode)
     assert {name.split("/")[0] for name in names(tmp_path, "--suite", "layer")} == {"layer", "projection"}
 
 

@@ -6,23 +6,20 @@
 #include <functional>
 
 #include "bench/measure.hpp"
+#include "bench/suites.hpp"
 #include "bench/verify.hpp"
+#include "bench/verify_cached.hpp"
+#include "bench/workload_cached.hpp"
 #include "random_values.hpp"
 
 namespace heed::tool {
 namespace {
 
-Buffer random_buffer(const Shape& shape, DType dtype, Stream stream) {
-  Buffer buffer(shape, dtype);
-  fill_random(buffer, {.stream = stream});
-  return buffer;
-}
-
 struct Attention {
   explicit Attention(DType dtype)
-      : q(random_buffer({2, 4, 37, 16}, dtype, Stream::q)),
-        k(random_buffer({2, 2, 37, 16}, dtype, Stream::k)),
-        v(random_buffer(k.shape(), dtype, Stream::v)),
+      : q(random_buffer({2, 4, 37, 16}, dtype, {.stream = Stream::q})),
+        k(random_buffer({2, 2, 37, 16}, dtype, {.stream = Stream::k})),
+        v(random_buffer(k.shape(), dtype, {.stream = Stream::v})),
         out(q.shape(), dtype) {}
 
   Inputs inputs() const { return {.q = q.view(), .k = k.view(), .v = v.view()}; }
@@ -39,7 +36,7 @@ TEST(VerifyAttention, a_right_result_passes) {
     for (const Sight sight : {Sight::all, Sight::causal}) {
       Attention attention(dtype);
       attention.run(sight);
-      const Findings findings = verify_attention(attention.inputs(), attention.out, sight);
+      const Findings findings = verify_attention(attention.inputs(), attention.out.view(), sight);
       EXPECT_TRUE(findings.all_right()) << name_of(dtype) << ": " << findings.first_miss;
       EXPECT_EQ(findings.compared, 8 * 16);  // eight rows of 16 elements
     }
@@ -51,7 +48,7 @@ TEST(VerifyAttention, one_wrong_element_of_the_first_or_last_row_is_found) {
   const std::vector<float> right = attention.out.to_floats();
   for (const std::size_t element : {std::size_t{0}, std::size_t{15}, right.size() - 16, right.size() - 1}) {
     attention.out.set(element, right[element] + 1e-4f);
-    const Findings findings = verify_attention(attention.inputs(), attention.out, Sight::all);
+    const Findings findings = verify_attention(attention.inputs(), attention.out.view(), Sight::all);
     EXPECT_EQ(findings.misses, 1) << "element " << element;
     EXPECT_NE(findings.first_miss, "") << "element " << element;
     attention.out.set(element, right[element]);
@@ -61,15 +58,15 @@ TEST(VerifyAttention, one_wrong_element_of_the_first_or_last_row_is_found) {
 TEST(VerifyAttention, the_wrong_mask_is_found) {
   Attention attention(DType::bf16);
   attention.run(Sight::all);
-  EXPECT_GT(verify_attention(attention.inputs(), attention.out, Sight::causal).misses, 0);
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), Sight::causal).misses, 0);
   attention.run(Sight::causal);
-  EXPECT_GT(verify_attention(attention.inputs(), attention.out, Sight::all).misses, 0);
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), Sight::all).misses, 0);
 }
 
 TEST(VerifyAttention, the_wrong_kv_head_is_found) {
   Attention attention(DType::f32);
   heed::attention(attention.inputs(), {.out = attention.out.writable()}, {.head_map = HeadMap::tiled});
-  EXPECT_GT(verify_attention(attention.inputs(), attention.out, Sight::all).misses, 0);
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), Sight::all).misses, 0);
 }
 
 struct Layer {
@@ -77,7 +74,7 @@ struct Layer {
       : config(grouped_query(32, 4, 2)),
         weights(random_weights(config, 7)),
         layer(config, weights),
-        x(random_buffer({2, 1, 21, 32}, dtype, Stream::x)),
+        x(random_buffer({2, 1, 21, 32}, dtype, {.stream = Stream::x})),
         y(x.shape(), dtype) {
     layer({.x = x.view()}, {.out = y.writable()});
   }
@@ -113,6 +110,98 @@ TEST(VerifyLayer, other_weights_are_found) {
   for (float& element : w_v) element *= 1.25f;
   layer.weights.w_v = Array::from_floats(layer.weights.w_v.shape, w_v);
   EXPECT_GT(layer.verify().misses, 0);
+}
+
+struct Cached {
+  explicit Cached(CacheType type, DType dtype)
+      : cache({.batch = 3, .kv_heads = 2, .capacity = 40, .dim = 16, .type = type, .page_size = 16}),
+        q(random_buffer({3, 4, 1, 16}, dtype, {.stream = Stream::q})),
+        out(q.shape(), dtype) {
+    for (std::int64_t b = 0; b < 3; ++b) fill_sequence(cache, b, 10 + 15 * b);
+    attention({.q = q.view(), .cache = &cache}, {.out = out.writable()});
+  }
+  Findings verify() const { return verify_cached(cache, q.view(), out.view()); }
+
+  KvCache cache;
+  Buffer q, out;
+};
+
+TEST(VerifyCached, a_right_result_passes) {
+  for (const auto& [type, dtype] :
+       {std::pair(CacheType::f32, DType::f32), std::pair(CacheType::f16, DType::f16),
+        std::pair(CacheType::bf16, DType::bf16), std::pair(CacheType::int8, DType::f32)}) {
+    const Findings findings = Cached(type, dtype).verify();
+    EXPECT_TRUE(findings.all_right()) << name_of(type) << ": " << findings.first_miss;
+    EXPECT_EQ(findings.compared, 3 * 4 * 16);
+  }
+}
+
+TEST(VerifyCached, one_wrong_element_of_any_sequence_is_found) {
+  Cached cached(CacheType::f32, DType::f32);
+  const std::vector<float> right = cached.out.to_floats();
+  for (const std::size_t element : {std::size_t{0}, std::size_t{64}, right.size() - 1}) {
+    cached.out.set(element, right[element] + 1e-4f);
+    EXPECT_EQ(cached.verify().misses, 1) << "element " << element;
+    cached.out.set(element, right[element]);
+  }
+}
+
+TEST(VerifyCached, a_result_over_fewer_tokens_is_found) {
+  Cached cached(CacheType::bf16, DType::bf16);
+  cached.cache.truncate(1, 12);
+  EXPECT_GT(cached.verify().misses, 0);
+}
+
+struct Step {
+  Step()
+      : weights(random_weights(config, 7)),
+        layer(config, weights),
+        cache({.kv_heads = 2, .capacity = 40, .dim = 8}),
+        x(random_buffer({1, 1, 1, 32}, DType::f32, {.stream = Stream::x})),
+        y(x.shape()) {
+    fill_sequence(cache, 0, 33);
+    layer({.x = x.view(), .cache = &cache}, {.out = y.writable()}, {.masks = {Causal{}}});
+  }
+  Findings verify() const { return verify_step({layer.config(), weights, cache, x, y}); }
+
+  LayerConfig config = grouped_query(32, 4, 2);
+  LayerWeights weights;
+  AttentionLayer layer;
+  KvCache cache;
+  Buffer x, y;
+};
+
+TEST(VerifyStep, a_right_result_passes) {
+  const Findings findings = Step().verify();
+  EXPECT_TRUE(findings.all_right()) << findings.first_miss;
+  EXPECT_EQ(findings.compared, 2 * 16 + 32);  // a key and a value of two heads, and the row
+}
+
+TEST(VerifyStep, a_wrong_row_or_another_last_token_is_found) {
+  Step step;
+  step.y.set(31, step.y.to_floats()[31] + 1e-3f);
+  EXPECT_EQ(step.verify().misses, 1);
+  Step other;
+  other.cache.truncate(0, 33);
+  fill_sequence(other.cache, 0, 34);
+  EXPECT_GE(other.verify().misses, 32);
+}
+
+TEST(Cases, count_the_bytes_that_their_cache_keeps) {
+  std::int64_t cached = 0;
+  for (Case c : cases_of(Suite::decode, Size::full)) {
+    if (!c.is_cached()) continue;
+    ++cached;
+    std::int64_t tokens = 0;
+    for (std::int64_t b = 0; b < c.batch; ++b) tokens += c.length_of(b);
+    EXPECT_EQ(tokens, c.batch * c.keys) << c.name();
+    KvCacheConfig config = c.cache_config();
+    config.batch = 0;
+    config.pages = 1;
+    config.capacity = 16;
+    EXPECT_EQ(c.kv_bytes_per_token(), KvCache(config).bytes_per_token()) << c.name();
+  }
+  EXPECT_EQ(cached, 15);
 }
 
 TEST(VerifyWritten, elements_that_are_not_finite_are_counted) {

@@ -258,6 +258,7 @@ def test_demo_compares_mha_gqa_and_mqa(tmp_path):
         assert row["cache_bytes_per_token"] == 2 * kv_heads * 64 * 4
         assert row["beyond_bound"] == 0 and 0 < row["worst_error"] < 1e-5
         assert row["prefill_seconds"] > 0 and row["decode_seconds_per_token"] > 0
+        assert row["decodes_as_it_prefills"] is True
         assert {row["prefill_kernel"], row["decode_kernel"]} <= set(kernels)
         assert row["prefill_tokens_per_second"] == pytest.approx(2048 / row["prefill_seconds"])
 

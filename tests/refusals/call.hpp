@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "heed/attention.hpp"
+#include "heed/cache.hpp"
 
 namespace heed {
 
@@ -40,9 +42,26 @@ class Call {
     inputs.q.dtype = inputs.k.dtype = inputs.v.dtype = outputs.out.dtype = dtype;
   }
 
+  // Two sequences, of 4 queries over 5 keys and of 2 over 4, in one tensor each.
+  void pack() {
+    inputs = {.q = place({1, 8, 6, 16}), .k = place({1, 2, 9, 16}), .v = place({1, 2, 9, 8})};
+    inputs.query_starts = query_starts;
+    inputs.key_starts = key_starts;
+    outputs.out = place({1, 8, 6, 8});
+  }
+  // The keys and values as two sequences of a cache.
+  void keep() {
+    cache.emplace(KvCacheConfig{.batch = 2, .kv_heads = 2, .capacity = 9, .dim = 16, .value_dim = 8});
+    cache->append(inputs.k, inputs.v);
+    inputs.k = inputs.v = {};
+    inputs.cache = &*cache;
+  }
+
   const std::vector<std::byte>& memory() const { return memory_; }
 
   std::array<std::int32_t, 3> counts{4, 9, 9};
+  std::array<std::int64_t, 3> query_starts{0, 4, 6}, key_starts{0, 5, 9}, numbers{0, 1, 2};
+  std::optional<KvCache> cache{};
   Inputs inputs{};
   Outputs outputs{};
   Options options{};

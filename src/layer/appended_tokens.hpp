@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens that are in a cache for as long as nothing goes wrong: taken back unless they are kept.
+#pragma once
+#include "layer/cached_call.hpp"
+
+namespace heed {
+
+class AppendedTokens {
+ public:
+  // k and v are (batch, kv_heads, tokens, ...) in f32. Throws Error and leaves the cache as it was.
+  AppendedTokens(KvCache&, const GrowingSequences&, const View& k, const View& v);
+  ~AppendedTokens();
+  AppendedTokens(const AppendedTokens&) = delete;
+  AppendedTokens& operator=(const AppendedTokens&) = delete;
+
+  void keep() noexcept { is_kept_ = true; }
+
+ private:
+  KvCache::State& state_;
+  const GrowingSequences& sequences_;
+  std::int64_t tokens_;
+  bool is_kept_ = false;
+};
+
+}  // namespace heed

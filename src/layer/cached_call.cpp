@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/cached_call.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <type_traits>
+#include <variant>
+
+#include "problem/problem.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+void check_equal(const char* name, std::int64_t found, const char* rule, std::int64_t wanted) {
+  if (found != wanted)
+    throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
+}
+
+// Keys are turned once, and as the queries are.
+void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
+  if (!call.cache->config().rotary) return;
+  if (!c.rotary) throw refusal(Error::value, "cache.rotary: given, but config.rotary is not");
+  const Rotary &of_cache = call.cache->config().rotary->rotary, &own = *c.rotary;
+  if (of_cache.base != own.base)
+    throw refusal(Error::value, "cache.rotary.base: ", of_cache.base,
+                  " is not config.rotary.base: ", own.base);
+  check_equal("rotary.dims", of_cache.dims.value_or(*c.head_dim), "config.rotary.dims",
+              own.dims.value_or(*c.head_dim));
+  if (of_cache.pairs != own.pairs)
+    throw refusal(Error::value,
+                  "cache.rotary.pairs: ", of_cache.pairs == RotaryPairs::halves ? "halves" : "adjacent",
+                  " are not config.rotary's");
+  if (!call.positions.empty() || !call.key_positions.empty())
+    throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
+                  ": given, but the cache turns its keys by their places in the sequence");
+}
+
+void check_numbers(std::span<const std::int64_t> numbers) {
+  for (std::size_t b = 1; b < numbers.size(); ++b) {
+    const auto earlier = std::ranges::find(numbers.first(b), numbers[b]) - numbers.begin();
+    if (earlier != static_cast<std::ptrdiff_t>(b))
+      throw refusal(Error::value, "sequences[", static_cast<std::int64_t>(b), "]: ", numbers[b],
+                    " is sequences[", static_cast<std::int64_t>(earlier),
+                    "] too; a sequence grows in one place");
+  }
+}
+
+// Over plain keys the unsaid alignment would be ambiguous; over a cache it is Align::ends (S18).
+void say_alignment(Mask& mask) {
+  std::visit(
+      [](auto& m) {
+        if constexpr (requires { m.align; }) m.align = m.align.value_or(Align::ends);
+      },
+      mask);
+}
+
+void check_lengths(const KeyLengths& mask, const CachedCall& call) {
+  for (std::size_t b = 0; b < mask.valid.size(); ++b) {
+    const std::int64_t keys = call.sequences.lengths[b] + call.q.shape.length;
+    if (mask.valid[b] > keys)
+      throw refusal(Error::value, "key lengths: ", std::int64_t{mask.valid[b]}, " for batch entry ",
+                    static_cast<std::int64_t>(b), " is outside [0, ", keys, "], the keys there are");
+  }
+}
+
+}  // namespace
+
+std::int64_t GrowingSequences::longest() const {
+  return lengths.empty() ? 0 : *std::ranges::max_element(lengths);
+}
+
+std::vector<std::int64_t> GrowingSequences::next_positions(std::int64_t tokens) const {
+  std::vector<std::int64_t> positions(lengths.size() * static_cast<std::size_t>(tokens));
+  auto at = positions.begin();
+  for (const std::int64_t length : lengths) {
+    std::iota(at, at + tokens, length);
+    at += tokens;
+  }
+  return positions;
+}
+
+void check_companions(const AttentionLayer::Call& call) {
+  if (!call.cache && !call.sequences.empty())
+    throw refusal(Error::value, "sequences: given, but the cache they are numbers of is not");
+  if (call.cache && (call.context || call.value))
+    throw refusal(Error::value, call.context ? "context" : "value",
+                  ": given, but so is a cache, which holds the tokens of x itself");
+}
+
+GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& call) {
+  const KvCacheConfig& config = call.cache->config();
+  check_equal("kv_heads", config.kv_heads, "kv_heads", *c.kv_heads);
+  check_equal("dim", config.dim, "head_dim", *c.head_dim);
+  check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
+  check_rotary(c, call);
+
+  const std::int64_t held = call.cache->sequences(), batch = call.x.shape.batch;
+  if (call.sequences.empty() && held != batch)
+    throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
+                  "; say which by call.sequences");
+  if (!call.sequences.empty() && std::ssize(call.sequences) != batch)
+    throw refusal(Error::shape, "sequences: ", std::ssize(call.sequences), " numbers for x.batch: ", batch);
+  GrowingSequences found;
+  found.numbers.assign(call.sequences.begin(), call.sequences.end());
+  if (call.sequences.empty()) {
+    found.numbers.resize(static_cast<std::size_t>(batch));
+    std::iota(found.numbers.begin(), found.numbers.end(), 0);
+  }
+  check_numbers(call.sequences);
+  for (const std::int64_t number : found.numbers) found.lengths.push_back(call.cache->length(number));
+  return found;
+}
+
+void check_attention(const CachedCall& call, const Outputs& outputs, const Options& given) {
+  Options options = given;
+  for (Mask& mask : options.masks) say_alignment(mask);
+  // Keys and values of the shape that the cache will have. Nothing reads them, so one row stands for all.
+  const auto grown = [&](View view) {
+    view.shape.length += call.sequences.longest();
+    view.stride = {0, 0, 0, view.stride.dim};
+    return view;
+  };
+  const Inputs inputs{.q = call.q, .k = grown(call.k), .v = grown(call.v)};
+  make_problem(inputs, outputs, options);
+  for (const Mask& mask : options.masks)
+    if (const auto* lengths = std::get_if<KeyLengths>(&mask)) check_lengths(*lengths, call);
+  if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
+}
+
+}  // namespace heed

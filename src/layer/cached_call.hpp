@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of the layer over a cache: which sequences grow, and everything that is refused before they do.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "heed/cache.hpp"
+#include "heed/layer.hpp"
+
+namespace heed {
+
+// One per batch entry: its number in the cache, and the tokens it held when the call began.
+struct GrowingSequences {
+  std::vector<std::int64_t> numbers{}, lengths{};
+
+  std::int64_t longest() const;
+  std::vector<std::int64_t> next_positions(std::int64_t tokens) const;  // (batch, tokens)
+};
+
+// Arguments that go with a cache only, or with none.
+void check_companions(const AttentionLayer::Call&);
+
+// The cache against the completed configuration. x must have been checked.
+GrowingSequences check_cache(const LayerConfig&, const AttentionLayer::Call&);
+
+// What attention() over the cache will refuse once the tokens are there, refused before. q, k and v are those
+// of the new tokens.
+struct CachedCall {
+  const GrowingSequences& sequences;
+  View q, k, v;
+};
+void check_attention(const CachedCall&, const Outputs&, const Options&);
+
+}  // namespace heed

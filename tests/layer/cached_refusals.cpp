@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bad calls of the layer over a cache: each with its exact sentence, nothing written, and the cache as it
+// was.
+#include <thread>
+
+#include "../cache/tokens.hpp"
+#include "cache/reading.hpp"
+#include "layer/appended_tokens.hpp"
+#include "layer/tensors.hpp"
+
+namespace heed::layer_tests {
+namespace {
+
+using test::Seen;
+
+// Three sequences of 3, 1 and 0 tokens, pages shared with a fork of the first; the call steps two of them.
+struct Draft {
+  LayerConfig config{.model_dim = 16, .heads = 4, .kv_heads = 2};
+  KvCacheConfig cache_config{.batch = 3, .kv_heads = 2, .capacity = 6, .dim = 4, .page_size = 16, .pages = 5};
+  Tensor x_memory = random_tensor({2, 1, 2, 16}, 1), out_memory = output({2, 1, 2, 16}),
+         weights_memory = output({2, 4, 2, 5});
+  std::vector<std::int64_t> numbers{0, 1}, positions{};
+  std::vector<std::int32_t> valid{};
+  AttentionLayer::Call call{.x = x_memory.view()};
+  Outputs outputs{.out = out_memory.mutable_view(), .weights = weights_memory.mutable_view()};
+  Options options{.masks = {Causal{}}};
+
+  KvCache cache() const {
+    KvCache made(cache_config);
+    test::append_marked(made, 0, 3, 1);
+    test::append_marked(made, 1, 1, 5);
+    made.fork(0);
+    return made;
+  }
+  std::int64_t written() const {
+    std::int64_t count = 0;
+    for (const Tensor* memory : {&out_memory, &weights_memory})
+      for (const float value : memory->values) count += value != untouched ? 1 : 0;
+    return count;
+  }
+};
+
+struct Row {
+  Error::Code code;
+  const char* sentence;
+  void (*spoil)(Draft&);
+};
+
+const std::vector<Row> rows{
+    {Error::value, "context: given, but so is a cache, which holds the tokens of x itself",
+     [](Draft& d) { d.call.context = d.call.x; }},
+    {Error::value, "value: given, but so is a cache, which holds the tokens of x itself",
+     [](Draft& d) { d.call.value = d.call.x; }},
+    {Error::shape, "context: none is given, and x.dim: 16 is not key_dim: 6",
+     [](Draft& d) { d.config.key_dim = 6; }},
+    {Error::shape, "cache.kv_heads: 2 is not kv_heads: 4", [](Draft& d) { d.config.kv_heads = 4; }},
+    {Error::shape, "cache.dim: 4 is not head_dim: 8", [](Draft& d) { d.config.head_dim = 8; }},
+    {Error::shape, "cache.value_dim: 4 is not value_head_dim: 3",
+     [](Draft& d) { d.config.value_head_dim = 3; }},
+    {Error::shape, "cache.sequences: 4 are not x.batch: 2; say which by call.sequences",
+     [](Draft& d) { d.numbers.clear(); }},
+    {Error::shape, "sequences: 3 numbers for x.batch: 2",
+     [](Draft& d) {
+       d.numbers = {0, 1, 2};
+     }},
+    {Error::value, "sequences[1]: 0 is sequences[0] too; a sequence grows in one place",
+     [](Draft& d) {
+       d.numbers = {0, 0};
+     }},
+    {Error::value, "sequence: 4 is not in [0, 4)",
+     [](Draft& d) {
+       d.numbers = {0, 4};
+     }},
+    {Error::value, "sequence: -1 is not in [0, 4)",
+     [](Draft& d) {
+       d.numbers = {-1, 0};
+     }},
+    {Error::capacity, "sequence 0 holds 3 of 4 tokens; 2 more do not fit",
+     [](Draft& d) { d.cache_config.capacity = 4; }},
+    {Error::capacity, "cache: 4 tokens need 1 page, 0 are free",
+     [](Draft& d) {
+       d.cache_config.pages = 2;
+       d.numbers = {1, 2};
+       d.outputs.weights.reset();
+     }},
+    {Error::value, "cache.rotary: given, but config.rotary is not",
+     [](Draft& d) { d.cache_config.rotary = CacheRotary{}; }},
+    {Error::value, "cache.rotary.base: 10000 is not config.rotary.base: 500",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{.base = 500};
+     }},
+    {Error::shape, "cache.rotary.dims: 4 is not config.rotary.dims: 2",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{.dims = 2};
+     }},
+    {Error::value, "cache.rotary.pairs: halves are not config.rotary's",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{.pairs = RotaryPairs::adjacent};
+     }},
+    {Error::value, "positions: given, but the cache turns its keys by their places in the sequence",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{};
+       d.positions = {3, 4};
+       d.call.positions = d.positions;
+     }},
+    {Error::value, "key_positions: given, but the cache turns its keys by their places in the sequence",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{};
+       d.positions = {3, 4};
+       d.call.key_positions = d.positions;
+     }},
+    {Error::value, "positions: given, but config.rotary is not",
+     [](Draft& d) {
+       d.positions = {3, 4};
+       d.call.positions = d.positions;
+     }},
+    {Error::shape, "positions: 3 entries are neither one per token: 2 nor one per batch entry and token: 4",
+     [](Draft& d) {
+       d.config.rotary = Rotary{};
+       d.positions = {3, 4, 5};
+       d.call.positions = d.positions;
+     }},
+    {Error::shape, "weights.shape: (2, 4, 2, 2) is not (batch, heads, queries, keys): (2, 4, 2, 5)",
+     [](Draft& d) { d.outputs.weights->shape.dim = 2; }},
+    {Error::value, "key lengths: 4 for batch entry 1 is outside [0, 3], the keys there are",
+     [](Draft& d) {
+       d.valid = {5, 4};
+       d.options.masks = {KeyLengths{d.valid}};
+     }},
+    {Error::shape,
+     "options.bias.shape: (2, 1, 2, 16) does not broadcast to (batch, heads, queries, keys): (2, 4, 2, 5)",
+     [](Draft& d) { d.options.bias = d.x_memory.view(); }},
+    {Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
+     [](Draft& d) { d.options.dropout = Dropout{}; }},
+    {Error::unsupported, "options.kernel: \"no.such.kernel\" is not a kernel of this build",
+     [](Draft& d) { d.options.kernel = "no.such.kernel"; }},
+    {Error::overlap, "out: shares memory with x",
+     [](Draft& d) { d.outputs.out.data = d.x_memory.values.data(); }}};
+
+TEST(refusals_over_a_cache, say_why_and_leave_the_cache_as_it_was) {
+  for (const Row& row : rows) {
+    Draft d;
+    row.spoil(d);
+    KvCache cache = d.cache();
+    const Seen before(cache);
+    d.call.cache = &cache;
+    d.call.sequences = d.numbers;
+    const AttentionLayer layer(d.config, random_weights(d.config, 4));
+    expect_refusal(row.code, row.sentence, [&] { layer(d.call, d.outputs, d.options); });
+    EXPECT_EQ(d.written(), 0) << row.sentence;
+    EXPECT_TRUE(Seen(cache) == before) << row.sentence;
+  }
+}
+
+TEST(refusals_over_a_cache, leave_the_good_call_alone) {
+  Draft d;
+  KvCache cache = d.cache();
+  d.call.cache = &cache;
+  d.call.sequences = d.numbers;
+  const AttentionLayer layer(d.config, random_weights(d.config, 4));
+  layer(d.call, d.outputs, d.options);
+  EXPECT_EQ(d.written(), 64 + 80);
+  EXPECT_EQ(cache.length(0), 5);
+  EXPECT_EQ(cache.length(1), 3);
+}
+
+TEST(refusals_over_a_cache, sequences_need_one) {
+  const Draft d;
+  const AttentionLayer layer(d.config, random_weights(d.config, 4));
+  expect_refusal(Error::value, "sequences: given, but the cache they are numbers of is not",
+                 [&] { layer({.x = d.call.x, .sequences = d.numbers}, d.outputs, d.options); });
+}
+
+// An int8 cache cannot hold an infinity, which shows only when the keys are there.
+TEST(refusals_over_a_cache, what_the_cache_cannot_hold_is_refused_for_all_sequences) {
+  for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{0, 1}, {2, 1}}) {
+    Draft d;
+    d.cache_config.type = CacheType::int8;
+    KvCache cache = d.cache();
+    const Seen before(cache);
+    d.x_memory.values[40] = std::numeric_limits<float>::infinity();  // of the second batch entry
+    d.call.cache = &cache;
+    d.call.sequences = numbers;
+    d.outputs.weights.reset();
+    const AttentionLayer layer(d.config, random_weights(d.config, 4));
+    EXPECT_THROW(layer(d.call, d.outputs, d.options), Error);
+    EXPECT_TRUE(Seen(cache) == before) << "first sequence " << numbers[0];
+    EXPECT_EQ(d.written(), 0);
+  }
+}
+
+TEST(refusals_over_a_cache, a_cache_that_is_being_read_does_not_change) {
+  Draft d;
+  KvCache cache = d.cache();
+  const Seen before(cache);
+  d.call.cache = &cache;
+  d.call.sequences = d.numbers;
+  const AttentionLayer layer(d.config, random_weights(d.config, 4));
+  {
+    const CacheReading reading(cache);
+    expect_refusal(Error::value, "layer: the cache is being read by another call",
+                   [&] { layer(d.call, d.outputs, d.options); });
+  }
+  EXPECT_TRUE(Seen(cache) == before);
+}
+
+struct Tokens {
+  Tensor k = random_tensor({2, 2, 2, 4}, 1), v = random_tensor({2, 2, 2, 4}, 2);
+};
+
+TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
+  const Tokens t;
+  KvCache cache = Draft{}.cache();
+  const Seen before(cache);
+  for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
+    const GrowingSequences sequences{numbers, {cache.length(numbers[0]), cache.length(numbers[1])}};
+    { const AppendedTokens appended(cache, sequences, t.k.view(), t.v.view()); }
+    EXPECT_EQ(Seen(cache).lengths, before.lengths);
+    EXPECT_TRUE(Seen(cache).contents == before.contents);
+  }
+  const GrowingSequences sequences{{2, 1}, {0, 1}};
+  AppendedTokens appended(cache, sequences, t.k.view(), t.v.view());
+  appended.keep();
+  EXPECT_EQ(cache.length(2), 2);
+  EXPECT_EQ(cache.length(1), 3);
+}
+
+TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
+  const Tokens t;
+  KvCache cache = Draft{}.cache();
+  const GrowingSequences sequences{{1, 2}, {1, 0}};
+  std::optional<AppendedTokens> appended;
+  appended.emplace(cache, sequences, t.k.view(), t.v.view());
+  std::optional<CacheReading> reading;
+  reading.emplace(cache);
+  std::thread undo([&] { appended.reset(); });
+  EXPECT_EQ(cache.length(1), 3);
+  reading.reset();
+  undo.join();
+  EXPECT_EQ(cache.length(1), 1);
+  EXPECT_EQ(cache.length(2), 0);
+}
+
+TEST(appended_tokens, go_nowhere_when_another_call_came_in_between) {
+  const Tokens t;
+  KvCache cache = Draft{}.cache();
+  const GrowingSequences stale{{1, 2}, {0, 0}};
+  expect_refusal(Error::value,
+                 "cache: sequence 1 had 0 tokens when the call began and has 1 now; another call changed it",
+                 [&] { const AppendedTokens appended(cache, stale, t.k.view(), t.v.view()); });
+  EXPECT_EQ(cache.length(2), 0);
+}
+
+}  // namespace
+}  // namespace heed::layer_tests

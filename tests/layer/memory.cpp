@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of the layer with its first, second, third ... allocation failing: the cache is as it was.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "../cache/tokens.hpp"
+#include "layer/tensors.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> until_failure{-1};  // allocations that still succeed; negative: all
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
+  void* block = nullptr;
+  if (posix_memalign(&block, alignment, bytes) != 0) throw std::bad_alloc();
+  return block;
+}
+// Not inline: where the compiler sees free() it warns of memory that new allocated.
+[[gnu::noinline]] void release(void* p) noexcept { std::free(p); }
+std::size_t as_size(std::align_val_t a) { return static_cast<std::size_t>(a); }
+
+}  // namespace
+
+void* operator new(std::size_t n) { return counted(n, 16); }
+void* operator new[](std::size_t n) { return counted(n, 16); }
+void* operator new(std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
+void operator delete(void* p) noexcept { release(p); }
+void operator delete[](void* p) noexcept { release(p); }
+void operator delete(void* p, std::size_t) noexcept { release(p); }
+void operator delete[](void* p, std::size_t) noexcept { release(p); }
+void operator delete(void* p, std::align_val_t) noexcept { release(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { release(p); }
+
+namespace heed::layer_tests {
+namespace {
+
+using test::Seen;
+
+// The call with its allocation number n failing. False when it needs no more than it gets.
+template <class Call>
+bool fails(int n, const Call& call) {
+  until_failure = n;
+  bool failed = false;
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  } catch (const Error& error) {
+    failed = error.code == Error::capacity;
+  }
+  until_failure = -1;
+  return failed;
+}
+
+struct Step {
+  LayerConfig config{.model_dim = 16, .heads = 4, .kv_heads = 2, .rotary = Rotary{}};
+  AttentionLayer layer{config, random_weights(config, 1)};
+  Tensor prompt = random_tensor({3, 1, 20, 16}, 2), x = random_tensor({2, 1, 2, 16}, 3),
+         y = output({2, 1, 2, 16}), weights = output({2, 1, 2, 22});
+  Options options{.masks = {Causal{}}};
+
+  KvCache cache(const KvCacheConfig& of_cache) const {
+    KvCache made(of_cache);
+    run(layer, {.x = prompt.view(), .cache = &made}, options);
+    return made;
+  }
+  void take(KvCache& cache, std::span<const std::int64_t> numbers) {
+    layer({.x = x.view(), .cache = &cache, .sequences = numbers},
+          {.out = y.mutable_view(), .weights = weights.mutable_view()}, options);
+  }
+};
+
+const KvCacheConfig paged{.batch = 3, .kv_heads = 2, .capacity = 40, .dim = 4, .page_size = 16};
+
+TEST(failing_allocations, leave_the_cache_as_it_was) {
+  for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{0, 1}, {2, 0}})
+    for (const CacheType type : {CacheType::f32, CacheType::int8}) {
+      KvCacheConfig of_cache = paged;
+      of_cache.type = type;
+      if (type == CacheType::int8) of_cache.rotary = CacheRotary{};
+      int n = 0;
+      for (;; ++n) {
+        Step step;
+        KvCache cache = step.cache(of_cache);
+        const Seen before(cache);
+        const bool failed = fails(n, [&] { step.take(cache, numbers); });
+        ASSERT_EQ(Seen(cache) == before, failed) << "allocation " << n << " of a step over " << name_of(type);
+        if (!failed) break;
+      }
+      EXPECT_GE(n, 20);
+    }
+}
+
+// A fork and a window cannot give their pages back to where they were, but what is seen of them can.
+TEST(failing_allocations, leave_what_is_seen_of_forks_and_windows) {
+  KvCacheConfig windowed = paged;
+  windowed.window = CacheWindow{.length = 6, .front = 1};
+  for (const KvCacheConfig& of_cache : {paged, windowed}) {
+    const std::vector<std::int64_t> numbers{0, 1};
+    Tensor wanted{};
+    int n = 0;
+    for (bool failed = true; failed; ++n) {
+      Step step;
+      KvCacheConfig roomy = of_cache;
+      roomy.pages = 12;
+      KvCache cache = step.cache(roomy);
+      cache.fork(0);
+      if (n == 0) {
+        KvCache other = step.cache(roomy);
+        other.fork(0);
+        step.take(other, numbers);
+        wanted = step.y;
+      }
+      failed = fails(n, [&] { step.take(cache, numbers); });
+      for (std::int64_t b = 0; b < 4; ++b)
+        ASSERT_EQ(cache.length(b), b < 2 && !failed ? 22 : 20) << "allocation " << n;
+      if (failed) step.take(cache, numbers);
+      ASSERT_EQ(bit_misses(step.y.values, wanted.values), 0) << "allocation " << n;
+    }
+    EXPECT_GE(n, 20);
+  }
+}
+
+}  // namespace
+}  // namespace heed::layer_tests
