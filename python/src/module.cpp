@@ -18,4 +18,5 @@ NB_MODULE(_heed, m) {
   heed::python::define_rotary(m);
   heed::python::define_layer(m);
   heed::python::define_machine(m);
+  heed::python::define_openmp(m);
 }
