@@ -17,7 +17,7 @@ using State = KvCache::State;
 // Pages [held_from, this one) are what the window lets go of before an append. The tokens to come see keys
 // from length - window.length + 1 on; one more is kept, which the last token of before sees, so that the
 // append can be rolled back.
-std::int64_t end_of_unseen_pages(const State& state, const Sequence& sequence) {
+std::int64_t end_of_unseen_pages(const State& state, const CachedSequence& sequence) {
   if (!state.config.window) return sequence.held_from;
   const std::int64_t unseen = std::max<std::int64_t>(sequence.length - state.config.window->length, 0);
   return std::max(sequence.held_from, unseen / state.layout.page_size);
@@ -30,7 +30,7 @@ class Claim {
   Claim(State& state, const NewTokens& tokens)
       : state_(state), tokens_(tokens), returned_before_(state.pool.returned()) {
     std::int64_t needed = 0, added = 0;
-    for_each([&](Sequence& sequence, std::int64_t count) {
+    for_each([&](CachedSequence& sequence, std::int64_t count) {
       for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state_, sequence); ++i)
         state_.pool.drop(sequence.table[static_cast<std::size_t>(i)]);
       const bool writes_last_page = sequence.length % state_.layout.page_size != 0;
@@ -63,7 +63,7 @@ class Claim {
   }
 
   void undo() noexcept {
-    for_each([&](Sequence& sequence, std::int64_t) {
+    for_each([&](CachedSequence& sequence, std::int64_t) {
       for (std::int64_t i = sequence.held_from; i < end_of_unseen_pages(state_, sequence); ++i)
         state_.pool.share(sequence.table[static_cast<std::size_t>(i)]);
       if (sequence.copies_last_page) state_.pool.share(sequence.table.back());
@@ -81,7 +81,7 @@ class Claim {
 // A table grows by doubling where its room was not all reserved when its sequence was made.
 void make_room_in_tables(State& state, const NewTokens& tokens) {
   for (std::int64_t b = 0; b < tokens.k.shape.batch; ++b) {
-    Sequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
+    CachedSequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
     const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + tokens.count(b)));
     if (pages > sequence.table.capacity())
       sequence.table.reserve(std::max(pages, 2 * sequence.table.capacity()));
@@ -149,7 +149,7 @@ void check_finite(const char* name, const Source& source, const NewTokens& token
 void write(const State& state, const Source& source, const NewTokens& tokens, Side side) noexcept {
   const std::int64_t page_size = state.layout.page_size;
   for_each_entry(tokens, [&](std::int64_t b, std::int64_t all, std::int64_t before) {
-    const Sequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
+    const CachedSequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
     for (std::int64_t done = 0; done < all;) {
       const std::int64_t at = sequence.length + done, first = at % page_size;
       const std::int64_t count = std::min(all - done, page_size - first);
@@ -164,7 +164,7 @@ void write(const State& state, const Source& source, const NewTokens& tokens, Si
 
 // Gives a sequence its pages: zeros for those the window let go of, a copy of a last page that others read,
 // new ones.
-void take_pages(State& state, Sequence& sequence, std::int64_t count) noexcept {
+void take_pages(State& state, CachedSequence& sequence, std::int64_t count) noexcept {
   const std::int64_t unseen_end = end_of_unseen_pages(state, sequence);
   for (; sequence.held_from < unseen_end; ++sequence.held_from)
     sequence.table[static_cast<std::size_t>(sequence.held_from)] = state.pool.zeros();
@@ -194,7 +194,7 @@ void append_tokens(State& state, const NewTokens& tokens) {
   }
 
   claim.keep();
-  const auto sequence_of = [&](std::int64_t b) -> Sequence& {
+  const auto sequence_of = [&](std::int64_t b) -> CachedSequence& {
     return state.sequences[static_cast<std::size_t>(tokens.first + b)];
   };
   for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {

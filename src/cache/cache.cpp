@@ -68,7 +68,7 @@ void KvCache::reset(std::int64_t sequence) {
 
 void KvCache::reset() {
   const Writing writing(state_->use, "reset");
-  for (Sequence& sequence : state_->sequences) state_->shorten(sequence, 0);
+  for (CachedSequence& sequence : state_->sequences) state_->shorten(sequence, 0);
 }
 
 std::int64_t KvCache::fork(std::int64_t sequence, std::optional<std::int64_t> length) {
@@ -77,8 +77,8 @@ std::int64_t KvCache::fork(std::int64_t sequence, std::optional<std::int64_t> le
   state_->check_prefix(sequence, tokens);
   const std::int64_t pages = state_->pages_of(tokens);
   const std::int64_t number = state_->add_sequence(std::max(pages, usual_pages(*state_)));
-  const Sequence& from = state_->at(sequence);
-  Sequence& made = state_->at(number);
+  const CachedSequence& from = state_->at(sequence);
+  CachedSequence& made = state_->at(number);
   made.table.assign(from.table.begin(), from.table.begin() + pages);
   state_->share_pages(made);
   made.length = tokens;
@@ -88,7 +88,7 @@ std::int64_t KvCache::fork(std::int64_t sequence, std::optional<std::int64_t> le
 
 void KvCache::release(std::int64_t sequence) {
   const Writing writing(state_->use, "release");
-  Sequence& released = state_->at(sequence);
+  CachedSequence& released = state_->at(sequence);
   state_->shorten(released, 0);
   released.is_released = true;
   ++state_->released;

@@ -139,7 +139,7 @@ void fill_sequences(State& state, const Contents& contents) {
   state.sequences.resize(contents.lengths.size());
   auto entry = contents.tables.begin();
   for (std::size_t n = 0; n < contents.lengths.size(); ++n) {
-    Sequence& sequence = state.sequences[n];
+    CachedSequence& sequence = state.sequences[n];
     sequence.held_from = state.front_pages();
     sequence.is_released = contents.lengths[n] == -1;
     if (sequence.is_released) {

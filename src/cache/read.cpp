@@ -35,7 +35,7 @@ float rounded_to(CacheType type, float x) {
   return x;
 }
 
-void fetch(const State& state, const Sequence& sequence, Side side, Shape at, float* row) {
+void fetch(const State& state, const CachedSequence& sequence, Side side, Shape at, float* row) {
   const std::int64_t page_size = state.layout.page_size;
   const unsigned char* page = sequence.table[static_cast<std::size_t>(at.length / page_size)];
   const unsigned char* part = page + at.heads * state.layout.head_bytes();
@@ -47,7 +47,8 @@ void put_row(const MutableView& view, Shape at, const float* row) {
   for (std::int64_t d = 0; d < view.shape.dim; ++d) put(view, begin + d * view.stride.dim, row[d]);
 }
 
-void read_side(const State& state, const Sequence& sequence, Side side, const MutableView& into, float* row) {
+void read_side(const State& state, const CachedSequence& sequence, Side side, const MutableView& into,
+               float* row) {
   for (std::int64_t h = 0; h < into.shape.heads; ++h)
     for (std::int64_t t = 0; t < sequence.length; ++t) {
       fetch(state, sequence, side, {0, h, t, 0}, row);
@@ -56,7 +57,7 @@ void read_side(const State& state, const Sequence& sequence, Side side, const Mu
 }
 
 // Keys that the cache turns when they are read: in f32, then rounded to its type, as append would have.
-std::vector<float> turned_keys(const State& state, const Sequence& sequence) {
+std::vector<float> turned_keys(const State& state, const CachedSequence& sequence) {
   const Shape shape{1, state.config.kv_heads, sequence.length, state.config.dim};
   std::vector<float> keys(static_cast<std::size_t>(shape.elements()));
   float* row = keys.data();
@@ -79,7 +80,7 @@ std::vector<float> turned_keys(const State& state, const Sequence& sequence) {
 
 void KvCache::read(std::int64_t number, const MutableView& k, const MutableView& v) const {
   const Reading reading(state_->use, "read");
-  const Sequence& sequence = state_->at(number);
+  const CachedSequence& sequence = state_->at(number);
   check_results(*state_, sequence.length, k, v);
   std::vector<float> row(static_cast<std::size_t>(std::max(state_->layout.dim, state_->layout.value_dim)));
   if (state_->config.rotary && state_->config.rotary->when == CacheRotary::When::read) {

@@ -14,7 +14,7 @@ CacheReading::~CacheReading() { state_.use.end_reading(); }
 const PageLayout& CacheReading::layout() const { return state_.layout; }
 
 PagedSequence CacheReading::sequence(std::int64_t n) const {
-  const Sequence& sequence = state_.at(n);
+  const CachedSequence& sequence = state_.at(n);
   return {sequence.table.data(), sequence.length};
 }
 

@@ -24,7 +24,7 @@ struct Numbered {
   std::vector<std::int64_t> tokens{};  // how many of each page belong to a sequence
   std::vector<std::int64_t> users{};
 
-  void add(const Sequence& sequence) {
+  void add(const CachedSequence& sequence) {
     std::int64_t left = sequence.length;
     for (const unsigned char* page : sequence.table) {
       const std::int64_t number = page == state.pool.zeros() ? -1 : number_of(page);
@@ -68,7 +68,7 @@ void KvCache::save(const std::filesystem::path& path) const {
   const Reading reading(state_->use, "save");
   Numbered numbered(*state_);
   std::vector<std::int64_t> lengths;
-  for (const Sequence& sequence : state_->sequences) {
+  for (const CachedSequence& sequence : state_->sequences) {
     lengths.push_back(sequence.is_released ? -1 : sequence.length);
     numbered.add(sequence);
   }

@@ -14,11 +14,11 @@ KvCache::State::State(const CacheGeometry& geometry)
             .page_bytes = layout.page_bytes(),
             .zero_bytes = config.window ? layout.page_bytes() : 0}) {}
 
-const Sequence& KvCache::State::at(std::int64_t number) const {
+const CachedSequence& KvCache::State::at(std::int64_t number) const {
   const auto count = static_cast<std::int64_t>(sequences.size());
   if (number < 0 || number >= count)
     throw refusal(Error::value, "sequence: ", number, " is not in [0, ", count, ")");
-  const Sequence& sequence = sequences[static_cast<std::size_t>(number)];
+  const CachedSequence& sequence = sequences[static_cast<std::size_t>(number)];
   if (sequence.is_released) throw refusal(Error::value, "sequence: ", number, " is released");
   return sequence;
 }
@@ -26,7 +26,7 @@ const Sequence& KvCache::State::at(std::int64_t number) const {
 // The last token of the prefix sees the window's length of tokens; all of those must still be there, or else
 // nothing of the prefix may have been released.
 void KvCache::State::check_prefix(std::int64_t number, std::int64_t length) const {
-  const Sequence& sequence = at(number);
+  const CachedSequence& sequence = at(number);
   if (length < 0 || length > sequence.length)
     throw refusal(Error::value, "length: ", length, " is not in [0, ", sequence.length,
                   "], the tokens of sequence ", number);
@@ -40,10 +40,10 @@ void KvCache::State::check_prefix(std::int64_t number, std::int64_t length) cons
 }
 
 std::int64_t KvCache::State::add_sequence(std::int64_t pages) {
-  const auto is_free = [](const Sequence& sequence) { return sequence.is_released; };
+  const auto is_free = [](const CachedSequence& sequence) { return sequence.is_released; };
   auto place = released == 0 ? sequences.end() : std::find_if(sequences.begin(), sequences.end(), is_free);
   if (place == sequences.end()) {
-    Sequence sequence;
+    CachedSequence sequence;
     sequence.table.reserve(static_cast<std::size_t>(pages));
     sequences.push_back(std::move(sequence));
     place = sequences.end() - 1;
@@ -56,12 +56,12 @@ std::int64_t KvCache::State::add_sequence(std::int64_t pages) {
   return place - sequences.begin();
 }
 
-void KvCache::State::share_pages(Sequence& sequence) noexcept {
+void KvCache::State::share_pages(CachedSequence& sequence) noexcept {
   for (const unsigned char* page : sequence.table)
     if (page != pool.zeros()) pool.share(page);
 }
 
-void KvCache::State::shorten(Sequence& sequence, std::int64_t length) noexcept {
+void KvCache::State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
   const auto pages = static_cast<std::size_t>(pages_of(length));
   for (std::size_t i = sequence.table.size(); i-- > pages;)
     if (sequence.table[i] != pool.zeros()) pool.drop(sequence.table[i]);

@@ -12,7 +12,7 @@
 
 namespace heed {
 
-struct Sequence {
+struct CachedSequence {
   // One entry per page of tokens; those of [front pages, held_from) are the page of zeros.
   std::vector<const unsigned char*> table{};
   std::int64_t length = 0;
@@ -37,14 +37,16 @@ struct CacheGeometry {
 
 struct KvCache::State : CacheGeometry {
   PagePool pool;
-  std::vector<Sequence> sequences{};
+  std::vector<CachedSequence> sequences{};
   std::int64_t released = 0;  // numbers that wait for a fork or add
   mutable CacheUse use{};
 
   explicit State(const CacheGeometry&);  // has no sequences yet
 
-  const Sequence& at(std::int64_t number) const;  // refuses numbers that are not in use
-  Sequence& at(std::int64_t number) { return const_cast<Sequence&>(std::as_const(*this).at(number)); }
+  const CachedSequence& at(std::int64_t number) const;  // refuses numbers that are not in use
+  CachedSequence& at(std::int64_t number) {
+    return const_cast<CachedSequence&>(std::as_const(*this).at(number));
+  }
 
   // Refuses a length that the sequence does not have, or cannot go back to because of its window.
   void check_prefix(std::int64_t number, std::int64_t length) const;
@@ -52,8 +54,8 @@ struct KvCache::State : CacheGeometry {
   // Makes an empty sequence with the lowest free number and room for this many pages; returns the number.
   std::int64_t add_sequence(std::int64_t pages);
 
-  void share_pages(Sequence&) noexcept;            // counts a user more for each page of the table
-  void shorten(Sequence&, std::int64_t) noexcept;  // to a length that check_prefix let pass
+  void share_pages(CachedSequence&) noexcept;            // counts a user more for each page of the table
+  void shorten(CachedSequence&, std::int64_t) noexcept;  // to a length that check_prefix let pass
 };
 
 // Every default filled in; refuses what makes no cache.

@@ -90,7 +90,7 @@ void check_counts(const KvCache::State& state, const NewTokens& tokens) {
     if (count < 0 || count > tokens.k.shape.length)
       throw refusal(Error::value, "counts[", b, "]: ", count, " is not in [0, ", tokens.k.shape.length,
                     "], the tokens of k");
-    const Sequence& sequence = state.sequences[static_cast<std::size_t>(number)];
+    const CachedSequence& sequence = state.sequences[static_cast<std::size_t>(number)];
     if (sequence.is_released && count > 0)
       throw refusal(Error::value, "sequence: ", number, " is released, but gets ", count,
                     count == 1 ? " token" : " tokens");
