@@ -74,6 +74,7 @@ def heed(options, *words):
 def cases_of(options):
     size = ["--quick"] if options.quick else []
     names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
+    names = [name for name in names if not name.startswith(("cache/", "step/"))]  # rivals have no such thing
     if options.quick:
         names = [name for name in names if QUICK.fullmatch(name)]
     return [name for name in names if re.search(options.filter, name)]

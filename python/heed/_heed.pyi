@@ -572,3 +572,15 @@ def kernel_names() -> list[str]:
     >>> heed.kernel_names()[-1]
     'reference'
     """
+
+def share_openmp_threads() -> bool:
+    """
+    Runs heed's work on the threads of the OpenMP runtime that this process has loaded, from now on.
+
+    Returns False, and changes nothing, where there is none. heed.torch calls it: PyTorch's threads stay busy looking for
+    work after every operation, and two pools would fight for the cores.
+
+    >>> import heed._heed
+    >>> heed._heed.share_openmp_threads() in (True, False)
+    True
+    """

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 
 import heed
+from heed import _heed
+
+_heed.share_openmp_threads()  # PyTorch's, which are awake anyway
 
 __all__ = ["AttentionLayer", "dropout_seed", "refuse_gradients", "scaled_dot_product_attention"]
 

@@ -12,5 +12,6 @@ void define_rotary(nanobind::module_& m);
 void define_cache(nanobind::module_& m);
 void define_layer(nanobind::module_& m);
 void define_machine(nanobind::module_& m);
+void define_openmp(nanobind::module_& m);
 
 }  // namespace heed::python

@@ -134,6 +134,16 @@ constexpr const char* get_num_threads_doc = R"(How many threads heed uses.
 >>> heed.get_num_threads() >= 1
 True
 )";
+constexpr const char* share_openmp_threads_doc =
+    R"(Runs heed's work on the threads of the OpenMP runtime that this process has loaded, from now on.
+
+Returns False, and changes nothing, where there is none. heed.torch calls it: PyTorch's threads stay busy looking for
+work after every operation, and two pools would fight for the cores.
+
+>>> import heed._heed
+>>> heed._heed.share_openmp_threads() in (True, False)
+True
+)";
 constexpr const char* kernel_names_doc = R"(Every kernel this machine can run, in the order they are tried.
 
 >>> import heed

@@ -19,4 +19,5 @@ NB_MODULE(_heed, m) {
   heed::python::define_cache(m);
   heed::python::define_layer(m);
   heed::python::define_machine(m);
+  heed::python::define_openmp(m);
 }

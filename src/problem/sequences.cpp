@@ -43,6 +43,8 @@ void place_queries(const Inputs& in, Problem& p) {
 }
 
 void place_keys(const Inputs& in, Problem& p) {
+  if (!in.sequences.empty())
+    throw refusal(Error::value, "inputs.sequences: given, but no cache whose sequences they are");
   if (in.query_starts.empty() != in.key_starts.empty())
     throw refusal(Error::shape, in.key_starts.empty() ? "key_starts" : "query_starts",
                   ": not given, but the other is; queries and keys are packed together");

@@ -70,7 +70,7 @@ TEST_P(Packed, sequences_side_by_side_in_one_tensor_give_the_bits_of_each_alone)
       ++compared;
     }
   }
-  if (GetParam().empty()) EXPECT_GT(compared, 0);
+  EXPECT_TRUE(compared > 0 || !GetParam().empty());
 }
 
 TEST_P(Packed, a_batch_of_queries_packed_over_a_cache_gives_the_bits_of_each_alone) {

@@ -2,6 +2,7 @@
 // The layer over caches of every type, with a window, or with keys that the cache turns; and in training.
 #include <array>
 
+#include "files/scratch_folder.hpp"
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {
@@ -140,6 +141,21 @@ TEST(cached_kinds, options_mean_what_they_mean_without_a_cache) {
   now.bias = last_bias.view();
   EXPECT_EQ(bit_misses(run(layer, {.x = last.view(), .cache = &cache}, now).values,
                        tokens_of(run(layer, {.x = x.view()}, whole), 7, 2).values),
+            0);
+}
+
+class CachedFiles : public test::ScratchFolder {};
+
+TEST_F(CachedFiles, a_loaded_cache_goes_on_as_the_saved_one) {
+  const LayerConfig c = grouped_query(16, 4, 2);
+  const AttentionLayer layer(c, random_weights(c, 1));
+  const Tensor prompt = random_tensor({3, 1, 5, 16}, 2), token = random_tensor({3, 1, 1, 16}, 3);
+  KvCache saved({.batch = 3, .kv_heads = 2, .capacity = 40, .dim = 4, .page_size = 16});
+  run(layer, {.x = prompt.view(), .cache = &saved}, causal);
+  saved.save("cache");
+  KvCache loaded = KvCache::load("cache");
+  EXPECT_EQ(bit_misses(run(layer, {.x = token.view(), .cache = &loaded}).values,
+                       run(layer, {.x = token.view(), .cache = &saved}).values),
             0);
 }
 

@@ -25,6 +25,13 @@ std::size_t as_size(std::align_val_t a) { return static_cast<std::size_t>(a); }
 
 void* operator new(std::size_t n) { return counted(n, 16); }
 void* operator new[](std::size_t n) { return counted(n, 16); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  try {
+    return counted(n, 16);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void* operator new(std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
 void operator delete(void* p) noexcept { release(p); }
 void operator delete[](void* p) noexcept { release(p); }

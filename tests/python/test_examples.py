@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example runs and prints what it says, and every Python block of docs/python.md is true."""
+"""Every example runs and prints what it says, and every Python block of docs/python.md and the README is true."""
 
 import doctest
 import pathlib
@@ -33,21 +33,22 @@ def test_an_example_prints_what_it_should(name, capsys):
     assert capsys.readouterr().out == PRINTS[name]
 
 
-def blocks():
-    """(line, text) of every Python block of the guide that shows results."""
-    text = GUIDE.read_text()
+def blocks(page):
+    """(line, text) of every Python block of a page that shows results."""
+    text = page.read_text()
     return [
         (text[: found.start()].count("\n") + 1, found[1])
         for found in re.finditer(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     ]
 
 
-def test_the_blocks_of_the_guide_are_true():
+@pytest.mark.parametrize("page, least", [(GUIDE, 5), (ROOT / "README.md", 1)], ids=["guide", "readme"])
+def test_the_blocks_of_a_page_are_true(page, least):
     names: dict = {}
     failed = 0
-    assert len(blocks()) >= 5
-    for line, text in blocks():
-        example = doctest.DocTestParser().get_doctest(text, names, GUIDE.name, str(GUIDE), line)
+    assert len(blocks(page)) >= least
+    for line, text in blocks(page):
+        example = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
         failed += doctest.DocTestRunner().run(example, clear_globs=False).failed
         names = example.globs
     assert failed == 0

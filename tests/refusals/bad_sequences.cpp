@@ -102,6 +102,9 @@ const BadCall bad_caches[] = {
        c.keep();
        c.inputs.q.shape.batch = c.outputs.out.shape.batch = 1;
      }},
+    {"numbers_of_sequences_without_a_cache", Error::value,
+     "inputs.sequences: given, but no cache whose sequences they are",
+     [](Call& c) { c.inputs.sequences = c.numbers; }},
     {"more_numbers_than_the_batch", Error::shape, "inputs.sequences: 3 numbers for a batch of 2",
      [](Call& c) {
        c.keep();

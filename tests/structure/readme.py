@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-LANGUAGES = {"cpp", "text", "sh", "cmake"}
+LANGUAGES = {"cpp", "text", "sh", "cmake", "pycon"}  # pycon: tests/python/test_examples.py
 NOT_RUN = {"demo"}  # commands of the tool that take long; that they exist is checked by asking for their help
 
 

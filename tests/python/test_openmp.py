@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed on PyTorch's own threads: the same bits, from one thread or ten."""
+
+import concurrent.futures
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+
+PROGRAM = """
+import hashlib, sys
+import numpy as np
+import torch
+import heed
+if {with_torch}:
+    import heed.torch
+    assert heed._heed.share_openmp_threads()
+rng = np.random.default_rng(7)
+q, k, v = (rng.standard_normal((2, heads, 300, 64), np.float32) for heads in (8, 2, 2))
+print(hashlib.sha256(heed.attention(q, k, v, causal=True).tobytes()).hexdigest())
+"""
+
+
+def digest_of(with_torch):
+    program = PROGRAM.format(with_torch=with_torch)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return run.stdout.strip()
+
+
+def test_pytorchs_threads_give_the_bits_of_heeds_own():
+    assert digest_of(with_torch=True) == digest_of(with_torch=False)
+
+
+def test_ten_threads_at_once_on_pytorchs_threads_give_the_bits_of_one():
+    import heed.torch
+
+    rng = np.random.default_rng(8)
+    q, k, v = (rng.standard_normal((1, heads, 200, 32), np.float32) for heads in (6, 3, 3))
+
+    def digest(_):
+        return hashlib.sha256(heed.attention(q, k, v).tobytes()).hexdigest()
+
+    with concurrent.futures.ThreadPoolExecutor(10) as pool:
+        assert set(pool.map(digest, range(40))) == {digest(0)}
