@@ -16,13 +16,12 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
       choices_(read_choices(Caller::attention, keywords)) {
   check_rank(q_, 2, 4);
   inputs_.q = view_of(q_, right_aligned(q_));
+  inputs_.sequences = choices_.sequences;
   if (has_arrays_) take_arrays();
   if (choices_.cache)
     take_cache();
   else if (!has_arrays_)
     throw Error(Error::dtype, "k: None is not an array, and there is no cache in its place");
-  else if (!choices_.sequences.empty())
-    throw Error(Error::value, "sequences: given, but the cache they are numbers of is not");
   if (choices_.query_starts.empty() && choices_.key_starts.empty())
     check_alignment(choices_, inputs_.q.shape.length, keys_);
   else
@@ -40,7 +39,6 @@ void Question::take_arrays() {
 
 void Question::take_cache() {
   inputs_.cache = choices_.cache;
-  inputs_.sequences = choices_.sequences;
   value_dim_ = *choices_.cache->config().value_dim;
   const std::int64_t batch =
       choices_.query_starts.empty() ? inputs_.q.shape.batch : std::ssize(choices_.query_starts) - 1;

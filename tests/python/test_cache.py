@@ -293,7 +293,7 @@ def wrong_calls(cache):
         "key_starts: given, but the cache knows its lengths": attend(query_starts=[0, 4], key_starts=[0, 70]),
         "front: 2, but there is no window": attend(front=2),
         "tree.dtype: f32 is not bool": attend(tree=np.ones((4, 4), np.float32)),
-        "sequences: given, but the cache they are numbers of is not": attend(cache=None, k=k, v=v),
+        "sequences: given, but no cache whose sequences they are": attend(cache=None, k=k, v=v),
         "k: None is not an array, and there is no cache in its place": attend(cache=None),
     }
 
