@@ -11,6 +11,7 @@ heed.torch, heed.onnx and heed.transformers are imported by name, so that none o
 
 from heed._heed import (
     AttentionLayer,
+    KvCache,
     Rotary,
     attention,
     combine,
@@ -33,6 +34,7 @@ __all__ = [
     "AttentionLayer",
     "Error",
     "KindError",
+    "KvCache",
     "Rotary",
     "__version__",
     "attention",

@@ -10,7 +10,7 @@ import numpy.typing
 
 ArrayT = TypeVar("ArrayT")
 
-def attention(q: ArrayT, k: ArrayT, v: ArrayT, *, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, key_lengths: Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
+def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
     """
     Scaled dot-product attention.
 
@@ -18,12 +18,21 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, *, causal: bool | str | None = No
     leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides heads: equal is
     multi-head attention, 1 multi-query, anything between grouped-query.
 
+    In place of k and v, or packed:
+      cache, sequences          a heed.KvCache: batch entry b attends to its sequence b, or to sequences[b]; the queries are
+                                those of the last tokens appended
+      query_starts, key_starts  (sequences + 1,) integers: q is (1, heads, all queries, dim), and sequence n has the rows from
+                                query_starts[n] up to query_starts[n + 1]; likewise k and v. With a cache only queries are packed
     Which keys a query sees; all of them intersect:
       causal       "ends" (last query with last key: decode), "starts", or True where queries and keys are equally many
+                   or there is a cache
       window       (left, right): so many keys around the query's own position; None: no limit; with a third entry,
-                   "ends" or "starts", where causal does not say it
+                   "ends" or "starts", where neither causal nor a cache says it
+      front        with a window: the first so many keys are seen as well
       key_lengths  (batch,) integers: only the first so many keys
       keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
+      tree         booleans that broadcast to (batch, heads, queries, queries): which of the last `queries` keys, the
+                   drafted ones, a query sees; all earlier ones are seen
     How scores are made:
       scale        default 1/sqrt(dim)
       softcap      c * tanh(score / c)
@@ -46,7 +55,7 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, *, causal: bool | str | None = No
     ((1, 8, 1, 64), (1, 8, 1), 50.0)
     """
 
-def explain(q: ArrayT, k: ArrayT, v: ArrayT, *, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, key_lengths: Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> str:
+def explain(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> str:
     """
     Which kernel attention() would run, and why not the others: one line each.
 
@@ -188,6 +197,225 @@ def rotate(x: ArrayT, positions: Any = None, rotary: Rotary = ..., out: ArrayT |
            [0.54 , 0.841]], dtype=float32)
     """
 
+class KvCache:
+    """
+    The keys and values of sequences that grow: what decoding reads at every step.
+
+    batch sequences, all empty, of at most capacity tokens each; a token is a key (kv_heads, dim) and a value
+    (kv_heads, value_dim). How they are kept:
+      dtype      float32 (the default), float16 or bfloat16, by name or as NumPy's or PyTorch's own: tokens are rounded
+                 to it once
+      quantize   "int8": 8 bits per element and a float32 scale per token and head, in place of a dtype
+      layout     "contiguous", one page per sequence, or "paged"; default: paged if there is a page_size
+      page_size  tokens per page, a power of two of at least 16; default 64
+      pages      how many there are for all sequences together; default: enough for batch full ones
+      window     attention sees the last so many tokens, its own included, and the first front ones; pages between the
+                 two are given back
+      rotary     turns keys by their position, when they are appended or read (rotate_at="append" or "read")
+    Every call that changes the cache does all it says or nothing: what it raises leaves the cache as it was. Any number of
+    threads may read at once; who comes while another call changes the cache is refused with a heed.Error.
+
+    >>> import numpy, heed
+    >>> cache = heed.KvCache(batch=2, kv_heads=2, capacity=4096, dim=64, dtype="bfloat16", page_size=64)
+    >>> k = v = numpy.ones((2, 2, 10, 64), numpy.float32)
+    >>> cache.append(k, v)                                            # ten tokens of each sequence
+    >>> q = numpy.ones((2, 8, 1, 64), numpy.float32)                  # the last one's query
+    >>> heed.attention(q, cache=cache, causal=True).shape
+    (2, 8, 1, 64)
+    >>> cache
+    KvCache(batch=2, kv_heads=2, capacity=4096, dim=64, dtype='bfloat16', page_size=64, pages=128)
+    """
+
+    def __init__(self, batch: int, kv_heads: int, capacity: int, dim: int, *, dtype: Any = None, layout: str | None = None, page_size: int | None = None, quantize: str | None = None, value_dim: int | None = None, pages: int | None = None, window: int | None = None, front: int = 0, rotary: Rotary | None = None, rotate_at: str = 'append') -> None: ...
+
+    def append(self, k: ArrayT, v: ArrayT, counts: Any = None) -> None:
+        """
+        Adds tokens to every sequence.
+
+        k is (sequences, kv_heads, tokens, dim) and v (sequences, kv_heads, tokens, value_dim), of any library, element type and
+        strides; one sequence may leave out the first axis. They are copied: the arrays may go. Each sequence gets all
+        tokens, or the first counts[n] of them; a released number must get none.
+
+        >>> import numpy, heed
+        >>> cache = heed.KvCache(batch=2, kv_heads=1, capacity=100, dim=4)
+        >>> k = v = numpy.ones((2, 1, 7, 4), numpy.float32)
+        >>> cache.append(k, v, counts=[7, 3])
+        >>> cache.lengths
+        [7, 3]
+        """
+
+    def append_to(self, sequence: int, k: ArrayT, v: ArrayT) -> None:
+        """
+        Adds tokens to one sequence: k is (1, kv_heads, tokens, dim) or without the 1.
+
+        >>> import numpy, heed
+        >>> cache = heed.KvCache(batch=2, kv_heads=1, capacity=100, dim=4)
+        >>> cache.append_to(1, numpy.ones((1, 5, 4), numpy.float32), numpy.ones((1, 5, 4), numpy.float32))
+        >>> cache.lengths
+        [0, 5]
+        """
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """
+        Forgets every token from length on: speculative decoding rolls back.
+
+        Refused where the window of the last token left has lost a page; the length before the last append is always there.
+
+        >>> import numpy, heed
+        >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4)
+        >>> cache.append(numpy.ones((1, 5, 4), numpy.float32), numpy.ones((1, 5, 4), numpy.float32))
+        >>> cache.truncate(0, 3)
+        >>> cache.length(0)
+        3
+        """
+
+    def reset(self, sequence: int | None = None) -> None:
+        """
+        Forgets every token of a sequence, or of all of them.
+
+        >>> import heed
+        >>> heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4).reset()
+        """
+
+    def fork(self, sequence: int, length: int | None = None) -> int:
+        """
+        A new sequence with the first length tokens of this one (default: all). Returns its number.
+
+        Pages are shared until either sequence writes to one: beam search, a prompt that many requests begin with. A contiguous
+        cache needs pages for its forks.
+
+        >>> import numpy, heed
+        >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4, page_size=16, pages=20)
+        >>> cache.append(numpy.ones((1, 50, 4), numpy.float32), numpy.ones((1, 50, 4), numpy.float32))
+        >>> cache.fork(0), cache.lengths, cache.pages_in_use
+        (1, [50, 50], 4)
+        """
+
+    def release(self, sequence: int) -> None:
+        """
+        Gives a sequence's pages back and frees its number for the next fork or add.
+
+        >>> import heed
+        >>> cache = heed.KvCache(batch=2, kv_heads=1, capacity=100, dim=4)
+        >>> cache.release(0)
+        >>> cache.lengths
+        [None, 0]
+        """
+
+    def add(self) -> int:
+        """
+        A new, empty sequence. Returns its number, the lowest that is free.
+
+        >>> import heed
+        >>> heed.KvCache(batch=2, kv_heads=1, capacity=100, dim=4).add()
+        2
+        """
+
+    def length(self, sequence: int) -> int:
+        """
+        How many tokens a sequence has.
+
+        >>> import heed
+        >>> heed.KvCache(batch=2, kv_heads=1, capacity=100, dim=4).length(1)
+        0
+        """
+
+    def read(self, sequence: int, like: ArrayT | None = None) -> tuple[ArrayT, ArrayT]:
+        """
+        Copies of a sequence's keys and values as attention sees them: dequantised, turned.
+
+        Returns (k, v), (1, kv_heads, length, dim) and (1, kv_heads, length, value_dim): of the library and element type of like,
+        or NumPy arrays of the cache's dtype, float32 for int8. Tokens that the window released come out as zeros.
+
+        >>> import numpy, torch, heed
+        >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=2)
+        >>> cache.append(numpy.ones((1, 5, 2), numpy.float32), numpy.ones((1, 5, 2), numpy.float32))
+        >>> k, v = cache.read(0, like=torch.empty(1, dtype=torch.float16))
+        >>> k.dtype, v.shape
+        (torch.float16, torch.Size([1, 1, 5, 2]))
+        """
+
+    def save(self, path: Any) -> None:
+        """
+        Writes the cache to a file, atomically: a safetensors file of its pages in use.
+
+        >>> import heed, os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "prompt.safetensors")
+        ...     heed.KvCache(batch=2, kv_heads=1, capacity=100, dim=4).save(path)
+        ...     heed.KvCache.load(path).sequences
+        2
+        """
+
+    @staticmethod
+    def load(path: Any) -> KvCache:
+        """
+        A cache from a file that save() wrote. The file is checked whole before any of it is believed.
+
+        >>> import heed
+        >>> try:
+        ...     heed.KvCache.load("there/is/none")
+        ... except heed.Error as error:
+        ...     print(error.code)
+        file
+        """
+
+    @property
+    def sequences(self) -> int:
+        """
+        How many sequences there are; released numbers count until they are used again.
+        """
+
+    @property
+    def lengths(self, /) -> list[int | None]:
+        """Tokens of each sequence; None for a released number."""
+
+    @property
+    def bytes(self) -> int:
+        """Of the pages in use; shared ones count once."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys, values and scales of one token, all heads."""
+
+    @property
+    def pages_in_use(self) -> int:
+        """Pages that hold tokens; shared ones count once."""
+
+    @property
+    def batch(self) -> int:
+        """Sequences at the start."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens a sequence may hold."""
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a key."""
+
+    @property
+    def value_dim(self) -> int:
+        """Dimensions of a value."""
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per page."""
+
+    @property
+    def pages(self) -> int:
+        """Pages of the pool."""
+
+    @property
+    def dtype(self) -> str:
+        """'float32', 'float16', 'bfloat16' or 'int8'."""
+
+    def __repr__(self) -> str: ...
+
 class AttentionLayer:
     """
     Multi-head, multi-query or grouped-query attention with its projections.
@@ -237,13 +465,17 @@ class AttentionLayer:
     def training(self) -> bool:
         """Whether dropout applies."""
 
-    def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, positions: Any = None, key_positions: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, key_lengths: Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
+    def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, positions: Any = None, key_positions: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
         """
         Attends from x to context, or to x itself.
 
         x is (batch, queries, model_dim), context (batch, keys, key_dim), value (batch, keys, value_dim); all may leave out the
         batch. context alone serves as key and value input. positions and key_positions, (length,) or (batch, length), are for
         a layer with rotary. seed is dropout's. The other options are those of heed.attention.
+
+        With a cache, a heed.KvCache, in place of a context, the tokens of x are appended to its sequences, or to those numbered
+        in sequences (one per batch entry), and attend to all that these then hold: prefill and decoding are the same call. What
+        it raises leaves every sequence as it was. positions go on from the length of each sequence.
 
         Returns (batch, queries, model_dim), of x's library and element type, or a tuple with those asked for, in this order:
         weights (batch, heads, queries, keys), or (batch, queries, keys) for return_weights="average"; lse (batch, heads,
@@ -255,6 +487,11 @@ class AttentionLayer:
         >>> y, weights = layer(x, context, key_lengths=[9, 4], return_weights="average")
         >>> y.shape, weights.shape, float(weights[1, 0, 4:].sum())
         ((2, 5, 64), (2, 5, 9), 0.0)
+        >>> cache = heed.KvCache(batch=2, kv_heads=8, capacity=100, dim=8)
+        >>> y = layer(x, cache=cache, causal=True)                                   # the prompt: five tokens
+        >>> y, weights = layer(x[:, :1], cache=cache, causal=True, return_weights=True)    # one more
+        >>> y.shape, weights.shape, cache.lengths
+        ((2, 1, 64), (2, 8, 1, 6), [6, 6])
         """
 
     def load(self, weights: Any, prefix: str = '') -> None:

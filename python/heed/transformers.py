@@ -8,7 +8,8 @@
 Prefill, decoding with any of the library's caches, padding on either side, sliding windows, softcap, sinks, grouped
 heads and position biases are taken as the models ask for them. Keys and values are read where the cache keeps them,
 never repeated, and a (queries, keys) mask is made only for patterns that have no name (`SeenKeys` says which have).
-A model asked for `output_attentions=True` in the call returns the weights.
+A model asked for `output_attentions=True` in the call returns the weights. With a `HeedCache` as `past_key_values`,
+keys and values stay in a `heed.KvCache`, in 8 bits if wanted.
 
 There is no backward pass yet: run the model under `torch.no_grad()` or `torch.inference_mode()`.
 """
@@ -31,8 +32,9 @@ from transformers.masking_utils import (
 
 import heed
 from heed.torch import dropout_seed, refuse_gradients
+from heed.transformers_cache import CachedStates, HeedCache
 
-__all__ = ["Pattern", "SeenKeys", "attend", "make_mask", "register"]
+__all__ = ["HeedCache", "Pattern", "SeenKeys", "attend", "make_mask", "register"]
 
 
 def register(name: str = "heed") -> None:
@@ -203,6 +205,14 @@ def _options_of(mask: SeenKeys, keys: int) -> dict[str, Any]:
     return options
 
 
+def _in_cache(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]) -> tuple:
+    """The arrays attention takes when key or value is in a HeedCache, which stands for both if it still can."""
+    if isinstance(key, CachedStates) and isinstance(value, CachedStates) and key.is_whole and key.layer is value.layer:
+        options.update(cache=key.layer.cache, sequences=key.layer.sequences)
+        return (key.layer.spread(query),)
+    return (query, *(states.dense() if isinstance(states, CachedStates) else states for states in (key, value)))
+
+
 def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -237,7 +247,8 @@ def attend(
             options["causal"] = "ends"
     elif isinstance(attention_mask, SeenKeys):
         options.update(_options_of(attention_mask, keys))
-        key, value = key[:, :, : attention_mask.filled], value[:, :, : attention_mask.filled]
+        if attention_mask.filled < keys:
+            key, value = key[:, :, : attention_mask.filled], value[:, :, : attention_mask.filled]
     else:
         options["keep" if attention_mask.dtype == torch.bool else "bias"] = attention_mask
     if position_bias is not None:
@@ -247,9 +258,12 @@ def attend(
         options["sink"] = s_aux
     if dropout > 0.0:
         options.update(dropout=dropout, seed=dropout_seed())
+    arrays = (query, key, value)
+    if isinstance(key, CachedStates) or isinstance(value, CachedStates):
+        arrays = _in_cache(query, key, value, options)
     out = query.new_empty(batch, queries, heads, value.shape[3])  # how the model goes on: written there directly
     if not output_attentions:
-        heed.attention(query, key, value, out=out.transpose(1, 2), **options)
+        heed.attention(*arrays, out=out.transpose(1, 2), **options)
         return out, None
-    _, weights = heed.attention(query, key, value, out=out.transpose(1, 2), return_weights=True, **options)
+    _, weights = heed.attention(*arrays, out=out.transpose(1, 2), return_weights=True, **options)
     return out, torch.nn.functional.pad(weights, (0, keys - key.shape[2]))

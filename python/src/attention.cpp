@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed.attention, heed.explain and heed.merge.
 #include "bindings.hpp"
-#include "choices.hpp"
 #include "docs.hpp"
 #include "outputs.hpp"
 #include "views.hpp"
@@ -10,39 +9,18 @@ namespace heed::python {
 
 namespace {
 
-struct Arguments {
-  Tensor q, k, v;
-  Inputs inputs;
-};
-
-Arguments read_arguments(nb::handle q, nb::handle k, nb::handle v) {
-  Arguments arguments{read_tensor("q", q), read_tensor("k", k), read_tensor("v", v), {}};
-  check_rank(arguments.q, 2, 4);
-  check_same_rank(arguments.k, arguments.q);
-  check_same_rank(arguments.v, arguments.q);
-  arguments.inputs = {view_of(arguments.q, right_aligned(arguments.q)),
-                      view_of(arguments.k, right_aligned(arguments.k)),
-                      view_of(arguments.v, right_aligned(arguments.v))};
-  return arguments;
-}
-
 nb::object attention(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
-  const Arguments arguments = read_arguments(q, k, v);
-  const Choices choices = read_choices(Caller::attention, keywords);
-  const Inputs& inputs = arguments.inputs;
-  check_alignment(choices, inputs.q.shape.length, inputs.k.shape.length);
-  Asked asked(arguments.q, inputs, choices);
-  compute(choices.threads, [&] { heed::attention(inputs, asked.outputs(), choices.options); });
+  const Question question(q, k, v, keywords);
+  const Choices& choices = question.choices();
+  Asked asked(question);
+  compute(choices.threads, [&] { heed::attention(question.inputs(), asked.outputs(), choices.options); });
   return asked.results();
 }
 
 std::string explain(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
-  const Arguments arguments = read_arguments(q, k, v);
-  const Choices choices = read_choices(Caller::attention, keywords);
-  const Inputs& inputs = arguments.inputs;
-  check_alignment(choices, inputs.q.shape.length, inputs.k.shape.length);
-  const Asked asked(arguments.q, inputs, choices);
-  return heed::explain(inputs, asked.outputs(), choices.options);
+  const Question question(q, k, v, keywords);
+  const Asked asked(question);
+  return heed::explain(question.inputs(), asked.outputs(), question.choices().options);
 }
 
 // One result to merge: (out, lse) as attention(..., return_lse=True) gives it.
@@ -93,9 +71,9 @@ nb::object merge(const nb::args& parts) {
 }  // namespace
 
 void define_attention(nb::module_& m) {
-  m.def("attention", &attention, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+  m.def("attention", &attention, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
         nb::arg("options"), nb::sig(attention_signature), attention_doc);
-  m.def("explain", &explain, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+  m.def("explain", &explain, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
         nb::arg("options"), nb::sig(explain_signature), explain_doc);
   m.def("merge", &merge, nb::arg("parts"),
         nb::sig("def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]"), merge_doc);

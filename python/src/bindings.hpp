@@ -9,6 +9,7 @@ void define_attention(nanobind::module_& m);
 void define_scaled_dot_product_attention(nanobind::module_& m);
 void define_masks(nanobind::module_& m);
 void define_rotary(nanobind::module_& m);
+void define_cache(nanobind::module_& m);
 void define_layer(nanobind::module_& m);
 void define_machine(nanobind::module_& m);
 void define_openmp(nanobind::module_& m);

@@ -109,6 +109,32 @@ void read_scores(Choices& choices, nb::handle object) {
   choices.scores = static_cast<Stage>(found - stages.begin());
 }
 
+void read_tree(Choices& choices, nb::handle object) {
+  const Tensor& mask = hold(choices, "tree", object);
+  choices.options.masks.emplace_back(Tree{bool_view_of(mask, right_aligned(mask))});
+}
+
+void read_cache(Choices& choices, nb::handle object) {
+  if (!nb::isinstance<KvCache>(object)) throw wrong_kind("cache", object, "a heed.KvCache");
+  choices.cache = &nb::cast<KvCache&>(object);
+}
+
+std::vector<std::int64_t> read_list(const char* name, nb::handle object) {
+  Integers integers = read_integers(name, object);
+  if (integers.shape.size() != 1)
+    throw Error(Error::shape,
+                std::string(name) + ": " + std::to_string(integers.shape.size()) + " axes are not 1");
+  return std::move(integers.values);
+}
+
+// One entry more than there are sequences, so there is always one.
+std::vector<std::int64_t> read_starts(const char* name, nb::handle object) {
+  std::vector<std::int64_t> starts = read_list(name, object);
+  if (starts.empty())
+    throw Error(Error::shape, std::string(name) + ": no entries; 0 and the end of every sequence are needed");
+  return starts;
+}
+
 void read_layer_weights(Choices& choices, nb::handle object) {
   if (nb::isinstance<nb::str>(object) && nb::cast<std::string>(object) == "average")
     choices.weights = Weights::average;
@@ -133,6 +159,15 @@ constexpr std::array keywords_known{
     Keyword{"causal", read_causal, true, true},
     Keyword{"window", read_window, true, true},
     Keyword{"key_lengths", read_key_lengths, true, true},
+    Keyword{"cache", read_cache, true, true},
+    Keyword{"sequences", [](Choices& c, nb::handle o) { c.sequences = read_list("sequences", o); }, true,
+            true},
+    Keyword{"query_starts", [](Choices& c, nb::handle o) { c.query_starts = read_starts("query_starts", o); },
+            true, false},
+    Keyword{"key_starts", [](Choices& c, nb::handle o) { c.key_starts = read_starts("key_starts", o); }, true,
+            false},
+    Keyword{"front", [](Choices& c, nb::handle o) { c.front = read_integer("front", o); }, true, true},
+    Keyword{"tree", read_tree, true, true},
     Keyword{"keep", read_keep, true, true},
     Keyword{"hide", read_hide, true, true},
     Keyword{"bias", read_bias, true, true},
@@ -182,6 +217,16 @@ void share_alignment(Options& options) {
     if (auto* window = std::get_if<Window>(&mask); window && !window->align) window->align = said;
 }
 
+void give_front(Choices& choices) {
+  if (choices.front == 0) return;
+  for (Mask& mask : choices.options.masks)
+    if (auto* window = std::get_if<Window>(&mask)) {
+      window->front = choices.front;
+      return;
+    }
+  throw Error(Error::value, "front: " + std::to_string(choices.front) + ", but there is no window");
+}
+
 std::mutex& thread_choice() {
   static std::mutex mutex;
   return mutex;
@@ -198,11 +243,12 @@ Choices read_choices(Caller caller, const nb::kwargs& keywords) {
   }
   if (choices.options.dropout) choices.options.dropout->seed = choices.seed;
   share_alignment(choices.options);
+  give_front(choices);
   return choices;
 }
 
 void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys) {
-  if (queries == keys) return;
+  if (queries == keys || choices.cache) return;
   const std::string found = std::to_string(queries) + " queries, " + std::to_string(keys) + " keys";
   for (const Mask& mask : choices.options.masks) {
     if (const auto* causal = std::get_if<Causal>(&mask); causal && !causal->align)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "heed/attention.hpp"
+#include "heed/cache.hpp"
 #include "tensor.hpp"
 
 namespace heed::python {
@@ -20,6 +21,10 @@ struct Choices {
   bool wants_log_sum_exp = false;
   std::optional<Stage> scores{};
   std::optional<int> threads{};
+  std::int64_t front = 0;  // of the window
+  // What stands for k and v, and which rows belong together:
+  KvCache* cache = nullptr;
+  std::vector<std::int64_t> sequences{}, query_starts{}, key_starts{};
   // Only the layer's:
   std::vector<std::int64_t> positions{}, key_positions{};
   std::uint64_t seed = 0;
@@ -34,7 +39,8 @@ enum class Caller : std::uint8_t { attention, layer };
 
 Choices read_choices(Caller caller, const nb::kwargs& keywords);
 
-// A causal or window mask must say where it is anchored when queries and keys differ (S9). In Python's words.
+// A causal or window mask must say where it is anchored when queries and keys differ (S9), except over a
+// cache. In Python's words.
 void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys);
 
 // Runs body without the GIL, with as many threads as the choices say.

@@ -30,17 +30,21 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 )";
 
 #define HEED_ATTENTION_OPTIONS                                                                       \
-  "causal: bool | str | None = None, "                                                               \
+  "cache: KvCache | None = None, sequences: typing.Any = None, query_starts: typing.Any = None, "    \
+  "key_starts: typing.Any = None, causal: bool | str | None = None, "                                \
   "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "       \
-  "key_lengths: typing.Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, "         \
+  "front: int = 0, key_lengths: typing.Any = None, tree: ArrayT | None = None, "                     \
+  "keep: ArrayT | None = None, hide: ArrayT | None = None, "                                         \
   "bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, "           \
   "sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', " \
   "return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, "       \
   "out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None"
 constexpr const char* attention_signature =
-    "def attention(q: ArrayT, k: ArrayT, v: ArrayT, *, " HEED_ATTENTION_OPTIONS ") -> typing.Any";
+    "def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, " HEED_ATTENTION_OPTIONS
+    ") -> typing.Any";
 constexpr const char* explain_signature =
-    "def explain(q: ArrayT, k: ArrayT, v: ArrayT, *, " HEED_ATTENTION_OPTIONS ") -> str";
+    "def explain(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, " HEED_ATTENTION_OPTIONS
+    ") -> str";
 #undef HEED_ATTENTION_OPTIONS
 
 constexpr const char* attention_doc = R"(Scaled dot-product attention.
@@ -49,12 +53,21 @@ q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_
 leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides heads: equal is
 multi-head attention, 1 multi-query, anything between grouped-query.
 
+In place of k and v, or packed:
+  cache, sequences          a heed.KvCache: batch entry b attends to its sequence b, or to sequences[b]; the queries are
+                            those of the last tokens appended
+  query_starts, key_starts  (sequences + 1,) integers: q is (1, heads, all queries, dim), and sequence n has the rows from
+                            query_starts[n] up to query_starts[n + 1]; likewise k and v. With a cache only queries are packed
 Which keys a query sees; all of them intersect:
   causal       "ends" (last query with last key: decode), "starts", or True where queries and keys are equally many
+               or there is a cache
   window       (left, right): so many keys around the query's own position; None: no limit; with a third entry,
-               "ends" or "starts", where causal does not say it
+               "ends" or "starts", where neither causal nor a cache says it
+  front        with a window: the first so many keys are seen as well
   key_lengths  (batch,) integers: only the first so many keys
   keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
+  tree         booleans that broadcast to (batch, heads, queries, queries): which of the last `queries` keys, the
+               drafted ones, a query sees; all earlier ones are seen
 How scores are made:
   scale        default 1/sqrt(dim)
   softcap      c * tanh(score / c)

@@ -81,13 +81,7 @@ Arrays read_checkpoint(nb::handle from, const std::string& prefix) {
   if (nb::isinstance<nb::dict>(from)) return arrays_of(nb::cast<nb::dict>(from), prefix);
   if (nb::hasattr(from, "keys"))  // any other mapping
     return arrays_of(nb::cast<nb::dict>(nb::handle(reinterpret_cast<PyObject*>(&PyDict_Type))(from)), prefix);
-  PyObject* encoded = nullptr;  // bytes, as the file system spells the path
-  if (!PyUnicode_FSConverter(from.ptr(), &encoded)) {
-    PyErr_Clear();
-    throw wrong_kind("weights", from, "a dict of arrays or the path of a safetensors file");
-  }
-  const nb::object path = nb::steal(encoded);
-  const std::string file = PyBytes_AS_STRING(path.ptr());
+  const std::string file = read_path("weights", from, "a dict of arrays or the path of a safetensors file");
   const nb::gil_scoped_release released;
   return read_safetensors(file);
 }
@@ -153,11 +147,14 @@ class Layer {
     const AttentionLayer::Call call{.x = sequence(read),
                                     .context = keys.view,
                                     .value = values.view,
+                                    .cache = choices.cache,
+                                    .sequences = choices.sequences,
                                     .positions = choices.positions,
                                     .key_positions = choices.key_positions,
                                     .dropout_seed = choices.seed};
     const Shape queries = call.x.shape;
-    const std::int64_t length = call.context.value_or(call.x).shape.length;
+    std::int64_t length = call.context.value_or(call.x).shape.length;
+    if (call.cache) length += longest(*call.cache, call.sequences, queries.batch);
     check_alignment(choices, queries.length, length);
     const std::shared_ptr<const AttentionLayer> layer = layer_;
     Asked asked(read, {queries.batch, config().heads, queries.length, length}, config().model_dim, choices);

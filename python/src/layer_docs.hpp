@@ -26,9 +26,11 @@ for all but the output's. dropout applies after train(). The weights are random,
 
 constexpr const char* layer_call_signature =
     "def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, "
+    "cache: KvCache | None = None, sequences: typing.Any = None, "
     "positions: typing.Any = None, key_positions: typing.Any = None, causal: bool | str | None = None, "
     "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "
-    "key_lengths: typing.Any = None, keep: ArrayT | None = None, hide: ArrayT | None = None, "
+    "front: int = 0, key_lengths: typing.Any = None, tree: ArrayT | None = None, "
+    "keep: ArrayT | None = None, hide: ArrayT | None = None, "
     "bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, "
     "sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = "
     "False, "
@@ -40,6 +42,10 @@ x is (batch, queries, model_dim), context (batch, keys, key_dim), value (batch, 
 batch. context alone serves as key and value input. positions and key_positions, (length,) or (batch, length), are for
 a layer with rotary. seed is dropout's. The other options are those of heed.attention.
 
+With a cache, a heed.KvCache, in place of a context, the tokens of x are appended to its sequences, or to those numbered
+in sequences (one per batch entry), and attend to all that these then hold: prefill and decoding are the same call. What
+it raises leaves every sequence as it was. positions go on from the length of each sequence.
+
 Returns (batch, queries, model_dim), of x's library and element type, or a tuple with those asked for, in this order:
 weights (batch, heads, queries, keys), or (batch, queries, keys) for return_weights="average"; lse (batch, heads,
 queries); scores (batch, heads, queries, keys).
@@ -50,6 +56,11 @@ queries); scores (batch, heads, queries, keys).
 >>> y, weights = layer(x, context, key_lengths=[9, 4], return_weights="average")
 >>> y.shape, weights.shape, float(weights[1, 0, 4:].sum())
 ((2, 5, 64), (2, 5, 9), 0.0)
+>>> cache = heed.KvCache(batch=2, kv_heads=8, capacity=100, dim=8)
+>>> y = layer(x, cache=cache, causal=True)                                   # the prompt: five tokens
+>>> y, weights = layer(x[:, :1], cache=cache, causal=True, return_weights=True)    # one more
+>>> y.shape, weights.shape, cache.lengths
+((2, 1, 64), (2, 8, 1, 6), [6, 6])
 )";
 
 constexpr const char* load_doc =

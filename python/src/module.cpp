@@ -16,6 +16,7 @@ NB_MODULE(_heed, m) {
   heed::python::define_scaled_dot_product_attention(m);
   heed::python::define_masks(m);
   heed::python::define_rotary(m);
+  heed::python::define_cache(m);
   heed::python::define_layer(m);
   heed::python::define_machine(m);
   heed::python::define_openmp(m);

@@ -24,12 +24,13 @@ MutableView view_with(const Tensor& tensor, const Shape& shape) {
 
 }  // namespace
 
-Asked::Asked(const Tensor& q, const Inputs& inputs, const Choices& choices) {
-  const Shape &rows = inputs.q.shape, &v = inputs.v.shape;
-  const std::array<std::int64_t, 4> shape{rows.batch, rows.heads, rows.length, v.dim};
-  out_.emplace(make_out(q, choices, last_axes(shape, q.rank)));
+Asked::Asked(const Question& question) {
+  const Tensor& q = question.q();
+  const Shape& rows = question.inputs().q.shape;
+  const std::array<std::int64_t, 4> shape{rows.batch, rows.heads, rows.length, question.value_dim()};
+  out_.emplace(make_out(q, question.choices(), last_axes(shape, q.rank)));
   outputs_.out = mutable_view_of(out_->tensor(), right_aligned(out_->tensor()));
-  make_the_rest(q, {q.rank, {rows.batch, rows.heads, rows.length, inputs.k.shape.length}}, choices);
+  make_the_rest(q, {q.rank, {rows.batch, rows.heads, rows.length, question.keys()}}, question.choices());
 }
 
 Asked::Asked(const Tensor& x, const Shape& scores, std::int64_t model_dim, const Choices& choices) {

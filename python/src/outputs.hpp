@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "choices.hpp"
+#include "question.hpp"
 #include "result.hpp"
 
 namespace heed::python {
@@ -11,7 +11,7 @@ namespace heed::python {
 class Asked {
  public:
   // Of attention(): out has q's rank, weights and scores as well, log-sum-exp one axis less.
-  Asked(const Tensor& q, const Inputs& inputs, const Choices& choices);
+  explicit Asked(const Question& question);
   // Of the layer: out has x's rank, and heads are an axis of their own in the others.
   Asked(const Tensor& x, const Shape& scores, std::int64_t model_dim, const Choices& choices);
 

@@ -17,9 +17,9 @@ constexpr std::array code_names{"shape",   "dtype",       "device",   "value", "
 PyObject* error_type = nullptr;
 PyObject* kind_error_type = nullptr;
 
-// C++ keeps its choices in structs called options and config; in Python they are arguments.
+// C++ keeps arguments in structs of these names; in Python they are arguments themselves.
 std::string in_python_words(std::string sentence) {
-  for (const std::string_view owner : {"options.", "config."})
+  for (const std::string_view owner : {"options.", "config.", "inputs.", "call."})
     for (std::size_t at = 0; (at = sentence.find(owner, at)) != std::string::npos;)
       if (at == 0 || sentence[at - 1] == ' ')
         sentence.erase(at, owner.size());

@@ -179,4 +179,14 @@ std::string read_word(const char* name, nb::handle object) {
   return nb::cast<std::string>(object);
 }
 
+std::string read_path(const char* name, nb::handle object, const char* what) {
+  PyObject* encoded = nullptr;  // bytes
+  if (!PyUnicode_FSConverter(object.ptr(), &encoded)) {
+    PyErr_Clear();
+    throw wrong_kind(name, object, what);
+  }
+  const nb::object path = nb::steal(encoded);
+  return PyBytes_AS_STRING(path.ptr());
+}
+
 }  // namespace heed::python

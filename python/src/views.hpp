@@ -36,5 +36,7 @@ float read_float(const char* name, nb::handle object);
 std::int64_t read_integer(const char* name, nb::handle object);
 bool read_flag(const char* name, nb::handle object);
 std::string read_word(const char* name, nb::handle object);
+// A str, bytes or os.PathLike, as the file system spells it; `what` ends the refusal of anything else.
+std::string read_path(const char* name, nb::handle object, const char* what = "a path");
 
 }  // namespace heed::python

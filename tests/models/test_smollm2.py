@@ -4,6 +4,7 @@
 import copy
 
 import pytest
+from prose import PASSAGES
 
 torch = pytest.importorskip("torch")
 
@@ -11,14 +12,14 @@ PROMPT = "The three primary colours are"
 PROMPTS = [PROMPT, "Once upon a time, in a village by the sea, there lived", "2 + 2 ="]
 
 
-def generate(smollm2, prompts, attention, new_tokens):
+def generate(smollm2, prompts, attention, new_tokens, cache=None):
     """(tokens (prompts, new_tokens), logits (prompts, new_tokens, vocabulary)), greedily."""
     model, tokenizer = smollm2
     model.set_attn_implementation(attention)
     batch = tokenizer(prompts, padding=True, padding_side="left", return_tensors="pt")
     answer = model.generate(
         **batch, min_new_tokens=new_tokens, max_new_tokens=new_tokens, do_sample=False, use_cache=True,
-        return_dict_in_generate=True, output_logits=True,
+        return_dict_in_generate=True, output_logits=True, past_key_values=cache,
     )  # fmt: skip
     return answer.sequences[:, batch["input_ids"].shape[1] :], torch.stack(answer.logits, 1)
 
@@ -36,6 +37,35 @@ def test_padded_prompts_in_a_batch_give_the_tokens_of_eager_attention(smollm2):
     eager, eager_logits = generate(smollm2, PROMPTS, "eager", 12)
     assert ours.tolist() == eager.tolist()
     assert (our_logits - eager_logits).abs().max().item() <= 1e-3
+
+
+def test_a_cache_of_heed_gives_the_tokens_of_eager_attention(smollm2):
+    heed = pytest.importorskip("heed.transformers")
+    cache = heed.HeedCache(smollm2[0].config)
+    ours, our_logits = generate(smollm2, PROMPTS, "heed", 12, cache)
+    eager, eager_logits = generate(smollm2, PROMPTS, "eager", 12)
+    assert ours.tolist() == eager.tolist()
+    assert (our_logits - eager_logits).abs().max().item() <= 1e-3
+    assert cache.get_seq_length() > 12
+
+
+def test_an_int8_cache_keeps_the_likeliest_token_on_99_percent_of_500_positions(smollm2):
+    heed = pytest.importorskip("heed.transformers")
+    model, tokenizer = smollm2
+    ids = torch.tensor([tokenizer(passage)["input_ids"][:125] for passage in PASSAGES])
+    assert ids.numel() == 500
+    cache = heed.HeedCache(model.config, quantize="int8")
+    with torch.inference_mode():
+        model.set_attn_implementation("eager")
+        expected = model(ids).logits.argmax(-1)
+        model.set_attn_implementation("heed")
+        # However they come, tokens read all their keys from the cache with the same bits; one by one takes longest.
+        pieces = ids.split([25] * 4 + [1] * 25, 1)
+        found = [model(piece, past_key_values=cache).logits.argmax(-1) for piece in pieces]
+    kept = (torch.cat(found, 1) == expected).sum().item()
+    print(f"int8 cache: the likeliest token is kept on {kept} of 500 positions, {kept / 5:.1f} %")
+    assert kept >= 495
+    assert all(layer.cache.dtype == "int8" and layer.cache.lengths == [125] * 4 for layer in cache.layers)
 
 
 def test_in_bfloat16_heed_is_no_further_from_float32_than_eager_attention(smollm2):

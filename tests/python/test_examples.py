@@ -12,6 +12,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = ROOT / "docs/python.md"
 PRINTS = {
     "decode_step.py": "the last row of prefill, bit for bit: True\n",
+    "decode_with_cache.py": "two sequences of 100 tokens in 2 pages, 512 bytes per token\n"
+    "as if computed at once, bit for bit: True\n"
+    "lengths [120, 105]\n",
     "layer_from_torch.py": "output agrees: True\nweights agree: True\n",
     "padded_batch.py": "lengths [4, 2]\nthe same bits: True | finite: True\n",
     "quickstart.py": "10.000  [1. 0. 0.]\n19.442  [0.056 0.944 0.   ]\n28.414  [0.053 0.053 0.894]\n",

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the arguments of attention().
+#include "question.hpp"
+
+#include <algorithm>
+
+#include "views.hpp"
+
+namespace heed::python {
+
+Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords)
+    : has_arrays_(!k.is_none() || !v.is_none()),
+      q_(read_tensor("q", q)),
+      k_(has_arrays_ ? read_tensor("k", k) : Tensor{}),
+      v_(has_arrays_ ? read_tensor("v", v) : Tensor{}),
+      choices_(read_choices(Caller::attention, keywords)) {
+  check_rank(q_, 2, 4);
+  inputs_.q = view_of(q_, right_aligned(q_));
+  if (has_arrays_) take_arrays();
+  if (choices_.cache)
+    take_cache();
+  else if (!has_arrays_)
+    throw Error(Error::dtype, "k: None is not an array, and there is no cache in its place");
+  else if (!choices_.sequences.empty())
+    throw Error(Error::value, "sequences: given, but the cache they are numbers of is not");
+  if (choices_.query_starts.empty() && choices_.key_starts.empty())
+    check_alignment(choices_, inputs_.q.shape.length, keys_);
+  else
+    take_packed();
+}
+
+void Question::take_arrays() {
+  check_same_rank(k_, q_);
+  check_same_rank(v_, q_);
+  inputs_.k = view_of(k_, right_aligned(k_));
+  inputs_.v = view_of(v_, right_aligned(v_));
+  keys_ = inputs_.k.shape.length;
+  value_dim_ = inputs_.v.shape.dim;
+}
+
+void Question::take_cache() {
+  inputs_.cache = choices_.cache;
+  inputs_.sequences = choices_.sequences;
+  value_dim_ = *choices_.cache->config().value_dim;
+  const std::int64_t batch =
+      choices_.query_starts.empty() ? inputs_.q.shape.batch : std::ssize(choices_.query_starts) - 1;
+  keys_ = longest(*choices_.cache, choices_.sequences, batch);
+}
+
+// The library checks the starts; until then they may say anything.
+void Question::take_packed() {
+  inputs_.query_starts = choices_.query_starts;
+  inputs_.key_starts = choices_.key_starts;
+  if (choices_.cache) return;
+  const std::vector<std::int64_t>&of_queries = choices_.query_starts, &of_keys = choices_.key_starts;
+  const std::int64_t rows = keys_;
+  keys_ = 0;
+  for (std::size_t n = 1; n < of_keys.size(); ++n) {
+    if (of_keys[n - 1] < 0 || of_keys[n] < of_keys[n - 1] || of_keys[n] > rows) return;
+    const std::int64_t keys = of_keys[n] - of_keys[n - 1];
+    keys_ = std::max(keys_, keys);
+    if (n < of_queries.size() && of_queries[n - 1] >= 0 && of_queries[n] >= of_queries[n - 1])
+      check_alignment(choices_, of_queries[n] - of_queries[n - 1], keys);
+  }
+}
+
+std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch) {
+  std::int64_t most = 0;
+  if (sequences.empty() && cache.sequences() == batch)
+    for (std::int64_t n = 0; n < batch; ++n) most = std::max(most, cache.length(n));
+  for (const std::int64_t n : sequences) most = std::max(most, cache.length(n));
+  return most;
+}
+
+}  // namespace heed::python

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention() and explain() are asked: queries, and keys and values as arrays, packed or in a cache.
+#pragma once
+#include "choices.hpp"
+
+namespace heed::python {
+
+class Question {
+ public:
+  Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords);
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+
+  const Tensor& q() const { return q_; }
+  const Inputs& inputs() const { return inputs_; }
+  const Choices& choices() const { return choices_; }
+  std::int64_t value_dim() const { return value_dim_; }
+  std::int64_t keys() const { return keys_; }  // of the longest sequence: columns of weights and scores
+
+ private:
+  void take_arrays();
+  void take_cache();
+  void take_packed();
+
+  // k and v are read only where they are given. Each member is made in place: small calls are mostly this.
+  bool has_arrays_;
+  Tensor q_, k_, v_;
+  Choices choices_;
+  Inputs inputs_{};
+  std::int64_t value_dim_ = 0, keys_ = 0;
+};
+
+// Tokens of the longest of these sequences of a cache, or of all of them where none are named. 0 where `batch`
+// is not as many: the library says so.
+std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch);
+
+}  // namespace heed::python
