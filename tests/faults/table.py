@@ -199,8 +199,8 @@ FAULTS = [
     Fault(
         "last-token-of-the-tile",
         ALGORITHM + "decode_cache.hpp",
-        "add_rows({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);",
-        "add_rows({values_of(key), ahead, p + r, least(tile - 1, t.keys - j)}, r, partial);",
+        "({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);",
+        "({values_of(key), ahead, p + r, least(tile - 1, t.keys - j)}, r, partial);",
         "decode over a cache forgets the value of every sixteenth token",
     ),
     Fault(

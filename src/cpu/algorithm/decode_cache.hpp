@@ -20,17 +20,30 @@ class DecodeCache {
 
   // t begins with a whole tile; scores beyond its keys are never read.
   void score(const Scores& t) const {
+    with_type(c.k.type, [&](auto type) { score_typed<type.value>(t); });
+  }
+
+  // For stretches that hide nothing from any row.
+  void add_values(const Scores& t, float* partial) const {
+    with_type(c.v.type, [&](auto type) { add_typed<type.value>(t, partial); });
+  }
+
+ private:
+  template <Type type>
+  void score_typed(const Scores& t) const {
     for (std::int64_t j = 0; j < t.keys; j += tile) {
       const std::int64_t key = t.first_key + j;
       const unsigned char* ahead = j + tile < t.keys ? keys_of(key + tile) : values_of(t.first_key);
       const float* scales = c.layout.is_quantized ? scales_of(key) : nullptr;
       for (std::int64_t r = 0; r < rows.count; r += 4)
-        score_rows({keys_of(key), ahead, scales}, r, t.s + j * at.rows + r);
+        with_rows(rows.count - r, [&](auto n) {
+          score_tile<type, n.value>({keys_of(key), ahead, scales}, r, t.s + j * at.rows + r);
+        });
     }
   }
 
-  // For stretches that hide nothing from any row.
-  void add_values(const Scores& t, float* partial) const {
+  template <Type type>
+  void add_typed(const Scores& t, float* partial) const {
     for (std::int64_t j = 0; j < t.keys; j += tile) {
       const std::int64_t key = t.first_key + j;
       // Beyond the stretch come the next block's keys, if there are any.
@@ -38,11 +51,12 @@ class DecodeCache {
       const unsigned char* ahead = j + tile < t.keys ? values_of(key + tile) : keys_of(next / tile * tile);
       const float* p = t.s + j * at.rows;
       for (std::int64_t r = 0; r < rows.count; r += 4)
-        add_rows({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);
+        with_rows(rows.count - r, [&](auto n) {
+          add_tile<type, n.value>({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);
+        });
     }
   }
 
- private:
   // Where a tile lies, by its first key.
   const unsigned char* keys_of(std::int64_t key) const {
     return head_in_page<S>(c, rows.b, rows.kv_head, key) +
@@ -61,26 +75,6 @@ class DecodeCache {
     const unsigned char *keys, *ahead;
     const float* scales;
   };
-
-  void score_rows(const KeyTile& t, std::int64_t r, float* s) const {
-    const std::int64_t left = rows.count - r;
-    if (left >= 4)
-      score_typed<4>(t, r, s);
-    else if (left == 3)
-      score_typed<3>(t, r, s);
-    else if (left == 2)
-      score_typed<2>(t, r, s);
-    else
-      score_typed<1>(t, r, s);
-  }
-
-  template <int n>
-  void score_typed(const KeyTile& t, std::int64_t r, float* s) const {
-    if (c.k.type == Type::f32) return score_tile<Type::f32, n>(t, r, s);
-    if (c.k.type == Type::bf16) return score_tile<Type::bf16, n>(t, r, s);
-    if (c.k.type == Type::f16) return score_tile<Type::f16, n>(t, r, s);
-    return score_tile<Type::i8, n>(t, r, s);
-  }
 
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
@@ -101,26 +95,6 @@ class DecodeCache {
     const float* p;  // (keys, rows)
     std::int64_t keys;
   };
-
-  void add_rows(const ValueTile& t, std::int64_t r, float* partial) const {
-    const std::int64_t left = rows.count - r;
-    if (left >= 4)
-      add_typed<4>(t, r, partial);
-    else if (left == 3)
-      add_typed<3>(t, r, partial);
-    else if (left == 2)
-      add_typed<2>(t, r, partial);
-    else
-      add_typed<1>(t, r, partial);
-  }
-
-  template <int n>
-  void add_typed(const ValueTile& t, std::int64_t r, float* partial) const {
-    if (c.v.type == Type::f32) return add_tile<Type::f32, n>(t, r, partial);
-    if (c.v.type == Type::bf16) return add_tile<Type::bf16, n>(t, r, partial);
-    if (c.v.type == Type::f16) return add_tile<Type::f16, n>(t, r, partial);
-    return add_tile<Type::i8, n>(t, r, partial);
-  }
 
   template <Type type, int n>
   void add_tile(const ValueTile& t, std::int64_t r, float* partial) const {

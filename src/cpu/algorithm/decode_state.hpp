@@ -64,6 +64,34 @@ struct DecodeRows {
   }
 };
 
+// How many rows go together, and what elements are, as types: the sums of a few rows stay in registers only
+// if the compiler knows how few.
+template <int n>
+struct Count {
+  static constexpr int value = n;
+};
+template <Type type>
+struct Of {
+  static constexpr Type value = type;
+};
+
+// Calls run(Count<n>) with as many of the rows that are left as go together: four at the most.
+template <class Run>
+inline void with_rows(std::int64_t left, const Run& run) {
+  if (left >= 4) return run(Count<4>());
+  if (left == 3) return run(Count<3>());
+  if (left == 2) return run(Count<2>());
+  run(Count<1>());
+}
+
+template <class Run>
+inline void with_type(Type type, const Run& run) {
+  if (type == Type::f32) return run(Of<Type::f32>());
+  if (type == Type::bf16) return run(Of<Type::bf16>());
+  if (type == Type::f16) return run(Of<Type::f16>());
+  run(Of<Type::i8>());
+}
+
 // advance() of softmax.hpp for any number of row vectors.
 template <class S>
 inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial) {

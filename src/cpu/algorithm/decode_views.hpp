@@ -101,17 +101,8 @@ class DecodeViews {
 
   template <Type type>
   void add_groups(Stripe& t) const {
-    for (std::int64_t r = 0; r < rows.count; r += 4, t.next = {}) {
-      const std::int64_t left = rows.count - r;
-      if (left >= 4)
-        add_rows<type, 4>(t, r);
-      else if (left == 3)
-        add_rows<type, 3>(t, r);
-      else if (left == 2)
-        add_rows<type, 2>(t, r);
-      else
-        add_rows<type, 1>(t, r);
-    }
+    for (std::int64_t r = 0; r < rows.count; r += 4, t.next = {})
+      with_rows(rows.count - r, [&](auto n) { add_rows<type, n.value>(t, r); });
   }
 
   // Every dimension of `n` rows: four vectors at a time (a cache line of f32 values on NEON), then one, then
