@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,11 @@ void append(const std::string& bytes, std::vector<double>& values) {
 
 // .npy version 1, C order, as make_fixtures.py writes them: <f8, <f4, <i8 or |b1.
 inline Fixture load_fixture(const std::string& name) {
-  const std::string path = std::string(HEED_FIXTURES) + "/" + name + ".npy";
+  const std::filesystem::path path = std::filesystem::path(HEED_FIXTURES) / (name + ".npy");
   std::ifstream file(path, std::ios::binary);
   const std::string all{std::istreambuf_iterator<char>(file), {}};
   if (all.size() < 10 || all.compare(0, 6, "\x93NUMPY") != 0)
-    throw std::runtime_error("not a .npy file: " + path);
+    throw std::runtime_error("not a .npy file: " + path.string());
   const std::size_t header = static_cast<unsigned char>(all[8]) + 256u * static_cast<unsigned char>(all[9]);
   const std::string text = all.substr(10, header), data = all.substr(10 + header);
   Fixture found;
@@ -59,7 +60,7 @@ inline Fixture load_fixture(const std::string& name) {
   std::int64_t elements = 1;
   for (std::int64_t extent : found.shape) elements *= extent;
   if (found.values.size() != static_cast<std::size_t>(elements))
-    throw std::runtime_error("truncated: " + path);
+    throw std::runtime_error("truncated: " + path.string());
   return found;
 }
 
