@@ -3,6 +3,7 @@
 //
 //   v0-v7    four dimensions of each key
 //   v16-v19  four dimensions of the rows
+//   v20      zero
 //   v24-v31  the sums
 #pragma once
 #include "cpu/algorithm/dots.hpp"
@@ -22,7 +23,8 @@
   "ldr d0, [%[k0]], #8\n ldr d1, [%[k1]], #8\n ldr d2, [%[k2]], #8\n ldr d3, [%[k3]], #8\n"             \
   "ldr d4, [%[k4]], #8\n ldr d5, [%[k5]], #8\n ldr d6, [%[k6]], #8\n ldr d7, [%[k7]], #8\n"             \
   widen(0) widen(1) widen(2) widen(3) widen(4) widen(5) widen(6) widen(7)
-#define HEED_WIDEN_bf16(v) "shll v" #v ".4s, v" #v ".4h, #16\n"
+// Zipping with zeros does what a shift by 16 would, on both pipes instead of one.
+#define HEED_WIDEN_bf16(v) "zip1 v" #v ".8h, v20.8h, v" #v ".8h\n"
 #define HEED_WIDEN_f16(v) "fcvtl v" #v ".4s, v" #v ".4h\n"
 
 // An eighth of the depth at a time: while it passes, one of the eight upcoming rows is touched, so many cache lines a step
@@ -30,7 +32,7 @@
 #define HEED_EIGHT_DOTS(keys)                                                                                        \
   asm volatile(                                                                                                      \
       "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                      \
-      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n"                                      \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v20.4s, #0\n"                     \
       "0: mov %[left], %[steps]\n"                                                                                   \
       "1:\n"                                                                                                         \
       "ldr q16, [%[q]]\n add %[q], %[q], %[step]\n ldr q17, [%[q]]\n add %[q], %[q], %[step]\n"                      \
@@ -51,7 +53,7 @@
         [k7] "+r"(k[7])                                                                                              \
       : [step] "r"(t.q_stride * 4), [sum] "r"(sum), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
         [next_row] "r"(next_row)                                                                                     \
-      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v24", "v25",    \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v24", "v25",    \
         "v26", "v27", "v28", "v29", "v30", "v31")
 
 namespace heed::cpu {
@@ -60,7 +62,7 @@ template <Type type>
 inline constexpr bool dots_take<Neon, type> = true;
 
 template <Type type>
-inline void neon_dots(const Dots& t) {
+static inline void neon_dots(const Dots& t) {
   constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
   const char* k[keys_per_dots];
   for (int n = 0; n < keys_per_dots; ++n) k[n] = static_cast<const char*>(t.k) + n * t.k_stride * bytes;

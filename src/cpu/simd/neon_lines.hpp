@@ -70,7 +70,7 @@
 namespace heed::cpu {
 
 template <Type type, int rows>
-inline void neon_add_lines(const Lines& t) {
+static inline void neon_add_lines(const Lines& t) {
   const float* factors = t.factors;
   const void *line = t.lines, *ahead = t.ahead;
   std::int64_t count = t.count;  // at least 1
