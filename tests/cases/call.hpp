@@ -73,6 +73,7 @@ struct Wants {
   bool weights = false, log_sum_exp = false;
   std::optional<Stage> scores{};
 };
+inline constexpr Wants everything{.weights = true, .log_sum_exp = true};
 
 struct Results {
   Tensor out;

@@ -14,8 +14,6 @@ namespace {
 class DropoutLaw : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, DropoutLaw, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
-
 // The known answers that the generator's authors publish.
 TEST(Philox, gives_the_published_answers) {
   using Words = std::array<std::uint32_t, 4>;

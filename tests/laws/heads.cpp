@@ -11,8 +11,6 @@ namespace {
 class Heads : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Heads, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
-
 // K or V with one head per query head.
 Tensor repeated(const Call& call, const Tensor& shared) {
   const Shape s = shared.shape();

@@ -14,7 +14,6 @@ namespace {
 class Masks : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Masks, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 TEST_P(Masks, every_way_to_say_the_same_visible_keys_gives_the_same_bits) {

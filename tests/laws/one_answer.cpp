@@ -15,8 +15,6 @@ namespace {
 class OneAnswer : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, OneAnswer, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
-
 TEST_P(OneAnswer, asking_for_more_never_changes_out) {
   for (std::uint64_t seed : seeds(1100, 1140)) {
     const Call call = random_call(seed, {.dropout = true});

@@ -16,7 +16,6 @@ namespace {
 class Poison : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Poison, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
 // Without the weights, which decode kernels refuse to return: these claims must reach them too.
 constexpr Wants rows{.log_sum_exp = true};
 constexpr float infinity = std::numeric_limits<float>::infinity(),

@@ -14,7 +14,7 @@ namespace {
 class Strides : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Strides, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true, .scores = Stage::biased};
+constexpr Wants every_output{.weights = true, .log_sum_exp = true, .scores = Stage::biased};
 
 struct Layout {
   const char* name;
@@ -61,7 +61,7 @@ Tensor laid_out(const Tensor& t, const Layout& layout) {
 TEST_P(Strides, every_layout_of_the_inputs_gives_the_bits_of_the_contiguous_copy) {
   for (std::uint64_t seed : seeds(900, 920)) {
     const Call call = random_call(seed, {.dropout = true});
-    const auto expected = attend(call, everything);
+    const auto expected = attend(call, every_output);
     for (std::size_t n = 0; n < layouts().size(); ++n) {
       auto nth = [&](std::size_t shift) -> const Layout& {
         return layouts()[(n + shift) % layouts().size()];
@@ -73,7 +73,7 @@ TEST_P(Strides, every_layout_of_the_inputs_gives_the_bits_of_the_contiguous_copy
       other.v = laid_out(call.v, nth(3 * seed + 1));
       if (call.bias) other.bias = laid_out(*call.bias, nth(5));
       if (call.sink) other.sink = laid_out(*call.sink, nth(7));
-      EXPECT_TRUE(same_bits(attend(other, everything), expected));
+      EXPECT_TRUE(same_bits(attend(other, every_output), expected));
     }
   }
 }
@@ -91,14 +91,14 @@ std::int64_t touched_between(const Tensor& t) {
 TEST_P(Strides, every_layout_of_the_outputs_holds_the_same_bits_and_nothing_between_them_is_written) {
   for (std::uint64_t seed : seeds(930, 950)) {
     const Call call = random_call(seed);
-    const auto expected = attend(call, everything);
+    const auto expected = attend(call, every_output);
     if (!expected) continue;
     for (std::size_t n = 0; n < layouts().size(); ++n) {
       auto nth = [&](std::size_t shift) -> const Layout& {
         return layouts()[(n + shift) % layouts().size()];
       };
       SCOPED_TRACE("seed " + std::to_string(seed) + ", out " + nth(0).name + ": " + describe(call));
-      Results got(call, everything);
+      Results got(call, every_output);
       got.out = laid_out(got.out, nth(0));
       got.weights = laid_out(*got.weights, nth(1));
       got.log_sum_exp = laid_out(*got.log_sum_exp, nth(4));
@@ -137,9 +137,9 @@ TEST_P(Strides, a_stride_of_zero_broadcasts_along_every_axis_of_every_input) {
         views[n]->data = single[n].view().data;
         views[n]->stride = stride;
       }
-      const auto expected = attend(full, everything);
+      const auto expected = attend(full, every_output);
       if (!expected) continue;
-      Results got(full, everything);
+      Results got(full, every_output);
       attention(broadcast, got.outputs(), full.options(GetParam()));
       EXPECT_TRUE(same_bits(got, *expected));
     }

@@ -13,8 +13,6 @@ namespace {
 class ManyThreads : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, ManyThreads, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
-
 TEST_P(ManyThreads, their_number_changes_no_bit) {
   const int before = num_threads();
   for (std::uint64_t seed : seeds(1150, 1165)) {

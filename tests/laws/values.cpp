@@ -15,8 +15,6 @@ namespace {
 class Values : public Law {};
 INSTANTIATE_TEST_SUITE_P(Kernels, Values, testing::ValuesIn(plan_and_kernels()), test_name);
 
-constexpr Wants everything{.weights = true, .log_sum_exp = true};
-
 TEST_P(Values, equal_keys_give_the_mean_of_v) {
   for (std::int64_t keys : {1, 2, 3, 8, 64, 100, 128, 256, 300}) {
     Call call{

@@ -8,7 +8,7 @@
 namespace heed::layer_tests {
 namespace {
 
-constexpr std::int64_t model_dim = 32, heads = 4, head_dim = 8;
+constexpr std::int64_t model_dim = 32, query_heads = 4, head_dim = 8;
 
 struct Kind {
   const char* name;
@@ -17,7 +17,7 @@ struct Kind {
 constexpr std::array<Kind, 3> kinds{{{"MHA", 4}, {"GQA", 2}, {"MQA", 1}}};
 
 LayerConfig config_of(const Kind& kind, const std::optional<Rotary>& rotary = {}) {
-  LayerConfig c = grouped_query(model_dim, heads, kind.kv_heads);
+  LayerConfig c = grouped_query(model_dim, query_heads, kind.kv_heads);
   c.rotary = rotary;
   return c;
 }
@@ -38,8 +38,6 @@ Tensor together(const Tensor& a, const Tensor& b) {
   both.values.insert(both.values.end(), b.values.begin(), b.values.end());
   return both;
 }
-
-const Options causal{.masks = {Causal{}}};
 
 // The whole sequence through the cache, in steps of these sizes over and over.
 Tensor fed(const AttentionLayer& layer, KvCache& cache, const Tensor& x,
@@ -173,12 +171,12 @@ TEST(cached, a_tree_of_drafts_sees_its_branches) {
 
 TEST(cached, weights_of_new_tokens_are_their_rows_of_all_weights) {
   for (const Kind& kind : kinds)
-    for (const std::int64_t shown : {heads, std::int64_t{1}}) {
+    for (const std::int64_t shown : {query_heads, std::int64_t{1}}) {
       const LayerConfig c = config_of(kind, Rotary{});
       const AttentionLayer layer(c, random_weights(c, 1));
       const Tensor x = random_tensor({1, 1, 21, model_dim}, 3), prompt = rows_of(x, 0, 18);
       Tensor y = output({1, 1, 21, model_dim}), all = output({1, shown, 21, 21}),
-             lse = output({1, heads, 21, 1});
+             lse = output({1, query_heads, 21, 1});
       layer({.x = x.view()},
             {.out = y.mutable_view(), .weights = all.mutable_view(), .log_sum_exp = lse.mutable_view()},
             causal);
@@ -189,14 +187,14 @@ TEST(cached, weights_of_new_tokens_are_their_rows_of_all_weights) {
         const Tensor tokens = rows_of(x, first, count);
         const std::int64_t keys = first + count;
         Tensor y_now = output({1, 1, count, model_dim}), now = output({1, shown, count, keys}),
-               lse_now = output({1, heads, count, 1});
+               lse_now = output({1, query_heads, count, 1});
         layer({.x = tokens.view(), .cache = &cache},
               {.out = y_now.mutable_view(),
                .weights = now.mutable_view(),
                .log_sum_exp = lse_now.mutable_view()},
               causal);
         for (std::int64_t i = 0; i < count; ++i) {
-          for (std::int64_t h = 0; h < heads; ++h)
+          for (std::int64_t h = 0; h < query_heads; ++h)
             misses += lse_now.at(0, h, i, 0) != lse.at(0, h, first + i, 0) ? 1 : 0;
           for (std::int64_t h = 0; h < shown; ++h)
             for (std::int64_t j = 0; j < keys; ++j)
@@ -216,10 +214,10 @@ TEST(cached, weights_of_a_shorter_sequence_end_with_zeros) {
   KvCache cache(cache_of(c, 2, 9));
   const std::array<std::int64_t, 1> second{1};
   run(layer, {.x = prompt.view(), .cache = &cache, .sequences = second}, causal);
-  Tensor y = output({2, 1, 1, model_dim}), weights = output({2, heads, 1, 8});
+  Tensor y = output({2, 1, 1, model_dim}), weights = output({2, query_heads, 1, 8});
   layer({.x = tokens.view(), .cache = &cache}, {.out = y.mutable_view(), .weights = weights.mutable_view()});
   std::int64_t wrong = 0;
-  for (std::int64_t h = 0; h < heads; ++h) {
+  for (std::int64_t h = 0; h < query_heads; ++h) {
     wrong += weights.at(0, h, 0, 0) != 1 ? 1 : 0;
     for (std::int64_t j = 1; j < 8; ++j) wrong += weights.at(0, h, 0, j) != 0 ? 1 : 0;
     for (std::int64_t j = 0; j < 8; ++j) wrong += !(weights.at(1, h, 0, j) > 0) ? 1 : 0;

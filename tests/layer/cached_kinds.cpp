@@ -8,8 +8,6 @@
 namespace heed::layer_tests {
 namespace {
 
-const Options causal{.masks = {Causal{}}};
-
 Array identity(std::int64_t n) {
   std::vector<float> values(static_cast<std::size_t>(n * n));
   for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i * n + i)] = 1;

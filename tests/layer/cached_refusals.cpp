@@ -40,13 +40,13 @@ struct Draft {
   }
 };
 
-struct Row {
+struct BadCachedCall {
   Error::Code code;
   const char* sentence;
   void (*spoil)(Draft&);
 };
 
-const std::vector<Row> rows{
+const std::vector<BadCachedCall> bad_cached_calls{
     {Error::value, "context: given, but so is a cache, which holds the tokens of x itself",
      [](Draft& d) { d.call.context = d.call.x; }},
     {Error::value, "value: given, but so is a cache, which holds the tokens of x itself",
@@ -143,7 +143,7 @@ const std::vector<Row> rows{
      [](Draft& d) { d.outputs.out.data = d.x_memory.values.data(); }}};
 
 TEST(refusals_over_a_cache, say_why_and_leave_the_cache_as_it_was) {
-  for (const Row& row : rows) {
+  for (const BadCachedCall& row : bad_cached_calls) {
     Draft d;
     row.spoil(d);
     KvCache cache = d.cache();

@@ -29,13 +29,13 @@ struct Draft {
   }
 };
 
-struct Row {
+struct BadCall {
   Error::Code code;
   const char* sentence;
   void (*spoil)(Draft&);
 };
 
-const std::vector<Row> rows{
+const std::vector<BadCall> bad_calls{
     {Error::shape, "x.dim: 7 is not model_dim: 8", [](Draft& d) { d.call.x.shape.dim = 7; }},
     {Error::shape, "x.heads: 2 is not 1; the layer splits the heads itself",
      [](Draft& d) {
@@ -107,7 +107,7 @@ const std::vector<Row> rows{
      [](Draft& d) { d.options.bias = d.x_memory.view(); }}};
 
 TEST(refusals_of_the_layer, name_the_argument_the_rule_and_what_was_found) {
-  for (const Row& row : rows) {
+  for (const BadCall& row : bad_calls) {
     Draft d;
     row.spoil(d);
     const AttentionLayer layer(d.config, random_weights(d.config, 4));

@@ -15,6 +15,8 @@
 
 namespace heed::layer_tests {
 
+inline const Options causal{.masks = {Causal{}}};
+
 struct Tensor {
   Shape shape{};
   std::vector<float> values{};
