@@ -105,16 +105,7 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* part
     max = finite_max<S>(max);
     const F factor = exp2<S>(S::sub(before, max));
     F sum = S::mul(S::load(at.sum(partial) + r), factor);
-    for (std::int64_t j = 0; j < t.keys; j += 4) {
-      F p[4];
-      const int real = static_cast<int>(least(4, t.keys - j));
-      for (int n = 0; n < 4; ++n) p[n] = S::sub(S::load(t.s + (j + (n < real ? n : 0)) * at.rows + r), max);
-      exp2<S>(p);
-      for (int n = 0; n < real; ++n) {
-        S::store(t.s + (j + n) * at.rows + r, p[n]);
-        sum = S::add(sum, p[n]);
-      }
-    }
+    weigh<S, 1>(t.s + r, at.rows, t.keys, &max, &sum);
     S::store(at.sum(partial) + r, sum);
     float factors[S::lanes];
     S::store(factors, factor);

@@ -34,6 +34,30 @@ inline void scale_rows(float* x, std::int64_t dims, const typename S::F factor[]
     for (int v = 0; v < S::panel_vectors; ++v, x += S::lanes) S::store(x, S::mul(S::load(x), factor[v]));
 }
 
+// As many keys as advance in lock-step: scores s(keys, vectors), `width` floats a key, become 2^(s - max) and
+// are added to the sums in order.
+template <class S, int vectors, int keys>
+inline void weigh_together(float* s, std::int64_t width, const typename S::F* max, typename S::F* sum) {
+  typename S::F p[keys * vectors];
+  for (int n = 0; n < keys * vectors; ++n)
+    p[n] = S::sub(S::load(s + n / vectors * width + n % vectors * S::lanes), max[n % vectors]);
+  exp2<S>(p);
+  for (int n = 0; n < keys * vectors; ++n) {
+    S::store(s + n / vectors * width + n % vectors * S::lanes, p[n]);
+    sum[n % vectors] = S::add(sum[n % vectors], p[n]);
+  }
+}
+
+// Any number of keys. An instruction set may specialise it.
+template <class S, int vectors>
+inline void weigh(float* s, std::int64_t width, std::int64_t keys, const typename S::F* max,
+                  typename S::F* sum) {
+  constexpr int together = vectors == 1 ? 4 : 2;
+  for (; keys >= together; keys -= together, s += together * width)
+    weigh_together<S, vectors, together>(s, width, max, sum);
+  for (; keys > 0; --keys, s += width) weigh_together<S, vectors, 1>(s, width, max, sum);
+}
+
 // Turns scores s(keys, rows) into weights against the row's running maximum, adds them to the sum and
 // rescales out where the maximum moved.
 template <class S>
@@ -42,7 +66,7 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   using F = typename S::F;
   F max[vectors], sum[vectors], factor[vectors];
   for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
-  for (std::int64_t j = 0; j < keys; j += 2)
+  for (std::int64_t j = 0; j < keys; j += 2)  // keys come in tiles, so in pairs
     for (int v = 0; v < vectors; ++v) {
       const float* pair = s + j * rows + v * S::lanes;
       max[v] = S::max(max[v], S::max(S::load(pair), S::load(pair + rows)));
@@ -61,16 +85,7 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   }
   if (moved) scale_rows<S>(state.out, dims, factor);
 
-  for (std::int64_t j = 0; j < keys; j += 2) {  // keys come in tiles, so in pairs
-    F p[2 * vectors];
-    float* pair = s + j * rows;
-    for (int n = 0; n < 2 * vectors; ++n) p[n] = S::sub(S::load(pair + n * S::lanes), max[n % vectors]);
-    exp2<S>(p);
-    for (int n = 0; n < 2 * vectors; ++n) {
-      S::store(pair + n * S::lanes, p[n]);
-      sum[n % vectors] = S::add(sum[n % vectors], p[n]);
-    }
-  }
+  weigh<S, vectors>(s, rows, keys, max, sum);
   for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }
 

@@ -2,6 +2,7 @@
 #include "cpu/simd/neon_dots.hpp"
 #include "cpu/simd/neon_lines.hpp"
 #include "cpu/simd/neon_product.hpp"
+#include "cpu/simd/neon_weights.hpp"
 #include "cpu/target/table.hpp"
 
 namespace heed::cpu {
