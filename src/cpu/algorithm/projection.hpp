@@ -36,15 +36,13 @@ class Project {
       if (count <= most_single_rows) return run_rows(part);
     const std::int64_t used = (count + rows - 1) / rows;
     for (std::int64_t p = 0; p < used; ++p) pack_panel(first + p * rows, least(rows, count - p * rows), p);
+    find_rows(part);
     for (std::int64_t tile = part.first_tile; tile < part.end_tile; ++tile) {
-      fill<S>(sums, used * rows * columns, 0.0f);
-      const float* w = t.tiles + tile * columns * t.depth;
-      for (std::int64_t k = 0; k < t.depth; k += depth_per_stretch)
-        for (std::int64_t p = 0; p < used; ++p)
-          tile_product<S, Start::sum>(panels + (p * t.depth + k) * rows, w + k * columns,
-                                      least(depth_per_stretch, t.depth - k), sums + p * rows * columns);
-      for (std::int64_t p = 0; p < used; ++p)
-        write_tile(first + p * rows, least(rows, count - p * rows), tile, p);
+      multiply(used, t.tiles + tile * columns * t.depth);
+      for (std::int64_t p = 0; p < used; ++p) {
+        turn(sums + p * rows * columns);
+        write_rows(p * rows, least(rows, count - p * rows), tile, buffer);
+      }
     }
   }
 
@@ -64,29 +62,62 @@ class Project {
     }
   }
 
-  void write_tile(std::int64_t first, std::int64_t count, std::int64_t tile, std::int64_t p) {
-    const float* from = sums + p * rows * columns;
-    for (int r = 0; r < rows; r += 4)  // (columns, rows) becomes (rows, columns)
+  // sums(columns, rows) of every panel, by one column tile of the weights.
+  void multiply(std::int64_t used, const float* w) {
+    for (std::int64_t k = 0; k < t.depth; k += depth_per_stretch) {
+      const std::int64_t depth = least(depth_per_stretch, t.depth - k);
+      for (std::int64_t p = 0; p < used; ++p) {
+        const float* panel = panels + (p * t.depth + k) * rows;
+        float* sum = sums + p * rows * columns;
+        if (k == 0)
+          tile_product<S, Start::zero>(panel, w, depth, sum);
+        else
+          tile_product<S, Start::sum>(panel, w + k * columns, depth, sum);
+      }
+    }
+  }
+
+  // (columns, rows) becomes (rows, columns), in the buffer.
+  void turn(const float* from) {
+    for (int r = 0; r < rows; r += 4)
       for (int n = 0; n < columns; n += 4) {
         const float* const corner[4] = {from + n * rows + r, from + (n + 1) * rows + r,
                                         from + (n + 2) * rows + r, from + (n + 3) * rows + r};
         S::transpose(corner, buffer + r * columns + n, columns);
       }
-    for (std::int64_t r = 0; r < count; ++r) write_row(first + r, tile, buffer + r * columns);
   }
 
-  void write_row(std::int64_t row, std::int64_t tile, float* values) const {
+  // Where the rows of y begin. To find one takes a division, which would cost as much as all of a tile's sums
+  // for it.
+  void find_rows(const LinearPart& part) {
+    for (std::int64_t r = 0; r < part.rows; ++r)
+      first_of_row[r] = row_at(t.y, t.length, part.first_row + r, 0).first;
+  }
+
+  // values(count, columns) are rows [r, r + count) of this part, by one tile of columns.
+  void write_rows(std::int64_t r, std::int64_t count, std::int64_t tile, float* values) const {
     const std::int64_t column = tile * columns, real = least(columns, t.out - column);
-    for (std::int64_t n = 0; t.bias && n < real; ++n) values[n] += t.bias[column + n];
+    if (t.bias)
+      for (std::int64_t n = 0; n < count * columns; ++n)
+        if (n % columns < real) values[n] += t.bias[column + n % columns];
     const std::int64_t head = column / t.y_dim, d = column % t.y_dim;
-    const Row y = row_at(t.y, t.length, row, head);
-    if (real == columns && d + columns <= t.y_dim && y.type == Type::f32 && y.step == 1) {
-      auto* place = static_cast<float*>(const_cast<void*>(y.data)) + y.first + d;
-      __builtin_memcpy(place, values, columns * sizeof(float));
-      return;
+    const bool in_one_place =
+        real == columns && d + columns <= t.y_dim && t.y.type == Type::f32 && t.y.dim == 1;
+    auto* y = static_cast<float*>(const_cast<void*>(t.y.data)) + (in_one_place ? head * t.y.heads + d : 0);
+    for (std::int64_t n = 0; n < count; ++n, values += columns) {
+      const std::int64_t first = first_of_row[r + n];
+      if (in_one_place)
+        __builtin_memcpy(y + first, values, columns * sizeof(float));
+      else
+        write_columns(first, column, real, values);
     }
-    for (std::int64_t n = 0; n < real; ++n)
-      write<S>(row_at(t.y, t.length, row, (column + n) / t.y_dim), (column + n) % t.y_dim, values[n]);
+  }
+
+  void write_columns(std::int64_t first, std::int64_t column, std::int64_t real, const float* values) const {
+    for (std::int64_t n = 0; n < real; ++n) {
+      const std::int64_t head = (column + n) / t.y_dim;
+      write<S>({t.y.data, first + head * t.y.heads, t.y.dim, t.y.type}, (column + n) % t.y_dim, values[n]);
+    }
   }
 
   // A few rows: outputs on the lanes, two tiles of weights at a time, so that two streams arrive side by
@@ -101,13 +132,14 @@ class Project {
       }
       if (t.x_heads * t.x_dim < t.depth) x[t.depth - 1] = 0;
     }
+    find_rows(part);
     std::int64_t tile = part.first_tile;
-    for (; tile + 2 <= part.end_tile; tile += 2) single_rows<2>(first, count, tile);
-    for (; tile < part.end_tile; ++tile) single_rows<1>(first, count, tile);
+    for (; tile + 2 <= part.end_tile; tile += 2) single_rows<2>(count, tile);
+    for (; tile < part.end_tile; ++tile) single_rows<1>(count, tile);
   }
 
   template <int tiles>
-  void single_rows(std::int64_t first, std::int64_t count, std::int64_t tile) {
+  void single_rows(std::int64_t count, std::int64_t tile) {
     constexpr int vectors = columns / S::lanes;
     for (std::int64_t r = 0; r < count; ++r) {
       typename S::F sum[tiles][vectors];
@@ -125,13 +157,14 @@ class Project {
       }
       for (int n = 0; n < tiles; ++n) {
         for (int v = 0; v < vectors; ++v) S::store(sums + v * S::lanes, sum[n][v]);
-        write_row(first + r, tile + n, sums);
+        write_rows(r, 1, tile + n, sums);
       }
     }
   }
 
   const Linear& t;
   float *panels, *sums, *buffer;
+  std::int64_t first_of_row[panels_per_block * rows];
 };
 
 }  // namespace heed::cpu
