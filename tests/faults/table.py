@@ -199,8 +199,8 @@ FAULTS = [
     Fault(
         "last-token-of-the-tile",
         ALGORITHM + "decode_cache.hpp",
-        "({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);",
-        "({values_of(key), ahead, p + r, least(tile - 1, t.keys - j)}, r, partial);",
+        "({here, ahead, p + r, least(tile, t.keys - j)}, r, partial);",
+        "({here, ahead, p + r, least(tile - 1, t.keys - j)}, r, partial);",
         "decode over a cache forgets the value of every sixteenth token",
     ),
     Fault(
@@ -209,6 +209,30 @@ FAULTS = [
         "({rows.q + r, at.rows, t.keys,",
         "({rows.q, at.rows, t.keys,",
         "decode over a cache scores rows 4, 5, ... with the queries of rows 0, 1, ...",
+    ),
+    Fault(
+        "weights-of-another-maximum",
+        "src/cpu/simd/neon_weights.hpp",
+        "#define HEED_MAX_2 17, 18, 16, 17, 18, 16, 17, 18",
+        "#define HEED_MAX_2 17, 18, 16, 17, 18, 16, 17, 16",
+        "NEON's prefill measures every eighth key's last four rows against the maxima of the first four",
+        ARM,
+    ),
+    Fault(
+        "sum-of-seven",
+        "src/cpu/simd/neon_weights.hpp",
+        "#define HEED_SUM_ONE 25, 25, 25, 25, 25, 25, 25, 25",
+        "#define HEED_SUM_ONE 25, 25, 25, 25, 25, 25, 25, 26",
+        "NEON's decode leaves every eighth weight out of the denominator",
+        ARM,
+    ),
+    Fault(
+        "block-of-the-last-tile",
+        "src/cpu/simd/neon_lines.hpp",
+        "if (t.count < line_elements) {  // the last tile of a sequence",
+        "if (t.count < line_elements - 1) {  // the last tile of a sequence",
+        "NEON's decode over a cache adds what lies beyond the end of a sequence when its last tile lacks one token",
+        ARM,
     ),
     Fault(
         "front-hidden",

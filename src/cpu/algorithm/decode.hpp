@@ -94,16 +94,29 @@ class Decode {
     }
   }
 
+  // By comparison, not by a minimum: a NaN beside an infinity must not hide it. Four at a time, each with its
+  // own sum, of which nothing is left when every score is above -inf.
+  bool any_hidden(const Scores& t) const {
+    typename S::F found[4];
+    for (auto& of : found) of = S::fill(0.0f);
+    const std::int64_t all = t.keys * at.rows, step = 4 * S::lanes;
+    std::int64_t n = 0;
+    for (; n + step <= all; n += step)
+      for (int v = 0; v < 4; ++v) found[v] = hidden_or(S::load(t.s + n + v * S::lanes), found[v]);
+    for (; n < all; n += S::lanes) found[0] = hidden_or(S::load(t.s + n), found[0]);
+    float lanes[S::lanes], sum = 0;
+    S::store(lanes, S::add(S::add(found[0], found[1]), S::add(found[2], found[3])));
+    for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+    return sum != 0;
+  }
+  static typename S::F hidden_or(typename S::F score, typename S::F found) {
+    return S::less(S::fill(minus_infinity), score, found, S::fill(1.0f));
+  }
+
   // Whether any score is -inf; if so, marks which, because weights do not tell a key that is unseen from one
   // that is faint.
   bool note_unseen(const Scores& t) {
-    auto found = S::fill(0.0f);  // by comparison, not by a minimum: a NaN beside an infinity must not hide it
-    for (std::int64_t n = 0; n < t.keys * at.rows; n += S::lanes)
-      found = S::less(S::fill(minus_infinity), S::load(t.s + n), found, S::fill(1.0f));
-    float lanes[S::lanes];
-    S::store(lanes, found);
-    bool any = false;
-    for (int lane = 0; lane < S::lanes; ++lane) any |= lanes[lane] != 0;
+    const bool any = any_hidden(t);
     for (std::int64_t n = 0; any && n < t.keys * at.rows; ++n)
       rows.unseen[n] = t.s[n] == minus_infinity ? 1.0f : 0.0f;
     return any;

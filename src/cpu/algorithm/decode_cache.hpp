@@ -31,40 +31,66 @@ class DecodeCache {
  private:
   template <Type type>
   void score_typed(const Scores& t) const {
+    TileWalk keys = walk_keys(t.first_key);
     for (std::int64_t j = 0; j < t.keys; j += tile) {
-      const std::int64_t key = t.first_key + j;
-      const unsigned char* ahead = j + tile < t.keys ? keys_of(key + tile) : values_of(t.first_key);
-      const float* scales = c.layout.is_quantized ? scales_of(key) : nullptr;
+      const unsigned char* here = keys.place();
+      keys.step();
+      const unsigned char* ahead = j + tile < t.keys ? keys.place() : walk_values(t.first_key).place();
+      const float* scales = c.layout.is_quantized ? scales_of(t.first_key + j) : nullptr;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
-          score_tile<type, n.value>({keys_of(key), ahead, scales}, r, t.s + j * at.rows + r);
+          score_tile<type, n.value>({here, ahead, scales}, r, t.s + j * at.rows + r);
         });
     }
   }
 
   template <Type type>
   void add_typed(const Scores& t, float* partial) const {
+    // Beyond the stretch come the next block's keys, if there are any.
+    const std::int64_t next = least(t.first_key + round_up(t.keys, tile), c.cached[rows.b].length - 1);
+    TileWalk values = walk_values(t.first_key);
     for (std::int64_t j = 0; j < t.keys; j += tile) {
-      const std::int64_t key = t.first_key + j;
-      // Beyond the stretch come the next block's keys, if there are any.
-      const std::int64_t next = least(key + tile, c.cached[rows.b].length - 1);
-      const unsigned char* ahead = j + tile < t.keys ? values_of(key + tile) : keys_of(next / tile * tile);
+      const unsigned char* here = values.place();
+      values.step();
+      const unsigned char* ahead = j + tile < t.keys ? values.place() : walk_keys(next / tile * tile).place();
       const float* p = t.s + j * at.rows;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
-          add_tile<type, n.value>({values_of(key), ahead, p + r, least(tile, t.keys - j)}, r, partial);
+          add_tile<type, n.value>({here, ahead, p + r, least(tile, t.keys - j)}, r, partial);
         });
     }
   }
 
-  // Where a tile lies, by its first key.
-  const unsigned char* keys_of(std::int64_t key) const {
-    return head_in_page<S>(c, rows.b, rows.kv_head, key) +
-           key % c.layout.page_size * c.dim * c.layout.element_bytes;
+  // Goes from tile to tile and from page to page: to divide a key by the page size for every tile would cost
+  // some cycles of every key.
+  class TileWalk {
+   public:
+    TileWalk(const Call& call, const unsigned char* const* table, std::int64_t key, std::int64_t offset,
+             std::int64_t token_bytes)
+        : page_(table + key / call.layout.page_size),
+          within_(key % call.layout.page_size),
+          page_size_(call.layout.page_size),
+          offset_(offset),
+          token_bytes_(token_bytes) {}
+    const unsigned char* place() const { return *page_ + offset_ + within_ * token_bytes_; }
+    void step() {
+      within_ += tile;
+      if (within_ == page_size_) ++page_, within_ = 0;
+    }
+
+   private:
+    const unsigned char* const* page_;
+    std::int64_t within_, page_size_, offset_, token_bytes_;
+  };
+
+  // From the tile that begins with this key.
+  TileWalk walk_keys(std::int64_t key) const {
+    return {c, c.cached[rows.b].table, key, rows.kv_head * c.layout.head_bytes(),
+            c.dim * c.layout.element_bytes};
   }
-  const unsigned char* values_of(std::int64_t key) const {
-    return head_in_page<S>(c, rows.b, rows.kv_head, key) + c.layout.values_at() +
-           key % c.layout.page_size * c.layout.value_width() * c.layout.element_bytes;
+  TileWalk walk_values(std::int64_t key) const {
+    return {c, c.cached[rows.b].table, key, rows.kv_head * c.layout.head_bytes() + c.layout.values_at(),
+            c.layout.value_width() * c.layout.element_bytes};
   }
   const float* scales_of(std::int64_t key) const {
     const void* scales = head_in_page<S>(c, rows.b, rows.kv_head, key) + c.layout.key_scales_at();
@@ -79,15 +105,9 @@ class DecodeCache {
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
-    float sum[4][tile] = {};
-    add_lines<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, sum[0], tile, t.ahead});
-    for (int row = 0; type == Type::i8 && row < n; ++row)
-      for (std::int64_t j = 0; j < tile; j += S::lanes)
-        S::store(sum[row] + j, S::mul(S::load(sum[row] + j), S::load(t.scales + j)));
-    for (std::int64_t j = 0; j < tile; j += 4) {
-      const float* const corner[4] = {sum[0] + j, sum[1] + j, sum[2] + j, sum[3] + j};
-      S::transpose(corner, s + j * at.rows, at.rows);
-    }
+    score_lines<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, at.rows, t.ahead});
+    for (std::int64_t j = 0; type == Type::i8 && j < tile; ++j)
+      for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] *= t.scales[j];
   }
 
   struct ValueTile {
@@ -98,11 +118,8 @@ class DecodeCache {
 
   template <Type type, int n>
   void add_tile(const ValueTile& t, std::int64_t r, float* partial) const {
-    const std::int64_t width = c.layout.value_width();
-    constexpr std::int64_t bytes = tile * bytes_of_type<type>;  // of a line
-    for (std::int64_t d = 0; d < width; d += tile)
-      add_lines<S, type, n>(
-          {t.p, at.rows, t.values + d * bytes, t.keys, at.out(partial, r) + d, at.dims, t.ahead + d * bytes});
+    add_blocks<S, type, n>({t.p, at.rows, t.values, t.keys, at.out(partial, r), at.dims, t.ahead},
+                           c.layout.value_width() / tile);
   }
 
   const DecodeRows<S>& rows;

@@ -92,6 +92,20 @@ inline void with_type(Type type, const Run& run) {
   run(Of<Type::i8>());
 }
 
+// The largest of `so_far` and of `keys` vectors `width` floats apart, four at a time: one after the other,
+// each would wait for the last.
+template <class S>
+inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t width, std::int64_t keys) {
+  std::int64_t j = 0;
+  for (; j + 4 <= keys; j += 4) {
+    const float* four = s + j * width;
+    const auto a = S::max(S::load(four), S::load(four + width));
+    so_far = S::max(so_far, S::max(a, S::max(S::load(four + 2 * width), S::load(four + 3 * width))));
+  }
+  for (; j < keys; ++j) so_far = S::max(so_far, S::load(s + j * width));
+  return so_far;
+}
+
 // advance() of softmax.hpp for any number of row vectors.
 template <class S>
 inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial) {
@@ -99,8 +113,7 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* part
   const PartialLayout<S>& at = rows.at;
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
     const F before = S::load(at.max(partial) + r);
-    F max = before;
-    for (std::int64_t j = 0; j < t.keys; ++j) max = S::max(max, S::load(t.s + j * at.rows + r));
+    F max = largest<S>(before, t.s + r, at.rows, t.keys);
     S::store(at.max(partial) + r, max);
     max = finite_max<S>(max);
     const F factor = exp2<S>(S::sub(before, max));

@@ -47,4 +47,28 @@ inline void add_lines(const Lines& t) {
     for (int v = 0; v < vectors; ++v) S::store(t.sum + r * t.sum_stride + v * S::lanes, total[r][v]);
 }
 
+// add_lines() for `blocks` that follow each other sixteen lines apart, each with sums of its own beside the
+// last one's: a tile of values. An instruction set may specialise it.
+template <class S, Type type, int rows>
+inline void add_blocks(Lines t, std::int64_t blocks) {
+  constexpr std::int64_t bytes = line_elements * line_elements * bytes_of_type<type>;
+  for (; blocks > 0; --blocks, t.sum += line_elements) {
+    add_lines<S, type, rows>(t);
+    t.lines = static_cast<const unsigned char*>(t.lines) + bytes;
+    t.ahead = static_cast<const unsigned char*>(t.ahead) + bytes;
+  }
+}
+
+// sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but turned, as scores are
+// kept; the rows that are missing become 0. An instruction set may specialise it.
+template <class S, Type type, int rows>
+inline void score_lines(const Lines& t) {
+  float sum[4][line_elements] = {};
+  add_lines<S, type, rows>({t.factors, t.stride, t.lines, t.count, sum[0], line_elements, t.ahead});
+  for (std::int64_t j = 0; j < line_elements; j += 4) {
+    const float* const corner[4] = {sum[0] + j, sum[1] + j, sum[2] + j, sum[3] + j};
+    S::transpose(corner, t.sum + j * t.sum_stride, t.sum_stride);
+  }
+}
+
 }  // namespace heed::cpu

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows times lines for AArch64 in assembly: sixteen sums stay in registers, which g++ 12 would keep in memory.
+// To add values, dimensions lie on the lanes and v16+4r ... are row r; to score four rows, the rows lie on the lanes
+// and v16+n is key n, so that nothing is left to turn.
 //
 //   v0-v3    a line, as f32
 //   v4       the factors of four rows
 //   v5-v7    a line before it is widened, by zipping it with zeros: a bf16 becomes the high half of its f32, an
 //            int8 the high byte of 2^24 times itself. Shifts would do the same, but on one pipe only.
 //   v8       zero
-//   v16-v31  the sums: row r in v16+4r ... v19+4r
+//   v16-v31  the sums
 #pragma once
 #include "cpu/algorithm/lines.hpp"
 #include "cpu/simd/neon.hpp"
@@ -53,6 +55,49 @@
                : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
                  "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 
+// Whole tiles of four rows, sixteen lines written out: after every loop of sixteen the core would guess wrong.
+#define HEED_ADD_BLOCKS(line_of_type)                                                             \
+  asm volatile("movi v8.4s, #0\n"                                                                 \
+               "1:\n" HEED_SUMS(ldp) "mov %[factor], %[factors]\n"                                \
+               ".rept 16\n"                                                                       \
+               "ldr q4, [%[factor]]\n add %[factor], %[factor], %[stride]\n"                      \
+               "prfm pldl1keep, [%[ahead]]\n add %[ahead], %[ahead], %[bytes]\n"                  \
+               line_of_type HEED_ROWS_4                                                           \
+               ".endr\n" HEED_SUMS(stp)                                                           \
+               "add %[sum0], %[sum0], #64\n add %[sum1], %[sum1], #64\n"                          \
+               "add %[sum2], %[sum2], #64\n add %[sum3], %[sum3], #64\n"                          \
+               "subs %[blocks], %[blocks], #1\n"                                                  \
+               "b.ne 1b\n"                                                                        \
+               : [factor] "=&r"(factor), [line] "+r"(line), [blocks] "+r"(blocks), [ahead] "+r"(ahead),         \
+                 [sum0] "+r"(sum[0]), [sum1] "+r"(sum[1]), [sum2] "+r"(sum[2]), [sum3] "+r"(sum[3])             \
+               : [factors] "r"(t.factors), [stride] "r"(t.stride * 4),                            \
+                 [bytes] "i"(line_elements * bytes_of_type<type>)                                 \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
+                 "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
+// Four keys of the line, each times the four rows.
+#define HEED_KEYS(a, b, c, d, line)                                                               \
+  "fmla v" #a ".4s, v4.4s, v" #line ".s[0]\n" "fmla v" #b ".4s, v4.4s, v" #line ".s[1]\n"         \
+  "fmla v" #c ".4s, v4.4s, v" #line ".s[2]\n" "fmla v" #d ".4s, v4.4s, v" #line ".s[3]\n"
+#define HEED_EACH_SUM(f) f(16) f(17) f(18) f(19) f(20) f(21) f(22) f(23) f(24) f(25) f(26) f(27) f(28) f(29) f(30) f(31)
+#define HEED_ZERO_SUM(r) "movi v" #r ".4s, #0\n"
+#define HEED_STORE_SUM(r) "str q" #r ", [%[sum]]\n add %[sum], %[sum], %[sum_stride]\n"
+
+#define HEED_SCORE_LINES(line_of_type)                                                            \
+  asm volatile(HEED_EACH_SUM(HEED_ZERO_SUM) "movi v8.4s, #0\n"                                    \
+               "1:\n"                                                                             \
+               "ldr q4, [%[factors]]\n add %[factors], %[factors], %[stride]\n"                   \
+               "prfm pldl1keep, [%[ahead]]\n add %[ahead], %[ahead], %[bytes]\n"                  \
+               line_of_type HEED_KEYS(16, 17, 18, 19, 0) HEED_KEYS(20, 21, 22, 23, 1)             \
+               HEED_KEYS(24, 25, 26, 27, 2) HEED_KEYS(28, 29, 30, 31, 3)                          \
+               "subs %[count], %[count], #1\n"                                                    \
+               "b.ne 1b\n" HEED_EACH_SUM(HEED_STORE_SUM)                                          \
+               : [factors] "+r"(factors), [line] "+r"(line), [count] "+r"(count), [ahead] "+r"(ahead), [sum] "+r"(sum) \
+               : [stride] "r"(t.stride * 4), [sum_stride] "r"(t.sum_stride * 4),                  \
+                 [bytes] "i"(line_elements * bytes_of_type<type>)                                 \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
+                 "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
 #define HEED_ADD_LINES_OF(type)                                                                   \
   if constexpr (rows == 1) HEED_ADD_LINES(HEED_LINE_##type, HEED_ROWS_1);                         \
   if constexpr (rows == 2) HEED_ADD_LINES(HEED_LINE_##type, HEED_ROWS_2);                         \
@@ -65,7 +110,15 @@
     neon_add_lines<Type::type, rows>(t);                                                          \
   }
 #define HEED_SPECIALISE_ROWS(type) \
-  HEED_SPECIALISE(type, 1) HEED_SPECIALISE(type, 2) HEED_SPECIALISE(type, 3) HEED_SPECIALISE(type, 4)
+  HEED_SPECIALISE(type, 1) HEED_SPECIALISE(type, 2) HEED_SPECIALISE(type, 3) HEED_SPECIALISE(type, 4)      \
+  template <>                                                                                     \
+  inline void score_lines<Neon, Type::type, 4>(const Lines& t) {                                   \
+    neon_score_lines<Type::type>(t);                                                              \
+  }                                                                                               \
+  template <>                                                                                     \
+  inline void add_blocks<Neon, Type::type, 4>(Lines t, std::int64_t blocks) {                      \
+    neon_add_blocks<Type::type>(t, blocks);                                                       \
+  }
 
 namespace heed::cpu {
 
@@ -88,6 +141,37 @@ static inline void neon_add_lines(const Lines& t) {
   }
 }
 
+template <Type type>
+static inline void neon_add_blocks(Lines t, std::int64_t blocks) {
+  if (t.count < line_elements) {  // the last tile of a sequence
+    constexpr std::int64_t bytes = line_elements * line_elements * bytes_of_type<type>;
+    for (; blocks > 0; --blocks, t.sum += line_elements) {
+      neon_add_lines<type, 4>(t);
+      t.lines = static_cast<const unsigned char*>(t.lines) + bytes;
+    }
+    return;
+  }
+  const void *line = t.lines, *ahead = t.ahead;
+  const float* factor;
+  float* sum[4] = {t.sum, t.sum + t.sum_stride, t.sum + 2 * t.sum_stride, t.sum + 3 * t.sum_stride};
+  if constexpr (type == Type::f32) HEED_ADD_BLOCKS(HEED_LINE_f32);
+  if constexpr (type == Type::bf16) HEED_ADD_BLOCKS(HEED_LINE_bf16);
+  if constexpr (type == Type::f16) HEED_ADD_BLOCKS(HEED_LINE_f16);
+  if constexpr (type == Type::i8) HEED_ADD_BLOCKS(HEED_LINE_i8);
+}
+
+template <Type type>
+static inline void neon_score_lines(const Lines& t) {
+  const float* factors = t.factors;
+  const void *line = t.lines, *ahead = t.ahead;
+  std::int64_t count = t.count;
+  float* sum = t.sum;
+  if constexpr (type == Type::f32) HEED_SCORE_LINES(HEED_LINE_f32);
+  if constexpr (type == Type::bf16) HEED_SCORE_LINES(HEED_LINE_bf16);
+  if constexpr (type == Type::f16) HEED_SCORE_LINES(HEED_LINE_f16);
+  if constexpr (type == Type::i8) HEED_SCORE_LINES(HEED_LINE_i8);
+}
+
 HEED_SPECIALISE_ROWS(f32)
 HEED_SPECIALISE_ROWS(bf16)
 HEED_SPECIALISE_ROWS(f16)
@@ -107,5 +191,11 @@ HEED_SPECIALISE_ROWS(i8)
 #undef HEED_SUMS
 #undef HEED_ADD_LINES
 #undef HEED_ADD_LINES_OF
+#undef HEED_ADD_BLOCKS
+#undef HEED_KEYS
+#undef HEED_EACH_SUM
+#undef HEED_ZERO_SUM
+#undef HEED_STORE_SUM
+#undef HEED_SCORE_LINES
 #undef HEED_SPECIALISE
 #undef HEED_SPECIALISE_ROWS
