@@ -189,6 +189,32 @@ TEST_P(Cached, every_option_means_the_same_over_a_cache) {
   }
 }
 
+// One query over sequences that end anywhere in a tile, whose rest is NaN: for one row, for four at once and for both.
+TEST_P(Cached, what_was_rolled_back_in_the_last_tile_is_never_read) {
+  for (const std::int64_t heads : {1, 3, 4, 5})
+    for (std::int64_t length = 1; length <= 33; ++length) {
+      SCOPED_TRACE(std::to_string(heads) + " heads, length " + std::to_string(length));
+      const TokenShape s{heads, 1, 20, 20, length % 2 ? DType::f32 : DType::bf16};
+      KvCache cache({.kv_heads = 1, .capacity = 48, .dim = s.dim, .type = cache_type(s.dtype)});
+      const Tokens all(s, length, 9700);
+      cache.append(all.k.view(), all.v.view());
+      Tensor bad({1, 1, 48 - length, s.dim}, s.dtype);
+      bad.fill(nan);
+      cache.append(bad.view(), bad.view());
+      cache.truncate(0, length);
+      Attended got = make_attended(s, 1, 1);
+      try {
+        attention({.q = all.q.rows(length - 1, 1).view(), .cache = &cache},
+                  {.out = got.out.mutable_view(), .log_sum_exp = got.log_sum_exp.mutable_view()},
+                  {.kernel = GetParam()});
+      } catch (const Error& error) {
+        if (error.code == Error::unsupported && !GetParam().empty()) continue;
+        throw;
+      }
+      EXPECT_TRUE(same_bits(got, attend_plainly(all, s, length, 1, {.kernel = GetParam()})));
+    }
+}
+
 // A window cache forgets what its window hides; nothing else changes.
 TEST_P(Cached, a_window_cache_gives_the_bits_of_the_window_over_all_tokens_in_bounded_memory) {
   for (std::uint64_t seed : seeds(9800, 9830)) {
