@@ -97,8 +97,8 @@ cpu::Call call_of(std::int64_t dim, float scale) {
 TEST_P(Bfmmla, a_score_is_the_instructions_chain_wherever_queries_and_keys_lie) {
   const std::int64_t rows = operands().rows, step = operands().key_step;
   std::int64_t wrong = 0;
-  for (const std::int64_t dim : {1, 5, 8, 12, 23, 64, 80})
-    for (const std::int64_t keys : {1, 8, 13, 24, 37, 256})
+  for (const std::int64_t dim : {1, 5, 8, 23, 64})
+    for (const std::int64_t keys : {1, 8, 13, 24, 37})
       for (const Layout layout : {Layout::rows, Layout::strided, Layout::columns}) {
         const auto seed = static_cast<std::uint64_t>(1000 * dim + keys);
         Rows q = make_rows(layout, std::min(rows, keys), dim, seed),
@@ -126,8 +126,8 @@ TEST_P(Bfmmla, a_score_is_the_instructions_chain_wherever_queries_and_keys_lie) 
 TEST_P(Bfmmla, an_output_is_the_instructions_chain_over_rounded_weights_and_poison_counts_as_zero) {
   const std::int64_t rows = operands().rows, key_step = operands().key_step;
   std::int64_t wrong = 0;
-  for (const std::int64_t dim : {1, 8, 13, 16, 24, 40, 64})
-    for (const std::int64_t keys : {1, 8, 21, 64, 256})
+  for (const std::int64_t dim : {1, 8, 13, 24, 40})
+    for (const std::int64_t keys : {1, 8, 21, 56})
       for (const Layout layout : {Layout::rows, Layout::strided, Layout::columns})
         for (const bool poisoned : {false, true}) {
           const auto seed = static_cast<std::uint64_t>(1000 * dim + keys);
