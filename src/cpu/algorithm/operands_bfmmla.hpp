@@ -80,9 +80,10 @@ struct PackedBf16 {
 
   // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
+    Half* four = p;
     for (std::int64_t j = 0; j < keys; j += 4)
-      for (int r = 0; r < rows; r += S::lanes)
-        S::store_rounded(s + j * rows + r, rows, p + (j * rows + r * 4));
+      for (int r = 0; r < rows; r += S::lanes, four += 4 * S::lanes)
+        S::store_rounded(s + j * rows + r, rows, four);
     bf16_product<S, Start::sum>({p, v + first * dim_step, padded * dim_step, dims / dim_step, keys}, out);
   }
 
@@ -130,14 +131,16 @@ struct PackedBf16 {
   bool pack_four_values(const RowAt& row_at, std::int64_t j, std::int64_t count) const {
     const auto present = [&](std::int64_t n) { return row_at(least(j + n, count - 1)); };
     const Row row[4] = {present(0), present(1), present(2), present(3)};
+    Half* to = v + j * dim_step;
+    const std::int64_t tile_stride = padded * dim_step;
     Halves largest = S::no_halves();
-    for (std::int64_t d = 0; d < dims; d += dim_step) {
+    for (std::int64_t d = 0; d < dims; d += dim_step, to += tile_stride) {
       Halves x[4];
       for (std::int64_t n = 0; n < 4; ++n) {
         x[n] = eight(row[n], j + n < count ? d : value_dim, value_dim);
         largest = S::larger_magnitude(largest, x[n]);
       }
-      S::store_turned(x, v + d * padded + j * dim_step);
+      S::store_turned(x, to);
     }
     return S::holds_poison(largest);
   }
