@@ -38,7 +38,7 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
 template <class Operands, class Narrow>
 struct DecodeByPrefill {
   static std::int64_t rows(const Call& c) { return c.group() * c.queries; }
-  static bool is_narrow(const Call& c) { return rows(c) <= 2 * Narrow::rows; }
+  static bool is_narrow(const Call& c) { return round_up(rows(c), Narrow::rows) < Operands::rows; }
 
   static std::int64_t scratch_floats(const Call& c) {
     return is_narrow(c) ? Prefill<Narrow>::scratch_floats(c, rows(c))
