@@ -10,13 +10,16 @@
 
 namespace heed::cpu {
 
-// Panels of 32 rows, two tiles, or of 16.
-template <int tiles>
-struct AmxOf : Avx512 {
-  static constexpr int panel_vectors = tiles;
+// Panels of 32 rows: two tiles.
+struct Amx : Avx512 {
+  static constexpr int panel_vectors = 2;
   static constexpr int tile_columns = 32;
 };
-using Amx = AmxOf<2>;
+
+// Panels of 16, for decode.
+struct NarrowAmx : Amx {
+  static constexpr int panel_vectors = 1;
+};
 
 // A thread's tiles while it lives: all eight are 16 rows of 64 bytes.
 struct AmxTiles {

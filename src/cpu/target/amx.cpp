@@ -24,6 +24,6 @@ bool has_amx() {
 
 extern const Target amx_target;
 constinit const Target amx_target =
-    make_bf16_target<Bf16Amx<Amx>, Bf16Amx<AmxOf<1>>>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
+    make_bf16_target<Bf16Amx<Amx>, Bf16Amx<NarrowAmx>>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
 
 }  // namespace heed::cpu
