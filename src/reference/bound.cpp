@@ -10,8 +10,9 @@ namespace {
 constexpr double u = 0x1p-24;  // unit roundoff of f32
 constexpr double exp2_error =
     4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
-constexpr double tanh_error = 8 * u;    // relative, of the kernels' tanh; likewise
-constexpr double underflow = 0x1p-125;  // weights below 2^-126 of the row's largest become 0
+constexpr double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
+constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's largest become 0
+constexpr double least_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
 constexpr std::int64_t keys_per_rescale = 128;
 
@@ -30,22 +31,28 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
     : p_(p), row_(row), s_(p.sequences[static_cast<std::size_t>(b)]), b_(b), h_(h) {
   const double scale =
       std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
-  double largest_dot = 0, largest_bias = 0;
+  const bool flushes = p.inputs.q.dtype == DType::bf16;
+  double largest_dot = 0, largest_flushed = 0, largest_bias = 0;
   const std::int64_t query = s_.first_query + i;
   for (std::int64_t j = 0; j < s_.keys; ++j) {
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
-    double dot = 0;
-    for (std::int64_t d = 0; d < p.dim; ++d)
-      dot +=
-          std::abs(read(p.inputs.q, b, h, query, d) * read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
+    double dot = 0, flushed = flushes ? 2 * static_cast<double>(p.dim) * least_normal : 0;
+    for (std::int64_t d = 0; d < p.dim; ++d) {
+      const double q = std::abs(read(p.inputs.q, b, h, query, d)),
+                   k = std::abs(read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
+      dot += q * k;
+      if (flushes && (q < least_normal || k < least_normal)) flushed += q * k;
+    }
     largest_dot = std::max(largest_dot, scale * dot);
+    largest_flushed = std::max(largest_flushed, scale * flushed);
     if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, query, j)));
   }
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
   // dim roundings of the chain, a few of scale and log2(e), then those of adding the bias and subtracting the
   // maximum.
-  score_error_ = gamma(static_cast<double>(p.dim) + 4) * largest_dot + gamma(8) * largest_score_;
+  score_error_ =
+      gamma(static_cast<double>(p.dim) + 4) * largest_dot + gamma(8) * largest_score_ + largest_flushed;
   if (p.options.softcap) score_error_ += tanh_error * std::min<double>(*p.options.softcap, largest_dot);
   const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
   relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
@@ -62,10 +69,11 @@ double RowBound::out(std::int64_t d) const {
     largest = std::max(largest, v);
   }
   const DType dtype = p_.outputs.out.dtype;
-  // Matrix instructions for bf16 take the weights rounded to bf16 as well.
-  const double operand = p_.inputs.q.dtype == DType::bf16 ? roundoff(DType::bf16) : 0;
+  // Matrix instructions for bf16 take the weights rounded to bf16 as well, and lose what is subnormal.
+  const bool is_bf16 = p_.inputs.q.dtype == DType::bf16;
+  const double operand = is_bf16 ? roundoff(DType::bf16) : 0, lost = is_bf16 ? 2 * underflow : underflow;
   return (relative_error_ + operand + roundoff(dtype)) * magnitude + smallest(dtype) +
-         static_cast<double>(p_.keys) * underflow * (largest + 1) / kept;
+         static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
 }
 
 double RowBound::weight(std::int64_t j) const {

@@ -8,7 +8,7 @@
 
 namespace heed::cases {
 
-inline constexpr int adversarial_count = 16;
+inline constexpr int adversarial_count = 17;
 std::pair<std::string, Call> adversarial(int which, DType dtype);
 
 }  // namespace heed::cases

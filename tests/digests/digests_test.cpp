@@ -132,7 +132,8 @@ TEST_P(OneTarget, sixteen_bit_types_have_the_bits_of_its_prefill) {
       ++compared;
     }
   if (compared == 0 && !must_take(GetParam())) GTEST_SKIP() << "takes none of them";
-  EXPECT_GE(compared, cases::small_selection() ? 10 : 60);
+  const std::int64_t both = cases::small_selection() ? 10 : 60;
+  EXPECT_GE(compared, must_take(GetParam()) ? both : both / 2);  // a target may take bf16 only
 }
 
 TEST(Golden, the_file_has_a_line_for_every_output_and_no_other) {

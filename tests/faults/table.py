@@ -15,6 +15,7 @@ class Fault:
     new: str
     breaks: str
     machine: tuple = ()  # where it can be noticed; everywhere if empty
+    emulated: bool = False  # in Arm's bf16 kernels, which are tested under QEMU
 
 
 FAULTS = [
@@ -254,5 +255,41 @@ FAULTS = [
         "return {b, h, i, c.sequences[b].first_query + i};",
         "return {b, h, i, i};",
         "every packed sequence reads and writes the rows of the first (S19)",
+    ),
+    Fault(
+        "bfmmla-wrong-rows",
+        "src/cpu/simd/neon_bf16_product.hpp",
+        "HEED_ROWS(28, 29, 30, 31, 1)",
+        "HEED_ROWS(28, 29, 30, 31, 0)",
+        "BFMMLA's micro-kernel gives the last two of twelve rows the scores of the two before",
+        ARM,
+        emulated=True,
+    ),
+    Fault(
+        "bfmmla-tile-twice",
+        "src/cpu/simd/neon_bf16_product.hpp",
+        "*b1 = b + t.tile_stride",
+        "*b1 = b",
+        "BFMMLA's narrow micro-kernel takes the first of its tiles for the second, too",
+        ARM,
+        emulated=True,
+    ),
+    Fault(
+        "bfmmla-poison-kept",
+        ALGORITHM + "operands_bfmmla.hpp",
+        "        clear_poison(j);\n",
+        "",
+        "BFMMLA multiplies unseen values by 0, so that NaN gets through (S4)",
+        ARM,
+        emulated=True,
+    ),
+    Fault(
+        "bfmmla-cached-dimension",
+        ALGORITHM + "operands_bfmmla.hpp",
+        "S::load_halves(from + (d + n) * first.step)",
+        "S::load_halves(from + d * first.step)",
+        "BFMMLA's keys from a cache repeat one dimension of four",
+        ARM,
+        emulated=True,
     ),
 ]

@@ -10,7 +10,14 @@ import re
 import subprocess
 import sys
 
-OWN = {"scalar": "Scalar", "neon": "Neon", "avx2": "Avx2", "avx512": "Avx512", "amx": "Amx"}
+OWN = {
+    "scalar": "Scalar",
+    "neon": "Neon",
+    "neon_bf16": "NeonBf16",
+    "avx2": "Avx2",
+    "avx512": "Avx512",
+    "amx": "Amx",
+}
 
 
 def shared_symbols(listing):

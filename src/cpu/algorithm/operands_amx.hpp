@@ -12,10 +12,11 @@
 
 namespace heed::cpu {
 
+template <class Vector>
 struct Bf16Amx {
-  using S = Amx;
+  using S = Vector;
   using Half = std::uint16_t;
-  static constexpr int rows = 32;
+  static constexpr int rows = Tile<S>::rows;
   static constexpr int key_step = 32;
   static constexpr int dim_step = 32;
 

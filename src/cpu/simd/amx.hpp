@@ -16,6 +16,11 @@ struct Amx : Avx512 {
   static constexpr int tile_columns = 32;
 };
 
+// Panels of 16, for decode.
+struct NarrowAmx : Amx {
+  static constexpr int panel_vectors = 1;
+};
+
 // A thread's tiles while it lives: all eight are 16 rows of 64 bytes.
 struct AmxTiles {
   AmxTiles() {
@@ -28,8 +33,8 @@ struct AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 };
 
-// One 32 x 32 block of sums, tiles 0-3, and its operands: a is (32, depth) bf16 with a_stride bytes between
-// rows; b is (depth / 2, 32) pairs, 128 bytes a row. depth is a multiple of 32.
+// One block of sums, 32 by a panel's rows, in tiles 0-3, and its operands: a is (32, depth) bf16 with
+// a_stride bytes between rows; b is (depth / 2, rows) pairs. depth is a multiple of 32.
 struct AmxBlock {
   const std::uint16_t* a;
   std::int64_t a_stride;
@@ -38,47 +43,61 @@ struct AmxBlock {
 };
 
 template <class S>
+inline constexpr std::int64_t amx_row_bytes = S::panel_vectors * 64;  // of b and of the sums
+
+template <class S>
 inline void multiply_block(const AmxBlock& t) {
+  constexpr std::int64_t bytes = amx_row_bytes<S>;
   const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
   const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
-  for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * 128) {
+  for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * bytes) {
     _tile_loadd(4, a, t.a_stride);
     _tile_loadd(5, a + 16 * t.a_stride, t.a_stride);
-    _tile_loadd(6, b, 128);
-    _tile_loadd(7, b + 64, 128);
+    _tile_loadd(6, b, bytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if constexpr (S::panel_vectors == 2) {
+      _tile_loadd(7, b + 64, bytes);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
   }
 }
 
 template <class S>
 inline void store_block(float* c) {
-  _tile_stored(0, c, 128);
-  _tile_stored(1, c + 16, 128);
-  _tile_stored(2, c + 16 * 32, 128);
-  _tile_stored(3, c + 16 * 32 + 16, 128);
+  constexpr std::int64_t bytes = amx_row_bytes<S>, half = 16 * bytes / 4;
+  _tile_stored(0, c, bytes);
+  _tile_stored(2, c + half, bytes);
+  if constexpr (S::panel_vectors == 2) {
+    _tile_stored(1, c + 16, bytes);
+    _tile_stored(3, c + half + 16, bytes);
+  }
 }
 
-// c(32, 32) = a * b.
+// c(32, rows) = a * b.
 template <class S>
 inline void block_product(const AmxBlock& t, float* c) {
   _tile_zero(0);
-  _tile_zero(1);
   _tile_zero(2);
-  _tile_zero(3);
+  if constexpr (S::panel_vectors == 2) {
+    _tile_zero(1);
+    _tile_zero(3);
+  }
   multiply_block<S>(t);
   store_block<S>(c);
 }
 
-// c(32, 32) += a * b.
+// c(32, rows) += a * b.
 template <class S>
 inline void add_block_product(const AmxBlock& t, float* c) {
-  _tile_loadd(0, c, 128);
-  _tile_loadd(1, c + 16, 128);
-  _tile_loadd(2, c + 16 * 32, 128);
-  _tile_loadd(3, c + 16 * 32 + 16, 128);
+  constexpr std::int64_t bytes = amx_row_bytes<S>, half = 16 * bytes / 4;
+  _tile_loadd(0, c, bytes);
+  _tile_loadd(2, c + half, bytes);
+  if constexpr (S::panel_vectors == 2) {
+    _tile_loadd(1, c + 16, bytes);
+    _tile_loadd(3, c + half + 16, bytes);
+  }
   multiply_block<S>(t);
   store_block<S>(c);
 }

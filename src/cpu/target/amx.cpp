@@ -23,6 +23,7 @@ bool has_amx() {
 }  // namespace
 
 extern const Target amx_target;
-constinit const Target amx_target = make_bf16_target<Bf16Amx>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
+constinit const Target amx_target =
+    make_bf16_target<Bf16Amx<Amx>, Bf16Amx<NarrowAmx>>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
 
 }  // namespace heed::cpu

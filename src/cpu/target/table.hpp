@@ -33,11 +33,34 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
   };
 }
 
-// A target whose matrix instructions take bf16 only: decode is prefill cut along the keys, so both round
-// alike (O3).
-template <class Operands>
+// Decode as prefill cut along the keys, so that both round alike (O3): for few rows on operands of narrower
+// panels, which give the same bits and leave fewer lanes empty.
+template <class Operands, class Narrow>
+struct DecodeByPrefill {
+  static std::int64_t rows(const Call& c) { return c.group() * c.queries; }
+  static bool is_narrow(const Call& c) { return round_up(rows(c), Narrow::rows) < Operands::rows; }
+
+  static std::int64_t scratch_floats(const Call& c) {
+    return is_narrow(c) ? Prefill<Narrow>::scratch_floats(c, rows(c))
+                        : Prefill<Operands>::scratch_floats(c, rows(c));
+  }
+  static std::int64_t partial_floats(const Call& c) {
+    return is_narrow(c) ? Prefill<Narrow>::partial_floats(c) : Prefill<Operands>::partial_floats(c);
+  }
+  static void run(const Call& c, const Rows& rows, std::int64_t chunk, float* scratch, float* partial) {
+    if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).run_chunk(chunk, partial);
+    Prefill<Operands>(c, rows, scratch).run_chunk(chunk, partial);
+  }
+  static void finish(const Call& c, const Rows& rows, std::int64_t chunks, float* scratch, float* partials) {
+    if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).finish_chunks(partials, chunks);
+    Prefill<Operands>(c, rows, scratch).finish_chunks(partials, chunks);
+  }
+};
+
+// A target whose matrix instructions take bf16 only.
+template <class Operands, class Narrow = Operands>
 constexpr Target make_bf16_target(const char* name, const char* needs, bool (*available)()) {
-  using Kernel = Prefill<Operands>;
+  using Decoding = DecodeByPrefill<Operands, Narrow>;
   return {
       .name = name,
       .requires_ = needs,
@@ -45,14 +68,13 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .only_bf16 = true,
       .panel_rows = Operands::rows,
       .tile_columns = 0,
-      .prefill_floats = Kernel::scratch_floats,
-      .prefill = [](const Call& c, const Rows& rows, float* scratch) { Kernel(c, rows, scratch).run(); },
-      .decode_floats = [](const Call& c) { return Kernel::scratch_floats(c, c.group() * c.queries); },
-      .partial_floats = Kernel::partial_floats,
-      .decode = [](const Call& c, const Rows& rows, std::int64_t chunk, float* scratch,
-                   float* partial) { Kernel(c, rows, scratch).run_chunk(chunk, partial); },
-      .decode_finish = [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch,
-                          float* partials) { Kernel(c, rows, scratch).finish_chunks(partials, chunks); },
+      .prefill_floats = Prefill<Operands>::scratch_floats,
+      .prefill = [](const Call& c, const Rows& rows,
+                    float* scratch) { Prefill<Operands>(c, rows, scratch).run(); },
+      .decode_floats = Decoding::scratch_floats,
+      .partial_floats = Decoding::partial_floats,
+      .decode = Decoding::run,
+      .decode_finish = Decoding::finish,
       .project_floats = nullptr,
       .project = nullptr,
   };

@@ -5,7 +5,7 @@ namespace heed::cpu {
 
 extern const Target scalar_target;
 #if defined(__aarch64__)
-extern const Target neon_target;
+extern const Target neon_bf16_target, neon_target;
 #elif defined(__x86_64__)
 extern const Target amx_target, avx2_target, avx512_target;
 #endif
@@ -13,6 +13,7 @@ extern const Target amx_target, avx2_target, avx512_target;
 std::span<const Target* const> targets() {
   static constexpr const Target* all[] = {
 #if defined(__aarch64__)
+    &neon_bf16_target,
     &neon_target,
 #elif defined(__x86_64__)
     &amx_target,

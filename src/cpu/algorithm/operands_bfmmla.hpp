@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill's operands for BFMMLA: bf16 throughout, sums in f32. Everything is packed in fours of the summed
+// index, as the instruction reads it:
+//   queries  panels, each (depth / 4, rows, 4)
+//   keys     tiles of eight, each (depth / 4, 8, 4)
+//   values   tiles of eight dimensions, each (keys / 4, 8, 4)
+//   weights  (keys / 4, rows, 4)
+// Blocks begin at multiples of eight keys, so which keys make a four depends on nothing but their number
+// (O1).
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/call.hpp"
+#include "cpu/simd/neon_bf16.hpp"
+#include "cpu/simd/neon_bf16_product.hpp"
+
+namespace heed::cpu {
+
+template <class Vector>
+struct PackedBf16 {
+  using S = Vector;
+  using Half = std::uint16_t;
+  using Halves = typename S::Halves;
+  static constexpr int rows = Tile<S>::rows;
+  static constexpr int key_step = Tile<S>::columns;
+  static constexpr int dim_step = Tile<S>::columns;
+
+  const std::int64_t dim, value_dim, depth, dims;
+  float scale = 1;
+  Half *q, *k, *v, *p;
+  std::int64_t padded = 0;  // keys of the present block, in whole tiles
+
+  PackedBf16(const Call& c, std::int64_t panels, Cutter& memory)
+      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 8)), dims(round_up(value_dim, dim_step)) {
+    const auto cut = [&](std::int64_t halves) { return reinterpret_cast<Half*>(memory.cut(halves / 2)); };
+    q = cut(panels * rows * depth);
+    k = cut(block_keys * depth);
+    v = cut(block_keys * dims);
+    p = cut(block_keys * rows);
+  }
+
+  template <class RowAt>
+  void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
+    scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
+    pack_pairs(row_at, count, rows, q + panel * rows * depth);
+  }
+
+  template <class RowAt>
+  void pack_keys(const RowAt& row_at, std::int64_t count) {
+    for (std::int64_t j = 0; j < count; j += key_step) {
+      const auto key_at = [&](std::int64_t n) { return row_at(j + n); };
+      const std::int64_t there = least(key_step, count - j);
+      if (there == key_step && lie_side_by_side(key_at(0), key_at(key_step - 1)))
+        pack_columns(key_at(0), k + j * depth);
+      else
+        pack_pairs(key_at, there, key_step, k + j * depth);
+    }
+  }
+
+  // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
+  template <class RowAt>
+  bool pack_values(const RowAt& row_at, std::int64_t count) {
+    padded = round_up(count, key_step);
+    bool poisoned = false;
+    for (std::int64_t j = 0; j < padded; j += 4)
+      if (pack_four_values(row_at, j, count)) {
+        clear_poison(j);
+        poisoned = true;
+      }
+    return poisoned;
+  }
+
+  // s(keys, rows) of the panel over keys [first, first + keys) of the block.
+  void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
+    bf16_product<S, Start::zero>(
+        {q + panel * rows * depth, k + first * depth, key_step * depth, keys / key_step, depth, scale}, s);
+  }
+
+  // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
+  void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
+    Half* four = p;
+    for (std::int64_t j = 0; j < keys; j += 4)
+      for (int r = 0; r < rows; r += S::lanes, four += 4 * S::lanes)
+        S::store_rounded(s + j * rows + r, rows, four);
+    bf16_product<S, Start::sum>({p, v + first * dim_step, padded * dim_step, dims / dim_step, keys}, out);
+  }
+
+ private:
+  // Elements d ... d + 7 of a row of n, zeros beyond its end.
+  static Halves eight(const Row& row, std::int64_t d, std::int64_t n) {
+    const Half* from = static_cast<const Half*>(row.data) + row.first;
+    if (row.step == 1 && d + 8 <= n) return S::load_halves(from + d / 16 * row.block + d % 16);
+    Half copy[8] = {};
+    for (std::int64_t e = d; e < least(d + 8, n); ++e)
+      copy[e - d] = from[e / 16 * row.block + e % 16 * row.step];
+    return S::load_halves(copy);
+  }
+
+  // Rows of queries or keys, two at a time; those beyond `count` become zero.
+  template <class RowAt>
+  void pack_pairs(const RowAt& row_at, std::int64_t count, std::int64_t width, Half* to) const {
+    for (std::int64_t r = 0; r < width; r += 2) {
+      const Row even = row_at(least(r, count - 1)), odd = row_at(least(r + 1, count - 1));
+      Half* pair = to + r * 4;
+      for (std::int64_t d = 0; d < depth; d += 8, pair += 8 * width)
+        S::store_pair(eight(even, r < count ? d : dim, dim), eight(odd, r + 1 < count ? d : dim, dim), pair,
+                      pair + 4 * width);
+    }
+  }
+
+  // Whether eight keys, of which these are the first and the last, lie as columns: as in a cache, or in the
+  // transpose of a matrix.
+  static bool lie_side_by_side(const Row& first, const Row& last) {
+    return first.data == last.data && first.first + key_step - 1 == last.first;
+  }
+
+  void pack_columns(const Row& first, Half* to) const {
+    const Half* from = static_cast<const Half*>(first.data) + first.first;
+    for (std::int64_t d = 0; d < depth; d += 4, to += 4 * key_step) {
+      Halves line[4];
+      for (std::int64_t n = 0; n < 4; ++n)
+        line[n] = d + n < dim ? S::load_halves(from + (d + n) * first.step) : S::no_halves();
+      S::store_turned(line, to);
+    }
+  }
+
+  // Packs keys j ... j + 3; returns whether they hold a NaN or an infinity.
+  template <class RowAt>
+  bool pack_four_values(const RowAt& row_at, std::int64_t j, std::int64_t count) const {
+    const auto present = [&](std::int64_t n) { return row_at(least(j + n, count - 1)); };
+    const Row row[4] = {present(0), present(1), present(2), present(3)};
+    Half* to = v + j * dim_step;
+    const std::int64_t tile_stride = padded * dim_step;
+    Halves largest = S::no_halves();
+    for (std::int64_t d = 0; d < dims; d += dim_step, to += tile_stride) {
+      Halves x[4];
+      for (std::int64_t n = 0; n < 4; ++n) {
+        x[n] = eight(row[n], j + n < count ? d : value_dim, value_dim);
+        largest = S::larger_magnitude(largest, x[n]);
+      }
+      S::store_turned(x, to);
+    }
+    return S::holds_poison(largest);
+  }
+
+  void clear_poison(std::int64_t j) const {
+    for (std::int64_t d = 0; d < dims; d += dim_step)
+      for (Half *x = v + d * padded + j * dim_step, *end = x + 4 * dim_step; x < end; x += 8)
+        S::store_halves(x, S::finite_or_zero(S::load_halves(x)));
+  }
+};
+
+}  // namespace heed::cpu

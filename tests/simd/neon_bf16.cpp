@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/algorithm/operands_bfmmla.hpp"
+#include "simd/bf16_operands.hpp"
+
+namespace heed::simd {
+
+extern const Bf16Operands bfmmla_panels_of_12, bfmmla_panels_of_4;
+constinit const Bf16Operands bfmmla_panels_of_12 =
+    make_bf16_operands<cpu::PackedBf16<cpu::NeonBf16<3>>>("neon_bf16");
+constinit const Bf16Operands bfmmla_panels_of_4 =
+    make_bf16_operands<cpu::PackedBf16<cpu::NeonBf16<1>>>("neon_bf16");
+
+}  // namespace heed::simd
