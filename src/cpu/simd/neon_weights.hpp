@@ -99,20 +99,22 @@ constexpr Filled exp2_addends[] = {exp2_terms[0], exp2_terms[1], exp2_terms[2],
                                    exp2_terms[3], exp2_terms[4], exp2_tail};
 constexpr Filled exp2_fixed[] = {Filled(-126.0f), Filled(exponent_magic), exp2_terms[5]};
 
-// A panel: the three vectors of a key side by side, each with its own max and sum. Eight keys are three eights.
-template <>
-inline void weigh<Neon, 3>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
+// A panel: the three vectors of a key side by side, each with its own max and sum. Eight keys are three eights. S is Neon
+// or made from it.
+template <class S>
+static inline void neon_weigh_panel(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
   const float* from = s;
   float* to = s;
   std::int64_t times = keys / 8;
   const std::int64_t apart = sizeof(Neon::F);
   if (times > 0) HEED_WEIGH(HEED_WEIGH_EIGHT(0) HEED_WEIGH_EIGHT(1) HEED_WEIGH_EIGHT(2));
-  for (std::int64_t j = keys / 8 * 8; j < keys; ++j) weigh_together<Neon, 3, 1>(s + j * width, width, max, sum);
+  for (std::int64_t j = keys / 8 * 8; j < keys; ++j) weigh_together<S, 3, 1>(s + j * width, width, max, sum);
 }
 
 // One vector a key, and one max and sum for all.
-template <>
-inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* one_max, Neon::F* one_sum) {
+template <class S>
+static inline void neon_weigh_vector(float* s, std::int64_t width, std::int64_t keys, const Neon::F* one_max,
+                                     Neon::F* one_sum) {
   const float* from = s;
   float* to = s;
   std::int64_t times = keys / 8;
@@ -123,7 +125,16 @@ inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, cons
     HEED_WEIGH(HEED_WEIGH_EIGHT(ONE));
     *one_sum = sum[0];
   }
-  for (std::int64_t j = keys / 8 * 8; j < keys; ++j) weigh_together<Neon, 1, 1>(s + j * width, width, one_max, one_sum);
+  for (std::int64_t j = keys / 8 * 8; j < keys; ++j) weigh_together<S, 1, 1>(s + j * width, width, one_max, one_sum);
+}
+
+template <>
+inline void weigh<Neon, 3>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
+  neon_weigh_panel<Neon>(s, width, keys, max, sum);
+}
+template <>
+inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
+  neon_weigh_vector<Neon>(s, width, keys, max, sum);
 }
 
 }  // namespace heed::cpu

@@ -2,9 +2,22 @@
 #include <sys/auxv.h>
 
 #include "cpu/algorithm/operands_bfmmla.hpp"
+#include "cpu/simd/neon_weights.hpp"
 #include "cpu/target/table.hpp"
 
 namespace heed::cpu {
+
+template <>
+inline void weigh<NeonBf16<3>, 3>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max,
+                                  Neon::F* sum) {
+  neon_weigh_panel<NeonBf16<3>>(s, width, keys, max, sum);
+}
+template <>
+inline void weigh<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max,
+                                  Neon::F* sum) {
+  neon_weigh_vector<NeonBf16<1>>(s, width, keys, max, sum);
+}
+
 namespace {
 
 // Linux's ABI; named here because older headers lack it.
