@@ -90,8 +90,7 @@ class Decode {
     return [this](std::int64_t r) { return rows.query(r); };
   }
 
-  // Whether any score is -inf; if so, marks which, because weights do not tell a key that is unseen from one
-  // that is faint.
+  // Whether any score is -inf; if so, marks which.
   bool note_unseen(const Scores& t) {
     auto found = S::fill(0.0f);  // by comparison, not by a minimum: a NaN beside an infinity must not hide it
     for (std::int64_t n = 0; n < t.keys * at.rows; n += S::lanes)
@@ -100,8 +99,7 @@ class Decode {
     S::store(lanes, found);
     bool any = false;
     for (int lane = 0; lane < S::lanes; ++lane) any |= lanes[lane] != 0;
-    for (std::int64_t n = 0; any && n < t.keys * at.rows; ++n)
-      rows.unseen[n] = t.s[n] == minus_infinity ? 1.0f : 0.0f;
+    if (any) mark_unseen<S>(t, rows.unseen);
     return any;
   }
 

@@ -159,8 +159,7 @@ class Prefill {
       const Scores t = score(p, keys, wanted);
       if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
       bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
-      for (std::int64_t n = 0; poisoned && n < t.keys * rows; ++n)
-        unseen[n] = s[n] == minus_infinity ? 1.0f : 0.0f;
+      if (poisoned) mark_unseen<S>(t, unseen);
       const State state = part(p);
       advance<S>(state, s, t.keys, dims);
       if (c.drop_below)

@@ -94,6 +94,13 @@ inline void hide_unseen(const Call& c, const Query& q, float* column, const Scor
   hide_keys<S>(seen.end, t.first_key + t.keys, column, t);
 }
 
+// 1 where a score is -inf, 0 elsewhere: weights do not tell a key that is unseen from one that is faint.
+template <class S>
+inline void mark_unseen(const Scores& t, float* unseen) {
+  for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
+    S::store(unseen + n, S::less(S::load(t.s + n), S::fill(-most_finite), S::fill(1.0f), S::fill(0.0f)));
+}
+
 // Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values.
 template <class S, class ScaleOf>
 inline void apply_scales(const Scores& t, std::int64_t end_key, const ScaleOf& scale_of) {
