@@ -74,7 +74,8 @@ def heed(options, *words):
 def cases_of(options):
     size = ["--quick"] if options.quick else []
     names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
-    names = [name for name in names if not name.startswith(("cache/", "step/"))]  # rivals have no such thing
+    # Rivals have no caches; what a bias or a mask costs is shown beside the case without one.
+    names = [name for name in names if not re.match("(cache|step)/|.*/(bias|keep)$", name)]
     if options.quick:
         names = [name for name in names if QUICK.fullmatch(name)]
     return [name for name in names if re.search(options.filter, name)]

@@ -8,7 +8,7 @@
 namespace heed::tool {
 
 // Tensors of one run draw from different streams, so that none repeats another.
-enum class Stream : std::uint64_t { x = 1, context, q, k, v };
+enum class Stream : std::uint64_t { x = 1, context, q, k, v, bias, mask };
 
 struct RandomSource {
   std::uint64_t seed = 0;

@@ -12,7 +12,8 @@ double product(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
 }
 
 double attention_operations(const Case& c) {
-  const std::int64_t pairs = c.is_causal ? c.queries * (c.queries + 1) / 2 : c.queries * c.keys;
+  const std::int64_t pairs =
+      c.between == Between::causal ? c.queries * (c.queries + 1) / 2 : c.queries * c.keys;
   return 2 * product(c.batch * c.heads, pairs, c.dim);  // q k^T, and the weights times v
 }
 
@@ -36,6 +37,20 @@ const char* name_of(Role role) {
   return "";
 }
 
+const char* name_of(Between between) {
+  switch (between) {
+    case Between::nothing:
+      return "";
+    case Between::causal:
+      return "causal";
+    case Between::bias:
+      return "bias";
+    case Between::keep:
+      return "keep";
+  }
+  return "";
+}
+
 // Evenly from short to long: with 64 sequences of 512 tokens on average, 8, 24, 40, ..., 1016.
 std::int64_t Case::length_of(std::int64_t sequence) const {
   return is_mixed ? (2 * sequence + 1) * keys / batch : keys;
@@ -53,8 +68,8 @@ std::string Case::name() const {
       fmt::format("{}/{}/", name_of(role), is_cached() ? heed::name_of(stored) : heed::name_of(dtype));
   if (role == Role::projection) return start + fmt::format("{}x{}x{}", batch, model_dim(), model_dim());
   return start + fmt::format("{}x{}x{}x{}x{}x{}", batch, heads, kv_heads, queries, keys, dim) +
-         (is_causal ? "/causal" : "") + (page_size > 0 ? fmt::format("/paged{}", page_size) : "") +
-         (is_mixed ? "/mixed" : "");
+         (between == Between::nothing ? "" : fmt::format("/{}", name_of(between))) +
+         (page_size > 0 ? fmt::format("/paged{}", page_size) : "") + (is_mixed ? "/mixed" : "");
 }
 
 double Case::operations() const {

@@ -20,13 +20,18 @@ enum class Role : std::uint8_t {
 };
 const char* name_of(Role);
 
+// What stands between a query and the keys: nothing; a causal mask; a bias, or a boolean mask that hides one
+// key in eight, for every query and key, shared by batch and heads.
+enum class Between : std::uint8_t { nothing, causal, bias, keep };
+const char* name_of(Between);
+
 constexpr int projections_per_run = 4;  // a projection is timed as the four of a layer
 
 struct Case {
   Role role = Role::prefill;
   DType dtype = DType::f32;
   std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1, dim = 1;
-  bool is_causal = false;
+  Between between = Between::nothing;
 
   // Of a cache or a step: how tokens are kept, and whether sequences differ in length; `keys` is then their
   // average.

@@ -28,11 +28,18 @@ void add_prefill(std::vector<Case>& cases, Size size) {
   };
   for (Case shape : shapes)
     for (const DType dtype : dtypes)
-      for (const bool is_causal : {false, true}) {
+      for (const Between between : {Between::nothing, Between::causal}) {
         shape.dtype = dtype;
-        shape.is_causal = is_causal;
+        shape.between = between;
         cases.push_back(shape);
       }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Between between : {Between::bias, Between::keep}) {
+      Case masked = shapes[0];
+      masked.dtype = dtype;
+      masked.between = between;
+      cases.push_back(masked);
+    }
 }
 
 void add_decode(std::vector<Case>& cases) {

@@ -15,12 +15,14 @@ namespace {
 
 constexpr std::int64_t samples = 8;
 
+std::int64_t offset_of(Shape at, Shape stride) {
+  return at.batch * stride.batch + at.heads * stride.heads + at.length * stride.length + at.dim * stride.dim;
+}
+
 // A view onto the part of `view` that starts at these coordinates.
 View part_of(View view, Shape from, Shape extents) {
-  const std::int64_t offset = from.batch * view.stride.batch + from.heads * view.stride.heads +
-                              from.length * view.stride.length + from.dim * view.stride.dim;
-  view.data =
-      static_cast<const std::byte*>(view.data) + offset * static_cast<std::int64_t>(bytes_of(view.dtype));
+  view.data = static_cast<const std::byte*>(view.data) +
+              offset_of(from, view.stride) * static_cast<std::int64_t>(bytes_of(view.dtype));
   view.shape = extents;
   return view;
 }
@@ -34,9 +36,35 @@ struct Place {
   std::int64_t batch, head, query;
 };
 
-Findings verify_query(const Inputs& inputs, const View& out, Place at, Sight sight) {
+// Where a query's row of a bias or mask begins; an extent of 1 is shared.
+Shape row_of(const Shape& shape, Place at) {
+  return {shape.batch == 1 ? 0 : at.batch, shape.heads == 1 ? 0 : at.head, shape.length == 1 ? 0 : at.query,
+          0};
+}
+
+// The options as one query meets them. A causal one sees only the keys it is given.
+Options of_query(const Options& all, Place at) {
+  Options own;
+  if (all.bias) own.bias = part_of(*all.bias, row_of(all.bias->shape, at), {1, 1, 1, all.bias->shape.dim});
+  for (const Mask& mask : all.masks) {
+    const Keep* keep = std::get_if<Keep>(&mask);
+    if (!keep) continue;
+    BoolView row = keep->where;
+    row.data += offset_of(row_of(row.shape, at), row.stride);
+    row.shape = {1, 1, 1, row.shape.dim};
+    own.masks.emplace_back(Keep{row});
+  }
+  return own;
+}
+
+bool is_causal(const Options& options) {
+  return std::any_of(options.masks.begin(), options.masks.end(),
+                     [](const Mask& mask) { return std::holds_alternative<Causal>(mask); });
+}
+
+Findings verify_query(const Inputs& inputs, const View& out, Place at, const Options& options) {
   const std::int64_t kv_head = at.head / (inputs.q.shape.heads / inputs.k.shape.heads);
-  const std::int64_t keys = sight == Sight::causal ? at.query + 1 : inputs.k.shape.length;
+  const std::int64_t keys = is_causal(options) ? at.query + 1 : inputs.k.shape.length;
   const auto one_row = [&](const View& view) {
     return part_of(view, {at.batch, at.head, at.query, 0}, {1, 1, 1, view.shape.dim});
   };
@@ -44,7 +72,7 @@ Findings verify_query(const Inputs& inputs, const View& out, Place at, Sight sig
     return part_of(view, {at.batch, kv_head, 0, 0}, {1, 1, keys, view.shape.dim});
   };
   const Check found = check({.q = one_row(inputs.q), .k = seen(inputs.k), .v = seen(inputs.v)},
-                            {.out = as_outputs(one_row(out))});
+                            {.out = as_outputs(one_row(out))}, of_query(options, at));
   return {.compared = found.compared,
           .misses = found.beyond_bound,
           .worst_in_bounds = found.worst_error_in_bounds,
@@ -153,13 +181,13 @@ std::set<std::int64_t> spread_over(std::int64_t count) {
   return chosen;
 }
 
-Findings verify_attention(const Inputs& inputs, const View& computed, Sight sight) {
+Findings verify_attention(const Inputs& inputs, const View& computed, const Options& options) {
   const Shape& shape = computed.shape;
   Findings findings;
   for (const std::int64_t row : spread_over(shape.batch * shape.heads * shape.length)) {
     const std::int64_t head = row / shape.length;
-    findings.add(
-        verify_query(inputs, computed, {head / shape.heads, head % shape.heads, row % shape.length}, sight));
+    findings.add(verify_query(inputs, computed, {head / shape.heads, head % shape.heads, row % shape.length},
+                              options));
   }
   return findings;
 }

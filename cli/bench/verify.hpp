@@ -20,13 +20,12 @@ struct Findings {
   bool all_right() const { return compared > 0 && misses == 0; }
 };
 
-enum class Sight : std::uint8_t { all, causal };  // causal: query i sees keys 0..i
-
 // Up to eight numbers, evenly spread over [0, count), the first and the last included.
 std::set<std::int64_t> spread_over(std::int64_t count);
 
-// heed::check() on single queries of `computed`, the result of attention() over these inputs.
-Findings verify_attention(const Inputs&, const View& computed, Sight);
+// heed::check() on single queries of `computed`, the result of attention() over these inputs. Of the options
+// it knows a bias and, as masks, Causal among as many queries as keys and Keep.
+Findings verify_attention(const Inputs&, const View& computed, const Options&);
 
 struct LayerRun {
   const LayerConfig& config;  // no rotary, no dropout

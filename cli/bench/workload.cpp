@@ -2,6 +2,9 @@
 // See workload.hpp.
 #include "bench/workload.hpp"
 
+#include <optional>
+#include <vector>
+
 #include "bench/workload_cached.hpp"
 #include "kernel_choice.hpp"
 #include "random_values.hpp"
@@ -9,15 +12,30 @@
 namespace heed::tool {
 namespace {
 
+// True but for one in eight, in no order that a kernel could make use of.
+std::unique_ptr<bool[]> scattered(const Shape& shape) {
+  const std::vector<float> random =
+      random_buffer(shape, DType::f32, {.stream = Stream::mask}).to_floats();  // in [-1, 1)
+  auto made = std::make_unique<bool[]>(random.size());
+  for (std::size_t n = 0; n < random.size(); ++n) made[n] = random[n] >= -0.75f;
+  return made;
+}
+
 class AttentionWorkload : public Workload {
  public:
   explicit AttentionWorkload(const Case& c)
-      : is_causal_(c.is_causal),
-        q_(random_buffer({c.batch, c.heads, c.queries, c.dim}, c.dtype, {.stream = Stream::q})),
+      : q_(random_buffer({c.batch, c.heads, c.queries, c.dim}, c.dtype, {.stream = Stream::q})),
         k_(random_buffer({c.batch, c.kv_heads, c.keys, c.dim}, c.dtype, {.stream = Stream::k})),
         v_(random_buffer(k_.shape(), c.dtype, {.stream = Stream::v})),
         out_(q_.shape(), c.dtype) {
-    if (is_causal_) options_.masks = {Causal{}};
+    const Shape pairs{1, 1, c.queries, c.keys};
+    if (c.between == Between::causal) options_.masks = {Causal{}};
+    if (c.between == Between::bias)
+      options_.bias = bias_.emplace(random_buffer(pairs, c.dtype, {.stream = Stream::bias})).view();
+    if (c.between == Between::keep) {
+      keep_ = scattered(pairs);
+      options_.masks = {Keep{{keep_.get(), pairs, bhsd(pairs)}}};
+    }
   }
 
   void run() override { attention(inputs(), {.out = out_.writable()}, options_); }
@@ -25,15 +43,14 @@ class AttentionWorkload : public Workload {
     return taken_kernel(explain(inputs(), {.out = out_.writable()}, options_));
   }
   Buffer& result() override { return out_; }
-  Findings verify() const override {
-    return verify_attention(inputs(), out_.view(), is_causal_ ? Sight::causal : Sight::all);
-  }
+  Findings verify() const override { return verify_attention(inputs(), out_.view(), options_); }
 
  private:
   Inputs inputs() const { return {.q = q_.view(), .k = k_.view(), .v = v_.view()}; }
 
-  bool is_causal_;
   Buffer q_, k_, v_, out_;
+  std::optional<Buffer> bias_{};
+  std::unique_ptr<bool[]> keep_{};
   Options options_{};
 };
 

@@ -10,7 +10,7 @@
 
 namespace heed::cpu {
 
-enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache only
+enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache, or a boolean
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
 // A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
@@ -21,8 +21,7 @@ struct Tensor {
 };
 
 struct BoolTensor {
-  const bool* data = nullptr;
-  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
+  Tensor where;  // i8: 0 or 1
   bool visible_when = true;
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };
@@ -75,6 +74,9 @@ struct LinearPart {
 // they ran apart.
 constexpr std::int64_t block_keys = 256;
 constexpr std::int64_t chunk_keys = 1024;
+
+// Decode takes as many rows that share a KV head; more are worth packing keys for.
+constexpr std::int64_t most_decode_rows = 32;
 
 // Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is
 // query first_query

@@ -40,8 +40,9 @@ Tensor lower(const View& x) {
 
 LoweredCall::LoweredCall(const Problem& p) {
   for (const BoolMask& m : p.bool_masks)
-    masks.push_back(
-        {m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, m.visible_when, m.is_tree});
+    masks.push_back({{m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, Type::i8},
+                     m.visible_when,
+                     m.is_tree});
   call = {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,

@@ -20,8 +20,6 @@ constexpr std::int64_t tasks_per_thread =
     4;  // enough that the last task to end does not leave the others idle
 // Below this many multiplications waking a thread (some 10 us) costs more than it saves.
 constexpr double worth_sharing = 1e5;
-// More rows than this are worth packing keys for.
-constexpr std::int64_t most_decode_rows = 32;
 
 // How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
 std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows) {

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the to
 SHORT = ["bench", "--seconds", "0.001", "--skip-limits"]
 DECODE = "decode/bf16/1x32x1x1x4096x128"
 NAME = re.compile(
-    r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal)?|projection/(f32|bf16)/\d+x\d+x\d+"
+    r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal|/bias|/keep)?|projection/(f32|bf16)/\d+x\d+x\d+"
     r"|cache/(f32|f16|bf16|int8)/\d+(x\d+){5}(/paged64|/mixed)?|step/f32/\d+(x\d+){5}"
 )
 
@@ -45,7 +45,9 @@ def test_the_machine_is_described(limits):
 
 
 @pytest.mark.parametrize(
-    "name, unit", [(DECODE, "bytes_per_second"), ("prefill/f32/1x12x12x1024x1024x64/causal", "flops")]
+    "name, unit",
+    [(DECODE, "bytes_per_second")]
+    + [(f"prefill/f32/1x12x12x1024x1024x64/{between}", "flops") for between in ("causal", "bias", "keep")],
 )
 def test_a_case_has_a_kernel_a_check_and_a_rate(tmp_path, name, unit):
     answer = json_of(tmp_path, *SHORT, "--suite", "all", "--filter", f"^{name}$")

@@ -23,20 +23,33 @@ struct Attention {
         out(q.shape(), dtype) {}
 
   Inputs inputs() const { return {.q = q.view(), .k = k.view(), .v = v.view()}; }
-  void run(Sight sight) {
-    Options options;
-    if (sight == Sight::causal) options.masks = {Causal{}};
-    attention(inputs(), {.out = out.writable()}, options);
-  }
+  void run(const Options& options) { attention(inputs(), {.out = out.writable()}, options); }
   Buffer q, k, v, out;
 };
 
+// One of each that `heed bench` times.
+struct Choices {
+  Buffer bias = random_buffer({1, 1, 37, 37}, DType::f32, {.stream = Stream::bias});
+  std::unique_ptr<bool[]> keep = std::make_unique<bool[]>(37 * 37);
+  std::vector<Options> options{};
+
+  Choices() {
+    for (std::size_t n = 0; n < 37 * 37; ++n) keep[n] = n % 3 != 0;
+    const Shape pairs = bias.shape();
+    options.push_back({});
+    options.push_back({.masks = {Causal{}}});
+    options.push_back({.bias = bias.view()});
+    options.push_back({.masks = {Keep{{keep.get(), pairs, bhsd(pairs)}}}});
+  }
+};
+
 TEST(VerifyAttention, a_right_result_passes) {
+  const Choices choices;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-    for (const Sight sight : {Sight::all, Sight::causal}) {
+    for (const Options& options : choices.options) {
       Attention attention(dtype);
-      attention.run(sight);
-      const Findings findings = verify_attention(attention.inputs(), attention.out.view(), sight);
+      attention.run(options);
+      const Findings findings = verify_attention(attention.inputs(), attention.out.view(), options);
       EXPECT_TRUE(findings.all_right()) << name_of(dtype) << ": " << findings.first_miss;
       EXPECT_EQ(findings.compared, 8 * 16);  // eight rows of 16 elements
     }
@@ -44,11 +57,11 @@ TEST(VerifyAttention, a_right_result_passes) {
 
 TEST(VerifyAttention, one_wrong_element_of_the_first_or_last_row_is_found) {
   Attention attention(DType::f32);
-  attention.run(Sight::all);
+  attention.run({});
   const std::vector<float> right = attention.out.to_floats();
   for (const std::size_t element : {std::size_t{0}, std::size_t{15}, right.size() - 16, right.size() - 1}) {
     attention.out.set(element, right[element] + 1e-4f);
-    const Findings findings = verify_attention(attention.inputs(), attention.out.view(), Sight::all);
+    const Findings findings = verify_attention(attention.inputs(), attention.out.view(), {});
     EXPECT_EQ(findings.misses, 1) << "element " << element;
     EXPECT_NE(findings.first_miss, "") << "element " << element;
     attention.out.set(element, right[element]);
@@ -56,17 +69,22 @@ TEST(VerifyAttention, one_wrong_element_of_the_first_or_last_row_is_found) {
 }
 
 TEST(VerifyAttention, the_wrong_mask_is_found) {
+  const Choices choices;
   Attention attention(DType::bf16);
-  attention.run(Sight::all);
-  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), Sight::causal).misses, 0);
-  attention.run(Sight::causal);
-  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), Sight::all).misses, 0);
+  for (std::size_t ran = 0; ran < choices.options.size(); ++ran)
+    for (std::size_t checked = 0; checked < choices.options.size(); ++checked) {
+      if (ran == checked) continue;
+      attention.run(choices.options[ran]);
+      const Findings findings =
+          verify_attention(attention.inputs(), attention.out.view(), choices.options[checked]);
+      EXPECT_GT(findings.misses, 0) << "ran " << ran << ", checked " << checked;
+    }
 }
 
 TEST(VerifyAttention, the_wrong_kv_head_is_found) {
   Attention attention(DType::f32);
   heed::attention(attention.inputs(), {.out = attention.out.writable()}, {.head_map = HeadMap::tiled});
-  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), Sight::all).misses, 0);
+  EXPECT_GT(verify_attention(attention.inputs(), attention.out.view(), {}).misses, 0);
 }
 
 struct Layer {

@@ -2,6 +2,7 @@
 // Laws of masks: the same visible keys give the same bits, however they are said.
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
@@ -121,6 +122,98 @@ TEST_P(Masks, a_query_that_sees_no_key_yields_zeros) {
           call.sink ? call.sink->at(sink.batch == 1 ? 0 : b, sink.heads == 1 ? 0 : h, 0, 0) : minus_infinity;
       EXPECT_EQ(got->log_sum_exp->at(b, h, i, 0), expected);
     });
+  }
+}
+
+// Keys around the edges of what is read together.
+Call masked_call(Dice& dice, std::uint64_t seed) {
+  const DType dtype = dice.pick<DType>({DType::f32, DType::f16, DType::bf16});
+  const std::int64_t keys =
+      dice.pick<std::int64_t>({1, 7, 8, 9, 63, 64, 65, 71, 130, 255, 256, 257, 300, 700});
+  const std::int64_t queries = dice.one_in(2) ? dice.between(1, 4) : dice.between(5, 60);
+  const std::int64_t kv_heads = dice.between(1, 2), heads = kv_heads * dice.between(1, 5);
+  return {.q = Tensor::random({2, heads, queries, 8}, 3 * seed, 4, dtype),
+          .k = Tensor::random({2, kv_heads, keys, 8}, 3 * seed + 1, 2, dtype),
+          .v = Tensor::random({2, kv_heads, keys, 5}, 3 * seed + 2, 2, dtype)};
+}
+
+// Every element of `all` is the one of `some` that broadcasting puts there.
+template <class Elements>
+void spread(const Shape& all, const Shape& some, const Elements& copy) {
+  for_each(all, [&](auto b, auto h, auto i, auto j) {
+    copy(Shape{b, h, i, j}, Shape{some.batch == 1 ? 0 : b, some.heads == 1 ? 0 : h, some.length == 1 ? 0 : i,
+                                  some.dim == 1 ? 0 : j});
+  });
+}
+
+// Rows that are shared or each their own, elements side by side or with gaps, in f32 or in q's dtype: read in
+// different ways, they are the same numbers.
+TEST_P(Masks, a_bias_gives_the_same_bits_however_it_lies) {
+  for (std::uint64_t seed : seeds(500, 540)) {
+    Dice dice(seed);
+    Call call = masked_call(dice, seed);
+    Tensor bias(broadcast_some(dice, call.score_shape()));
+    const std::int64_t hidden_from = dice.one_in(2) ? dice.between(0, call.keys()) : call.keys();
+    for_each(bias.shape(), [&](auto b, auto h, auto i, auto j) {  // eighths, which every dtype holds
+      const bool hides = dice.one_in(5) || (j >= hidden_from && j < hidden_from + 100);
+      bias.set(b, h, i, j, hides ? minus_infinity : static_cast<float>(dice.between(-64, 64)) / 8);
+    });
+    Tensor full(call.score_shape()), narrow(bias.shape(), call.q.dtype());
+    spread(full.shape(), bias.shape(), [&](Shape to, Shape from) {
+      full.set(to.batch, to.heads, to.length, to.dim, bias.at(from.batch, from.heads, from.length, from.dim));
+    });
+    for_each(bias.shape(),
+             [&](auto b, auto h, auto i, auto j) { narrow.set(b, h, i, j, bias.at(b, h, i, j)); });
+    const Shape packed = bhsd(full.shape());
+    call.bias = full.laid_out({2 * packed.batch, 2 * packed.heads, 2 * packed.length, 2});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const auto expected = attend(call, everything);
+    for (const Tensor& other : {bias, full, narrow}) {
+      call.bias = other;
+      EXPECT_TRUE(same_bits(attend(call, everything), expected)) << other.shape().length << " rows";
+    }
+  }
+}
+
+TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
+  for (std::uint64_t seed : seeds(550, 590)) {
+    Dice dice(seed);
+    Call call = masked_call(dice, seed);
+    const bool hides = dice.one_in(2);
+    const std::int64_t first = dice.between(0, call.keys()), last = dice.between(first, call.keys());
+    BoolTensor mask =
+        random_bools(dice, broadcast_some(dice, call.score_shape()), dice.pick<std::int64_t>({2, 90}));
+    for_each(mask.shape, [&](auto b, auto h, auto i, auto j) {
+      mask.at(b, h, i, j) = (mask.at(b, h, i, j) && (j < first || j >= last)) != hides;
+    });
+    BoolTensor full(call.score_shape());
+    Shape wide = full.shape;
+    wide.dim *= 2;
+    BoolTensor gaps(wide);  // what lies in the gaps says the opposite
+    spread(full.shape, mask.shape, [&](Shape to, Shape from) {
+      const bool is = mask.at(from.batch, from.heads, from.length, from.dim);
+      full.at(to.batch, to.heads, to.length, to.dim) = is;
+      gaps.at(to.batch, to.heads, to.length, 2 * to.dim) = is;
+      gaps.at(to.batch, to.heads, to.length, 2 * to.dim + 1) = !is;
+    });
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    Shape every_second = bhsd(wide);
+    every_second.dim = 2;
+    const BoolView views[] = {{gaps.data.get(), full.shape, every_second}, mask.view(), full.view()};
+    std::optional<Results> expected;
+    for (const BoolView& view : views) {
+      Options options = call.options(GetParam());
+      options.masks.push_back(hides ? Mask{Hide{view}} : Mask{Keep{view}});
+      Results got(call, everything);
+      try {
+        attention(call.inputs(), got.outputs(), options);
+      } catch (const Error& error) {
+        if (error.code != Error::unsupported || GetParam().empty()) throw;
+        continue;
+      }
+      if (!expected) expected = got;
+      EXPECT_TRUE(same_bits(got, *expected)) << view.shape.length << " rows";
+    }
   }
 }
 

@@ -27,6 +27,7 @@ struct Operations {
   Apply max, exp2, exp2_in_step, tanh;
   void (*load_bf16)(const std::uint16_t* from, float* out, std::int64_t n);
   void (*load_f16)(const std::uint16_t* from, float* out, std::int64_t n);
+  void (*load_i8)(const std::int8_t* from, float* out, std::int64_t n);
   void (*transpose)(const float* const from[4], float* to, std::int64_t width);
   void (*touch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
@@ -99,6 +100,10 @@ constexpr Operations make_operations(const char* target) {
       .load_f16 =
           [](const std::uint16_t* from, float* out, std::int64_t n) {
             each<S>(out, n, [&](std::int64_t i) { return S::load_f16(from + i); });
+          },
+      .load_i8 =
+          [](const std::int8_t* from, float* out, std::int64_t n) {
+            each<S>(out, n, [&](std::int64_t i) { return S::load_i8(from + i); });
           },
       .transpose = S::transpose,
       .touch = S::touch,

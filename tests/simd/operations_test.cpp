@@ -114,6 +114,14 @@ TEST_P(Simd, every_16_bit_pattern_widens_to_the_float_it_stands_for) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST_P(Simd, every_8_bit_pattern_widens_to_the_integer_it_is) {
+  std::vector<std::int8_t> patterns(3 * granule);
+  for (std::size_t n = 0; n < patterns.size(); ++n) patterns[n] = static_cast<std::int8_t>(n);
+  std::vector<float> out(patterns.size());
+  vector().load_i8(patterns.data(), out.data(), static_cast<std::int64_t>(out.size()));
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<float>(patterns[i]));
+}
+
 TEST_P(Simd, a_transposed_corner_has_rows_for_columns_and_nothing_beside_it_is_written) {
   for (const std::int64_t width : {4, 5, 8, 24, 48}) {
     float rows[4][4];

@@ -9,6 +9,7 @@
 #include "cpu/algorithm/decode_views.hpp"
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/finish.hpp"
+#include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
@@ -31,7 +32,7 @@ class Decode {
     pack_queries();
     const Seen seen = seen_by<S>(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
-      KeyRange keys = seen.within({block, block + block_keys});
+      KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.count, query_at());
       if (keys.end <= keys.begin) keys = {block, block};
       if (c.cached)
         keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
@@ -61,7 +62,8 @@ class Decode {
       cache.score(t);
     else
       views.score(t);
-    refine(t);
+    if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
+    bias_and_mask<S>(c, t, rows.count, query_at());
     const bool partly_hidden = note_unseen(t);
     if (c.weights.data) write_kept(t);
     advance_rows<S>(rows, t, partial);
@@ -84,14 +86,8 @@ class Decode {
       S::store(rows.q + n, S::mul(S::load(rows.q + n), S::fill(c.scale_log2e)));
   }
 
-  void refine(const Scores& t) {
-    if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
-    const KeyRange queries{0, c.sequences[rows.b].queries - 1};
-    if (is_plain<S>(c, rows.b, queries, {t.first_key, t.first_key + t.keys})) return;
-    for (int r = 0; r < rows.count; ++r) {
-      const Query n = rows.query(r);
-      bias_and_mask<S>(c, n, visible_keys<S>(c, n.b, n.i), r, t);
-    }
+  auto query_at() const {
+    return [this](std::int64_t r) { return rows.query(r); };
   }
 
   // By comparison, not by a minimum: a NaN beside an infinity must not hide it. Four at a time, each with its
@@ -117,8 +113,7 @@ class Decode {
   // that is faint.
   bool note_unseen(const Scores& t) {
     const bool any = any_hidden(t);
-    for (std::int64_t n = 0; any && n < t.keys * at.rows; ++n)
-      rows.unseen[n] = t.s[n] == minus_infinity ? 1.0f : 0.0f;
+    if (any) mark_unseen<S>(t, rows.unseen);
     return any;
   }
 

@@ -125,13 +125,17 @@ inline typename S::F load_as(const void* row, std::int64_t at) {
 
 // As many whole groups of vectors as fit in dim; returns how many elements that was.
 template <class S, Type type, int vectors>
-inline std::int64_t widen_groups(const std::uint16_t* p, std::int64_t d, std::int64_t dim, float* buffer) {
+inline std::int64_t widen_groups(const void* p, std::int64_t d, std::int64_t dim, float* buffer) {
   for (; d + vectors * S::lanes <= dim; d += vectors * S::lanes)
-    for (int v = 0; v < vectors; ++v) {
-      const std::uint16_t* from = p + d + v * S::lanes;
-      S::store(buffer + d + v * S::lanes, type == Type::bf16 ? S::load_bf16(from) : S::load_f16(from));
-    }
+    for (int v = 0; v < vectors; ++v)
+      S::store(buffer + d + v * S::lanes, load_as<S, type>(p, d + v * S::lanes));
   return d;
+}
+
+template <class S, Type type>
+inline std::int64_t widen_vectors(const Row& row, std::int64_t dim, float* buffer) {
+  const void* p = static_cast<const char*>(row.data) + row.first * bytes_of_type<type>;
+  return widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, dim, buffer), dim, buffer);
 }
 
 // The row as contiguous floats: itself where it is that already, else widened into `buffer`.
@@ -140,13 +144,10 @@ inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
   const bool is_contiguous = row.step == 1 && row.block == 16;
   if (is_contiguous && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
   std::int64_t d = 0;
-  if (is_contiguous && row.type != Type::i8) {
-    const auto* p = static_cast<const std::uint16_t*>(row.data) + row.first;
-    if (row.type == Type::bf16)
-      d = widen_groups<S, Type::bf16, 1>(p, widen_groups<S, Type::bf16, 4>(p, 0, dim, buffer), dim, buffer);
-    else
-      d = widen_groups<S, Type::f16, 1>(p, widen_groups<S, Type::f16, 4>(p, 0, dim, buffer), dim, buffer);
-  }
+  if (is_contiguous)
+    d = row.type == Type::bf16  ? widen_vectors<S, Type::bf16>(row, dim, buffer)
+        : row.type == Type::f16 ? widen_vectors<S, Type::f16>(row, dim, buffer)
+                                : widen_vectors<S, Type::i8>(row, dim, buffer);
   for (; d < dim; ++d) buffer[d] = read<S>(row, d);
   return buffer;
 }

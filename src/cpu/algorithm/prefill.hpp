@@ -7,6 +7,7 @@
 
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/finish.hpp"
+#include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
@@ -116,6 +117,9 @@ class Prefill {
     const std::int64_t n = p * rows + r;
     return query_of<S>(c, task.batch_entry, c.head(task.kv_head, n % group), task.first_query + n / group);
   }
+  auto queries_of(std::int64_t p) const {
+    return [this, p](std::int64_t r) { return query(p, static_cast<int>(r)); };
+  }
   Row key(std::int64_t j) const { return key_row<S>(c, task.batch_entry, task.kv_head, j); }
   Row value(std::int64_t j) const { return value_row<S>(c, task.batch_entry, task.kv_head, j); }
   std::int64_t keys_there_are() const { return c.sequences[task.batch_entry].keys; }
@@ -131,26 +135,16 @@ class Prefill {
     operands.pack_keys([&](std::int64_t n) { return key(keys.begin + n); }, keys.end - keys.begin);
   }
 
-  // The scores of panel p over its part of the block; empty when no row sees any of it.
+  // The scores of panel p over the wanted part of the block, in whole tiles.
   Scores score(std::int64_t p, KeyRange block, KeyRange wanted) {
     const std::int64_t step = Operands::key_step, first = most(0, wanted.begin - block.begin) / step * step;
-    const std::int64_t keys = most(0, round_up(least(block.end, wanted.end) - block.begin - first, step));
+    const std::int64_t keys = round_up(least(block.end, wanted.end) - block.begin - first, step);
     operands.score(p, first, keys, s);
     const Scores t{s, rows, block.begin + first, keys};
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scale<S>(c, task.batch_entry, task.kv_head, j); });
     return t;
-  }
-
-  // From products to what enters the softmax. Tiles that every row sees whole need no test.
-  void refine(std::int64_t p, const Scores& t) {
-    const KeyRange queries{query(p, 0).i, query(p, rows_of(p) - 1).i};
-    if (is_plain<S>(c, task.batch_entry, queries, {t.first_key, t.first_key + t.keys})) return;
-    for (int r = 0; r < rows_of(p); ++r) {
-      const Query n = query(p, r);
-      bias_and_mask<S>(c, n, visible_keys<S>(c, n.b, n.i), r, t);
-    }
   }
 
   void attend(KeyRange keys) {
@@ -160,12 +154,12 @@ class Prefill {
         operands.pack_values([&](std::int64_t n) { return value(keys.begin + n); }, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
       const Seen seen = seen_by<S>(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
-      const Scores t = score(p, keys, seen.within(keys));
-      if (t.keys == 0) continue;
+      const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), rows_of(p), queries_of(p));
+      if (wanted.end <= wanted.begin) continue;
+      const Scores t = score(p, keys, wanted);
       if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
-      refine(p, t);
-      for (std::int64_t n = 0; poisoned && n < t.keys * rows; ++n)
-        unseen[n] = s[n] == minus_infinity ? 1.0f : 0.0f;
+      bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
+      if (poisoned) mark_unseen<S>(t, unseen);
       const State state = part(p);
       advance<S>(state, s, t.keys, dims);
       if (c.drop_below)
@@ -213,7 +207,7 @@ class Prefill {
         if (c.stage == ScoreStage::raw) write_scores(p, t);
         if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
-        refine(p, t);
+        bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
         for (int r = 0; c.weights.data && r < rows_of(p); ++r)
           write_weights<S>(c, query(p, r), {total(p).max[r], total(p).sum[r]}, r, t);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From products to scores: softcap, bias and masks, on a stretch of s(key, row) in base 2. Unseen becomes
-// -inf.
+// Which keys a query sees by its place alone, and a stretch of scores s(key, row) in base 2: softcap, scales
+// of quantised keys, and -inf for what lies outside the range. Bias and boolean masks are in mask.hpp.
 #pragma once
 #include <cstdint>
 
@@ -53,10 +53,10 @@ inline Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query, std
   return {least(c.front, end), visible_keys<S>(c, b, first_query).begin, end};
 }
 
-// Whether queries [first, last] see every one of those keys and nothing changes their scores.
+// Whether queries [first, last] see every one of those keys, as far as ranges say.
 template <class S>
-inline bool is_plain(const Call& c, std::int64_t b, KeyRange queries, KeyRange keys) {
-  if (c.bias.data || c.mask_count || c.gap_count) return false;
+inline bool sees_all(const Call& c, std::int64_t b, KeyRange queries, KeyRange keys) {
+  if (c.gap_count) return false;
   const std::int64_t end = visible_keys<S>(c, b, queries.begin).end,
                      begin = visible_keys<S>(c, b, queries.end).begin;
   return keys.end <= end && (begin <= keys.begin || begin <= c.front || keys.end <= c.front);
@@ -75,38 +75,30 @@ inline void apply_softcap(const Call& c, const Scores& t) {
     S::store(t.s + n, S::mul(cap, tanh<S>(S::mul(S::load(t.s + n), inverse))));
 }
 
-template <class S>
-inline void add_bias(const Call& c, const Query& q, float* column, const Scores& t) {
-  const Row bias = row_of<S>(c.bias, q);
-  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.keys; ++j) {
-    const float x = read<S>(bias, t.first_key + j);
-    if (x == minus_infinity) {
-      column[j * t.width] = x;
-      continue;
-    }
-    // A huge negative number is an ordinary number (S3): in base 2 it must not overflow into a mask.
-    const float sum = __builtin_fmaf(x, log2_e, column[j * t.width]);
-    column[j * t.width] = sum < -most_finite ? -most_finite : sum;
-  }
-}
-
-template <class S>
-inline void apply_bool_masks(const Call& c, const Query& q, float* column, const Scores& t) {
-  for (std::int64_t n = 0; n < c.mask_count; ++n) {
-    const BoolTensor& m = c.masks[n];
-    const bool* row = m.data + q.b * m.batch + q.h * m.heads + q.row * m.length;
-    const Sequence& s = c.sequences[q.b];
-    const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;
-    for (std::int64_t j = most(0, first - t.first_key); j < t.keys && t.first_key + j < s.keys; ++j)
-      if (row[(t.first_key + j - first) * m.dim] != m.visible_when) column[j * t.width] = minus_infinity;
-  }
-}
-
 // Keys [begin, end) of the sequence, as far as this stretch has them.
 template <class S>
 inline void hide_keys(std::int64_t begin, std::int64_t end, float* column, const Scores& t) {
   const std::int64_t last = least(end - t.first_key, t.keys);
   for (std::int64_t j = most(0, begin - t.first_key); j < last; ++j) column[j * t.width] = minus_infinity;
+}
+
+// All keys that no range lets the query of this column see.
+template <class S>
+inline void hide_unseen(const Call& c, const Query& q, float* column, const Scores& t) {
+  const KeyRange seen = visible_keys<S>(c, q.b, q.i);
+  hide_keys<S>(c.front, seen.begin, column, t);
+  for (std::int64_t n = 0; n < c.gap_count; ++n) {
+    const Gap& gap = c.gaps[n * c.batch + q.b];
+    hide_keys<S>(gap.front, q.i + gap.first_offset, column, t);
+  }
+  hide_keys<S>(seen.end, t.first_key + t.keys, column, t);
+}
+
+// 1 where a score is -inf, 0 elsewhere: weights do not tell a key that is unseen from one that is faint.
+template <class S>
+inline void mark_unseen(const Scores& t, float* unseen) {
+  for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
+    S::store(unseen + n, S::less(S::load(t.s + n), S::fill(-most_finite), S::fill(1.0f), S::fill(0.0f)));
 }
 
 // Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values.
@@ -117,20 +109,6 @@ inline void apply_scales(const Scores& t, std::int64_t end_key, const ScaleOf& s
     for (float* s = t.s + j * t.width; s < t.s + (j + 1) * t.width; s += S::lanes)
       S::store(s, S::mul(S::load(s), scale));
   }
-}
-
-// Everything between the product and the softmax for one row, whose range of visible keys is `seen`.
-template <class S>
-inline void bias_and_mask(const Call& c, const Query& q, KeyRange seen, int r, const Scores& t) {
-  float* column = t.s + r;
-  if (c.bias.data) add_bias<S>(c, q, column, t);
-  if (c.mask_count) apply_bool_masks<S>(c, q, column, t);
-  hide_keys<S>(c.front, seen.begin, column, t);
-  for (std::int64_t n = 0; n < c.gap_count; ++n) {
-    const Gap& gap = c.gaps[n * c.batch + q.b];
-    hide_keys<S>(gap.front, q.i + gap.first_offset, column, t);
-  }
-  hide_keys<S>(seen.end, t.first_key + t.keys, column, t);
 }
 
 }  // namespace heed::cpu

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
+// scores' vectors across the rows: a strip of keys at a time is widened and transposed, or spread over all
+// lanes where every row reads the same one. A boolean is an i8 of 0 or 1 and takes the same way.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/score.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+// 64 keys of 48 rows take 12 KB, beside as many scores.
+constexpr std::int64_t strip_keys = 64;
+
+// The rows of a bias or mask beside those of a stretch of scores. Rows beyond `count` belong to no query:
+// they repeat the last that does, so that they read and hide nothing that it does not.
+template <class S>
+struct MaskRows {
+  static constexpr std::int64_t capacity =
+      Tile<S>::rows > most_decode_rows ? Tile<S>::rows : most_decode_rows;
+
+  const Tensor& tensor;
+  const std::int64_t width;
+  KeyRange keys;                 // that it says something about; the first of them is its column 0
+  std::int64_t first[capacity];  // the element of row r and column 0
+  bool is_shared = true;         // all rows are one
+
+  template <class QueryAt>
+  MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, std::int64_t count, const QueryAt& query_at)
+      : tensor(t), width(rows), keys(about) {
+    for (std::int64_t r = 0; r < width; ++r) {
+      first[r] = r < count ? row_of<S>(t, query_at(r)).first : first[count - 1];
+      is_shared &= first[r] == first[0];
+    }
+  }
+
+  Row row(std::int64_t r, std::int64_t key) const {
+    return {tensor.data, first[r] + (key - keys.begin) * tensor.dim, tensor.dim, tensor.type};
+  }
+
+  // Whether every element of a boolean mask over `some` of the keys is `value`. Bytes that do not lie side by
+  // side are not looked at.
+  bool are_all(bool value, KeyRange some) const {
+    if (tensor.dim != 1) return false;
+    const std::uint64_t wanted = value ? 0x0101010101010101u : 0;
+    for (std::int64_t r = 0; r < (is_shared ? 1 : width); ++r) {
+      const Row from = row(r, some.begin);
+      const auto* p = static_cast<const unsigned char*>(from.data) + from.first;
+      std::uint64_t differing = 0;
+      std::int64_t n = some.end - some.begin;
+      for (; n >= 8; n -= 8, p += 8) {
+        std::uint64_t eight;
+        __builtin_memcpy(&eight, p, 8);
+        differing |= eight ^ wanted;
+      }
+      for (; n > 0; --n, ++p) differing |= *p ^ (wanted & 1);
+      if (differing != 0) return false;
+    }
+    return true;
+  }
+};
+
+// Calls visit(strip) for the part of the stretch that lies in `keys`.
+template <class S, class Visit>
+inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
+  const std::int64_t end = least(keys.end, t.first_key + t.keys);
+  for (std::int64_t key = most(keys.begin, t.first_key); key < end; key += strip_keys)
+    visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key, least(strip_keys, end - key)});
+}
+
+// Replaces every score of a strip by change(score, x), x being its element of the bias or mask. Taken by
+// value: after every store the compiler would read again what it only has a reference to.
+template <class S, class Change>
+inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change change) {
+  float widened[4 * strip_keys];
+  if (rows.is_shared) {
+    const float* x = widen<S>(rows.row(0, t.first_key), t.keys, widened);
+    float* s = t.s;
+    for (std::int64_t j = 0; j < t.keys; ++j) {
+      const auto one = S::fill(x[j]);
+      for (float* end = s + t.width; s < end; s += S::lanes) S::store(s, change(S::load(s), one));
+    }
+    return;
+  }
+  float tile[strip_keys * MaskRows<S>::capacity];
+  const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key); };
+  pack_rows<S>(row_at, t.width, t.width, t.keys, t.keys, widened, tile);
+  for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
+    S::store(t.s + n, change(S::load(t.s + n), S::load(tile + n)));
+}
+
+// A bias of -inf hides, whatever the score (S4). Any other is an ordinary number, however large and negative:
+// in base 2 it must not overflow into a mask (S3).
+template <class S>
+inline void add_bias(const MaskRows<S>& bias, const Scores& t) {
+  using F = typename S::F;
+  const F lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity), to_base_2 = S::fill(log2_e);
+  for_each_strip<S>(t, bias.keys, [&](const Scores& strip) {
+    change_strip<S>(bias, strip, [=](F s, F x) {
+      return S::less(x, lowest, hidden, S::max(lowest, S::fma(x, to_base_2, s)));
+    });
+  });
+}
+
+template <class S>
+inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Scores& t) {
+  using F = typename S::F;
+  const F half = S::fill(0.5f), hidden = S::fill(minus_infinity);
+  for_each_strip<S>(t, mask.keys, [&](const Scores& strip) {
+    if (mask.are_all(visible_when, {strip.first_key, strip.first_key + strip.keys})) return;
+    if (visible_when)
+      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(x, half, hidden, s); });
+    else
+      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(half, x, hidden, s); });
+  });
+}
+
+// The keys a boolean mask is about: a tree's are the last ones (S18).
+template <class S>
+inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
+  const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;
+  return {first, s.keys};
+}
+
+// Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1).
+template <class S, class QueryAt>
+inline void bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt& query_at) {
+  const Query first = query_at(0), last = query_at(count - 1);
+  const Sequence& s = c.sequences[first.b];
+  if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, count, query_at), t);
+  for (std::int64_t n = 0; n < c.mask_count; ++n) {
+    const BoolTensor& m = c.masks[n];
+    const MaskRows<S> rows(m.where, keys_of<S>(m, s), t.width, count, query_at);
+    apply_bool_mask<S>(rows, m.visible_when, t);
+  }
+  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + t.keys})) return;
+  for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, t);
+}
+
+// What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:
+// they need no scores, just as those that lie outside every query's range.
+template <class S, class QueryAt>
+inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, const QueryAt& query_at) {
+  constexpr std::int64_t step = 8;
+  for (std::int64_t n = 0; n < c.mask_count && keys.begin < keys.end; ++n) {
+    const BoolTensor& m = c.masks[n];
+    if (m.is_tree) continue;  // it leaves all but a few keys to every query
+    const MaskRows<S> rows(m.where, keys_of<S>(m, c.sequences[query_at(0).b]), count, count, query_at);
+    const auto hides = [&](KeyRange some) {
+      return some.begin < some.end && rows.are_all(!m.visible_when, some);
+    };
+    const auto first = [&] { return KeyRange{keys.begin, least(keys.begin + step, keys.end)}; };
+    const auto last = [&] { return KeyRange{most(keys.begin, keys.end - step), keys.end}; };
+    while (hides(last())) keys.end = last().begin;
+    while (hides(first())) keys.begin = first().end;
+  }
+  return keys;
+}
+
+}  // namespace heed::cpu
