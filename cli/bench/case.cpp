@@ -66,14 +66,15 @@ KvCacheConfig Case::cache_config() const {
 std::string Case::name() const {
   const std::string start =
       fmt::format("{}/{}/", name_of(role), is_cached() ? heed::name_of(stored) : heed::name_of(dtype));
-  if (role == Role::projection) return start + fmt::format("{}x{}x{}", batch, model_dim(), model_dim());
+  if (role == Role::projection)
+    return start + fmt::format("{}x{}x{}", batch * queries, model_dim(), model_dim());
   return start + fmt::format("{}x{}x{}x{}x{}x{}", batch, heads, kv_heads, queries, keys, dim) +
          (between == Between::nothing ? "" : fmt::format("/{}", name_of(between))) +
          (page_size > 0 ? fmt::format("/paged{}", page_size) : "") + (is_mixed ? "/mixed" : "");
 }
 
 double Case::operations() const {
-  if (role == Role::projection) return product(batch, model_dim(), model_dim());
+  if (role == Role::projection) return product(batch * queries, model_dim(), model_dim());
   if (role != Role::layer) return attention_operations(*this);
   const std::int64_t rows = batch * queries;
   return attention_operations(*this) + 2 * product(rows, model_dim(), model_dim()) +

@@ -91,9 +91,15 @@ void add_steps(std::vector<Case>& cases) {
 
 void add_layer(std::vector<Case>& cases) {
   cases.push_back(seed_case(Role::layer, 6));
-  // Two heads: the attention between the projections is then as small as it can be at a head size that every
-  // kernel takes.
-  Case projection{.role = Role::projection, .batch = 2048, .heads = 2, .kv_heads = 2, .dim = 384};
+  // 2048 rows as 128 sequences of 16: little attention between the projections, but enough that queries and
+  // keys are checked.
+  Case projection{.role = Role::projection,
+                  .batch = 128,
+                  .heads = 12,
+                  .kv_heads = 12,
+                  .queries = 16,
+                  .keys = 16,
+                  .dim = 64};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     projection.dtype = dtype;
     cases.push_back(projection);

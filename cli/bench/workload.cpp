@@ -90,8 +90,8 @@ class LayerWorkload : public Workload {
   Buffer x_, y_;
 };
 
-// The public API has projections only inside a layer. With one key per query the softmax has nothing to do,
-// and a run is four projections; what is left of attention counts against them.
+// The public API has projections only inside a layer. With few keys per query a run is four projections; the
+// little attention between them counts against them.
 class ProjectionWorkload : public LayerWorkload {
  public:
   using LayerWorkload::LayerWorkload;

@@ -24,7 +24,7 @@ std::size_t float_count(const Shape& shape) {
 
 Floats make_floats(const char* name, const Shape& shape, const Shape& stride) {
   try {
-    auto data = std::make_unique_for_overwrite<float[]>(float_count(shape));
+    cpu::KeptMemory data = cpu::take_memory(float_count(shape));
     const MutableView view{data.get(), shape, stride};
     return {std::move(data), view};
   } catch (const std::bad_alloc&) {

@@ -2,14 +2,13 @@
 // Tensors of floats that the layer owns while it computes: projected heads, and stand-ins for arrays of other
 // dtypes.
 #pragma once
-#include <memory>
-
+#include "cpu/threads/kept_memory.hpp"
 #include "heed/tensor.hpp"
 
 namespace heed {
 
 struct Floats {
-  std::unique_ptr<float[]> data{};
+  cpu::KeptMemory data{};
   MutableView view{};
 };
 

@@ -50,8 +50,7 @@ class Decode {
     for (int r = 0; r < rows.count; ++r) {
       const Query n = rows.query(r);
       const float factor = close_row<S>(c, n, at.max(total)[r], at.sum(total)[r]);
-      const Row out = row_of<S>(c.out, n);
-      for (std::int64_t d = 0; d < c.value_dim; ++d) write<S>(out, d, at.out(total, r)[d] * factor + 0.0f);
+      write_out<S>(row_of<S>(c.out, n), at.out(total, r), c.value_dim, factor);
       if (c.weights.data) finish_weights(n, {at.max(total)[r], at.sum(total)[r]});
     }
   }

@@ -66,6 +66,19 @@ inline float close_row(const Call& c, const Query& q, float max, float sum) {
   return empty ? 0.0f : factor / end.sum;
 }
 
+// Writes out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took
+// part must not show.
+template <class S>
+inline void write_out(const Row& out, const float* sums, std::int64_t dims, float factor) {
+  std::int64_t d = 0;
+  if (out.type == Type::f32 && out.step == 1) {
+    auto* to = static_cast<float*>(const_cast<void*>(out.data)) + out.first;
+    for (; d + S::lanes <= dims; d += S::lanes)
+      S::store(to + d, S::add(S::mul(S::load(sums + d), S::fill(factor)), S::fill(0.0f)));
+  }
+  for (; d < dims; ++d) write<S>(out, d, sums[d] * factor + 0.0f);
+}
+
 // Turns row r of the scores into the weights that were applied and writes them.
 template <class S>
 inline void write_weights(const Call& c, const Query& q, RowEnd end, int r, const Scores& t) {

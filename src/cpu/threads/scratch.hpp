@@ -7,13 +7,14 @@
 #include <cstdint>
 #include <memory>
 
+#include "cpu/threads/kept_memory.hpp"
+
 namespace heed::cpu {
 
 class Scratch {
  public:
   // Throws std::bad_alloc before anything has run.
   Scratch(std::size_t slots, std::int64_t floats_per_slot);
-  ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
@@ -23,7 +24,7 @@ class Scratch {
     ~Lease() { scratch_.taken_[slot_].store(false, std::memory_order_release); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    float* floats() const { return scratch_.memory_ + slot_ * scratch_.stride_; }
+    float* floats() const { return scratch_.memory_.get() + slot_ * scratch_.stride_; }
 
    private:
     Scratch& scratch_;
@@ -33,8 +34,8 @@ class Scratch {
  private:
   std::size_t take();
 
-  std::size_t slots_, stride_, kept_bytes_ = 0;
-  float* memory_;
+  std::size_t slots_, stride_;
+  KeptMemory memory_;
   std::unique_ptr<std::atomic<bool>[]> taken_;
 };
 
