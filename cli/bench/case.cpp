@@ -97,6 +97,8 @@ double Case::step_bytes() const {
   return 2 * weight_bytes() + kv_rows * sizeof(float) + kv_bytes();
 }
 
-double Case::weight_bytes() const { return static_cast<double>(model_dim() * model_dim()) * sizeof(float); }
+double Case::weight_bytes() const {
+  return static_cast<double>(model_dim() * model_dim()) * static_cast<double>(bytes_of(dtype));
+}
 
 }  // namespace heed::tool

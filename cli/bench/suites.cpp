@@ -104,7 +104,8 @@ void add_layer(std::vector<Case>& cases) {
     projection.dtype = dtype;
     cases.push_back(projection);
   }
-  cases.push_back({.role = Role::projection, .heads = 32, .kv_heads = 32, .dim = 128});
+  for (const DType dtype : {DType::f32, DType::bf16})
+    cases.push_back({.role = Role::projection, .dtype = dtype, .heads = 32, .kv_heads = 32, .dim = 128});
 }
 
 }  // namespace

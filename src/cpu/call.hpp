@@ -59,7 +59,8 @@ struct Call {
 struct Linear {
   Tensor x, y;
   std::int64_t x_heads, x_dim, y_dim, length;
-  const float* tiles;       // W as column tiles, each (depth, columns)
+  const void* tiles;        // W as column tiles, each (depth, columns), of this type
+  Type tile_type;
   std::int64_t depth, out;  // depth: the width of x made even
   const float* bias;        // null: none
 };

@@ -10,10 +10,6 @@ namespace {
 
 constexpr double log2_e = 1.44269504088896340736;
 
-Type type_of(DType dtype) {
-  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
-}
-
 template <class AnyView>
 Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
@@ -33,6 +29,10 @@ ScoreStage stage_of(Stage stage) {
 }
 
 }  // namespace
+
+Type type_of(DType dtype) {
+  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
+}
 
 Tensor lower(const View& x) {
   return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};

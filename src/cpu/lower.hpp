@@ -8,6 +8,7 @@
 
 namespace heed::cpu {
 
+Type type_of(DType);
 Tensor lower(const View&);
 
 // A Call and what it points to; the Problem must outlive it.

@@ -16,14 +16,21 @@ constexpr std::int64_t parts_per_thread = 4;
 
 }  // namespace
 
-PackedWeights::PackedWeights(std::span<const float> w, std::int64_t out_dim, std::int64_t in_dim)
-    : target(&best_target()), out(out_dim), in(in_dim), depth((in_dim + 1) / 2 * 2) {
+PackedWeights::PackedWeights(const View& w)
+    : target(&best_target()), out(w.shape.length), in(w.shape.dim), depth((in + 1) / 2 * 2), dtype(w.dtype) {
   const std::int64_t columns = target->tile_columns;
-  tiles.resize(static_cast<std::size_t>((out + columns - 1) / columns * columns * depth));
-  for (std::int64_t n = 0; n < out; ++n) {
-    float* column = tiles.data() + n / columns * columns * depth + n % columns;
-    for (std::int64_t k = 0; k < in; ++k) column[k * columns] = w[static_cast<std::size_t>(n * in + k)];
-  }
+  tiles.resize(static_cast<std::size_t>((out + columns - 1) / columns * columns * depth) * bytes_of(dtype));
+  const auto pack = [&]<class T>(const T* from, T* to) {
+    for (std::int64_t n = 0; n < out; ++n, from += in) {
+      T* column = to + n / columns * columns * depth + n % columns;
+      for (std::int64_t k = 0; k < in; ++k) column[k * columns] = from[k];
+    }
+  };
+  void* packed = tiles.data();
+  if (dtype == DType::f32)
+    pack(static_cast<const float*>(w.data), static_cast<float*>(packed));
+  else
+    pack(static_cast<const std::uint16_t*>(w.data), static_cast<std::uint16_t*>(packed));
 }
 
 void project(const PackedWeights& weights, std::span<const float> bias, const View& x, const MutableView& y) {
@@ -37,6 +44,7 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
                       .y_dim = y.shape.dim,
                       .length = x.shape.length,
                       .tiles = weights.tiles.data(),
+                      .tile_type = type_of(weights.dtype),
                       .depth = weights.depth,
                       .out = weights.out,
                       .bias = bias.empty() ? nullptr : bias.data()};

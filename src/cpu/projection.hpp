@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x * W^T + b on the CPU, with W packed once into the micro-kernel's column tiles.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,13 +12,14 @@
 namespace heed::cpu {
 
 // W (out, in) as tiles of `tile_columns` outputs, each (in made even, tile_columns); the last is filled up
-// with zeros.
+// with zeros. In its own dtype: a single row of x reads every weight once, so 16 bits take half the time.
 struct PackedWeights {
-  PackedWeights(std::span<const float> w, std::int64_t out, std::int64_t in);
+  explicit PackedWeights(const View& w);  // (1, 1, out, in), row after row
 
   const Target* target;
   std::int64_t out, in, depth;
-  std::vector<float> tiles;
+  DType dtype;
+  std::vector<std::byte> tiles;
 };
 
 // x and y are (batch, heads, length, dim), their rows the concatenation of the heads.

@@ -12,8 +12,8 @@ namespace heed {
 
 class Projection {
  public:
-  // w is (out, in), row-major; bias has `out` entries or none.
-  Projection(std::span<const float> w, std::span<const float> bias, std::int64_t out, std::int64_t in);
+  // w is (1, 1, out, in), row after row; bias has `out` entries or none.
+  Projection(const View& w, std::span<const float> bias);
 
   // x is (batch, heads, length, dim) with heads * dim == in: row (b, t) is the concatenation of its heads. y
   // likewise with heads * dim == out, so splitting and concatenating heads is only a choice of strides. Any

@@ -128,5 +128,25 @@ TEST(inputs, the_configurations_head_map_is_the_one_used) {
   EXPECT_NE(bit_misses(run(interleaved, {.x = x.view()}).values, y.values), 0);
 }
 
+// One row to five are multiplied by weights as they lie, more by tiles that are widened first.
+TEST(inputs, weights_of_16_bits_give_the_bits_of_the_same_weights_in_f32) {
+  const LayerConfig config = grouped_query(36, 6, 2);
+  for (const Element element : {Element::bf16, Element::f16}) {
+    LayerWeights narrow = with_biases(random_weights(config, 3), 4), wide = narrow;
+    const auto round = [&](Array& kept, Array& widened) {
+      kept = Array::from_floats(kept.shape, kept.to_floats(), element);
+      widened = Array::from_floats(kept.shape, kept.to_floats());
+    };
+    round(narrow.w_q, wide.w_q), round(narrow.w_k, wide.w_k);
+    round(narrow.w_v, wide.w_v), round(narrow.w_o, wide.w_o);
+    const AttentionLayer of_16(config, narrow), of_32(config, wide);
+    for (const std::int64_t length : {1, 2, 4, 5, 12, 30}) {
+      const Tensor x = random_tensor({1, 1, length, 36}, 7);
+      EXPECT_EQ(bit_misses(run(of_16, {.x = x.view()}).values, run(of_32, {.x = x.view()}).values), 0)
+          << name_of(element) << ", " << length << " rows";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heed::layer_tests

@@ -22,12 +22,14 @@ class Project {
 
  public:
   static std::int64_t scratch_floats(const Linear& t) {
-    return panels_per_block * rows * (t.depth + columns) + 4 * most(t.x_dim, columns) + rows * columns;
+    return panels_per_block * rows * (t.depth + columns) + 4 * most(t.x_dim, columns) + rows * columns +
+           columns * t.depth;
   }
 
   Project(const Linear& linear, float* memory) : t(linear), panels(memory) {
     sums = panels + panels_per_block * rows * t.depth;
-    buffer = sums + panels_per_block * rows * columns;
+    widened = sums + panels_per_block * rows * columns;
+    buffer = widened + columns * t.depth;
   }
 
   void run(const LinearPart& part) {
@@ -38,7 +40,8 @@ class Project {
     for (std::int64_t p = 0; p < used; ++p) pack_panel(first + p * rows, least(rows, count - p * rows), p);
     find_rows(part);
     for (std::int64_t tile = part.first_tile; tile < part.end_tile; ++tile) {
-      multiply(used, t.tiles + tile * columns * t.depth);
+      const std::int64_t elements = columns * t.depth;
+      multiply(used, widen<S>({t.tiles, tile * elements, 1, t.tile_type}, elements, widened));
       for (std::int64_t p = 0; p < used; ++p) {
         turn(sums + p * rows * columns);
         write_rows(p * rows, least(rows, count - p * rows), tile, buffer);
@@ -133,26 +136,34 @@ class Project {
       if (t.x_heads * t.x_dim < t.depth) x[t.depth - 1] = 0;
     }
     find_rows(part);
-    std::int64_t tile = part.first_tile;
-    for (; tile + 2 <= part.end_tile; tile += 2) single_rows<2>(count, tile);
-    for (; tile < part.end_tile; ++tile) single_rows<1>(count, tile);
+    if (t.tile_type == Type::f32) run_tiles<Type::f32>(part);
+    if (t.tile_type == Type::bf16) run_tiles<Type::bf16>(part);
+    if (t.tile_type == Type::f16) run_tiles<Type::f16>(part);
   }
 
-  template <int tiles>
+  template <Type type>
+  void run_tiles(const LinearPart& part) {
+    std::int64_t tile = part.first_tile;
+    for (; tile + 2 <= part.end_tile; tile += 2) single_rows<type, 2>(part.rows, tile);
+    for (; tile < part.end_tile; ++tile) single_rows<type, 1>(part.rows, tile);
+  }
+
+  template <Type type, int tiles>
   void single_rows(std::int64_t count, std::int64_t tile) {
     constexpr int vectors = columns / S::lanes;
     for (std::int64_t r = 0; r < count; ++r) {
       typename S::F sum[tiles][vectors];
       for (auto& of_tile : sum)
         for (auto& s : of_tile) s = S::fill(0.0f);
-      const float *x = panels + r * t.depth, *w = t.tiles + tile * columns * t.depth;
+      const float* x = panels + r * t.depth;
+      std::int64_t w = tile * columns * t.depth;
       for (std::int64_t k = 0; k < t.depth; k += 2, w += 2 * columns) {  // depth is even
         const auto x0 = S::fill(x[k]), x1 = S::fill(x[k + 1]);
         for (int n = 0; n < tiles; ++n)
           for (int v = 0; v < vectors; ++v) {
-            const float* at = w + n * columns * t.depth + v * S::lanes;
-            sum[n][v] = S::fma(S::load(at), x0, sum[n][v]);
-            sum[n][v] = S::fma(S::load(at + columns), x1, sum[n][v]);
+            const std::int64_t at = w + n * columns * t.depth + v * S::lanes;
+            sum[n][v] = S::fma(load_as<S, type>(t.tiles, at), x0, sum[n][v]);
+            sum[n][v] = S::fma(load_as<S, type>(t.tiles, at + columns), x1, sum[n][v]);
           }
       }
       for (int n = 0; n < tiles; ++n) {
@@ -163,7 +174,7 @@ class Project {
   }
 
   const Linear& t;
-  float *panels, *sums, *buffer;
+  float *panels, *sums, *widened, *buffer;
   std::int64_t first_of_row[panels_per_block * rows];
 };
 
