@@ -212,6 +212,13 @@ FAULTS = [
         "decode over a cache scores rows 4, 5, ... with the queries of rows 0, 1, ...",
     ),
     Fault(
+        "walk-stays-on-its-page",
+        ALGORITHM + "decode_cache.hpp",
+        "if (within_ == page_size_) ++page_, within_ = 0;",
+        "if (within_ == page_size_) within_ = 0;",
+        "decode over a cache reads the first page of a block again instead of the next",
+    ),
+    Fault(
         "weights-of-another-maximum",
         "src/cpu/simd/neon_weights.hpp",
         "#define HEED_MAX_2 17, 18, 16, 17, 18, 16, 17, 18",
@@ -230,8 +237,8 @@ FAULTS = [
     Fault(
         "block-of-the-last-tile",
         "src/cpu/simd/neon_lines.hpp",
-        "if (t.count < line_elements) {  // the last tile of a sequence",
-        "if (t.count < line_elements - 1) {  // the last tile of a sequence",
+        "if (t.count < line_elements) return add_one",
+        "if (t.count < line_elements - 1) return add_one",
         "NEON's decode over a cache adds what lies beyond the end of a sequence when its last tile lacks one token",
         ARM,
     ),

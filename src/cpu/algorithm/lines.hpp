@@ -48,15 +48,21 @@ inline void add_lines(const Lines& t) {
 }
 
 // add_lines() for `blocks` that follow each other sixteen lines apart, each with sums of its own beside the
-// last one's: a tile of values. An instruction set may specialise it.
+// last one's: a tile of values.
 template <class S, Type type, int rows>
-inline void add_blocks(Lines t, std::int64_t blocks) {
+inline void add_one_by_one(Lines t, std::int64_t blocks) {
   constexpr std::int64_t bytes = line_elements * line_elements * bytes_of_type<type>;
   for (; blocks > 0; --blocks, t.sum += line_elements) {
     add_lines<S, type, rows>(t);
     t.lines = static_cast<const unsigned char*>(t.lines) + bytes;
     t.ahead = static_cast<const unsigned char*>(t.ahead) + bytes;
   }
+}
+
+// The same. An instruction set may specialise it.
+template <class S, Type type, int rows>
+inline void add_blocks(const Lines& t, std::int64_t blocks) {
+  add_one_by_one<S, type, rows>(t, blocks);
 }
 
 // sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but turned, as scores are

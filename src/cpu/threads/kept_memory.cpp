@@ -50,7 +50,7 @@ Block take_block(std::size_t bytes) {
 // Makes room by giving up the smallest block, if that is smaller.
 void* keep_block(Block block) {
   const std::unique_lock lock(kept().mutex, std::try_to_lock);
-  if (!lock || block.bytes > kept_at_most) return block.memory;
+  if (!lock) return block.memory;
   Block& place = *std::ranges::min_element(kept().blocks, {}, &Block::bytes);
   if (place.bytes >= block.bytes || kept().bytes - place.bytes + block.bytes > kept_at_most)
     return block.memory;
