@@ -92,16 +92,11 @@ inline void with_type(Type type, const Run& run) {
   run(Of<Type::i8>());
 }
 
-// The largest of `so_far` and of `keys` vectors `width` floats apart, four at a time: one after the other,
-// each would wait for the last.
+// The largest of `so_far` and of `keys` vectors `width` floats apart.
 template <class S>
 inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t width, std::int64_t keys) {
   std::int64_t j = 0;
-  for (; j + 4 <= keys; j += 4) {
-    const float* four = s + j * width;
-    const auto a = S::max(S::load(four), S::load(four + width));
-    so_far = S::max(so_far, S::max(a, S::max(S::load(four + 2 * width), S::load(four + 3 * width))));
-  }
+  for (; j + 4 <= keys; j += 4) so_far = larger_of_four<S>(so_far, s + j * width, width);
   for (; j < keys; ++j) so_far = S::max(so_far, S::load(s + j * width));
   return so_far;
 }

@@ -35,14 +35,16 @@ class Prefill {
   void run() {
     pack_queries();
     const Seen seen = seen_by_all();
-    for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
+    bool is_first = true;
     for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
          chunk += chunk_keys) {
       const KeyRange keys = seen.within({chunk, chunk + chunk_keys});
       if (keys.end <= keys.begin) continue;
       attend_chunk(chunk, seen);
-      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
+      add_part(is_first);
+      is_first = false;
     }
+    if (is_first) clear_total();
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
     if (c.weights.data || c.scores.data) inspect();
   }
@@ -61,10 +63,9 @@ class Prefill {
 
   // Merges the chunks' states in order and writes the rows.
   void finish_chunks(float* partials, std::int64_t chunks) {
-    for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
     for (std::int64_t n = 0; n < chunks; ++n) {
       use(partials + n * partial_floats(c));
-      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
+      add_part(n == 0);
     }
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
   }
@@ -74,6 +75,22 @@ class Prefill {
     max = partial;
     sum = max + panels * rows;
     out = sum + panels * rows;
+  }
+
+  // total = total merged with part. The first part is the total so far: merging it into an empty state would
+  // change nothing.
+  void add_part(bool is_first) {
+    if (is_first)
+      swap(max, total_max), swap(sum, total_sum), swap(out, total_out);
+    else
+      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
+  }
+  static void swap(float*& a, float*& b) {
+    float* const was = a;
+    a = b, b = was;
+  }
+  void clear_total() const {
+    for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
   }
 
   Seen seen_by_all() const {
@@ -185,14 +202,21 @@ class Prefill {
       }
   }
 
+  // The sums are turned from (dims, rows) to (rows, dims) where the last part was, which is in the total by
+  // now.
   void finish(std::int64_t p) {
     const State state = total(p);
+    float* turned = part(p).out;
+    for (std::int64_t d = 0; d < dims; d += 4)
+      for (int r = 0; r < rows; r += 4) {
+        const float* corner = state.out + d * rows + r;
+        const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
+        S::transpose(four, turned + r * dims + d, dims);
+      }
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
       const float factor = close_row<S>(c, n, state.max[r], state.sum[r]);
-      const Row to = row_of<S>(c.out, n);
-      // Adding +0 gives every zero one sign: which products with a weight of 0 took part must not show.
-      for (std::int64_t d = 0; d < c.value_dim; ++d) write<S>(to, d, state.out[d * rows + r] * factor + 0.0f);
+      write_out<S>(row_of<S>(c.out, n), turned + r * dims, c.value_dim, factor);
     }
   }
 

@@ -58,6 +58,14 @@ inline void weigh(float* s, std::int64_t width, std::int64_t keys, const typenam
   for (; keys > 0; --keys, s += width) weigh_together<S, vectors, 1>(s, width, max, sum);
 }
 
+// The largest of `so_far` and of four vectors `width` floats apart: one after the other, each maximum would
+// wait for the last.
+template <class S>
+inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::int64_t width) {
+  const auto a = S::max(S::load(s), S::load(s + width));
+  return S::max(so_far, S::max(a, S::max(S::load(s + 2 * width), S::load(s + 3 * width))));
+}
+
 // Turns scores s(keys, rows) into weights against the row's running maximum, adds them to the sum and
 // rescales out where the maximum moved.
 template <class S>
@@ -66,11 +74,8 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   using F = typename S::F;
   F max[vectors], sum[vectors], factor[vectors];
   for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
-  for (std::int64_t j = 0; j < keys; j += 2)  // keys come in tiles, so in pairs
-    for (int v = 0; v < vectors; ++v) {
-      const float* pair = s + j * rows + v * S::lanes;
-      max[v] = S::max(max[v], S::max(S::load(pair), S::load(pair + rows)));
-    }
+  for (std::int64_t j = 0; j < keys; j += 4)  // keys come in tiles, so in fours
+    for (int v = 0; v < vectors; ++v) max[v] = larger_of_four<S>(max[v], s + j * rows + v * S::lanes, rows);
 
   bool moved = false;
   for (int v = 0; v < vectors; ++v) {
