@@ -22,15 +22,15 @@ FAULTS = [
     Fault(
         "rescale-skipped",
         ALGORITHM + "softmax.hpp",
-        "if (moved) scale_rows<S>(state.out, dims, factor);",
-        "if (moved && dims < 0) scale_rows<S>(state.out, dims, factor);",
+        "if (rescale) scale_rows<S>(state.out, dims, factor);",
+        "if (rescale && dims < 0) scale_rows<S>(state.out, dims, factor);",
         "prefill does not rescale the output when the maximum moves",
     ),
     Fault(
         "sum-not-rescaled",
         ALGORITHM + "softmax.hpp",
-        "sum[v] = S::mul(S::load(state.sum + v * S::lanes), factor[v]);",
-        "sum[v] = S::load(state.sum + v * S::lanes);",
+        "S::store(sum, S::mul(S::load(sum), factor[v]));",
+        "S::store(sum, S::load(sum));",
         "prefill does not rescale the denominator when the maximum moves",
     ),
     Fault(

@@ -3,6 +3,7 @@
 
 #include "cpu/simd/neon_dots.hpp"
 #include "cpu/simd/neon_product.hpp"
+#include "cpu/simd/neon_weights.hpp"
 #include "simd/operations.hpp"
 
 namespace heed::simd {

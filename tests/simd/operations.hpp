@@ -8,6 +8,7 @@
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/softmax.hpp"
 
 namespace heed::simd {
 
@@ -33,7 +34,20 @@ struct Operations {
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
   void (*eight_dots)(const cpu::Dots&);
+  // s(keys, rows) becomes weights, which are added to sum(rows), against max(rows): a panel's rows, or one
+  // vector's.
+  void (*weigh_panel)(float* s, std::int64_t keys, const float* max, float* sum);
+  void (*weigh_vector)(float* s, std::int64_t keys, const float* max, float* sum);
 };
+
+template <class S, int vectors>
+inline void weigh(float* s, std::int64_t keys, const float* max, float* sum) {
+  typename S::F subtract[vectors], sums[vectors];
+  for (int v = 0; v < vectors; ++v)
+    subtract[v] = S::load(max + v * S::lanes), sums[v] = S::load(sum + v * S::lanes);
+  cpu::weigh<S, vectors>(s, vectors * S::lanes, keys, subtract, sums);
+  for (int v = 0; v < vectors; ++v) S::store(sum + v * S::lanes, sums[v]);
+}
 
 // body(i) yields the vector of out that begins at i.
 template <class S, class Body>
@@ -112,6 +126,8 @@ constexpr Operations make_operations(const char* target) {
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { cpu::tile_product<S, cpu::Start::sum>(a, b, depth, c); },
       .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S, cpu::Type::f32>(t); },
+      .weigh_panel = weigh<S, S::panel_vectors>,
+      .weigh_vector = weigh<S, 1>,
   };
 }
 

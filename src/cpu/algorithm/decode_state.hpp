@@ -110,8 +110,8 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* part
     const F before = S::load(at.max(partial) + r);
     F max = largest<S>(before, t.s + r, at.rows, t.keys);
     S::store(at.max(partial) + r, max);
+    const F factor = rescaling<S>(before, max);
     max = finite_max<S>(max);
-    const F factor = exp2<S>(S::sub(before, max));
     F sum = S::mul(S::load(at.sum(partial) + r), factor);
     weigh<S, 1>(t.s + r, at.rows, t.keys, &max, &sum);
     S::store(at.sum(partial) + r, sum);

@@ -65,23 +65,18 @@ struct PackedF32 {
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
   template <class RowAt>
   bool pack_values(const RowAt& row_at, std::int64_t count) {
-    const std::int64_t whole = value_dim / dim_step * dim_step;
-    bool finite = true;
+    FiniteTest<S> test;
     padded = round_up(count, key_step);
-    for (std::int64_t n = 0; n < padded; ++n) {
-      const float* x = widened;
-      if (n < count) x = widen<S>(row_at(n), value_dim, widened);
-      if (n >= count || !all_finite<S>(x, value_dim)) {
-        for (std::int64_t d = 0; d < value_dim; ++d) widened[d] = n < count && is_finite(x[d]) ? x[d] : 0.0f;
-        finite &= n >= count;
-        x = widened;
-      }
-      float* to = v + n * dim_step;
-      for (std::int64_t d = 0; d < whole; d += dim_step, to += padded * dim_step)
-        __builtin_memcpy(to, x + d, dim_step * sizeof(float));
-      for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
+    for (std::int64_t n = 0; n < count; ++n) {
+      const float* x = widen<S>(row_at(n), value_dim, widened);
+      test.add(x, value_dim);
+      pack_value(x, n);
     }
-    return !finite;
+    for (std::int64_t d = 0; d < value_dim && count < padded; ++d) widened[d] = 0;
+    for (std::int64_t n = count; n < padded; ++n) pack_value(widened, n);
+    if (test.passed()) return false;
+    for (std::int64_t n = 0; n < padded * dims; ++n) v[n] = is_finite(v[n]) ? v[n] : 0.0f;
+    return true;
   }
 
   // s(keys, rows) of panel p over keys [first, first + keys) of the block.
@@ -95,6 +90,15 @@ struct PackedF32 {
     const float* tile = v + first * dim_step;
     for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
       tile_product<S, Start::sum>(s, tile, keys, out + d * rows);
+  }
+
+ private:
+  void pack_value(const float* x, std::int64_t n) {
+    const std::int64_t whole = value_dim / dim_step * dim_step;
+    float* to = v + n * dim_step;
+    for (std::int64_t d = 0; d < whole; d += dim_step, to += padded * dim_step)
+      __builtin_memcpy(to, x + d, dim_step * sizeof(float));
+    for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
   }
 };
 

@@ -178,16 +178,39 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
 
 static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
+// Whether all that was added is finite: 0 * x is 0 for every finite x, and NaN for the others. Four sums,
+// because one would wait out every multiply-add.
+template <class S>
+class FiniteTest {
+ public:
+  FiniteTest() {
+    for (auto& sum : sums) sum = S::fill(0.0f);
+  }
+  void add(const float* x, std::int64_t n) {
+    const auto zero = S::fill(0.0f);
+    std::int64_t d = 0;
+    for (; d + 4 * S::lanes <= n; d += 4 * S::lanes)
+      for (int v = 0; v < 4; ++v) sums[v] = S::fma(S::load(x + d + v * S::lanes), zero, sums[v]);
+    for (; d + S::lanes <= n; d += S::lanes) sums[0] = S::fma(S::load(x + d), zero, sums[0]);
+    for (; d < n; ++d) rest += x[d] * 0.0f;
+  }
+  bool passed() const {
+    float lanes[S::lanes], sum = rest;
+    S::store(lanes, S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
+    for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+    return sum == 0;
+  }
+
+ private:
+  typename S::F sums[4];
+  float rest = 0;
+};
+
 template <class S>
 inline bool all_finite(const float* x, std::int64_t n) {
-  auto poison = S::fill(0.0f);  // 0 * x is 0 for every finite x, and NaN for the others
-  std::int64_t d = 0;
-  for (; d + S::lanes <= n; d += S::lanes) poison = S::fma(S::load(x + d), S::fill(0.0f), poison);
-  float lanes[S::lanes], sum = 0;
-  S::store(lanes, poison);
-  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
-  for (; d < n; ++d) sum += x[d] * 0.0f;
-  return sum == 0;
+  FiniteTest<S> test;
+  test.add(x, n);
+  return test.passed();
 }
 
 template <class S>

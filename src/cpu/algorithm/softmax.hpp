@@ -66,13 +66,43 @@ inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::i
   return S::max(so_far, S::max(a, S::max(S::load(s + 2 * width), S::load(s + 3 * width))));
 }
 
-// Turns scores s(keys, rows) into weights against the row's running maximum, adds them to the sum and
-// rescales out where the maximum moved.
+template <class S>
+inline bool any_lane_differs(typename S::F x, float from) {
+  float lanes[S::lanes];
+  S::store(lanes, x);
+  bool any = false;
+  for (int lane = 0; lane < S::lanes; ++lane) any |= lanes[lane] != from;
+  return any;
+}
+
+// What sums so far must be multiplied with when the maximum moves; 1 where nothing was summed.
+template <class S>
+inline typename S::F rescaling(typename S::F before, typename S::F max) {
+  const auto factor = exp2<S>(S::sub(before, finite_max<S>(max)));
+  return S::less(S::fill(minus_infinity), before, factor, S::fill(1.0f));
+}
+
+// Moves the panel's maxima, and rescales what was measured against the old ones.
+template <class S>
+inline void move_max(const State& state, const typename S::F (&max)[S::panel_vectors], std::int64_t dims) {
+  typename S::F factor[S::panel_vectors];
+  bool rescale = false;
+  for (int v = 0; v < S::panel_vectors; ++v) {
+    float *before = state.max + v * S::lanes, *sum = state.sum + v * S::lanes;
+    factor[v] = rescaling<S>(S::load(before), max[v]);
+    S::store(before, max[v]);
+    S::store(sum, S::mul(S::load(sum), factor[v]));
+    rescale |= any_lane_differs<S>(factor[v], 1.0f);
+  }
+  if (rescale) scale_rows<S>(state.out, dims, factor);
+}
+
+// Turns scores s(keys, rows) into weights against the row's running maximum and adds them to the sum.
 template <class S>
 inline void advance(const State& state, float* s, std::int64_t keys, std::int64_t dims) {
   constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;
   using F = typename S::F;
-  F max[vectors], sum[vectors], factor[vectors];
+  F max[vectors], sum[vectors];
   for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
   for (std::int64_t j = 0; j < keys; j += 4)  // keys come in tiles, so in fours
     for (int v = 0; v < vectors; ++v) max[v] = larger_of_four<S>(max[v], s + j * rows + v * S::lanes, rows);
@@ -80,16 +110,14 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   bool moved = false;
   for (int v = 0; v < vectors; ++v) {
     const F before = S::load(state.max + v * S::lanes);
-    S::store(state.max + v * S::lanes, max[v]);
-    max[v] = finite_max<S>(max[v]);
-    factor[v] = exp2<S>(S::sub(before, max[v]));
-    sum[v] = S::mul(S::load(state.sum + v * S::lanes), factor[v]);
-    float f[S::lanes];
-    S::store(f, factor[v]);
-    for (int lane = 0; lane < S::lanes; ++lane) moved |= f[lane] != 1.0f;
+    moved |= any_lane_differs<S>(S::less(before, max[v], S::fill(1.0f), S::fill(0.0f)), 0.0f);
   }
-  if (moved) scale_rows<S>(state.out, dims, factor);
+  if (moved) move_max<S>(state, max, dims);
 
+  for (int v = 0; v < vectors; ++v) {
+    max[v] = finite_max<S>(max[v]);
+    sum[v] = S::load(state.sum + v * S::lanes);
+  }
   weigh<S, vectors>(s, rows, keys, max, sum);
   for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }
