@@ -81,8 +81,7 @@ class Decode {
   void pack_queries() {
     const auto row_at = [&](std::int64_t r) { return row_of<S>(c.q, rows.query(r)); };
     pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
-    for (std::int64_t n = 0; n < rows.depth * at.rows; n += S::lanes)
-      S::store(rows.q + n, S::mul(S::load(rows.q + n), S::fill(c.scale_log2e)));
+    scale_all<S>(rows.q, rows.depth * at.rows, c.scale_log2e);
   }
 
   auto query_at() const {

@@ -51,8 +51,7 @@ struct PackedF32 {
   void pack_queries(std::int64_t p, const RowAt& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;
     pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
-    for (std::int64_t n = 0; n < rows * depth; n += S::lanes)
-      S::store(panel + n, S::mul(S::load(panel + n), S::fill(scale)));
+    scale_all<S>(panel, rows * depth, scale);
   }
 
   template <class RowAt>

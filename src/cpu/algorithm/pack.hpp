@@ -176,6 +176,19 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
   }
 }
 
+// x *= factor, four vectors at a time.
+template <class S>
+inline void scale_all(float* x, std::int64_t n, float factor) {
+  const auto times = S::fill(factor);
+  float* const end = x + n;
+  for (; end - x >= 4 * S::lanes; x += 4 * S::lanes) {
+    typename S::F four[4];
+    for (int v = 0; v < 4; ++v) four[v] = S::mul(S::load(x + v * S::lanes), times);
+    for (int v = 0; v < 4; ++v) S::store(x + v * S::lanes, four[v]);
+  }
+  for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
+}
+
 static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
 template <class S>
