@@ -134,8 +134,9 @@ class DecodeViews {
   void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d, Touching touch) const {
     typename S::F sum[n][vectors];
     float* out = at.out(t.partial, first_row) + d;
+    const std::int64_t dims = at.dims;
     for (int r = 0; r < n; ++r)
-      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * at.dims + v * S::lanes);
+      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * dims + v * S::lanes);
     const float* p = t.p + first_row;
     const char* value = t.values + d * bytes_of_type<type>;
     const std::int64_t width = at.rows, value_bytes = t.value_bytes;
@@ -151,7 +152,7 @@ class DecodeViews {
       }
     }
     for (int r = 0; r < n; ++r)
-      for (int v = 0; v < vectors; ++v) S::store(out + r * at.dims + v * S::lanes, sum[r][v]);
+      for (int v = 0; v < vectors; ++v) S::store(out + r * dims + v * S::lanes, sum[r][v]);
   }
 
   struct NoTouch {
