@@ -26,11 +26,22 @@ constexpr std::int64_t tasks_per_thread =
 // Below this many multiplications waking a thread (some 10 us) costs more than it saves.
 constexpr double worth_sharing = 1e5;
 
+double products(const Call& c) {
+  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
+         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
+}
+
+// How many tasks a call should make at least: one thread would only pack the same keys more than once.
+std::int64_t wanted_tasks(const Call& c) {
+  const auto threads = static_cast<std::int64_t>(concurrency());
+  return threads == 1 || products(c) < worth_sharing ? 1 : threads * tasks_per_thread;
+}
+
 // How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
 std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows) {
   const std::int64_t heads = c.batch * c.kv_heads, rows = sequence.queries * c.group();
   std::int64_t parts = (rows + rows_per_task(c) - 1) / rows_per_task(c);
-  const auto wanted = static_cast<std::int64_t>(concurrency()) * tasks_per_thread;
+  const std::int64_t wanted = wanted_tasks(c);
   if (heads * parts < wanted)
     parts = std::min((wanted + heads - 1) / heads, (rows + panel_rows - 1) / panel_rows);
   const std::int64_t panels = (rows + panel_rows * parts - 1) / (panel_rows * parts);
@@ -90,11 +101,6 @@ std::vector<KeyTask> cut_along_keys(const Call& c) {
     for (std::int64_t h = 0; c.sequences[b].queries > 0 && h < c.kv_heads; ++h)
       add_chunks(c, {b, h, 0, c.sequences[b].queries}, tasks);
   return tasks;
-}
-
-double products(const Call& c) {
-  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
-         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
 }
 
 template <class Body>

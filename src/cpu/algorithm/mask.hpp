@@ -137,8 +137,12 @@ inline void bias_and_mask(const Call& c, const Scores& t, std::int64_t count, co
     const MaskRows<S> rows(m.where, keys_of<S>(m, s), t.width, count, query_at);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
-  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + t.keys})) return;
-  for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, t);
+  // Keys that no query sees because a tile ends beyond the last one's.
+  const std::int64_t seen = least(t.keys, most(0, visible_keys<S>(c, last.b, last.i).end - t.first_key));
+  fill<S>(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
+  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen})) return;
+  const Scores left{t.s, t.width, t.first_key, seen};
+  for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, left);
 }
 
 // What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:

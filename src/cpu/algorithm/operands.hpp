@@ -65,22 +65,21 @@ struct PackedF32 {
   template <class RowAt>
   bool pack_values(const RowAt& row_at, std::int64_t count) {
     const std::int64_t whole = value_dim / dim_step * dim_step;
-    bool finite = true;
     padded = round_up(count, key_step);
-    for (std::int64_t n = 0; n < padded; ++n) {
-      const float* x = widened;
-      if (n < count) x = widen<S>(row_at(n), value_dim, widened);
-      if (n >= count || !all_finite<S>(x, value_dim)) {
-        for (std::int64_t d = 0; d < value_dim; ++d) widened[d] = n < count && is_finite(x[d]) ? x[d] : 0.0f;
-        finite &= n >= count;
-        x = widened;
-      }
+    const std::int64_t tile = padded * dim_step;  // a variable that no store may change
+    for (std::int64_t n = 0; n < count; ++n) {
+      const float* x = widen<S>(row_at(n), value_dim, widened);
       float* to = v + n * dim_step;
-      for (std::int64_t d = 0; d < whole; d += dim_step, to += padded * dim_step)
+      for (std::int64_t d = 0; d < whole; d += dim_step, to += tile)
         __builtin_memcpy(to, x + d, dim_step * sizeof(float));
       for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
     }
-    return !finite;
+    for (std::int64_t d = 0; d < dims; d += dim_step)
+      fill<S>(v + d * padded + count * dim_step, (padded - count) * dim_step, 0.0f);
+    if (all_finite<S>(v, padded * dims)) return false;
+    for (std::int64_t n = 0; n < padded * dims; ++n)
+      if (!is_finite(v[n])) v[n] = 0;
+    return true;
   }
 
   // s(keys, rows) of panel p over keys [first, first + keys) of the block.

@@ -54,6 +54,20 @@ inline Row value_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::i
           c.layout.value_element(j % c.layout.page_size, 0), 1, c.v.type, tile * tile};
 }
 
+// The keys of a head from one of them on, or its values: the caller's lie a stride apart.
+template <class S, Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
+struct RowsFrom {
+  const Call& c;
+  const std::int64_t b, kv_head, begin, stride;
+  const bool is_cached = c.cached != nullptr;
+  const Row first = row_at(c, b, kv_head, begin);
+
+  Row operator()(std::int64_t n) const {
+    if (is_cached) return row_at(c, b, kv_head, begin + n);
+    return {first.data, first.first + n * stride, first.step, first.type, first.block};
+  }
+};
+
 // What the integers of a quantised key, or value, are multiplied with.
 template <class S>
 inline float key_scale(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
@@ -157,7 +171,8 @@ inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
 template <class S, class RowAt>
 inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
                       std::int64_t depth, float* buffer, float* tile) {
-  for (std::int64_t r = 0; r < width; r += 4) {
+  std::int64_t r = 0;
+  for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {
       rows[n] = buffer + n * dim;
@@ -174,6 +189,9 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
     for (; d < depth; ++d)
       for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = d < dim ? rows[n][d] : 0.0f;
   }
+  for (; r < width; r += 4)
+    for (std::int64_t d = 0; d < depth; ++d)
+      for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = 0;
 }
 
 // x *= factor, four vectors at a time.
@@ -193,11 +211,14 @@ static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
 template <class S>
 inline bool all_finite(const float* x, std::int64_t n) {
-  auto poison = S::fill(0.0f);  // 0 * x is 0 for every finite x, and NaN for the others
+  const auto zero = S::fill(0.0f);  // 0 * x is 0 for every finite x, and NaN for the others
+  typename S::F poison[4] = {zero, zero, zero, zero};
   std::int64_t d = 0;
-  for (; d + S::lanes <= n; d += S::lanes) poison = S::fma(S::load(x + d), S::fill(0.0f), poison);
+  for (; d + 4 * S::lanes <= n; d += 4 * S::lanes)
+    for (int v = 0; v < 4; ++v) poison[v] = S::fma(S::load(x + d + v * S::lanes), zero, poison[v]);
+  for (; d + S::lanes <= n; d += S::lanes) poison[0] = S::fma(S::load(x + d), zero, poison[0]);
   float lanes[S::lanes], sum = 0;
-  S::store(lanes, poison);
+  S::store(lanes, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
   for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
   for (; d < n; ++d) sum += x[d] * 0.0f;
   return sum == 0;
