@@ -152,17 +152,23 @@ inline std::int64_t widen_vectors(const Row& row, std::int64_t dim, float* buffe
   return widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, dim, buffer), dim, buffer);
 }
 
-// The row as contiguous floats: itself where it is that already, else widened into `buffer`.
+static constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
+
 template <class S>
-inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
-  const bool is_contiguous = row.step == 1 && row.block == 16;
-  if (is_contiguous && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
+inline void widen_into(float* buffer, const Row& row, std::int64_t dim) {
   std::int64_t d = 0;
-  if (is_contiguous)
+  if (is_contiguous(row) && row.type != Type::f32)
     d = row.type == Type::bf16  ? widen_vectors<S, Type::bf16>(row, dim, buffer)
         : row.type == Type::f16 ? widen_vectors<S, Type::f16>(row, dim, buffer)
                                 : widen_vectors<S, Type::i8>(row, dim, buffer);
   for (; d < dim; ++d) buffer[d] = read<S>(row, d);
+}
+
+// The row as contiguous floats: itself where it is that already, else widened into `buffer`.
+template <class S>
+[[gnu::always_inline]] inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
+  if (is_contiguous(row) && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
+  widen_into<S>(buffer, row, dim);
   return buffer;
 }
 
