@@ -110,6 +110,15 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
   for (std::int64_t n = 0; n < tasks; ++n) body(n);
 }
 
+// Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can leave
+// out keys that masks hide from a panel, and spread one head's rows over threads.
+std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
+  const bool is_f32 = p.inputs.q.dtype == DType::f32 && (!p.reading || p.cache_type == CacheType::f32);
+  const bool sees_all = p.options.masks.empty();
+  const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(concurrency());
+  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows : most_decode_rows;
+}
+
 }  // namespace
 
 Reason unavailable(const Target& target) {
@@ -152,10 +161,9 @@ void prefill(const Target& target, const Problem& problem) {
 
 Reason decode_refuses(const Target& target, const Problem& p) {
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
-  if (rows > most_decode_rows)
-    return [rows] {
-      return std::to_string(rows) + " rows share a KV head; it takes at most " +
-             std::to_string(most_decode_rows);
+  if (const std::int64_t at_most = most_rows_in_place(target, p); rows > at_most)
+    return [rows, at_most] {
+      return std::to_string(rows) + " rows share a KV head; it takes at most " + std::to_string(at_most);
     };
   if (p.outputs.scores) return [] { return std::string("scores were asked for"); };
   // Scores wait in the weights' own rows until the sum is known, which takes all their bits.

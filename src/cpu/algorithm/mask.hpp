@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
@@ -13,15 +14,14 @@
 
 namespace heed::cpu {
 
-// 64 keys of 48 rows take 12 KB, beside as many scores.
+// 64 keys of 64 rows take 16 KB, beside as many scores.
 constexpr std::int64_t strip_keys = 64;
 
 // The rows of a bias or mask beside those of a stretch of scores. Rows beyond `count` belong to no query:
 // they repeat the last that does, so that they read and hide nothing that it does not.
 template <class S>
 struct MaskRows {
-  static constexpr std::int64_t capacity =
-      Tile<S>::rows > most_decode_rows ? Tile<S>::rows : most_decode_rows;
+  static constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
 
   const Tensor& tensor;
   const std::int64_t width;
