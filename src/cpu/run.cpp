@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "cpu/lower.hpp"
+#include "cpu/threads/kept_memory.hpp"
 #include "cpu/threads/pool.hpp"
 #include "cpu/threads/scratch.hpp"
 
@@ -24,59 +26,81 @@ constexpr std::int64_t tasks_per_thread =
 // Below this many multiplications waking a thread (some 10 us) costs more than it saves.
 constexpr double worth_sharing = 1e5;
 
+double products(const Call& c) {
+  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
+         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
+}
+
+// How many tasks a call should make at least: one thread would only pack the same keys more than once.
+std::int64_t wanted_tasks(const Call& c) {
+  const auto threads = static_cast<std::int64_t>(concurrency());
+  return threads == 1 || products(c) < worth_sharing ? 1 : threads * tasks_per_thread;
+}
+
 // How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
 std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows) {
   const std::int64_t heads = c.batch * c.kv_heads, rows = sequence.queries * c.group();
   std::int64_t parts = (rows + rows_per_task(c) - 1) / rows_per_task(c);
-  const auto wanted = static_cast<std::int64_t>(concurrency()) * tasks_per_thread;
+  const std::int64_t wanted = wanted_tasks(c);
   if (heads * parts < wanted)
     parts = std::min((wanted + heads - 1) / heads, (rows + panel_rows - 1) / panel_rows);
   const std::int64_t panels = (rows + panel_rows * parts - 1) / (panel_rows * parts);
   return std::max<std::int64_t>(1, panels * panel_rows / c.group());
 }
 
+struct QueryTask {
+  std::int64_t cost;
+  Rows rows;
+};
+
 // Longest tasks first: the last queries of a causal problem see the most keys.
-std::vector<Rows> cut_along_queries(const Call& c, int panel_rows) {
-  struct Part {
-    std::int64_t cost;
-    Rows rows;
-  };
-  std::vector<Part> parts;
+std::vector<QueryTask> cut_along_queries(const Call& c, int panel_rows) {
+  std::vector<QueryTask> tasks;
+  tasks.reserve(static_cast<std::size_t>(c.batch * c.kv_heads));
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const Sequence& s = c.sequences[b];
     const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows);
     for (std::int64_t first = 0; first < s.queries; first += step) {
       const std::int64_t queries = std::min(step, s.queries - first);
       const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);
-      for (std::int64_t h = 0; h < c.kv_heads; ++h) parts.push_back({queries * keys, {b, h, first, queries}});
+      for (std::int64_t h = 0; h < c.kv_heads; ++h) tasks.push_back({queries * keys, {b, h, first, queries}});
     }
   }
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& z) { return a.cost > z.cost; });
-  std::vector<Rows> tasks;
-  tasks.reserve(parts.size());
-  for (const Part& part : parts) tasks.push_back(part.rows);
+  const auto costs_more = [](const QueryTask& a, const QueryTask& z) { return a.cost > z.cost; };
+  if (!std::is_sorted(tasks.begin(), tasks.end(), costs_more))  // sorting would allocate
+    std::stable_sort(tasks.begin(), tasks.end(), costs_more);
   return tasks;
 }
 
-// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at
-// least one, which then says that nothing was seen.
-std::vector<std::int64_t> chunks_of(const Call& c, const Sequence& s) {
-  const auto first_of = [&](std::int64_t key) {
-    return std::clamp<std::int64_t>(key, 0, s.key_count) / chunk_keys * chunk_keys;
-  };
+// A chunk of keys for all rows of a sequence that read one KV head.
+struct KeyTask {
+  Rows rows;
+  std::int64_t chunk;
+  std::int64_t chunks = 0;  // that these rows have, where this is the first of them
+};
+
+// The chunks of keys that some row may see: those of the front, then those of the band; at least one, which
+// then says that nothing was seen.
+void add_chunks(const Call& c, const Rows& rows, std::vector<KeyTask>& tasks) {
+  const Sequence& s = c.sequences[rows.batch_entry];
+  const std::size_t first = tasks.size();
   const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
   const std::int64_t front = std::min(c.front, end);
-  std::vector<std::int64_t> chunks;
-  for (std::int64_t chunk = 0; chunk < front; chunk += chunk_keys) chunks.push_back(chunk);
-  for (std::int64_t chunk = first_of(s.first_offset); chunk < end; chunk += chunk_keys)
-    if (chunk >= front) chunks.push_back(chunk);
-  if (chunks.empty()) chunks.push_back(0);
-  return chunks;
+  for (std::int64_t chunk = 0; chunk < front; chunk += chunk_keys) tasks.push_back({rows, chunk});
+  const std::int64_t band = std::clamp<std::int64_t>(s.first_offset, 0, s.key_count);
+  for (std::int64_t chunk = band / chunk_keys * chunk_keys; chunk < end; chunk += chunk_keys)
+    if (chunk >= front) tasks.push_back({rows, chunk});
+  if (tasks.size() == first) tasks.push_back({rows, 0});
+  tasks[first].chunks = std::ssize(tasks) - static_cast<std::int64_t>(first);
 }
 
-double products(const Call& c) {
-  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
-         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
+std::vector<KeyTask> cut_along_keys(const Call& c) {
+  std::vector<KeyTask> tasks;
+  tasks.reserve(static_cast<std::size_t>(c.batch * c.kv_heads));
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; c.sequences[b].queries > 0 && h < c.kv_heads; ++h)
+      add_chunks(c, {b, h, 0, c.sequences[b].queries}, tasks);
+  return tasks;
 }
 
 template <class Body>
@@ -86,26 +110,37 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
   for (std::int64_t n = 0; n < tasks; ++n) body(n);
 }
 
+// Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can leave
+// out keys that masks hide from a panel, and spread one head's rows over threads.
+std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
+  const bool is_f32 = p.inputs.q.dtype == DType::f32 && (!p.reading || p.cache_type == CacheType::f32);
+  const bool sees_all = p.options.masks.empty();
+  const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(concurrency());
+  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows : most_decode_rows;
+}
+
 }  // namespace
 
-std::string unavailable(const Target& target) {
-  if (!target.available()) return std::string("this machine lacks ") + target.requires_;
+Reason unavailable(const Target& target) {
+  if (!target.available())
+    return [&target] { return std::string("this machine lacks ") + target.requires_; };
   const char* forced = std::getenv("HEED_TARGET");
-  if (forced && *forced && std::string(forced) != target.name) return std::string("HEED_TARGET is ") + forced;
+  if (forced && *forced && std::string_view(forced) != target.name)
+    return [forced] { return std::string("HEED_TARGET is ") + forced; };
   return {};
 }
 
 const Target& best_target() {
   for (const Target* target : targets())
-    if (target->project && unavailable(*target).empty()) return *target;
+    if (target->project && !unavailable(*target)) return *target;
   return *targets().back();
 }
 
-std::string prefill_refuses(const Target& target, const Problem& p) {
+Reason prefill_refuses(const Target& target, const Problem& p) {
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
-    return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype);
+    return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
   if (target.only_bf16 && p.reading && p.cache_type != CacheType::bf16)
-    return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type);
+    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type); };
   return {};
 }
 
@@ -113,65 +148,55 @@ void prefill(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
   if (c.heads == 0) return;
-  const std::vector<Rows> tasks = cut_along_queries(c, target.panel_rows);
+  const std::vector<QueryTask> tasks = cut_along_queries(c, target.panel_rows);
   if (tasks.empty()) return;
   std::int64_t most_queries = 0;
-  for (const Rows& task : tasks) most_queries = std::max(most_queries, task.queries);
+  for (const QueryTask& task : tasks) most_queries = std::max(most_queries, task.rows.queries);
   Scratch scratch(std::min(tasks.size(), concurrency()), target.prefill_floats(c, most_queries * c.group()));
   share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
     const Scratch::Lease lease(scratch);
-    target.prefill(c, tasks[static_cast<std::size_t>(n)], lease.floats());
+    target.prefill(c, tasks[static_cast<std::size_t>(n)].rows, lease.floats());
   });
 }
 
-std::string decode_refuses(const Target& target, const Problem& p) {
+Reason decode_refuses(const Target& target, const Problem& p) {
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
-  if (rows > most_decode_rows)
-    return std::to_string(rows) + " rows share a KV head; it takes at most " +
-           std::to_string(most_decode_rows);
-  if (p.outputs.scores) return "scores were asked for";
+  if (const std::int64_t at_most = most_rows_in_place(target, p); rows > at_most)
+    return [rows, at_most] {
+      return std::to_string(rows) + " rows share a KV head; it takes at most " + std::to_string(at_most);
+    };
+  if (p.outputs.scores) return [] { return std::string("scores were asked for"); };
   // Scores wait in the weights' own rows until the sum is known, which takes all their bits.
   if (p.outputs.weights && (p.outputs.weights->dtype != DType::f32 || target.only_bf16))
-    return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype));
+    return [&p] { return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype)); };
   return prefill_refuses(target, p);
 }
 
+// Rows whose keys are one chunk are finished where they were computed, while what it left is in the cache.
 void decode(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
-  struct Row {
-    Rows rows;
-    std::int64_t first_task, chunks;
-  };
-  struct Task {
-    std::size_t row;
-    std::int64_t chunk;
-  };
-  std::vector<Row> rows;
-  std::vector<Task> tasks;
-  for (std::int64_t b = 0; b < c.batch && c.heads > 0; ++b) {
-    const Sequence& s = c.sequences[b];
-    if (s.queries == 0) continue;
-    const std::vector<std::int64_t> chunks = chunks_of(c, s);
-    for (std::int64_t h = 0; h < c.kv_heads; ++h) {
-      for (const std::int64_t chunk : chunks) tasks.push_back({rows.size(), chunk});
-      rows.push_back({{b, h, 0, s.queries}, std::ssize(tasks) - std::ssize(chunks), std::ssize(chunks)});
-    }
-  }
+  if (c.heads == 0) return;
+  const std::vector<KeyTask> tasks = cut_along_keys(c);
   if (tasks.empty()) return;
-  const std::int64_t floats = target.partial_floats(c);
-  Scratch partials(1, std::ssize(tasks) * floats);
-  Scratch scratch(std::min(tasks.size(), concurrency()), target.decode_floats(c));
-  const Scratch::Lease all(partials);
+  const bool merges = std::any_of(tasks.begin(), tasks.end(), [](const KeyTask& t) { return t.chunks != 1; });
+  const std::int64_t own = target.decode_floats(c), left = target.partial_floats(c);
+  const KeptMemory partials =
+      merges ? take_memory(tasks.size() * static_cast<std::size_t>(left)) : KeptMemory();
+  Scratch scratch(std::min(tasks.size(), concurrency()), own + left);
   share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
-    const Task& task = tasks[static_cast<std::size_t>(n)];
+    const auto& [rows, chunk, chunks] = tasks[static_cast<std::size_t>(n)];
     const Scratch::Lease lease(scratch);
-    target.decode(c, rows[task.row].rows, task.chunk, lease.floats(), all.floats() + n * floats);
+    float* partial = chunks == 1 ? lease.floats() + own : partials.get() + n * left;
+    target.decode(c, rows, chunk, lease.floats(), partial);
+    if (chunks == 1) target.decode_finish(c, rows, 1, lease.floats(), partial);
   });
-  share_out(std::ssize(rows), products(c) / chunk_keys, [&](std::int64_t n) {
-    const Row& row = rows[static_cast<std::size_t>(n)];
+  if (!merges) return;
+  share_out(std::ssize(tasks), products(c) / chunk_keys, [&](std::int64_t n) {
+    const KeyTask& task = tasks[static_cast<std::size_t>(n)];
+    if (task.chunks < 2) return;
     const Scratch::Lease lease(scratch);
-    target.decode_finish(c, row.rows, row.chunks, lease.floats(), all.floats() + row.first_task * floats);
+    target.decode_finish(c, task.rows, task.chunks, lease.floats(), partials.get() + n * left);
   });
 }
 

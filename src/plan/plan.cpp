@@ -9,7 +9,7 @@
 namespace heed {
 namespace {
 
-std::string takes_everything(const Problem&) { return {}; }
+Reason takes_everything(const Problem&) { return {}; }
 
 const Kernel* find(const std::string& name) {
   for (const Kernel& kernel : kernels())
@@ -17,9 +17,9 @@ const Kernel* find(const std::string& name) {
   return nullptr;
 }
 
-std::string refusal_of(const Kernel& kernel, const Problem& problem) {
-  std::string reason = kernel.unavailable();
-  return reason.empty() ? kernel.refuses(problem) : reason;
+Reason refusal_of(const Kernel& kernel, const Problem& problem) {
+  Reason reason = kernel.unavailable();
+  return reason ? reason : kernel.refuses(problem);
 }
 
 bool turns_keys_when_read(const Inputs& inputs) {
@@ -33,13 +33,13 @@ const Kernel& choose(const Problem& problem) {
   const std::string& name = problem.options.kernel;
   if (name.empty()) {
     for (const Kernel& kernel : kernels())
-      if (refusal_of(kernel, problem).empty()) return kernel;
+      if (!refusal_of(kernel, problem)) return kernel;
   }
   const Kernel* forced = find(name);
   if (!forced)
     throw Error(Error::unsupported, "options.kernel: \"" + name + "\" is not a kernel of this build");
-  const std::string reason = refusal_of(*forced, problem);
-  if (!reason.empty()) throw Error(Error::unsupported, "options.kernel: \"" + name + "\" refuses: " + reason);
+  if (const Reason reason = refusal_of(*forced, problem))
+    throw Error(Error::unsupported, "options.kernel: \"" + name + "\" refuses: " + reason());
   return *forced;
 }
 
@@ -57,7 +57,7 @@ const std::vector<Kernel>& kernels() {
                       [target](const Problem& p) { return cpu::prefill_refuses(*target, p); },
                       [target](const Problem& p) { cpu::prefill(*target, p); }});
     }
-    list.push_back({"reference", [] { return std::string(); }, takes_everything,
+    list.push_back({"reference", [] { return Reason(); }, takes_everything,
                     [](const Problem& p) { reference::run(GatheredCache(p).problem); }});
     return list;
   }();
@@ -76,12 +76,12 @@ std::string explain(const Inputs& inputs, const Outputs& outputs, const Options&
   const Kernel& chosen = choose(problem);
   std::string lines;
   for (const Kernel& kernel : kernels()) {
-    const std::string reason = refusal_of(kernel, problem);
-    const bool later = &kernel != &chosen && reason.empty();
+    const Reason reason = refusal_of(kernel, problem);
+    const bool later = &kernel != &chosen && !reason;
     lines += kernel.name + ": " +
              (&kernel == &chosen ? "taken"
               : later            ? "not needed"
-                                 : "refused: " + reason) +
+                                 : "refused: " + reason()) +
              '\n';
   }
   return lines;
@@ -90,7 +90,7 @@ std::string explain(const Inputs& inputs, const Outputs& outputs, const Options&
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const Kernel& kernel : kernels())
-    if (kernel.unavailable().empty()) names.push_back(kernel.name);
+    if (!kernel.unavailable()) names.push_back(kernel.name);
   return names;
 }
 

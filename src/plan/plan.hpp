@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "problem/problem.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed {
 
 struct Kernel {
-  std::string name;                                    // backend.role.target
-  std::function<std::string()> unavailable;            // why this machine cannot run it; empty: it can
-  std::function<std::string(const Problem&)> refuses;  // why it does not take this problem; empty: it does
+  std::string name;                               // backend.role.target
+  std::function<Reason()> unavailable;            // why this machine cannot run it
+  std::function<Reason(const Problem&)> refuses;  // why it does not take this problem
   std::function<void(const Problem&)> run;
 };
 

@@ -2,6 +2,7 @@
 // Builds the sentence of a refusal from its parts. Nothing is built unless a call is refused.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "heed/error.hpp"
@@ -14,6 +15,10 @@ std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
 inline std::string in_words(std::int64_t number) { return std::to_string(number); }
 inline const char* in_words(const char* text) { return text; }
 inline const std::string& in_words(const std::string& text) { return text; }
+
+// Why something is not done, in words for who asks; empty when nothing speaks against it. Captures two words at
+// the most, so that it never allocates.
+using Reason = std::function<std::string()>;
 
 template <class... Parts>
 [[nodiscard, gnu::cold, gnu::noinline]] Error refusal(Error::Code code, const Parts&... parts) {

@@ -31,13 +31,14 @@ class Decode {
     if (c.cached) fill<S>(rows.s, block_keys * at.rows, 0.0f);  // rows that are not real are never scored
     pack_queries();
     const Seen seen = seen_by<S>(c, rows.b, 0, c.sequences[rows.b].queries - 1);
+    std::int64_t summed_dims = 0;  // of out: none before the first keys
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.count, query_at());
       if (keys.end <= keys.begin) keys = {block, block};
       if (c.cached)
         keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
       const Scores t{rows.s, at.rows, keys.begin, keys.end - keys.begin};
-      if (t.keys > 0) attend(t, partial);
+      if (t.keys > 0) attend(t, partial, summed_dims), summed_dims = at.dims;
       if (c.weights.data) keep_scores(block, t);
     }
   }
@@ -56,7 +57,7 @@ class Decode {
   }
 
  private:
-  void attend(const Scores& t, float* partial) {
+  void attend(const Scores& t, float* partial, std::int64_t summed_dims) {
     if (c.cached)
       cache.score(t);
     else
@@ -65,7 +66,7 @@ class Decode {
     bias_and_mask<S>(c, t, rows.count, query_at());
     const bool partly_hidden = note_unseen(t);
     if (c.weights.data) write_kept(t);
-    advance_rows<S>(rows, t, partial);
+    advance_rows<S>(rows, t, partial, summed_dims);
     if (c.drop_below)
       for (int r = 0; r < rows.count; ++r) apply_dropout<S>(c, rows.query(r), r, t);
     if (c.layout.is_quantized)
@@ -81,8 +82,7 @@ class Decode {
   void pack_queries() {
     const auto row_at = [&](std::int64_t r) { return row_of<S>(c.q, rows.query(r)); };
     pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
-    for (std::int64_t n = 0; n < rows.depth * at.rows; n += S::lanes)
-      S::store(rows.q + n, S::mul(S::load(rows.q + n), S::fill(c.scale_log2e)));
+    scale_all<S>(rows.q, rows.depth * at.rows, c.scale_log2e);
   }
 
   auto query_at() const {

@@ -30,10 +30,13 @@ class DecodeViews {
  private:
   struct Stripe {
     const float* p;  // (keys, rows)
-    const void* value[stripe] = {};
     std::int64_t keys;
     float* partial;
+    const char* values = nullptr;
+    std::int64_t value_bytes = 0;  // from one value to the next
     Upcoming next{};
+
+    const char* value(std::int64_t j) const { return values + j * value_bytes; }
   };
 
   // Where eight whole rows lie as eight_dots can take them, they are read in place.
@@ -73,7 +76,7 @@ class DecodeViews {
   }
 
   // Where row j of this task's keys or values begins.
-  const void* element(const Tensor& x, std::int64_t j) const {
+  const char* element(const Tensor& x, std::int64_t j) const {
     const Row row = row_of<S>(x, rows.b, rows.kv_head, c.sequences[rows.b].first_key + j);
     return static_cast<const char*>(row.data) + row.first * (row.type == Type::f32 ? 4 : 2);
   }
@@ -81,7 +84,8 @@ class DecodeViews {
   void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) const {
     Stripe part{.p = t.s + j * at.rows, .keys = least(stripe, t.keys - j), .partial = partial};
     if (!c.cached && c.v.dim == 1 && !partly_hidden) {
-      for (std::int64_t n = 0; n < part.keys; ++n) part.value[n] = element(c.v, t.first_key + j + n);
+      part.values = element(c.v, t.first_key + j);
+      part.value_bytes = c.v.length * (c.v.type == Type::f32 ? 4 : 2);
       // The stripe after this one is touched row by row while this one's dimensions pass by.
       if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.length};
       if (c.v.type == Type::f32) return add_groups<Type::f32>(part);
@@ -93,7 +97,9 @@ class DecodeViews {
       const Row row = value_row<S>(c, rows.b, rows.kv_head, t.first_key + j + n);
       const float* x = widen<S>(row, c.value_dim, rows.v_rows + n * at.dims);
       finite &= all_finite<S>(x, c.value_dim);
-      part.value[n] = x;
+      // Either every value of a task lies in place or every one is copied.
+      if (n == 0) part.values = reinterpret_cast<const char*>(x);
+      if (n == 1) part.value_bytes = reinterpret_cast<const char*>(x) - part.values;
     }
     if (finite) return add_groups<Type::f32>(part);
     add_carefully(part, rows.unseen + j * at.rows);
@@ -110,29 +116,35 @@ class DecodeViews {
   template <Type type, int n>
   void add_rows(const Stripe& t, std::int64_t r) const {
     std::int64_t d = 0;
-    for (; d + 4 * S::lanes <= c.value_dim; d += 4 * S::lanes) add_stripe<type, n, 4>(t, r, d);
-    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, n, 1>(t, r, d);
+    for (; d + 4 * S::lanes <= c.value_dim; d += 4 * S::lanes)
+      if (t.next.rows)
+        add_stripe<type, n, 4>(t, r, d, touch_for<type>(t, d));
+      else
+        add_stripe<type, n, 4>(t, r, d, NoTouch());
+    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, n, 1>(t, r, d, NoTouch());
     for (; d < c.value_dim; ++d)
       for (int row = 0; row < n; ++row)
         for (std::int64_t j = 0; j < t.keys; ++j) {
           float& sum = at.out(t.partial, r + row)[d];
-          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read<S>(Row{t.value[j], 0, 1, type}, d), sum);
+          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read<S>(Row{t.value(j), 0, 1, type}, d), sum);
         }
   }
 
-  template <Type type, int n, int vectors>
-  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d) const {
+  template <Type type, int n, int vectors, class Touching>
+  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d, Touching touch) const {
     typename S::F sum[n][vectors];
     float* out = at.out(t.partial, first_row) + d;
+    const std::int64_t dims = at.dims;
     for (int r = 0; r < n; ++r)
-      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * at.dims + v * S::lanes);
+      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * dims + v * S::lanes);
     const float* p = t.p + first_row;
-    Touch touch = touch_for<type>(t, d);
-    for (std::int64_t j = 0; j < t.keys; ++j, p += at.rows) {
+    const char* value = t.values + d * bytes_of_type<type>;
+    const std::int64_t width = at.rows, value_bytes = t.value_bytes;
+    for (std::int64_t left = t.keys; left > 0; --left, p += width, value += value_bytes) {
       touch.next();
       const auto four = S::load_four(p);
       for (int v = 0; v < vectors; ++v) {
-        const auto x = load_as<S, type>(t.value[j], d + v * S::lanes);
+        const auto x = load_as<S, type>(value, v * S::lanes);
         sum[0][v] = S::template fma_lane<0>(x, four, sum[0][v]);
         if constexpr (n > 1) sum[1][v] = S::template fma_lane<1>(x, four, sum[1][v]);
         if constexpr (n > 2) sum[2][v] = S::template fma_lane<2>(x, four, sum[2][v]);
@@ -140,8 +152,12 @@ class DecodeViews {
       }
     }
     for (int r = 0; r < n; ++r)
-      for (int v = 0; v < vectors; ++v) S::store(out + r * at.dims + v * S::lanes, sum[r][v]);
+      for (int v = 0; v < vectors; ++v) S::store(out + r * dims + v * S::lanes, sum[r][v]);
   }
+
+  struct NoTouch {
+    void next() {}
+  };
 
   // Walks the cache lines of the next stripe, row after row.
   struct Touch {
@@ -161,7 +177,7 @@ class DecodeViews {
   Touch touch_for(const Stripe& t, std::int64_t d) const {
     constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
     const std::int64_t width = c.value_dim * bytes, lines = width / 64;
-    if (!t.next.rows || lines * 64 != width) return {reinterpret_cast<const char*>(t.p), 0, 64, 0};
+    if (lines * 64 != width) return {reinterpret_cast<const char*>(t.p), 0, 64, 0};
     const std::int64_t line = d / (4 * S::lanes) * stripe % (lines * stripe);
     return {static_cast<const char*>(t.next.rows) + line / lines * t.next.stride * bytes, line % lines * 64,
             width, t.next.stride * bytes};
@@ -173,7 +189,7 @@ class DecodeViews {
       for (std::int64_t r = 0; r < rows.count; ++r)
         for (std::int64_t d = 0; hidden[n * at.rows + r] == 0 && d < c.value_dim; ++d) {
           float& sum = at.out(t.partial, r)[d];
-          sum = __builtin_fmaf(t.p[n * at.rows + r], static_cast<const float*>(t.value[n])[d], sum);
+          sum = __builtin_fmaf(t.p[n * at.rows + r], reinterpret_cast<const float*>(t.value(n))[d], sum);
         }
   }
 

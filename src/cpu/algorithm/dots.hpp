@@ -9,6 +9,11 @@ namespace heed::cpu {
 
 constexpr int keys_per_dots = 8;
 
+// Up to how many rows of f32 that see all of a few keys are faster with them in place than packed. An
+// instruction set may specialise it.
+template <class S>
+inline constexpr std::int64_t most_short_rows = most_decode_rows;
+
 // Rows that will be read next, for a kernel to touch one after another while it works on the present ones:
 // reading eight rows side by side defeats the hardware's prefetching, which follows single streams.
 // Neoverse-N1, one core, f32 from DRAM: 7.2 GB/s without, 8.1 with a burst of touches first, 15.5 with

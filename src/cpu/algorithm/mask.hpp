@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
@@ -13,15 +14,14 @@
 
 namespace heed::cpu {
 
-// 64 keys of 48 rows take 12 KB, beside as many scores.
+// 64 keys of 64 rows take 16 KB, beside as many scores.
 constexpr std::int64_t strip_keys = 64;
 
 // The rows of a bias or mask beside those of a stretch of scores. Rows beyond `count` belong to no query:
 // they repeat the last that does, so that they read and hide nothing that it does not.
 template <class S>
 struct MaskRows {
-  static constexpr std::int64_t capacity =
-      Tile<S>::rows > most_decode_rows ? Tile<S>::rows : most_decode_rows;
+  static constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
 
   const Tensor& tensor;
   const std::int64_t width;
@@ -137,8 +137,12 @@ inline void bias_and_mask(const Call& c, const Scores& t, std::int64_t count, co
     const MaskRows<S> rows(m.where, keys_of<S>(m, s), t.width, count, query_at);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
-  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + t.keys})) return;
-  for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, t);
+  // Keys that no query sees because a tile ends beyond the last one's.
+  const std::int64_t seen = least(t.keys, most(0, visible_keys<S>(c, last.b, last.i).end - t.first_key));
+  fill<S>(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
+  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen})) return;
+  const Scores left{t.s, t.width, t.first_key, seen};
+  for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, left);
 }
 
 // What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:

@@ -51,8 +51,7 @@ struct PackedF32 {
   void pack_queries(std::int64_t p, const RowAt& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;
     pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
-    for (std::int64_t n = 0; n < rows * depth; n += S::lanes)
-      S::store(panel + n, S::mul(S::load(panel + n), S::fill(scale)));
+    scale_all<S>(panel, rows * depth, scale);
   }
 
   template <class RowAt>
@@ -65,17 +64,21 @@ struct PackedF32 {
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
   template <class RowAt>
   bool pack_values(const RowAt& row_at, std::int64_t count) {
-    FiniteTest<S> test;
+    const std::int64_t whole = value_dim / dim_step * dim_step;
     padded = round_up(count, key_step);
+    const std::int64_t tile = padded * dim_step;  // a variable that no store may change
     for (std::int64_t n = 0; n < count; ++n) {
       const float* x = widen<S>(row_at(n), value_dim, widened);
-      test.add(x, value_dim);
-      pack_value(x, n);
+      float* to = v + n * dim_step;
+      for (std::int64_t d = 0; d < whole; d += dim_step, to += tile)
+        __builtin_memcpy(to, x + d, dim_step * sizeof(float));
+      for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
     }
-    for (std::int64_t d = 0; d < value_dim && count < padded; ++d) widened[d] = 0;
-    for (std::int64_t n = count; n < padded; ++n) pack_value(widened, n);
-    if (test.passed()) return false;
-    for (std::int64_t n = 0; n < padded * dims; ++n) v[n] = is_finite(v[n]) ? v[n] : 0.0f;
+    for (std::int64_t d = 0; d < dims; d += dim_step)
+      fill<S>(v + d * padded + count * dim_step, (padded - count) * dim_step, 0.0f);
+    if (all_finite<S>(v, padded * dims)) return false;
+    for (std::int64_t n = 0; n < padded * dims; ++n)
+      if (!is_finite(v[n])) v[n] = 0;
     return true;
   }
 
@@ -90,15 +93,6 @@ struct PackedF32 {
     const float* tile = v + first * dim_step;
     for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
       tile_product<S, Start::sum>(s, tile, keys, out + d * rows);
-  }
-
- private:
-  void pack_value(const float* x, std::int64_t n) {
-    const std::int64_t whole = value_dim / dim_step * dim_step;
-    float* to = v + n * dim_step;
-    for (std::int64_t d = 0; d < whole; d += dim_step, to += padded * dim_step)
-      __builtin_memcpy(to, x + d, dim_step * sizeof(float));
-    for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
   }
 };
 

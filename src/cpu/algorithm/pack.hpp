@@ -54,6 +54,20 @@ inline Row value_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::i
           c.layout.value_element(j % c.layout.page_size, 0), 1, c.v.type, tile * tile};
 }
 
+// The keys of a head from one of them on, or its values: the caller's lie a stride apart.
+template <class S, Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
+struct RowsFrom {
+  const Call& c;
+  const std::int64_t b, kv_head, begin, stride;
+  const bool is_cached = c.cached != nullptr;
+  const Row first = row_at(c, b, kv_head, begin);
+
+  Row operator()(std::int64_t n) const {
+    if (is_cached) return row_at(c, b, kv_head, begin + n);
+    return {first.data, first.first + n * stride, first.step, first.type, first.block};
+  }
+};
+
 // What the integers of a quantised key, or value, are multiplied with.
 template <class S>
 inline float key_scale(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
@@ -138,17 +152,23 @@ inline std::int64_t widen_vectors(const Row& row, std::int64_t dim, float* buffe
   return widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, dim, buffer), dim, buffer);
 }
 
-// The row as contiguous floats: itself where it is that already, else widened into `buffer`.
+static constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
+
 template <class S>
-inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
-  const bool is_contiguous = row.step == 1 && row.block == 16;
-  if (is_contiguous && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
+inline void widen_into(float* buffer, const Row& row, std::int64_t dim) {
   std::int64_t d = 0;
-  if (is_contiguous)
+  if (is_contiguous(row) && row.type != Type::f32)
     d = row.type == Type::bf16  ? widen_vectors<S, Type::bf16>(row, dim, buffer)
         : row.type == Type::f16 ? widen_vectors<S, Type::f16>(row, dim, buffer)
                                 : widen_vectors<S, Type::i8>(row, dim, buffer);
   for (; d < dim; ++d) buffer[d] = read<S>(row, d);
+}
+
+// The row as contiguous floats: itself where it is that already, else widened into `buffer`.
+template <class S>
+[[gnu::always_inline]] inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
+  if (is_contiguous(row) && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
+  widen_into<S>(buffer, row, dim);
   return buffer;
 }
 
@@ -157,7 +177,8 @@ inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
 template <class S, class RowAt>
 inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
                       std::int64_t depth, float* buffer, float* tile) {
-  for (std::int64_t r = 0; r < width; r += 4) {
+  std::int64_t r = 0;
+  for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {
       rows[n] = buffer + n * dim;
@@ -174,43 +195,39 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
     for (; d < depth; ++d)
       for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = d < dim ? rows[n][d] : 0.0f;
   }
+  for (; r < width; r += 4)
+    for (std::int64_t d = 0; d < depth; ++d)
+      for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = 0;
+}
+
+// x *= factor, four vectors at a time.
+template <class S>
+inline void scale_all(float* x, std::int64_t n, float factor) {
+  const auto times = S::fill(factor);
+  float* const end = x + n;
+  for (; end - x >= 4 * S::lanes; x += 4 * S::lanes) {
+    typename S::F four[4];
+    for (int v = 0; v < 4; ++v) four[v] = S::mul(S::load(x + v * S::lanes), times);
+    for (int v = 0; v < 4; ++v) S::store(x + v * S::lanes, four[v]);
+  }
+  for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
 }
 
 static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
-// Whether all that was added is finite: 0 * x is 0 for every finite x, and NaN for the others. Four sums,
-// because one would wait out every multiply-add.
-template <class S>
-class FiniteTest {
- public:
-  FiniteTest() {
-    for (auto& sum : sums) sum = S::fill(0.0f);
-  }
-  void add(const float* x, std::int64_t n) {
-    const auto zero = S::fill(0.0f);
-    std::int64_t d = 0;
-    for (; d + 4 * S::lanes <= n; d += 4 * S::lanes)
-      for (int v = 0; v < 4; ++v) sums[v] = S::fma(S::load(x + d + v * S::lanes), zero, sums[v]);
-    for (; d + S::lanes <= n; d += S::lanes) sums[0] = S::fma(S::load(x + d), zero, sums[0]);
-    for (; d < n; ++d) rest += x[d] * 0.0f;
-  }
-  bool passed() const {
-    float lanes[S::lanes], sum = rest;
-    S::store(lanes, S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
-    for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
-    return sum == 0;
-  }
-
- private:
-  typename S::F sums[4];
-  float rest = 0;
-};
-
 template <class S>
 inline bool all_finite(const float* x, std::int64_t n) {
-  FiniteTest<S> test;
-  test.add(x, n);
-  return test.passed();
+  const auto zero = S::fill(0.0f);  // 0 * x is 0 for every finite x, and NaN for the others
+  typename S::F poison[4] = {zero, zero, zero, zero};
+  std::int64_t d = 0;
+  for (; d + 4 * S::lanes <= n; d += 4 * S::lanes)
+    for (int v = 0; v < 4; ++v) poison[v] = S::fma(S::load(x + d + v * S::lanes), zero, poison[v]);
+  for (; d + S::lanes <= n; d += S::lanes) poison[0] = S::fma(S::load(x + d), zero, poison[0]);
+  float lanes[S::lanes], sum = 0;
+  S::store(lanes, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
+  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+  for (; d < n; ++d) sum += x[d] * 0.0f;
+  return sum == 0;
 }
 
 template <class S>

@@ -99,9 +99,10 @@ class Prefill {
 
   void attend_chunk(std::int64_t chunk, const Seen& seen) {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
+    std::int64_t summed_dims = 0;
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       const KeyRange keys = seen.within({block, block + block_keys});
-      if (keys.begin < keys.end) attend(keys);
+      if (keys.begin < keys.end) attend(keys, summed_dims), summed_dims = dims;
     }
   }
 
@@ -137,7 +138,6 @@ class Prefill {
   auto queries_of(std::int64_t p) const {
     return [this, p](std::int64_t r) { return query(p, static_cast<int>(r)); };
   }
-  Row key(std::int64_t j) const { return key_row<S>(c, task.batch_entry, task.kv_head, j); }
   Row value(std::int64_t j) const { return value_row<S>(c, task.batch_entry, task.kv_head, j); }
   std::int64_t keys_there_are() const { return c.sequences[task.batch_entry].keys; }
 
@@ -149,7 +149,8 @@ class Prefill {
   }
 
   void pack_keys(KeyRange keys) {
-    operands.pack_keys([&](std::int64_t n) { return key(keys.begin + n); }, keys.end - keys.begin);
+    const RowsFrom<S, key_row<S>> row_at{c, task.batch_entry, task.kv_head, keys.begin, c.k.length};
+    operands.pack_keys(row_at, keys.end - keys.begin);
   }
 
   // The scores of panel p over the wanted part of the block, in whole tiles.
@@ -164,11 +165,12 @@ class Prefill {
     return t;
   }
 
-  void attend(KeyRange keys) {
+  // `summed_dims` of out hold a sum already: none before a chunk's first keys.
+  void attend(KeyRange keys, std::int64_t summed_dims) {
     keys.begin = keys.begin / Operands::key_step * Operands::key_step;  // tiles are anchored at key 0, too
     pack_keys(keys);
-    const bool poisoned =
-        operands.pack_values([&](std::int64_t n) { return value(keys.begin + n); }, keys.end - keys.begin);
+    const RowsFrom<S, value_row<S>> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.length};
+    const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
       const Seen seen = seen_by<S>(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
       const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), rows_of(p), queries_of(p));
@@ -178,7 +180,7 @@ class Prefill {
       bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
       if (poisoned) mark_unseen<S>(t, unseen);
       const State state = part(p);
-      advance<S>(state, s, t.keys, dims);
+      advance<S>(state, s, t.keys, summed_dims);
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout<S>(c, query(p, r), r, t);
       if (c.layout.is_quantized)
@@ -207,8 +209,9 @@ class Prefill {
   void finish(std::int64_t p) {
     const State state = total(p);
     float* turned = part(p).out;
+    const int count_here = rows_of(p);
     for (std::int64_t d = 0; d < dims; d += 4)
-      for (int r = 0; r < rows; r += 4) {
+      for (int r = 0; r < count_here; r += 4) {
         const float* corner = state.out + d * rows + r;
         const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
         S::transpose(four, turned + r * dims + d, dims);

@@ -10,14 +10,19 @@ namespace heed::cpu {
 namespace {
 
 // The kernel lends the tile registers to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA).
-bool has_amx() {
+bool is_granted_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__builtin_cpu_supports("avx512bw") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   const bool tiles = d >> 24 & 1, bf16 = d >> 22 & 1;
   if (!tiles || !bf16 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
     return false;  // AVX512_BF16
-  static const bool granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
-  return granted;
+  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+
+// Asked once: every call asks, and CPUID leaves a virtual machine.
+bool has_amx() {
+  static const bool has = is_granted_amx();
+  return has;
 }
 
 }  // namespace

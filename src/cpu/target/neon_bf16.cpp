@@ -23,7 +23,10 @@ namespace {
 // Linux's ABI; named here because older headers lack it.
 constexpr unsigned long hwcap2_bf16 = 1ul << 14;
 
-bool has_bf16() { return (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0; }
+bool has_bf16() {
+  static const bool has = (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
+  return has;
+}
 
 }  // namespace
 

@@ -15,6 +15,7 @@ struct Target {
   bool (*available)();
   bool only_bf16;  // takes q, k and v in bf16 only, and has no projections
   int panel_rows, tile_columns;
+  std::int64_t most_short_rows;  // that decode takes where they see all of a few keys
 
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
   void (*prefill)(const Call&, const Rows&, float* scratch);

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "cpu/threads/kept_memory.hpp"
 
@@ -35,8 +34,8 @@ class Scratch {
   std::size_t take();
 
   std::size_t slots_, stride_;
-  KeptMemory memory_;
-  std::unique_ptr<std::atomic<bool>[]> taken_;
+  KeptMemory memory_;         // the slots, then whether each is taken
+  std::atomic<bool>* taken_;
 };
 
 }  // namespace heed::cpu
