@@ -64,15 +64,11 @@ struct DecodeRows {
   }
 };
 
-// How many rows go together, and what elements are, as types: the sums of a few rows stay in registers only
-// if the compiler knows how few.
+// How many rows go together, as a type: the sums of a few rows stay in registers only if the compiler knows
+// how few.
 template <int n>
 struct Count {
   static constexpr int value = n;
-};
-template <Type type>
-struct Of {
-  static constexpr Type value = type;
 };
 
 // Calls run(Count<n>) with as many of the rows that are left as go together: four at the most.
@@ -84,14 +80,6 @@ inline void with_rows(std::int64_t left, const Run& run) {
   run(Count<1>());
 }
 
-template <class Run>
-inline void with_type(Type type, const Run& run) {
-  if (type == Type::f32) return run(Of<Type::f32>());
-  if (type == Type::bf16) return run(Of<Type::bf16>());
-  if (type == Type::f16) return run(Of<Type::f16>());
-  run(Of<Type::i8>());
-}
-
 // The largest of `so_far` and of `keys` vectors `width` floats apart.
 template <class S>
 inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t width, std::int64_t keys) {
@@ -101,8 +89,8 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
   return so_far;
 }
 
-// advance() of softmax.hpp for any number of row vectors. `dims` of out are rescaled: none as long as they are
-// 0.
+// advance() of softmax.hpp for any number of row vectors. `dims` of out are rescaled: none as long as they
+// are 0.
 template <class S>
 inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial, std::int64_t dims) {
   using F = typename S::F;

@@ -54,11 +54,17 @@ struct PackedF32 {
     scale_all<S>(panel, rows * depth, scale);
   }
 
+  // A cache's keys lie as vectors want them. Gathered one by one, the keys and values of 8192 tokens of 128
+  // dimensions took 5.8 ms to pack instead of 1.0 (Neoverse-N1, one core, November 2026).
   template <class RowAt>
   void pack_keys(const RowAt& row_at, std::int64_t count) {
-    for (std::int64_t j = 0; j < count; j += key_step)
-      pack_rows<S>([&](std::int64_t n) { return row_at(j + n); }, least(key_step, count - j), key_step, dim,
-                   depth, widened, k + j * depth);
+    for (std::int64_t j = 0; j < count; j += columns)
+      if (j + columns <= count && lie_side_by_side(row_at(j), row_at(j + columns - 1), columns))
+        pack_columns(row_at(j), k + j * depth);
+      else
+        for (std::int64_t tile = j; tile < least(j + columns, count); tile += key_step)
+          pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, least(key_step, count - tile),
+                       key_step, dim, depth, widened, k + tile * depth);
   }
 
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
@@ -93,6 +99,23 @@ struct PackedF32 {
     const float* tile = v + first * dim_step;
     for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
       tile_product<S, Start::sum>(s, tile, keys, out + d * rows);
+  }
+
+ private:
+  static constexpr int columns = key_step > S::lanes ? key_step : S::lanes;  // whole tiles, and whole vectors
+
+  void pack_columns(const Row& first, float* to) const {
+    with_type(first.type, [&](auto type) {
+      const char* line = static_cast<const char*>(first.data) + first.first * bytes_of_type<type.value>;
+      for (std::int64_t d = 0; d < dim; ++d, line += first.step * bytes_of_type<type.value>) {
+        float x[columns];
+        for (int n = 0; n < columns; n += S::lanes) S::store(x + n, load_as<S, type.value>(line, n));
+        for (std::int64_t n = 0; n < columns; n += key_step)
+          __builtin_memcpy(to + n * depth + d * key_step, x + n, key_step * sizeof(float));
+      }
+    });
+    for (std::int64_t n = 0; n < columns && dim < depth; n += key_step)
+      fill<S>(to + n * depth + dim * key_step, key_step, 0.0f);
   }
 };
 

@@ -52,7 +52,7 @@ struct PackedBf16 {
     for (std::int64_t j = 0; j < count; j += key_step) {
       const auto key_at = [&](std::int64_t n) { return row_at(j + n); };
       const std::int64_t there = least(key_step, count - j);
-      if (there == key_step && lie_side_by_side(key_at(0), key_at(key_step - 1)))
+      if (there == key_step && lie_side_by_side(key_at(0), key_at(key_step - 1), key_step))
         pack_columns(key_at(0), k + j * depth);
       else
         pack_pairs(key_at, there, key_step, k + j * depth);
@@ -108,12 +108,6 @@ struct PackedBf16 {
         S::store_pair(eight(even, r < count ? d : dim, dim), eight(odd, r + 1 < count ? d : dim, dim), pair,
                       pair + 4 * width);
     }
-  }
-
-  // Whether eight keys, of which these are the first and the last, lie as columns: as in a cache, or in the
-  // transpose of a matrix.
-  static bool lie_side_by_side(const Row& first, const Row& last) {
-    return first.data == last.data && first.first + key_step - 1 == last.first;
   }
 
   void pack_columns(const Row& first, Half* to) const {

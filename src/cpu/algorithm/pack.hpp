@@ -81,19 +81,39 @@ inline float value_scale(const Call& c, std::int64_t b, std::int64_t kv_head, st
   return static_cast<const float*>(scales)[j % c.layout.page_size];
 }
 
-template <class S>
-inline float read(const Row& row, std::int64_t d) {
-  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
-  if (row.type == Type::f32) return static_cast<const float*>(row.data)[e];
-  if (row.type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(row.data)[e]);
-  const auto* p = static_cast<const std::uint16_t*>(row.data) + e;
-  if (row.type == Type::bf16) return __builtin_bit_cast(float, std::uint32_t{*p} << 16);
-  const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;
+// What elements are, as a type: loops that know it need not ask for each.
+template <Type type>
+struct Of {
+  static constexpr Type value = type;
+};
+
+template <class Run>
+inline auto with_type(Type type, const Run& run) {
+  if (type == Type::f32) return run(Of<Type::f32>());
+  if (type == Type::bf16) return run(Of<Type::bf16>());
+  if (type == Type::f16) return run(Of<Type::f16>());
+  return run(Of<Type::i8>());
+}
+
+// Element e as f32.
+template <class S, Type type>
+inline float read_as(const void* data, std::int64_t e) {
+  if constexpr (type == Type::f32) return static_cast<const float*>(data)[e];
+  if constexpr (type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(data)[e]);
+  const std::uint32_t half = static_cast<const std::uint16_t*>(data)[e];
+  if constexpr (type == Type::bf16) return __builtin_bit_cast(float, half << 16);
+  const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
   if (magnitude >= 0x7c00u) return __builtin_bit_cast(float, sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
   // Shifted into place the exponent is 112 too small; a product by 2^112 mends it, and makes subnormals
   // normal.
   const float widened = __builtin_bit_cast(float, magnitude << 13) * 0x1p112f;
   return __builtin_bit_cast(float, sign | __builtin_bit_cast(std::uint32_t, widened));
+}
+
+template <class S>
+inline float read(const Row& row, std::int64_t d) {
+  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
+  return with_type(row.type, [&](auto type) { return read_as<S, type.value>(row.data, e); });
 }
 
 // Rounds once, to nearest even; NaN stays NaN.
@@ -146,22 +166,28 @@ inline std::int64_t widen_groups(const void* p, std::int64_t d, std::int64_t dim
   return d;
 }
 
+// `count` elements from p on, `step` apart.
 template <class S, Type type>
-inline std::int64_t widen_vectors(const Row& row, std::int64_t dim, float* buffer) {
-  const void* p = static_cast<const char*>(row.data) + row.first * bytes_of_type<type>;
-  return widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, dim, buffer), dim, buffer);
+inline void widen_stretch(const void* p, std::int64_t step, std::int64_t count, float* buffer) {
+  std::int64_t d = 0;
+  if (step == 1)
+    d = widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, count, buffer), count, buffer);
+  for (; d < count; ++d) buffer[d] = read_as<S, type>(p, d * step);
 }
 
 static constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
 
+template <class S, Type type>
+inline void widen_typed(float* buffer, const Row& row, std::int64_t dim) {
+  const char* p = static_cast<const char*>(row.data) + row.first * bytes_of_type<type>;
+  const std::int64_t together = row.block == 16 * row.step ? dim : 16;
+  for (std::int64_t d = 0; d < dim; d += together, p += row.block * bytes_of_type<type>)
+    widen_stretch<S, type>(p, row.step, least(together, dim - d), buffer + d);
+}
+
 template <class S>
 inline void widen_into(float* buffer, const Row& row, std::int64_t dim) {
-  std::int64_t d = 0;
-  if (is_contiguous(row) && row.type != Type::f32)
-    d = row.type == Type::bf16  ? widen_vectors<S, Type::bf16>(row, dim, buffer)
-        : row.type == Type::f16 ? widen_vectors<S, Type::f16>(row, dim, buffer)
-                                : widen_vectors<S, Type::i8>(row, dim, buffer);
-  for (; d < dim; ++d) buffer[d] = read<S>(row, d);
+  with_type(row.type, [&](auto type) { widen_typed<S, type.value>(buffer, row, dim); });
 }
 
 // The row as contiguous floats: itself where it is that already, else widened into `buffer`.
@@ -198,6 +224,12 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
   for (; r < width; r += 4)
     for (std::int64_t d = 0; d < depth; ++d)
       for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = 0;
+}
+
+// Whether `count` rows, of which these are the first and the last, lie as columns side by side: keys as in a
+// cache, or in the transpose of a matrix.
+static constexpr bool lie_side_by_side(const Row& first, const Row& last, std::int64_t count) {
+  return first.data == last.data && first.first + count - 1 == last.first;
 }
 
 // x *= factor, four vectors at a time.

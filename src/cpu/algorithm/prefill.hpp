@@ -167,7 +167,9 @@ class Prefill {
 
   // `summed_dims` of out hold a sum already: none before a chunk's first keys.
   void attend(KeyRange keys, std::int64_t summed_dims) {
-    keys.begin = keys.begin / Operands::key_step * Operands::key_step;  // tiles are anchored at key 0, too
+    // Tiles are anchored at key 0, too, those of a cache as well.
+    const std::int64_t step = c.cached ? most(Operands::key_step, PageLayout::tile) : Operands::key_step;
+    keys.begin = keys.begin / step * step;
     pack_keys(keys);
     const RowsFrom<S, value_row<S>> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.length};
     const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
