@@ -15,7 +15,7 @@ enum class Role : std::uint8_t {
   decode,      // attention() with one query
   layer,       // AttentionLayer of model_dim = heads * dim
   projection,  // one linear map of model_dim x model_dim over `batch` rows
-  cache,       // attention() with one query per sequence of a KvCache
+  cache,       // attention() with one query per sequence of a KvCache, or several
   step         // AttentionLayer with one new token, the last of a sequence in a KvCache
 };
 const char* name_of(Role);

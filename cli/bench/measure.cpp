@@ -51,7 +51,7 @@ Measured measure(Workload& workload, double seconds) {
 
 Binding binding_of(const Case& c, const std::optional<Limits>& limits) {
   const bool is_one_row = c.role == Role::projection && c.batch * c.queries == 1;
-  if (c.role == Role::decode || c.is_cached() || is_one_row) {
+  if (c.role == Role::decode || (c.is_cached() && c.queries == 1) || is_one_row) {
     Binding binding{.unit = Binding::Unit::bytes,
                     .amount = is_one_row             ? c.weight_bytes()
                               : c.role == Role::step ? c.step_bytes()

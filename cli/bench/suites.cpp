@@ -57,7 +57,8 @@ void add_decode(std::vector<Case>& cases) {
                          .dim = 128});
 }
 
-// 32768 tokens: in one sequence, contiguous and in pages of 64, and in 64 sequences of mixed length.
+// 32768 tokens: in one sequence, contiguous and in pages of 64, and in 64 sequences of mixed length. Then 64
+// queries at once, as a long prompt that comes in parts asks them.
 void add_caches(std::vector<Case>& cases) {
   struct Kept {
     CacheType type;
@@ -80,6 +81,14 @@ void add_caches(std::vector<Case>& cases) {
     c.keys /= c.batch;
     c.is_mixed = true;
     cases.push_back(c);
+    cases.push_back({.role = Role::cache,
+                     .dtype = kept.query,
+                     .heads = 32,
+                     .kv_heads = 8,
+                     .queries = 64,
+                     .keys = 8192,
+                     .dim = 128,
+                     .stored = kept.type});
   }
 }
 
