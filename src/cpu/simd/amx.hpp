@@ -16,7 +16,7 @@ struct Amx : Avx512 {
   static constexpr int tile_columns = 32;
 };
 
-// Panels of 16, for decode.
+// Panels of 16: one tile, for decode.
 struct NarrowAmx : Amx {
   static constexpr int panel_vectors = 1;
 };
@@ -33,8 +33,8 @@ struct AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 };
 
-// One block of sums, 32 by a panel's rows, in tiles 0-3, and its operands: a is (32, depth) bf16 with
-// a_stride bytes between rows; b is (depth / 2, rows) pairs. depth is a multiple of 32.
+// One block of sums, 32 by 32 rows, in tiles 0-3, and its operands: a is (32, depth) bf16 with a_stride bytes
+// between rows; b is (depth / 2, rows) pairs. depth is a multiple of 32.
 struct AmxBlock {
   const std::uint16_t* a;
   std::int64_t a_stride;
@@ -42,48 +42,39 @@ struct AmxBlock {
   std::int64_t depth;
 };
 
-template <class S>
-inline constexpr std::int64_t amx_row_bytes = S::panel_vectors * 64;  // of b and of the sums
+constexpr std::int64_t amx_row_bytes = 128;  // of b and of the sums
 
 template <class S>
 inline void multiply_block(const AmxBlock& t) {
-  constexpr std::int64_t bytes = amx_row_bytes<S>;
   const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
   const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
-  for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * bytes) {
+  for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * amx_row_bytes) {
     _tile_loadd(4, a, t.a_stride);
     _tile_loadd(5, a + 16 * t.a_stride, t.a_stride);
-    _tile_loadd(6, b, bytes);
+    _tile_loadd(6, b, amx_row_bytes);
+    _tile_loadd(7, b + 64, amx_row_bytes);
     _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
-    if constexpr (S::panel_vectors == 2) {
-      _tile_loadd(7, b + 64, bytes);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_dpbf16ps(3, 5, 7);
-    }
+    _tile_dpbf16ps(3, 5, 7);
   }
 }
 
 template <class S>
 inline void store_block(float* c) {
-  constexpr std::int64_t bytes = amx_row_bytes<S>, half = 16 * bytes / 4;
-  _tile_stored(0, c, bytes);
-  _tile_stored(2, c + half, bytes);
-  if constexpr (S::panel_vectors == 2) {
-    _tile_stored(1, c + 16, bytes);
-    _tile_stored(3, c + half + 16, bytes);
-  }
+  _tile_stored(0, c, amx_row_bytes);
+  _tile_stored(1, c + 16, amx_row_bytes);
+  _tile_stored(2, c + 512, amx_row_bytes);
+  _tile_stored(3, c + 512 + 16, amx_row_bytes);
 }
 
 // c(32, rows) = a * b.
 template <class S>
 inline void block_product(const AmxBlock& t, float* c) {
   _tile_zero(0);
+  _tile_zero(1);
   _tile_zero(2);
-  if constexpr (S::panel_vectors == 2) {
-    _tile_zero(1);
-    _tile_zero(3);
-  }
+  _tile_zero(3);
   multiply_block<S>(t);
   store_block<S>(c);
 }
@@ -91,15 +82,20 @@ inline void block_product(const AmxBlock& t, float* c) {
 // c(32, rows) += a * b.
 template <class S>
 inline void add_block_product(const AmxBlock& t, float* c) {
-  constexpr std::int64_t bytes = amx_row_bytes<S>, half = 16 * bytes / 4;
-  _tile_loadd(0, c, bytes);
-  _tile_loadd(2, c + half, bytes);
-  if constexpr (S::panel_vectors == 2) {
-    _tile_loadd(1, c + 16, bytes);
-    _tile_loadd(3, c + half + 16, bytes);
-  }
+  _tile_loadd(0, c, amx_row_bytes);
+  _tile_loadd(1, c + 16, amx_row_bytes);
+  _tile_loadd(2, c + 512, amx_row_bytes);
+  _tile_loadd(3, c + 512 + 16, amx_row_bytes);
   multiply_block<S>(t);
   store_block<S>(c);
+}
+
+// Two lines of sixteen bf16, zipped: those of the first in the low halves of the lanes.
+template <class S>
+inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
 // Transposes 16 x 16 dwords in registers.

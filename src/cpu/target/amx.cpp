@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cpu/algorithm/operands_amx.hpp"
+#include "cpu/algorithm/operands_amx_few.hpp"
 #include "cpu/target/table.hpp"
 
 namespace heed::cpu {
@@ -29,6 +30,6 @@ bool has_amx() {
 
 extern const Target amx_target;
 constinit const Target amx_target =
-    make_bf16_target<Bf16Amx<Amx>, Bf16Amx<NarrowAmx>>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
+    make_bf16_target<Bf16Amx<Amx>, Bf16AmxFew<NarrowAmx>>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
 
 }  // namespace heed::cpu

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode's operands for AMX: sixteen rows at the most, so keys and values are read once and whatever is done
+// to them counts. Rows of keys are the first operand where they lie. What lies in pairs of lines, a cache's
+// keys and all values, becomes the second operand by zipping two lines; then a tile of scores or sums comes
+// out turned, and is turned back: sixteen lines for a whole key's depth, or for a whole block of keys,
+// instead of every operand. Every sum has the order of operands_amx.hpp, so the bits agree (O3).
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/call.hpp"
+#include "cpu/simd/amx.hpp"
+
+namespace heed::cpu {
+
+template <class Vector>
+struct Bf16AmxFew {
+  using S = Vector;
+  using Half = std::uint16_t;
+  static constexpr int rows = 16;
+  static constexpr int key_step = 32;
+  static constexpr int dim_step = 32;
+  static_assert(Tile<S>::rows == rows);
+
+  const std::int64_t dim, value_dim, depth, dims;
+  float scale = 1;
+
+  Bf16AmxFew(const Call& c, std::int64_t panels, Cutter& memory)
+      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 32)), dims(round_up(value_dim, dim_step)) {
+    const auto cut = [&](std::int64_t halves) { return reinterpret_cast<Half*>(memory.cut(halves / 2)); };
+    q_rows = cut(panels * rows * depth);
+    q_pairs = cut(panels * rows * depth);
+    k = cut(block_keys * depth);
+    v = cut(block_keys * dims);
+    p = cut(block_keys * rows);
+    value_copy = cut(32 * dims);
+  }
+
+  template <class RowAt>
+  void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
+    scale = scale_log2e;
+    Half* to = q_rows + panel * rows * depth;
+    for (std::int64_t r = 0; r < rows; ++r)
+      copy_row(row_at(least(r, count - 1)), r < count ? dim : 0, depth, to + r * depth);
+    auto* pairs = reinterpret_cast<std::uint32_t*>(q_pairs + panel * rows * depth);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t d = 0; d < depth; d += 2)
+        pairs[d / 2 * rows + r] = std::uint32_t{to[r * depth + d]} | std::uint32_t{to[r * depth + d + 1]}
+                                                                         << 16;
+  }
+
+  template <class RowAt>
+  void pack_keys(const RowAt& row_at, std::int64_t count) {
+    for (std::int64_t j = 0; j < round_up(count, key_step); j += 16)
+      sixteen[j / 16] = j + 16 <= count ? pack_sixteen(row_at(j), row_at(j + 1), row_at(j + 15), j) : Keys{};
+    for (std::int64_t j = 0; j < round_up(count, key_step); ++j)
+      if (!sixteen[j / 16].at)
+        copy_row(row_at(least(j, count - 1)), j < count ? dim : 0, depth, k + j * depth);
+  }
+
+  // Returns whether values hold a NaN or an infinity; those become 0.
+  template <class RowAt>
+  bool pack_values(const RowAt& row_at, std::int64_t count) {
+    bool poisoned = false;
+    for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
+      Lines value[32];
+      find_sixteen(row_at, j, count, value), find_sixteen(row_at, j + 16, count, value + 16);
+      poisoned |= zip_values(value, j);
+    }
+    return poisoned;
+  }
+
+  // s(keys, rows) over keys [first, first + keys) of the block.
+  void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
+    for (std::int64_t j = 0; j < keys; j += 16) score_sixteen(panel * rows * depth, first + j, s + j * rows);
+    for (std::int64_t n = 0; n < keys * rows; n += S::lanes)
+      S::store(s + n, S::mul(S::load(s + n), S::fill(scale)));
+  }
+
+  // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
+  void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
+    for (std::int64_t j = 0; j < keys; j += 16) {
+      __m512i x[16];
+      for (int n = 0; n < 16; ++n) x[n] = _mm512_castps_si512(S::load(s + (j + n) * rows));
+      transpose_dwords<S>(x);
+      for (std::int64_t r = 0; r < rows; ++r)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + r * block_keys + j),
+                            reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_castsi512_ps(x[r]))));
+    }
+    for (std::int64_t d = 0; d < dims; d += 32) {
+      alignas(64) float sums[2][16 * 16];
+      turn(out + d * rows, sums[0]), turn(out + (d + 16) * rows, sums[1]);
+      _tile_loadd(0, sums[0], 64);
+      _tile_loadd(1, sums[1], 64);
+      const Half* pairs = v + d * block_keys + first * 16;
+      for (std::int64_t j = 0; j < keys; j += 32, pairs += 32 * 16) {
+        _tile_loadd(4, p + j, block_keys * 2);
+        _tile_loadd(5, pairs, 64);
+        _tile_loadd(6, pairs + 16 * block_keys, 64);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 6);
+      }
+      _tile_stored(0, sums[0], 64);
+      _tile_stored(1, sums[1], 64);
+      turn(sums[0], out + d * rows), turn(sums[1], out + (d + 16) * rows);
+    }
+  }
+
+ private:
+  // Sixteen keys: rows `stride` bytes apart, or pairs of lines; null: copied to k as rows.
+  struct Keys {
+    const Half* at = nullptr;
+    std::int64_t stride = 0;
+    bool in_pairs = false;
+  };
+  // Where dimensions d ... d + 15 of a value lie: at + d / 16 * block.
+  struct Lines {
+    const Half* at;
+    std::int64_t block;
+  };
+
+  static const Half* begin_of(const Row& row) { return static_cast<const Half*>(row.data) + row.first; }
+
+  static void copy_row(const Row& row, std::int64_t n, std::int64_t width, Half* to) {
+    const Half* from = begin_of(row);
+    for (std::int64_t d = 0; d < width; ++d)
+      to[d] = d < n ? from[d / 16 * row.block + d % 16 * row.step] : Half{0};
+  }
+
+  // Sixteen rows from a multiple of 16 on lie evenly, in a cache's tile as in a tensor; how far apart, or 0
+  // if they do not, or not in whole lines. To look each up would cost two divisions by the page size.
+  static std::int64_t stride_of(const Row& first, const Row& second, const Row& last) {
+    const std::int64_t stride = second.first - first.first;
+    const bool is_even = first.data == last.data && first.first + 15 * stride == last.first;
+    return is_even && first.step == 1 ? stride : 0;
+  }
+
+  Keys pack_sixteen(const Row& first, const Row& second, const Row& last, std::int64_t j) const {
+    if (lie_side_by_side(first, last, 16)) {
+      zip_keys(first, k + j * depth);
+      return {k + j * depth, 64, true};
+    }
+    const std::int64_t stride = stride_of(first, second, last);
+    return stride != 0 && first.block == 16 && dim == depth ? Keys{begin_of(first), stride * 2, false}
+                                                            : Keys{};
+  }
+
+  // (dim, 16 keys) to (depth / 2, 16 keys, 2).
+  void zip_keys(const Row& first, Half* to) const {
+    const Half* from = begin_of(first);
+    const auto line = [&](std::int64_t d) { return d < dim ? from + d * first.step : no_halves; };
+    for (std::int64_t d = 0; d < depth; d += 2, to += 32)
+      _mm512_storeu_si512(to, pair_of<S>(line(d), line(d + 1)));
+  }
+
+  template <class RowAt>
+  void find_sixteen(const RowAt& row_at, std::int64_t j, std::int64_t count, Lines* value) const {
+    if (j + 16 <= count && value_dim % 16 == 0) {
+      const Row first = row_at(j);
+      if (const std::int64_t stride = stride_of(first, row_at(j + 1), row_at(j + 15)); stride != 0) {
+        for (std::int64_t n = 0; n < 16; ++n) value[n] = {begin_of(first) + n * stride, first.block};
+        return;
+      }
+    }
+    for (std::int64_t n = 0; n < 16; ++n) {
+      Half* copy = value_copy + (j + n) % 32 * dims;
+      copy_row(row_at(least(j + n, count - 1)), j + n < count ? value_dim : 0, dims, copy);
+      value[n] = {copy, 16};
+    }
+  }
+
+  // To (dims / 16, keys / 2, 16 dims, 2).
+  bool zip_values(const Lines (&value)[32], std::int64_t j) const {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 bad = 0;
+    for (std::int64_t d = 0; d < dims; d += 16)
+      for (std::int64_t n = 0; n < 32; n += 2) {
+        const bool is_there = d < value_dim;
+        const __m512i pair = pair_of<S>(is_there ? value[n].at + d / 16 * value[n].block : no_halves,
+                                        is_there ? value[n + 1].at + d / 16 * value[n + 1].block : no_halves);
+        const __mmask32 poison = _mm512_cmpeq_epi16_mask(_mm512_and_si512(pair, exponent), exponent);
+        bad |= poison;
+        _mm512_storeu_si512(v + d * block_keys + (j + n) * 16, _mm512_maskz_mov_epi16(~poison, pair));
+      }
+    return bad != 0;
+  }
+
+  void score_sixteen(std::int64_t panel, std::int64_t j, float* s) const {
+    const Keys& keys = sixteen[j / 16];
+    const Half* at = keys.at ? keys.at : k + j * depth;
+    _tile_zero(0);
+    if (keys.in_pairs) {
+      for (std::int64_t d = 0; d < depth; d += 32) {
+        _tile_loadd(4, q_rows + panel + d, depth * 2);
+        _tile_loadd(5, at + d * 16, 64);
+        _tile_dpbf16ps(0, 4, 5);
+      }
+      alignas(64) float turned[16 * 16];
+      _tile_stored(0, turned, 64);
+      return turn(turned, s);
+    }
+    for (std::int64_t d = 0; d < depth; d += 32) {
+      _tile_loadd(4, at + d, keys.at ? keys.stride : depth * 2);
+      _tile_loadd(5, q_pairs + panel + d * rows, 64);
+      _tile_dpbf16ps(0, 4, 5);
+    }
+    _tile_stored(0, s, 64);
+  }
+
+  // 16 x 16.
+  static void turn(const float* from, float* to) {
+    __m512i x[16];
+    for (int n = 0; n < 16; ++n) x[n] = _mm512_loadu_si512(from + n * 16);
+    transpose_dwords<S>(x);
+    for (int n = 0; n < 16; ++n) _mm512_storeu_si512(to + n * 16, x[n]);
+  }
+
+  static constexpr Half no_halves[16] = {};
+  Half *q_rows, *q_pairs;  // (panels, rows, depth), (panels, depth / 2, rows, 2)
+  Half *k, *v, *p;         // sixteens of keys; (dims / 16, keys / 2, 16, 2); (rows, keys)
+  Half* value_copy;        // 32 values that do not lie in whole lines
+  Keys sixteen[block_keys / 16];
+  AmxTiles tiles{};
+};
+
+}  // namespace heed::cpu
