@@ -33,6 +33,7 @@ struct Operations {
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
   void (*eight_dots)(const cpu::Dots&);
+  void (*eight_dots_twice)(cpu::Dots);
 };
 
 // body(i) yields the vector of out that begins at i.
@@ -112,6 +113,7 @@ constexpr Operations make_operations(const char* target) {
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { cpu::tile_product<S, cpu::Start::sum>(a, b, depth, c); },
       .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S, cpu::Type::f32>(t); },
+      .eight_dots_twice = [](cpu::Dots t) { cpu::eight_dots_twice<S, cpu::Type::f32>(t); },
   };
 }
 

@@ -101,8 +101,8 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
   return so_far;
 }
 
-// advance() of softmax.hpp for any number of row vectors. `dims` of out are rescaled: none as long as they are
-// 0.
+// advance() of softmax.hpp for any number of row vectors. `dims` of out are rescaled: none as long as they
+// are 0.
 template <class S>
 inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial, std::int64_t dims) {
   using F = typename S::F;
