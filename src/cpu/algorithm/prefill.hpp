@@ -131,9 +131,7 @@ class Prefill {
   }
   // Rows of panel p that are real; the rest are zero and never written.
   int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, count - p * rows)); }
-  Query query(std::int64_t p, int r) const {
-    return query_at(p * rows + r);
-  }
+  Query query(std::int64_t p, int r) const { return query_at(p * rows + r); }
   auto queries_of(std::int64_t p) const {
     return [this, p](std::int64_t r) { return query(p, static_cast<int>(r)); };
   }
