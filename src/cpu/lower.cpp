@@ -38,12 +38,19 @@ Tensor lower(const View& x) {
   return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
 }
 
-LoweredCall::LoweredCall(const Problem& p) {
+namespace {
+
+std::vector<BoolTensor> lowered_masks(const Problem& p) {
+  std::vector<BoolTensor> masks;
   for (const BoolMask& m : p.bool_masks)
     masks.push_back({{m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, Type::i8},
                      m.visible_when,
                      m.is_tree});
-  call = {.batch = p.batch,
+  return masks;
+}
+
+Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
+  return {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,
           .queries = p.queries,
@@ -69,6 +76,11 @@ LoweredCall::LoweredCall(const Problem& p) {
           .masks = masks.data(),
           .mask_count = static_cast<std::int64_t>(masks.size()),
           .tiled_heads = p.options.head_map == HeadMap::tiled};
+}
+
+}  // namespace
+
+LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lowered(p, masks)) {
   if (p.reading) {
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
     call.cached = cached.data();

@@ -19,7 +19,7 @@ struct LoweredCall {
 
   std::vector<BoolTensor> masks;
   std::vector<PagedSequence> cached;
-  Call call{};
+  Call call;
 };
 
 }  // namespace heed::cpu

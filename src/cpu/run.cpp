@@ -110,20 +110,20 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
   for (std::int64_t n = 0; n < tasks; ++n) body(n);
 }
 
-// Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can leave
-// out keys that masks hide from a panel, and spread one head's rows over threads.
+// Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
+// leave out keys that masks hide from a panel, and spread one head's rows over threads.
 std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
   const bool is_f32 = p.inputs.q.dtype == DType::f32 && (!p.reading || p.cache_type == CacheType::f32);
   const bool sees_all = p.options.masks.empty();
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(concurrency());
-  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows : most_decode_rows;
+  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows
+                                                                          : most_decode_rows;
 }
 
 }  // namespace
 
 Reason unavailable(const Target& target) {
-  if (!target.available())
-    return [&target] { return std::string("this machine lacks ") + target.requires_; };
+  if (!target.available()) return [&target] { return std::string("this machine lacks ") + target.requires_; };
   const char* forced = std::getenv("HEED_TARGET");
   if (forced && *forced && std::string_view(forced) != target.name)
     return [forced] { return std::string("HEED_TARGET is ") + forced; };

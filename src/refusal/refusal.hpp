@@ -16,8 +16,8 @@ inline std::string in_words(std::int64_t number) { return std::to_string(number)
 inline const char* in_words(const char* text) { return text; }
 inline const std::string& in_words(const std::string& text) { return text; }
 
-// Why something is not done, in words for who asks; empty when nothing speaks against it. Captures two words at
-// the most, so that it never allocates.
+// Why something is not done, in words for who asks; empty when nothing speaks against it. Captures two words
+// at the most, so that it never allocates.
 using Reason = std::function<std::string()>;
 
 template <class... Parts>

@@ -259,8 +259,8 @@ FAULTS = [
     Fault(
         "packed-queries-unplaced",
         ALGORITHM + "score.hpp",
-        "return {b, h, i, c.sequences[b].first_query + i};",
-        "return {b, h, i, i};",
+        "first_row(c.sequences[b].first_query + first_query) {}",
+        "first_row(first_query) {}",
         "every packed sequence reads and writes the rows of the first (S19)",
     ),
     Fault(

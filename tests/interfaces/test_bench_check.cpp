@@ -219,7 +219,7 @@ TEST(Cases, count_the_bytes_that_their_cache_keeps) {
     config.capacity = 16;
     EXPECT_EQ(c.kv_bytes_per_token(), KvCache(config).bytes_per_token()) << c.name();
   }
-  EXPECT_EQ(cached, 15);
+  EXPECT_EQ(cached, 19);
 }
 
 TEST(VerifyWritten, elements_that_are_not_finite_are_counted) {

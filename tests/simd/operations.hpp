@@ -34,6 +34,7 @@ struct Operations {
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
   void (*eight_dots)(const cpu::Dots&);
+  void (*eight_dots_twice)(cpu::Dots);
   // s(keys, rows) becomes weights, which are added to sum(rows), against max(rows): a panel's rows, or one
   // vector's.
   void (*weigh_panel)(float* s, std::int64_t keys, const float* max, float* sum);
@@ -126,6 +127,7 @@ constexpr Operations make_operations(const char* target) {
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { cpu::tile_product<S, cpu::Start::sum>(a, b, depth, c); },
       .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S, cpu::Type::f32>(t); },
+      .eight_dots_twice = [](cpu::Dots t) { cpu::eight_dots_twice<S, cpu::Type::f32>(t); },
       .weigh_panel = weigh<S, S::panel_vectors>,
       .weigh_vector = weigh<S, 1>,
   };

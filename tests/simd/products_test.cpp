@@ -61,29 +61,30 @@ TEST_P(Products, a_tile_is_single_chains_over_every_depth_and_nothing_is_read_be
 // ends.
 TEST_P(Products, eight_dots_are_single_chains_and_touch_no_memory_but_their_own) {
   constexpr std::int64_t keys = cpu::keys_per_dots;
-  const std::int64_t lanes = vector().lanes;
   std::int64_t wrong = 0;
-  for (const std::int64_t depth : depths(4))
-    for (const std::int64_t gap : {0, 4, 32}) {
-      const std::int64_t k_stride = depth + gap, q_stride = 2 * lanes, s_stride = lanes + gap;
-      Guarded q(depth * q_stride + 17), k(7 * k_stride + depth), next(7 * k_stride + depth),
-          s(7 * s_stride + lanes);
-      q.randomize(1), k.randomize(2), next.randomize(3);
-      for (const bool with_next : {false, true}) {
-        for (std::int64_t i = 0; i < 7 * s_stride + lanes; ++i) s[i] = -7;
-        cpu::Dots dots{q.data(), q_stride, k.data(), k_stride, depth, s.data(), s_stride};
-        if (with_next) dots.next = {next.data(), k_stride};
-        vector().eight_dots(dots);
-        for (std::int64_t n = 0; n < keys; ++n)
-          for (std::int64_t r = 0; r < (n == keys - 1 ? lanes : s_stride); ++r) {
-            float sum = r < lanes ? 0.0f : -7.0f;
-            for (std::int64_t d = 0; r < lanes && d < depth; ++d)
-              sum = std::fmaf(q[d * q_stride + r], k[n * k_stride + d], sum);
-            if (!same(s[n * s_stride + r], sum) && wrong++ == 0)
-              ADD_FAILURE() << "depth " << depth << ", gap " << gap << ", key " << n << ", row " << r;
-          }
+  for (const bool twice : {false, true})
+    for (const std::int64_t depth : depths(4))
+      for (const std::int64_t gap : {0, 4, 32}) {
+        const std::int64_t rows = (twice ? 2 : 1) * vector().lanes;
+        const std::int64_t k_stride = depth + gap, q_stride = 2 * vector().lanes, s_stride = rows + gap;
+        Guarded q(depth * q_stride + 17), k(7 * k_stride + depth), next(7 * k_stride + depth),
+            s(7 * s_stride + rows);
+        q.randomize(1), k.randomize(2), next.randomize(3);
+        for (const bool with_next : {false, true}) {
+          for (std::int64_t i = 0; i < 7 * s_stride + rows; ++i) s[i] = -7;
+          cpu::Dots dots{q.data(), q_stride, k.data(), k_stride, depth, s.data(), s_stride};
+          if (with_next) dots.next = {next.data(), k_stride};
+          twice ? vector().eight_dots_twice(dots) : vector().eight_dots(dots);
+          for (std::int64_t n = 0; n < keys; ++n)
+            for (std::int64_t r = 0; r < (n == keys - 1 ? rows : s_stride); ++r) {
+              float sum = r < rows ? 0.0f : -7.0f;
+              for (std::int64_t d = 0; r < rows && d < depth; ++d)
+                sum = std::fmaf(q[d * q_stride + r], k[n * k_stride + d], sum);
+              if (!same(s[n * s_stride + r], sum) && wrong++ == 0)
+                ADD_FAILURE() << "depth " << depth << ", gap " << gap << ", key " << n << ", row " << r;
+            }
+        }
       }
-    }
   EXPECT_EQ(wrong, 0);
 }
 

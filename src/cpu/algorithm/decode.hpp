@@ -80,14 +80,12 @@ class Decode {
 
   // (depth, rows), scaled: one vector of rows per dimension.
   void pack_queries() {
-    const auto row_at = [&](std::int64_t r) { return row_of<S>(c.q, rows.query(r)); };
+    const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of<S>(q, query(r)); };
     pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
     scale_all<S>(rows.q, rows.depth * at.rows, c.scale_log2e);
   }
 
-  auto query_at() const {
-    return [this](std::int64_t r) { return rows.query(r); };
-  }
+  const TaskQueries<S>& query_at() const { return rows.query; }
 
   // By comparison, not by a minimum: a NaN beside an infinity must not hide it. Four at a time, each with its
   // own sum, of which nothing is left when every score is above -inf.

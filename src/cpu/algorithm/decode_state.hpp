@@ -36,6 +36,7 @@ struct DecodeRows {
   float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
   float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
+  const TaskQueries<S> query;       // of row r
 
   static constexpr std::int64_t copied_keys = 8, copied_values = 32;
 
@@ -57,11 +58,8 @@ struct DecodeRows {
         s(q + depth * at.rows),
         unseen(s + block_keys * at.rows),
         k_rows(unseen + block_keys * at.rows),
-        v_rows(k_rows + copied_keys * depth) {}
-
-  Query query(std::int64_t r) const {
-    return query_of<S>(c, b, c.head(kv_head, r % c.group()), r / c.group());
-  }
+        v_rows(k_rows + copied_keys * depth),
+        query(call, task) {}
 };
 
 // How many rows go together, as a type: the sums of a few rows stay in registers only if the compiler knows

@@ -69,10 +69,10 @@ class DecodeViews {
 
   template <Type type>
   void score_rows(Dots dots) const {
-    for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
-      eight_dots<S, type>(dots);
-      dots.q += S::lanes, dots.s += S::lanes, dots.next = {};
-    }
+    std::int64_t left = at.rows / S::lanes;
+    for (; left >= 2; left -= 2, dots.q += 2 * S::lanes, dots.s += 2 * S::lanes, dots.next = {})
+      eight_dots_twice<S, type>(dots);
+    if (left > 0) eight_dots<S, type>(dots);
   }
 
   // Where row j of this task's keys or values begins.

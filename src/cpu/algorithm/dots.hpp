@@ -54,4 +54,12 @@ inline void eight_dots(const Dots& t) {
   for (int n = 0; n < keys_per_dots; ++n) S::store(t.s + n * t.s_stride, sum[n]);
 }
 
+// The same for two vectors of rows side by side. An instruction set that can keep their sums specialises it.
+template <class S, Type type>
+inline void eight_dots_twice(Dots t) {
+  eight_dots<S, type>(t);
+  t.q += S::lanes, t.s += S::lanes, t.next = {};
+  eight_dots<S, type>(t);
+}
+
 }  // namespace heed::cpu

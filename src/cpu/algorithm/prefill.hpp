@@ -109,11 +109,11 @@ class Prefill {
   Prefill(const Call& call, const Rows& task_rows, Cutter memory)
       : Prefill(call, task_rows.queries * call.group(), memory) {
     task = task_rows;
+    query_at = TaskQueries<S>(call, task_rows);
   }
 
   Prefill(const Call& call, std::int64_t row_count, Cutter& memory)
       : c(call),
-        group(call.group()),
         count(row_count),
         panels((count + rows - 1) / rows),
         dims(round_up(call.value_dim, Operands::dim_step)),
@@ -131,10 +131,7 @@ class Prefill {
   }
   // Rows of panel p that are real; the rest are zero and never written.
   int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, count - p * rows)); }
-  Query query(std::int64_t p, int r) const {
-    const std::int64_t n = p * rows + r;
-    return query_of<S>(c, task.batch_entry, c.head(task.kv_head, n % group), task.first_query + n / group);
-  }
+  Query query(std::int64_t p, int r) const { return query_at(p * rows + r); }
   auto queries_of(std::int64_t p) const {
     return [this, p](std::int64_t r) { return query(p, static_cast<int>(r)); };
   }
@@ -143,7 +140,9 @@ class Prefill {
 
   void pack_queries() {
     for (std::int64_t p = 0; p < panels; ++p) {
-      const auto row_at = [&](std::int64_t r) { return row_of<S>(c.q, query(p, static_cast<int>(r))); };
+      const auto row_at = [query = query_at, q = c.q, p](std::int64_t r) {
+        return row_of<S>(q, query(p * rows + r));
+      };
       operands.pack_queries(p, row_at, rows_of(p), c.scale_log2e);
     }
   }
@@ -252,7 +251,8 @@ class Prefill {
 
   const Call& c;
   Rows task{};
-  const std::int64_t group, count, panels, dims;
+  TaskQueries<S> query_at{};
+  const std::int64_t count, panels, dims;
   Operands operands;
   float *s, *unseen, *max, *sum, *out, *total_max, *total_sum, *total_out;
 };

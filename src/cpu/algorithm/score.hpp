@@ -18,10 +18,25 @@ struct Query {
   std::int64_t b, h, i, row;
 };
 
+// The queries of a task in the order of its rows, with nothing left to look up for each of them.
 template <class S>
-inline Query query_of(const Call& c, std::int64_t b, std::int64_t h, std::int64_t i) {
-  return {b, h, i, c.sequences[b].first_query + i};
-}
+struct TaskQueries {
+  std::int64_t b = 0, group = 1, first_head = 0, head_step = 0, first_query = 0, first_row = 0;
+
+  TaskQueries() = default;
+  TaskQueries(const Call& c, const Rows& task)
+      : b(task.batch_entry),
+        group(c.group()),
+        first_head(c.head(task.kv_head, 0)),
+        head_step(c.head(task.kv_head, 1) - first_head),
+        first_query(task.first_query),
+        first_row(c.sequences[b].first_query + first_query) {}
+
+  Query operator()(std::int64_t r) const {
+    const std::int64_t n = group == 1 ? r : r / group;  // a division takes as long as all the rest
+    return {b, first_head + (r - n * group) * head_step, first_query + n, first_row + n};
+  }
+};
 
 template <class S>
 inline Row row_of(const Tensor& t, const Query& q) {

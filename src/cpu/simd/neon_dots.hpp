@@ -3,8 +3,10 @@
 //
 //   v0-v7    four dimensions of each key
 //   v16-v19  four dimensions of the rows
-//   v20      zero
+//   v12      zero
 //   v24-v31  the sums
+//
+// For two vectors of rows v8-v11 are two dimensions of the rows, v16-v31 the sums.
 #pragma once
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/simd/neon.hpp"
@@ -24,7 +26,7 @@
   "ldr d4, [%[k4]], #8\n ldr d5, [%[k5]], #8\n ldr d6, [%[k6]], #8\n ldr d7, [%[k7]], #8\n"             \
   widen(0) widen(1) widen(2) widen(3) widen(4) widen(5) widen(6) widen(7)
 // Zipping with zeros does what a shift by 16 would, on both pipes instead of one.
-#define HEED_WIDEN_bf16(v) "zip1 v" #v ".8h, v20.8h, v" #v ".8h\n"
+#define HEED_WIDEN_bf16(v) "zip1 v" #v ".8h, v12.8h, v" #v ".8h\n"
 #define HEED_WIDEN_f16(v) "fcvtl v" #v ".4s, v" #v ".4h\n"
 
 // An eighth of the depth at a time: while it passes, one of the eight upcoming rows is touched, so many cache lines a step
@@ -32,7 +34,7 @@
 #define HEED_EIGHT_DOTS(keys)                                                                                        \
   asm volatile(                                                                                                      \
       "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                      \
-      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v20.4s, #0\n"                     \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v12.4s, #0\n"                     \
       "0: mov %[left], %[steps]\n"                                                                                   \
       "1:\n"                                                                                                         \
       "ldr q16, [%[q]]\n add %[q], %[q], %[step]\n ldr q17, [%[q]]\n add %[q], %[q], %[step]\n"                      \
@@ -53,8 +55,56 @@
         [k7] "+r"(k[7])                                                                                              \
       : [step] "r"(t.q_stride * 4), [sum] "r"(sum), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
         [next_row] "r"(next_row)                                                                                     \
-      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v24", "v25",    \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v12", "v16", "v17", "v18", "v19", "v24", "v25",    \
         "v26", "v27", "v28", "v29", "v30", "v31")
+
+// One dimension of both vectors of rows times that of eight keys.
+#define HEED_LANE_TWICE(a, b, lane)                                                                                   \
+  "fmla v16.4s, v" #a ".4s, v0.s[" #lane "]\n" "fmla v24.4s, v" #b ".4s, v0.s[" #lane "]\n"                           \
+  "fmla v17.4s, v" #a ".4s, v1.s[" #lane "]\n" "fmla v25.4s, v" #b ".4s, v1.s[" #lane "]\n"                           \
+  "fmla v18.4s, v" #a ".4s, v2.s[" #lane "]\n" "fmla v26.4s, v" #b ".4s, v2.s[" #lane "]\n"                           \
+  "fmla v19.4s, v" #a ".4s, v3.s[" #lane "]\n" "fmla v27.4s, v" #b ".4s, v3.s[" #lane "]\n"                           \
+  "fmla v20.4s, v" #a ".4s, v4.s[" #lane "]\n" "fmla v28.4s, v" #b ".4s, v4.s[" #lane "]\n"                           \
+  "fmla v21.4s, v" #a ".4s, v5.s[" #lane "]\n" "fmla v29.4s, v" #b ".4s, v5.s[" #lane "]\n"                           \
+  "fmla v22.4s, v" #a ".4s, v6.s[" #lane "]\n" "fmla v30.4s, v" #b ".4s, v6.s[" #lane "]\n"                           \
+  "fmla v23.4s, v" #a ".4s, v7.s[" #lane "]\n" "fmla v31.4s, v" #b ".4s, v7.s[" #lane "]\n"
+
+#define HEED_EIGHT_DOTS_TWICE(keys)                                                                                   \
+  asm volatile(                                                                                                       \
+      "movi v16.4s, #0\n movi v17.4s, #0\n movi v18.4s, #0\n movi v19.4s, #0\n"                                       \
+      "movi v20.4s, #0\n movi v21.4s, #0\n movi v22.4s, #0\n movi v23.4s, #0\n"                                       \
+      "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                       \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v12.4s, #0\n"                     \
+      "0: mov %[left], %[steps]\n"                                                                                    \
+      "1:\n"                                                                                                          \
+      "ldp q8, q9, [%[q]]\n add %[q], %[q], %[step]\n ldp q10, q11, [%[q]]\n add %[q], %[q], %[step]\n"               \
+      keys HEED_LANE_TWICE(8, 9, 0)                                                                                   \
+      "ldp q8, q9, [%[q]]\n add %[q], %[q], %[step]\n"                                                                \
+      HEED_LANE_TWICE(10, 11, 1)                                                                                      \
+      "ldp q10, q11, [%[q]]\n add %[q], %[q], %[step]\n"                                                              \
+      "ldr wzr, [%[touched]]\n ldr wzr, [%[touched], %[second]]\n add %[touched], %[touched], %[lines]\n"             \
+      HEED_LANE_TWICE(8, 9, 2) HEED_LANE_TWICE(10, 11, 3)                                                             \
+      "subs %[left], %[left], #1\n"                                                                                   \
+      "b.ne 1b\n"                                                                                                     \
+      "add %[touched], %[touched], %[next_row]\n"                                                                     \
+      "subs %[parts], %[parts], #1\n"                                                                                 \
+      "b.ne 0b\n"                                                                                                     \
+      "ldp %[q], %[left], [%[end]]\n"                                                                                 \
+      "stp q16, q24, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q17, q25, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q18, q26, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q19, q27, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q20, q28, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q21, q29, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q22, q30, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q23, q31, [%[q]]\n"                                                                                        \
+      : [q] "+r"(q), [left] "=&r"(left), [parts] "+r"(parts), [touched] "+r"(touched), [k0] "+r"(k[0]),               \
+        [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [k4] "+r"(k[4]), [k5] "+r"(k[5]), [k6] "+r"(k[6]),         \
+        [k7] "+r"(k[7])                                                                                               \
+      : [step] "r"(t.q_stride * 4), [end] "r"(&end), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
+        [next_row] "r"(next_row)                                                                                      \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v16", "v17",\
+        "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 
 namespace heed::cpu {
 
@@ -67,7 +117,7 @@ inline constexpr bool dots_take<Neon, type> = true;
 template <>
 inline constexpr std::int64_t most_short_rows<Neon> = 64;
 
-template <Type type>
+template <Type type, bool twice>
 static inline void neon_dots(const Dots& t) {
   constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
   const char* k[keys_per_dots];
@@ -80,6 +130,16 @@ static inline void neon_dots(const Dots& t) {
   const std::int64_t steps = touches ? t.depth / 32 : t.depth / 4;
   const std::int64_t next_row = touches ? (t.next.stride - t.depth) * bytes : 0;
   std::int64_t parts = touches ? 8 : 1, left;
+  if constexpr (twice) {
+    const struct {
+      float* s;
+      std::int64_t stride;
+    } end{t.s, t.s_stride * 4};
+    if constexpr (type == Type::f32) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_f32);
+    if constexpr (type == Type::bf16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_bf16));
+    if constexpr (type == Type::f16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_f16));
+    return;
+  }
   float32x4_t sum[keys_per_dots];
   if constexpr (type == Type::f32) HEED_EIGHT_DOTS(HEED_KEYS_f32);
   if constexpr (type == Type::bf16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_bf16));
@@ -89,22 +149,36 @@ static inline void neon_dots(const Dots& t) {
 
 template <>
 inline void eight_dots<Neon, Type::f32>(const Dots& t) {
-  neon_dots<Type::f32>(t);
+  neon_dots<Type::f32, false>(t);
 }
 template <>
 inline void eight_dots<Neon, Type::f16>(const Dots& t) {
-  neon_dots<Type::f16>(t);
+  neon_dots<Type::f16, false>(t);
 }
 template <>
 inline void eight_dots<Neon, Type::bf16>(const Dots& t) {
-  neon_dots<Type::bf16>(t);
+  neon_dots<Type::bf16, false>(t);
+}
+template <>
+inline void eight_dots_twice<Neon, Type::f32>(Dots t) {
+  neon_dots<Type::f32, true>(t);
+}
+template <>
+inline void eight_dots_twice<Neon, Type::f16>(Dots t) {
+  neon_dots<Type::f16, true>(t);
+}
+template <>
+inline void eight_dots_twice<Neon, Type::bf16>(Dots t) {
+  neon_dots<Type::bf16, true>(t);
 }
 
 }  // namespace heed::cpu
 
 #undef HEED_LANE
+#undef HEED_LANE_TWICE
 #undef HEED_KEYS_f32
 #undef HEED_KEYS_16
 #undef HEED_WIDEN_bf16
 #undef HEED_WIDEN_f16
 #undef HEED_EIGHT_DOTS
+#undef HEED_EIGHT_DOTS_TWICE

@@ -34,7 +34,7 @@ class Scratch {
   std::size_t take();
 
   std::size_t slots_, stride_;
-  KeptMemory memory_;         // the slots, then whether each is taken
+  KeptMemory memory_;  // the slots, then whether each is taken
   std::atomic<bool>* taken_;
 };
 
