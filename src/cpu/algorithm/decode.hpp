@@ -31,14 +31,13 @@ class Decode {
     if (c.cached) fill<S>(rows.s, block_keys * at.rows, 0.0f);  // rows that are not real are never scored
     pack_queries();
     const Seen seen = seen_by<S>(c, rows.b, 0, c.sequences[rows.b].queries - 1);
-    std::int64_t summed_dims = 0;  // of out: none before the first keys
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.count, query_at());
       if (keys.end <= keys.begin) keys = {block, block};
       if (c.cached)
         keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
       const Scores t{rows.s, at.rows, keys.begin, keys.end - keys.begin};
-      if (t.keys > 0) attend(t, partial, summed_dims), summed_dims = at.dims;
+      if (t.keys > 0) attend(t, partial);
       if (c.weights.data) keep_scores(block, t);
     }
   }
@@ -57,7 +56,7 @@ class Decode {
   }
 
  private:
-  void attend(const Scores& t, float* partial, std::int64_t summed_dims) {
+  void attend(const Scores& t, float* partial) {
     if (c.cached)
       cache.score(t);
     else
@@ -66,7 +65,7 @@ class Decode {
     bias_and_mask<S>(c, t, rows.count, query_at());
     const bool partly_hidden = note_unseen(t);
     if (c.weights.data) write_kept(t);
-    advance_rows<S>(rows, t, partial, summed_dims);
+    advance_rows<S>(rows, t, partial);
     if (c.drop_below)
       for (int r = 0; r < rows.count; ++r) apply_dropout<S>(c, rows.query(r), r, t);
     if (c.layout.is_quantized)

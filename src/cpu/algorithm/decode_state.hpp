@@ -87,10 +87,9 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
   return so_far;
 }
 
-// advance() of softmax.hpp for any number of row vectors. `dims` of out are rescaled: none as long as they
-// are 0.
+// advance() of softmax.hpp for any number of row vectors.
 template <class S>
-inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial, std::int64_t dims) {
+inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial) {
   using F = typename S::F;
   const PartialLayout<S>& at = rows.at;
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
@@ -106,7 +105,7 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* part
     S::store(factors, factor);
     for (int lane = 0; lane < S::lanes; ++lane)
       if (factors[lane] != 1.0f)
-        for (std::int64_t d = 0; d < dims; d += S::lanes) {
+        for (std::int64_t d = 0; d < at.dims; d += S::lanes) {
           float* out = at.out(partial, r + lane) + d;
           S::store(out, S::mul(S::load(out), S::fill(factors[lane])));
         }

@@ -99,10 +99,9 @@ class Prefill {
 
   void attend_chunk(std::int64_t chunk, const Seen& seen) {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
-    std::int64_t summed_dims = 0;
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       const KeyRange keys = seen.within({block, block + block_keys});
-      if (keys.begin < keys.end) attend(keys, summed_dims), summed_dims = dims;
+      if (keys.begin < keys.end) attend(keys);
     }
   }
 
@@ -164,8 +163,7 @@ class Prefill {
     return t;
   }
 
-  // `summed_dims` of out hold a sum already: none before a chunk's first keys.
-  void attend(KeyRange keys, std::int64_t summed_dims) {
+  void attend(KeyRange keys) {
     // Tiles are anchored at key 0, too, those of a cache as well.
     const std::int64_t step = c.cached ? most(Operands::key_step, PageLayout::tile) : Operands::key_step;
     keys.begin = keys.begin / step * step;
@@ -181,7 +179,7 @@ class Prefill {
       bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
       if (poisoned) mark_unseen<S>(t, unseen);
       const State state = part(p);
-      advance<S>(state, s, t.keys, summed_dims);
+      advance<S>(state, s, t.keys, dims);
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout<S>(c, query(p, r), r, t);
       if (c.layout.is_quantized)
