@@ -16,6 +16,11 @@ constexpr double least_normal = 0x1p-126;  // below it matrix instructions for b
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
 constexpr std::int64_t keys_per_rescale = 128;
 
+// An int8 cache holds whole numbers and a scale. Kernels multiply the finished score by the key's scale, and
+// the weight by the value's: one rounding. What the reference reads is scale times number, rounded to f32:
+// another.
+double int8_roundings(const Problem& p) { return p.cache_type == CacheType::int8 ? 2 : 0; }
+
 double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
 
 double roundoff(DType dtype) { return dtype == DType::f32 ? u : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
@@ -49,10 +54,10 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
   }
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
-  // dim roundings of the chain, a few of scale and log2(e), then those of adding the bias and subtracting the
-  // maximum.
-  score_error_ =
-      gamma(static_cast<double>(p.dim) + 4) * largest_dot + gamma(8) * largest_score_ + largest_flushed;
+  // dim roundings of the chain, a few of scale and log2(e), those of int8, then those of adding the bias and
+  // subtracting the maximum.
+  score_error_ = gamma(static_cast<double>(p.dim) + 4 + int8_roundings(p)) * largest_dot +
+                 gamma(8) * largest_score_ + largest_flushed;
   if (p.options.softcap) score_error_ += tanh_error * std::min<double>(*p.options.softcap, largest_dot);
   const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
   relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
@@ -72,8 +77,8 @@ double RowBound::out(std::int64_t d) const {
   // Matrix instructions for bf16 take the weights rounded to bf16 as well, and lose what is subnormal.
   const bool is_bf16 = p_.inputs.q.dtype == DType::bf16;
   const double operand = is_bf16 ? roundoff(DType::bf16) : 0, lost = is_bf16 ? 2 * underflow : underflow;
-  return (relative_error_ + operand + roundoff(dtype)) * magnitude + smallest(dtype) +
-         static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
+  return (relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype)) * magnitude +
+         smallest(dtype) + static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
 }
 
 double RowBound::weight(std::int64_t j) const {
