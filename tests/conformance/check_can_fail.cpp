@@ -123,6 +123,33 @@ TEST(Check, counts_the_two_roundings_of_an_int8_cache) {
   }
 }
 
+// Subnormal numbers are numbers (S13), of few bits: what is lost of them is in the bound.
+TEST(Check, knows_what_is_lost_of_subnormal_queries_and_scales) {
+  constexpr std::int64_t dim = 512;
+  const Tensor v = Tensor::random({1, 1, 2, 1}, 1);
+  Tensor q({1, 1, 1, dim}), k({1, 1, 2, dim}), out({1, 1, 1, 1}), log_sum_exp({1, 1, 1, 1});
+  const Inputs inputs{.q = q.view(), .k = k.view(), .v = v.view()};
+  const Outputs outputs{.out = out.mutable_view(), .log_sum_exp = log_sum_exp.mutable_view()};
+  struct Extremes {
+    float query, key, scale;
+  };
+  // With log2(e) the first's queries, and the second's scale, lie between two subnormals.
+  for (const Extremes x : {Extremes{0x1p-146f, 0x1p127f, 0.736f}, Extremes{0x1p70f, 0x1p70f, 0x1p-147f}}) {
+    q.fill(x.query);
+    for (std::int64_t d = 0; d < dim; ++d) k.set(0, 0, 1, d, x.key);
+    for (const std::string& kernel : kernel_names()) {
+      try {
+        attention(inputs, outputs, {.scale = x.scale, .kernel = kernel});
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code, Error::unsupported);
+        continue;
+      }
+      const Check found = check(inputs, outputs, {.scale = x.scale});
+      EXPECT_EQ(found.beyond_bound, 0) << kernel << ", scale " << x.scale << ": " << found.first_miss;
+    }
+  }
+}
+
 TEST(Check, sees_through_a_wrong_problem) {
   const Call right{.q = Tensor::random({1, 4, 7, 8}, 1, 4),
                    .k = Tensor::random({1, 2, 20, 8}, 2, 4),
