@@ -12,3 +12,8 @@ function(heed_compile_options target)
     target_link_options(${target} PUBLIC -fsanitize=${HEED_SANITIZE})
   endif()
 endfunction()
+
+# For AVX-512's files: g++ 12 takes its own headers' undefined vectors for uninitialised ones. clang knows no such option.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(heed_undefined_vectors -Wno-maybe-uninitialized -Wno-uninitialized)
+endif()

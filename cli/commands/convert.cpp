@@ -60,7 +60,8 @@ Status convert_checkpoint(const ConvertOptions& options, Console& console) {
   const std::int64_t from = options.kv_heads_from.value_or(*options.heads);
   refuse_indivisible("--kv-heads-from", from, "--heads", *options.heads);
   refuse_indivisible("--kv-heads", *options.kv_heads, "--kv-heads-from", from);
-  Arrays arrays = read_safetensors(options.in);
+  Metadata metadata;
+  Arrays arrays = read_safetensors(options.in, &metadata);
   const std::int64_t parameters_before = elements_of(arrays);
   const std::vector<AttentionNames> layers = find_attention(arrays, options.prefix);
   for (const AttentionNames& layer : layers) {
@@ -69,7 +70,7 @@ Status convert_checkpoint(const ConvertOptions& options, Console& console) {
     replace_attention(arrays, layer, to_arrays(weights, options.naming.value_or(layer.naming)));
   }
   console.progress("");
-  files.write(options.out, [&](const auto& path) { write_safetensors(path, arrays); });
+  files.write(options.out, [&](const auto& path) { write_safetensors(path, arrays, metadata); });
   files.move_in();
 
   nlohmann::ordered_json prefixes = nlohmann::ordered_json::array();
@@ -94,7 +95,7 @@ Status convert_checkpoint(const ConvertOptions& options, Console& console) {
 
 Action add_convert(CLI::App& app) {
   describe(app, "Turn a multi-head checkpoint into a grouped- or multi-query one",
-           "The K and V heads of each group are averaged. Tensors other than the attention's are copied.\n\n"
+           "The K and V heads of each group are averaged. Other tensors and the metadata are copied.\n\n"
            "Examples:\n"
            "  heed run --model-dim 64 --heads 8 --batch 1 --length 4 --save-layer mha.safetensors\n"
            "  heed convert mha.safetensors gqa.safetensors --heads 8 --kv-heads 2 --naming llama\n"

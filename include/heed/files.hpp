@@ -33,8 +33,12 @@ struct Array {
 
 using Arrays = std::map<std::string, Array>;
 
-Arrays read_safetensors(const std::filesystem::path&);
-void write_safetensors(const std::filesystem::path&, const Arrays&);
+// What a safetensors file says about itself under "__metadata__": {"format": "pt"} and the like. UTF-8.
+using Metadata = std::map<std::string, std::string>;
+
+// `metadata`, if given, becomes the file's; it changes only once the whole file is read.
+Arrays read_safetensors(const std::filesystem::path&, Metadata* metadata = nullptr);
+void write_safetensors(const std::filesystem::path&, const Arrays&, const Metadata& = {});
 Array read_npy(const std::filesystem::path&);
 void write_npy(const std::filesystem::path&, const Array&);
 

@@ -539,7 +539,14 @@ class AttentionLayer:
 
 version: str = '0.1.0'
 
-compiler: str = '12.2.0'
+def compiler() -> str:
+    """
+    The version of the compiler that made this build, as it gives it itself.
+
+    >>> import heed._heed
+    >>> heed._heed.compiler() == heed.configuration()["compiler"]
+    True
+    """
 
 def set_num_threads(n: int) -> None:
     """

@@ -33,7 +33,7 @@ def configuration() -> dict[str, Any]:
     """
     return {
         "heed": _heed.version,
-        "compiler": _heed.compiler,
+        "compiler": _heed.compiler(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": _heed.get_num_threads(),

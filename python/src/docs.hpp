@@ -144,6 +144,13 @@ work after every operation, and two pools would fight for the cores.
 >>> heed._heed.share_openmp_threads() in (True, False)
 True
 )";
+constexpr const char* compiler_doc =
+    R"(The version of the compiler that made this build, as it gives it itself.
+
+>>> import heed._heed
+>>> heed._heed.compiler() == heed.configuration()["compiler"]
+True
+)";
 constexpr const char* kernel_names_doc = R"(Every kernel this machine can run, in the order they are tried.
 
 >>> import heed

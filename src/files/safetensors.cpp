@@ -45,7 +45,7 @@ Layout read_layout(InputFile& file) {
 
 // The header's text is gone before the first array is allocated, and each array is read in place: at no time
 // is there more than the file's bytes, once, and the tables made from its header.
-Arrays read_safetensors(const std::filesystem::path& path) {
+Arrays read_safetensors(const std::filesystem::path& path, Metadata* metadata) {
   InputFile file(path);
   try {
     Layout layout = read_layout(file);
@@ -55,6 +55,7 @@ Arrays read_safetensors(const std::filesystem::path& path) {
       file.read(array.data.data(), array.data.size());
       files::check_contents(file.name() + ": tensor " + files::quote_briefly(placement.array->first), array);
     }
+    if (metadata != nullptr) *metadata = std::move(layout.metadata);
     return std::move(layout.arrays);
   } catch (const std::bad_alloc&) {
     throw Error(Error::capacity,
@@ -62,8 +63,8 @@ Arrays read_safetensors(const std::filesystem::path& path) {
   }
 }
 
-void write_safetensors(const std::filesystem::path& path, const Arrays& arrays) {
-  const files::SafetensorsHeader header = files::make_safetensors_header(path.string(), arrays);
+void write_safetensors(const std::filesystem::path& path, const Arrays& arrays, const Metadata& metadata) {
+  const files::SafetensorsHeader header = files::make_safetensors_header(path.string(), arrays, metadata);
   const auto length = std::uint64_t{header.text.size()};
   files::AtomicFile file(path);
   file.write(&length, sizeof length);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <tuple>
 
 #include "files/array_size.hpp"
@@ -31,6 +30,14 @@ std::optional<Element> find_dtype(const std::string& text) {
   return std::nullopt;
 }
 
+std::string subject_of(const std::string& file, const std::string& name) {
+  return file + ": tensor " + quote_briefly(name);
+}
+
+std::string metadata_subject(const std::string& file, const std::string& key) {
+  return file + ": metadata key " + quote_briefly(key);
+}
+
 std::vector<std::int64_t> read_integers(HeaderCursor& cursor) {
   std::vector<std::int64_t> integers;
   cursor.expect('[');
@@ -44,18 +51,18 @@ std::vector<std::int64_t> read_integers(HeaderCursor& cursor) {
   return integers;
 }
 
-void skip_metadata(HeaderCursor& cursor) {
-  std::set<std::string> keys;
+Metadata read_metadata(HeaderCursor& cursor) {
+  Metadata metadata;
   cursor.expect('{');
-  if (cursor.accept('}')) return;
+  if (cursor.accept('}')) return metadata;
   do {
-    const auto [key, is_new] = keys.insert(read_json_string(cursor));
-    if (!is_new) {
-      throw Error(Error::file, cursor.subject() + ": metadata key " + quote_briefly(*key) + " appears twice");
-    }
+    const auto [entry, is_new] = metadata.try_emplace(read_json_string(cursor));
+    if (!is_new)
+      throw Error(Error::file, metadata_subject(cursor.subject(), entry->first) + " appears twice");
     cursor.expect(':');
-    read_json_string(cursor);
+    entry->second = read_json_string(cursor);
   } while (cursor.another_before('}'));
+  return metadata;
 }
 
 // What one tensor's object says, each part at most once.
@@ -83,10 +90,6 @@ Entry read_entry(HeaderCursor& cursor, const std::string& subject) {
     }
   } while (cursor.another_before('}'));
   return entry;
-}
-
-std::string subject_of(const std::string& file, const std::string& name) {
-  return file + ": tensor " + quote_briefly(name);
 }
 
 Placement read_tensor(HeaderCursor& cursor, Arrays::value_type& named, std::int64_t data_bytes) {
@@ -149,6 +152,16 @@ void check_coverage(const std::string& file, std::vector<Placement>& placements,
   if (covered < data_bytes) throw hole(covered, data_bytes);
 }
 
+std::string metadata_text(const std::string& file, const Metadata& metadata) {
+  std::string text;
+  for (const auto& [key, value] : metadata) {
+    if (!is_utf8(key)) throw Error(Error::file, metadata_subject(file, key) + " is not UTF-8");
+    if (!is_utf8(value)) throw Error(Error::file, metadata_subject(file, key) + ": its value is not UTF-8");
+    text += (text.empty() ? "" : ",") + quote_json(key) + ":" + quote_json(value);
+  }
+  return quote_json(metadata_key) + ":{" + text + "}";
+}
+
 }  // namespace
 
 Layout read_safetensors_header(const std::string& file, std::string_view header, std::int64_t data_bytes) {
@@ -164,7 +177,7 @@ Layout read_safetensors_header(const std::string& file, std::string_view header,
       if (name == metadata_key) {
         if (has_metadata) throw Error(Error::file, file + ": key \"__metadata__\" appears twice");
         has_metadata = true;
-        skip_metadata(cursor);
+        layout.metadata = read_metadata(cursor);
         continue;
       }
       const auto [named, is_new] = layout.arrays.try_emplace(std::move(name));
@@ -177,7 +190,8 @@ Layout read_safetensors_header(const std::string& file, std::string_view header,
   return layout;
 }
 
-SafetensorsHeader make_safetensors_header(const std::string& file, const Arrays& arrays) {
+SafetensorsHeader make_safetensors_header(const std::string& file, const Arrays& arrays,
+                                          const Metadata& metadata) {
   std::vector<Arrays::const_pointer> order;
   for (const auto& named : arrays) {
     const std::string subject = subject_of(file, named.first);
@@ -191,6 +205,7 @@ SafetensorsHeader make_safetensors_header(const std::string& file, const Arrays&
   });
 
   SafetensorsHeader header{"{", {}};
+  if (!metadata.empty()) header.text += metadata_text(file, metadata);
   std::size_t offset = 0;
   for (const auto* named : order) {
     const Array& array = named->second;

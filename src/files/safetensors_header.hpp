@@ -21,6 +21,7 @@ struct Placement {
 
 struct Layout {
   Arrays arrays{};  // element and shape; no data yet
+  Metadata metadata{};
   std::vector<Placement>
       placements{};  // in the order of the file; together they cover every byte exactly once
 };
@@ -34,6 +35,6 @@ struct SafetensorsHeader {
   std::string text;
   std::vector<const Array*> order;
 };
-SafetensorsHeader make_safetensors_header(const std::string& file, const Arrays&);
+SafetensorsHeader make_safetensors_header(const std::string& file, const Arrays&, const Metadata&);
 
 }  // namespace heed::files

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "layer/element.hpp"
-#include "problem/argument.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed {

@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checks that make_problem() runs, in this order. Each throws Error or changes nothing.
 #pragma once
-#include "problem/argument.hpp"
 #include "problem/problem.hpp"
+#include "refusal/argument.hpp"
 
 namespace heed {
-
-// One array by itself: extents, strides, reach, data.
-void check_argument(const Argument&);
-// The same, and that its dtype and device are ones this build knows.
-void check_view(const char* name, const View&);
-
-// No element of `output` shares a byte with `other`; slices of one buffer may interleave. For checked
-// arguments.
-void check_apart(const Argument& output, const Argument& other);
-// Every element of an output has a place of its own.
-void check_own_places(const Argument& output);
 
 // Every array of the call by itself, except the masks.
 void check_views(const Inputs&, const Outputs&, const Options&);

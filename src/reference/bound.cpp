@@ -12,9 +12,15 @@ constexpr double exp2_error =
     4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
 constexpr double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
 constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's largest become 0
+constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
 constexpr double least_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
 constexpr std::int64_t keys_per_rescale = 128;
+
+// An int8 cache holds whole numbers and a scale. Kernels multiply the finished score by the key's scale, and
+// the weight by the value's: one rounding. What the reference reads is scale times number, rounded to f32:
+// another.
+double int8_roundings(const Problem& p) { return p.cache_type == CacheType::int8 ? 2 : 0; }
 
 double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
 
@@ -32,27 +38,29 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
   const double scale =
       std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
   const bool flushes = p.inputs.q.dtype == DType::bf16;
-  double largest_dot = 0, largest_flushed = 0, largest_bias = 0;
+  double largest_dot = 0, largest_flushed = 0, largest_lost = 0, largest_bias = 0;
   const std::int64_t query = s_.first_query + i;
   for (std::int64_t j = 0; j < s_.keys; ++j) {
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
-    double dot = 0, flushed = flushes ? 2 * static_cast<double>(p.dim) * least_normal : 0;
+    double dot = 0, keys = 0, flushed = flushes ? 2 * static_cast<double>(p.dim) * least_normal : 0;
     for (std::int64_t d = 0; d < p.dim; ++d) {
       const double q = std::abs(read(p.inputs.q, b, h, query, d)),
                    k = std::abs(read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
       dot += q * k;
+      keys += k;
       if (flushes && (q < least_normal || k < least_normal)) flushed += q * k;
     }
     largest_dot = std::max(largest_dot, scale * dot);
     largest_flushed = std::max(largest_flushed, scale * flushed);
+    largest_lost = std::max(largest_lost, half_spacing * (dot + keys));
     if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, query, j)));
   }
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
-  // dim roundings of the chain, a few of scale and log2(e), then those of adding the bias and subtracting the
-  // maximum.
-  score_error_ =
-      gamma(static_cast<double>(p.dim) + 4) * largest_dot + gamma(8) * largest_score_ + largest_flushed;
+  // dim roundings of the chain, a few of scale and log2(e), those of int8, then those of adding the bias and
+  // subtracting the maximum. The scale may be subnormal, and so may the query times it.
+  score_error_ = gamma(static_cast<double>(p.dim) + 4 + int8_roundings(p)) * largest_dot +
+                 gamma(8) * largest_score_ + largest_flushed + largest_lost;
   if (p.options.softcap) score_error_ += tanh_error * std::min<double>(*p.options.softcap, largest_dot);
   const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
   relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
@@ -72,8 +80,8 @@ double RowBound::out(std::int64_t d) const {
   // Matrix instructions for bf16 take the weights rounded to bf16 as well, and lose what is subnormal.
   const bool is_bf16 = p_.inputs.q.dtype == DType::bf16;
   const double operand = is_bf16 ? roundoff(DType::bf16) : 0, lost = is_bf16 ? 2 * underflow : underflow;
-  return (relative_error_ + operand + roundoff(dtype)) * magnitude + smallest(dtype) +
-         static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
+  return (relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype)) * magnitude +
+         smallest(dtype) + static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
 }
 
 double RowBound::weight(std::int64_t j) const {

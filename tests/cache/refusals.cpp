@@ -131,7 +131,7 @@ TEST(Refusals, memory_that_cannot_be_read) {
   EXPECT_EQ(refused_key([](View& k) { k.dtype = static_cast<DType>(7); }),
             "dtype: k.dtype: 7 is none of f32, f16, bf16");
   EXPECT_EQ(refused_key([](View& k) { k.device = Device::cuda; }),
-            "device: k.device: a cache takes arrays in the memory of the cpu");
+            "device: k.device: cuda, but this build has no CUDA backend");
 }
 
 TEST(Refusals, results_that_do_not_fit) {
@@ -146,11 +146,23 @@ TEST(Refusals, results_that_do_not_fit) {
     return sentence;
   };
   EXPECT_EQ(reading(at(0, wrong), at(500, right)), "shape: k.length: 19 is not the sequence's length: 20");
-  EXPECT_EQ(reading(at(0, right), at(100, right)), "overlap: v: its memory begins or ends inside that of k");
+  EXPECT_EQ(reading(at(0, right), at(100, right)), "overlap: v: shares memory with k");
   MutableView flat = at(0, right);
   flat.stride.heads = 0;
-  EXPECT_EQ(reading(flat, at(500, right)),
-            "overlap: k.stride.heads: 0 does not step over the 1 elements that the axes inside it span");
+  EXPECT_EQ(reading(flat, at(500, right)), "overlap: k.stride.heads: 0 puts 2 results in one place");
+}
+
+TEST(Refusals, results_may_be_slices_of_one_buffer) {
+  KvCache cache(usual);
+  append_marked(cache, 0, 20, 1);
+  const Contents apart = read(cache, 0);
+  std::vector<float> both(2 * 20 * 8);  // (heads, tokens, the key beside the value)
+  const Shape shape{1, 2, 20, 4}, stride{320, 160, 8, 1};
+  cache.read(0, {both.data(), shape, stride}, {both.data() + 4, shape, stride});
+  for (std::size_t n = 0; n < apart.k.size(); ++n) {
+    EXPECT_EQ(both[n / 4 * 8 + n % 4], apart.k[n]);
+    EXPECT_EQ(both[n / 4 * 8 + 4 + n % 4], apart.v[n]);
+  }
 }
 
 std::string refused_config(const std::function<void(KvCacheConfig&)>& change) {

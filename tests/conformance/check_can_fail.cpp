@@ -5,6 +5,7 @@
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
+#include "heed/cache.hpp"
 #include "heed/check.hpp"
 
 namespace heed::cases {
@@ -82,6 +83,71 @@ TEST(Check, calls_nan_for_nan_a_hit_and_a_number_for_nan_a_miss) {
   EXPECT_EQ(judge(call, results).beyond_bound, 0);
   results.out.set(0, 0, 1, 2, 0.0f);
   EXPECT_EQ(judge(call, results).beyond_bound, 1);
+}
+
+// The bound of one element, found by an error in it that is far larger.
+double bound_of(const Inputs& inputs, Tensor& element, const Outputs& outputs) {
+  element.set(0, 0, 0, 0, element.at(0, 0, 0, 0) + 1);
+  const Check found = check(inputs, outputs);
+  element.set(0, 0, 0, 0, element.at(0, 0, 0, 0) - 1);
+  EXPECT_EQ(found.beyond_bound, 1);
+  return found.worst_error / found.worst_error_in_bounds;
+}
+
+// Against plain keys and values with the same numbers: a product with the scale, and the rounding of what the
+// reference reads, for the score and for the output.
+TEST(Check, counts_the_two_roundings_of_an_int8_cache) {
+  constexpr std::int64_t keys = 5, dim = 8;
+  Tensor k = Tensor::random({1, 1, keys, dim}, 2, 4), v = Tensor::random({1, 1, keys, 1}, 3);
+  KvCache cache({.kv_heads = 1, .capacity = keys, .dim = dim, .value_dim = 1, .type = CacheType::int8});
+  cache.append(k.view(), v.view());
+  cache.read(0, k.mutable_view(), v.mutable_view());
+  for (const float size : {0.0f, 2.0f}) {
+    const Tensor q = Tensor::random({1, 1, 1, dim}, 1, size);
+    Tensor out({1, 1, 1, 1}), log_sum_exp({1, 1, 1, 1});
+    const Outputs outputs{.out = out.mutable_view(), .log_sum_exp = log_sum_exp.mutable_view()};
+    const Inputs plain{.q = q.view(), .k = k.view(), .v = v.view()}, cached{.q = q.view(), .cache = &cache};
+    attention(plain, outputs, {.kernel = "reference"});
+    double dot = 0, mean = 0;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      double here = 0;
+      for (std::int64_t d = 0; d < dim; ++d) here += std::abs(q.at(0, 0, 0, d) * k.at(0, 0, j, d));
+      dot = std::max(dot, here / std::sqrt(dim));
+      mean += std::abs(v.at(0, 0, j, 0)) / keys;
+    }
+    const double least = 2 * f32_roundoff * (1 - 1e-6);  // dot and mean are sums of floats
+    const double more_of_lse = bound_of(cached, log_sum_exp, outputs) - bound_of(plain, log_sum_exp, outputs);
+    EXPECT_GE(more_of_lse, least * 3 * dot);  // in the score, and twice in the sum of the weights
+    const double more_of_out = bound_of(cached, out, outputs) - bound_of(plain, out, outputs);
+    EXPECT_GE(more_of_out, size == 0 ? least * mean : least * 2 * dot * std::abs(out.at(0, 0, 0, 0)));
+  }
+}
+
+// Subnormal numbers are numbers (S13), of few bits: what is lost of them is in the bound.
+TEST(Check, knows_what_is_lost_of_subnormal_queries_and_scales) {
+  constexpr std::int64_t dim = 512;
+  const Tensor v = Tensor::random({1, 1, 2, 1}, 1);
+  Tensor q({1, 1, 1, dim}), k({1, 1, 2, dim}), out({1, 1, 1, 1}), log_sum_exp({1, 1, 1, 1});
+  const Inputs inputs{.q = q.view(), .k = k.view(), .v = v.view()};
+  const Outputs outputs{.out = out.mutable_view(), .log_sum_exp = log_sum_exp.mutable_view()};
+  struct Extremes {
+    float query, key, scale;
+  };
+  // With log2(e) the first's queries, and the second's scale, lie between two subnormals.
+  for (const Extremes x : {Extremes{0x1p-146f, 0x1p127f, 0.736f}, Extremes{0x1p70f, 0x1p70f, 0x1p-147f}}) {
+    q.fill(x.query);
+    for (std::int64_t d = 0; d < dim; ++d) k.set(0, 0, 1, d, x.key);
+    for (const std::string& kernel : kernel_names()) {
+      try {
+        attention(inputs, outputs, {.scale = x.scale, .kernel = kernel});
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code, Error::unsupported);
+        continue;
+      }
+      const Check found = check(inputs, outputs, {.scale = x.scale});
+      EXPECT_EQ(found.beyond_bound, 0) << kernel << ", scale " << x.scale << ": " << found.first_miss;
+    }
+  }
 }
 
 TEST(Check, sees_through_a_wrong_problem) {

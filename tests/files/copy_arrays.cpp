@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // copy_arrays FROM TO: reads one file and writes the other. The ending of each name says its format; an .npy
-// file holds the array named "array".
+// file holds the array named "array" and no metadata.
 #include <cstdio>
 #include <filesystem>
 
@@ -12,12 +12,13 @@ namespace {
 bool is_npy(const std::filesystem::path& path) { return path.extension() == ".npy"; }
 
 void copy(const std::filesystem::path& from, const std::filesystem::path& to) {
+  heed::Metadata metadata;
   const heed::Arrays arrays =
-      is_npy(from) ? heed::Arrays{{"array", heed::read_npy(from)}} : heed::read_safetensors(from);
+      is_npy(from) ? heed::Arrays{{"array", heed::read_npy(from)}} : heed::read_safetensors(from, &metadata);
   if (is_npy(to)) {
     heed::write_npy(to, arrays.at("array"));
   } else {
-    heed::write_safetensors(to, arrays);
+    heed::write_safetensors(to, arrays, metadata);
   }
 }
 

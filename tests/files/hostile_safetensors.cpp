@@ -17,6 +17,17 @@ std::string file_of(const std::string& items, std::size_t data_bytes = 0) {
 
 const std::string good = tensor("F32", "[2]", "[0,8]");
 
+// A file that is refused leaves the caller's metadata alone.
+void read_all(const char* path) {
+  Metadata metadata{{"mine", "1"}};
+  try {
+    read_safetensors(path, &metadata);
+  } catch (const Error&) {
+    EXPECT_EQ(metadata, (Metadata{{"mine", "1"}}));
+    throw;
+  }
+}
+
 class hostile_safetensors : public ScratchFolder {};
 
 TEST_F(hostile_safetensors, the_good_file_these_are_made_from_is_read) {
@@ -34,7 +45,7 @@ TEST_F(hostile_safetensors, lengths_beyond_the_file_are_refused) {
       {little_endian(100000000, 8) + "{}", "file: x: header of 100000000 bytes, the file has 2"},
       {little_endian(3, 8) + "{}", "file: x: header of 3 bytes, the file has 2"},
   };
-  EXPECT_EQ(count_failures(cases, read_safetensors), 0);
+  EXPECT_EQ(count_failures(cases, read_all), 0);
 }
 
 TEST_F(hostile_safetensors, headers_that_are_not_the_format_s_json_are_refused) {
@@ -67,7 +78,7 @@ TEST_F(hostile_safetensors, headers_that_are_not_the_format_s_json_are_refused) 
       {file_of("\"\xe2\x82\":1"), "file: x: header byte 2: a string is not UTF-8"},
       {safetensors_bytes("{\"\xe2\x82"), "file: x: header byte 2: a string is not UTF-8"},
   };
-  EXPECT_EQ(count_failures(cases, read_safetensors), 0);
+  EXPECT_EQ(count_failures(cases, read_all), 0);
 }
 
 TEST_F(hostile_safetensors, tensors_that_are_not_described_once_and_fully_are_refused) {
@@ -87,13 +98,18 @@ TEST_F(hostile_safetensors, tensors_that_are_not_described_once_and_fully_are_re
       {file_of("\"__metadata__\":{},\"__metadata__\":{}"), "file: x: key \"__metadata__\" appears twice"},
       {file_of("\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}"), "file: x: metadata key \"k\" appears twice"},
       {file_of("\"__metadata__\":{\"k\":1}"), "file: x: header byte 21: expected a string, found '1'"},
+      {file_of("\"__metadata__\":{\"k\":{}}"), "file: x: header byte 21: expected a string, found '{'"},
+      {file_of("\"__metadata__\":{\"k\"}"), "file: x: header byte 20: expected ':', found '}'"},
+      {file_of("\"__metadata__\":{\"k\":\"\\ud800\"}"), "file: x: header byte 22: half of a surrogate pair"},
+      {file_of("\"__metadata__\":{\"k\":\"v\"},\"a\":{}"), "file: x: tensor \"a\" has no dtype"},
+      {file_of("\"__metadata__\":{\"k\":\"v\"}", 1), "file: x: data bytes 0 to 1 belong to no tensor"},
       {file_of("\"__metadata__\":null"), "file: x: header byte 16: expected '{', found 'n'"},
       {file_of(tensor("F8_E4M3", "[8]", "[0,8]"), 8),
        "dtype: x: tensor \"a\": dtype \"F8_E4M3\" is not one heed reads"},
       {file_of(tensor("f32", "[2]", "[0,8]"), 8),
        "dtype: x: tensor \"a\": dtype \"f32\" is not one heed reads"},
   };
-  EXPECT_EQ(count_failures(cases, read_safetensors), 0);
+  EXPECT_EQ(count_failures(cases, read_all), 0);
 }
 
 TEST_F(hostile_safetensors, numbers_that_do_not_agree_are_refused) {
@@ -131,7 +147,7 @@ TEST_F(hostile_safetensors, numbers_that_do_not_agree_are_refused) {
       {file_of(tensor("F32", "[]", "[0,8]"), 8),
        "file: x: tensor \"a\": f32 () needs 4 bytes, data_offsets give 8"},
   };
-  EXPECT_EQ(count_failures(cases, read_safetensors), 0);
+  EXPECT_EQ(count_failures(cases, read_all), 0);
 }
 
 TEST_F(hostile_safetensors, holes_and_overlaps_are_refused) {
@@ -151,14 +167,14 @@ TEST_F(hostile_safetensors, holes_and_overlaps_are_refused) {
       {file_of(tensor("BOOL", "[3]", "[0,3]")) + std::string("\0\1\2", 3),
        "value: x: tensor \"a\": boolean 2 is stored as 2, not 0 or 1"},
   };
-  EXPECT_EQ(count_failures(cases, read_safetensors), 0);
+  EXPECT_EQ(count_failures(cases, read_all), 0);
 }
 
 TEST_F(hostile_safetensors, names_in_sentences_are_escaped_and_cut_short) {
   const std::vector<HostileFile> cases{
       {file_of("\"\\u001b[2J\\n\":{}"), "file: x: tensor \"\\u001b[2J\\n\" has no dtype"},
   };
-  EXPECT_EQ(count_failures(cases, read_safetensors), 0);
+  EXPECT_EQ(count_failures(cases, read_all), 0);
   put_file("x", file_of("\"" + std::string(79, 'n') + "\xe2\x82\xac" + std::string(1000, 'n') + "\":{}"));
   EXPECT_EQ(refusal([] { read_safetensors("x"); }),
             "file: x: tensor \"" + std::string(79, 'n') + "\"... has no dtype");
@@ -178,6 +194,14 @@ TEST_F(hostile_safetensors, what_cannot_be_read_or_written_is_refused) {
               write_safetensors("x", {{"\xff", one}});
             }),
             "file: x: tensor \"\\xff\": its name is not UTF-8");
+  EXPECT_EQ(refusal([&] {
+              write_safetensors("x", {{"a", one}}, {{"\xff", "v"}});
+            }),
+            "file: x: metadata key \"\\xff\" is not UTF-8");
+  EXPECT_EQ(refusal([&] {
+              write_safetensors("x", {{"a", one}}, {{"k", "\xed\xa0\x80"}});
+            }),
+            "file: x: metadata key \"k\": its value is not UTF-8");
   EXPECT_EQ(refusal([&] {
               write_safetensors("x", {{"a", {Element::f32, {2}, {}}}});
             }),

@@ -69,6 +69,21 @@ TEST_F(memory, headers_of_nothing_but_entries_take_a_few_times_their_length) {
   }
 }
 
+// Two strings in a map's node are 96 bytes, made from no less than the 7 of "k":"", and those are there too.
+TEST_F(memory, metadata_takes_fifteen_times_its_length_at_the_most) {
+  std::string many = R"({"__metadata__":{)";
+  for (int i = 0; i < 100000; ++i) many += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":\"\"";
+  for (const std::string& header :
+       {many + "}}", R"({"__metadata__":{"k":")" + std::string(mebibyte, 'v') + "\"}}"}) {
+    put_file("h", safetensors_bytes(header));
+    const AllocationMeter meter;
+    Metadata metadata;
+    read_safetensors("h", &metadata);
+    EXPECT_FALSE(metadata.empty());
+    EXPECT_LT(meter.peak(), 15 * header.size()) << header.substr(0, 60);
+  }
+}
+
 TEST_F(memory, running_out_of_it_is_an_error) {
   const std::size_t bytes = 8 * mebibyte;
   put_file("a.safetensors",

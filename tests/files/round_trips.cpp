@@ -93,13 +93,38 @@ TEST_F(round_trips, npy_bytes_are_fixed_and_aligned) {
   EXPECT_EQ(file_bytes("a.npy"), expected);
 }
 
-TEST_F(round_trips, metadata_and_white_space_are_skipped) {
+TEST_F(round_trips, metadata_comes_back_as_it_was_written) {
+  const Metadata metadata{{"format", "pt"},
+                          {"", ""},
+                          {"\"\\/\b\f\n\r\t\x01\x7f", std::string("nul\0here", 8)},
+                          {"\xc3\xa9\xe2\x82\xac", "\xf0\x9f\x98\x80" + std::string(5000, 'x')}};
+  for (const Arrays& arrays : {Arrays{}, one_of_every_kind(6)}) {
+    write_safetensors("m.safetensors", arrays, metadata);
+    Metadata back{{"what was here", "is gone"}};
+    EXPECT_EQ(read_safetensors("m.safetensors", &back).size(), arrays.size());
+    EXPECT_EQ(back, metadata);
+    write_safetensors("m.safetensors", arrays);
+    read_safetensors("m.safetensors", &back);
+    EXPECT_TRUE(back.empty());
+  }
+}
+
+TEST_F(round_trips, metadata_comes_first_and_in_the_order_of_its_keys) {
+  write_safetensors("m.safetensors", {{"a", random_array(Element::u8, {0}, 7)}}, {{"k", "2"}, {"a\n", "1"}});
+  EXPECT_EQ(file_bytes("m.safetensors"),
+            safetensors_bytes(R"({"__metadata__":{"a\n":"1","k":"2"},)"
+                              R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})"));
+}
+
+TEST_F(round_trips, metadata_and_white_space_may_lie_anywhere) {
   put_file("m.safetensors",
            safetensors_bytes(
                "{ \"__metadata__\" :\t{\"format\":\"pt\", \"k\":\"\\u0041\"} ,\r\n \"a\" : { \"shape\" : [ 1 "
                ", 2 ] , \"data_offsets\" : [ 0 , 2 ] , \"dtype\" : \"I8\" } }    ",
                2));
-  const Arrays arrays = read_safetensors("m.safetensors");
+  Metadata metadata;
+  const Arrays arrays = read_safetensors("m.safetensors", &metadata);
+  EXPECT_EQ(metadata, (Metadata{{"format", "pt"}, {"k", "A"}}));
   ASSERT_EQ(arrays.size(), 1u);
   EXPECT_EQ(arrays.at("a").element, Element::i8);
   EXPECT_EQ(arrays.at("a").shape, (std::vector<std::int64_t>{1, 2}));

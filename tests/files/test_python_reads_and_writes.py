@@ -86,12 +86,15 @@ def test_bfloat16_npy_is_what_numpy_saves(tmp_path):
 
 def test_safetensors_pass_through_both_ways(tmp_path):
     arrays = one_of_every_kind(NUMPY_DTYPES)
-    safetensors.numpy.save_file(arrays, tmp_path / "from.safetensors", metadata={"format": "np", "é\n": "\"\\"})
+    metadata = {"format": "np", "é\n": '"\\', "": "", "\x00": "a/b\x7f😀"}
+    safetensors.numpy.save_file(arrays, tmp_path / "from.safetensors", metadata=metadata)
     copied(tmp_path / "from.safetensors", tmp_path / "to.safetensors")
     found = safetensors.numpy.load_file(tmp_path / "to.safetensors")
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
         assert_same(found[name], array)
+    with safetensors.safe_open(tmp_path / "to.safetensors", "numpy") as file:
+        assert file.metadata() == metadata
 
 
 def test_bfloat16_safetensors_pass_through_both_ways(tmp_path):
@@ -104,7 +107,7 @@ def test_bfloat16_safetensors_pass_through_both_ways(tmp_path):
 def test_safetensors_of_one_dtype_come_out_byte_for_byte(tmp_path):
     names = ["model.layers.10.w", "model.layers.2.w", "a", "Z", "é", 'quote"back\\slash\n\x01', ""]
     arrays = {name: random_array("<f4", (i, 2), seed=i) for i, name in enumerate(names)}
-    safetensors.numpy.save_file(arrays, tmp_path / "from.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "from.safetensors", metadata={"format": "np"})
     copied(tmp_path / "from.safetensors", tmp_path / "to.safetensors")
     assert (tmp_path / "to.safetensors").read_bytes() == (tmp_path / "from.safetensors").read_bytes()
 

@@ -8,6 +8,7 @@ import shlex
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import numpy_layer as judge
@@ -344,7 +345,7 @@ def test_convert_takes_every_layer_that_the_pattern_matches_and_copies_the_rest(
     model = {f"h.{i}.attn.{name}": matrix + i for i in range(3) for name, matrix in weights.items()}
     model |= {"decoder.0.attn." + name: matrix for name, matrix in weights.items()}
     model["embedding"] = np.arange(6, dtype=np.float32).reshape(2, 3)
-    save_file(model, tmp_path / "m.safetensors")
+    save_file(model, tmp_path / "m.safetensors", metadata={"format": "pt"})
     found = json_of(
         tmp_path,
         "convert",
@@ -364,6 +365,8 @@ def test_convert_takes_every_layer_that_the_pattern_matches_and_copies_the_rest(
         assert_near(after[f"h.{i}.attn.W_k.weight"], pooled(model[f"h.{i}.attn.W_k.weight"], 4, 1), 1e-6)
     untouched = [name for name in model if name == "embedding" or name.startswith("decoder")]
     assert [name for name in untouched if not np.array_equal(after[name], model[name])] == []
+    with safe_open(tmp_path / "m.safetensors", "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
 
 
 @pytest.mark.parametrize("command", ["run", "check", "convert", "explain", "doctor", "demo"])

@@ -49,7 +49,7 @@ class Structure(Tree):
             self.assertEqual(check(self.root), [], check.__name__)
 
     def test_every_check_is_listed(self):
-        self.assertEqual(len(structure.CHECKS), 6)
+        self.assertEqual(len(structure.CHECKS), 7)
 
     def test_an_include_that_points_upward_is_found(self):
         self.write("src/softmax/merge.cpp", SPDX + '#include "cpu/fused.cpp"\n')
@@ -165,6 +165,54 @@ class Structure(Tree):
         self.assert_found(
             structure.check_code_names_its_licence, "src/plan/bare.cpp: the first line is not the SPDX line"
         )
+
+    def test_two_types_of_one_name_are_found(self):
+        self.write("src/problem/sequence.hpp", SPDX + "namespace heed {\nstruct Sequence {\n  int keys;\n};\n}\n")
+        for definition in (
+            "namespace heed { struct Sequence { long length; }; }",
+            "namespace heed::cache {} namespace heed\n{ class alignas(16) Sequence final : public Base<int> { }; }",
+            "namespace heed { enum class Sequence : int { one }; }",
+            "namespace heed { template <class T, template <class> class U = Base> struct [[nodiscard]] Sequence {}; }",
+            "#define OPEN {\nnamespace heed { char c = '{', *s = R\"({)\" \"\\\"{\"; int n = 1'000; // {\nunion Sequence {}; }",
+        ):
+            with self.subTest(definition):
+                self.write("src/softmax/state.hpp", SPDX + definition)
+                (found,) = structure.check_types_have_one_definition(self.root)
+                self.assertRegex(
+                    found,
+                    r"src/softmax/state.hpp:\d: defines heed::Sequence, which src/problem/sequence.hpp defines as well",
+                )
+
+    def test_two_definitions_of_a_type_that_another_declares_are_found(self):
+        for name in ("load", "save"):
+            self.write(f"src/cache/{name}.cpp", SPDX + "namespace heed { struct KvCache::State { int x; }; }")
+        self.assert_found(
+            structure.check_types_have_one_definition,
+            "src/cache/save.cpp:2: defines heed::KvCache::State, which src/cache/load.cpp defines as well",
+        )
+
+    def test_types_that_the_linker_cannot_mix_are_left_alone(self):
+        self.write("src/problem/sequence.hpp", SPDX + "namespace heed { struct Sequence { struct Row {}; }; }")
+        for other in (
+            "namespace heed { struct Sequence; struct Row; }",
+            "namespace heed::cpu { struct Sequence {}; }",
+            "namespace heed { namespace { struct Sequence {}; } }",
+            "namespace heed { struct Table { struct Sequence {}; }; }",
+            "namespace heed { Sequence first(const struct Sequence& x) { return x; } }",
+            "namespace heed { template <> struct Sequence<int> {}; }",
+            "// namespace heed { struct Sequence {}; }",
+        ):
+            with self.subTest(other):
+                self.write("src/softmax/state.hpp", SPDX + other)
+                self.assertEqual(structure.check_types_have_one_definition(self.root), [])
+
+    def test_a_file_whose_braces_cannot_be_followed_is_found(self):
+        for text, line in (("namespace heed {\n#if A\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n}\n", 9), ("}\n", 2)):
+            self.write("src/softmax/state.hpp", SPDX + text)
+            self.assert_found(
+                structure.check_types_have_one_definition,
+                f"src/softmax/state.hpp:{line}: the braces do not balance, so its types cannot be told",
+            )
 
     def test_a_rule_the_reference_forgets_is_found(self):
         self.write("src/reference/loops.cpp", SPDX + "int S1;\n")

@@ -178,6 +178,68 @@ def check_spec_and_code_name_the_same_rules(root):
     return problems
 
 
+# Comments, strings and characters, which may hold braces; and numbers, whose ' begins no character.
+LITERAL = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\b\d[\w']*|'(?:\\.|[^'\\\n])+'""", re.DOTALL
+)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)$")
+TYPE = re.compile(r"\b(?:struct|class|union|enum(?: class| struct)?) ([\w:]+(?: ?<.*>)?)(?: final)?(?: ?:(?!:).*)?$")
+
+
+def without_arguments(head):
+    """A declaration without attributes and without the <...> that follow `template`."""
+    head = re.sub(r"\[\[.*?\]\]|\b(?:alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)+", " ", head)
+    while found := re.search(r"\btemplate\s*<", head):
+        depth, end = 1, found.end()
+        while depth and end < len(head):
+            depth += {"<": 1, ">": -1}.get(head[end], 0)
+            end += 1
+        head = head[: found.start()] + head[end:]
+    return " ".join(head.split())
+
+
+def only_line_ends(found):
+    return "\n" * found[0].count("\n")
+
+
+def types_defined(text):
+    """(line, qualified name) of every type that named namespaces hold; types within types belong to those.
+
+    None in place of a name where the braces do not balance: then nothing can be said about the rest of the file.
+    """
+    text = DIRECTIVE.sub(only_line_ends, LITERAL.sub(only_line_ends, text))
+    scopes, begin = [], 0  # what each open brace is: the name of a namespace, or None
+    for found in re.finditer(r"[{};]", text):
+        head, begin, line = text[begin : found.start()], found.end(), text.count("\n", 0, found.start()) + 1
+        if found[0] == "}":
+            if not scopes:
+                yield line, None
+                return
+            scopes.pop()
+        elif found[0] == "{":
+            head = without_arguments(head)
+            namespace, defined = NAMESPACE.search(head), TYPE.search(head)
+            if defined and None not in scopes:
+                yield line, "::".join([*scopes, defined[1].replace(" ", "")])
+            scopes.append((namespace[1] or None) if namespace else None)
+    if scopes:
+        yield text.count("\n"), None
+
+
+def check_types_have_one_definition(root):
+    """Two types of one name are one to the linker, which keeps the functions of either. Unnamed namespaces keep them apart."""
+    problems, places = [], {}
+    for path in code_files(root, "include", "src", "cli", "python"):
+        here = path.relative_to(root)
+        for line, name in types_defined(path.read_text(encoding="utf-8", errors="replace")):
+            if name is None:
+                problems.append(f"{here}:{line}: the braces do not balance, so its types cannot be told")
+            elif name.startswith("heed::") and places.setdefault(name, here) != here:
+                problems.append(f"{here}:{line}: defines {name}, which {places[name]} defines as well")
+    return problems
+
+
 CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_")]
 
 

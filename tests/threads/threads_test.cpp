@@ -89,7 +89,7 @@ TEST_F(Threads, a_call_from_inside_a_task_runs_where_it_is) {
 }
 
 TEST_F(Threads, every_task_runs_exactly_once) {
-  for (const std::size_t tasks : {0, 1, 2, 3, 7, 1000}) {
+  for (const std::size_t tasks : {0u, 1u, 2u, 3u, 7u, 1000u}) {
     std::vector<std::atomic<int>> ran(tasks);
     cpu::parallel_for(tasks, [&](std::size_t i) { ++ran[i]; });
     for (std::size_t i = 0; i < tasks; ++i) ASSERT_EQ(ran[i], 1) << "task " << i << " of " << tasks;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One array of a call under the name its refusals use, whatever its type: q, out, a bias, a boolean mask.
+// One array of a call under the name its refusals use, whatever its type: q, out, a bias, a boolean mask; and
+// what is refused of it before anything is believed about it. Each check throws Error or changes nothing.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -46,5 +47,16 @@ constexpr std::int64_t reach_bytes(const Argument& a) {
   return a.element_bytes * ((n.batch - 1) * s.batch + (n.heads - 1) * s.heads + (n.length - 1) * s.length +
                             (n.dim - 1) * s.dim + 1);
 }
+
+// One array by itself: extents, strides, reach, data.
+void check_argument(const Argument&);
+// The same, and that its dtype and device are ones this build knows.
+void check_view(const char* name, const View&);
+
+// No element of `output` shares a byte with `other`; slices of one buffer may interleave. For checked
+// arguments.
+void check_apart(const Argument& output, const Argument& other);
+// Every element of an output has a place of its own.
+void check_own_places(const Argument& output);
 
 }  // namespace heed
