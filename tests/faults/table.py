@@ -165,8 +165,8 @@ FAULTS = [
     Fault(
         "softcap-scale",
         ALGORITHM + "score.hpp",
-        "inverse = S::fill(1.0f / c.softcap_log2e);",
-        "inverse = S::fill(1.44269504f / c.softcap_log2e);",
+        "const float reciprocal = 1.0f / c.softcap_log2e;",
+        "const float reciprocal = 1.44269504f / c.softcap_log2e;",
         "the softcap divides a base-2 score by a natural cap (S2)",
     ),
     Fault(

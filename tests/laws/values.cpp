@@ -107,6 +107,22 @@ TEST_P(Values, a_huge_softcap_is_none_within_the_bound) {
   }
 }
 
+// c * tanh(s / c) is then at most c, which no weight can show; its reciprocal is no float.
+TEST_P(Values, a_tiny_softcap_leaves_every_key_the_same_weight) {
+  for (const float cap : {1e-30f, 1e-38f, 2e-39f, 1e-40f, 1e-45f}) {
+    Call call{.q = Tensor::random({1, 2, 5, 8}, 1, 4),
+              .k = Tensor::random({1, 2, 16, 8}, 2, 4),
+              .v = Tensor({1, 2, 16, 8})};
+    for (std::int64_t d = 0; d < 8; ++d) call.q.set(0, 0, 0, d, 0);  // scores of 0, too
+    call.v.fill(3);
+    call.softcap = cap;
+    const auto got = attend(call);
+    if (!got) return;
+    for_each(got->out.shape(),
+             [&](auto b, auto h, auto i, auto d) { EXPECT_EQ(got->out.at(b, h, i, d), 3) << cap; });
+  }
+}
+
 TEST_P(Values, a_softcap_bounds_every_score) {
   Call call{.q = Tensor::random({1, 2, 6, 16}, 1, 512),
             .k = Tensor::random({1, 2, 40, 16}, 2, 512),

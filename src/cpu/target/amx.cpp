@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cpu/algorithm/operands_amx.hpp"
 #include "cpu/algorithm/operands_amx_few.hpp"
 #include "cpu/target/table.hpp"
+#include "cpu/target/x86.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -13,7 +13,9 @@ namespace {
 // The kernel lends the tile registers to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA).
 bool is_granted_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__builtin_cpu_supports("avx512bw") || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !has_fma_and_f16c() ||
+      !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    return false;
   const bool tiles = d >> 24 & 1, bf16 = d >> 22 & 1;
   if (!tiles || !bf16 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
     return false;  // AVX512_BF16

@@ -2,11 +2,12 @@
 #include "cpu/simd/avx512.hpp"
 
 #include "cpu/target/table.hpp"
+#include "cpu/target/x86.hpp"
 
 namespace heed::cpu {
 
 extern const Target avx512_target;
-constinit const Target avx512_target =
-    make_target<Avx512>("avx512", "AVX-512F", [] { return __builtin_cpu_supports("avx512f") != 0; });
+constinit const Target avx512_target = make_target<Avx512>(
+    "avx512", "AVX-512F", [] { return __builtin_cpu_supports("avx512f") && has_fma_and_f16c(); });
 
 }  // namespace heed::cpu
