@@ -70,7 +70,7 @@ class Decode {
       for (int r = 0; r < rows.count; ++r) apply_dropout<S>(c, rows.query(r), r, t);
     if (c.layout.is_quantized)
       apply_scales<S>(t, t.first_key + t.keys,
-                      [&](std::int64_t j) { return value_scale<S>(c, rows.b, rows.kv_head, j); });
+                      [&](std::int64_t j) { return value_scales<S>(c, rows.b, rows.kv_head, j); });
     if (c.cached && !partly_hidden)
       cache.add_values(t, partial);
     else

@@ -38,7 +38,8 @@ class DecodeCache {
     ahead.step(), ahead.step();
     for (std::int64_t j = 0; j < t.keys; j += tile, keys.step()) {
       TileWalk& upcoming = j + 2 * tile < t.keys ? ahead : then;
-      const float* scales = c.layout.is_quantized ? scales_of(t.first_key + j) : nullptr;
+      const float* scales =
+          c.layout.is_quantized ? key_scales<S>(c, rows.b, rows.kv_head, t.first_key + j) : nullptr;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
           score_tile<type, n.value>({keys.place(), upcoming.place(), scales}, r, t.s + j * at.rows + r);
@@ -95,10 +96,6 @@ class DecodeCache {
   TileWalk walk_values(std::int64_t key) const {
     return {c, c.cached[rows.b].table, key, rows.kv_head * c.layout.head_bytes() + c.layout.values_at(),
             c.layout.value_width() * c.layout.element_bytes};
-  }
-  const float* scales_of(std::int64_t key) const {
-    const void* scales = head_in_page<S>(c, rows.b, rows.kv_head, key) + c.layout.key_scales_at();
-    return static_cast<const float*>(scales) + key % c.layout.page_size;
   }
 
   struct KeyTile {

@@ -68,17 +68,18 @@ struct RowsFrom {
   }
 };
 
-// What the integers of a quantised key, or value, are multiplied with.
+// What the integers of a quantised key, or value, are multiplied with. Those of the keys that follow lie
+// beside it, as far as its tile of sixteen goes.
 template <class S>
-inline float key_scale(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+inline const float* key_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.key_scales_at();
-  return static_cast<const float*>(scales)[j % c.layout.page_size];
+  return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
 template <class S>
-inline float value_scale(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
+inline const float* value_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.value_scales_at();
-  return static_cast<const float*>(scales)[j % c.layout.page_size];
+  return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
 // What elements are, as a type: loops that know it need not ask for each.

@@ -159,7 +159,7 @@ class Prefill {
     const Scores t{s, rows, block.begin + first, keys};
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
-                      [&](std::int64_t j) { return key_scale<S>(c, task.batch_entry, task.kv_head, j); });
+                      [&](std::int64_t j) { return key_scales<S>(c, task.batch_entry, task.kv_head, j); });
     return t;
   }
 
@@ -183,8 +183,9 @@ class Prefill {
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout<S>(c, query(p, r), r, t);
       if (c.layout.is_quantized)
-        apply_scales<S>(t, keys_there_are(),
-                        [&](std::int64_t j) { return value_scale<S>(c, task.batch_entry, task.kv_head, j); });
+        apply_scales<S>(t, keys_there_are(), [&](std::int64_t j) {
+          return value_scales<S>(c, task.batch_entry, task.kv_head, j);
+        });
       operands.add_values(t.first_key - keys.begin, t.keys, s, state.out);
       if (poisoned) add_poison(t, state.out);
     }

@@ -119,11 +119,14 @@ inline void mark_unseen(const Scores& t, float* unseen) {
     S::store(unseen + n, S::less(S::load(t.s + n), S::fill(-most_finite), S::fill(1.0f), S::fill(0.0f)));
 }
 
-// Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values.
-template <class S, class ScaleOf>
-inline void apply_scales(const Scores& t, std::int64_t end_key, const ScaleOf& scale_of) {
+// Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values, looked
+// up once a tile: for every key that took a quarter of a prefill's time.
+template <class S, class ScalesFrom>
+inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom& scales_from) {
+  const float* scales = nullptr;
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < end_key; ++j) {
-    const auto scale = S::fill(scale_of(t.first_key + j));
+    if (j == 0 || (t.first_key + j) % PageLayout::tile == 0) scales = scales_from(t.first_key + j);
+    const auto scale = S::fill(*scales++);
     for (float* s = t.s + j * t.width; s < t.s + (j + 1) * t.width; s += S::lanes)
       S::store(s, S::mul(S::load(s), scale));
   }
