@@ -200,8 +200,8 @@ FAULTS = [
     Fault(
         "last-token-of-the-tile",
         ALGORITHM + "decode_cache.hpp",
-        "({here, ahead, p + r, least(tile, t.keys - j)}, r, partial);",
-        "({here, ahead, p + r, least(tile - 1, t.keys - j)}, r, partial);",
+        "p + r, least(tile, t.keys - j)}, r,",
+        "p + r, least(tile - 1, t.keys - j)}, r,",
         "decode over a cache forgets the value of every sixteenth token",
     ),
     Fault(

@@ -120,7 +120,7 @@ inline void mark_unseen(const Scores& t, float* unseen) {
 }
 
 // Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values, looked
-// up once a tile: for every key that took a quarter of a prefill's time.
+// up once a tile: a look-up for every key cost 5 % of a prefill, and 4 % of decode.
 template <class S, class ScalesFrom>
 inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom& scales_from) {
   const float* scales = nullptr;
