@@ -151,19 +151,21 @@ class Project {
   template <Type type, int tiles>
   void single_rows(std::int64_t count, std::int64_t tile) {
     constexpr int vectors = columns / S::lanes;
+    const void* const all = t.tiles;
+    const std::int64_t depth = t.depth;
     for (std::int64_t r = 0; r < count; ++r) {
       typename S::F sum[tiles][vectors];
       for (auto& of_tile : sum)
         for (auto& s : of_tile) s = S::fill(0.0f);
-      const float* x = panels + r * t.depth;
-      std::int64_t w = tile * columns * t.depth;
-      for (std::int64_t k = 0; k < t.depth; k += 2, w += 2 * columns) {  // depth is even
+      const float* x = panels + r * depth;
+      std::int64_t w = tile * columns * depth;
+      for (std::int64_t k = 0; k < depth; k += 2, w += 2 * columns) {  // depth is even
         const auto x0 = S::fill(x[k]), x1 = S::fill(x[k + 1]);
         for (int n = 0; n < tiles; ++n)
           for (int v = 0; v < vectors; ++v) {
-            const std::int64_t at = w + n * columns * t.depth + v * S::lanes;
-            sum[n][v] = S::fma(load_as<S, type>(t.tiles, at), x0, sum[n][v]);
-            sum[n][v] = S::fma(load_as<S, type>(t.tiles, at + columns), x1, sum[n][v]);
+            const std::int64_t at = w + n * columns * depth + v * S::lanes;
+            sum[n][v] = S::fma(load_as<S, type>(all, at), x0, sum[n][v]);
+            sum[n][v] = S::fma(load_as<S, type>(all, at + columns), x1, sum[n][v]);
           }
       }
       for (int n = 0; n < tiles; ++n) {
