@@ -131,8 +131,7 @@ struct Bf16Amx {
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     for (std::int64_t j = 0; j < keys; j += key_step)
       block_product<S>({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
-    for (std::int64_t n = 0; n < keys * rows; n += S::lanes)
-      S::store(s + n, S::mul(S::load(s + n), S::fill(scale)));
+    scale_all<S>(s, keys * rows, scale);
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {

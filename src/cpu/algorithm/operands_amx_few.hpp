@@ -74,8 +74,7 @@ struct Bf16AmxFew {
   // s(keys, rows) over keys [first, first + keys) of the block.
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     for (std::int64_t j = 0; j < keys; j += 16) score_sixteen(panel * rows * depth, first + j, s + j * rows);
-    for (std::int64_t n = 0; n < keys * rows; n += S::lanes)
-      S::store(s + n, S::mul(S::load(s + n), S::fill(scale)));
+    scale_all<S>(s, keys * rows, scale);
   }
 
   // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
