@@ -47,6 +47,8 @@ struct Call {
   std::uint64_t seed = 0;
   float keep_scale = 1;  // 1 / (1 - drop_probability)
   bool tiled_heads = false;
+  // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
+  unsigned char* left_range = nullptr;
 
   std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
   // The member-th query head that reads kv_head.

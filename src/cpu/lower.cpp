@@ -38,6 +38,8 @@ Tensor lower(const View& x) {
   return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
 }
 
+float in_base_2(float x) { return static_cast<float>(x * log2_e); }
+
 namespace {
 
 std::vector<BoolTensor> lowered_masks(const Problem& p) {
@@ -67,8 +69,8 @@ Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores ? lower(View(p.outputs.scores->into)) : Tensor{},
           .stage = p.outputs.scores ? stage_of(p.outputs.scores->stage) : ScoreStage::none,
-          .scale_log2e = static_cast<float>(p.scale * log2_e),
-          .softcap_log2e = static_cast<float>(p.options.softcap.value_or(0.0f) * log2_e),
+          .scale_log2e = in_base_2(p.scale),
+          .softcap_log2e = in_base_2(p.options.softcap.value_or(0.0f)),
           .sequences = p.sequences.data(),
           .front = p.front,
           .gaps = p.gaps.data(),
@@ -81,6 +83,8 @@ Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
 }  // namespace
 
 LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lowered(p, masks)) {
+  call.left_range = &left_range;
+  call.left_range = &left_range;
   if (p.reading) {
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
     call.cached = cached.data();

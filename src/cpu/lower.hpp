@@ -11,6 +11,9 @@ namespace heed::cpu {
 Type type_of(DType);
 Tensor lower(const View&);
 
+// Scores are kept in base 2: what multiplies or limits them is multiplied by log2(e).
+float in_base_2(float);
+
 // A Call and what it points to; the Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem&);
@@ -19,6 +22,7 @@ struct LoweredCall {
 
   std::vector<BoolTensor> masks;
   std::vector<PagedSequence> cached;
+  unsigned char left_range = 0;  // what call.left_range points to
   Call call;
 };
 

@@ -2,6 +2,7 @@
 #include "cpu/run.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -115,7 +116,7 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
 // leave out keys that masks hide from a panel, and spread one head's rows over threads.
 std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
-  const bool is_f32 = p.inputs.q.dtype == DType::f32 && (!p.reading || p.cache_type == CacheType::f32);
+  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == CacheType::f32;
   const bool sees_all = p.options.masks.empty();
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(concurrency());
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows
@@ -141,17 +142,21 @@ const Target& best_target() {
 Reason prefill_refuses(const Target& target, const Problem& p) {
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
-  if (target.only_bf16 && p.reading && p.cache_type != CacheType::bf16)
-    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type); };
+  if (target.only_bf16 && p.kv_type != CacheType::bf16)
+    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.kv_type); };
+  if (!std::isfinite(in_base_2(p.scale)))
+    return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
+  if (p.options.softcap && !std::isfinite(in_base_2(*p.options.softcap)))
+    return [] { return std::string("options.softcap times log2(e) is beyond the range of f32"); };
   return {};
 }
 
-void prefill(const Target& target, const Problem& problem) {
+bool prefill(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
-  if (c.heads == 0) return;
+  if (c.heads == 0) return false;
   const std::vector<QueryTask> tasks = cut_along_queries(c, target.panel_rows);
-  if (tasks.empty()) return;
+  if (tasks.empty()) return false;
   std::int64_t most_queries = 0;
   for (const QueryTask& task : tasks) most_queries = std::max(most_queries, task.rows.queries);
   Scratch scratch(std::min(tasks.size(), concurrency()), target.prefill_floats(c, most_queries * c.group()));
@@ -159,6 +164,7 @@ void prefill(const Target& target, const Problem& problem) {
     const Scratch::Lease lease(scratch);
     target.prefill(c, tasks[static_cast<std::size_t>(n)].rows, lease.floats());
   });
+  return lowered.left_range != 0;
 }
 
 Reason decode_refuses(const Target& target, const Problem& p) {
@@ -175,12 +181,12 @@ Reason decode_refuses(const Target& target, const Problem& p) {
 }
 
 // Rows whose keys are one chunk are finished where they were computed, while what it left is in the cache.
-void decode(const Target& target, const Problem& problem) {
+bool decode(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
-  if (c.heads == 0) return;
+  if (c.heads == 0) return false;
   const std::vector<KeyTask> tasks = cut_along_keys(c);
-  if (tasks.empty()) return;
+  if (tasks.empty()) return false;
   const bool merges = std::any_of(tasks.begin(), tasks.end(), [](const KeyTask& t) { return t.chunks != 1; });
   const std::int64_t own = target.decode_floats(c), left = target.partial_floats(c);
   const KeptMemory partials =
@@ -193,13 +199,14 @@ void decode(const Target& target, const Problem& problem) {
     target.decode(c, rows, chunk, lease.floats(), partial);
     if (chunks == 1) target.decode_finish(c, rows, 1, lease.floats(), partial);
   });
-  if (!merges) return;
+  if (!merges) return lowered.left_range != 0;
   share_out(std::ssize(tasks), products(c) / chunk_keys, [&](std::int64_t n) {
     const KeyTask& task = tasks[static_cast<std::size_t>(n)];
     if (task.chunks < 2) return;
     const Scratch::Lease lease(scratch);
     target.decode_finish(c, task.rows, task.chunks, lease.floats(), partials.get() + n * left);
   });
+  return lowered.left_range != 0;
 }
 
 }  // namespace heed::cpu

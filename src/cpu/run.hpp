@@ -13,12 +13,16 @@ Reason unavailable(const Target&);
 // The first target with projections that nothing rules out.
 const Target& best_target();
 
-// Many rows: keys and values are packed. Why a target does not take a problem; empty when it does.
+// Why a target does not take a problem; empty when it does. Each kernel returns whether it left something to
+// the reference: where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every
+// result that this reaches is written as NaN or an infinity (S13).
+
+// Many rows: keys and values are packed.
 Reason prefill_refuses(const Target&, const Problem&);
-void prefill(const Target&, const Problem&);
+[[nodiscard]] bool prefill(const Target&, const Problem&);
 
 // Few rows: keys are cut into chunks that run apart.
 Reason decode_refuses(const Target&, const Problem&);
-void decode(const Target&, const Problem&);
+[[nodiscard]] bool decode(const Target&, const Problem&);
 
 }  // namespace heed::cpu

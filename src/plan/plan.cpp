@@ -22,12 +22,6 @@ Reason refusal_of(const Kernel& kernel, const Problem& problem) {
   return reason ? reason : kernel.refuses(problem);
 }
 
-bool turns_keys_when_read(const Inputs& inputs) {
-  if (!inputs.cache) return false;
-  const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
-  return rotary && rotary->when == CacheRotary::When::read;
-}
-
 // The forced kernel, or the first that takes the problem.
 const Kernel& choose(const Problem& problem) {
   const std::string& name = problem.options.kernel;
@@ -43,6 +37,10 @@ const Kernel& choose(const Problem& problem) {
   return *forced;
 }
 
+void run(const Kernel& kernel, const Problem& problem) {
+  if (kernel.run(problem)) reference::complete(GatheredCache(problem).problem);
+}
+
 }  // namespace
 
 const std::vector<Kernel>& kernels() {
@@ -52,13 +50,16 @@ const std::vector<Kernel>& kernels() {
       const auto unavailable = [target] { return cpu::unavailable(*target); };
       list.push_back({std::string("cpu.decode.") + target->name, unavailable,
                       [target](const Problem& p) { return cpu::decode_refuses(*target, p); },
-                      [target](const Problem& p) { cpu::decode(*target, p); }});
+                      [target](const Problem& p) { return cpu::decode(*target, p); }});
       list.push_back({std::string("cpu.prefill.") + target->name, unavailable,
                       [target](const Problem& p) { return cpu::prefill_refuses(*target, p); },
-                      [target](const Problem& p) { cpu::prefill(*target, p); }});
+                      [target](const Problem& p) { return cpu::prefill(*target, p); }});
     }
     list.push_back({"reference", [] { return Reason(); }, takes_everything,
-                    [](const Problem& p) { reference::run(GatheredCache(p).problem); }});
+                    [](const Problem& p) {
+                      reference::run(GatheredCache(p).problem);
+                      return false;
+                    }});
     return list;
   }();
   return all;
@@ -66,9 +67,11 @@ const std::vector<Kernel>& kernels() {
 
 void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   const Problem problem = make_problem(inputs, outputs, options);
-  if (!turns_keys_when_read(inputs)) return choose(problem).run(problem);
-  const GatheredCache turned(problem);
-  choose(turned.problem).run(turned.problem);
+  const Kernel& kernel = choose(problem);
+  if (problem.turns_keys)
+    run(kernel, GatheredCache(problem).problem);
+  else
+    run(kernel, problem);
 }
 
 std::string explain(const Inputs& inputs, const Outputs& outputs, const Options& options) {

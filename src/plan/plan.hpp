@@ -15,7 +15,7 @@ struct Kernel {
   std::string name;                               // backend.role.target
   std::function<Reason()> unavailable;            // why this machine cannot run it
   std::function<Reason(const Problem&)> refuses;  // why it does not take this problem
-  std::function<void(const Problem&)> run;
+  std::function<bool(const Problem&)> run;        // returns whether it left something to the reference
 };
 
 const std::vector<Kernel>& kernels();

@@ -41,6 +41,9 @@ struct Problem {
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
   std::shared_ptr<const CacheReading> reading{};
   CacheType cache_type = CacheType::f32;
+  // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
+  bool turns_keys = false;
+  CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
 
   std::optional<View> bias{}, sink{};  // broadcast axes have stride 0
 

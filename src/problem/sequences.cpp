@@ -87,6 +87,10 @@ void place_keys_in_cache(const Inputs& in, Problem& p) {
   }
 }
 
+CacheType type_of(DType dtype) {
+  return dtype == DType::f32 ? CacheType::f32 : dtype == DType::f16 ? CacheType::f16 : CacheType::bf16;
+}
+
 }  // namespace
 
 void place_sequences(const Inputs& inputs, Problem& p) {
@@ -96,10 +100,14 @@ void place_sequences(const Inputs& inputs, Problem& p) {
     p.kv_heads = inputs.cache->config().kv_heads;
     p.value_dim = *inputs.cache->config().value_dim;
     p.cache_type = inputs.cache->config().type;
+    const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
+    p.turns_keys = rotary && rotary->when == CacheRotary::When::read;
+    p.kv_type = p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;
   } else {
     place_keys(inputs, p);
     p.kv_heads = inputs.k.shape.heads;
     p.value_dim = inputs.v.shape.dim;
+    p.kv_type = type_of(inputs.k.dtype);
   }
   p.heads = inputs.q.shape.heads;
   p.dim = inputs.q.shape.dim;

@@ -25,4 +25,8 @@ void write(const MutableView&, std::int64_t b, std::int64_t h, std::int64_t i, s
 // Every row, written to the problem's outputs: the kernel named "reference".
 void run(const Problem&);
 
+// What a kernel left: every result that is NaN or an infinity where it need not be, computed anew. Others keep
+// their bits.
+void complete(const Problem&);
+
 }  // namespace heed::reference

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cases/selection.hpp"
+#include "heed/check.hpp"
 
 namespace heed::cases {
 namespace {
@@ -165,6 +166,12 @@ TEST_P(Cached, any_way_of_feeding_the_same_tokens_gives_the_bits_of_plain_attent
 }
 
 // Every option over a cache, against the same call over plain views.
+// Whether explain() says that this kernel refuses the call; the plan never does.
+bool refuses_by_name(const std::string& kernel, const Inputs& inputs, const Outputs& outputs) {
+  const std::string lines = explain(inputs, outputs, {.masks = {Causal{}}});
+  return !kernel.empty() && lines.find(kernel + ": refused") != std::string::npos;
+}
+
 TEST_P(Cached, every_option_means_the_same_over_a_cache) {
   for (std::uint64_t seed : seeds(9600, small_selection() ? 9650 : 9700)) {
     Call call = random_call(seed, {.dropout = true});
@@ -250,6 +257,39 @@ TEST_P(Cached, a_window_cache_gives_the_bits_of_the_window_over_all_tokens_in_bo
       EXPECT_TRUE(same_bits(got, attend_plainly(all, s, length, count, whole))) << "at " << length;
     }
   }
+}
+
+// explain() decides by what a kernel will be handed, which for a cache that turns keys when they are read is a
+// copy; attention() must decide alike, or a kernel is handed what it cannot read.
+TEST_P(Cached, every_pair_of_query_and_cache_types_is_right_or_refused_as_explain_says) {
+  using When = CacheRotary::When;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const CacheType type : {CacheType::f32, CacheType::f16, CacheType::bf16, CacheType::int8})
+      for (const std::optional<When> when : {std::optional<When>(), std::optional(When::append), std::optional(When::read)})
+        for (const std::int64_t queries : {1, 40}) {
+          SCOPED_TRACE(std::string(name_of(dtype)) + " queries, cache of " + name_of(type) + ", " +
+                       std::to_string(queries) + " queries" + (!when ? "" : *when == When::read ? ", turned when read" : ", turned"));
+          const TokenShape shape{.heads = 4, .kv_heads = 2, .dim = 16, .value_dim = 12, .dtype = dtype};
+          const Tokens tokens(shape, 70, 7);
+          KvCacheConfig config{.kv_heads = 2, .capacity = 70, .dim = 16, .value_dim = 12, .type = type};
+          if (when) config.rotary = CacheRotary{{}, *when};
+          KvCache cache(config);
+          cache.append(tokens.k.view(), tokens.v.view());
+          const Tensor q = tokens.q.rows(70 - queries, queries);
+          Attended found = make_attended(shape, 1, queries);
+          const Inputs inputs{.q = q.view(), .cache = &cache};
+          const Outputs outputs{.out = found.out.mutable_view(), .log_sum_exp = found.log_sum_exp.mutable_view()};
+          const bool refuses = refuses_by_name(GetParam(), inputs, outputs);
+          try {
+            attention(inputs, outputs, {.masks = {Causal{}}, .kernel = GetParam()});
+          } catch (const Error& error) {
+            EXPECT_TRUE(refuses) << error.what();
+            continue;
+          }
+          EXPECT_FALSE(refuses);
+          const Check judged = check(inputs, outputs, {.masks = {Causal{}}});
+          EXPECT_EQ(judged.beyond_bound, 0) << judged.first_miss;
+        }
 }
 
 }  // namespace

@@ -47,9 +47,10 @@ class Decode {
   void finish(float* partials, std::int64_t chunks) {
     float* total = partials;
     for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(at, total, partials + n * at.floats());
+    if (!all_finite<S>(at.out(total, 0), rows.count * at.dims)) leave_to_reference<S>(c);
     for (int r = 0; r < rows.count; ++r) {
       const Query n = rows.query(r);
-      const float factor = close_row<S>(c, n, at.max(total)[r], at.sum(total)[r]);
+      const float factor = close_row<S>(c, n, {at.max(total)[r], at.sum(total)[r]});
       write_out<S>(row_of<S>(c.out, n), at.out(total, r), c.value_dim, factor);
       if (c.weights.data) finish_weights(n, {at.max(total)[r], at.sum(total)[r]});
     }
@@ -61,9 +62,9 @@ class Decode {
       cache.score(t);
     else
       views.score(t);
+    spoil_infinities<S>(t);
     if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
-    bias_and_mask<S>(c, t, rows.count, query_at());
-    const bool partly_hidden = note_unseen(t);
+    const bool partly_hidden = bias_and_mask<S>(c, t, rows.count, query_at()) && note_unseen(t);
     if (c.weights.data) write_kept(t);
     advance_rows<S>(rows, t, partial);
     if (c.drop_below)

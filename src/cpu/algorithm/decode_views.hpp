@@ -102,7 +102,7 @@ class DecodeViews {
       if (n == 1) part.value_bytes = reinterpret_cast<const char*>(x) - part.values;
     }
     if (finite) return add_groups<Type::f32>(part);
-    add_carefully(part, rows.unseen + j * at.rows);
+    add_carefully(part, partly_hidden ? rows.unseen + j * at.rows : nullptr);
   }
 
   template <Type type>
@@ -184,10 +184,11 @@ class DecodeViews {
   }
 
   // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).
+  // `hidden` is null where no row has such a key: nobody wrote down which they are.
   void add_carefully(const Stripe& t, const float* hidden) const {
     for (std::int64_t n = 0; n < t.keys; ++n)
       for (std::int64_t r = 0; r < rows.count; ++r)
-        for (std::int64_t d = 0; hidden[n * at.rows + r] == 0 && d < c.value_dim; ++d) {
+        for (std::int64_t d = 0; (!hidden || hidden[n * at.rows + r] == 0) && d < c.value_dim; ++d) {
           float& sum = at.out(t.partial, r)[d];
           sum = __builtin_fmaf(t.p[n * at.rows + r], reinterpret_cast<const float*>(t.value(n))[d], sum);
         }

@@ -6,6 +6,7 @@
 
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
@@ -33,13 +34,18 @@ inline bool sees_no_key(const RowEnd& end) {
   return end.sum == 0;
 }
 
+template <class S>
+inline float sink_of(const Call& c, const Query& q) {
+  return c.sink.data ? read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0) : minus_infinity;
+}
+
 // Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
-// of it.
+// of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
 template <class S>
 inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
-  if (!c.sink.data || sees_no_key<S>(end)) return 1.0f;
-  const float sink = read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0) * log2_e;
-  if (sink == minus_infinity) return 1.0f;
+  const float natural = sink_of<S>(c, q), sink = natural * log2_e;
+  if (natural == minus_infinity || sees_no_key<S>(end)) return 1.0f;
+  if (sink == minus_infinity && end.max > -0x1p126f) return 1.0f;
   const float max = sink > end.max ? sink : end.max;
   const float factor = one_exp2<S>(end.max - max);
   end.sum = __builtin_fmaf(end.sum, factor, one_exp2<S>(sink - max));
@@ -47,23 +53,51 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
+// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is then
+// NaN. They are one in truth where somebody masks with the lowest number there is, and nothing is left.
+// Returns the bias, which is what such scores are in natural units.
 template <class S>
-inline double log_sum_exp(const Call& c, const Query& q, const RowEnd& end, bool empty) {
-  if (empty)
-    return c.sink.data ? static_cast<double>(read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0)) : -__builtin_inf();
-  if (end.max == -most_finite) return static_cast<double>(end.max);  // where add_bias() clamps it
-  return static_cast<double>(end.max) * 0.693147180559945309417 + __builtin_log(static_cast<double>(end.sum));
+inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
+  const Row bias = row_of<S>(c.bias, q);
+  float shared = minus_infinity;
+  for (std::int64_t j = 0; j < c.sequences[q.b].keys; ++j) {
+    if (!sees<S>(c, q, j)) continue;
+    const float x = read<S>(bias, j);
+    if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
+    shared = x;
+  }
+  if (sink_of<S>(c, q) != minus_infinity) end.sum = __builtin_nanf("");
+  return static_cast<double>(shared);
 }
 
-// Writes the log-sum-exp and returns the factor of the output: 0 for a row that saw no key (S6).
+// A row when all its keys and the sink are in. A score's weight is 2^(score - max) times `weight`, an output
+// the accumulated values times `out`: both 0 for a row that saw no key (S6), and NaN for one that is the
+// reference's.
+struct ClosedRow {
+  float max, weight, out;
+  double highest;  // the maximum in natural units
+  float sum;
+
+  double log_sum_exp() const { return highest + __builtin_log(static_cast<double>(sum)); }
+};
+
 template <class S>
-inline float close_row(const Call& c, const Query& q, float max, float sum) {
-  RowEnd end{max, sum};
-  const bool empty = sees_no_key<S>(end);
-  const float factor = add_sink<S>(c, q, end);
-  if (c.log_sum_exp.data)
-    write<S>(row_of<S>(c.log_sum_exp, q), 0, static_cast<float>(log_sum_exp<S>(c, q, end, empty)));
-  return empty ? 0.0f : factor / end.sum;
+inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
+  if (sees_no_key<S>(end)) return {0.0f, 0.0f, 0.0f, static_cast<double>(sink_of<S>(c, q)), 1.0f};
+  const bool is_lowest = c.bias.data && end.max == -most_finite;
+  const double lowest = is_lowest ? open_lowest<S>(c, q, end) : 0.0;
+  const float rescale = add_sink<S>(c, q, end);
+  if (!is_finite(end.sum)) leave_to_reference<S>(c);
+  const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
+  return {end.max, 1.0f / end.sum, rescale / end.sum, is_lowest ? lowest : natural, end.sum};
+}
+
+// Writes the log-sum-exp and returns the factor of the output.
+template <class S>
+inline float close_row(const Call& c, const Query& q, const RowEnd& end) {
+  const ClosedRow row = closed<S>(c, q, end);
+  if (c.log_sum_exp.data) write<S>(row_of<S>(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
+  return row.out;
 }
 
 // Writes out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took
@@ -81,13 +115,11 @@ inline void write_out(const Row& out, const float* sums, std::int64_t dims, floa
 
 // Turns row r of the scores into the weights that were applied and writes them.
 template <class S>
-inline void write_weights(const Call& c, const Query& q, RowEnd end, int r, const Scores& t) {
-  const bool empty = sees_no_key<S>(end);
-  add_sink<S>(c, q, end);
-  const float subtract = empty ? 0.0f : end.max, factor = empty ? 0.0f : 1.0f / end.sum;
+inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r, const Scores& t) {
+  const ClosedRow row = closed<S>(c, q, end);
   for (std::int64_t j = 0; j < t.keys; ++j) {
     float& s = t.s[j * t.width + r];
-    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - subtract) * factor;
+    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - row.max) * row.weight;
   }
   if (c.drop_below) apply_dropout<S>(c, q, r, t);
   const Row weights = row_of<S>(c.weights, q);
@@ -105,12 +137,17 @@ inline void write_beyond(const Call& c, const Query& q) {
   }
 }
 
-// Scores are kept in base 2; the caller's are natural.
+// Scores are kept in base 2; the caller's are natural. One that base 2 cannot hold is the reference's.
 template <class S>
 inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of<S>(c.scores, q);
-  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j)
-    write<S>(scores, t.first_key + j, t.s[j * t.width + r] * ln_2);
+  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
+    const float s = t.s[j * t.width + r];
+    const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
+    const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
+    if (!is_known) leave_to_reference<S>(c);
+    write<S>(scores, t.first_key + j, is_known ? s * ln_2 : __builtin_nanf(""));
+  }
 }
 
 }  // namespace heed::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
 // scores' vectors across the rows: a strip of keys at a time is widened and transposed, or spread over all
-// lanes where every row reads the same one. A boolean is an i8 of 0 or 1 and takes the same way.
+// lanes where every row reads the same one. A boolean is an i8, true unless 0, and takes the same way.
 #pragma once
 #include <cstdint>
 
@@ -32,9 +32,11 @@ struct MaskRows {
   template <class QueryAt>
   MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, std::int64_t count, const QueryAt& query_at)
       : tensor(t), width(rows), keys(about) {
+    std::int64_t begin = 0;
     for (std::int64_t r = 0; r < width; ++r) {
-      first[r] = r < count ? row_of<S>(t, query_at(r)).first : first[count - 1];
-      is_shared &= first[r] == first[0];
+      if (r < count) begin = row_of<S>(t, query_at(r)).first;
+      first[r] = begin;
+      is_shared &= begin == first[0];
     }
   }
 
@@ -42,8 +44,8 @@ struct MaskRows {
     return {tensor.data, first[r] + (key - keys.begin) * tensor.dim, tensor.dim, tensor.type};
   }
 
-  // Whether every element of a boolean mask over `some` of the keys is `value`. Bytes that do not lie side by
-  // side are not looked at.
+  // Whether every element of a boolean mask over `some` of the keys is surely `value`. Bytes that do not lie
+  // side by side are not looked at, and only 1 is taken for true.
   bool are_all(bool value, KeyRange some) const {
     if (tensor.dim != 1) return false;
     const std::uint64_t wanted = value ? 0x0101010101010101u : 0;
@@ -94,7 +96,8 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
 }
 
 // A bias of -inf hides, whatever the score (S4). Any other is an ordinary number, however large and negative:
-// in base 2 it must not overflow into a mask (S3).
+// in base 2 it must not overflow into a mask (S3). A row all of whose scores end up as the lowest number is
+// looked at again (finish.hpp).
 template <class S>
 inline void add_bias(const MaskRows<S>& bias, const Scores& t) {
   using F = typename S::F;
@@ -113,9 +116,9 @@ inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Sc
   for_each_strip<S>(t, mask.keys, [&](const Scores& strip) {
     if (mask.are_all(visible_when, {strip.first_key, strip.first_key + strip.keys})) return;
     if (visible_when)
-      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(x, half, hidden, s); });
+      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(S::abs(x), half, hidden, s); });
     else
-      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(half, x, hidden, s); });
+      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(half, S::abs(x), hidden, s); });
   });
 }
 
@@ -126,9 +129,10 @@ inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
   return {first, s.keys};
 }
 
-// Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1).
+// Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1). Returns
+// whether a key may be hidden from one of them.
 template <class S, class QueryAt>
-inline void bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt& query_at) {
+inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt& query_at) {
   const Query first = query_at(0), last = query_at(count - 1);
   const Sequence& s = c.sequences[first.b];
   if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, count, query_at), t);
@@ -140,9 +144,30 @@ inline void bias_and_mask(const Call& c, const Scores& t, std::int64_t count, co
   // Keys that no query sees because a tile ends beyond the last one's.
   const std::int64_t seen = least(t.keys, most(0, visible_keys<S>(c, last.b, last.i).end - t.first_key));
   fill<S>(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
-  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen})) return;
+  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
+    return c.bias.data || c.mask_count > 0 || seen < t.keys;
   const Scores left{t.s, t.width, t.first_key, seen};
   for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, left);
+  return true;
+}
+
+// Whether a query sees key j: the masks one by one, where a whole stretch is not to be had.
+template <class S>
+inline bool sees(const Call& c, const Query& q, std::int64_t j) {
+  const KeyRange range = visible_keys<S>(c, q.b, q.i);
+  if (j >= range.end || (j >= c.front && j < range.begin)) return false;
+  for (std::int64_t n = 0; n < c.gap_count; ++n) {
+    const Gap& gap = c.gaps[n * c.batch + q.b];
+    if (j >= gap.front && j < q.i + gap.first_offset) return false;
+  }
+  for (std::int64_t n = 0; n < c.mask_count; ++n) {
+    const BoolTensor& m = c.masks[n];
+    const KeyRange about = keys_of<S>(m, c.sequences[q.b]);
+    if (j < about.begin || j >= about.end) continue;
+    const bool value = read<S>(row_of<S>(m.where, q), j - about.begin) != 0;
+    if (value != m.visible_when) return false;
+  }
+  return !c.bias.data || read<S>(row_of<S>(c.bias, q), j) != minus_infinity;
 }
 
 // What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:

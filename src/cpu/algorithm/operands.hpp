@@ -27,6 +27,15 @@ struct Cutter {
   }
 };
 
+// Whether a score of bf16 operands could leave the range of f32, by their largest magnitudes as they lie in
+// memory (NaN is larger than infinity): before the scale is applied, or after.
+static inline bool may_overflow(std::uint16_t query, std::uint16_t key, std::int64_t depth, float scale) {
+  const double q = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{query} << 16)),
+               k = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{key} << 16)),
+               factor = scale > 1 || scale < -1 ? __builtin_fabs(static_cast<double>(scale)) : 1.0;
+  return !(q * k * factor * static_cast<double>(depth) < 0x1p126);
+}
+
 template <class Vector>
 struct PackedF32 {
   using S = Vector;
@@ -37,6 +46,7 @@ struct PackedF32 {
   const std::int64_t dim, value_dim, depth, dims;
   float *q, *k, *v, *widened;
   std::int64_t padded = 0;  // keys of the present block, in whole tiles
+  float query_squares = 0, key_squares = 0;  // of all panels; of the present block
 
   PackedF32(const Call& c, std::int64_t panels, Cutter& memory)
       : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 2)), dims(round_up(value_dim, dim_step)) {
@@ -52,6 +62,13 @@ struct PackedF32 {
     float* panel = q + p * rows * depth;
     pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
     scale_all<S>(panel, rows * depth, scale);
+    query_squares += sum_of_squares<S>(panel, rows * depth);
+  }
+
+  // Whether a sum of products could leave the range of f32. None can where the squares say so (Cauchy and
+  // Schwarz), which costs a multiply-add for every vector packed instead of one for every vector of scores.
+  bool may_overflow() const {
+    return !(static_cast<double>(query_squares) * static_cast<double>(key_squares) < 0x1p250);
   }
 
   // A cache's keys lie as vectors want them. Gathered one by one, the keys and values of 8192 tokens of 128
@@ -65,6 +82,7 @@ struct PackedF32 {
         for (std::int64_t tile = j; tile < least(j + columns, count); tile += key_step)
           pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, least(key_step, count - tile),
                        key_step, dim, depth, widened, k + tile * depth);
+    key_squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);
   }
 
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.

@@ -22,6 +22,7 @@ struct Bf16Amx {
 
   const std::int64_t dim, value_dim, depth, dims;
   float scale = 1;
+  Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
   Half *q, *k, *v, *p,
       *row_copy;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
 
@@ -59,7 +60,10 @@ struct Bf16Amx {
       for (std::int64_t d = 0; d < depth; d += 2)
         to[d / 2 * rows + r] = std::uint32_t{x[d]} | std::uint32_t{x[d + 1]} << 16;
     }
+    query_most = larger_magnitude(query_most, q + panel * rows * depth, rows * depth);
   }
+
+  bool may_overflow() const { return cpu::may_overflow(query_most, key_most, depth, scale); }
 
   template <class RowAt>
   void pack_keys(const RowAt& row_at, std::int64_t count) {
@@ -69,6 +73,19 @@ struct Bf16Amx {
       else
         copy_keys(row_at, j, count);
     }
+    key_most = larger_magnitude(0, k, round_up(count, key_step) * depth);
+  }
+
+  // Of `so_far` and of n halves, a multiple of 32.
+  static Half larger_magnitude(Half so_far, const Half* x, std::int64_t n) {
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    __m512i most = _mm512_set1_epi16(static_cast<short>(so_far));
+    for (std::int64_t i = 0; i < n; i += 32)
+      most = _mm512_max_epu16(most, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
+    Half lanes[32];
+    _mm512_storeu_si512(lanes, most);
+    for (const Half lane : lanes) so_far = lane > so_far ? lane : so_far;
+    return so_far;
   }
 
   template <class RowAt>

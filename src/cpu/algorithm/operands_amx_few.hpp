@@ -50,6 +50,9 @@ struct Bf16AmxFew {
                                                                          << 16;
   }
 
+  // Keys are read where they lie: to look at sixteen scores is less than to look at the key of each.
+  static bool may_overflow() { return true; }
+
   template <class RowAt>
   void pack_keys(const RowAt& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16)

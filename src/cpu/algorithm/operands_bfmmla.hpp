@@ -29,6 +29,7 @@ struct PackedBf16 {
 
   const std::int64_t dim, value_dim, depth, dims;
   float scale = 1;
+  Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
   Half *q, *k, *v, *p;
   std::int64_t padded = 0;  // keys of the present block, in whole tiles
 
@@ -45,7 +46,10 @@ struct PackedBf16 {
   void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     pack_pairs(row_at, count, rows, q + panel * rows * depth);
+    query_most = larger_magnitude(query_most, q + panel * rows * depth, rows * depth);
   }
+
+  bool may_overflow() const { return cpu::may_overflow(query_most, key_most, depth, scale); }
 
   template <class RowAt>
   void pack_keys(const RowAt& row_at, std::int64_t count) {
@@ -57,6 +61,7 @@ struct PackedBf16 {
       else
         pack_pairs(key_at, there, key_step, k + j * depth);
     }
+    key_most = larger_magnitude(0, k, round_up(count, key_step) * depth);
   }
 
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
@@ -88,6 +93,14 @@ struct PackedBf16 {
   }
 
  private:
+  // Of `so_far` and of n halves, a multiple of 8.
+  static Half larger_magnitude(Half so_far, const Half* x, std::int64_t n) {
+    Halves most = S::no_halves();
+    for (std::int64_t i = 0; i < n; i += 8) most = S::larger_magnitude(most, S::load_halves(x + i));
+    const Half found = S::largest(most);
+    return found > so_far ? found : so_far;
+  }
+
   // Elements d ... d + 7 of a row of n, zeros beyond its end.
   static Halves eight(const Row& row, std::int64_t d, std::int64_t n) {
     const Half* from = static_cast<const Half*>(row.data) + row.first;

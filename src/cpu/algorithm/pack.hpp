@@ -263,6 +263,23 @@ inline bool all_finite(const float* x, std::int64_t n) {
   return sum == 0;
 }
 
+// x * x summed over n floats, a multiple of S::lanes; NaN or infinity where x holds one.
+template <class S>
+inline float sum_of_squares(const float* x, std::int64_t n) {
+  typename S::F sums[4] = {S::fill(0.0f), S::fill(0.0f), S::fill(0.0f), S::fill(0.0f)};
+  std::int64_t i = 0;
+  for (; i + 4 * S::lanes <= n; i += 4 * S::lanes)
+    for (int v = 0; v < 4; ++v) {
+      const auto four = S::load(x + i + v * S::lanes);
+      sums[v] = S::fma(four, four, sums[v]);
+    }
+  for (; i < n; i += S::lanes) sums[0] = S::fma(S::load(x + i), S::load(x + i), sums[0]);
+  float lanes[S::lanes], sum = 0;
+  S::store(lanes, S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
+  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+  return sum;
+}
+
 template <class S>
 inline void fill(float* p, std::int64_t n, float x) {
   for (std::int64_t i = 0; i < n; ++i) p[i] = x;

@@ -160,6 +160,7 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales<S>(c, task.batch_entry, task.kv_head, j); });
+    if (c.layout.is_quantized || operands.may_overflow()) spoil_infinities<S>(t);
     return t;
   }
 
@@ -216,9 +217,10 @@ class Prefill {
         const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
         S::transpose(four, turned + r * dims + d, dims);
       }
+    if (!all_finite<S>(state.out, dims * rows)) leave_to_reference<S>(c);
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
-      const float factor = close_row<S>(c, n, state.max[r], state.sum[r]);
+      const float factor = close_row<S>(c, n, {state.max[r], state.sum[r]});
       write_out<S>(row_of<S>(c.out, n), turned + r * dims, c.value_dim, factor);
     }
   }

@@ -83,6 +83,25 @@ struct Scores {
   std::int64_t width, first_key, keys;
 };
 
+// Tells the caller that some row is the reference's to compute.
+template <class S>
+inline void leave_to_reference(const Call& c) {
+  __atomic_store_n(c.left_range, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
+}
+
+// A score that is not finite, because an operand is not or because f32 cannot hold a sum, becomes NaN: an
+// infinity would pass for a key that is not seen, or for a limit to the softcap. What a mask hides after this
+// is -inf whatever it was; what is left makes the row's sum NaN.
+template <class S>
+inline void spoil_infinities(const Scores& t) {
+  const std::int64_t all = t.keys * t.width;
+  if (all_finite<S>(t.s, all)) return;
+  for (float *s = t.s, *end = s + all; s < end; s += S::lanes) {
+    const auto x = S::load(s);
+    S::store(s, S::less(S::fill(most_finite), S::abs(x), S::fill(__builtin_nanf("")), x));
+  }
+}
+
 template <class S>
 inline void apply_softcap(const Call& c, const Scores& t) {
   const float reciprocal = 1.0f / c.softcap_log2e;

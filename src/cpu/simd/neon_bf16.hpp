@@ -22,8 +22,9 @@ struct NeonBf16 : Neon {
   static Halves no_halves() { return vdupq_n_u16(0); }
   static Halves magnitude(Halves x) { return vandq_u16(x, vdupq_n_u16(0x7fff)); }
   static Halves larger_magnitude(Halves most, Halves x) { return vmaxq_u16(most, magnitude(x)); }
+  static std::uint16_t largest(Halves magnitudes) { return vmaxvq_u16(magnitudes); }
   // Of magnitudes: is any of them that of a NaN or an infinity?
-  static bool holds_poison(Halves most) { return vmaxvq_u16(most) >= 0x7f80; }
+  static bool holds_poison(Halves most) { return largest(most) >= 0x7f80; }
   static Halves finite_or_zero(Halves x) {
     return vbicq_u16(x, vcgeq_u16(magnitude(x), vdupq_n_u16(0x7f80)));
   }

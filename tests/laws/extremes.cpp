@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laws at the ends of the range: whatever a call holds, every kernel says what the specification says.
+#include "cases/extremes.hpp"
+
+#include <cmath>
+
+#include "cases/compare.hpp"
+#include "cases/kernels.hpp"
+#include "heed/check.hpp"
+#include "laws/cached.hpp"
+
+namespace heed::cases {
+namespace {
+
+class Extremes : public Law {};
+INSTANTIATE_TEST_SUITE_P(Kernels, Extremes, testing::ValuesIn(plan_and_kernels()), test_name);
+
+constexpr DType dtypes[] = {DType::f32, DType::f16, DType::bf16};
+// One tile, one chunk, and several.
+constexpr std::int64_t lengths[] = {4, 64, 2048};
+
+bool equal(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+testing::AssertionResult equal(const Tensor& found, const Tensor& expected) {
+  std::int64_t differ = 0;
+  std::string first;
+  for_each(found.shape(), [&](auto b, auto h, auto i, auto d) {
+    if (equal(found.at(b, h, i, d), expected.at(b, h, i, d)) || differ++ > 0) return;
+    first = place(b, h, i, d) + " is " + std::to_string(found.at(b, h, i, d)) + ", the reference says " +
+            std::to_string(expected.at(b, h, i, d));
+  });
+  if (differ == 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << differ << " elements differ, first " << first;
+}
+
+template <class Visit>
+void for_each_extreme(Visit visit) {
+  for (const DType dtype : dtypes)
+    for (const std::int64_t keys : lengths)
+      for (const Extreme& extreme : extremes(dtype, keys)) {
+        SCOPED_TRACE(extreme.name + ", " + name_of(dtype) + ", " + std::to_string(keys) + " keys");
+        visit(extreme);
+      }
+}
+
+TEST_P(Extremes, out_and_weights_are_what_the_reference_says) {
+  for_each_extreme([&](const Extreme& extreme) {
+    for (const Wants& wants : {Wants{}, everything}) {
+      const auto found = attend(extreme.call, wants);
+      if (!found) return;
+      const Results expected = run(extreme.call, wants, "reference");
+      EXPECT_TRUE(equal(found->out, expected.out));
+      if (wants.weights) {
+        EXPECT_TRUE(equal(*found->weights, *expected.weights)) << "in weights";
+      }
+      // An exact answer of sums beyond a thousand keys with a sink has no 24 bits.
+      if (!extreme.call.sink || !std::isfinite(extreme.first)) {
+        EXPECT_TRUE(equal(found->out.at(0, 0, 0, 0), extreme.first))
+            << "out is " << found->out.at(0, 0, 0, 0) << ", by hand " << extreme.first;
+      }
+    }
+  });
+}
+
+// How a tensor lies whose transpose is packed.
+Tensor transposed(const Tensor& t) {
+  const Shape s = t.shape();
+  return t.laid_out({s.heads * s.length * s.dim, s.length * s.dim, 1, s.length});
+}
+
+TEST_P(Extremes, it_does_not_matter_how_keys_and_values_lie) {
+  for_each_extreme([&](const Extreme& extreme) {
+    Call other = extreme.call;
+    other.k = transposed(other.k);
+    other.v = transposed(other.v);
+    const auto found = attend(other), expected = attend(extreme.call);
+    if (found) {
+      EXPECT_TRUE(equal(found->out, expected->out));
+    }
+  });
+}
+
+TEST_P(Extremes, it_does_not_matter_whether_a_cache_holds_them) {
+  for_each_extreme([&](const Extreme& extreme) {
+    const Call& call = extreme.call;
+    const auto expected = attend(call);
+    if (!expected) return;
+    const Shape k = call.k.shape();
+    KvCache cache({.kv_heads = k.heads, .capacity = k.length, .dim = k.dim, .type = cache_type(call.k.dtype())});
+    cache.append(call.k.view(), call.v.view());
+    Results found(call, {});
+    attention({.q = call.q.view(), .cache = &cache}, found.outputs(), call.options(GetParam()));
+    EXPECT_TRUE(equal(found.out, expected->out));
+  });
+}
+
+TEST_P(Extremes, the_log_sum_exp_is_what_the_reference_says) {
+  for_each_extreme([&](const Extreme& extreme) {
+    auto found = attend(extreme.call, everything);
+    if (!found) return;
+    const Check judged = check(extreme.call.inputs(), found->outputs(), extreme.call.options());
+    EXPECT_EQ(judged.beyond_bound, 0) << judged.first_miss;
+    const Results expected = run(extreme.call, everything, "reference");
+    for_each(found->log_sum_exp->shape(), [&](auto b, auto h, auto i, auto d) {
+      const float a = found->log_sum_exp->at(b, h, i, d), z = expected.log_sum_exp->at(b, h, i, d);
+      EXPECT_TRUE(equal(a, z) || std::abs(a - z) <= 4 * 0x1p-24f * std::abs(z) + 0x1p-20f) << a << " and " << z;
+    });
+  });
+}
+
+TEST_P(Extremes, scores_of_every_stage_are_what_the_reference_says) {
+  for_each_extreme([&](const Extreme& extreme) {
+    for (const Stage stage : {Stage::raw, Stage::softcapped, Stage::biased}) {
+      const Wants wants{.scores = stage};
+      const auto found = attend(extreme.call, wants);
+      if (!found) return;
+      const Results expected = run(extreme.call, wants, "reference");
+      for_each(found->scores->shape(), [&](auto b, auto h, auto i, auto j) {
+        const float a = found->scores->at(b, h, i, j), z = expected.scores->at(b, h, i, j);
+        EXPECT_TRUE(equal(a, z) || std::abs(a - z) <= 8 * 0x1p-24f * std::abs(z))
+            << "stage " << static_cast<int>(stage) << ' ' << place(b, h, i, j) << " is " << a
+            << ", the reference says " << z;
+      });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace heed::cases
