@@ -134,7 +134,8 @@ Measured measure(const Variant& variant, const Console& console) {
   const Extents prefill{batch, length, length, model_dim, heads, variant.kv_heads, head_dim};
   measured.prefill_kernel = chosen_kernel({}, prefill, {});
   measured.decode_kernel = decoding.kernel();
-  measured.check = worse_of(compare_prefill(variant.kv_heads, measured.prefill_kernel), decoding.compare());
+  const auto prefilled = compare_prefill(variant.kv_heads, measured.prefill_kernel);
+  measured.check = worse_of(prefilled, decoding.compare());
   console.progress("");
   return measured;
 }

@@ -65,7 +65,7 @@ struct HideMatrix {
 };
 
 // tokens is (batch, length), row after row. The result is (batch, 1, 1, length), true where a token is
-// padding.
+// padding. A batch of 0 rows has none to tell their length: (0, 1, 1, 0).
 HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
 // (1, 1, size, size), true strictly above the diagonal.
 HideMatrix look_ahead_mask(std::int64_t size);

@@ -31,7 +31,7 @@ def refuse_gradients(**tensors: torch.Tensor | None) -> None:
         if tensor is not None and tensor.requires_grad:
             raise RuntimeError(
                 f"{name}: requires a gradient, and heed has no backward pass yet; "
-                "call it under torch.no_grad() or torch.inference_mode()"
+                f"pass {name}.detach(), or call it under torch.no_grad() or torch.inference_mode()"
             )
 
 
@@ -107,8 +107,10 @@ class AttentionLayer(torch.nn.Module):
     k_proj.weight, v_proj.weight and o_proj.weight, as Llama-style checkpoints name them, with .bias where bias is True
     (all four) or "qkv". load_state_dict also takes the names of `nn.MultiheadAttention` and W_q.weight, W_k.weight, ...
 
-    heed keeps its own packed copy of the weights and renews it when a parameter has changed. Autograd's bookkeeping
-    tells, so a change that goes around it (`parameter.data.copy_`) needs a `refresh()`.
+    heed keeps its own packed copy of the weights and renews it when one of them has changed. Autograd's bookkeeping
+    tells, so a change that goes around it (`parameter.data.copy_`) needs a `refresh()`. Weights may be tied to others, and
+    computed from others by `torch.nn.utils.parametrize`. The four modules are read and never called: one that is more than
+    its weight and bias (an adapter, a pruning hook) is refused.
 
     >>> layer = heed.torch.AttentionLayer(model_dim=64, heads=8, kv_heads=2)
     >>> with torch.no_grad():
@@ -162,8 +164,9 @@ class AttentionLayer(torch.nn.Module):
         options are those of heed.AttentionLayer's call: masks, return_weights, positions. In training mode dropout
         applies, with a seed from PyTorch's generator unless one is given.
         """
-        refuse_gradients(x=x, context=context, value=value, **dict(self.named_parameters()))
-        layer = self._renewed()
+        weights = self._weights()
+        refuse_gradients(x=x, context=context, value=value, **weights)
+        layer = self._renewed(weights)
         if layer.training != self.training:
             layer.train(self.training)
         if self.training and self.dropout > 0.0:
@@ -184,14 +187,24 @@ class AttentionLayer(torch.nn.Module):
         self._seen: list[tuple[torch.Tensor, int | None]] | None = None
         return self._layer
 
-    def _renewed(self) -> heed.AttentionLayer:
-        """The layer with the parameters as they are now."""
-        parameters = dict(self.named_parameters())
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """The weights and biases by name, as they are now; parametrised ones are computed."""
+        found = {}
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            module = getattr(self, name)
+            _refuse_more_than_weight_and_bias(name, module)
+            found[f"{name}.weight"] = module.weight
+            if module.bias is not None:
+                found[f"{name}.bias"] = module.bias
+        return found
+
+    def _renewed(self, weights: dict[str, torch.Tensor]) -> heed.AttentionLayer:
+        """The layer with these weights."""
         seen = self._seen
-        if seen is None or not all(map(_is_unchanged, seen, parameters.values())):
-            self._layer.load(parameters)
+        if seen is None or not all(map(_is_unchanged, seen, weights.values())):
+            self._layer.load(weights)
             # An alias keeps the memory that was read from being given to somebody else.
-            self._seen = [(parameter.detach(), _version(parameter)) for parameter in parameters.values()]
+            self._seen = [(weight.detach(), _version(weight)) for weight in weights.values()]
         return self._layer
 
     def __getstate__(self) -> dict[str, Any]:
@@ -200,6 +213,19 @@ class AttentionLayer(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._make()
+
+
+def _refuse_more_than_weight_and_bias(name: str, module: torch.nn.Module) -> None:
+    if not module._modules and module._parameters.keys() <= {"weight", "bias"}:
+        return
+    for own, _ in module.named_parameters():
+        if own not in ("weight", "bias") and not own.startswith("parametrizations."):
+            raise RuntimeError(
+                f"{name}.{own}: the layer reads weight and bias only and never calls {name}; merge what is beside "
+                "them into them, or use torch.nn.utils.parametrize"
+            )
+    if not isinstance(module.weight, torch.Tensor):
+        raise RuntimeError(f"{name}.weight: is not a tensor")
 
 
 def _version(parameter: torch.Tensor) -> int | None:

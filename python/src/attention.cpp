@@ -65,7 +65,8 @@ nb::object merge(const nb::args& parts) {
     const Outputs other = outputs_of(part.out, part.lse);
     compute({}, [&] { heed::merge(into, other); });
   }
-  return nb::make_tuple(out.object(), lse.object());
+  const nb::object merged = out.object();
+  return nb::make_tuple(merged, lse.object());
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ void append_to(KvCache& self, nb::handle sequence, nb::handle k, nb::handle v) {
 }
 
 void truncate(KvCache& self, nb::handle sequence, nb::handle length) {
-  self.truncate(read_integer("sequence", sequence), read_integer("length", length));
+  const std::int64_t number = read_integer("sequence", sequence);
+  self.truncate(number, read_integer("length", length));
 }
 
 void reset(KvCache& self, nb::handle sequence) {
@@ -108,7 +109,8 @@ nb::object read(const KvCache& self, nb::handle sequence, nb::handle like_object
     const nb::gil_scoped_release released;
     self.read(number, keys, values);
   }
-  return nb::make_tuple(k.object(), v.object());
+  const nb::object k_object = k.object();
+  return nb::make_tuple(k_object, v.object());
 }
 
 void save(const KvCache& self, nb::handle path) {

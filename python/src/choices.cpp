@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "heed/threads.hpp"
 #include "views.hpp"
@@ -48,9 +49,11 @@ void read_key_lengths(Choices& choices, nb::handle object) {
   if (lengths.shape.size() != 1)
     throw Error(Error::shape, "key_lengths: " + std::to_string(lengths.shape.size()) + " axes are not 1");
   for (const std::int64_t length : lengths.values) {
-    // Beyond 32 bits it is beyond any number of keys too; the library says so.
-    choices.key_lengths.push_back(static_cast<std::int32_t>(
-        std::clamp<std::int64_t>(length, -1, std::numeric_limits<std::int32_t>::max())));
+    if (!std::in_range<std::int32_t>(length))
+      throw Error(Error::value, "key_lengths: " + std::to_string(length) + " for batch entry " +
+                                    std::to_string(choices.key_lengths.size()) + " is outside [0, " +
+                                    std::to_string(std::numeric_limits<std::int32_t>::max()) + "]");
+    choices.key_lengths.push_back(static_cast<std::int32_t>(length));
   }
   choices.options.masks.emplace_back(KeyLengths{choices.key_lengths});
 }

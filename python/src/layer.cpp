@@ -173,21 +173,21 @@ void define_making(nb::class_<Layer>& type) {
   type.def(
       "__init__",
       [](Layer* self, std::int64_t model_dim, std::int64_t heads, Extent kv_heads, Extent head_dim,
-         Extent value_dim, Extent key_dim, nb::handle bias, float dropout, const Rotary* rotary,
+         Extent value_dim, Extent key_dim, nb::handle bias, nb::handle dropout, const Rotary* rotary,
          const std::string& head_map, Extent value_head_dim, std::uint64_t seed) {
         LayerConfig config{.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
         config.head_dim = head_dim;
         config.value_head_dim = value_head_dim;
         config.key_dim = key_dim;
         config.value_dim = value_dim;
-        config.drop_probability = dropout;
+        config.drop_probability = read_float("dropout", dropout);
         if (rotary) config.rotary = *rotary;
         config.head_map = read_head_map(head_map);
         new (self) Layer(config, read_biases(bias), seed);
       },
       nb::arg("model_dim"), nb::arg("heads"), nb::arg("kv_heads") = nb::none(),
       nb::arg("head_dim") = nb::none(), nb::arg("value_dim") = nb::none(), nb::arg("key_dim") = nb::none(),
-      nb::arg("bias").none() = false, nb::arg("dropout") = 0.0f, nb::arg("rotary") = nb::none(),
+      nb::arg("bias").none() = false, nb::arg("dropout").none() = 0.0, nb::arg("rotary") = nb::none(),
       nb::arg("head_map") = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
       nb::arg("seed") = 0, nb::sig(layer_signature));
 }

@@ -15,7 +15,7 @@ namespace {
 // (batch, length) tokens, or (length,) of them, and what array the answer should resemble, if it was one.
 struct Tokens {
   Integers integers;
-  std::int64_t batch = 1;
+  std::int64_t batch = 1, length = 0;
   std::optional<Tensor> like{};
 };
 
@@ -25,6 +25,7 @@ Tokens read_tokens(nb::handle object) {
   if (shape.size() != 1 && shape.size() != 2)
     throw Error(Error::shape, "tokens: " + std::to_string(shape.size()) + " axes are neither 1 nor 2");
   if (shape.size() == 2) tokens.batch = shape[0];
+  tokens.length = shape.back();
   const bool is_array =
       !nb::isinstance<nb::list>(object) && !nb::isinstance<nb::tuple>(object) && !PyRange_Check(object.ptr());
   if (is_array) tokens.like.emplace(read_tensor("tokens", object));
@@ -47,8 +48,9 @@ nb::object to_array(const HideMatrix& matrix, const std::optional<Tensor>& like)
 
 nb::object padding(nb::handle object, nb::handle pad_id) {
   const Tokens tokens = read_tokens(object);
-  return to_array(heed::padding_mask(tokens.integers.values, tokens.batch, read_integer("pad_id", pad_id)),
-                  tokens.like);
+  HideMatrix mask = heed::padding_mask(tokens.integers.values, tokens.batch, read_integer("pad_id", pad_id));
+  mask.shape.dim = tokens.length;  // which a batch of no sequences does not tell
+  return to_array(mask, tokens.like);
 }
 
 nb::object look_ahead(nb::handle size) {
@@ -67,7 +69,8 @@ HideMatrix to_matrix(const Tensor& mask) {
 
 nb::object combined(nb::handle first, nb::handle second) {
   const Tensor a = read_tensor("a", first), b = read_tensor("b", second);
-  return to_array(heed::combine(to_matrix(a), to_matrix(b)), a);
+  const HideMatrix of_a = to_matrix(a), of_b = to_matrix(b);
+  return to_array(heed::combine(of_a, of_b), a);
 }
 
 nb::object lengths(nb::handle object, nb::handle pad_id) {

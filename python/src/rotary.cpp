@@ -91,10 +91,12 @@ void define_rotary(nb::module_& m) {
   nb::class_<Rotary>(m, "Rotary", rotary_doc)
       .def(
           "__init__",
-          [](Rotary* self, float base, std::optional<std::int64_t> dims, const std::string& pairs) {
-            new (self) Rotary{base, dims, read_pairs(pairs)};
+          [](Rotary* self, nb::handle base, std::optional<std::int64_t> dims, const std::string& pairs) {
+            new (self) Rotary{read_float("base", base), dims, read_pairs(pairs)};
           },
-          nb::arg("base") = 10000.0f, nb::arg("dims") = nb::none(), nb::arg("pairs") = "halves")
+          nb::arg("base").none() = 10000.0, nb::arg("dims") = nb::none(), nb::arg("pairs") = "halves",
+          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: str = 'halves') "
+                  "-> None"))
       .def_ro("base", &Rotary::base, "The slowest pair turns about base times slower than the first.")
       .def_ro("dims", &Rotary::dims, "How many leading dimensions turn; None: all.")
       .def_prop_ro(

@@ -9,11 +9,36 @@ namespace heed::python {
 
 namespace {
 
+// Types seen before. Each is held by a weak reference, which goes when the type does: no other type can come
+// to live at its address and be taken for it.
 struct KnownType {
   PyTypeObject* type;
+  PyObject* reference;
   Kind kind;
 };
 constexpr std::size_t most_known_types = 32;
+
+std::vector<KnownType>& known_types() {
+  static auto& known = *new std::vector<KnownType>;  // never freed: types go until the interpreter has gone
+  return known;
+}
+
+PyObject* forget_type(PyObject*, PyObject* reference) {
+  if (std::erase_if(known_types(), [=](const KnownType& entry) { return entry.reference == reference; }))
+    Py_DECREF(reference);
+  Py_RETURN_NONE;
+}
+
+void remember_type(PyTypeObject* type, const Kind& kind) {
+  static PyMethodDef forgetting{"forget_type", forget_type, METH_O, nullptr};
+  static PyObject* const forget = PyCFunction_New(&forgetting, nullptr);
+  if (known_types().size() == most_known_types) return;
+  PyObject* const reference = PyWeakref_NewRef(reinterpret_cast<PyObject*>(type), forget);
+  if (reference)
+    known_types().push_back({type, reference, kind});
+  else
+    PyErr_Clear();
+}
 
 nb::object attribute(nb::handle object, const char* name) {
   nb::object found = nb::steal(PyObject_GetAttrString(object.ptr(), name));
@@ -35,6 +60,7 @@ Kind classify(const char* name, nb::handle object) {
   const nb::handle type = object.type();
   Kind kind;
   kind.has_gradients = attribute(type, "requires_grad").is_valid();
+  kind.may_be_negated = attribute(type, "is_neg").is_valid() && attribute(type, "resolve_neg").is_valid();
   if ((kind.api = exchange_api(type))) {
     kind.source = Kind::Source::exchange;
   } else if (attribute(type, "__array_struct__").is_valid()) {
@@ -52,30 +78,38 @@ Kind classify(const char* name, nb::handle object) {
 }
 
 Kind kind_of(const char* name, nb::handle object) {
-  static std::vector<KnownType> known;
   PyTypeObject* const type = Py_TYPE(object.ptr());
-  for (const KnownType& entry : known)
+  for (const KnownType& entry : known_types())
     if (entry.type == type) return entry.kind;
   const Kind kind = classify(name, object);
-  if (known.size() < most_known_types) {
-    Py_INCREF(reinterpret_cast<PyObject*>(type));  // so that no other type can come to live at its address
-    known.push_back({type, kind});
-  }
+  remember_type(type, kind);
   return kind;
 }
 
-bool is_true(nb::handle object, const char* name) {
-  const nb::object flag = attribute(object, name);
-  return flag.is_valid() && flag.is(Py_True);
-}
-
 void check_gradients(const Tensor& tensor) {
-  if (!is_true(tensor.object, "requires_grad")) return;
+  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+  const nb::object flag = nb::steal(PyObject_GetAttr(tensor.object.ptr(), requires_grad));
+  if (!flag.is_valid()) PyErr_Clear();
+  if (!flag.is(Py_True)) return;
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   if (torch.is_valid() && !nb::cast<bool>(torch.attr("is_grad_enabled")())) return;
-  throw Error(Error::value, std::string(tensor.name) +
-                                ": requires grad, which this call would not record; use heed.torch, "
-                                "torch.no_grad() or detach()");
+  const std::string name = tensor.name;
+  throw Error(Error::value, name + ": requires grad, and heed has no backward pass yet; pass " + name +
+                                ".detach(), or call it under torch.no_grad()");
+}
+
+// PyTorch negates some tensors only when it reads them, such as the imaginary part of a conjugate.
+void resolve_sign(Tensor& tensor, Use use) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  const nb::object flag = nb::steal(PyObject_CallMethodNoArgs(tensor.object.ptr(), is_neg));
+  if (!flag.is_valid()) throw from_python_error(tensor.name, "cannot be read", Error::dtype);
+  if (!flag.is(Py_True)) return;
+  if (use == Use::write)
+    throw Error(Error::value, std::string(tensor.name) +
+                                  ": its negative bit is set, so that what is written would be read with "
+                                  "the other sign; pass a tensor with memory of its own");
+  tensor.holder = std::move(tensor.object);
+  tensor.object = tensor.holder.attr("resolve_neg")();
 }
 
 void read_exchange(Tensor& tensor) {
@@ -111,27 +145,38 @@ nb::object dlpack_capsule(const Tensor& tensor) {
   return capsule;
 }
 
-// The capsule is held and not consumed: it frees the tensor itself when it goes.
+// Takes what the capsule lends, which whoever takes it must give back: not every capsule does so by itself.
+template <class Managed>
+const Managed& take(Tensor& tensor, const nb::object& capsule, const char* name, const char* used) {
+  auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  const auto give_back = [](void* lent) noexcept {
+    auto* const self = static_cast<Managed*>(lent);
+    if (self->deleter) self->deleter(self);
+  };
+  tensor.holder = nb::capsule(managed, give_back);
+  PyCapsule_SetName(capsule.ptr(), used);
+  return *managed;
+}
+
 void read_dlpack(Tensor& tensor, Use use) {
   check_place(tensor);
-  tensor.holder = dlpack_capsule(tensor);
-  PyObject* const capsule = tensor.holder.ptr();
+  const nb::object capsule = dlpack_capsule(tensor);
   const std::string name(tensor.name);
-  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-    const auto* managed =
-        static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-    if (managed->version.major != 1)
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    const auto& managed =
+        take<dlpack::ManagedVersioned>(tensor, capsule, "dltensor_versioned", "used_dltensor_versioned");
+    if (managed.version.major != 1)
       throw Error(Error::unsupported,
-                  name + ": DLPack version " + std::to_string(managed->version.major) + " is not 1");
-    if (use == Use::write && managed->flags & dlpack::read_only_flag)
+                  name + ": DLPack version " + std::to_string(managed.version.major) + " is not 1");
+    if (use == Use::write && managed.flags & dlpack::read_only_flag)
       throw Error(Error::value, name + ": the array is read-only");
-    read_dlpack_tensor(tensor, managed->tensor);
-  } else if (PyCapsule_IsValid(capsule, "dltensor")) {
+    read_dlpack_tensor(tensor, managed.tensor);
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    const auto& managed = take<dlpack::Managed>(tensor, capsule, "dltensor", "used_dltensor");
     if (use == Use::write)  // the old layout cannot say whether it may be written
       throw Error(Error::value,
                   name + ": " + kind_name(tensor.object) + " does not say that it may be written");
-    read_dlpack_tensor(tensor,
-                       static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor);
+    read_dlpack_tensor(tensor, managed.tensor);
   } else {
     throw Error(Error::value, name + ": __dlpack__ gave no unused DLPack capsule");
   }
@@ -149,6 +194,7 @@ Tensor read_tensor(const char* name, nb::handle object, Use use) {
   tensor.object = nb::borrow(object);
   tensor.kind = kind_of(name, object);
   if (tensor.kind.has_gradients && use != Use::copy) check_gradients(tensor);
+  if (tensor.kind.may_be_negated) resolve_sign(tensor, use);
   switch (tensor.kind.source) {
     case Kind::Source::numpy:
       read_array_struct(tensor, use);

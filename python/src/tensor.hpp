@@ -23,7 +23,8 @@ struct Kind {
   };
   Source source = Source::numpy;
   const dlpack::ExchangeApi* api = nullptr;
-  bool has_gradients = false;  // its objects have requires_grad
+  bool has_gradients = false;   // its objects have requires_grad
+  bool may_be_negated = false;  // and is_neg(): their memory may hold the other sign (torch)
 };
 
 enum class Use : std::uint8_t {
@@ -35,7 +36,7 @@ enum class Use : std::uint8_t {
 struct Tensor {
   const char* name = "";
   nb::object object{};  // what Python handed in
-  nb::object holder{};  // what keeps the memory alive beside it: a capsule
+  nb::object holder{};  // what keeps the memory alive beside it: what DLPack lent, or what was copied
   std::byte* data = nullptr;
   int rank = 0;
   std::array<std::int64_t, most_axes> shape, stride;  // the first `rank` are set; strides in elements
@@ -48,7 +49,7 @@ struct Tensor {
 };
 
 // Refuses what is not an array, has no axes, or cannot be used as `use` says. Copies only what no view of
-// heed can describe: NumPy arrays with negative or odd strides.
+// heed can describe: NumPy arrays with negative or odd strides, PyTorch tensors with the negative bit.
 Tensor read_tensor(const char* name, nb::handle object, Use use = Use::read);
 
 // The two layouts an array can be described in. read_tensor() chooses.

@@ -4,7 +4,7 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <utility>
 
 namespace heed::python {
 
@@ -45,8 +45,17 @@ std::int64_t load_integer(const std::byte* at) {
   return static_cast<std::int64_t>(value);
 }
 
-std::int64_t load_integer(Element element, const std::byte* at) {
-  switch (element) {
+std::int64_t load_u64(const char* name, const std::byte* at) {
+  std::uint64_t value;
+  std::memcpy(&value, at, sizeof value);
+  if (!std::in_range<std::int64_t>(value))
+    throw Error(Error::value,
+                std::string(name) + ": " + std::to_string(value) + " does not fit 64 bits and a sign");
+  return static_cast<std::int64_t>(value);
+}
+
+std::int64_t load_integer(const Tensor& tensor, const std::byte* at) {
+  switch (tensor.element) {
     case Element::u8:
       return load_integer<std::uint8_t>(at);
     case Element::i8:
@@ -59,6 +68,8 @@ std::int64_t load_integer(Element element, const std::byte* at) {
       return load_integer<std::uint32_t>(at);
     case Element::i32:
       return load_integer<std::int32_t>(at);
+    case Element::u64:
+      return load_u64(tensor.name, at);
     default:
       return load_integer<std::int64_t>(at);
   }
@@ -132,7 +143,8 @@ Integers read_integers(const char* name, nb::handle object) {
       error.restore();
       throw from_python_error(name, "cannot be read", Error::value);
     }
-    if (nb::len(object) == 0) return {{}, {0}};  // NumPy makes floats of an empty list
+    if (nb::cast<std::int64_t>(array.attr("size")) == 0)  // NumPy makes floats of an empty list
+      array = array.attr("astype")("int64");
   }
   const Tensor tensor = read_tensor(name, array);
   if (!is_integer(tensor.element))
@@ -140,7 +152,7 @@ Integers read_integers(const char* name, nb::handle object) {
                 std::string(name) + ".dtype: " + name_of(tensor.element) + " is no integer type");
   Integers integers{.shape = {tensor.extents().begin(), tensor.extents().end()}};
   for_each_element(tensor, tensor, [&](const std::byte* element, std::byte*) {
-    integers.values.push_back(load_integer(tensor.element, element));
+    integers.values.push_back(load_integer(tensor, element));
   });
   return integers;
 }
@@ -148,10 +160,15 @@ Integers read_integers(const char* name, nb::handle object) {
 float read_float(const char* name, nb::handle object) {
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
+    const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError);  // an integer of any size
     PyErr_Clear();
-    throw wrong_kind(name, object, "a number");
+    if (!is_too_large) throw wrong_kind(name, object, "a number");
+    throw Error(Error::value, std::string(name) + ": the number is not in float32's range");
   }
-  return static_cast<float>(value);
+  const auto rounded = static_cast<float>(value);
+  if (std::isinf(rounded) && !std::isinf(value))
+    throw Error(Error::value, std::string(name) + ": " + text_of(object) + " is not in float32's range");
+  return rounded;
 }
 
 std::int64_t read_integer(const char* name, nb::handle object) {

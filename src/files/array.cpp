@@ -90,7 +90,8 @@ std::size_t bytes_of(Element element) { return facts_of(element).bytes; }
 const char* name_of(Element element) { return facts_of(element).name; }
 
 std::int64_t Array::elements() const {
-  return files::byte_count("array", element, shape) / static_cast<std::int64_t>(bytes_of(element));
+  const std::int64_t bytes = files::byte_count("array", element, shape);
+  return bytes / static_cast<std::int64_t>(bytes_of(element));
 }
 
 std::vector<float> Array::to_floats() const {

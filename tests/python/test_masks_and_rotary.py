@@ -29,6 +29,21 @@ def test_another_pad_and_one_sentence():
     assert heed.key_lengths([4, 4, 9, 9], pad_id=9).tolist() == [2]
 
 
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros], ids=["numpy", "torch"])
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+def test_a_mask_of_no_tokens_has_the_shape_of_its_tokens(shape, make):
+    tokens = make(shape, dtype=np.int64 if make is np.zeros else torch.int64)
+    mask = heed.padding_mask(tokens)
+    assert tuple(mask.shape) == (shape[0], 1, 1, shape[1])
+    assert tuple(heed.combine(mask, heed.look_ahead_mask(shape[1])).shape) == (shape[0], 1, shape[1], shape[1])
+    assert tuple(heed.key_lengths(tokens).shape) == shape[:1]
+
+
+@pytest.mark.parametrize(("tokens", "shape"), [([], (1, 1, 1, 0)), ([[], []], (2, 1, 1, 0)), (range(0), (1, 1, 1, 0))])
+def test_an_empty_list_holds_no_tokens(tokens, shape):
+    assert heed.padding_mask(tokens).shape == shape
+
+
 def test_look_ahead_hides_what_is_above_the_diagonal():
     assert np.array_equal(heed.look_ahead_mask(4)[0, 0], ~np.tri(4, dtype=bool))
     assert heed.look_ahead_mask(0).shape == (1, 1, 0, 0)
@@ -106,6 +121,18 @@ REFUSED = {
     "masks of floats": (lambda: heed.combine(np.ones((2, 2)), np.ones((2, 2))), TypeError, "a.dtype: f64 is not bool"),
     "x of integers": (lambda: heed.rotate(np.ones((2, 4), int)), TypeError, "x.dtype: i64 is none of"),
     "x of rank 1": (lambda: heed.rotate(np.ones(4, np.float32)), ValueError, "x.shape"),
+    "tokens beyond 63 bits": (
+        lambda: heed.padding_mask(np.array([3, 2**63], np.uint64), -(2**63)),
+        ValueError,
+        "tokens: 9223372036854775808 does not fit 64 bits and a sign",
+    ),
+    "positions beyond 63 bits": (
+        lambda: heed.rotate(np.ones((1, 4), np.float32), np.array([2**64 - 1], np.uint64)),
+        ValueError,
+        "positions: 18446744073709551615 does not fit",
+    ),
+    "a base that no float holds": (lambda: heed.Rotary(base=1e300), ValueError, r"base: 1e\+300 is not in float32's range"),
+    "a base of words": (lambda: heed.Rotary(base="big"), TypeError, "base: str is not a number"),
     "an odd head": (lambda: heed.rotate(np.ones((2, 3), np.float32)), ValueError, "dims: 3"),
     "positions of another length": (lambda: heed.rotate(np.ones((2, 4), np.float32), [1]), ValueError, "positions: 1 entries"),
     "out of another shape": (

@@ -2,12 +2,16 @@
 """The package as installed: its stubs, its docstrings, its version, and what importing it drags in."""
 
 import ast
+import ctypes
 import doctest
+import gc
 import importlib.metadata
 import pathlib
 import re
+import struct
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -127,3 +131,71 @@ def test_calls_leak_neither_arrays_nor_references():
                 with pytest.raises(heed.Error):
                     heed.attention(array, array, array, keep=keep, scale=float("inf"))
             assert (sys.getrefcount(array), sys.getrefcount(keep)) == before
+
+
+def test_an_object_is_freed_after_the_call_and_its_type_with_it():
+    import numpy as np
+
+    def call():
+        class Array:
+            """An array of a library of its own, which may be made anew for every call."""
+
+            def __init__(self):
+                self.array = np.ones((2, 3, 8), np.float32)
+
+            def __dlpack__(self, **options):
+                return self.array.__dlpack__(**options)
+
+            def __dlpack_device__(self):
+                return (1, 0)
+
+        one = Array()
+        heed.attention(one, one, one, out=one.array.copy())
+        return [weakref.ref(it) for it in (one, one.array, Array)]
+
+    for _ in range(40):  # more than the types that are remembered
+        found = call()
+        gc.collect()
+        assert [reference() for reference in found] == [None, None, None]
+
+
+@pytest.mark.parametrize("versioned", [True, False], ids=["DLPack 1", "before DLPack 1"])
+@pytest.mark.parametrize("is_refused", [False, True], ids=["taken", "refused"])
+def test_what_a_capsule_lends_is_given_back_once(versioned, is_refused):
+    lender = Lender(versioned)
+    for n in range(1, 4):
+        if is_refused:
+            with pytest.raises(heed.Error):
+                heed.attention(lender, lender, lender, scale=float("inf"))
+        else:
+            heed.attention(lender, lender, lender)
+        assert lender.lent == lender.given_back == 3 * n
+
+
+class Lender:
+    """Memory whose capsules have no destructor: they rely on whoever takes them to call the deleter."""
+
+    def __init__(self, versioned):
+        self.lent = self.given_back = 0
+        self.versioned = versioned
+        self.numbers = (ctypes.c_float * 12)()
+        self.shape = (ctypes.c_int64 * 2)(3, 4)
+        self.deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.give_back)
+        tensor = [ctypes.addressof(self.numbers), 1, 2, 2 | 32 << 8 | 1 << 16, ctypes.addressof(self.shape), 0, 0]
+        deleter = ctypes.cast(self.deleter, ctypes.c_void_p).value
+        packed = struct.pack("@Qq", *tensor[:2]) + struct.pack("@iIQQQ", *tensor[2:])
+        managed = struct.pack("@IIQQQ", 1, 0, 0, deleter, 0) + packed if versioned else packed + struct.pack("@QQ", 0, deleter)
+        self.managed = ctypes.create_string_buffer(managed)
+        self.name = b"dltensor_versioned" if versioned else b"dltensor"
+
+    def give_back(self, managed):
+        self.given_back += 1
+
+    def __dlpack__(self, **options):
+        self.lent += 1
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self.managed), self.name, None)
+
+    def __dlpack_device__(self):
+        return (1, 0)

@@ -113,8 +113,11 @@ VALUES = {
     "a capsule that was used": (lambda: {"q": Used()}, "q: __dlpack__ gave no unused DLPack capsule"),
     "a gradient that would be lost": (
         lambda: {"v": torch.ones(2, 3, 4, 8, requires_grad=True)},
-        "v: requires grad, which this call would not record; use heed.torch",
+        r"v: requires grad, and heed has no backward pass yet; pass v.detach\(\), or call it under torch.no_grad\(\)",
     ),
+    "a scale that no float holds": (lambda: {"scale": -1e300}, r"scale: -1e\+300 is not in float32's range"),
+    "a softcap that no float holds": (lambda: {"softcap": 4e38}, r"softcap: 4e\+38 is not in float32's range"),
+    "an integer that no float holds": (lambda: {"scale": 10**400}, "scale: the number is not in float32's range"),
     "a scale that is not finite": (lambda: {"scale": float("nan")}, "scale: nan is not a finite number"),
     "a softcap of 0": (lambda: {"softcap": 0}, "softcap: 0 is not a finite number above 0"),
     "dropout of 1": (lambda: {"dropout": 1.0}, r"dropout.drop_probability: 1 is outside \[0, 1\)"),
@@ -127,7 +130,16 @@ VALUES = {
     "an anchorless window": (lambda: {"k": X[:, :, :2], "v": X[:, :, :2], "window": (1, 1)}, "window: 4 queries, 2 keys"),
     "too few lengths": (lambda: {"key_lengths": [1]}, "key lengths: 1 counts for q.batch: 2"),
     "a length beyond the keys": (lambda: {"key_lengths": [1, 5]}, "key lengths: 5 for batch entry 1 is outside"),
-    "a length beyond all bounds": (lambda: {"key_lengths": [1, 2**40]}, "key lengths: .* is outside"),
+    "a length beyond all bounds": (
+        lambda: {"key_lengths": [1, 2**40]},
+        r"key_lengths: 1099511627776 for batch entry 1 is outside \[0, 2147483647\]",
+    ),
+    "a length below all bounds": (lambda: {"key_lengths": [-(2**40), 1]}, "key_lengths: -1099511627776 for batch entry 0"),
+    "a negative length": (lambda: {"key_lengths": [1, -7]}, "key lengths: -7 for batch entry 1 is outside"),
+    "a length beyond 63 bits": (
+        lambda: {"key_lengths": np.array([1, 2**64 - 1], np.uint64)},
+        "key_lengths: 18446744073709551615 does not fit 64 bits and a sign",
+    ),
     "ragged lengths": (lambda: {"key_lengths": [[1], [1, 2]]}, "key_lengths: cannot be read"),
     "a mask of another shape": (lambda: {"keep": np.ones((5, 5), bool)}, "keep mask.shape: .* does not broadcast"),
     "a mask of rank 5": (lambda: {"hide": np.ones((1,) * 5, bool)}, "hide.shape: .* has 5 axes"),
@@ -242,6 +254,30 @@ def test_the_drop_in_refuses_with_a_sentence_too(name):
     given, kind, sentence = SDPA[name]
     with pytest.raises(kind, match=sentence):
         heed.scaled_dot_product_attention(**({"query": X, "key": X, "value": X} | given))
+
+
+# Two arguments are wrong at once: the first is named, on every machine. C++ itself leaves the order of arguments open.
+TWICE_WRONG = {
+    "q before k": (lambda: heed.attention([1.0], "k", None), "q: list"),
+    "query before key": (lambda: heed.scaled_dot_product_attention([1.0], "k", None), "query: list"),
+    "a before b": (lambda: heed.combine([1.0], "b"), "a: list"),
+    "the dtype of a before that of b": (lambda: heed.combine(X, X.astype(np.float16)), "a.dtype: f32"),
+    "the rank of a before the dtype of b": (lambda: heed.combine(np.ones((1,) * 5, bool), X), "a.shape: .* has 5 axes"),
+    "out before lse": (lambda: heed.merge(([1.0], "lse")), "out: list"),
+    "left before right": (lambda: heed.attention(X, X, X, window=("a", b"b")), "window left: str"),
+    "sequence before length": (lambda: heed.KvCache(1, 1, 4, 8).truncate("a", b"b"), "sequence: str"),
+    "a fork's sequence before its length": (lambda: heed.KvCache(1, 1, 4, 8).fork("a", b"b"), "sequence: str"),
+    "k before v": (lambda: heed.KvCache(1, 1, 4, 8).append([1.0], "v"), "k: list"),
+    "tokens before pad_id": (lambda: heed.padding_mask("tokens", "pad"), "tokens: str"),
+    "context before value": (lambda: heed.AttentionLayer(8, 2)(X[0], [1.0], "v"), "context: list"),
+}
+
+
+@pytest.mark.parametrize("name", TWICE_WRONG)
+def test_of_two_wrong_arguments_the_first_is_named(name):
+    call, sentence = TWICE_WRONG[name]
+    with pytest.raises(heed.Error, match="^" + sentence):
+        call()
 
 
 PART = (X, X[..., 0])

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.utils.prune  # noqa: E402
+
 import heed.torch  # noqa: E402
 
 F = torch.nn.functional
@@ -63,7 +65,7 @@ def test_the_drop_in_follows_autocast():
 def test_where_a_gradient_would_be_needed_the_drop_in_refuses(name):
     tensors = {n: draw(1, 2, 4, 8) for n in ("query", "key", "value")} | {"attn_mask": draw(4, 4)}
     tensors[name].requires_grad_()
-    sentence = f"^{name}: requires a gradient, and heed has no backward pass yet; call it under torch.no_grad"
+    sentence = rf"^{name}: requires a gradient, and heed has no backward pass yet; pass {name}.detach\(\), or call it under torch.no_grad"
     with pytest.raises(RuntimeError, match=sentence):
         heed.torch.scaled_dot_product_attention(**tensors)
     for ungraded in (torch.no_grad, torch.inference_mode):
@@ -192,6 +194,103 @@ def test_where_a_gradient_would_be_needed_the_module_refuses():
     with pytest.raises(RuntimeError, match=r"q_proj.weight: requires a gradient, and heed has no backward pass"):
         layer(draw(1, 5, 24))
     assert layer.requires_grad_(False)(draw(1, 5, 24)).shape == (1, 5, 24)
+
+
+class Halved(torch.nn.Module):
+    """A parametrisation."""
+
+    def forward(self, weight):
+        return weight / 2
+
+
+def tie(layer):
+    layer.k_proj.weight = layer.v_proj.weight
+
+
+def tie_modules(layer):
+    layer.k_proj = layer.v_proj
+
+
+def parametrise(layer):
+    for linear in (layer.q_proj, layer.o_proj):
+        torch.nn.utils.parametrize.register_parametrization(linear, "weight", Halved())
+    torch.nn.utils.parametrizations.weight_norm(layer.k_proj)
+    torch.nn.utils.parametrizations.orthogonal(layer.v_proj)
+    torch.nn.utils.parametrize.register_parametrization(layer.q_proj, "bias", Halved())
+
+
+ARRANGED = {"tied weights": tie, "tied modules": tie_modules, "parametrised": parametrise}
+
+
+@pytest.mark.parametrize("arranged", ARRANGED)
+def test_the_module_takes_weights_that_are_tied_or_computed(arranged):
+    layer, x = heed.torch.AttentionLayer(24, 4, 2, bias=True), draw(2, 5, 24)
+    ARRANGED[arranged](layer)
+    with torch.no_grad():
+        before = layer(x, causal=True)
+        assert close(before, by_hand(layer, x))
+        for parameter in layer.parameters():
+            parameter.add_(draw(*parameter.shape, seed=7))
+        after = layer(x, causal=True)
+        assert close(after, by_hand(layer, x)) and not torch.equal(before, after)
+        assert torch.equal(after, layer(x, causal=True))
+    with pytest.raises(RuntimeError, match=r"^q_proj.weight: requires a gradient"):
+        layer(x)
+
+
+class Adapted(torch.nn.Module):
+    """A linear module with something beside it, as adapters have, that still shows its weight."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear, self.extra = linear, torch.nn.Parameter(torch.ones(1))
+
+    @property
+    def weight(self):
+        return self.linear.weight
+
+    @property
+    def bias(self):
+        return self.linear.bias
+
+
+def prune(layer):
+    torch.nn.utils.prune.l1_unstructured(layer.k_proj, "weight", amount=0.5)
+
+
+def adapt(layer):
+    layer.v_proj = Adapted(layer.v_proj)
+
+
+class Packed(torch.nn.Module):
+    """As quantised modules are: the weight is a method, and what it unpacks is no parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.packed = torch.nn.Module()
+
+    def weight(self):
+        return torch.eye(24)
+
+
+def quantise(layer):
+    layer.o_proj = Packed()
+
+
+NOT_JUST_WEIGHTS = {
+    "weights that are no tensor": (quantise, "o_proj.weight: is not a tensor"),
+    "a mask that a hook applies": (prune, "k_proj.weight_orig: the layer reads weight and bias only"),
+    "an adapter": (adapt, "v_proj.extra: the layer reads weight and bias only"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_JUST_WEIGHTS)
+def test_a_projection_that_is_more_than_weight_and_bias_is_refused(name):
+    change, sentence = NOT_JUST_WEIGHTS[name]
+    layer, x = heed.torch.AttentionLayer(24, 4, 2), draw(2, 5, 24)
+    change(layer)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="^" + sentence):
+        layer(x)
 
 
 def test_dropout_of_the_module_applies_in_training_only():

@@ -49,7 +49,7 @@ class Structure(Tree):
             self.assertEqual(check(self.root), [], check.__name__)
 
     def test_every_check_is_listed(self):
-        self.assertEqual(len(structure.CHECKS), 7)
+        self.assertEqual(len(structure.CHECKS), 8)
 
     def test_an_include_that_points_upward_is_found(self):
         self.write("src/softmax/merge.cpp", SPDX + '#include "cpu/fused.cpp"\n')
@@ -213,6 +213,38 @@ class Structure(Tree):
                 structure.check_types_have_one_definition,
                 f"src/softmax/state.hpp:{line}: the braces do not balance, so its types cannot be told",
             )
+
+    def test_a_call_with_two_arguments_that_may_refuse_is_found(self):
+        refuse = "int read(int x) {\n  if (x) throw 1;\n  return x;\n}\nint deep(int x) { return read(x); }\n"
+        for call in (
+            "int f() { return add(read(1), deep(2)); }",
+            "int f() {\n  return add(7, {read(1), 2},\n             deep(2)); }",
+            "S::S() : a(read(1), deep(2)), b{1} {}",
+            "int f() { return add<int>([&] { return 1; }(), read(1), s.deep(2)); }",
+        ):
+            with self.subTest(call):
+                self.write("python/src/order.cpp", SPDX + refuse + call)
+                (found,) = structure.check_at_most_one_argument_of_a_call_may_refuse(self.root)
+                self.assertRegex(
+                    found,
+                    r"python/src/order.cpp:\d: read and deep may refuse in one call of \w+; which is first depends on the compiler",
+                )
+
+    def test_a_call_whose_order_cannot_show_is_left_alone(self):
+        refuse = "int read(int x) {\n  if (x) throw 1;\n  return x;\n}\n"
+        for call in (
+            "int f() { return add(read(1), 2); }",
+            "int f() { return add(outer(inner(read(1))), 2); }",
+            "int f() { return add({read(1), read(2)}, 3); }",
+            "int f() { return Pair{read(1), read(2)}; }",
+            "int f() { const int a = read(1), b = read(2); return add(a, b); }",
+            "int f() { return add([](int x) -> int { return read(x); }, [&] { return read(2); }, read(3)); }",
+            "int f(int read(int), int g = read(2)) { return 1; }",
+            "int f() { return 1; }  // add(read(1), read(2))",
+        ):
+            with self.subTest(call):
+                self.write("python/src/order.cpp", SPDX + refuse + call)
+                self.assertEqual(structure.check_at_most_one_argument_of_a_call_may_refuse(self.root), [])
 
     def test_a_rule_the_reference_forgets_is_found(self):
         self.write("src/reference/loops.cpp", SPDX + "int S1;\n")

@@ -9,6 +9,8 @@ import pathlib
 import re
 import sys
 
+import argument_order
+
 CODE = {".hpp", ".cpp", ".cu", ".cuh"}
 TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ""}
 LINE_LIMIT = 500
@@ -203,12 +205,16 @@ def only_line_ends(found):
     return "\n" * found[0].count("\n")
 
 
+def without_literals(text):
+    return DIRECTIVE.sub(only_line_ends, LITERAL.sub(only_line_ends, text))
+
+
 def types_defined(text):
     """(line, qualified name) of every type that named namespaces hold; types within types belong to those.
 
     None in place of a name where the braces do not balance: then nothing can be said about the rest of the file.
     """
-    text = DIRECTIVE.sub(only_line_ends, LITERAL.sub(only_line_ends, text))
+    text = without_literals(text)
     scopes, begin = [], 0  # what each open brace is: the name of a namespace, or None
     for found in re.finditer(r"[{};]", text):
         head, begin, line = text[begin : found.start()], found.end(), text.count("\n", 0, found.start()) + 1
@@ -237,6 +243,25 @@ def check_types_have_one_definition(root):
                 problems.append(f"{here}:{line}: the braces do not balance, so its types cannot be told")
             elif name.startswith("heed::") and places.setdefault(name, here) != here:
                 problems.append(f"{here}:{line}: defines {name}, which {places[name]} defines as well")
+    return problems
+
+
+# What is compiled together. Kernels, in src/cpu, do not throw.
+COMPILED_TOGETHER = (("python",), ("include", "src"), ("cli",))
+
+
+def check_at_most_one_argument_of_a_call_may_refuse(root):
+    problems = []
+    for folders in COMPILED_TOGETHER:
+        paths = [path for path in code_files(root, *folders) if not path.is_relative_to(root / "src/cpu")]
+        texts = {path: without_literals(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
+        refusing = argument_order.refusing_functions(texts.values())
+        for path, text in texts.items():
+            for line, name, found in argument_order.races(text, refusing):
+                problems.append(
+                    f"{path.relative_to(root)}:{line}: {' and '.join(found)} may refuse in one call of {name}; "
+                    "which is first depends on the compiler"
+                )
     return problems
 
 
