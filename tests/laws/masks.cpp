@@ -217,6 +217,27 @@ TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
   }
 }
 
+// NumPy and others call any byte but 0 true.
+TEST_P(Masks, every_byte_but_0_is_true) {
+  const Call call{.q = Tensor::random({1, 1, 9, 8}, 1),
+                  .k = Tensor::random({1, 1, 150, 8}, 2),
+                  .v = Tensor::random({1, 1, 150, 8}, 3)};
+  BoolTensor ones({1, 1, 9, 150});
+  std::vector<unsigned char> bytes(9 * 150);
+  for (std::size_t n = 0; n < bytes.size(); ++n) {
+    bytes[n] = n % 3 == 0 || n % 150 > 128 ? 0 : static_cast<unsigned char>(1 + n * 37 % 255);
+    ones.data[static_cast<std::ptrdiff_t>(n)] = bytes[n] != 0;
+  }
+  const BoolView other{reinterpret_cast<const bool*>(bytes.data()), ones.shape, bhsd(ones.shape)};
+  for (const bool hides : {false, true}) {
+    Results expected(call, {}), found(call, {});
+    const auto mask = [&](const BoolView& where) { return hides ? Mask{Hide{where}} : Mask{Keep{where}}; };
+    attention(call.inputs(), expected.outputs(), {.masks = {mask(ones.view())}, .kernel = GetParam()});
+    attention(call.inputs(), found.outputs(), {.masks = {mask(other)}, .kernel = GetParam()});
+    EXPECT_TRUE(same_bits(found, expected));
+  }
+}
+
 // -inf is a mask; -1e30 is a number: a row of nothing but -1e30 is an ordinary average.
 TEST_P(Masks, a_huge_negative_finite_bias_is_an_ordinary_number) {
   Call call{.q = Tensor({1, 1, 3, 4}), .k = Tensor({1, 1, 70, 4}), .v = Tensor::random({1, 1, 70, 5}, 1)};
