@@ -69,8 +69,8 @@ class AttentionLayer {
     // sequences[b], and attend to all that it then holds. A causal mask needs no alignment.
     KvCache* cache = nullptr;
     std::span<const std::int64_t> sequences{};
-    // With a cache: how many tokens of x each batch entry has; default: all. What comes after them is padding,
-    // which is not appended. KeyLengths are refused here: they would hide it now and keep it.
+    // With a cache: how many tokens of x each batch entry has; default: all. What comes after them is
+    // padding, which is not appended. KeyLengths are refused here: they would hide it now and keep it.
     std::span<const std::int64_t> counts{};
     // Of the queries, for rotary; default: 0, 1, 2, ..., or on from the length of the cached sequence.
     std::span<const std::int64_t> positions{};

@@ -151,10 +151,8 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   std::optional<AppendedTokens> appended;
   if (call.cache) {
     appended.emplace(*call.cache, in.cached, k.view, v.view);
-    heads = {.q = q.view,
-             .cache = call.cache,
-             .sequences = in.cached.numbers,
-             .query_counts = in.cached.counts};
+    heads = {
+        .q = q.view, .cache = call.cache, .sequences = in.cached.numbers, .query_counts = in.cached.counts};
   }
   attention(heads, results, options);
   fill_padding(in.cached.counts, results);

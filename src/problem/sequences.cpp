@@ -45,7 +45,8 @@ void place_queries(const Inputs& in, Problem& p) {
     return;
   }
   if (!in.query_counts.empty())
-    throw refusal(Error::value, "query_counts: given, but so are query_starts; packed queries have no padding");
+    throw refusal(Error::value,
+                  "query_counts: given, but so are query_starts; packed queries have no padding");
   check_one_batch("q", in.q);
   check_starts("query_starts", in.query_starts, "q.length", in.q.shape.length);
   p.batch = std::ssize(in.query_starts) - 1;

@@ -80,8 +80,7 @@ TEST(Threads, a_writer_becomes_a_reader_and_a_writer_again_with_nobody_in_betwee
             "value: append_to: the cache is being changed by another call");
   use.end_reading();
   writer.join();
-  EXPECT_EQ(refusal_of([&] { read(cache, 0); }),
-            "value: length: the cache is being changed by another call");
+  EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "value: length: the cache is being changed by another call");
   use.end_writing();
   append_marked(cache, 0, 1, 5);
   EXPECT_EQ(cache.length(0), 21);

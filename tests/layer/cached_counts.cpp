@@ -18,11 +18,11 @@ Tensor padded(const Tensor& x, const std::array<std::int64_t, 2>& first,
               const std::array<std::int64_t, 2>& counts) {
   Tensor made = filled({2, 1, std::max(counts[0], counts[1]), x.shape.dim}, nan);
   for (std::size_t b = 0; b < 2; ++b) {
-    const auto from = x.values.begin() +
-                      static_cast<std::ptrdiff_t>(x.index(static_cast<std::int64_t>(b), 0, first[b], 0));
-    std::copy_n(from, counts[b] * x.shape.dim,
-                made.values.begin() +
-                    static_cast<std::ptrdiff_t>(made.index(static_cast<std::int64_t>(b), 0, 0, 0)));
+    const auto from =
+        x.values.begin() + static_cast<std::ptrdiff_t>(x.index(static_cast<std::int64_t>(b), 0, first[b], 0));
+    std::copy_n(
+        from, counts[b] * x.shape.dim,
+        made.values.begin() + static_cast<std::ptrdiff_t>(made.index(static_cast<std::int64_t>(b), 0, 0, 0)));
   }
   return made;
 }
@@ -63,8 +63,8 @@ TEST(counts, give_every_sequence_its_own_rows_and_the_padding_zeros) {
       std::array<std::int64_t, 2> done{};
       for (const std::array<std::int64_t, 2>& counts : schedule) {
         const Tensor tokens = padded(x, done, counts);
-        const Tensor y = run(
-            layer, {.x = tokens.view(), .cache = &cache, .sequences = numbers, .counts = counts}, causal);
+        const Tensor y =
+            run(layer, {.x = tokens.view(), .cache = &cache, .sequences = numbers, .counts = counts}, causal);
         EXPECT_EQ(wrong_rows(y, whole, done, counts), 0) << counts[0] << " and " << counts[1] << " tokens";
         for (std::size_t b = 0; b < 2; ++b) {
           done[b] += counts[b];
@@ -106,8 +106,7 @@ TEST(counts, keep_padding_out_of_every_kind_of_cache) {
         return t.values.begin() + static_cast<std::ptrdiff_t>(t.index(b, 0, 0, 0));
       };
       const Tensor own{{1, 1, count, model_dim}, {row(x), row(x) + count * model_dim}};
-      const Tensor wanted =
-          run(layer, {.x = own.view(), .cache = &apart, .sequences = {&b, 1}}, causal);
+      const Tensor wanted = run(layer, {.x = own.view(), .cache = &apart, .sequences = {&b, 1}}, causal);
       EXPECT_EQ(bit_misses({row(y), row(y) + count * model_dim}, wanted.values), 0) << "sequence " << b;
       EXPECT_EQ(together.length(b), count);
     }
@@ -173,9 +172,8 @@ TEST(counts, go_with_rows_of_a_bias_and_of_masks) {
     Options options{.masks = {Causal{}}};
     const std::int64_t first = std::max<std::int64_t>(b, 0), entries = b < 0 ? 2 : 1,
                        rows = b < 0 ? 5 : counts[static_cast<std::size_t>(b)];
-    options.bias = View{&bias.values[bias.index(first, 0, 0, 0)],
-                        {entries, query_heads, rows, keys},
-                        bhsd(bias.shape)};
+    options.bias =
+        View{&bias.values[bias.index(first, 0, 0, 0)], {entries, query_heads, rows, keys}, bhsd(bias.shape)};
     options.masks.emplace_back(
         Hide{{&hidden[static_cast<std::size_t>(first) * 40], {entries, 1, rows, keys}, bhsd(of_mask)}});
     return options;
@@ -186,8 +184,7 @@ TEST(counts, go_with_rows_of_a_bias_and_of_masks) {
   const Tensor prompt = padded(x, {0, 0}, before), tokens = padded(x, before, counts);
   run(layer, {.x = prompt.view(), .cache = &together}, causal);
   run(layer, {.x = prompt.view(), .cache = &apart}, causal);
-  const Tensor y =
-      run(layer, {.x = tokens.view(), .cache = &together, .counts = counts}, options_of(-1, 8));
+  const Tensor y = run(layer, {.x = tokens.view(), .cache = &together, .counts = counts}, options_of(-1, 8));
   for (std::int64_t b = 0; b < 2; ++b) {
     const std::int64_t count = counts[static_cast<std::size_t>(b)];
     View own = tokens.view();

@@ -21,8 +21,8 @@ TEST(AllowedThreads, a_quota_is_rounded_up_to_whole_cpus) {
 }
 
 TEST(AllowedThreads, any_other_text_is_no_quota) {
-  for (const char* text : {"", " ", "\n", "max", "200000", "200000 ", "200000\t100000", "0 100000", "100000 0",
-                           "-1 100000", "100000 -1", "nan 100000", "inf 1", "1e9 1",
+  for (const char* text : {"", " ", "\n", "max", "200000", "200000 ", "200000\t100000", "0 100000",
+                           "100000 0", "-1 100000", "100000 -1", "nan 100000", "inf 1", "1e9 1",
                            "99999999999999999999999999 1", "1 99999999999999999999999999", "0x10 1"})
     EXPECT_EQ(cpu::quota_in(text), 0) << '"' << text << '"';
   EXPECT_EQ(cpu::quota_in({"100000\0 100000", 14}), 0);
@@ -51,8 +51,8 @@ TEST_F(Cgroups, the_least_quota_on_the_way_to_the_root_counts) {
 
 TEST_F(Cgroups, hostile_membership_is_none) {
   give("a", "300000 100000");
-  for (const std::string text :
-       {"0::a", "0::", "0:", "a", "::::", "\n\n\n", "1::/a", "0:cpu:/a", "0::/b/../../..", "0::/b//", "0::///"})
+  for (const std::string text : {"0::a", "0::", "0:", "a", "::::", "\n\n\n", "1::/a", "0:cpu:/a",
+                                 "0::/b/../../..", "0::/b//", "0::///"})
     EXPECT_EQ(cpu::cgroup_quota("./b", text), 0) << text;
   EXPECT_EQ(cpu::cgroup_quota(".", "0::/" + std::string(100000, 'a')), 0);
 }

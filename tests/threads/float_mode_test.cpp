@@ -136,7 +136,8 @@ TEST_F(FloatMode, of_the_caller_gives_one_answer_whatever_the_number_of_threads)
           const std::vector<float> alone = work.run();
           set_num_threads(threads);
           int different = 0;
-          for (int repeat = 0; repeat < (cases::small_selection() ? 4 : 20); ++repeat) different += !same_bits(work.run(), alone);
+          for (int repeat = 0; repeat < (cases::small_selection() ? 4 : 20); ++repeat)
+            different += !same_bits(work.run(), alone);
           EXPECT_EQ(different, 0) << work.name << ", " << mode.name << ", " << threads << " threads";
         }
       });
