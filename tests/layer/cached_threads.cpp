@@ -64,7 +64,8 @@ TEST(cached_threads, nobody_changes_the_cache_from_the_append_to_the_end_of_the_
   EXPECT_EQ(refusal_of([&] { step.disturb(); }), "nothing");
 }
 
-// Another thread appends a token to the 22 that a call makes of 20, as soon as it may: when the call is done.
+// Another thread appends a token to the 22 that a call makes of 20, as soon as it may: when the call is done,
+// or, if it is slow, before the next one.
 TEST(cached_threads, tokens_of_another_thread_come_before_a_call_or_after_it) {
   Step step;
   const auto go_back = [&] {
@@ -72,6 +73,9 @@ TEST(cached_threads, tokens_of_another_thread_come_before_a_call_or_after_it) {
       while (refusal_of([&] { step.cache.truncate(n, 20); }) != "nothing") std::this_thread::yield();
   };
   const Tensor alone = step.take();
+  go_back();
+  step.disturb();
+  const Tensor after = step.take();
   go_back();
   std::atomic<bool> is_done{false};
   std::thread other([&] {
@@ -81,11 +85,11 @@ TEST(cached_threads, tokens_of_another_thread_come_before_a_call_or_after_it) {
       });
   });
   int wrong = 0, taken = 0;
-  for (int n = 0; n < 3000; ++n) {
+  for (int n = 0; n < 1000; ++n) {
     Tensor y;
     if (refusal_of([&] { y = step.take(); }) == "nothing") {
       ++taken;
-      wrong += bit_misses(y.values, alone.values) != 0;
+      wrong += bit_misses(y.values, alone.values) != 0 && bit_misses(y.values, after.values) != 0;
     }
     go_back();
   }
