@@ -465,7 +465,7 @@ class AttentionLayer:
     def training(self) -> bool:
         """Whether dropout applies."""
 
-    def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, positions: Any = None, key_positions: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
+    def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, counts: Any = None, positions: Any = None, key_positions: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
         """
         Attends from x to context, or to x itself.
 
@@ -475,7 +475,9 @@ class AttentionLayer:
 
         With a cache, a heed.KvCache, in place of a context, the tokens of x are appended to its sequences, or to those numbered
         in sequences (one per batch entry), and attend to all that these then hold: prefill and decoding are the same call. What
-        it raises leaves every sequence as it was. positions go on from the length of each sequence.
+        it raises leaves every sequence as it was. positions go on from the length of each sequence. In a padded batch counts says
+        how many tokens of x each entry has: the padding after them is not appended, and its rows are 0. key_lengths, which would
+        only hide it, is refused.
 
         Returns (batch, queries, model_dim), of x's library and element type, or a tuple with those asked for, in this order:
         weights (batch, heads, queries, keys), or (batch, queries, keys) for return_weights="average"; lse (batch, heads,
@@ -492,6 +494,9 @@ class AttentionLayer:
         >>> y, weights = layer(x[:, :1], cache=cache, causal=True, return_weights=True)    # one more
         >>> y.shape, weights.shape, cache.lengths
         ((2, 1, 64), (2, 8, 1, 6), [6, 6])
+        >>> y = layer(x, cache=cache, causal=True, counts=[5, 2])                    # five more, and two
+        >>> float(abs(y[1, 2:]).sum()), cache.lengths
+        (0.0, [11, 8])
         """
 
     def load(self, weights: Any, prefix: str = '') -> None:

@@ -4,6 +4,7 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -11,6 +12,7 @@
 #include "choices.hpp"
 #include "layer_docs.hpp"
 #include "outputs.hpp"
+#include "question.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -107,6 +109,18 @@ struct Given {
   }
 };
 
+// How many keys the longest batch entry attends to: columns of weights and scores.
+std::int64_t keys_of(const AttentionLayer::Call& call, const Choices& choices) {
+  const Shape& x = call.x.shape;
+  if (choices.counts && choices.counts->empty() && x.batch > 0)
+    throw Error(Error::shape, "counts: none are given; one per sequence is needed");
+  if (!call.cache) return call.context.value_or(call.x).shape.length;
+  std::vector<std::int64_t> added(static_cast<std::size_t>(x.batch), x.length);
+  for (std::size_t b = 0; b < std::min(added.size(), call.counts.size()); ++b)  // not checked yet
+    added[b] = std::clamp<std::int64_t>(call.counts[b], 0, x.length);
+  return longest(*call.cache, call.sequences, x.batch, added);
+}
+
 class Layer {
  public:
   Layer(const LayerConfig& config, Biases biases, std::uint64_t seed)
@@ -149,12 +163,13 @@ class Layer {
                                     .value = values.view,
                                     .cache = choices.cache,
                                     .sequences = choices.sequences,
+                                    .counts = choices.counts ? std::span<const std::int64_t>(*choices.counts)
+                                                             : std::span<const std::int64_t>(),
                                     .positions = choices.positions,
                                     .key_positions = choices.key_positions,
                                     .dropout_seed = choices.seed};
     const Shape queries = call.x.shape;
-    std::int64_t length = call.context.value_or(call.x).shape.length;
-    if (call.cache) length += longest(*call.cache, call.sequences, queries.batch);
+    const std::int64_t length = keys_of(call, choices);
     check_alignment(choices, queries.length, length);
     const std::shared_ptr<const AttentionLayer> layer = layer_;
     Asked asked(read, {queries.batch, config().heads, queries.length, length}, config().model_dim, choices);

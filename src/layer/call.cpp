@@ -144,12 +144,12 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
                        const Options& options) {
   const View context = call.context.value_or(call.x);
   LayerInputs in{.x = call.x, .context = context, .value = call.value.value_or(context)};
-  check_companions(call);
+  check_companions(call, options);
   check_inputs(c, call, in);
   in.keys = in.context.shape.length;
   if (call.cache) {
     in.cached = check_cache(c, call);
-    in.keys += in.cached.longest();
+    in.keys = in.cached.longest_after();
   }
   check_outputs(c, in, outputs);
   if (options.dropout)

@@ -2,6 +2,8 @@
 // O1 over threads: a program of its own, because TSan runs it too.
 #include "heed/threads.hpp"
 
+#include <cfenv>
+
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
@@ -24,6 +26,26 @@ TEST_P(ManyThreads, their_number_changes_no_bit) {
       set_num_threads(n);
       EXPECT_TRUE(same_bits(attend(call, everything), one)) << n << " threads";
       EXPECT_TRUE(same_bits(attend(call), one_bare)) << n << " threads";
+    }
+  }
+  set_num_threads(before);
+}
+
+// The pool's threads were made in another mode.
+TEST_P(ManyThreads, their_number_changes_no_bit_however_the_caller_rounds) {
+  const int before = num_threads();
+  for (std::uint64_t seed : seeds(1170, 1175)) {
+    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      set_num_threads(4);
+      attend(call);
+      std::fesetround(mode);
+      const auto four = attend(call, everything);
+      set_num_threads(1);
+      const auto one = attend(call, everything);
+      std::fesetround(FE_TONEAREST);
+      EXPECT_TRUE(same_bits(four, one)) << "mode " << mode;
     }
   }
   set_num_threads(before);
