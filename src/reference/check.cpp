@@ -49,12 +49,13 @@ void compare(const MutableView& computed, const Place& at, double expected, doub
 Check check(const Inputs& inputs, const Outputs& computed, const Options& options) {
   const GatheredCache gathered(make_problem(inputs, computed, options));
   const Problem& p = gathered.problem;
+  const reference::Numbers numbers(p);
   Check result;
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h)
       for (std::int64_t i = 0; i < p.sequences[static_cast<std::size_t>(b)].queries; ++i) {
-        const reference::Row row = reference::row(p, b, h, i);
-        const reference::RowBound bound(p, row, b, h, i);
+        const reference::Row row = reference::row(p, numbers, b, h, i);
+        const reference::RowBound bound(p, numbers, row, b, h, i);
         const std::int64_t at = p.sequences[static_cast<std::size_t>(b)].first_query + i;
         for (std::int64_t d = 0; d < p.value_dim; ++d)
           compare(p.outputs.out, {"out", b, h, at, d}, row.out[static_cast<std::size_t>(d)], bound.out(d),

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "problem/problem.hpp"
+#include "reference/numbers.hpp"
 
 namespace heed::reference {
 
@@ -16,7 +17,7 @@ struct Row {
   double log_sum_exp = 0;
 };
 
-Row row(const Problem&, std::int64_t b, std::int64_t h, std::int64_t i);
+Row row(const Problem&, const Numbers&, std::int64_t b, std::int64_t h, std::int64_t i);
 
 // The element at (b, h, i, d) of a view of any dtype, and its opposite, which rounds once.
 double read(const View&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d);
