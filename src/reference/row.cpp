@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The specification that runs: textbook loops in the order of docs/spec.md, whose rules the comments name.
-// Never optimised, never threaded; it shares no arithmetic with any kernel.
+// Never optimised, never threaded (a check shares its rows out itself); it shares no arithmetic with any
+// kernel.
 #include "reference/row.hpp"
 
 #include <algorithm>

@@ -56,9 +56,9 @@ Tally merged_against_oracle(const Call& call, const Results& got) {
           // output's type.
           const double bound = p1.out(row, d, got.out.dtype()) +
                                (extra + 3 * roundoff(got.out.dtype())) * row.out_magnitude[d];
-          tally.compare("out", place(b, h, i, n), got.out.at(b, h, i, n), row.out[d], bound);
+          tally.compare("out", Place{b, h, i, n}, got.out.at(b, h, i, n), row.out[d], bound);
         }
-        tally.compare("log_sum_exp", place(b, h, i, 0), got.log_sum_exp->at(b, h, i, 0), row.log_sum_exp,
+        tally.compare("log_sum_exp", Place{b, h, i, 0}, got.log_sum_exp->at(b, h, i, 0), row.log_sum_exp,
                       2 * p1.log_sum_exp(row));
       }
   return tally;
