@@ -306,6 +306,8 @@ def test_on_a_terminal_colour_is_on_unless_the_environment_or_a_flag_says_no(tmp
 
 def test_progress_is_for_terminals_only(tmp_path):
     check = COMMANDS["check"].split()
-    assert "checking reference" in on_a_terminal(tmp_path, *check)[1]
+    shown = on_a_terminal(tmp_path, *check)[1]
+    assert "checking reference" in shown
+    assert shown.count("computing the reference: 10 of 10 rows") == 1, "once for all kernels"
     assert on_a_terminal(tmp_path, *check, "--quiet") == ["", ""]
     assert heed(tmp_path, *check).stderr == ""
