@@ -3,10 +3,12 @@
 #include "layer/call.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/frequencies.hpp"
 
 namespace heed {
 
@@ -123,6 +125,27 @@ void place_tokens_after(const GrowingSequences& cached, const AttentionLayer::Ca
     in.key_positions = call.key_positions.empty() ? in.positions : call.key_positions;
 }
 
+std::span<const std::int64_t> positions_of(std::span<const std::int64_t> positions, std::int64_t tokens,
+                                           std::int64_t entry) {
+  const bool is_shared = std::ssize(positions) <= tokens;
+  return is_shared
+             ? positions
+             : positions.subspan(static_cast<std::size_t>(entry * tokens), static_cast<std::size_t>(tokens));
+}
+
+// Queries and keys turn by one length, that of whichever reaches further.
+std::vector<std::int64_t> lengths_reached(const LayerInputs& in) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < in.x.shape.batch; ++b) {
+    std::int64_t last = -1;
+    for (const std::int64_t p : positions_of(in.positions, in.x.shape.length, b)) last = std::max(last, p);
+    for (const std::int64_t p : positions_of(in.key_positions, in.context.shape.length, b))
+      last = std::max(last, p);
+    lengths.push_back(last == std::numeric_limits<std::int64_t>::max() ? last : last + 1);
+  }
+  return lengths;
+}
+
 void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerInputs& in) {
   if (!c.rotary) {
     if (!call.positions.empty() || !call.key_positions.empty())
@@ -136,6 +159,7 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
     place_tokens_after(in.cached, call, in);
   else
     place_tokens_of(call, in);
+  if (depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
 }
 
 }  // namespace
