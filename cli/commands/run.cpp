@@ -104,6 +104,13 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
       {"mean", fmt::format("{:.6g}", statistics.mean)},
       {"std", fmt::format("{:.6g}", statistics.deviation)},
       {"digest", digest}};
+  if (job.sliding_window) {
+    object["sliding_window"] = *job.sliding_window;
+    if (!options.job.shape.window)
+      facts.push_back(
+          {"window", fmt::format("the model's layer sees {} keys, its own included; say --window {},0",
+                                 *job.sliding_window, *job.sliding_window - 1)});
+  }
   object["files"] = nlohmann::ordered_json::array();
   for (const std::string& path : {options.out, options.save_weights, options.save_layer}) {
     if (path.empty()) continue;
@@ -140,7 +147,8 @@ Action add_run(CLI::App& app) {
       "  heed run --model-dim 64 --heads 4 --batch 1 --length 10 --out x.npy --save-layer w.safetensors\n"
       "  heed run --weights w.safetensors --heads 4 --input x.npy --window 3,0 --out y.npy --save-weights "
       "a.npy\n"
-      "  heed run --weights w.safetensors --heads 4 --input y.npy --context x.npy --dtype bf16 --json");
+      "  heed run --weights w.safetensors --heads 4 --input y.npy --context x.npy --dtype bf16 --json\n"
+      "  heed run --model Llama-3.1-8B --layer 31 --input x.npy --causal --out y.npy");
   auto options = std::make_shared<RunOptions>();
   options->job.add_to(app);
   const auto file = [&](const char* name, std::string& into, const char* help, const char* value) {

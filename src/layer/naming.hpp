@@ -16,6 +16,8 @@ inline const WeightNames torch_names{
     .biases{"in_proj_bias", "in_proj_bias", "in_proj_bias", "out_proj.bias"}};
 // Q over K over V: what torch writes when the three inputs are equally wide.
 inline constexpr const char* packed_matrix = "in_proj_weight";
+// Phi-3: the heads of Q over those of K over those of V.
+inline constexpr const char* packed_heads = "qkv_proj.weight";
 inline constexpr const char* packed_bias = "in_proj_bias";
 
 }  // namespace heed

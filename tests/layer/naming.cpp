@@ -123,9 +123,30 @@ TEST(naming, a_checkpoint_that_fits_no_scheme_is_refused) {
                         a},
                        {"c", a},
                        {"d", a},
-                       {"q_proj.weight", a}},
+                       {"my_q_proj.weight", a}},
                       "blk.");
       });
+}
+
+TEST(naming, a_wrong_prefix_is_told_the_right_ones) {
+  const auto a = random_array({2, 2}, 0);
+  const std::string none =
+      "arrays: no W_q.weight, in_proj_weight, q_proj_weight or q_proj.weight after the prefix ";
+  expect_refusal(Error::value, none + "\"blk.\"; there are some after \"\"", [&] {
+    layer_weights({{"q_proj.weight", a}, {"other", a}}, "blk.");
+  });
+  Arrays model;
+  for (const char* layer : {"0", "1", "2", "3"})
+    for (const char* name : {"q_proj.weight", "k_proj.weight"})
+      model["model.layers." + std::string(layer) + ".self_attn." + name] = a;
+  expect_refusal(Error::value,
+                 none +
+                     "\"model.layers.4.self_attn.\"; there are some after \"model.layers.0.self_attn.\", "
+                     "\"model.layers.1.self_attn.\", \"model.layers.2.self_attn.\" and 1 more",
+                 [&] { layer_weights(model, "model.layers.4.self_attn."); });
+  expect_refusal(Error::value, none + "\"\"; there are some after \"encoder.attn.\"", [&] {
+    layer_weights({{"encoder.attn.in_proj_weight", a}});
+  });
 }
 
 TEST(naming, a_checkpoint_that_fits_two_schemes_is_refused) {
