@@ -104,7 +104,7 @@ Array CheckpointFolder::read(const std::string& tensor) {
     if (!opened_->has(tensor))
       throw Error(Error::file, path.string() + ": has no tensor " + quote_briefly(tensor) + ", which " +
                                    index_file + " says is there");
-    return opened_->take(tensor);
+    return opened_->read(tensor);
   } catch (const std::bad_alloc&) {
     throw Error(Error::capacity, path.string() + ": no memory for tensor " + quote_briefly(tensor));
   }

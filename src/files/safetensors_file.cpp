@@ -45,9 +45,10 @@ void SafetensorsFile::read(const Placement& placement) const {
   check_contents(file_.name() + ": tensor " + quote_briefly(placement.array->first), array);
 }
 
-Array SafetensorsFile::take(const std::string& tensor) {
+Array SafetensorsFile::read(const std::string& tensor) {
   read(*std::ranges::find(layout_.placements, tensor, [](const Placement& p) { return p.array->first; }));
-  return std::exchange(layout_.arrays.at(tensor), {});
+  Array& array = layout_.arrays.at(tensor);
+  return {array.element, array.shape, std::exchange(array.data, {})};
 }
 
 }  // namespace heed::files

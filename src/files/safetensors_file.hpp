@@ -18,7 +18,7 @@ class SafetensorsFile {
 
   // Fills in the data of an array of the layout, from its own bytes of the file and no others.
   void read(const Placement&) const;
-  Array take(const std::string& tensor);  // one that is there, with its data
+  Array read(const std::string& tensor);  // one that is there; its data does not stay here
 
  private:
   InputFile file_;

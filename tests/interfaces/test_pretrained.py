@@ -185,7 +185,7 @@ def test_weights_of_16_bits_are_read_exactly(tmp_path, precision):
 
 def test_other_models_of_the_same_kind(tmp_path):
     wide = {"head_dim": HEAD_DIM}
-    mixture = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    mixture = wide | {"num_local_experts": 2, "num_experts_per_tok": 1}
     for name, model_class, config in [
         ("mixtral", MixtralForCausalLM, config_of(MixtralConfig, "yarn", **mixture)),
         ("gemma", GemmaForCausalLM, config_of(GemmaConfig, "linear", **wide)),
