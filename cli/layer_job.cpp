@@ -114,6 +114,8 @@ LayerJob make_job(JobOptions options) {
   std::optional<LayerWeights> weights;
   std::optional<Sequence> input, context;
   std::optional<std::int64_t> sliding_window;
+  if (!options.prefix.empty() && options.weights.empty())
+    throw Error(Error::value, "--prefix: means nothing without --weights");
   if (!options.model.empty()) {
     PretrainedLayer model = take_model(options, shape);
     config = model.config;
@@ -124,9 +126,6 @@ LayerJob make_job(JobOptions options) {
   } else if (!options.weights.empty()) {
     weights = layer_weights(read_safetensors(options.weights), options.prefix);
     config = config_of(*weights, shape);
-  }
-  if (!options.prefix.empty() && options.weights.empty()) {
-    throw Error(Error::value, "--prefix: means nothing without --weights");
   }
   if (!options.input.empty()) {
     input = read_sequence("--input", options.input);

@@ -141,6 +141,7 @@ class AttentionLayer(torch.nn.Module):
             "head_map": head_map, "value_head_dim": value_head_dim,
         }  # fmt: skip
         self.dropout = dropout
+        self.sliding_window: int | None = None
         layer = self._make()
         q, k, v = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.value_head_dim
         where = {"device": device, "dtype": dtype}
