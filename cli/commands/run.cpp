@@ -76,7 +76,7 @@ void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, co
                                        answer.weights->to_floats()));
   });
   files.write(options.save_layer,
-              [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::seed)); });
+              [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::paper)); });
   files.move_in();
 }
 

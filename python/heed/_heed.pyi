@@ -558,11 +558,11 @@ class AttentionLayer:
         >>> layer.load(trained.state_dict("llama"))
         """
 
-    def state_dict(self, naming: str = 'seed') -> dict[str, numpy.typing.NDArray[Any]]:
+    def state_dict(self, naming: str = 'paper') -> dict[str, numpy.typing.NDArray[Any]]:
         """
         The weights as NumPy arrays by name.
 
-        naming: "seed" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
+        naming: "paper" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
 
         >>> import heed
         >>> {name: array.shape for name, array in heed.AttentionLayer(64, 8, 2).state_dict().items()}

@@ -32,10 +32,10 @@ HeadMap read_head_map(const std::string& word) {
 }
 
 Naming read_naming(const std::string& word) {
-  if (word == "seed") return Naming::seed;
+  if (word == "paper") return Naming::paper;
   if (word == "torch") return Naming::torch;
   if (word == "llama") return Naming::llama;
-  throw Error(Error::value, "naming: \"" + word + "\" is none of \"seed\", \"torch\", \"llama\"");
+  throw Error(Error::value, "naming: \"" + word + "\" is none of \"paper\", \"torch\", \"llama\"");
 }
 
 LayerWeights first_weights(const LayerConfig& config, Biases biases, std::uint64_t seed) {
@@ -266,9 +266,9 @@ void define_layer(nb::module_& m) {
                   from_pretrained_doc)
       .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix") = "",
            nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
-      .def("state_dict", &Layer::state_dict, nb::arg("naming") = "seed",
+      .def("state_dict", &Layer::state_dict, nb::arg("naming") = "paper",
            nb::sig(
-               "def state_dict(self, naming: str = 'seed') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+               "def state_dict(self, naming: str = 'paper') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            state_dict_doc)
       .def("train", &set_training, nb::arg("mode") = true,
            nb::sig("def train(self, mode: bool = True) -> AttentionLayer"), train_doc)

@@ -101,7 +101,7 @@ are left alone. A checkpoint that is refused changes nothing.
 )";
 constexpr const char* state_dict_doc = R"(The weights as NumPy arrays by name.
 
-naming: "seed" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
+naming: "paper" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
 
 >>> import heed
 >>> {name: array.shape for name, array in heed.AttentionLayer(64, 8, 2).state_dict().items()}

@@ -80,7 +80,8 @@ Json::Object read_object(HeaderCursor& cursor, int depth) {
   read_items(cursor, '}', [&] {
     std::string key = read_key(cursor);
     if (!seen.insert(key).second) throw cursor.error("key " + quote_briefly(key) + " appears twice");
-    object.push_back({std::move(key), read_json(cursor, depth + 1)});
+    object.keys.push_back(std::move(key));
+    object.values.push_back(read_json(cursor, depth + 1));
   });
   return object;
 }
@@ -88,10 +89,11 @@ Json::Object read_object(HeaderCursor& cursor, int depth) {
 }  // namespace
 
 const Json* Json::find(std::string_view key) const {
-  const auto* members = as<Object>();
-  if (!members) return nullptr;
-  const auto found = std::ranges::find(*members, key, &JsonMember::key);
-  return found == members->end() ? nullptr : &found->value;
+  const auto* object = as<Object>();
+  if (!object) return nullptr;
+  const auto found = std::ranges::find(object->keys, key);
+  if (found == object->keys.end()) return nullptr;
+  return &object->values[static_cast<std::size_t>(found - object->keys.begin())];
 }
 
 std::string describe(const Json& json) {

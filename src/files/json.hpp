@@ -15,11 +15,12 @@ namespace heed::files {
 
 constexpr int deepest_json = 32;
 
-struct JsonMember;
-
 struct Json {
   using List = std::vector<Json>;
-  using Object = std::vector<JsonMember>;  // in the order of the file
+  struct Object {  // in the order of the file, each value at the place of its key
+    std::vector<std::string> keys;
+    List values;
+  };
   std::variant<std::nullptr_t, bool, double, std::string, List, Object> value{};
 
   bool is_null() const { return value.index() == 0; }
@@ -28,11 +29,6 @@ struct Json {
     return std::get_if<T>(&value);
   }
   const Json* find(std::string_view key) const;  // nullptr where there is none, or this is no object
-};
-
-struct JsonMember {
-  std::string key;
-  Json value;
 };
 
 // In a sentence: null, true, 3.5, "llama", a list, an object.

@@ -20,7 +20,7 @@ std::string attention_prefixes(const std::vector<std::string>& names) {
   std::set<std::string> prefixes;
   for (const std::string& name : names)
     for (const std::string& telling :
-         {seed_names.matrices[0], llama_names.matrices[0], torch_names.matrices[0],
+         {paper_names.matrices[0], llama_names.matrices[0], torch_names.matrices[0],
           std::string(packed_matrix), std::string(packed_heads)}) {
       if (!name.ends_with(telling)) continue;
       const std::string prefix = name.substr(0, name.size() - telling.size());

@@ -15,7 +15,7 @@ Error ModelFields::error(const std::string& name, const std::string& what, Error
   return {code, subject_ + name + ": " + what};
 }
 
-const files::Json* ModelFields::find(const char* name) const {
+const files::Json* ModelFields::find(std::string_view name) const {
   const files::Json* found = object_->find(name);
   return found && !found->is_null() ? found : nullptr;
 }
@@ -30,7 +30,7 @@ bool ModelFields::says_null(const char* name) const {
   return found && found->is_null();
 }
 
-bool ModelFields::has(const char* name) const { return find(name) != nullptr; }
+bool ModelFields::has(std::string_view name) const { return find(name) != nullptr; }
 
 std::optional<std::int64_t> ModelFields::find_integer(const char* name) const {
   const files::Json* found = find(name);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "files/json.hpp"
@@ -17,7 +18,7 @@ class ModelFields {
   ModelFields(const files::Json& object, std::string subject)
       : object_(&object), subject_(std::move(subject)) {}
 
-  bool has(const char* name) const;                                  // and it is not null
+  bool has(std::string_view name) const;                             // and it is not null
   bool says_null(const char* name) const;                            // has it, as null
   std::optional<std::int64_t> find_integer(const char* name) const;  // at least 1
   std::int64_t integer(const char* name) const;
@@ -29,8 +30,8 @@ class ModelFields {
   std::optional<std::string> find_text(const char* name) const;
   std::string text(const char* name) const;
   std::optional<ModelFields> find_object(const char* name) const;
-  const files::Json* find(const char* name) const;  // nullptr where it is missing or null
-  const files::Json::Object& members() const { return *object_->as<files::Json::Object>(); }
+  const files::Json* find(std::string_view name) const;  // nullptr where it is missing or null
+  const std::vector<std::string>& names() const { return object_->as<files::Json::Object>()->keys; }
 
   // "llama/config.json: rope_parameters.factor: " and what is wrong with it
   [[nodiscard]] Error error(const std::string& name, const std::string& what,

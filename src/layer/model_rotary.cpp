@@ -98,8 +98,8 @@ struct RopeFields {
 };
 
 void check_keys(const ModelFields& rope) {
-  for (const auto& [key, value] : rope.members())
-    if (!value.is_null() && std::ranges::find(known_keys, key) == known_keys.end())
+  for (const std::string& key : rope.names())
+    if (rope.has(key) && std::ranges::find(known_keys, key) == known_keys.end())
       throw rope.error(key, "is not known here, and may change the result", Error::unsupported);
 }
 
@@ -113,7 +113,7 @@ std::optional<double> find_in(const ModelFields& rope, const ModelFields& model,
 
 Rotary read_rotary(const ModelFields& model, const ModelType& type, std::int64_t head_dim) {
   std::optional<ModelFields> rope = model.find_object("rope_scaling");
-  if (!rope || rope->members().empty()) rope = model.find_object("rope_parameters");
+  if (!rope || rope->names().empty()) rope = model.find_object("rope_parameters");
   const files::Json nothing{files::Json::Object{}};
   if (!rope) rope.emplace(nothing, "");
   check_keys(*rope);

@@ -53,7 +53,7 @@ struct Match {
 
 Match detect(const Checkpoint& from) {
   const std::vector<std::pair<Naming, std::vector<std::string>>> telling{
-      {Naming::seed, {seed_names.matrices.begin(), seed_names.matrices.end()}},
+      {Naming::paper, {paper_names.matrices.begin(), paper_names.matrices.end()}},
       {Naming::torch, {packed_matrix, "q_proj_weight", "k_proj_weight", "v_proj_weight"}},
       {Naming::llama, {llama_names.matrices.begin(), llama_names.matrices.end()}}};
   std::optional<Match> match;
@@ -154,7 +154,7 @@ LayerWeights layer_weights(const Arrays& arrays, const std::string& prefix) {
   const Checkpoint from{arrays, prefix};
   const Match match = detect(from);
   refuse_strangers(from);
-  const WeightNames names = match.naming == Naming::seed    ? seed_names
+  const WeightNames names = match.naming == Naming::paper   ? paper_names
                             : match.naming == Naming::torch ? torch_names
                                                             : llama_names;
   LayerWeights w =

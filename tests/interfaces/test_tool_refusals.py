@@ -121,7 +121,7 @@ REFUSALS = [
     ),
     (
         "convert w.safetensors g.safetensors --heads 4 --kv-heads 1 --naming keras",
-        "--naming: 'keras' is not seed, torch or llama",
+        "--naming: 'keras' is not paper, torch or llama",
     ),
     ("convert w.safetensors --heads 4 --kv-heads 1", "OUT is required"),
     ("convert w.safetensors g.safetensors --kv-heads 1", "--heads is required"),
