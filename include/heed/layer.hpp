@@ -39,8 +39,9 @@ struct LayerWeights {
   std::optional<Array> b_q{}, b_k{}, b_v{}, b_o{};
 };
 
-// How a checkpoint names them: W_q.weight ...; in_proj_weight, out_proj.weight ...; q_proj.weight ...
-enum class Naming : std::uint8_t { seed, torch, llama };
+// How a checkpoint names them: W_q.weight ... as the paper does; in_proj_weight, out_proj.weight ...;
+// q_proj.weight ...
+enum class Naming : std::uint8_t { paper, torch, llama };
 
 // Finds the scheme by the names after `prefix` ("model.layers.0.self_attn."); names outside it are left
 // alone.

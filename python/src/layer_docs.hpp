@@ -68,6 +68,30 @@ queries); scores (batch, heads, queries, keys).
 (0.0, [11, 8])
 )";
 
+constexpr const char* sliding_window_doc =
+    "How many keys a query of this layer sees in its model, its own included, where from_pretrained found a "
+    "window; else None. Say it at every call: window=(layer.sliding_window - 1, 0).";
+constexpr const char* from_pretrained_doc =
+    R"(One attention layer of a model that Hugging Face's transformers saved.
+
+folder holds config.json, and model.safetensors or model.safetensors.index.json with its shards; only this layer's tensors
+are read. Model types: llama, mistral, mixtral, qwen2, gemma and phi3, with every scaling of rotary embedding. Others, and
+parts a layer does not have (norms of queries and keys), are refused by name.
+
+>>> import json, pathlib, tempfile, heed, safetensors.numpy
+>>> state = heed.AttentionLayer(64, 8, 2).state_dict("llama")
+>>> with tempfile.TemporaryDirectory() as name:
+...     folder = pathlib.Path(name)
+...     _ = (folder / "config.json").write_text(json.dumps({
+...         "model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+...         "num_hidden_layers": 1, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}}))
+...     named = {f"model.layers.0.self_attn.{key}": array for key, array in state.items()}
+...     safetensors.numpy.save_file(named, folder / "model.safetensors")
+...     layer = heed.AttentionLayer.from_pretrained(folder, layer=0)
+>>> layer.kv_heads, layer.rotary
+(2, Rotary(base=500, dims=8, pairs='halves', scaling={'rope_type': 'linear', 'factor': 2.0}))
+)";
+
 constexpr const char* load_doc =
     R"(Takes the weights of a checkpoint: a dict of arrays, or the path of a safetensors file.
 
@@ -82,7 +106,7 @@ are left alone. A checkpoint that is refused changes nothing.
 )";
 constexpr const char* state_dict_doc = R"(The weights as NumPy arrays by name.
 
-naming: "seed" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
+naming: "paper" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
 
 >>> import heed
 >>> {name: array.shape for name, array in heed.AttentionLayer(64, 8, 2).state_dict().items()}

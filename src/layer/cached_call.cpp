@@ -8,6 +8,7 @@
 #include "cache/state.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/check.hpp"
 
 namespace heed {
 namespace {
@@ -16,6 +17,8 @@ void check_equal(const char* name, std::int64_t found, const char* rule, std::in
   if (found != wanted)
     throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
 }
+
+const char* scaling_of(const Rotary& rotary) { return rotary.scaling ? name_of(*rotary.scaling) : "none"; }
 
 // Keys are turned once, and as the queries are.
 void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
@@ -31,6 +34,11 @@ void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
     throw refusal(Error::value,
                   "cache.rotary.pairs: ", of_cache.pairs == RotaryPairs::halves ? "halves" : "adjacent",
                   " are not config.rotary's");
+  if (of_cache.scaling != own.scaling) {
+    const char *kind = scaling_of(of_cache), *own_kind = scaling_of(own);
+    throw refusal(Error::value, "cache.rotary.scaling: ", kind, " is not config.rotary.scaling: ", own_kind,
+                  kind == own_kind ? " with other numbers" : "");
+  }
   if (!call.positions.empty() || !call.key_positions.empty())
     throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
                   ": given, but the cache turns its keys by their places in the sequence");

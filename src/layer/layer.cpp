@@ -145,8 +145,8 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   state_->project_q(in.x, q.view);
   state_->project_k(in.context, k.view);
   state_->project_v(in.value, v.view);
-  if (c.rotary && !in.positions.empty()) rotate(q.view, in.positions, *c.rotary);
-  if (c.rotary && !in.key_positions.empty()) rotate(k.view, in.key_positions, *c.rotary);
+  if (c.rotary && !in.positions.empty()) rotate(q.view, in.positions, *c.rotary, in.lengths);
+  if (c.rotary && !in.key_positions.empty()) rotate(k.view, in.key_positions, *c.rotary, in.lengths);
 
   std::optional<AppendedTokens> appended;
   if (call.cache) {

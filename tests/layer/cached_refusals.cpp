@@ -98,6 +98,16 @@ const std::vector<BadCachedCall> bad_cached_calls{
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{.pairs = RotaryPairs::adjacent};
      }},
+    {Error::value, "cache.rotary.scaling: none is not config.rotary.scaling: linear",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{.scaling = LinearScaling{2}};
+     }},
+    {Error::value, "cache.rotary.scaling: linear is not config.rotary.scaling: linear with other numbers",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{{.scaling = LinearScaling{4}}};
+       d.config.rotary = Rotary{.scaling = LinearScaling{2}};
+     }},
     {Error::value, "positions: given, but the cache turns its keys by their places in the sequence",
      [](Draft& d) {
        d.cache_config.rotary = CacheRotary{};

@@ -247,7 +247,7 @@ def impossible():
         "rotary: float is not a heed.Rotary": {"rotary": 10000.0},
         'rotate_at: "write" is none of "append", "read"': {"rotate_at": "write"},
         'rotate_at: "read", but there is no rotary': {"rotate_at": "read"},
-        "rotary.dims: 32 is not an even number in [2, 16]": {"rotary": heed.Rotary(dims=32)},
+        "rotary.dims: 32 is more than the head's dim: 16": {"rotary": heed.Rotary(dims=32)},
         "batch: -1 is not in [0, ": {"batch": -1},
         "colour: there is no such keyword argument": {"colour": "red"},
     }
