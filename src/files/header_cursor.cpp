@@ -17,8 +17,6 @@ std::string describe(std::string_view rest) {
   return std::string("byte 0x") + digits[byte >> 4] + digits[byte & 15];
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 }  // namespace
 
 Error HeaderCursor::error(const std::string& what) const {

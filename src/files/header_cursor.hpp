@@ -13,6 +13,8 @@
 
 namespace heed::files {
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 class HeaderCursor {
  public:
   // `subject` begins every sentence, and `place` is what bytes are counted of; none is copied.

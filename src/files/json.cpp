@@ -15,8 +15,6 @@ namespace {
 
 constexpr const char* place = "byte ";
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 std::size_t digits(std::string_view text, std::size_t from) {
   std::size_t end = from;
   while (end < text.size() && is_digit(text[end])) ++end;
