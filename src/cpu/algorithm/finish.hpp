@@ -129,7 +129,7 @@ class WriteOut {
     }
     poison_ = S::add(poison_, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
     // What is written one by one is looked at before: to add up its poison on the way cost bf16 on AMX 12 %.
-    if (d < dims) has_poison_ |= !all_finite<S>(sums + d, dims - d);
+    if (d < dims) has_poison_ |= !is_finite(factor) || !all_finite<S>(sums + d, dims - d);
     for (; d < dims; ++d) write<S>(out, d, sums[d] * factor + 0.0f);
   }
 
