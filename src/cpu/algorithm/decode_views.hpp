@@ -6,6 +6,7 @@
 
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/dots.hpp"
+#include "cpu/algorithm/range.hpp"
 
 namespace heed::cpu {
 

@@ -8,6 +8,7 @@
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
 

@@ -7,6 +7,7 @@
 
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/range.hpp"
 #include "cpu/call.hpp"
 
 namespace heed::cpu {

@@ -10,6 +10,7 @@
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
