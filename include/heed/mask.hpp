@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <variant>
 #include <vector>
@@ -35,6 +36,14 @@ struct Window {
 // Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
 struct KeyLengths {
   std::span<const std::int32_t> valid;
+
+  KeyLengths(std::span<const std::int32_t> counts) : valid(counts) {}
+  template <std::ranges::contiguous_range Counts>
+    requires std::ranges::borrowed_range<Counts>
+  KeyLengths(Counts&& counts) : valid(counts) {}
+  template <std::ranges::contiguous_range Counts>
+    requires(!std::ranges::borrowed_range<Counts>)
+  KeyLengths(Counts&&) = delete;  // counts that die at the end of the line
 };
 
 struct Keep {
@@ -57,7 +66,7 @@ using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide, Tree>;
 struct HideMatrix {
   Shape shape{};  // (batch, heads, queries, keys); an extent of 1 broadcasts
   std::unique_ptr<bool[]> hidden{};
-  operator Hide() const& { return {BoolView{hidden.get(), shape, bhsd(shape)}}; }
+  operator Hide() const& { return {BoolView{hidden.get(), shape}}; }
   operator Hide() const&& = delete;
   bool at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     return hidden[static_cast<std::size_t>(((b * shape.heads + h) * shape.length + i) * shape.dim + j)];

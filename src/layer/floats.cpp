@@ -22,7 +22,7 @@ std::size_t float_count(const Shape& shape) {
 
 }  // namespace
 
-Floats make_floats(const char* name, const Shape& shape, const Shape& stride) {
+Floats make_floats(const char* name, const Shape& shape, const Strides& stride) {
   try {
     cpu::KeptMemory data = cpu::take_memory(float_count(shape));
     const MutableView view{data.get(), shape, stride};

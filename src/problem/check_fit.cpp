@@ -41,7 +41,7 @@ void check_broadcasts(const Argument& a, const char* axes_in_words, const Shape&
                     target);
 }
 
-Shape broadcast_stride(const Shape& shape, const Shape& stride) {
+Strides broadcast_stride(const Shape& shape, const Strides& stride) {
   return {shape.batch == 1 ? 0 : stride.batch, shape.heads == 1 ? 0 : stride.heads,
           shape.length == 1 ? 0 : stride.length, shape.dim == 1 ? 0 : stride.dim};
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-std::int64_t at(const Shape& stride, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
+std::int64_t at(const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
   return b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim;
 }
 

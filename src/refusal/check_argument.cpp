@@ -50,6 +50,19 @@ void check_argument(const Argument& a) {
                   a.element_bytes, " bytes");
 }
 
+void check_holds(std::size_t held, const Shape& shape, const Strides& stride) {
+  const float* nowhere = nullptr;
+  const Argument a("view", View(nowhere, shape, stride));
+  if (a.empty()) return;
+  const Axes extent = axes(shape), step = axes(stride);
+  const auto is_negative = [](std::int64_t n) { return n < 0; };
+  if (std::ranges::any_of(extent, is_negative) || std::ranges::any_of(step, is_negative)) return;  // check_argument's
+  const std::int64_t reached = is_too_long(a) ? longest_reach : reach_bytes(a) / a.element_bytes;
+  if (static_cast<std::uint64_t>(reached) > held)
+    throw refusal(Error::shape, "view: shape ", shape, " with strides ", stride, " reaches over ", reached,
+                  " elements, but there are ", static_cast<std::int64_t>(held));
+}
+
 void check_view(const char* name, const View& view) {
   if (view.dtype > DType::bf16)
     throw refusal(Error::dtype, name, ".dtype: ", static_cast<std::int64_t>(view.dtype),

@@ -27,7 +27,7 @@ inline bool one_in(Random& random, std::int64_t n) { return draw(random, 1, n) =
 class Tokens {
  public:
   explicit Tokens(Shape shape, DType dtype = DType::f32) : Tokens(shape, dtype, bhsd(shape)) {}
-  Tokens(Shape shape, DType dtype, Shape stride) : shape_(shape), stride_(stride), dtype_(dtype) {
+  Tokens(Shape shape, DType dtype, Strides stride) : shape_(shape), stride_(stride), dtype_(dtype) {
     std::int64_t reach = 1;
     reach += (shape.batch + 1) * stride.batch + (shape.heads + 1) * stride.heads +
              (shape.length + 1) * stride.length + (shape.dim + 1) * stride.dim;

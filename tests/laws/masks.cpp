@@ -197,7 +197,7 @@ TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
       gaps.at(to.batch, to.heads, to.length, 2 * to.dim + 1) = !is;
     });
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
-    Shape every_second = bhsd(wide);
+    Strides every_second = bhsd(wide);
     every_second.dim = 2;
     const BoolView views[] = {{gaps.data.get(), full.shape, every_second}, mask.view(), full.view()};
     std::optional<Results> expected;

@@ -132,7 +132,7 @@ TEST_P(Strides, a_stride_of_zero_broadcasts_along_every_axis_of_every_input) {
       }
       View* views[] = {&broadcast.q, &broadcast.k, &broadcast.v};
       for (std::size_t n = 0; n < 3; ++n) {
-        Shape stride = bhsd(single[n].shape());
+        Strides stride = bhsd(single[n].shape());
         (axis == 0 ? stride.batch : axis == 1 ? stride.heads : axis == 2 ? stride.length : stride.dim) = 0;
         views[n]->data = single[n].view().data;
         views[n]->stride = stride;

@@ -51,7 +51,7 @@ TEST(inputs, strides_change_no_bit_and_gaps_stay_untouched) {
   const AttentionLayer layer(multi_head(4, 2), random_weights(multi_head(4, 2), 10));
   const Tensor x = random_tensor({2, 1, 3, 4}, 11);
   const Tensor y = run(layer, {.x = x.view()});
-  const Shape stride{3, 999, 10, 30};  // tokens outside the dims' memory order, gaps everywhere
+  const Strides stride{3, 999, 10, 30};  // tokens outside the dims' memory order, gaps everywhere
   std::vector<float> from(200, untouched), to(200, untouched);
   const auto place = [&](std::int64_t b, std::int64_t i, std::int64_t d) {
     return static_cast<std::size_t>(b * stride.batch + i * stride.length + d * stride.dim);

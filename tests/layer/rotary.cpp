@@ -127,7 +127,7 @@ TEST(rotary, positions_may_differ_between_batch_entries) {
 TEST(rotary, strides_change_no_bit_and_gaps_stay_untouched) {
   const Tensor x = random_tensor({2, 3, 4, 6}, 8);
   const Tensor packed = turned(x, counted(4, 11));
-  const Shape stride{200, 2, 40, 6};  // dims 6 apart, heads 2 apart, one element between them
+  const Strides stride{200, 2, 40, 6};  // dims 6 apart, heads 2 apart, one element between them
   std::vector<float> memory(400, untouched);
   const auto place = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
     return static_cast<std::size_t>(b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim);

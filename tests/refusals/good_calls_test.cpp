@@ -144,7 +144,7 @@ TEST(GoodCalls, the_result_may_lie_between_the_heads_of_q) {
   Call call;
   const MutableView both = call.place({2, 16, 4, 16});
   auto* const data = static_cast<float*>(both.data);
-  const Shape stride{both.stride.batch, 2 * both.stride.heads, both.stride.length, 1};
+  const Strides stride{both.stride.batch, 2 * both.stride.heads, both.stride.length, 1};
   call.inputs.q = {data, {2, 8, 4, 16}, stride};
   call.outputs.out = {data + both.stride.heads, {2, 8, 4, 8}, stride};
   expect_accepted(call);

@@ -18,12 +18,12 @@ struct Cell {
   std::int64_t b, h, i, j;
 };
 
-std::int64_t at(const Shape& stride, const Cell& c) {
+std::int64_t at(const Strides& stride, const Cell& c) {
   return c.b * stride.batch + c.h * stride.heads + c.i * stride.length + c.j * stride.dim;
 }
 
 // The same element, found by the extents: an extent of 1 has one entry for all.
-std::int64_t at_broadcast(const Shape& shape, const Shape& stride, const Cell& c) {
+std::int64_t at_broadcast(const Shape& shape, const Strides& stride, const Cell& c) {
   return at(stride, {shape.batch == 1 ? 0 : c.b, shape.heads == 1 ? 0 : c.h, shape.length == 1 ? 0 : c.i,
                      shape.dim == 1 ? 0 : c.j});
 }
