@@ -38,16 +38,15 @@ struct Inputs {
 enum class Stage : std::uint8_t { raw, softcapped, biased };
 
 struct Scores {
-  MutableView into;  // (batch, heads, queries, keys)
+  Optional<MutableView> into{};  // (batch, heads, queries, keys)
   Stage stage = Stage::raw;
 };
 
 struct Outputs {
-  MutableView out;                       // (batch, heads, queries, value_dim), the dtype of q or f32
-  Optional<MutableView> weights{};  // (batch, heads, queries, keys), after dropout
-  Optional<MutableView>
-      log_sum_exp{};  // (batch, heads, queries, 1), f32, natural logarithm; what merge() needs
-  std::optional<Scores> scores{};
+  MutableView out;                      // (batch, heads, queries, value_dim), the dtype of q or f32
+  Optional<MutableView> weights{};      // (batch, heads, queries, keys), after dropout
+  Optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, natural; what merge() needs
+  Scores scores{};
 };
 
 // Which weights drop depends on (seed, batch entry, head, query, key) only (S7).

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a view of a tensor is made from: a pointer to numbers, or an array, a vector, a span; nothing whose
-// numbers heed does not know, and nothing that dies at the end of the line.
+// What a view is made from: a pointer, or an array, a vector, a span of numbers that heed computes with;
+// nothing of another type, and nothing that dies at the end of the line.
 #pragma once
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <ranges>
 #include <type_traits>
@@ -13,41 +14,48 @@ namespace heed {
 
 enum class DType : std::uint8_t { f32, f16, bf16 };
 
-namespace views {
+constexpr std::size_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+const char* name_of(DType);  // "f32", "f16", "bf16"
 
-// double is none: nothing here would keep its bits.
-template <class T>
-concept Number = std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16>;
+namespace elements {
 
 template <class From>
 concept Pointer = std::is_pointer_v<std::remove_cvref_t<From>>;
+
+// Borrowed: an array of the caller's, or a span, which does not own what it looks at.
 template <class From>
 concept Range = std::ranges::contiguous_range<From> && std::ranges::sized_range<From> &&
                 std::ranges::borrowed_range<From>;
 
 template <class From>
-struct PointedTo {};
-template <Pointer From>
-struct PointedTo<From> {
-  using type = std::remove_pointer_t<std::remove_cvref_t<From>>;
-};
-template <Range From>
-struct PointedTo<From> {
-  using type = std::remove_reference_t<std::ranges::range_reference_t<From>>;
-};
-template <class From>
-using NumberOf = std::remove_const_t<typename PointedTo<From>::type>;
-
-// What a view of `Memory` can be made from: void is written, const void only read.
-template <class From, class Memory>
-concept ElementsFor = Number<NumberOf<From>> &&
-                      (std::is_const_v<Memory> || !std::is_const_v<typename PointedTo<From>::type>);
-
-template <class From>
-constexpr DType dtype_of() {
-  if (std::same_as<NumberOf<From>, f16>) return DType::f16;
-  return std::same_as<NumberOf<From>, bf16> ? DType::bf16 : DType::f32;
+constexpr auto element_of() {
+  if constexpr (Pointer<From>)
+    return std::type_identity<std::remove_pointer_t<std::remove_cvref_t<From>>>();
+  else if constexpr (Range<From>)
+    return std::type_identity<std::remove_reference_t<std::ranges::range_reference_t<From>>>();
+  else
+    return std::type_identity<void>();
 }
 
-}  // namespace views
+// const where it may only be read; void where there is none.
+template <class From>
+using ElementOf = typename decltype(element_of<From>())::type;
+
+// double is none: there is no kernel for it.
+template <class T>
+concept Number = std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16>;
+
+template <class From>
+concept Numbers = Number<std::remove_const_t<ElementOf<From>>>;
+template <class From>
+concept Bools = std::same_as<std::remove_const_t<ElementOf<From>>, bool>;
+template <class T>
+concept Untyped = std::is_void_v<T> || std::same_as<std::remove_const_t<T>, std::byte>;
+
+template <Number T>
+constexpr DType dtype_of = std::same_as<T, float> ? DType::f32
+                           : std::same_as<T, f16> ? DType::f16
+                                                  : DType::bf16;
+
+}  // namespace elements
 }  // namespace heed

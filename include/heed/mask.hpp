@@ -3,10 +3,11 @@
 // it (S4).
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <span>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -35,15 +36,16 @@ struct Window {
 
 // Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
 struct KeyLengths {
-  std::span<const std::int32_t> valid;
+  std::span<const std::int32_t> valid{};
 
-  KeyLengths(std::span<const std::int32_t> counts) : valid(counts) {}
-  template <std::ranges::contiguous_range Counts>
-    requires std::ranges::borrowed_range<Counts>
-  KeyLengths(Counts&& counts) : valid(counts) {}
-  template <std::ranges::contiguous_range Counts>
-    requires(!std::ranges::borrowed_range<Counts>)
-  KeyLengths(Counts&&) = delete;  // counts that die at the end of the line
+  KeyLengths() = default;
+  constexpr KeyLengths(std::span<const std::int32_t> counts) : valid(counts) {}
+
+  // Counts that are gone at the end of the line: a vector that nobody holds, numbers between braces.
+  template <class Counts>
+    requires(std::is_convertible_v<Counts, std::span<const std::int32_t>> && !elements::Range<Counts>)
+  KeyLengths(Counts&&) = delete;
+  KeyLengths(std::initializer_list<std::int32_t>) = delete;
 };
 
 struct Keep {

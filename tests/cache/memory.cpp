@@ -189,8 +189,8 @@ TEST_F(Failing, read_writes_nothing) {
   const Shape shape{1, 2, 30, 4};
   std::vector<float> k(2 * 30 * 4, 9), v(2 * 30 * 4, 9);
   const std::vector<float> nines = k;
-  const MutableView into_k{k.data(), shape, bhsd(shape), DType::f32, Device::cpu};
-  const MutableView into_v{v.data(), shape, bhsd(shape), DType::f32, Device::cpu};
+  const MutableView into_k{k, shape};
+  const MutableView into_v{v, shape};
   int n = 0;
   for (; fails(n, [&] { cache.read(0, into_k, into_v); }); ++n) EXPECT_TRUE(k == nines && v == nines) << n;
   EXPECT_GE(n, 3);

@@ -164,7 +164,7 @@ TEST_P(Masks, a_bias_gives_the_same_bits_however_it_lies) {
     });
     for_each(bias.shape(),
              [&](auto b, auto h, auto i, auto j) { narrow.set(b, h, i, j, bias.at(b, h, i, j)); });
-    const Shape packed = bhsd(full.shape());
+    const Strides packed = bhsd(full.shape());
     call.bias = full.laid_out({2 * packed.batch, 2 * packed.heads, 2 * packed.length, 2});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto expected = attend(call, everything);

@@ -18,7 +18,7 @@ struct Draft {
   Outputs outputs{.out = out_memory.mutable_view(),
                   .weights = weights_memory.mutable_view(),
                   .log_sum_exp = lse_memory.mutable_view(),
-                  .scores = Scores{scores_memory.mutable_view()}};
+                  .scores = {scores_memory.mutable_view()}};
   Options options{};
 
   std::int64_t written() const {
@@ -69,7 +69,7 @@ const std::vector<BadCall> bad_calls{
     {Error::overlap, "log_sum_exp: shares memory with value",
      [](Draft& d) { d.outputs.log_sum_exp->data = d.value_memory.values.data(); }},
     {Error::overlap, "scores.into: shares memory with weights",
-     [](Draft& d) { d.outputs.scores->into.data = d.weights_memory.values.data() + 95; }},
+     [](Draft& d) { d.outputs.scores.into->data = d.weights_memory.values.data() + 95; }},
     {Error::shape, "weights.shape: (2, 3, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",
      [](Draft& d) { d.outputs.weights->shape.heads = 3; }},
     {Error::shape, "weights.shape: (2, 1, 3, 3) is not (batch, 1, queries, keys): (2, 1, 3, 4)",
@@ -79,7 +79,7 @@ const std::vector<BadCall> bad_calls{
     {Error::shape, "log_sum_exp.shape: (2, 2, 3, 1) is not (batch, heads, queries, 1): (2, 4, 3, 1)",
      [](Draft& d) { d.outputs.log_sum_exp->shape.heads = 2; }},
     {Error::shape, "scores.into.shape: (2, 1, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",
-     [](Draft& d) { d.outputs.scores->into.shape.heads = 1; }},
+     [](Draft& d) { d.outputs.scores.into->shape.heads = 1; }},
     {Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
      [](Draft& d) { d.options.dropout = Dropout{}; }},
     {Error::value, "positions: given, but config.rotary is not",

@@ -84,7 +84,7 @@ const BadCall bad_data[] = {
     {"a_log_sum_exp_without_data", Error::value, "log_sum_exp.data: null, but the shape is (1, 1, 1, 1)",
      [](Call& c) { c.outputs.log_sum_exp = MutableView{}; }},
     {"scores_without_data", Error::value, "scores.into.data: null, but the shape is (1, 1, 1, 1)",
-     [](Call& c) { c.outputs.scores = Scores{}; }},
+     [](Call& c) { c.outputs.scores.into = MutableView{}; }},
     {"a_bias_without_data", Error::value, "options.bias.data: null, but the shape is (1, 1, 1, 1)",
      [](Call& c) { c.options.bias = View{}; }},
     {"a_sink_without_data", Error::value, "options.sink.data: null, but the shape is (1, 1, 1, 1)",
@@ -93,7 +93,7 @@ const BadCall bad_data[] = {
      [](Call& c) { c.options.masks = {Keep{}}; }},
     {"a_hide_mask_without_data", Error::value, "hide mask.data: null, but the shape is (1, 1, 4, 9)",
      [](Call& c) {
-       c.options.masks = {Hide{{nullptr, {1, 1, 4, 9}, {}}}};
+       c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}};
      }},
     {"data_between_two_elements", Error::value,
      "k.data: the address is not a multiple of the element's 4 bytes",
@@ -132,7 +132,7 @@ const BadCall bad_devices_and_dtypes[] = {
      }},
     {"scores_of_another_dtype", Error::dtype, "scores.into.dtype: f16 is neither q.dtype: f32 nor f32",
      [](Call& c) {
-       c.outputs.scores = Scores{c.place({2, 8, 4, 9}, DType::f16)};
+       c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16);
      }},
     {"a_log_sum_exp_that_is_not_f32", Error::dtype, "log_sum_exp.dtype: bf16 is not f32",
      [](Call& c) {

@@ -2,9 +2,11 @@
 // What must not be refused: random good calls in every layout, and the good calls that look like bad ones.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
 #include "problem/problem.hpp"
+#include "refusal/argument.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {
@@ -71,7 +73,7 @@ class RandomGoodCall {
             maybe() ? scores_.dim : 1};
   }
   // Packed with heads outside length or inside it, every axis padded by a little, or dim outermost.
-  Shape layout(const Shape& n) {
+  Strides layout(const Shape& n) {
     const std::int64_t pad = pick(0, 5);
     switch (pick(0, 3)) {
       case 0:
@@ -88,14 +90,15 @@ class RandomGoodCall {
   }
   View read(const Shape& shape) {
     View view{address(), shape, layout(shape), dtype_};
-    for (std::int64_t* stride :
-         {&view.stride.batch, &view.stride.heads, &view.stride.length, &view.stride.dim})
-      if (pick(0, 4) == 0) *stride = 0;
+    const Axes extent = axes(shape);
+    const std::array stride{&view.stride.batch, &view.stride.heads, &view.stride.length, &view.stride.dim};
+    for (std::size_t i = 0; i < stride.size(); ++i)
+      if (pick(0, 4) == 0) *stride[i] = extent[i] > 1 || maybe() ? 0 : Strides::not_given;
     if (shape.elements() == 0 && maybe()) view.data = nullptr;
     return view;
   }
   MutableView written(const Shape& shape) {
-    return {shape.elements() == 0 && maybe() ? nullptr : address(), shape, layout(shape),
+    return {shape.elements() == 0 && maybe() ? static_cast<void*>(nullptr) : address(), shape, layout(shape),
             maybe() ? dtype_ : DType::f32};
   }
   BoolView bools() {
@@ -129,7 +132,8 @@ TEST(GoodCalls, slices_of_one_packed_buffer_are_apart) {
     Call call;
     const std::int64_t heads = 4, dim = 8, row = 4 * heads * dim, length = 6;
     auto* const packed = static_cast<float*>(call.place({2, 1, length + 1, row}).data);
-    const Shape shape{2, heads, length, dim}, stride{row * length + padding, dim, row, 1};
+    const Shape shape{2, heads, length, dim};
+    const Strides stride{row * length + padding, dim, row, 1};
     call.inputs.q = {packed, shape, stride};
     call.inputs.k = {packed + heads * dim, shape, stride};
     call.inputs.v = {packed + 2 * heads * dim, shape, stride};
