@@ -15,9 +15,7 @@ constexpr heed::Shape query_shape{.length = queries, .dim = dim}, sum_shape{.len
 
 struct Part {
   std::vector<float> out = std::vector<float>(queries * dim), log_sum_exp = std::vector<float>(queries);
-  heed::Outputs outputs() {
-    return {.out = {out, query_shape}, .log_sum_exp = {log_sum_exp, sum_shape}};
-  }
+  heed::Outputs outputs() { return {.out = {out, query_shape}, .log_sum_exp = {log_sum_exp, sum_shape}}; }
 };
 
 struct Tensors {

@@ -5,8 +5,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <ranges>
+#include <iterator>
+#include <span>
 #include <type_traits>
+#include <utility>
 
 #include "heed/half.hpp"
 
@@ -22,17 +24,27 @@ namespace elements {
 template <class From>
 concept Pointer = std::is_pointer_v<std::remove_cvref_t<From>>;
 
-// Borrowed: an array of the caller's, or a span, which does not own what it looks at.
+template <class>
+inline constexpr bool is_span = false;
+template <class T, std::size_t extent>
+inline constexpr bool is_span<std::span<T, extent>> = true;
+
+// An array, a vector or the like that somebody holds, or a span, which owns nothing that could be lost with
+// it. (Not by the concepts of <ranges>, which would take a tenth of the compile time of <heed/heed.hpp>.)
 template <class From>
-concept Range = std::ranges::contiguous_range<From> && std::ranges::sized_range<From> &&
-                std::ranges::borrowed_range<From>;
+concept Range =
+    (std::is_lvalue_reference_v<From> || is_span<std::remove_cvref_t<From>>) && requires(From& from) {
+      { std::begin(from) } -> std::contiguous_iterator;
+      std::data(from);
+      std::size(from);
+    };
 
 template <class From>
 constexpr auto element_of() {
   if constexpr (Pointer<From>)
     return std::type_identity<std::remove_pointer_t<std::remove_cvref_t<From>>>();
   else if constexpr (Range<From>)
-    return std::type_identity<std::remove_reference_t<std::ranges::range_reference_t<From>>>();
+    return std::type_identity<std::remove_pointer_t<decltype(std::data(std::declval<From&>()))>>();
   else
     return std::type_identity<void>();
 }

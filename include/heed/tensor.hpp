@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -29,14 +30,14 @@ constexpr std::int64_t product(std::int64_t a, std::int64_t b) {
 struct Shape {
   std::int64_t batch = 1, heads = 1, length = 1, dim = 1;
   friend constexpr bool operator==(const Shape&, const Shape&) = default;
-  constexpr std::int64_t elements() const { 
+  constexpr std::int64_t elements() const {
     using elements::product;
     return product(product(batch, heads), product(length, dim));
   }
 };
 
-// How far apart neighbours along each axis lie, counted in elements. An axis of one entry needs no stride; one
-// of more that was not given is refused.
+// How far apart neighbours along each axis lie, counted in elements. An axis of one entry needs no stride;
+// one of more that was not given is refused.
 struct Strides {
   static constexpr std::int64_t not_given = -1;
   std::int64_t batch = not_given, heads = not_given, length = not_given, dim = not_given;
@@ -65,15 +66,15 @@ constexpr auto* first_of(From& from, const Shape& shape, const Strides& stride) 
   if constexpr (Pointer<From>) {
     return from;
   } else {
-    check_holds(std::ranges::size(from), shape, stride);
-    return std::ranges::data(from);
+    check_holds(std::size(from), shape, stride);
+    return std::data(from);
   }
 }
 
 }  // namespace elements
 
-// Memory is void where the view is written and const void where it is only read. A view made of nothing is one
-// that was not given.
+// Memory is void where the view is written and const void where it is only read. A view made of nothing is
+// one that was not given.
 template <class Memory>
 struct BasicView {
   Memory* data = nullptr;
@@ -158,7 +159,8 @@ struct Optional : std::optional<AnyView> {
       : Optional(AnyView(from, extents, strides)) {}
   template <elements::Untyped Bytes>
     requires std::is_constructible_v<AnyView, Bytes*, Shape, DType>
-  constexpr Optional(Bytes* from, const Shape& extents, DType type) : Optional(AnyView(from, extents, type)) {}
+  constexpr Optional(Bytes* from, const Shape& extents, DType type)
+      : Optional(AnyView(from, extents, type)) {}
   template <elements::Untyped Bytes>
     requires std::is_constructible_v<AnyView, Bytes*, Shape, Strides, DType>
   constexpr Optional(Bytes* from, const Shape& extents, const Strides& strides, DType type)

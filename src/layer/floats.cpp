@@ -13,7 +13,8 @@ namespace heed {
 
 Floats make_floats(const char* name, const Shape& shape, const Strides& stride) {
   try {
-    cpu::KeptMemory data = cpu::take_memory(static_cast<std::size_t>(std::min(shape.elements(), longest_reach)));
+    cpu::KeptMemory data =
+        cpu::take_memory(static_cast<std::size_t>(std::min(shape.elements(), longest_reach)));
     const MutableView view{data.get(), shape, stride};
     return {std::move(data), view};
   } catch (const std::bad_alloc&) {

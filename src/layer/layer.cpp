@@ -20,8 +20,7 @@ Projection make_projection(const Array& w, const std::optional<Array>& bias) {
   const Shape shape{1, 1, w.shape[0], w.shape[1]};
   const std::vector<float> offsets = bias ? bias->to_floats() : std::vector<float>{};
   if (w.element == Element::bf16 || w.element == Element::f16)
-    return Projection(
-        {w.data.data(), shape, w.element == Element::bf16 ? DType::bf16 : DType::f16}, offsets);
+    return Projection({w.data.data(), shape, w.element == Element::bf16 ? DType::bf16 : DType::f16}, offsets);
   const std::vector<float> values = w.to_floats();
   return Projection({values, shape}, offsets);
 }

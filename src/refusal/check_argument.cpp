@@ -45,15 +45,14 @@ bool has_negative(const Argument& a) {
 
 void check_argument(const Argument& a) {
   const Axes extent = axes(a.shape), stride = axes(a.stride);
-  for (std::size_t i = 0; i < extent.size(); ++i) {
+  for (std::size_t i = 0; i < extent.size(); ++i)
     if (extent[i] < 0)
       throw refusal(Error::shape, a.name, ".", axis_names[i], ": ", extent[i], " is negative");
-    if (extent[i] <= 1) continue;  // no second entry to stride to
-    if (stride[i] == Strides::not_given)
-      throw refusal(Error::shape, a.name, ".stride.", axis_names[i], ": not given (-1), but ", a.name, ".",
-                    axis_names[i], " is ", extent[i]);
-    if (stride[i] < 0)
-      throw refusal(Error::shape, a.name, ".stride.", axis_names[i], ": ", stride[i], " is negative");
+  for (std::size_t i = 0; i < extent.size(); ++i) {
+    const bool has_neighbours = extent[i] > 1;
+    if (has_neighbours && stride[i] < 0)
+      throw refusal(Error::shape, a.name, ".stride.", axis_names[i], ": ", stride[i], " is negative",
+                    stride[i] == Strides::not_given ? ", or was not given" : "");
   }
   if (is_too_long(a)) throw too_long(a);
   if (a.empty()) return;

@@ -137,9 +137,7 @@ TEST(Refusals, memory_that_cannot_be_read) {
 TEST(Refusals, results_that_do_not_fit) {
   std::vector<float> memory(1000, 5.0f);
   const Shape right{1, 2, 20, 4}, wrong{1, 2, 19, 4};
-  const auto at = [&](std::size_t begin, Shape shape) {
-    return MutableView{memory.data() + begin, shape};
-  };
+  const auto at = [&](std::size_t begin, Shape shape) { return MutableView{memory.data() + begin, shape}; };
   const auto reading = [&](MutableView k, MutableView v) {
     const std::string sentence = refused([&](KvCache& cache) { cache.read(0, k, v); });
     EXPECT_EQ(memory, std::vector<float>(1000, 5.0f)) << sentence;

@@ -31,7 +31,8 @@ class Tokens {
     std::int64_t reach = 1;
     reach += (shape.batch + 1) * stride.batch + (shape.heads + 1) * stride.heads +
              (shape.length + 1) * stride.length + (shape.dim + 1) * stride.dim;
-    bytes_.assign(static_cast<std::size_t>(reach) * bytes_of(dtype), std::byte{0xff});  // NaN in all three types
+    const std::byte nan{0xff};  // in all three types
+    bytes_.assign(static_cast<std::size_t>(reach) * bytes_of(dtype), nan);
   }
 
   static Tokens random(Random& random, Shape shape, DType dtype = DType::f32) {

@@ -68,10 +68,9 @@ TEST(returned_weights, other_dtypes_are_the_floats_rounded_once) {
     std::vector<bf16> narrow(wide.values.size()), narrow_scores(scores.values.size());
     r.layer({.x = r.x.view()},
             {.out = r.y.mutable_view(), .weights = wide.mutable_view(), .scores = {scores.mutable_view()}});
-    r.layer({.x = r.x.view()},
-            {.out = r.y.mutable_view(),
-             .weights = {narrow, shape},
-             .scores = {{narrow_scores, per_head_shape}}});
+    r.layer(
+        {.x = r.x.view()},
+        {.out = r.y.mutable_view(), .weights = {narrow, shape}, .scores = {{narrow_scores, per_head_shape}}});
     std::int64_t misses = 0;
     for (std::size_t n = 0; n < narrow.size(); ++n)
       misses += narrow[n].bits != from_float<bf16>(wide.values[n]).bits ? 1 : 0;

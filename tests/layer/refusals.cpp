@@ -42,7 +42,8 @@ const std::vector<BadCall> bad_calls{
        d.call.x.shape = {2, 2, 3, 4};
      }},
     {Error::shape, "x.batch: -1 is negative", [](Draft& d) { d.call.x.shape.batch = -1; }},
-    {Error::shape, "x.stride.dim: -1 is negative", [](Draft& d) { d.call.x.stride.dim = -1; }},
+    {Error::shape, "x.stride.dim: -1 is negative, or was not given",
+     [](Draft& d) { d.call.x.stride.dim = -1; }},
     {Error::value, "x.data: null, but the shape is (2, 1, 3, 8)", [](Draft& d) { d.call.x.data = nullptr; }},
     {Error::device, "x.device: cuda, but this build has no CUDA backend",
      [](Draft& d) { d.call.x.device = Device::cuda; }},

@@ -83,7 +83,7 @@ class RandomCall {
     const Shape k{q.batch, q.heads, keys, 1};
     scores_ = {q.batch, q.heads, q.length, keys};
     inputs = {.q = view(q), .k = view(k), .v = view(k)};
-    outputs.out = {floats(q), q, bhsd(q)};
+    outputs.out = {floats(q), q};
     for (std::int64_t masks = pick(0, 4); masks > 0; --masks) options.masks.push_back(random_mask());
     if (pick(0, 1) == 1) options.bias = view(broadcast_shape());
     if (pick(0, 1) == 1)
@@ -103,7 +103,7 @@ class RandomCall {
     for (float& value : values) value = static_cast<float>(pick(0, 1 << 20));
     return values.data();
   }
-  View view(const Shape& shape) { return {floats(shape), shape, bhsd(shape)}; }
+  View view(const Shape& shape) { return {floats(shape), shape}; }
   Shape broadcast_shape() {
     Shape shape = scores_;
     for (std::int64_t* extent : {&shape.batch, &shape.heads, &shape.length, &shape.dim})
