@@ -19,7 +19,7 @@ struct Scheme {
 
 const std::vector<Scheme>& schemes() {
   static const std::vector<Scheme> known = {
-      {Naming::seed,
+      {Naming::paper,
        {"W_q.weight"},
        {"W_q.weight", "W_k.weight", "W_v.weight", "W_o.weight", "W_q.bias", "W_k.bias", "W_v.bias",
         "W_o.bias"}},

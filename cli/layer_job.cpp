@@ -6,6 +6,7 @@
 
 #include "arguments.hpp"
 #include "heed/files.hpp"
+#include "heed/pretrained.hpp"
 #include "random_values.hpp"
 #include "sequence.hpp"
 
@@ -71,6 +72,18 @@ Buffer random_sequence(const Shape& shape, const ShapeOptions& options, Stream s
   return buffer;
 }
 
+// A model says everything about its layer but the tokens.
+PretrainedLayer take_model(const JobOptions& options, ShapeOptions& shape) {
+  if (!options.weights.empty()) throw Error(Error::value, "--weights: means nothing beside --model");
+  if (options.rotary) throw Error(Error::value, "--rotary: means nothing beside --model, which says it");
+  PretrainedLayer model = from_pretrained(options.model, options.layer.value_or(0));
+  agree(shape.model_dim, {"--model-dim", model.config.model_dim, "--model"});
+  agree(shape.heads, {"--heads", model.config.heads, "--model"});
+  agree(shape.kv_heads, {"--kv-heads", *model.config.kv_heads, "--model"});
+  agree(shape.head_dim, {"--head-dim", *model.config.head_dim, "--model"});
+  return model;
+}
+
 }  // namespace
 
 void JobOptions::add_to(CLI::App& app) {
@@ -86,6 +99,9 @@ void JobOptions::add_to(CLI::App& app) {
   const auto file = [&](const char* name, std::string& into, const char* help, const char* value) {
     add_text(app, {.name = name, .help = help, .value = value, .group = "Files read"}, into);
   };
+  file("--model", model, "A model of Hugging Face's: config.json and safetensors", "FOLDER");
+  add_integer(app, {.name = "--layer", .help = "Which of its layers (default 0)", .group = "Files read"}, 0,
+              layer);
   file("--weights", weights, "The layer's matrices (default: random, by --seed)", "W.safetensors");
   file("--prefix", prefix, "What precedes their names in that file", "P");
   file("--input", input, "(batch, length, model_dim) or (length, model_dim) (default: random)", "X.npy");
@@ -97,11 +113,19 @@ LayerJob make_job(JobOptions options) {
   LayerConfig config;
   std::optional<LayerWeights> weights;
   std::optional<Sequence> input, context;
-  if (!options.weights.empty()) {
+  std::optional<std::int64_t> sliding_window;
+  if (!options.prefix.empty() && options.weights.empty())
+    throw Error(Error::value, "--prefix: means nothing without --weights");
+  if (!options.model.empty()) {
+    PretrainedLayer model = take_model(options, shape);
+    config = model.config;
+    weights = std::move(model.weights);
+    sliding_window = model.sliding_window;
+  } else if (options.layer) {
+    throw Error(Error::value, "--layer: means nothing without --model");
+  } else if (!options.weights.empty()) {
     weights = layer_weights(read_safetensors(options.weights), options.prefix);
     config = config_of(*weights, shape);
-  } else if (!options.prefix.empty()) {
-    throw Error(Error::value, "--prefix: means nothing without --weights");
   }
   if (!options.input.empty()) {
     input = read_sequence("--input", options.input);
@@ -117,7 +141,7 @@ LayerJob make_job(JobOptions options) {
   config.heads = extents.heads;
   config.kv_heads = extents.kv_heads;
   config.head_dim = extents.head_dim;
-  config.rotary = options.rotary;
+  if (options.rotary) config.rotary = options.rotary;
   checked_bytes({1, extents.heads, extents.head_dim, extents.model_dim},
                 DType::f32);  // before anything that large
   const Shape x_shape{extents.batch, 1, extents.queries, extents.model_dim};
@@ -125,6 +149,7 @@ LayerJob make_job(JobOptions options) {
                .config = config,
                .weights = weights ? std::move(*weights) : random_weights(config, shape.seed),
                .x = input ? input->rounded_to(shape.dtype) : random_sequence(x_shape, shape, Stream::x)};
+  job.sliding_window = sliding_window;
   const Shape context_shape{extents.batch, 1, extents.keys, config.key_dim.value_or(extents.model_dim)};
   if (context)
     job.context = context->rounded_to(shape.dtype);

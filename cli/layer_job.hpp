@@ -13,7 +13,8 @@ namespace heed::tool {
 
 struct JobOptions {
   ShapeOptions shape{};
-  std::string weights{}, prefix{}, input{}, context{};
+  std::string model{}, weights{}, prefix{}, input{}, context{};
+  std::optional<std::int64_t> layer{};  // of the model
   std::optional<Rotary> rotary{};
 
   void add_to(CLI::App&);
@@ -23,8 +24,9 @@ struct LayerJob {
   Extents extents{};
   LayerConfig config{};
   LayerWeights weights{};
-  Buffer x;                         // (batch, 1, queries, model_dim)
-  std::optional<Buffer> context{};  // (batch, 1, keys, key_dim); none: self-attention
+  Buffer x;                                      // (batch, 1, queries, model_dim)
+  std::optional<Buffer> context{};               // (batch, 1, keys, key_dim); none: self-attention
+  std::optional<std::int64_t> sliding_window{};  // the model's; applied only if the user says so
 };
 
 // Reads the files and refuses those that contradict each other or the options.

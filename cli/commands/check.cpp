@@ -52,21 +52,31 @@ Tensors random_tensors(const ShapeOptions& options, const Extents& extents) {
   return tensors;
 }
 
-Outcome try_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& masks) {
+// Runs a kernel and leaves what it wrote in `tensors`, unless it refuses.
+Outcome run_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& masks) {
   Outcome outcome{.kernel = kernel};
   // An element that a kernel forgets is a NaN, and a NaN where the reference has a number is a miss.
   tensors.out.fill(std::numeric_limits<float>::quiet_NaN());
   tensors.log_sum_exp.fill(std::numeric_limits<float>::quiet_NaN());
-  const Options options{.masks = masks.masks, .kernel = kernel};
   try {
-    attention(tensors.inputs(), tensors.outputs(), options);
+    attention(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = kernel});
   } catch (const Error& error) {
     if (error.code != Error::unsupported) throw;
     outcome.refusal = error.what();
-    return outcome;
   }
-  outcome.check = check(tensors.inputs(), tensors.outputs(), options);
   return outcome;
+}
+
+// The reference is computed once, when the first kernel has something to compare.
+const Expected& expected_of(std::optional<Expected>& expected, Tensors& tensors, const OwnedMasks& masks,
+                            const Console& console) {
+  if (!expected)
+    expected.emplace(tensors.inputs(), tensors.outputs(), Options{.masks = masks.masks},
+                     [&](std::int64_t rows, std::int64_t of) {
+                       console.progress(fmt::format("computing the reference: {} of {} rows",
+                                                    readable_count(rows), readable_count(of)));
+                     });
+  return *expected;
 }
 
 // The refusal without the words that repeat the kernel's name.
@@ -124,12 +134,15 @@ Status check_kernels(const CheckOptions& options, Console& console) {
   const std::vector<std::string> names =
       options.shape.kernel.empty() ? kernel_names() : std::vector<std::string>{options.shape.kernel};
   std::vector<Outcome> outcomes;
+  std::optional<Expected> expected;
   for (const std::string& name : names) {
     console.progress("checking " + name);
-    Outcome outcome = try_kernel(name, tensors, masks);
+    Outcome outcome = run_kernel(name, tensors, masks);
     // A kernel asked for by name and refused has not been checked.
     if (!outcome.refusal.empty() && !options.shape.kernel.empty())
       throw Error(Error::unsupported, outcome.refusal);
+    if (outcome.refusal.empty())
+      outcome.check = expected_of(expected, tensors, masks, console).check(tensors.outputs());
     outcome.failed = outcome.check.beyond_bound > 0 ||
                      (options.at_most && !(outcome.check.worst_error_in_bounds <= *options.at_most));
     outcomes.push_back(std::move(outcome));

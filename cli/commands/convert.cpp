@@ -110,7 +110,7 @@ Action add_convert(CLI::App& app) {
   add_integer(app, {.name = "--kv-heads-from", .help = "Key and value heads in IN (default: --heads)"}, 1,
               options->kv_heads_from);
   const std::vector<Choice<Naming>> namings = {
-      {"seed", Naming::seed}, {"torch", Naming::torch}, {"llama", Naming::llama}};
+      {"paper", Naming::paper}, {"torch", Naming::torch}, {"llama", Naming::llama}};
   add_choice(app,
              {.name = "--naming",
               .help = "Names in OUT: W_q.weight, in_proj_weight or q_proj.weight ... (default: as in IN)"},

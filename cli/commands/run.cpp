@@ -76,7 +76,7 @@ void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, co
                                        answer.weights->to_floats()));
   });
   files.write(options.save_layer,
-              [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::seed)); });
+              [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::paper)); });
   files.move_in();
 }
 
@@ -104,6 +104,13 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
       {"mean", fmt::format("{:.6g}", statistics.mean)},
       {"std", fmt::format("{:.6g}", statistics.deviation)},
       {"digest", digest}};
+  if (job.sliding_window) {
+    object["sliding_window"] = *job.sliding_window;
+    if (!options.job.shape.window)
+      facts.push_back(
+          {"window", fmt::format("the model's layer sees {} keys, its own included; say --window {},0",
+                                 *job.sliding_window, *job.sliding_window - 1)});
+  }
   object["files"] = nlohmann::ordered_json::array();
   for (const std::string& path : {options.out, options.save_weights, options.save_layer}) {
     if (path.empty()) continue;

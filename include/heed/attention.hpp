@@ -31,6 +31,10 @@ struct Inputs {
   // [query_starts[n], query_starts[n + 1]) of it; likewise k and v by key_starts. With a cache, only queries
   // are packed.
   std::span<const std::int64_t> query_starts{}, key_starts{};
+
+  // Padded queries: batch entry b has the first query_counts[b] rows of q; default: all. The rows after them
+  // are not read, and nothing is written for them.
+  std::span<const std::int64_t> query_counts{};
 };
 
 // Which intermediate scores to return. raw and softcapped are computed for every key; biased is what enters

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
@@ -64,7 +65,8 @@ class KvCache {
 
   const KvCacheConfig& config() const;  // with every default filled in
   std::int64_t sequences() const;       // how many there are; released numbers count until they are reused
-  std::int64_t length(std::int64_t sequence) const;  // tokens appended and not truncated
+  std::int64_t length(std::int64_t sequence) const;          // tokens appended and not truncated
+  std::vector<std::optional<std::int64_t>> lengths() const;  // of all, at one moment; none where released
 
   // k is (sequences, kv_heads, tokens, dim) and v (sequences, kv_heads, tokens, value_dim), any strides, any
   // dtype: rounded once to the cache's type. Every sequence gets all tokens, or the first counts[b] of them;

@@ -3,6 +3,8 @@
 // is computed from the inputs and never tuned (docs/numerics.md).
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "heed/attention.hpp"
@@ -16,11 +18,31 @@ struct Check {
   double worst_error = 0;            // largest |computed - reference| among finite pairs
   double worst_error_in_bounds = 0;  // largest |computed - reference| / bound; at most 1 when all is well
   std::string
-      first_miss{};  // "out(0, 3, 17, 5) is 0.25, the reference says 0.5, the bound is 1e-7"; empty if none
+      first_miss{};  // "out(0, 3, 17, 5) is 0.25, the reference says 0.5, the bound is 1e-07"; empty if none
 };
 
-// `computed` is what attention() wrote for these inputs and options, with any kernel. Costs queries * keys *
-// dim time in double precision, and memory for one row.
+// `computed` is what attention() wrote for these inputs and options, with any kernel. Costs what Expected
+// does.
 Check check(const Inputs&, const Outputs& computed, const Options& = {});
+
+// How far the reference has come, told to the calling thread about a hundred times.
+using Progress = std::function<void(std::int64_t rows, std::int64_t of)>;
+
+// What the reference says to one problem, and the bound of every element: computed once, for any number of
+// results.
+class Expected {
+ public:
+  // Of `outputs` only the extents and dtypes matter, and whether weights and log_sum_exp are there. Takes
+  // queries * keys * dim time in double precision, on all threads; keeps 16 bytes for each element and
+  // nothing of the inputs.
+  Expected(const Inputs&, const Outputs& outputs, const Options& = {}, const Progress& = {});
+
+  // Throws Error if `computed` has other outputs, extents or dtypes.
+  Check check(const Outputs& computed) const;
+
+ private:
+  struct Numbers;
+  std::shared_ptr<const Numbers> numbers_;
+};
 
 }  // namespace heed

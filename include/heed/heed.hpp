@@ -9,6 +9,7 @@
 #include "heed/half.hpp"
 #include "heed/layer.hpp"
 #include "heed/mask.hpp"
+#include "heed/pretrained.hpp"
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
 #include "heed/threads.hpp"

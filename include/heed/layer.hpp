@@ -39,8 +39,9 @@ struct LayerWeights {
   std::optional<Array> b_q{}, b_k{}, b_v{}, b_o{};
 };
 
-// How a checkpoint names them: W_q.weight ...; in_proj_weight, out_proj.weight ...; q_proj.weight ...
-enum class Naming : std::uint8_t { seed, torch, llama };
+// How a checkpoint names them: W_q.weight ... as the paper does; in_proj_weight, out_proj.weight ...;
+// q_proj.weight ...
+enum class Naming : std::uint8_t { paper, torch, llama };
 
 // Finds the scheme by the names after `prefix` ("model.layers.0.self_attn."); names outside it are left
 // alone.
@@ -69,6 +70,9 @@ class AttentionLayer {
     // sequences[b], and attend to all that it then holds. A causal mask needs no alignment.
     KvCache* cache = nullptr;
     std::span<const std::int64_t> sequences{};
+    // With a cache: how many tokens of x each batch entry has; default: all. What comes after them is
+    // padding, which is not appended. KeyLengths are refused here: they would hide it now and keep it.
+    std::span<const std::int64_t> counts{};
     // Of the queries, for rotary; default: 0, 1, 2, ..., or on from the length of the cached sequence.
     std::span<const std::int64_t> positions{};
     // Of the keys; default: positions where x is the context, else 0, 1, 2, ...
@@ -87,6 +91,9 @@ class AttentionLayer {
   // Over a cache, `keys` are those of the longest sequence after the call, and the call is all or nothing:
   // what it throws leaves every sequence as it was. (Where memory ran out or a page was missing, pages that a
   // window no longer shows may be gone all the same, and pages shared with a fork may be its own by now.)
+  // Rows of padding (counts) are 0 in out, weights and scores, and -inf in log_sum_exp and biased scores. No
+  // other call changes the cache from the append to the end of this one. Others may read it: a call that
+  // fails waits for them before it takes its tokens back.
   void operator()(const Call&, const Outputs&, const Options& = {}) const;
 
   void set_mode(Mode);

@@ -10,7 +10,8 @@ void set_num_threads(int n);
 int num_threads();
 
 // A pool of the caller's own. run() must call task(context, i) once for every i in [0, tasks), on any
-// threads, and return when all have returned.
+// threads, and return when all have returned. A task borrows the rounding and flush-to-zero modes of the
+// thread that called heed, and puts back those it found.
 struct Executor {
   virtual ~Executor() = default;
   virtual int concurrency() const = 0;

@@ -160,14 +160,18 @@ class Rotary:
     How positions turn a head: pair d of a token at position p turns by p * base**(-2d/dims).
 
     dims: how many leading dimensions turn, even; None: all of them. pairs: "halves" pairs d with d + dims/2,
-    "adjacent" pairs 2d with 2d + 1.
+    "adjacent" pairs 2d with 2d + 1. scaling changes the frequencies for models that reach further than they were trained:
+    a dict as Hugging Face's configurations have it, whose rope_type is "linear", "dynamic", "yarn", "llama3" or "longrope".
+    Every kind but linear has original_max_position_embeddings, the trained length.
 
     >>> import heed
     >>> heed.Rotary(base=500000.0, dims=64)
     Rotary(base=500000, dims=64, pairs='halves')
+    >>> heed.Rotary(scaling={"rope_type": "linear", "factor": 4.0}).scaling
+    {'rope_type': 'linear', 'factor': 4.0}
     """
 
-    def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: str = 'halves') -> None: ...
+    def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: str = 'halves', scaling: dict[str, Any] | None = None) -> None: ...
 
     @property
     def base(self) -> float:
@@ -181,14 +185,19 @@ class Rotary:
     def pairs(self) -> str:
         """"halves" or "adjacent"."""
 
+    @property
+    def scaling(self, /) -> dict[str, Any] | None:
+        """As Hugging Face's configurations have it; None: none."""
+
     def __repr__(self) -> str: ...
 
-def rotate(x: ArrayT, positions: Any = None, rotary: Rotary = ..., out: ArrayT | None = None) -> ArrayT:
+def rotate(x: ArrayT, positions: Any = None, rotary: Rotary = ..., out: ArrayT | None = None, lengths: Any = None) -> ArrayT:
     """
     Rotary position embedding of x, (batch, heads, length, dim), or without the leading axes.
 
     positions is (length,) or (batch, length), integers; default 0, 1, 2, ... Returns a new array; with out, that array,
-    which may be x itself.
+    which may be x itself. lengths, one number or one per batch entry, are those of the sequences, which a dynamic or longrope
+    scaling goes by; default: each one's largest position + 1.
 
     >>> import numpy, heed
     >>> x = numpy.array([[1, 0], [1, 0]], numpy.float32)
@@ -462,10 +471,28 @@ class AttentionLayer:
         """Width of the value input."""
 
     @property
+    def bias(self, /) -> bool | str:
+        """True: all four projections have one; "qkv": all but the output's."""
+
+    @property
+    def rotary(self) -> Rotary | None:
+        """The rotary embedding; None: none."""
+
+    @property
+    def dropout(self) -> float:
+        """Of the attention weights, in training."""
+
+    @property
+    def sliding_window(self) -> int | None:
+        """
+        How many keys a query of this layer sees in its model, its own included, where from_pretrained found a window; else None. Say it at every call: window=(layer.sliding_window - 1, 0).
+        """
+
+    @property
     def training(self) -> bool:
         """Whether dropout applies."""
 
-    def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, positions: Any = None, key_positions: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
+    def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, counts: Any = None, positions: Any = None, key_positions: Any = None, causal: bool | str | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, front: int = 0, key_lengths: Any = None, tree: ArrayT | None = None, keep: ArrayT | None = None, hide: ArrayT | None = None, bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = False, return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
         """
         Attends from x to context, or to x itself.
 
@@ -475,7 +502,9 @@ class AttentionLayer:
 
         With a cache, a heed.KvCache, in place of a context, the tokens of x are appended to its sequences, or to those numbered
         in sequences (one per batch entry), and attend to all that these then hold: prefill and decoding are the same call. What
-        it raises leaves every sequence as it was. positions go on from the length of each sequence.
+        it raises leaves every sequence as it was. positions go on from the length of each sequence. In a padded batch counts says
+        how many tokens of x each entry has: the padding after them is not appended, and its rows are 0. key_lengths, which would
+        only hide it, is refused.
 
         Returns (batch, queries, model_dim), of x's library and element type, or a tuple with those asked for, in this order:
         weights (batch, heads, queries, keys), or (batch, queries, keys) for return_weights="average"; lse (batch, heads,
@@ -492,6 +521,32 @@ class AttentionLayer:
         >>> y, weights = layer(x[:, :1], cache=cache, causal=True, return_weights=True)    # one more
         >>> y.shape, weights.shape, cache.lengths
         ((2, 1, 64), (2, 8, 1, 6), [6, 6])
+        >>> y = layer(x, cache=cache, causal=True, counts=[5, 2])                    # five more, and two
+        >>> float(abs(y[1, 2:]).sum()), cache.lengths
+        (0.0, [11, 8])
+        """
+
+    @staticmethod
+    def from_pretrained(folder: Any, layer: int = 0) -> AttentionLayer:
+        """
+        One attention layer of a model that Hugging Face's transformers saved.
+
+        folder holds config.json, and model.safetensors or model.safetensors.index.json with its shards; only this layer's tensors
+        are read. Model types: llama, mistral, mixtral, qwen2, gemma and phi3, with every scaling of rotary embedding. Others, and
+        parts a layer does not have (norms of queries and keys), are refused by name.
+
+        >>> import json, pathlib, tempfile, heed, safetensors.numpy
+        >>> state = heed.AttentionLayer(64, 8, 2).state_dict("llama")
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     folder = pathlib.Path(name)
+        ...     _ = (folder / "config.json").write_text(json.dumps({
+        ...         "model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+        ...         "num_hidden_layers": 1, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}}))
+        ...     named = {f"model.layers.0.self_attn.{key}": array for key, array in state.items()}
+        ...     safetensors.numpy.save_file(named, folder / "model.safetensors")
+        ...     layer = heed.AttentionLayer.from_pretrained(folder, layer=0)
+        >>> layer.kv_heads, layer.rotary
+        (2, Rotary(base=500, dims=8, pairs='halves', scaling={'rope_type': 'linear', 'factor': 2.0}))
         """
 
     def load(self, weights: Any, prefix: str = '') -> None:
@@ -508,11 +563,11 @@ class AttentionLayer:
         >>> layer.load(trained.state_dict("llama"))
         """
 
-    def state_dict(self, naming: str = 'seed') -> dict[str, numpy.typing.NDArray[Any]]:
+    def state_dict(self, naming: str = 'paper') -> dict[str, numpy.typing.NDArray[Any]]:
         """
         The weights as NumPy arrays by name.
 
-        naming: "seed" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
+        naming: "paper" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
 
         >>> import heed
         >>> {name: array.shape for name, array in heed.AttentionLayer(64, 8, 2).state_dict().items()}

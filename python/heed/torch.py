@@ -136,13 +136,14 @@ class AttentionLayer(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        turned = rotary and {"base": rotary.base, "dims": rotary.dims, "pairs": rotary.pairs}  # can be pickled
+        turned = rotary and {name: getattr(rotary, name) for name in ("base", "dims", "pairs", "scaling")}  # can be pickled
         self._made_with = {
             "model_dim": model_dim, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
             "value_dim": value_dim, "key_dim": key_dim, "bias": bias, "dropout": dropout, "rotary": turned,
             "head_map": head_map, "value_head_dim": value_head_dim,
         }  # fmt: skip
         self.dropout = dropout
+        self.sliding_window: int | None = None
         layer = self._make()
         q, k, v = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.value_head_dim
         where = {"device": device, "dtype": dtype}
@@ -151,6 +152,21 @@ class AttentionLayer(torch.nn.Module):
         self.v_proj = torch.nn.Linear(layer.value_dim, v, bias=bool(bias), **where)
         self.o_proj = torch.nn.Linear(heads * layer.value_head_dim, model_dim, bias=bias is True, **where)
         self.register_load_state_dict_pre_hook(_rename)
+
+    @classmethod
+    def from_pretrained(cls, folder: Any, layer: int = 0, **options: Any) -> AttentionLayer:
+        """One attention layer of a model that transformers saved, as heed.AttentionLayer.from_pretrained reads it.
+
+        options are device and dtype. `sliding_window` is the model's, or None: say it as window= at every call.
+        """
+        read = heed.AttentionLayer.from_pretrained(folder, layer)
+        names = ("model_dim", "heads", "kv_heads", "head_dim", "bias", "dropout", "rotary")
+        made = cls(**{name: getattr(read, name) for name in names}, **options)
+        # float64 holds every element type, bfloat16 included, which torch.from_numpy does not know.
+        state = {name: torch.from_numpy(array.astype("float64")) for name, array in read.state_dict("llama").items()}
+        made.load_state_dict(state)
+        made.sliding_window = read.sliding_window
+        return made
 
     def forward(
         self,
@@ -244,7 +260,7 @@ def _is_unchanged(seen: tuple[torch.Tensor, int | None], parameter: torch.Tensor
 
 
 def _rename(module: AttentionLayer, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Turns the names of nn.MultiheadAttention and of the seeds into the module's own, in the copy being loaded."""
+    """Turns the names of nn.MultiheadAttention and of the paper (W_q.weight) into the module's own, in the copy being loaded."""
     errors = rest[-1]
     rows = [linear.out_features for linear in (module.q_proj, module.k_proj, module.v_proj)]
     for kind in ("weight", "bias"):

@@ -71,13 +71,11 @@ std::int64_t length(const KvCache& self, nb::handle sequence) {
 
 nb::list lengths(const KvCache& self) {
   nb::list all;
-  for (std::int64_t n = 0; n < self.sequences(); ++n) {
-    try {
-      all.append(self.length(n));
-    } catch (const Error&) {  // of the numbers there are, only a released one has no length
+  for (const std::optional<std::int64_t>& length : self.lengths())
+    if (length)
+      all.append(*length);
+    else
       all.append(nb::none());
-    }
-  }
   return all;
 }
 

@@ -198,6 +198,7 @@ constexpr std::array keywords_known{
     Keyword{"kernel", [](Choices& c, nb::handle o) { c.options.kernel = read_word("kernel", o); }, true,
             true},
     Keyword{"threads", read_threads, true, true},
+    Keyword{"counts", [](Choices& c, nb::handle o) { c.counts = read_list("counts", o); }, false, true},
     Keyword{"positions", [](Choices& c, nb::handle o) { c.positions = read_integers("positions", o).values; },
             false, true},
     Keyword{"key_positions",

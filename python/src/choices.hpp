@@ -27,6 +27,7 @@ struct Choices {
   std::vector<std::int64_t> sequences{}, query_starts{}, key_starts{};
   // Only the layer's:
   std::vector<std::int64_t> positions{}, key_positions{};
+  std::optional<std::vector<std::int64_t>> counts{};
   std::uint64_t seed = 0;
 
   // What the options point into. A deque does not move what it holds.

@@ -4,13 +4,16 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include "bindings.hpp"
 #include "choices.hpp"
+#include "heed/pretrained.hpp"
 #include "layer_docs.hpp"
 #include "outputs.hpp"
+#include "question.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -31,10 +34,10 @@ HeadMap read_head_map(const std::string& word) {
 }
 
 Naming read_naming(const std::string& word) {
-  if (word == "seed") return Naming::seed;
+  if (word == "paper") return Naming::paper;
   if (word == "torch") return Naming::torch;
   if (word == "llama") return Naming::llama;
-  throw Error(Error::value, "naming: \"" + word + "\" is none of \"seed\", \"torch\", \"llama\"");
+  throw Error(Error::value, "naming: \"" + word + "\" is none of \"paper\", \"torch\", \"llama\"");
 }
 
 LayerWeights first_weights(const LayerConfig& config, Biases biases, std::uint64_t seed) {
@@ -107,13 +110,35 @@ struct Given {
   }
 };
 
+// How many keys the longest batch entry attends to: columns of weights and scores.
+std::int64_t keys_of(const AttentionLayer::Call& call, const Choices& choices) {
+  const Shape& x = call.x.shape;
+  if (choices.counts && choices.counts->empty() && x.batch > 0)
+    throw Error(Error::shape, "counts: none are given; one per sequence is needed");
+  if (!call.cache) return call.context.value_or(call.x).shape.length;
+  std::vector<std::int64_t> added(static_cast<std::size_t>(x.batch), x.length);
+  for (std::size_t b = 0; b < std::min(added.size(), call.counts.size()); ++b)  // not checked yet
+    added[b] = std::clamp<std::int64_t>(call.counts[b], 0, x.length);
+  return longest(*call.cache, call.sequences, x.batch, added);
+}
+
+Biases biases_of(const LayerWeights& weights) {
+  return weights.b_o ? Biases::all : weights.b_q ? Biases::qkv : Biases::none;
+}
+
 class Layer {
  public:
+  explicit Layer(PretrainedLayer pretrained)
+      : biases_(biases_of(pretrained.weights)),
+        sliding_window_(pretrained.sliding_window),
+        layer_(std::make_shared<AttentionLayer>(pretrained.config, pretrained.weights)) {}
   Layer(const LayerConfig& config, Biases biases, std::uint64_t seed)
       : biases_(biases),
         layer_(std::make_shared<AttentionLayer>(config, first_weights(config, biases, seed))) {}
 
   const LayerConfig& config() const { return layer_->config(); }
+  Biases biases() const { return biases_; }
+  std::optional<std::int64_t> sliding_window() const { return sliding_window_; }
   bool is_training() const { return layer_->mode() == AttentionLayer::Mode::train; }
   void set_training(bool training) {
     layer_->set_mode(training ? AttentionLayer::Mode::train : AttentionLayer::Mode::eval);
@@ -149,12 +174,13 @@ class Layer {
                                     .value = values.view,
                                     .cache = choices.cache,
                                     .sequences = choices.sequences,
+                                    .counts = choices.counts ? std::span<const std::int64_t>(*choices.counts)
+                                                             : std::span<const std::int64_t>(),
                                     .positions = choices.positions,
                                     .key_positions = choices.key_positions,
                                     .dropout_seed = choices.seed};
     const Shape queries = call.x.shape;
-    std::int64_t length = call.context.value_or(call.x).shape.length;
-    if (call.cache) length += longest(*call.cache, call.sequences, queries.batch);
+    const std::int64_t length = keys_of(call, choices);
     check_alignment(choices, queries.length, length);
     const std::shared_ptr<const AttentionLayer> layer = layer_;
     Asked asked(read, {queries.batch, config().heads, queries.length, length}, config().model_dim, choices);
@@ -164,8 +190,20 @@ class Layer {
 
  private:
   Biases biases_;
+  std::optional<std::int64_t> sliding_window_{};
   std::shared_ptr<AttentionLayer> layer_;
 };
+
+Layer layer_from_pretrained(nb::handle folder, nb::handle layer) {
+  const std::string path = read_path("folder", folder, "the path of a folder");
+  const std::int64_t number = read_integer("layer", layer);
+  const nb::gil_scoped_release released;
+  return Layer(from_pretrained(path, number));
+}
+
+nb::object bias_in_words(Biases biases) {
+  return biases == Biases::qkv ? nb::cast("qkv") : nb::cast(biases == Biases::all);
+}
 
 using Extent = std::optional<std::int64_t>;
 
@@ -210,6 +248,17 @@ void define_properties(nb::class_<Layer>& type) {
       .def_prop_ro(
           "value_dim", [](const Layer& self) { return *self.config().value_dim; },
           "Width of the value input.")
+      .def_prop_ro(
+          "bias", [](const Layer& self) { return bias_in_words(self.biases()); },
+          nb::for_getter(nb::sig("def bias(self, /) -> bool | str")),
+          "True: all four projections have one; \"qkv\": all but the output's.")
+      .def_prop_ro(
+          "rotary", [](const Layer& self) { return self.config().rotary; },
+          "The rotary embedding; None: none.")
+      .def_prop_ro(
+          "dropout", [](const Layer& self) { return self.config().drop_probability; },
+          "Of the attention weights, in training.")
+      .def_prop_ro("sliding_window", &Layer::sliding_window, sliding_window_doc)
       .def_prop_ro("training", &Layer::is_training, "Whether dropout applies.");
 }
 
@@ -226,11 +275,15 @@ void define_layer(nb::module_& m) {
   define_properties(type);
   type.def("__call__", &Layer::call, nb::arg("x").none(), nb::arg("context") = nb::none(),
            nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(layer_call_signature), layer_call_doc)
+      .def_static("from_pretrained", &layer_from_pretrained, nb::arg("folder").none(),
+                  nb::arg("layer").none() = 0,
+                  nb::sig("def from_pretrained(folder: typing.Any, layer: int = 0) -> AttentionLayer"),
+                  from_pretrained_doc)
       .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix") = "",
            nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
-      .def("state_dict", &Layer::state_dict, nb::arg("naming") = "seed",
+      .def("state_dict", &Layer::state_dict, nb::arg("naming") = "paper",
            nb::sig(
-               "def state_dict(self, naming: str = 'seed') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+               "def state_dict(self, naming: str = 'paper') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            state_dict_doc)
       .def("train", &set_training, nb::arg("mode") = true,
            nb::sig("def train(self, mode: bool = True) -> AttentionLayer"), train_doc)

@@ -26,7 +26,7 @@ for all but the output's. dropout applies after train(). The weights are random,
 
 constexpr const char* layer_call_signature =
     "def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, "
-    "cache: KvCache | None = None, sequences: typing.Any = None, "
+    "cache: KvCache | None = None, sequences: typing.Any = None, counts: typing.Any = None, "
     "positions: typing.Any = None, key_positions: typing.Any = None, causal: bool | str | None = None, "
     "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "
     "front: int = 0, key_lengths: typing.Any = None, tree: ArrayT | None = None, "
@@ -44,7 +44,9 @@ a layer with rotary. seed is dropout's. The other options are those of heed.atte
 
 With a cache, a heed.KvCache, in place of a context, the tokens of x are appended to its sequences, or to those numbered
 in sequences (one per batch entry), and attend to all that these then hold: prefill and decoding are the same call. What
-it raises leaves every sequence as it was. positions go on from the length of each sequence.
+it raises leaves every sequence as it was. positions go on from the length of each sequence. In a padded batch counts says
+how many tokens of x each entry has: the padding after them is not appended, and its rows are 0. key_lengths, which would
+only hide it, is refused.
 
 Returns (batch, queries, model_dim), of x's library and element type, or a tuple with those asked for, in this order:
 weights (batch, heads, queries, keys), or (batch, queries, keys) for return_weights="average"; lse (batch, heads,
@@ -61,6 +63,33 @@ queries); scores (batch, heads, queries, keys).
 >>> y, weights = layer(x[:, :1], cache=cache, causal=True, return_weights=True)    # one more
 >>> y.shape, weights.shape, cache.lengths
 ((2, 1, 64), (2, 8, 1, 6), [6, 6])
+>>> y = layer(x, cache=cache, causal=True, counts=[5, 2])                    # five more, and two
+>>> float(abs(y[1, 2:]).sum()), cache.lengths
+(0.0, [11, 8])
+)";
+
+constexpr const char* sliding_window_doc =
+    "How many keys a query of this layer sees in its model, its own included, where from_pretrained found a "
+    "window; else None. Say it at every call: window=(layer.sliding_window - 1, 0).";
+constexpr const char* from_pretrained_doc =
+    R"(One attention layer of a model that Hugging Face's transformers saved.
+
+folder holds config.json, and model.safetensors or model.safetensors.index.json with its shards; only this layer's tensors
+are read. Model types: llama, mistral, mixtral, qwen2, gemma and phi3, with every scaling of rotary embedding. Others, and
+parts a layer does not have (norms of queries and keys), are refused by name.
+
+>>> import json, pathlib, tempfile, heed, safetensors.numpy
+>>> state = heed.AttentionLayer(64, 8, 2).state_dict("llama")
+>>> with tempfile.TemporaryDirectory() as name:
+...     folder = pathlib.Path(name)
+...     _ = (folder / "config.json").write_text(json.dumps({
+...         "model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+...         "num_hidden_layers": 1, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}}))
+...     named = {f"model.layers.0.self_attn.{key}": array for key, array in state.items()}
+...     safetensors.numpy.save_file(named, folder / "model.safetensors")
+...     layer = heed.AttentionLayer.from_pretrained(folder, layer=0)
+>>> layer.kv_heads, layer.rotary
+(2, Rotary(base=500, dims=8, pairs='halves', scaling={'rope_type': 'linear', 'factor': 2.0}))
 )";
 
 constexpr const char* load_doc =
@@ -77,7 +106,7 @@ are left alone. A checkpoint that is refused changes nothing.
 )";
 constexpr const char* state_dict_doc = R"(The weights as NumPy arrays by name.
 
-naming: "seed" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
+naming: "paper" (W_q.weight), "torch" (in_proj_weight) or "llama" (q_proj.weight). Matrices are (out, in).
 
 >>> import heed
 >>> {name: array.shape for name, array in heed.AttentionLayer(64, 8, 2).state_dict().items()}

@@ -62,11 +62,15 @@ void Question::take_packed() {
   }
 }
 
-std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch) {
+std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch,
+                     std::span<const std::int64_t> counts) {
+  if (sequences.empty() && cache.sequences() != batch) return 0;
   std::int64_t most = 0;
-  if (sequences.empty() && cache.sequences() == batch)
-    for (std::int64_t n = 0; n < batch; ++n) most = std::max(most, cache.length(n));
-  for (const std::int64_t n : sequences) most = std::max(most, cache.length(n));
+  const auto entries = sequences.empty() ? static_cast<std::size_t>(batch) : sequences.size();
+  for (std::size_t b = 0; b < entries; ++b) {
+    const std::int64_t held = cache.length(sequences.empty() ? static_cast<std::int64_t>(b) : sequences[b]);
+    most = std::max(most, held + (b < counts.size() ? counts[b] : 0));
+  }
   return most;
 }
 

@@ -30,8 +30,9 @@ class Question {
   std::int64_t value_dim_ = 0, keys_ = 0;
 };
 
-// Tokens of the longest of these sequences of a cache, or of all of them where none are named. 0 where
-// `batch` is not as many: the library says so.
-std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch);
+// Tokens of the longest of these sequences of a cache, or of all of them where none are named, when entry b
+// has got counts[b] more, or none. Where there are not as many of each as the batch has, the library says so.
+std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch,
+                     std::span<const std::int64_t> counts = {});
 
 }  // namespace heed::python

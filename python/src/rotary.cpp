@@ -11,6 +11,7 @@
 #include "bindings.hpp"
 #include "choices.hpp"
 #include "result.hpp"
+#include "scaling.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -30,7 +31,8 @@ std::string in_words(const Rotary& rotary) {
   std::snprintf(base.data(), base.size(), "%.9g", static_cast<double>(rotary.base));
   return std::string("Rotary(base=") + base.data() +
          ", dims=" + (rotary.dims ? std::to_string(*rotary.dims) : "None") + ", pairs='" +
-         word_for(rotary.pairs) + "')";
+         word_for(rotary.pairs) + "'" +
+         (rotary.scaling ? ", scaling=" + text_of(scaling_as_dict(rotary.scaling)) : "") + ")";
 }
 
 std::vector<std::int64_t> read_positions(nb::handle object, const Tensor& x) {
@@ -40,11 +42,14 @@ std::vector<std::int64_t> read_positions(nb::handle object, const Tensor& x) {
   return counted;
 }
 
-nb::object rotate(nb::handle x, nb::handle positions, const Rotary& rotary, nb::handle out) {
+nb::object rotate(nb::handle x, nb::handle positions, const Rotary& rotary, nb::handle out,
+                  nb::handle lengths) {
   const Tensor from = read_tensor("x", x);
   check_rank(from, 2, 4);
   dtype_of(from);
   const std::vector<std::int64_t> places = read_positions(positions, from);
+  const std::vector<std::int64_t> reached =
+      lengths.is_none() ? std::vector<std::int64_t>{} : read_integers("lengths", lengths).values;
   // Turned in an array of its own first: what is refused must leave out as it was, and out may be x.
   Result turned("x", from, from.element, from.extents());
   copy_elements(from, turned.tensor());
@@ -56,7 +61,7 @@ nb::object rotate(nb::handle x, nb::handle positions, const Rotary& rotary, nb::
     if (!std::ranges::equal(target.extents(), from.extents()) || target.element != from.element)
       throw Error(Error::shape, "out: its shape or dtype is not that of x");
   }
-  compute({}, [&] { heed::rotate(view, places, rotary); });
+  compute({}, [&] { heed::rotate(view, places, rotary, reached); });
   if (!into) return turned.object();
   copy_elements(turned.tensor(), into->tensor());
   return into->object();
@@ -66,17 +71,22 @@ constexpr const char* rotary_doc =
     R"(How positions turn a head: pair d of a token at position p turns by p * base**(-2d/dims).
 
 dims: how many leading dimensions turn, even; None: all of them. pairs: "halves" pairs d with d + dims/2,
-"adjacent" pairs 2d with 2d + 1.
+"adjacent" pairs 2d with 2d + 1. scaling changes the frequencies for models that reach further than they were trained:
+a dict as Hugging Face's configurations have it, whose rope_type is "linear", "dynamic", "yarn", "llama3" or "longrope".
+Every kind but linear has original_max_position_embeddings, the trained length.
 
 >>> import heed
 >>> heed.Rotary(base=500000.0, dims=64)
 Rotary(base=500000, dims=64, pairs='halves')
+>>> heed.Rotary(scaling={"rope_type": "linear", "factor": 4.0}).scaling
+{'rope_type': 'linear', 'factor': 4.0}
 )";
 constexpr const char* rotate_doc =
     R"(Rotary position embedding of x, (batch, heads, length, dim), or without the leading axes.
 
 positions is (length,) or (batch, length), integers; default 0, 1, 2, ... Returns a new array; with out, that array,
-which may be x itself.
+which may be x itself. lengths, one number or one per batch entry, are those of the sequences, which a dynamic or longrope
+scaling goes by; default: each one's largest position + 1.
 
 >>> import numpy, heed
 >>> x = numpy.array([[1, 0], [1, 0]], numpy.float32)
@@ -91,22 +101,28 @@ void define_rotary(nb::module_& m) {
   nb::class_<Rotary>(m, "Rotary", rotary_doc)
       .def(
           "__init__",
-          [](Rotary* self, nb::handle base, std::optional<std::int64_t> dims, const std::string& pairs) {
-            new (self) Rotary{read_float("base", base), dims, read_pairs(pairs)};
+          [](Rotary* self, nb::handle base, std::optional<std::int64_t> dims, const std::string& pairs,
+             nb::handle scaling) {
+            new (self) Rotary{read_float("base", base), dims, read_pairs(pairs), read_scaling(scaling)};
           },
           nb::arg("base").none() = 10000.0, nb::arg("dims") = nb::none(), nb::arg("pairs") = "halves",
-          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: str = 'halves') "
-                  "-> None"))
+          nb::arg("scaling") = nb::none(),
+          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: str = 'halves', "
+                  "scaling: dict[str, typing.Any] | None = None) -> None"))
       .def_ro("base", &Rotary::base, "The slowest pair turns about base times slower than the first.")
       .def_ro("dims", &Rotary::dims, "How many leading dimensions turn; None: all.")
       .def_prop_ro(
           "pairs", [](const Rotary& self) { return word_for(self.pairs); }, "\"halves\" or \"adjacent\".")
+      .def_prop_ro(
+          "scaling", [](const Rotary& self) { return scaling_as_dict(self.scaling); },
+          nb::for_getter(nb::sig("def scaling(self, /) -> dict[str, typing.Any] | None")),
+          "As Hugging Face's configurations have it; None: none.")
       .def("__repr__", &in_words);
   m.def("rotate", &rotate, nb::arg("x").none(), nb::arg("positions") = nb::none(),
-        nb::arg("rotary") = Rotary{}, nb::arg("out") = nb::none(),
+        nb::arg("rotary") = Rotary{}, nb::arg("out") = nb::none(), nb::arg("lengths") = nb::none(),
         nb::sig(
             "def rotate(x: ArrayT, positions: typing.Any = None, rotary: Rotary = ..., out: ArrayT | None = "
-            "None) -> ArrayT"),
+            "None, lengths: typing.Any = None) -> ArrayT"),
         rotate_doc);
 }
 

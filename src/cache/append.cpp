@@ -8,6 +8,7 @@
 #include "cache/store.hpp"
 #include "cache/tokens.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/frequencies.hpp"
 
 namespace heed {
 namespace {
@@ -124,11 +125,22 @@ class TurnedKeys {
         widen(rows_of(tokens.k, b, h, 0), {count, shape.dim},
               floats_.data() + (h * all + before) * shape.dim);
     });
-    rotate(view_, positions, state.config.rotary->rotary);
+    turn(state.config.rotary->rotary, tokens, positions);
   }
   Source source() const { return {view_, true}; }
 
  private:
+  void turn(const Rotary& rotary, const NewTokens& tokens, std::span<const std::int64_t> positions) const {
+    if (!depends_on_length(rotary)) return rotate(view_, positions, rotary);
+    for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t before) {
+      MutableView own = view_;
+      own.data = static_cast<float*>(view_.data) + before * view_.stride.length;
+      own.shape.length = count;
+      rotate(own, positions.subspan(static_cast<std::size_t>(before), static_cast<std::size_t>(count)),
+             rotary);
+    });
+  }
+
   std::vector<float> floats_{};
   MutableView view_{};
 };

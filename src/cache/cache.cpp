@@ -43,6 +43,14 @@ std::int64_t KvCache::length(std::int64_t sequence) const {
   return state_->at(sequence).length;
 }
 
+std::vector<std::optional<std::int64_t>> KvCache::lengths() const {
+  const Reading reading(state_->use, "lengths");
+  std::vector<std::optional<std::int64_t>> all;
+  for (const CachedSequence& sequence : state_->sequences)
+    all.push_back(sequence.is_released ? std::nullopt : std::optional(sequence.length));
+  return all;
+}
+
 void KvCache::append(const View& k, const View& v, std::span<const std::int64_t> counts) {
   const Writing writing(state_->use, "append");
   const auto all = static_cast<std::int64_t>(state_->sequences.size());

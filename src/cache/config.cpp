@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvCacheConfig: its defaults, and what is refused.
 #include <bit>
-#include <cmath>
 #include <initializer_list>
 #include <limits>
 
 #include "cache/state.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/check.hpp"
 
 namespace heed {
 namespace {
@@ -39,21 +39,6 @@ void check_pages(const KvCacheConfig& c) {
                   " tokens are beyond any memory");
 }
 
-void check_rotary(const CacheRotary& rotary, std::int64_t dim) {
-  const auto& [base, dims, pairs] = rotary.rotary;
-  if (!(base > 0) || std::isinf(base))
-    throw refusal(Error::value, "config.rotary.base: ", base, " is not a positive finite number");
-  const std::int64_t turning = dims.value_or(dim);
-  if (turning < 2 || turning % 2 != 0 || turning > dim)
-    throw refusal(Error::value, "config.rotary.dims: ", turning, " is not an even number in [2, ", dim, "]");
-  if (pairs > RotaryPairs::adjacent)
-    throw refusal(Error::value, "config.rotary.pairs: ", static_cast<std::int64_t>(pairs),
-                  " is none of halves, adjacent");
-  if (rotary.when > CacheRotary::When::read)
-    throw refusal(Error::value, "config.rotary.when: ", static_cast<std::int64_t>(rotary.when),
-                  " is none of append, read");
-}
-
 void check_choices(const KvCacheConfig& c) {
   if (c.type > CacheType::int8)
     throw refusal(Error::value, "config.type: ", static_cast<std::int64_t>(c.type),
@@ -62,7 +47,11 @@ void check_choices(const KvCacheConfig& c) {
     check_range("window.length", c.window->length, 1, most_bytes);
     check_range("window.front", c.window->front, 0, most_bytes);
   }
-  if (c.rotary) check_rotary(*c.rotary, c.dim);
+  if (!c.rotary) return;
+  check_rotary(c.rotary->rotary, c.dim, "config.rotary");
+  if (c.rotary->when > CacheRotary::When::read)
+    throw refusal(Error::value, "config.rotary.when: ", static_cast<std::int64_t>(c.rotary->when),
+                  " is none of append, read");
 }
 
 PageLayout layout_of(const KvCacheConfig& c) {

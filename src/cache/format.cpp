@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cache/scaling_format.hpp"
 #include "cache/state.hpp"
 #include "refusal/refusal.hpp"
 
@@ -51,6 +52,8 @@ class Checksum {
 
 }  // namespace
 
+Array integer_array(std::int64_t value) { return scalar_array(Element::i64, value); }
+
 Array integers_array(const std::vector<std::int64_t>& integers) {
   Array array{Element::i64, {static_cast<std::int64_t>(integers.size())}, {}};
   array.data.resize(integers.size() * sizeof(std::int64_t));
@@ -59,9 +62,7 @@ Array integers_array(const std::vector<std::int64_t>& integers) {
 }
 
 void put_config(Arrays& arrays, const KvCacheConfig& c) {
-  const auto put = [&](const char* name, std::int64_t value) {
-    arrays[name] = scalar_array(Element::i64, value);
-  };
+  const auto put = [&](const char* name, std::int64_t value) { arrays[name] = integer_array(value); };
   put("format", cache_format);
   put("config.batch", c.batch);
   put("config.kv_heads", c.kv_heads);
@@ -80,6 +81,7 @@ void put_config(Arrays& arrays, const KvCacheConfig& c) {
   put("config.rotary.pairs", static_cast<std::int64_t>(c.rotary->rotary.pairs));
   arrays["config.rotary.base"] = scalar_array(Element::f32, c.rotary->rotary.base);
   if (c.rotary->rotary.dims) put("config.rotary.dims", *c.rotary->rotary.dims);
+  if (c.rotary->rotary.scaling) put_scaling(arrays, *c.rotary->rotary.scaling);
 }
 
 std::uint64_t checksum_of(const Arrays& arrays) {
@@ -136,6 +138,10 @@ std::vector<std::int64_t> CacheFields::integers(const std::string& name) {
 
 float CacheFields::real(const std::string& name) { return scalar_of<float>(take(name, Element::f32, 0)); }
 
+std::vector<float> CacheFields::reals(const std::string& name) {
+  return take(name, Element::f32, 1).to_floats();
+}
+
 void CacheFields::check_nothing_is_left() const {
   if (!arrays_.empty())
     throw refusal(Error::file, file_, ": \"", arrays_.begin()->first, "\" is unknown here");
@@ -159,6 +165,7 @@ KvCacheConfig take_config(CacheFields& fields) {
     c.rotary->rotary.pairs = static_cast<RotaryPairs>(fields.choice("config.rotary.pairs", 1));
     c.rotary->rotary.base = fields.real("config.rotary.base");
     if (fields.has("config.rotary.dims")) c.rotary->rotary.dims = fields.integer("config.rotary.dims");
+    c.rotary->rotary.scaling = take_scaling(fields);
   }
   try {
     return complete(c);

@@ -12,6 +12,7 @@ namespace heed {
 
 constexpr std::int64_t cache_format = 1;  // of the arrays, and of the packed layout inside the pages
 
+Array integer_array(std::int64_t);                       // rank 0
 Array integers_array(const std::vector<std::int64_t>&);  // rank 1
 void put_config(Arrays&, const KvCacheConfig& complete_config);
 
@@ -28,6 +29,7 @@ class CacheFields {
   std::int64_t choice(const std::string& name, std::int64_t last);  // one of 0 ... last
   std::vector<std::int64_t> integers(const std::string& name);
   float real(const std::string& name);
+  std::vector<float> reals(const std::string& name);
   Array bytes(const std::string& name) { return take(name, Element::u8, 2); }
   bool has(const std::string& name) const { return arrays_.contains(name); }
   void check_nothing_is_left() const;

@@ -13,6 +13,8 @@ CacheReading::~CacheReading() { state_.use.end_reading(); }
 
 const PageLayout& CacheReading::layout() const { return state_.layout; }
 
+std::int64_t CacheReading::sequences() const { return std::ssize(state_.sequences); }
+
 PagedSequence CacheReading::sequence(std::int64_t n) const {
   const CachedSequence& sequence = state_.at(n);
   return {sequence.table.data(), sequence.length};

@@ -15,6 +15,7 @@ class CacheReading {
   CacheReading& operator=(const CacheReading&) = delete;
 
   const PageLayout& layout() const;
+  std::int64_t sequences() const;
   PagedSequence sequence(std::int64_t n) const;  // of a number that is in use
 
  private:

@@ -10,13 +10,19 @@ namespace heed {
 class CacheUse {
  public:
   void begin_reading(const char* call);  // `call` begins the sentence of a refusal
-  void end_reading() noexcept { now_.fetch_sub(1, std::memory_order_release); }
+  void end_reading() noexcept;
   void begin_writing(const char* call);
   void end_writing() noexcept { now_.store(0, std::memory_order_release); }
 
+  // Without letting go in between, so that no other writer comes first.
+  void writer_becomes_reader() noexcept { now_.store(1, std::memory_order_release); }
+  // For one who was the writer: lets no more readers in, and waits until the others have left. Others are
+  // not writers waiting for this one, since only one reader at a time was a writer.
+  void reader_becomes_writer() noexcept;
+
  private:
-  static constexpr std::int32_t a_writer = -1;
-  std::atomic<std::int32_t> now_{0};  // readers, or a_writer
+  static constexpr std::uint32_t a_writer = std::uint32_t{1} << 31;  // is here, or waits to be alone
+  std::atomic<std::uint32_t> now_{0};                                // readers, and a_writer
 };
 
 class Reading {

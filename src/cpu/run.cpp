@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include "cpu/lower.hpp"
@@ -125,11 +124,18 @@ std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
 
 }  // namespace
 
+std::string& forced_target() {
+  static std::string forced = [] {
+    const char* name = std::getenv("HEED_TARGET");
+    return std::string(name ? name : "");
+  }();
+  return forced;
+}
+
 Reason unavailable(const Target& target) {
   if (!target.available()) return [&target] { return std::string("this machine lacks ") + target.requires_; };
-  const char* forced = std::getenv("HEED_TARGET");
-  if (forced && *forced && std::string_view(forced) != target.name)
-    return [forced] { return std::string("HEED_TARGET is ") + forced; };
+  if (!forced_target().empty() && forced_target() != target.name)
+    return [] { return "HEED_TARGET is " + forced_target(); };
   return {};
 }
 

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a Problem on one CPU target: lowers it to a Call, cuts it into tasks, shares them out.
 #pragma once
+#include <string>
+
 #include "cpu/target/target.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cpu {
 
-// Why this machine, or HEED_TARGET, rules the target out; empty when neither does.
+// HEED_TARGET, as the process first found it: the only target that is not ruled out; empty: none is. Not const
+// for the sake of tests.
+std::string& forced_target();
+
+// Why this machine, or the forced target, rules the target out; empty when neither does.
 Reason unavailable(const Target&);
 
 // The first target with projections that nothing rules out.

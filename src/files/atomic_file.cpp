@@ -39,12 +39,12 @@ AtomicFile::AtomicFile(const std::filesystem::path& target) : name_(target.strin
 }
 
 AtomicFile::~AtomicFile() {
-  if (!temporary_name_.empty()) ::unlinkat(folder_.number(), temporary_name_.c_str(), 0);
+  if (!temporary_name_.empty()) ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
 }
 
 void AtomicFile::create_temporary() {
   struct stat status {};
-  const bool exists = ::fstatat(folder_.number(), file_name_.c_str(), &status, 0) == 0;
+  const bool exists = ::fstatat(folder_.get(), file_name_.c_str(), &status, 0) == 0;
   if (exists && !S_ISREG(status.st_mode)) throw Error(Error::file, name_ + ": is not a regular file");
 
   // The name does not contain the target's: that one may already be as long as the file system allows.
@@ -53,7 +53,7 @@ void AtomicFile::create_temporary() {
   for (int i = 0; i < most_attempts && !temporary_.is_open(); ++i) {
     temporary_name_ = ".heed-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
     temporary_ = Descriptor(
-        ::openat(folder_.number(), temporary_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+        ::openat(folder_.get(), temporary_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!temporary_.is_open() && errno != EEXIST) break;
   }
   if (!temporary_.is_open()) {
@@ -62,9 +62,9 @@ void AtomicFile::create_temporary() {
     throw system_error(name_ + ": no file can be created in its folder", error_number);
   }
   constexpr mode_t permissions = 0777;
-  if (exists && ::fchmod(temporary_.number(), status.st_mode & permissions) != 0) {
+  if (exists && ::fchmod(temporary_.get(), status.st_mode & permissions) != 0) {
     const int error_number = errno;
-    ::unlinkat(folder_.number(), temporary_name_.c_str(),
+    ::unlinkat(folder_.get(), temporary_name_.c_str(),
                0);  // no destructor runs for a constructor that throws
     throw system_error(name_ + ": its permissions cannot be kept", error_number);
   }
@@ -73,7 +73,7 @@ void AtomicFile::create_temporary() {
 void AtomicFile::write(const void* from, std::size_t count) {
   const auto* next = static_cast<const std::byte*>(from);
   while (count > 0) {
-    const ssize_t written = ::write(temporary_.number(), next, count);
+    const ssize_t written = ::write(temporary_.get(), next, count);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw system_error(name_ + ": cannot be written", errno);
     next += written;
@@ -82,14 +82,14 @@ void AtomicFile::write(const void* from, std::size_t count) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(temporary_.number()) != 0) throw system_error(name_ + ": cannot be flushed to disk", errno);
+  if (::fsync(temporary_.get()) != 0) throw system_error(name_ + ": cannot be flushed to disk", errno);
   if (::close(temporary_.release()) != 0) throw system_error(name_ + ": cannot be closed", errno);
-  if (::renameat(folder_.number(), temporary_name_.c_str(), folder_.number(), file_name_.c_str()) != 0) {
+  if (::renameat(folder_.get(), temporary_name_.c_str(), folder_.get(), file_name_.c_str()) != 0) {
     throw system_error(name_ + ": cannot be replaced", errno);
   }
   temporary_name_.clear();
   // EINVAL: a file system that has no such call for folders.
-  if (::fsync(folder_.number()) != 0 && errno != EINVAL) {
+  if (::fsync(folder_.get()) != 0 && errno != EINVAL) {
     throw system_error(name_ + ": is saved, but its folder cannot be flushed to disk", errno);
   }
 }

@@ -26,7 +26,7 @@ class Descriptor {
   }
 
   bool is_open() const { return number_ >= 0; }
-  int number() const { return number_; }
+  int get() const { return number_; }
   int release() { return std::exchange(number_, -1); }
 
  private:

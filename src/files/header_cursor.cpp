@@ -17,12 +17,10 @@ std::string describe(std::string_view rest) {
   return std::string("byte 0x") + digits[byte >> 4] + digits[byte & 15];
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 }  // namespace
 
 Error HeaderCursor::error(const std::string& what) const {
-  return Error(Error::file, subject_ + ": header byte " + std::to_string(position_) + ": " + what);
+  return Error(Error::file, subject_ + ": " + place_ + std::to_string(position_) + ": " + what);
 }
 
 Error HeaderCursor::expected(const std::string& what) const {
@@ -72,6 +70,11 @@ std::int64_t HeaderCursor::unsigned_integer() {
   }
   advance(length);
   return number;
+}
+
+void HeaderCursor::expect_end() {
+  skip_blanks();
+  if (!rest().empty()) throw expected("the end");
 }
 
 void HeaderCursor::expect_only_spaces() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A place in the text of a file's header. Whatever is not exactly as expected throws, with the byte where it
-// stands.
+// A place in the text of a file's header, or of a whole file of JSON. Whatever is not exactly as expected
+// throws, with the byte where it stands.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,13 @@
 
 namespace heed::files {
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 class HeaderCursor {
  public:
-  // `subject` begins every sentence; neither is copied.
-  HeaderCursor(const std::string& subject, std::string_view text) : subject_(subject), text_(text) {}
+  // `subject` begins every sentence, and `place` is what bytes are counted of; none is copied.
+  HeaderCursor(const std::string& subject, std::string_view text, const char* place = "header byte ")
+      : subject_(subject), text_(text), place_(place) {}
 
   const std::string& subject() const { return subject_; }
   std::string_view rest() const { return text_.substr(position_); }
@@ -36,12 +39,14 @@ class HeaderCursor {
   std::int64_t unsigned_integer();  // decimal, no sign, no leading zero, within std::int64_t
 
   void expect_only_spaces();  // to the end of the text
+  void expect_end();          // or line ends and tabs
 
  private:
   void skip_blanks();
 
   const std::string& subject_;
   std::string_view text_;
+  const char* place_;
   std::size_t position_ = 0;
 };
 

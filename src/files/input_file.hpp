@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that is read front to back. Its real size is known before anything in it is believed.
+// A file that is read front to back, or at places. Its real size is known before anything in it is believed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,11 +19,13 @@ class InputFile {
 
   // The next `count` bytes; a file that shrinks while it is read is an error.
   void read(void* into, std::size_t count);
+  // The same from a place of its own, which moves nothing.
+  void read_at(std::int64_t offset, void* into, std::size_t count) const;
 
  private:
   std::string name_;
   Descriptor descriptor_;
-  std::int64_t size_ = 0;
+  std::int64_t size_ = 0, position_ = 0;
 };
 
 }  // namespace heed::files

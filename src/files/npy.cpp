@@ -10,6 +10,7 @@
 
 #include "files/array_size.hpp"
 #include "files/atomic_file.hpp"
+#include "files/file_kind.hpp"
 #include "files/input_file.hpp"
 #include "files/npy_header.hpp"
 #include "heed/error.hpp"
@@ -34,13 +35,13 @@ struct Opened {
 Opened read_header(InputFile& file) {
   std::array<char, magic.size() + 2> start{};  // and the version
   const auto too_short = [&] {
-    return Error(Error::file,
-                 file.name() + ": " + std::to_string(file.size()) + " bytes are too few for an .npy file");
+    return files::not_a("an .npy file", file,
+                        std::to_string(file.size()) + " bytes are too few for an .npy file");
   };
   if (file.size() < static_cast<std::int64_t>(start.size())) throw too_short();
   file.read(start.data(), start.size());
   if (!std::string_view(start.data(), start.size()).starts_with(magic)) {
-    throw Error(Error::file, file.name() + ": does not begin as an .npy file does");
+    throw files::not_a("an .npy file", file, "does not begin as an .npy file does");
   }
   const int major = static_cast<unsigned char>(start[6]), minor = static_cast<unsigned char>(start[7]);
   if (major < 1 || major > 3 || minor != 0) {

@@ -4,62 +4,28 @@
 #include <new>
 #include <string>
 
-#include "files/array_size.hpp"
 #include "files/atomic_file.hpp"
-#include "files/input_file.hpp"
-#include "files/json_string.hpp"
+#include "files/safetensors_file.hpp"
 #include "files/safetensors_header.hpp"
 #include "heed/error.hpp"
 #include "heed/files.hpp"
 
 namespace heed {
-namespace {
 
-using files::InputFile;
-using files::Layout;
-using files::longest_safetensors_header;
-
-Layout read_layout(InputFile& file) {
-  std::uint64_t length = 0;
-  if (file.size() < static_cast<std::int64_t>(sizeof length)) {
-    throw Error(Error::file, file.name() + ": " + std::to_string(file.size()) +
-                                 " bytes are too few for a safetensors file");
-  }
-  file.read(&length, sizeof length);
-  const std::int64_t after_length = file.size() - static_cast<std::int64_t>(sizeof length);
-  if (length > std::uint64_t{longest_safetensors_header}) {
-    throw Error(Error::file, file.name() + ": header of " + std::to_string(length) + " bytes, more than " +
-                                 std::to_string(longest_safetensors_header));
-  }
-  const auto header_bytes = static_cast<std::int64_t>(length);
-  if (header_bytes > after_length) {
-    throw Error(Error::file, file.name() + ": header of " + std::to_string(length) + " bytes, the file has " +
-                                 std::to_string(after_length));
-  }
-  std::string header(static_cast<std::size_t>(header_bytes), '\0');
-  file.read(header.data(), header.size());
-  return files::read_safetensors_header(file.name(), header, after_length - header_bytes);
-}
-
-}  // namespace
-
-// The header's text is gone before the first array is allocated, and each array is read in place: at no time
-// is there more than the file's bytes, once, and the tables made from its header.
+// Each array is read in place: at no time is there more than the file's bytes, once, and the tables made from
+// its header.
 Arrays read_safetensors(const std::filesystem::path& path, Metadata* metadata) {
-  InputFile file(path);
+  files::InputFile opened(path);
+  const std::int64_t size = opened.size();
   try {
-    Layout layout = read_layout(file);
-    for (const files::Placement& placement : layout.placements) {
-      Array& array = placement.array->second;
-      array.data.resize(static_cast<std::size_t>(placement.end - placement.begin));
-      file.read(array.data.data(), array.data.size());
-      files::check_contents(file.name() + ": tensor " + files::quote_briefly(placement.array->first), array);
-    }
+    files::SafetensorsFile file(std::move(opened));
+    files::Layout& layout = file.layout();
+    for (const files::Placement& placement : layout.placements) file.read(placement);
     if (metadata != nullptr) *metadata = std::move(layout.metadata);
     return std::move(layout.arrays);
   } catch (const std::bad_alloc&) {
     throw Error(Error::capacity,
-                file.name() + ": no memory for a file of " + std::to_string(file.size()) + " bytes");
+                path.string() + ": no memory for a file of " + std::to_string(size) + " bytes");
   }
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer/appended_tokens.hpp"
 
-#include <thread>
-
 #include "cache/state.hpp"
 #include "cache/tokens.hpp"
 #include "refusal/refusal.hpp"
@@ -10,7 +8,7 @@
 namespace heed {
 namespace {
 
-// Another call may have come in between.
+// Another call may have come in since.
 void check_unchanged(const KvCache::State& state, const GrowingSequences& sequences) {
   for (std::size_t b = 0; b < sequences.numbers.size(); ++b) {
     const std::int64_t length = state.at(sequences.numbers[b]).length;
@@ -33,35 +31,29 @@ View entry(const View& view, std::size_t b) {
   return one;
 }
 
-// Only as long as nobody else has changed the sequence since.
-void take_back(KvCache::State& state, const GrowingSequences& sequences, std::int64_t tokens) noexcept {
-  for (std::size_t b = 0; b < sequences.numbers.size(); ++b) {
-    auto& sequence = state.sequences[static_cast<std::size_t>(sequences.numbers[b])];
-    if (!sequence.is_released && sequence.length == sequences.lengths[b] + tokens)
-      state.shorten(sequence, sequences.lengths[b]);
-  }
+// Those that have got their tokens and those that have not.
+void take_back(KvCache::State& state, const GrowingSequences& sequences) noexcept {
+  for (std::size_t b = 0; b < sequences.numbers.size(); ++b)
+    state.shorten(state.sequences[static_cast<std::size_t>(sequences.numbers[b])], sequences.lengths[b]);
 }
 
 void append_one_by_one(KvCache::State& state, const GrowingSequences& sequences, const View& k,
                        const View& v) {
   try {
     for (std::size_t b = 0; b < sequences.numbers.size(); ++b)
-      append_tokens(state, {entry(k, b), entry(v, b), sequences.numbers[b], 1, "the one sequence", {}});
+      append_tokens(state, {entry(k, b), entry(v, b), sequences.numbers[b], 1, "the one sequence",
+                            std::span(sequences.counts).subspan(b, 1)});
   } catch (...) {
-    take_back(state, sequences, k.shape.length);
+    take_back(state, sequences);
     throw;
   }
 }
 
-// Readers come and go; nobody keeps a cache for long.
-void begin_writing_when_free(CacheUse& use) noexcept {
-  for (;;) {
-    try {
-      return use.begin_writing("layer");
-    } catch (...) {
-      std::this_thread::yield();
-    }
-  }
+void append(KvCache::State& state, const GrowingSequences& sequences, const View& k, const View& v) {
+  check_unchanged(state, sequences);
+  if (!follow_each_other(sequences.numbers)) return append_one_by_one(state, sequences, k, v);
+  const std::int64_t first = sequences.numbers.empty() ? 0 : sequences.numbers[0];
+  append_tokens(state, {k, v, first, std::ssize(sequences.numbers), "x.batch", sequences.counts});
 }
 
 }  // namespace
@@ -69,26 +61,25 @@ void begin_writing_when_free(CacheUse& use) noexcept {
 AppendedTokens::AppendedTokens(KvCache& cache, const GrowingSequences& sequences, const View& k,
                                const View& v)
     : state_(const_cast<KvCache::State&>(cache.state())),  // the cache was given to be changed
-      sequences_(sequences),
-      tokens_(k.shape.length) {
-  const Writing writing(state_.use, "layer");
-  check_unchanged(state_, sequences);
-  if (follow_each_other(sequences.numbers))
-    append_tokens(state_, {k,
-                           v,
-                           sequences.numbers.empty() ? 0 : sequences.numbers[0],
-                           std::ssize(sequences.numbers),
-                           "x.batch",
-                           {}});
-  else
-    append_one_by_one(state_, sequences, k, v);
+      sequences_(sequences) {
+  state_.use.begin_writing("layer");
+  try {
+    append(state_, sequences, k, v);
+  } catch (...) {
+    state_.use.end_writing();
+    throw;
+  }
+  state_.use.writer_becomes_reader();
 }
 
 AppendedTokens::~AppendedTokens() {
-  if (is_kept_ || tokens_ == 0) return;
-  begin_writing_when_free(state_.use);
-  take_back(state_, sequences_, tokens_);
-  state_.use.end_writing();
+  if (is_kept_) {
+    state_.use.end_reading();
+  } else {
+    state_.use.reader_becomes_writer();
+    take_back(state_, sequences_);
+    state_.use.end_writing();
+  }
 }
 
 }  // namespace heed

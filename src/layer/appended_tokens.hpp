@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that are in a cache for as long as nothing goes wrong: taken back unless they are kept.
+// Tokens that are in a cache for as long as nothing goes wrong: taken back unless they are kept. While this
+// lives the cache is being read, so that nobody changes it.
 #pragma once
 #include "layer/cached_call.hpp"
 
@@ -7,7 +8,8 @@ namespace heed {
 
 class AppendedTokens {
  public:
-  // k and v are (batch, kv_heads, tokens, ...) in f32. Throws Error and leaves the cache as it was.
+  // k and v are (batch, kv_heads, tokens, ...) in f32; of entry b its first counts[b] tokens are appended.
+  // Throws Error and leaves the cache as it was.
   AppendedTokens(KvCache&, const GrowingSequences&, const View& k, const View& v);
   ~AppendedTokens();
   AppendedTokens(const AppendedTokens&) = delete;
@@ -18,7 +20,6 @@ class AppendedTokens {
  private:
   KvCache::State& state_;
   const GrowingSequences& sequences_;
-  std::int64_t tokens_;
   bool is_kept_ = false;
 };
 

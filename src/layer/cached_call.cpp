@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <numeric>
-#include <type_traits>
 #include <variant>
 
+#include "cache/state.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/check.hpp"
 
 namespace heed {
 namespace {
@@ -16,6 +17,8 @@ void check_equal(const char* name, std::int64_t found, const char* rule, std::in
   if (found != wanted)
     throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
 }
+
+const char* scaling_of(const Rotary& rotary) { return rotary.scaling ? name_of(*rotary.scaling) : "none"; }
 
 // Keys are turned once, and as the queries are.
 void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
@@ -31,6 +34,11 @@ void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
     throw refusal(Error::value,
                   "cache.rotary.pairs: ", of_cache.pairs == RotaryPairs::halves ? "halves" : "adjacent",
                   " are not config.rotary's");
+  if (of_cache.scaling != own.scaling) {
+    const char *kind = scaling_of(of_cache), *own_kind = scaling_of(own);
+    throw refusal(Error::value, "cache.rotary.scaling: ", kind, " is not config.rotary.scaling: ", own_kind,
+                  kind == own_kind ? " with other numbers" : "");
+  }
   if (!call.positions.empty() || !call.key_positions.empty())
     throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
                   ": given, but the cache turns its keys by their places in the sequence");
@@ -55,19 +63,22 @@ void say_alignment(Mask& mask) {
       mask);
 }
 
-void check_lengths(const KeyLengths& mask, const CachedCall& call) {
-  for (std::size_t b = 0; b < mask.valid.size(); ++b) {
-    const std::int64_t keys = call.sequences.lengths[b] + call.q.shape.length;
-    if (mask.valid[b] > keys)
-      throw refusal(Error::value, "key lengths: ", std::int64_t{mask.valid[b]}, " for batch entry ",
-                    static_cast<std::int64_t>(b), " is outside [0, ", keys, "], the keys there are");
-  }
+void check_counts(const AttentionLayer::Call& call) {
+  const std::int64_t entries = std::ssize(call.counts), tokens = call.x.shape.length;
+  if (entries != 0 && entries != call.x.shape.batch)
+    throw refusal(Error::shape, "counts: ", entries, " entries for x.batch: ", call.x.shape.batch);
+  for (std::size_t b = 0; b < call.counts.size(); ++b)
+    if (call.counts[b] < 0 || call.counts[b] > tokens)
+      throw refusal(Error::value, "counts[", static_cast<std::int64_t>(b), "]: ", call.counts[b],
+                    " is not in [0, ", tokens, "], the tokens of x");
 }
 
 }  // namespace
 
-std::int64_t GrowingSequences::longest() const {
-  return lengths.empty() ? 0 : *std::ranges::max_element(lengths);
+std::int64_t GrowingSequences::longest_after() const {
+  std::int64_t longest = 0;
+  for (std::size_t b = 0; b < lengths.size(); ++b) longest = std::max(longest, lengths[b] + counts[b]);
+  return longest;
 }
 
 std::vector<std::int64_t> GrowingSequences::next_positions(std::int64_t tokens) const {
@@ -80,12 +91,19 @@ std::vector<std::int64_t> GrowingSequences::next_positions(std::int64_t tokens) 
   return positions;
 }
 
-void check_companions(const AttentionLayer::Call& call) {
+void check_companions(const AttentionLayer::Call& call, const Options& options) {
   if (!call.cache && !call.sequences.empty())
     throw refusal(Error::value, "sequences: given, but the cache they are numbers of is not");
+  if (!call.cache && !call.counts.empty())
+    throw refusal(Error::value, "counts: given, but the cache that gets so many tokens is not");
   if (call.cache && (call.context || call.value))
     throw refusal(Error::value, call.context ? "context" : "value",
                   ": given, but so is a cache, which holds the tokens of x itself");
+  for (const Mask& mask : options.masks)
+    if (call.cache && std::holds_alternative<KeyLengths>(mask))
+      throw refusal(Error::value,
+                    "key lengths: given, but so is a cache, which would keep the padding they hide; say by "
+                    "counts how many tokens of x there are");
 }
 
 GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& call) {
@@ -95,7 +113,9 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const std::int64_t held = call.cache->sequences(), batch = call.x.shape.batch;
+  const KvCache::State& state = call.cache->state();
+  const Reading reading(state.use, "layer");  // all lengths are of one moment
+  const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
   if (call.sequences.empty() && held != batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
                   "; say which by call.sequences");
@@ -108,7 +128,10 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
     std::iota(found.numbers.begin(), found.numbers.end(), 0);
   }
   check_numbers(call.sequences);
-  for (const std::int64_t number : found.numbers) found.lengths.push_back(call.cache->length(number));
+  for (const std::int64_t number : found.numbers) found.lengths.push_back(state.at(number).length);
+  check_counts(call);
+  found.counts.assign(call.counts.begin(), call.counts.end());
+  if (call.counts.empty()) found.counts.resize(static_cast<std::size_t>(batch), call.x.shape.length);
   return found;
 }
 
@@ -117,14 +140,13 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   for (Mask& mask : options.masks) say_alignment(mask);
   // Keys and values of the shape that the cache will have. Nothing reads them, so one row stands for all.
   const auto grown = [&](View view) {
-    view.shape.length += call.sequences.longest();
+    view.shape.length = call.sequences.longest_after();
     view.stride = {0, 0, 0, view.stride.dim};
     return view;
   };
-  const Inputs inputs{.q = call.q, .k = grown(call.k), .v = grown(call.v)};
+  const Inputs inputs{
+      .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
   make_problem(inputs, outputs, options);
-  for (const Mask& mask : options.masks)
-    if (const auto* lengths = std::get_if<KeyLengths>(&mask)) check_lengths(*lengths, call);
   if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
 }
 

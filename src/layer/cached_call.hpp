@@ -10,22 +10,22 @@
 
 namespace heed {
 
-// One per batch entry: its number in the cache, and the tokens it held when the call began.
+// One per batch entry: its number in the cache, the tokens it held when the call began, and those it gets.
 struct GrowingSequences {
-  std::vector<std::int64_t> numbers{}, lengths{};
+  std::vector<std::int64_t> numbers{}, lengths{}, counts{};
 
-  std::int64_t longest() const;
+  std::int64_t longest_after() const;
   std::vector<std::int64_t> next_positions(std::int64_t tokens) const;  // (batch, tokens)
 };
 
 // Arguments that go with a cache only, or with none.
-void check_companions(const AttentionLayer::Call&);
+void check_companions(const AttentionLayer::Call&, const Options&);
 
 // The cache against the completed configuration. x must have been checked.
 GrowingSequences check_cache(const LayerConfig&, const AttentionLayer::Call&);
 
 // What attention() over the cache will refuse once the tokens are there, refused before. q, k and v are those
-// of the new tokens.
+// of the new tokens, padding included.
 struct CachedCall {
   const GrowingSequences& sequences;
   View q, k, v;

@@ -3,10 +3,12 @@
 #include "layer/call.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/frequencies.hpp"
 
 namespace heed {
 
@@ -123,6 +125,34 @@ void place_tokens_after(const GrowingSequences& cached, const AttentionLayer::Ca
     in.key_positions = call.key_positions.empty() ? in.positions : call.key_positions;
 }
 
+std::span<const std::int64_t> positions_of(std::span<const std::int64_t> positions, std::int64_t tokens,
+                                           std::int64_t entry) {
+  const bool is_shared = std::ssize(positions) <= tokens;
+  return is_shared
+             ? positions
+             : positions.subspan(static_cast<std::size_t>(entry * tokens), static_cast<std::size_t>(tokens));
+}
+
+// Queries and keys turn by one length, that of whichever reaches further. Over a cache only tokens that enter
+// it count, not a batch's padding.
+std::vector<std::int64_t> lengths_reached(const LayerInputs& in) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < in.x.shape.batch; ++b) {
+    std::int64_t last = -1;
+    const auto reach = [&](std::span<const std::int64_t> positions, std::int64_t tokens) {
+      const std::span<const std::int64_t> own = positions_of(positions, tokens, b);
+      const std::size_t real = in.cached.counts.empty()
+                                   ? own.size()
+                                   : static_cast<std::size_t>(in.cached.counts[static_cast<std::size_t>(b)]);
+      for (const std::int64_t p : own.first(std::min(real, own.size()))) last = std::max(last, p);
+    };
+    reach(in.positions, in.x.shape.length);
+    reach(in.key_positions, in.context.shape.length);
+    lengths.push_back(last == std::numeric_limits<std::int64_t>::max() ? last : last + 1);
+  }
+  return lengths;
+}
+
 void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerInputs& in) {
   if (!c.rotary) {
     if (!call.positions.empty() || !call.key_positions.empty())
@@ -136,6 +166,7 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
     place_tokens_after(in.cached, call, in);
   else
     place_tokens_of(call, in);
+  if (depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
 }
 
 }  // namespace
@@ -144,12 +175,12 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
                        const Options& options) {
   const View context = call.context.value_or(call.x);
   LayerInputs in{.x = call.x, .context = context, .value = call.value.value_or(context)};
-  check_companions(call);
+  check_companions(call, options);
   check_inputs(c, call, in);
   in.keys = in.context.shape.length;
   if (call.cache) {
     in.cached = check_cache(c, call);
-    in.keys += in.cached.longest();
+    in.keys = in.cached.longest_after();
   }
   check_outputs(c, in, outputs);
   if (options.dropout)

@@ -15,6 +15,7 @@ struct LayerInputs {
   GrowingSequences cached{};                                   // empty without a cache
   std::span<const std::int64_t> positions{}, key_positions{};  // empty where nothing is turned here
   std::vector<std::int64_t> counted{};                         // where the call says nothing
+  std::vector<std::int64_t> lengths{};  // per batch entry; where the rotary asks for them
 };
 
 // Every argument against the completed configuration, or throws Error. What only concerns attention() is left

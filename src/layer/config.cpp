@@ -2,10 +2,10 @@
 // LayerConfig: the names the papers use, the defaults, and what is refused.
 #include "layer/config.hpp"
 
-#include <cmath>
 #include <limits>
 
 #include "refusal/refusal.hpp"
+#include "rotary/check.hpp"
 
 namespace heed {
 
@@ -37,16 +37,6 @@ LayerConfig multi_query(std::int64_t model_dim, std::int64_t heads) {
 
 LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads) {
   return {.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
-}
-
-void check_rotary(const Rotary& rotary, std::int64_t dim, const char* name) {
-  if (!(rotary.base > 0) || !std::isfinite(rotary.base))
-    throw refusal(Error::value, name, ".base: ", rotary.base, " is not a positive finite number");
-  const std::int64_t dims = rotary.dims.value_or(dim);
-  if (dims < 2 || dims % 2 != 0)
-    throw refusal(Error::value, name, ".dims: ", dims, " is not a positive even number",
-                  rotary.dims ? "" : " (the whole head turns unless dims says otherwise)");
-  if (dims > dim) throw refusal(Error::value, name, ".dims: ", dims, " is more than the head's dim: ", dim);
 }
 
 LayerConfig complete(const LayerConfig& config) {

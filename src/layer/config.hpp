@@ -11,9 +11,6 @@ namespace heed {
 // two extents fits an int64.
 LayerConfig complete(const LayerConfig&);
 
-// `name` is how the caller calls it: "rotary" or "config.rotary".
-void check_rotary(const Rotary&, std::int64_t dim, const char* name);
-
 // Widths of a completed configuration's projections.
 inline std::int64_t query_width(const LayerConfig& c) { return c.heads * *c.head_dim; }
 inline std::int64_t key_width(const LayerConfig& c) { return *c.kv_heads * *c.head_dim; }

@@ -31,6 +31,16 @@ Floats copy_as_floats(const char* name, const View& x) {
   return copy;
 }
 
+void fill_rows_after(std::span<const std::int64_t> counts, float value, const MutableView& x) {
+  with_elements(x, [&]<class T>(T* to) {
+    for (std::int64_t b = 0; b < std::ssize(counts); ++b)
+      for (std::int64_t h = 0; h < x.shape.heads; ++h)
+        for (std::int64_t i = counts[static_cast<std::size_t>(b)]; i < x.shape.length; ++i)
+          for (std::int64_t d = 0; d < x.shape.dim; ++d)
+            to[offset(x.stride, {b, h, i, d})] = from_float<T>(value);
+  });
+}
+
 void store_heads(const View& from, const MutableView& into) {
   const auto* source = static_cast<const float*>(from.data);
   const std::int64_t averaged = from.shape.heads / into.shape.heads;

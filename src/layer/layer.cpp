@@ -2,6 +2,8 @@
 // AttentionLayer: project to heads, turn, attend, merge the heads (S16).
 #include "heed/layer.hpp"
 
+#include <limits>
+
 #include "layer/appended_tokens.hpp"
 #include "layer/call.hpp"
 #include "layer/config.hpp"
@@ -74,6 +76,16 @@ class ScoreOutput {
   bool is_buffered_ = false;
 };
 
+// The rows that attention() left alone.
+void fill_padding(std::span<const std::int64_t> counts, const Outputs& results) {
+  constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+  fill_rows_after(counts, 0, results.out);
+  if (results.weights) fill_rows_after(counts, 0, *results.weights);
+  if (results.log_sum_exp) fill_rows_after(counts, minus_infinity, *results.log_sum_exp);
+  if (const Scores& scores = results.scores; scores.into)
+    fill_rows_after(counts, scores.stage == Stage::biased ? minus_infinity : 0, *scores.into);
+}
+
 // (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row.
 Floats make_heads(const char* name, const View& sequence, std::int64_t heads, std::int64_t dim) {
   const Shape shape{sequence.shape.batch, heads, sequence.shape.length, dim};
@@ -133,18 +145,21 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   state_->project_q(in.x, q.view);
   state_->project_k(in.context, k.view);
   state_->project_v(in.value, v.view);
-  if (c.rotary && !in.positions.empty()) rotate(q.view, in.positions, *c.rotary);
-  if (c.rotary && !in.key_positions.empty()) rotate(k.view, in.key_positions, *c.rotary);
+  if (c.rotary && !in.positions.empty()) rotate(q.view, in.positions, *c.rotary, in.lengths);
+  if (c.rotary && !in.key_positions.empty()) rotate(k.view, in.key_positions, *c.rotary, in.lengths);
 
   std::optional<AppendedTokens> appended;
   if (call.cache) {
     appended.emplace(*call.cache, in.cached, k.view, v.view);
-    heads = {.q = q.view, .cache = call.cache, .sequences = in.cached.numbers};
+    heads = {
+        .q = q.view, .cache = call.cache, .sequences = in.cached.numbers, .query_counts = in.cached.counts};
   }
   attention(heads, results, options);
+  fill_padding(in.cached.counts, results);
   weights.deliver();
   scores.deliver();
   state_->project_out(attended.view, outputs.out);
+  fill_rows_after(in.cached.counts, 0, outputs.out);
   if (appended) appended->keep();
 }
 

@@ -5,8 +5,8 @@
 
 namespace heed {
 
-inline const WeightNames seed_names{.matrices{"W_q.weight", "W_k.weight", "W_v.weight", "W_o.weight"},
-                                    .biases{"W_q.bias", "W_k.bias", "W_v.bias", "W_o.bias"}};
+inline const WeightNames paper_names{.matrices{"W_q.weight", "W_k.weight", "W_v.weight", "W_o.weight"},
+                                     .biases{"W_q.bias", "W_k.bias", "W_v.bias", "W_o.bias"}};
 inline const WeightNames llama_names{
     .matrices{"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"},
     .biases{"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"}};
@@ -16,6 +16,8 @@ inline const WeightNames torch_names{
     .biases{"in_proj_bias", "in_proj_bias", "in_proj_bias", "out_proj.bias"}};
 // Q over K over V: what torch writes when the three inputs are equally wide.
 inline constexpr const char* packed_matrix = "in_proj_weight";
+// Phi-3: the heads of Q over those of K over those of V.
+inline constexpr const char* packed_heads = "qkv_proj.weight";
 inline constexpr const char* packed_bias = "in_proj_bias";
 
 }  // namespace heed

@@ -48,6 +48,15 @@ std::string written(const std::vector<std::int64_t>& shape) {
   return text + ")";
 }
 
+Array rows_of(const Array& packed, std::int64_t first, std::int64_t count) {
+  Array part{.element = packed.element, .shape = packed.shape};
+  part.shape[0] = count;
+  const auto row_bytes = static_cast<std::ptrdiff_t>(packed.data.size()) / packed.shape[0];
+  part.data.assign(packed.data.begin() + first * row_bytes,
+                   packed.data.begin() + (first + count) * row_bytes);
+  return part;
+}
+
 void check_array(const std::string& name, const Array& array, std::size_t rank) {
   if (array.shape.size() != rank)
     throw refusal(Error::shape, name.c_str(), ".shape: ", written(array.shape).c_str(), " has rank ",

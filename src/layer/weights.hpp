@@ -20,6 +20,9 @@ std::array<const std::optional<Array>*, 4> biases(const LayerWeights&);
 
 std::string written(const std::vector<std::int64_t>& shape);  // "(4, 8)"
 
+// Some rows of a matrix, or entries of a bias.
+Array rows_of(const Array&, std::int64_t first, std::int64_t count);
+
 // One array of the right rank, of floating elements, with as many bytes as its shape says.
 void check_array(const std::string& name, const Array&, std::size_t rank);
 // Every array alone, and the widths that must agree whatever the configuration is.

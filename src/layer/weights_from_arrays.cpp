@@ -2,21 +2,13 @@
 // Finds a layer's weights in a checkpoint, under any of three naming schemes.
 #include <vector>
 
+#include "layer/attention_prefixes.hpp"
 #include "layer/naming.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed {
 
 namespace {
-
-// A name out of a file, fit to print: short, and nothing a terminal would obey.
-std::string quoted(const std::string& name) {
-  constexpr std::size_t longest = 60;
-  std::string text = name.substr(0, longest);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return "\"" + text + (name.size() > longest ? "...\"" : "\"");
-}
 
 // The arrays whose names begin with the prefix, by the rest of their names.
 struct Checkpoint {
@@ -40,15 +32,17 @@ struct Checkpoint {
     return array ? std::optional<Array>(*array) : std::nullopt;
   }
 
-  // A few of the names that are there, so that a wrong prefix shows itself.
-  std::string glimpse() const {
-    std::string text;
-    std::size_t shown = 0;
-    for (const auto& [name, array] : arrays) {
-      if (shown == 3) return text + " and " + std::to_string(arrays.size() - shown) + " more";
-      text += (shown++ == 0 ? "" : ", ") + quoted(name);
+  // Where to look instead, or a few of the names that are there.
+  std::string suggestion() const {
+    std::vector<std::string> names;
+    for (const auto& named : arrays) names.push_back(named.first);
+    if (const std::string others = attention_prefixes(names); !others.empty()) return others;
+    std::string text = "found ";
+    for (std::size_t shown = 0; shown < names.size(); ++shown) {
+      if (shown == 3) return text + " and " + std::to_string(names.size() - shown) + " more";
+      text += (shown == 0 ? "" : ", ") + shown_name(names[shown]);
     }
-    return text.empty() ? "nothing" : text;
+    return names.empty() ? "found nothing" : text;
   }
 };
 
@@ -59,7 +53,7 @@ struct Match {
 
 Match detect(const Checkpoint& from) {
   const std::vector<std::pair<Naming, std::vector<std::string>>> telling{
-      {Naming::seed, {seed_names.matrices.begin(), seed_names.matrices.end()}},
+      {Naming::paper, {paper_names.matrices.begin(), paper_names.matrices.end()}},
       {Naming::torch, {packed_matrix, "q_proj_weight", "k_proj_weight", "v_proj_weight"}},
       {Naming::llama, {llama_names.matrices.begin(), llama_names.matrices.end()}}};
   std::optional<Match> match;
@@ -74,7 +68,7 @@ Match detect(const Checkpoint& from) {
   if (!match)
     throw refusal(Error::value,
                   "arrays: no W_q.weight, in_proj_weight, q_proj_weight or q_proj.weight after the prefix \"",
-                  from.prefix.c_str(), "\"; found ", from.glimpse().c_str());
+                  from.prefix.c_str(), "\"; ", from.suggestion());
   return *match;
 }
 
@@ -100,15 +94,6 @@ LayerWeights read_plain(const Checkpoint& from, const WeightNames& names, const 
   w.b_v = from.maybe(names.biases[2]);
   w.b_o = from.maybe(names.biases[3]);
   return w;
-}
-
-Array rows_of(const Array& packed, std::int64_t first, std::int64_t count) {
-  Array part{.element = packed.element, .shape = packed.shape};
-  part.shape[0] = count;
-  const auto row_bytes = static_cast<std::ptrdiff_t>(packed.data.size()) / packed.shape[0];
-  part.data.assign(packed.data.begin() + first * row_bytes,
-                   packed.data.begin() + (first + count) * row_bytes);
-  return part;
 }
 
 void read_packed_bias(const Checkpoint& from, LayerWeights& w) {
@@ -169,7 +154,7 @@ LayerWeights layer_weights(const Arrays& arrays, const std::string& prefix) {
   const Checkpoint from{arrays, prefix};
   const Match match = detect(from);
   refuse_strangers(from);
-  const WeightNames names = match.naming == Naming::seed    ? seed_names
+  const WeightNames names = match.naming == Naming::paper   ? paper_names
                             : match.naming == Naming::torch ? torch_names
                                                             : llama_names;
   LayerWeights w =

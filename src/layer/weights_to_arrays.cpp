@@ -74,7 +74,7 @@ Arrays torch(const LayerWeights& w) {
 Arrays to_arrays(const LayerWeights& w, Naming naming) {
   check_weights(w);
   if (naming == Naming::torch) return torch(w);
-  return plain(w, naming == Naming::seed ? seed_names : llama_names);
+  return plain(w, naming == Naming::paper ? paper_names : llama_names);
 }
 
 }  // namespace heed

@@ -2,6 +2,7 @@
 #include "plan/plan.hpp"
 
 #include "cpu/run.hpp"
+#include "cpu/threads/throwing.hpp"
 #include "heed/cache.hpp"
 #include "reference/gathered_cache.hpp"
 #include "reference/row.hpp"
@@ -38,7 +39,13 @@ const Kernel& choose(const Problem& problem) {
 }
 
 void run(const Kernel& kernel, const Problem& problem) {
-  if (kernel.run(problem)) reference::complete(GatheredCache(problem).problem);
+  if (!kernel.run(problem)) return;
+  const GatheredCache plain(problem);
+  const std::vector<reference::LeftRow> left = reference::left_rows(plain.problem);
+  if (left.empty()) return;
+  const reference::Numbers numbers(plain.problem);
+  cpu::throwing_parallel_for(
+      left.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });
 }
 
 }  // namespace

@@ -73,10 +73,11 @@ void lower(Problem& p, const KeyLengths& lengths) {
 // Rows are those of q, packed or not.
 void lower_bool_mask(Problem& p, const char* name, const BoolView& view, BoolMask mask) {
   const Shape& q = p.inputs.q.shape;
+  const std::int64_t queries = p.inputs.query_starts.empty() ? q.length : p.queries;
   check_argument({name, view});
   check_broadcasts({name, view},
                    mask.is_tree ? "(batch, heads, queries, queries)" : "(batch, heads, queries, keys)",
-                   {q.batch, p.heads, q.length, mask.is_tree ? p.queries : p.keys});
+                   {q.batch, p.heads, q.length, mask.is_tree ? queries : p.keys});
   mask.data = view.data;
   mask.stride = broadcast_stride(view.shape, view.stride);
   p.bool_masks.push_back(mask);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joins two attention results over disjoint sets of keys, weighing each by the exponential of its
 // log-sum-exp.
+#include <algorithm>
 #include <cmath>
 
 #include "heed/attention.hpp"
@@ -29,6 +30,25 @@ void check_side(const char* name, const Outputs& side) {
                   ": weights and scores are over different keys and cannot be merged");
 }
 
+// S12. A side that saw no key adds nothing and is not read: the other keeps its bits. NaN and +inf need no
+// case of their own: +inf outweighs every number, two of them are NaN apart and so are their weights, and NaN
+// in an output that weighs 0 is NaN.
+void merge_row(const Outputs& into, const Outputs& other, std::int64_t b, std::int64_t h, std::int64_t i) {
+  using reference::read, reference::write;
+  const double ours = read(*into.log_sum_exp, b, h, i, 0), theirs = read(*other.log_sum_exp, b, h, i, 0);
+  if (theirs == -INFINITY) return;
+  const bool alone = ours == -INFINITY;
+  const double apart = theirs - ours, ours_weigh = 1 / (1 + std::exp(apart)),
+               theirs_weigh = 1 / (1 + std::exp(-apart));
+  for (std::int64_t d = 0; d < into.out.shape.dim; ++d) {
+    const double z = read(other.out, b, h, i, d);
+    write(into.out, b, h, i, d, alone ? z : ours_weigh * read(into.out, b, h, i, d) + theirs_weigh * z);
+  }
+  const double both =
+      ours == theirs ? ours + std::log(2.0) : std::max(ours, theirs) + std::log1p(std::exp(-std::abs(apart)));
+  write(*into.log_sum_exp, b, h, i, 0, alone ? theirs : both);
+}
+
 }  // namespace
 
 void merge(const Outputs& into, const Outputs& other) {
@@ -46,21 +66,9 @@ void merge(const Outputs& into, const Outputs& other) {
   }
   check_apart(written[0], written[1]);
   const Shape n = into.out.shape;
-  using reference::read, reference::write;
   for (std::int64_t b = 0; b < n.batch; ++b)
     for (std::int64_t h = 0; h < n.heads; ++h)
-      for (std::int64_t i = 0; i < n.length; ++i) {
-        const double ours = read(*into.log_sum_exp, b, h, i, 0),
-                     theirs = read(*other.log_sum_exp, b, h, i, 0);
-        if (theirs == -INFINITY) continue;  // it saw no key: nothing to add, and ours keeps its bits
-        const double max = std::fmax(ours, theirs);
-        const double a = std::exp(ours - max), z = std::exp(theirs - max), sum = a + z;
-        for (std::int64_t d = 0; d < n.dim; ++d) {
-          const double mine = a == 0 ? 0 : a * read(into.out, b, h, i, d);
-          write(into.out, b, h, i, d, (mine + z * read(other.out, b, h, i, d)) / sum);
-        }
-        write(*into.log_sum_exp, b, h, i, 0, max + std::log(sum));
-      }
+      for (std::int64_t i = 0; i < n.length; ++i) merge_row(into, other, b, h, i);
 }
 
 }  // namespace heed

@@ -25,13 +25,28 @@ void check_one_batch(const char* name, const View& x) {
     throw refusal(Error::shape, name, ".batch: ", x.shape.batch, " is not 1, which packed sequences need");
 }
 
+void check_counts(std::span<const std::int64_t> counts, const Shape& q) {
+  if (std::ssize(counts) != q.batch)
+    throw refusal(Error::shape, "query_counts: ", std::ssize(counts), " entries for q.batch: ", q.batch);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > q.length)
+      throw refusal(Error::value, "query_counts[", static_cast<std::int64_t>(b), "]: ", counts[b],
+                    " is not in [0, ", q.length, "], the queries of q");
+}
+
 void place_queries(const Inputs& in, Problem& p) {
   if (in.query_starts.empty()) {
     p.batch = in.q.shape.batch;
     p.sequences.resize(static_cast<std::size_t>(p.batch));
     for (Sequence& s : p.sequences) s.queries = in.q.shape.length;
+    if (in.query_counts.empty()) return;
+    check_counts(in.query_counts, in.q.shape);
+    for (std::size_t b = 0; b < p.sequences.size(); ++b) p.sequences[b].queries = in.query_counts[b];
     return;
   }
+  if (!in.query_counts.empty())
+    throw refusal(Error::value,
+                  "query_counts: given, but so are query_starts; packed queries have no padding");
   check_one_batch("q", in.q);
   check_starts("query_starts", in.query_starts, "q.length", in.q.shape.length);
   p.batch = std::ssize(in.query_starts) - 1;
@@ -69,17 +84,17 @@ void place_keys_in_cache(const Inputs& in, Problem& p) {
     throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
   if (!in.key_starts.empty())
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
-  const std::int64_t held = in.cache->sequences(), wanted = std::ssize(in.sequences);
+  p.reading = std::make_shared<const CacheReading>(*in.cache);  // all lengths are of one moment
+  const std::int64_t held = p.reading->sequences(), wanted = std::ssize(in.sequences);
   if (in.sequences.empty() && held != p.batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not the batch: ", p.batch,
                   "; say which by inputs.sequences");
   if (!in.sequences.empty() && wanted != p.batch)
     throw refusal(Error::shape, "inputs.sequences: ", wanted, " numbers for a batch of ", p.batch);
-  p.reading = std::make_shared<const CacheReading>(*in.cache);
   for (std::size_t n = 0; n < p.sequences.size(); ++n) {
     Sequence& s = p.sequences[n];
     s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
-    s.keys = in.cache->length(s.in_cache);
+    s.keys = p.reading->sequence(s.in_cache).length;
     if (s.queries > s.keys)
       throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
                     static_cast<std::int64_t>(n), " are more than the ", s.keys,

@@ -33,19 +33,26 @@ double smallest(
 
 }  // namespace
 
-RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_t h, std::int64_t i)
-    : p_(p), row_(row), s_(p.sequences[static_cast<std::size_t>(b)]), b_(b), h_(h) {
+RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std::int64_t b, std::int64_t h,
+                   std::int64_t i)
+    : p_(p),
+      row_(row),
+      magnitude_(static_cast<std::size_t>(p.value_dim)),
+      largest_value_(static_cast<std::size_t>(p.value_dim)) {
+  const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const double scale =
       std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
   const bool flushes = p.inputs.q.dtype == DType::bf16;
   double largest_dot = 0, largest_flushed = 0, largest_lost = 0, largest_bias = 0;
-  const std::int64_t query = s_.first_query + i;
-  for (std::int64_t j = 0; j < s_.keys; ++j) {
+  const std::int64_t query = s.first_query + i;
+  const double* q_row = numbers.q(b, h, query);
+  for (std::int64_t j = 0; j < s.keys; ++j) {
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
+    const double *k_row = numbers.k(b, p.kv_head(h), s.first_key + j),
+                 *v_row = numbers.v(b, p.kv_head(h), s.first_key + j);
     double dot = 0, keys = 0, flushed = flushes ? 2 * static_cast<double>(p.dim) * least_normal : 0;
     for (std::int64_t d = 0; d < p.dim; ++d) {
-      const double q = std::abs(read(p.inputs.q, b, h, query, d)),
-                   k = std::abs(read(p.inputs.k, b, p.kv_head(h), s_.first_key + j, d));
+      const double q = std::abs(q_row[d]), k = std::abs(k_row[d]);
       dot += q * k;
       keys += k;
       if (flushes && (q < least_normal || k < least_normal)) flushed += q * k;
@@ -54,6 +61,11 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
     largest_flushed = std::max(largest_flushed, scale * flushed);
     largest_lost = std::max(largest_lost, half_spacing * (dot + keys));
     if (p.bias) largest_bias = std::max(largest_bias, std::abs(read(*p.bias, b, h, query, j)));
+    for (std::size_t d = 0; d < magnitude_.size(); ++d) {
+      const double v = std::abs(v_row[d]);
+      magnitude_[d] += row.weight[static_cast<std::size_t>(j)] * v;
+      largest_value_[d] = std::max(largest_value_[d], v);
+    }
   }
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
@@ -69,13 +81,8 @@ RowBound::RowBound(const Problem& p, const Row& row, std::int64_t b, std::int64_
 
 double RowBound::out(std::int64_t d) const {
   const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
-  double magnitude = 0, largest = 0;
-  for (std::int64_t j = 0; j < s_.keys; ++j) {
-    if (row_.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
-    const double v = std::abs(read(p_.inputs.v, b_, p_.kv_head(h_), s_.first_key + j, d));
-    magnitude += row_.weight[static_cast<std::size_t>(j)] * v;
-    largest = std::max(largest, v);
-  }
+  const double magnitude = magnitude_[static_cast<std::size_t>(d)],
+               largest = largest_value_[static_cast<std::size_t>(d)];
   const DType dtype = p_.outputs.out.dtype;
   // Matrix instructions for bf16 take the weights rounded to bf16 as well, and lose what is subnormal.
   const bool is_bf16 = p_.inputs.q.dtype == DType::bf16;

@@ -50,25 +50,35 @@ bool query_holds_nan(const Problem& p, std::int64_t b, std::int64_t h, std::int6
   return false;
 }
 
-void complete(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
-  const std::int64_t at = p.sequences[static_cast<std::size_t>(b)].first_query + i;
-  const std::vector<Results> results = results_of(p, b, h, at);
+bool lse_is_left(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t row) {
   const std::optional<MutableView>& lse = p.outputs.log_sum_exp;
-  const bool lse_left = lse && std::isnan(read(*lse, b, h, at, 0));
-  bool any_left = lse_left;
-  for (const Results& some : results) any_left = any_left || some.any_left();
-  if (!any_left || (!p.options.dropout && query_holds_nan(p, b, h, at))) return;
-  const Row expected = row(p, b, h, i);
-  for (const Results& some : results) some.replace(expected);
-  if (lse_left) write(*lse, b, h, at, 0, expected.log_sum_exp);
+  return lse && std::isnan(read(*lse, b, h, row, 0));
+}
+
+bool is_left(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t row) {
+  bool any = lse_is_left(p, b, h, row);
+  for (const Results& results : results_of(p, b, h, row)) any = any || results.any_left();
+  return any && (p.options.dropout || !query_holds_nan(p, b, h, row));
 }
 
 }  // namespace
 
-void complete(const Problem& p) {
+std::vector<LeftRow> left_rows(const Problem& p) {
+  std::vector<LeftRow> rows;
   for (std::int64_t b = 0; b < p.batch; ++b)
-    for (std::int64_t h = 0; h < p.heads; ++h)
-      for (std::int64_t i = 0; i < p.sequences[static_cast<std::size_t>(b)].queries; ++i) complete(p, b, h, i);
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
+      for (std::int64_t i = 0; i < s.queries; ++i)
+        if (is_left(p, b, h, s.first_query + i)) rows.push_back({b, h, i});
+    }
+  return rows;
+}
+
+void complete(const Problem& p, const Numbers& numbers, const LeftRow& at) {
+  const Row expected = row(p, numbers, at.b, at.h, at.i);
+  const std::int64_t to = p.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;
+  if (lse_is_left(p, at.b, at.h, to)) write(*p.outputs.log_sum_exp, at.b, at.h, to, 0, expected.log_sum_exp);
+  for (const Results& results : results_of(p, at.b, at.h, to)) results.replace(expected);
 }
 
 }  // namespace heed::reference

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The specification that runs: textbook loops in the order of docs/spec.md, whose rules the comments name.
-// Never optimised, never threaded; it shares no arithmetic with any kernel.
+// Never optimised, never threaded (a check shares its rows out itself); it shares no arithmetic with any
+// kernel.
 #include "reference/row.hpp"
 
 #include <algorithm>
@@ -55,13 +56,13 @@ bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int
 }
 
 // The score of key j at each stage.
-void score(const Problem& p, Sees sees, Row& row) {
+void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
   const auto [b, h, j] = std::tuple(sees.b, sees.h, sees.j);
   const std::int64_t query = sees.s.first_query + sees.i, key = sees.s.first_key + j;  // S19
   const auto k = static_cast<std::size_t>(j);
+  const double *q_row = numbers.q(b, h, query), *k_row = numbers.k(b, p.kv_head(h), key);  // S8
   double dot = 0;
-  for (std::int64_t d = 0; d < p.dim; ++d)
-    dot += read(p.inputs.q, b, h, query, d) * read(p.inputs.k, b, p.kv_head(h), key, d);   // S8
+  for (std::int64_t d = 0; d < p.dim; ++d) dot += q_row[d] * k_row[d];
   row.raw[k] = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
   row.softcapped[k] = c ? *c * std::tanh(row.raw[k] / *c) : row.raw[k];  // S2
@@ -92,14 +93,14 @@ void write(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t i,
     static_cast<float*>(x.data)[e] = rounded;
 }
 
-Row row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
+Row row(const Problem& p, const Numbers& numbers, std::int64_t b, std::int64_t h, std::int64_t i) {
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const auto keys = static_cast<std::size_t>(p.keys);
   const std::vector<double> zeros(keys, 0.0), unseen_keys(keys, -infinity);
   Row r{zeros,    zeros, unseen_keys,
         zeros,    zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
         -infinity};
-  for (std::int64_t j = 0; j < s.keys; ++j) score(p, {p, s, b, h, i, j}, r);
+  for (std::int64_t j = 0; j < s.keys; ++j) score(p, numbers, {p, s, b, h, i, j}, r);
   const auto unseen = [](double x) { return x == -infinity; };
   const double sink = p.sink ? read(*p.sink, b, h, 0, 0) : -infinity;
   r.log_sum_exp = sink;                                                 // S12
@@ -116,9 +117,9 @@ Row row(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i) {
     r.weight[k] = r.probability[k];
     if (const auto& drop = p.options.dropout)
       r.weight[k] = dropped(*drop, b * p.heads + h, i, j) ? 0 : r.weight[k] / (1.0 - drop->drop_probability);
+    const double* v_row = numbers.v(b, p.kv_head(h), s.first_key + j);
     for (std::int64_t d = 0; d < p.value_dim; ++d)
-      r.out[static_cast<std::size_t>(d)] +=
-          r.weight[k] * read(p.inputs.v, b, p.kv_head(h), s.first_key + j, d);
+      r.out[static_cast<std::size_t>(d)] += r.weight[k] * v_row[d];
   }
   return r;
 }
@@ -127,10 +128,11 @@ void run(const Problem& p) {
   const auto copy = [](const std::vector<double>& from, const MutableView& to, auto... index) {
     for (std::size_t n = 0; n < from.size(); ++n) write(to, index..., static_cast<std::int64_t>(n), from[n]);
   };
+  const Numbers numbers(p);
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h)
       for (std::int64_t i = 0; i < p.sequences[static_cast<std::size_t>(b)].queries; ++i) {
-        const Row r = row(p, b, h, i);
+        const Row r = row(p, numbers, b, h, i);
         const std::int64_t to = p.sequences[static_cast<std::size_t>(b)].first_query + i;  // S19
         copy(r.out, p.outputs.out, b, h, to);
         if (p.outputs.weights) copy(r.weight, *p.outputs.weights, b, h, to);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "problem/problem.hpp"
+#include "reference/numbers.hpp"
 
 namespace heed::reference {
 
@@ -16,7 +17,7 @@ struct Row {
   double log_sum_exp = 0;
 };
 
-Row row(const Problem&, std::int64_t b, std::int64_t h, std::int64_t i);
+Row row(const Problem&, const Numbers&, std::int64_t b, std::int64_t h, std::int64_t i);
 
 // The element at (b, h, i, d) of a view of any dtype, and its opposite, which rounds once.
 double read(const View&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d);
@@ -25,8 +26,12 @@ void write(const MutableView&, std::int64_t b, std::int64_t h, std::int64_t i, s
 // Every row, written to the problem's outputs: the kernel named "reference".
 void run(const Problem&);
 
-// What a kernel left: every result that is NaN or an infinity where it need not be, computed anew. Others keep
-// their bits.
-void complete(const Problem&);
+// A row of which a kernel left something: results that are NaN or infinite where they need not be.
+struct LeftRow {
+  std::int64_t b, h, i;
+};
+std::vector<LeftRow> left_rows(const Problem&);
+// Computes those results; the others keep their bits.
+void complete(const Problem&, const Numbers&, const LeftRow&);
 
 }  // namespace heed::reference

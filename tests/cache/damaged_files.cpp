@@ -64,6 +64,65 @@ TEST_F(CacheFiles, the_whole_configuration_comes_back) {
   EXPECT_EQ(b.rotary->rotary.dims, 2);
 }
 
+const std::vector<RotaryScaling> scalings{
+    LinearScaling{2},
+    DynamicScaling{.factor = 2, .original_length = 10},
+    YarnScaling{.factor = 4, .original_length = 10, .beta_fast = 8, .beta_slow = 3, .truncate = false},
+    YarnScaling{.factor = 4, .original_length = 10, .attention_factor = 1.5f},
+    Llama3Scaling{.factor = 8, .original_length = 10, .low_frequency_factor = 2, .high_frequency_factor = 3},
+    LongRopeScaling{.short_factors = {1, 2}, .long_factors = {3, 4}, .original_length = 10, .factor = 2},
+    LongRopeScaling{
+        .short_factors = {1, 2}, .long_factors = {3, 4}, .original_length = 10, .attention_factor = 1.25f}};
+
+KvCache scaled(const RotaryScaling& scaling) {
+  KvCache cache({.kv_heads = 1,
+                 .capacity = 40,
+                 .dim = 4,
+                 .rotary = CacheRotary{{.scaling = scaling}, CacheRotary::When::read}});
+  append_marked(cache, 0, 30, 1);
+  return cache;
+}
+
+TEST_F(CacheFiles, every_rotary_scaling_comes_back) {
+  for (const RotaryScaling& scaling : scalings) {
+    const KvCache cache = scaled(scaling);
+    cache.save("cache");
+    const KvCache loaded = KvCache::load("cache");
+    EXPECT_EQ(loaded.config().rotary->rotary, cache.config().rotary->rotary);
+    EXPECT_EQ(Seen(loaded), Seen(cache));
+  }
+}
+
+TEST_F(CacheFiles, a_scaling_of_a_file_is_checked_before_it_is_believed) {
+  const auto refused = [](const RotaryScaling& scaling, const std::function<void(Arrays&)>& change) {
+    scaled(scaling).save("cache");
+    Arrays arrays = read_safetensors("cache");
+    change(arrays);
+    put_checksum(arrays);
+    write_safetensors("cache", arrays);
+    return refusal_of([] { KvCache::load("cache"); });
+  };
+  const std::string name = "config.rotary.scaling";
+  EXPECT_EQ(refused(scalings[0], [](Arrays&) {}), "nothing");
+  EXPECT_EQ(refused(scalings[0], [&](Arrays& a) { a[name] = integer_array(5); }),
+            "file: cache: config.rotary.scaling: 5 is not in [0, 4]");
+  EXPECT_EQ(refused(scalings[0], [&](Arrays& a) { a[name] = integer_array(1); }),
+            "file: cache: there is no \"config.rotary.scaling.original_length\"");
+  EXPECT_EQ(refused(scalings[1], [&](Arrays& a) { a[name] = integer_array(0); }),
+            "file: cache: \"config.rotary.scaling.original_length\" is unknown here");
+  EXPECT_EQ(refused(scalings[1], [&](Arrays& a) { a[name + ".factor"] = Array::from_floats({}, {-1}); }),
+            "file: cache: config.rotary.scaling.factor: -1 is not a positive finite number");
+  EXPECT_EQ(refused(scalings[2], [&](Arrays& a) { a[name + ".truncate"] = integer_array(2); }),
+            "file: cache: config.rotary.scaling.truncate: 2 is not in [0, 1]");
+  EXPECT_EQ(refused(scalings[5],
+                    [&](Arrays& a) {
+                      a[name + ".long_factors"] = Array::from_floats({3}, {1, 2, 3});
+                    }),
+            "file: cache: config.rotary.scaling.long_factors: 3 numbers are not one per pair: 2");
+  EXPECT_EQ(refused(scalings[5], [&](Arrays& a) { a.erase(name); }),
+            "file: cache: \"config.rotary.scaling.factor\" is unknown here");
+}
+
 TEST_F(CacheFiles, what_was_truncated_is_not_written) {
   KvCache plain({.kv_heads = 1, .capacity = 90, .dim = 5, .page_size = 16}), rolled_back(plain.config());
   append_marked(plain, 0, 5, 1);
@@ -154,7 +213,7 @@ TEST_F(CacheFiles, every_number_is_checked_before_it_is_believed) {
             "file: cache: tables: page 1 of sequence 0 is missing, and no window released it");
   EXPECT_EQ(refused_number("config.rotary.when", 2), "file: cache: config.rotary.when: 2 is not in [0, 1]");
   EXPECT_EQ(refused_number("config.rotary.dims", 3),
-            "file: cache: config.rotary.dims: 3 is not an even number in [2, 2]");
+            "file: cache: config.rotary.dims: 3 is not a positive even number");
 }
 
 TEST_F(CacheFiles, tables_lengths_and_counts_must_agree) {

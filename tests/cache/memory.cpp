@@ -10,6 +10,7 @@
 
 #include "cache/reading.hpp"
 #include "files/scratch_folder.hpp"
+#include "heed/check.hpp"
 #include "tokens.hpp"
 
 namespace {
@@ -216,6 +217,24 @@ TEST_F(Failing, load_leaks_nothing) {
   for (const std::int64_t before = live; fails(n, [] { KvCache::load("cache"); }); ++n)
     EXPECT_EQ(live, before) << "allocation " << n;
   EXPECT_GE(n, 10);
+}
+
+// Most of what it allocates is a row's, on the pool's threads.
+TEST_F(Failing, a_check_throws_to_its_caller_and_leaks_nothing) {
+  KvCache cache(everything);
+  append_marked(cache, 0, 30, 1);
+  append_marked(cache, 1, 30, 2);
+  std::vector<float> q(2 * 2 * 8 * 4, 0.5f), out(q.size());
+  const Shape shape{2, 2, 8, 4};
+  const Inputs inputs{.q = {q, shape}, .cache = &cache};
+  const Outputs outputs{.out = {out, shape}};
+  attention(inputs, outputs);
+  const auto check_all = [&] { EXPECT_EQ(check(inputs, outputs).beyond_bound, 0); };
+  check_all();  // the pool has its threads from here on
+  int n = 0;
+  for (const std::int64_t before = live; fails(n, check_all); ++n)
+    EXPECT_EQ(live, before) << "allocation " << n;
+  EXPECT_GE(n, 32);
 }
 
 TEST_F(Failing, a_pool_that_no_memory_holds_is_refused_with_its_size) {

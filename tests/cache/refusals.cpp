@@ -188,7 +188,7 @@ TEST(Refusals, configurations_that_make_no_cache) {
             }),
             "value: config.window.length: 0 is not in [1, 1152921504606846976]");
   EXPECT_EQ(refused_config([](auto& c) { c.rotary = {{.dims = 6}}; }),
-            "value: config.rotary.dims: 6 is not an even number in [2, 4]");
+            "value: config.rotary.dims: 6 is more than the head's dim: 4");
   EXPECT_EQ(refused_config([](auto& c) {
               c.rotary = {{}, static_cast<CacheRotary::When>(2)};
             }),

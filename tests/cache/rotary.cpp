@@ -39,6 +39,24 @@ TEST(RotaryInCaches, append_and_read_give_the_same_bits) {
     }
 }
 
+TEST(RotaryInCaches, sequences_of_one_append_go_by_lengths_of_their_own) {
+  const Rotary rotary{.scaling = DynamicScaling{.factor = 2, .original_length = 20}};
+  for (const CacheRotary::When when : {CacheRotary::When::append, CacheRotary::When::read}) {
+    KvCache together(config_of(CacheType::f32, {rotary, when})), apart(together.config());
+    Random random(5);
+    for (KvCache* cache : {&together, &apart}) append_marked(*cache, 1, 30, 1);
+    const Tokens k = Tokens::random(random, {2, 2, 9, 12}), v = Tokens::random(random, {2, 2, 9, 5});
+    const auto entry = [](const Tokens& both, std::int64_t b) {
+      Tokens one({1, both.shape().heads, both.shape().length, both.shape().dim});
+      one.fill([&](const Shape& at) { return both.get({b, at.heads, at.length, at.dim}); });
+      return one;
+    };
+    together.append(k.view(), v.view());
+    for (const std::int64_t b : {0, 1}) apart.append_to(b, entry(k, b).view(), entry(v, b).view());
+    EXPECT_EQ(Seen(together), Seen(apart));
+  }
+}
+
 TEST(RotaryInCaches, keys_turn_by_their_position_and_values_do_not) {
   KvCache cache(config_of(CacheType::f32, {}));
   Random random(3);

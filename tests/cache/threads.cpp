@@ -59,9 +59,31 @@ TEST(Threads, every_read_and_change_during_a_change_is_refused) {
     EXPECT_EQ(refusal_of([&] { const CacheReading reading(cache); }), "value: attention" + changed);
     EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.bytes()); }), "value: pages_in_use" + changed);
     EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.sequences()); }), "value: sequences" + changed);
+    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.lengths()); }), "value: lengths" + changed);
     EXPECT_EQ(refusal_of([&] { cache.truncate(0, 1); }), "value: truncate" + changed);
   }
   EXPECT_EQ(marks(cache, 0)[19], 20);
+}
+
+TEST(Threads, a_writer_becomes_a_reader_and_a_writer_again_with_nobody_in_between) {
+  KvCache cache = with_tokens();
+  CacheUse& use = cache.state().use;
+  use.begin_writing("append");
+  use.writer_becomes_reader();
+  EXPECT_EQ(refusal_of([&] { append_marked(cache, 0, 1, 5); }),
+            "value: append_to: the cache is being read by another call");
+  EXPECT_EQ(cache.length(0), 20);
+  use.begin_reading("attention");
+  std::thread writer([&] { use.reader_becomes_writer(); });
+  while (refusal_of([&] { static_cast<void>(cache.length(0)); }) == "nothing") std::this_thread::yield();
+  EXPECT_EQ(refusal_of([&] { append_marked(cache, 0, 1, 5); }),
+            "value: append_to: the cache is being changed by another call");
+  use.end_reading();
+  writer.join();
+  EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "value: length: the cache is being changed by another call");
+  use.end_writing();
+  append_marked(cache, 0, 1, 5);
+  EXPECT_EQ(cache.length(0), 21);
 }
 
 TEST(Threads, many_readers_see_the_same) {

@@ -13,10 +13,11 @@
 
 namespace heed::cases {
 
-inline std::string place(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
-  std::ostringstream s;
-  s << '(' << b << ", " << h << ", " << i << ", " << d << ')';
-  return s.str();
+struct Place {
+  std::int64_t b, h, i, d;
+};
+inline std::ostream& operator<<(std::ostream& out, const Place& at) {
+  return out << '(' << at.b << ", " << at.h << ", " << at.i << ", " << at.d << ')';
 }
 
 // Bitwise on the elements that `where(b, h, i, d)` picks; two tensors of one shape and dtype, any strides.
@@ -31,7 +32,7 @@ testing::AssertionResult same_bits_where(const Tensor& a, const Tensor& b, Where
     ++compared;
     if (a.bits(n, h, i, d) == b.bits(n, h, i, d)) return;
     if (differ++ == 0)
-      first << place(n, h, i, d) << " is " << a.at(n, h, i, d) << " and " << b.at(n, h, i, d);
+      first << Place{n, h, i, d} << " is " << a.at(n, h, i, d) << " and " << b.at(n, h, i, d);
   });
   if (differ == 0) return testing::AssertionSuccess();
   return testing::AssertionFailure() << differ << " of " << compared << " elements differ, first "
@@ -60,7 +61,7 @@ inline testing::AssertionResult same_bits(const std::optional<Results>& a, const
 
 class Tally {
  public:
-  void compare(const char* what, const std::string& where, double found, double expected, double bound) {
+  void compare(const char* what, const Place& where, double found, double expected, double bound) {
     ++compared;
     const bool both_nan = std::isnan(found) && std::isnan(expected);
     if (both_nan || found == expected || std::abs(found - expected) <= bound) return;
@@ -93,12 +94,12 @@ inline Tally against_oracle(const Call& call, const Results& got, double u, cons
         const RowTolerance tolerance(call, row, u);
         for (std::size_t d = 0; d < row.out.size(); ++d) {
           const auto n = static_cast<std::int64_t>(d);
-          tally.compare("out", place(b, h, i, n), got.out.at(b, h, i, n), row.out[d],
+          tally.compare("out", Place{b, h, i, n}, got.out.at(b, h, i, n), row.out[d],
                         tolerance.out(row, d, got.out.dtype()));
         }
         for (std::size_t j = 0; j < row.raw.size(); ++j) {
           const auto n = static_cast<std::int64_t>(j);
-          const std::string at = place(b, h, i, n);
+          const Place at{b, h, i, n};
           if (got.weights)
             tally.compare("weights", at, got.weights->at(b, h, i, n), row.weight[j],
                           tolerance.weight(row, j));
@@ -107,7 +108,7 @@ inline Tally against_oracle(const Call& call, const Results& got, double u, cons
                         tolerance.score_of(row, j));
         }
         if (got.log_sum_exp)
-          tally.compare("log_sum_exp", place(b, h, i, 0), got.log_sum_exp->at(b, h, i, 0), row.log_sum_exp,
+          tally.compare("log_sum_exp", Place{b, h, i, 0}, got.log_sum_exp->at(b, h, i, 0), row.log_sum_exp,
                         tolerance.log_sum_exp(row));
       }
   return tally;

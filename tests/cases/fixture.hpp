@@ -4,10 +4,10 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -74,7 +74,7 @@ inline testing::AssertionResult matches_fixture(const std::string& name, const T
   Tally tally;
   std::size_t n = 0;
   for_each(computed.shape(), [&](auto b, auto h, auto i, auto d) {
-    tally.compare(name.c_str(), place(b, h, i, d), computed.at(b, h, i, d), expected.values[n],
+    tally.compare(name.c_str(), Place{b, h, i, d}, computed.at(b, h, i, d), expected.values[n],
                   slack * bound.values[n]);
     ++n;
   });

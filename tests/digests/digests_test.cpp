@@ -12,6 +12,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/selection.hpp"
+#include "cpu/run.hpp"
 #include "digests/digest.hpp"
 #include "digests/problems.hpp"
 #include "heed/check.hpp"
@@ -42,7 +43,7 @@ Digests digests_of(const Problem& p, const std::string& kernel) {
 
 // Layers, because projections have kernels of their own.
 Digests layer_digests(const std::string& target) {
-  setenv("HEED_TARGET", target.c_str(), 1);
+  cpu::forced_target() = target;
   Digests made;
   struct Size {
     std::int64_t model_dim, heads, kv_heads, batch, length;
@@ -55,7 +56,7 @@ Digests layer_digests(const std::string& target) {
     layer({.x = x.view()}, {.out = y.mutable_view()}, {.masks = {Causal{}}});
     made["layer-" + std::to_string(s.model_dim) + " out"] = digest(y);
   }
-  unsetenv("HEED_TARGET");
+  cpu::forced_target().clear();
   return made;
 }
 

@@ -74,6 +74,7 @@ class Copy:
             "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
             "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1",
             "-DHEED_BUILD_TOOL=OFF",
+            "-DHEED_SPOIL_SCRATCH=ON",
             *launcher,
         )
 

@@ -31,7 +31,7 @@ TEST_F(hostile_npy, what_does_not_begin_as_the_format_does_is_refused) {
       {magic, "file: x: 6 bytes are too few for an .npy file"},
       {magic + std::string("\1\0\1", 3), "file: x: 9 bytes are too few for an .npy file"},
       {magic + std::string("\2\0\1\0\0", 5), "file: x: 11 bytes are too few for an .npy file"},
-      {"PK\3\4 a zip file", "file: x: does not begin as an .npy file does"},
+      {"PK\3\4 a zip file", "file: x: is a zip archive, as PyTorch's .pt and NumPy's .npz files are, not an .npy file"},
       {magic + std::string("\4\0\1\0\0\0", 6), "file: x: version 4.0 is not 1.0, 2.0 or 3.0"},
       {magic + std::string("\0\0\1\0\0\0", 6), "file: x: version 0.0 is not 1.0, 2.0 or 3.0"},
       {magic + std::string("\1\1\1\0\0\0", 6), "file: x: version 1.1 is not 1.0, 2.0 or 3.0"},

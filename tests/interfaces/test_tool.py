@@ -298,7 +298,7 @@ def test_convert_averages_the_heads_of_each_group(tmp_path, kv_heads):
 )
 def test_convert_renames_and_back_without_changing_a_bit(tmp_path, naming, names):
     weights, _ = write_sample(tmp_path, kv_heads=4)
-    for source, target, scheme in [("w", "there", naming), ("there", "back", "seed")]:
+    for source, target, scheme in [("w", "there", naming), ("there", "back", "paper")]:
         json_of(
             tmp_path,
             "convert",

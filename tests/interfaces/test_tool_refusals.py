@@ -57,6 +57,14 @@ REFUSALS = [
     ),
     (f"run {SMALL} --pad-id 3", "--pad-id: means nothing without --tokens"),
     (f"run {SMALL} --prefix a.", "--prefix: means nothing without --weights"),
+    (f"run {SMALL} --layer 0", "--layer: means nothing without --model"),
+    ("run --model folder --weights w.safetensors", "--weights: means nothing beside --model"),
+    ("run --model folder --rotary", "--rotary: means nothing beside --model, which says it"),
+    ("run --model folder --prefix a.", "--prefix: means nothing without --weights"),
+    ("run --model folder --layer -1", "--layer: -1 is less than 0"),
+    ("run --model x.npy", "x.npy: is not a folder; a model's has config.json and safetensors files"),
+    ("run --weights x.npy --heads 4", "x.npy: is an .npy file, not a safetensors file"),
+    (f"run {SMALL} --input w.safetensors", "w.safetensors: is a safetensors file, not an .npy file"),
     (f"run {SMALL} --threads 0", "--threads: 0 is less than 1"),
     (f"run {SMALL} --seed -1", "--seed: '-1' is not a whole number from 0 to 2^64 - 1"),
     (f"run {SMALL} --rotary fast", "--rotary: 'fast' is not a number"),
@@ -113,7 +121,7 @@ REFUSALS = [
     ),
     (
         "convert w.safetensors g.safetensors --heads 4 --kv-heads 1 --naming keras",
-        "--naming: 'keras' is not seed, torch or llama",
+        "--naming: 'keras' is not paper, torch or llama",
     ),
     ("convert w.safetensors --heads 4 --kv-heads 1", "OUT is required"),
     ("convert w.safetensors g.safetensors --kv-heads 1", "--heads is required"),
@@ -306,6 +314,8 @@ def test_on_a_terminal_colour_is_on_unless_the_environment_or_a_flag_says_no(tmp
 
 def test_progress_is_for_terminals_only(tmp_path):
     check = COMMANDS["check"].split()
-    assert "checking reference" in on_a_terminal(tmp_path, *check)[1]
+    shown = on_a_terminal(tmp_path, *check)[1]
+    assert "checking reference" in shown
+    assert shown.count("computing the reference: 10 of 10 rows") == 1, "once for all kernels"
     assert on_a_terminal(tmp_path, *check, "--quiet") == ["", ""]
     assert heed(tmp_path, *check).stderr == ""

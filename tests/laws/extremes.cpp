@@ -3,6 +3,7 @@
 #include "cases/extremes.hpp"
 
 #include <cmath>
+#include <sstream>
 
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
@@ -23,14 +24,14 @@ bool equal(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b))
 
 testing::AssertionResult equal(const Tensor& found, const Tensor& expected) {
   std::int64_t differ = 0;
-  std::string first;
+  std::ostringstream first;
   for_each(found.shape(), [&](auto b, auto h, auto i, auto d) {
     if (equal(found.at(b, h, i, d), expected.at(b, h, i, d)) || differ++ > 0) return;
-    first = place(b, h, i, d) + " is " + std::to_string(found.at(b, h, i, d)) + ", the reference says " +
-            std::to_string(expected.at(b, h, i, d));
+    first << Place{b, h, i, d} << " is " << found.at(b, h, i, d) << ", the reference says "
+          << expected.at(b, h, i, d);
   });
   if (differ == 0) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << differ << " elements differ, first " << first;
+  return testing::AssertionFailure() << differ << " elements differ, first " << first.str();
 }
 
 template <class Visit>
@@ -118,7 +119,7 @@ TEST_P(Extremes, scores_of_every_stage_are_what_the_reference_says) {
       for_each(found->scores->shape(), [&](auto b, auto h, auto i, auto j) {
         const float a = found->scores->at(b, h, i, j), z = expected.scores->at(b, h, i, j);
         EXPECT_TRUE(equal(a, z) || std::abs(a - z) <= 8 * 0x1p-24f * std::abs(z))
-            << "stage " << static_cast<int>(stage) << ' ' << place(b, h, i, j) << " is " << a
+            << "stage " << static_cast<int>(stage) << ' ' << Place{b, h, i, j} <<" is " << a
             << ", the reference says " << z;
       });
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Laws of merge(): disjoint sets of keys, however they are cut, make the whole.
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
@@ -56,9 +58,9 @@ Tally merged_against_oracle(const Call& call, const Results& got) {
           // output's type.
           const double bound = p1.out(row, d, got.out.dtype()) +
                                (extra + 3 * roundoff(got.out.dtype())) * row.out_magnitude[d];
-          tally.compare("out", place(b, h, i, n), got.out.at(b, h, i, n), row.out[d], bound);
+          tally.compare("out", Place{b, h, i, n}, got.out.at(b, h, i, n), row.out[d], bound);
         }
-        tally.compare("log_sum_exp", place(b, h, i, 0), got.log_sum_exp->at(b, h, i, 0), row.log_sum_exp,
+        tally.compare("log_sum_exp", Place{b, h, i, 0}, got.log_sum_exp->at(b, h, i, 0), row.log_sum_exp,
                       2 * p1.log_sum_exp(row));
       }
   return tally;
@@ -146,6 +148,114 @@ TEST_P(Merging, parts_with_huge_log_sum_exps_merge_without_overflow) {
       if (!left || !right) continue;
       merge(left->outputs(), right->outputs());
       EXPECT_TRUE(merged_against_oracle(call, *left)) << "level " << level << ", apart " << apart;
+    }
+  }
+}
+
+// One row of two values, as some call left it.
+struct Side {
+  float log_sum_exp;
+  std::array<float, 2> out;
+
+  Results results() const {
+    Results made({.q = Tensor({1, 1, 1, 1}), .k = Tensor({1, 1, 1, 1}), .v = Tensor({1, 1, 1, 2})},
+                 mergeable);
+    made.log_sum_exp->set(0, 0, 0, 0, log_sum_exp);
+    for (std::int64_t d : {0, 1}) made.out.set(0, 0, 0, d, out[static_cast<std::size_t>(d)]);
+    return made;
+  }
+};
+
+// The same number, zeros by their sign; NaN is NaN.
+testing::AssertionResult is(float found, float expected) {
+  if (std::isnan(found) && std::isnan(expected)) return testing::AssertionSuccess();
+  if (found == expected && std::signbit(found) == std::signbit(expected)) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "is " << found << ", expected " << expected;
+}
+
+testing::AssertionResult is(const Results& found, const Side& expected) {
+  auto result = is(found.log_sum_exp->at(0, 0, 0, 0), expected.log_sum_exp);
+  if (!result) return result << " in log_sum_exp";
+  for (std::int64_t d : {0, 1}) {
+    result = is(found.out.at(0, 0, 0, d), expected.out[static_cast<std::size_t>(d)]);
+    if (!result) return result << " in out(" << d << ')';
+  }
+  return result;
+}
+
+// What one call over the keys of both sides says, worked out by hand (S12, S13).
+TEST(Merge, gives_one_answer_in_either_order_also_to_what_is_no_number) {
+  constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  struct Pair {
+    const char* claim;
+    Side a, b, both;
+  };
+  const Pair pairs[] = {
+      {"equal sides", {0, {1, 2}}, {0, {3, 6}}, {std::log(2.0f), {2, 4}}},
+      {"a NaN value, far outweighed, is seen", {0, {nan, 2}}, {1e4f, {3, 6}}, {1e4f, {nan, 6}}},
+      {"an infinite value, far outweighed, is seen", {0, {1, inf}}, {1e4f, {3, 6}}, {1e4f, {3, nan}}},
+      {"an infinite value beside a number", {0, {1, inf}}, {0, {3, 6}}, {std::log(2.0f), {2, inf}}},
+      {"infinite values of two signs", {0, {inf, 2}}, {0, {-inf, 6}}, {std::log(2.0f), {nan, 4}}},
+      {"a NaN score is every column's", {nan, {nan, nan}}, {0, {3, 6}}, {nan, {nan, nan}}},
+      {"a NaN log-sum-exp beside any output", {nan, {1, 2}}, {0, {3, 6}}, {nan, {nan, nan}}},
+      {"no key, whose output is not read", {-inf, {nan, inf}}, {0, {-0.0f, 6}}, {0, {-0.0f, 6}}},
+      {"no key beside NaN", {-inf, {1, 2}}, {nan, {3, nan}}, {nan, {3, nan}}},
+      {"no key beside what is beyond f32", {-inf, {nan, nan}}, {inf, {3, 6}}, {inf, {3, 6}}},
+      {"no key on either side", {-inf, {0, 0}}, {-inf, {0, 0}}, {-inf, {0, 0}}},
+      {"what is beyond f32 outweighs a number", {inf, {1, 2}}, {3e38f, {3, 6}}, {inf, {1, 2}}},
+      {"a NaN value beside what is beyond f32", {inf, {1, 2}}, {0, {3, nan}}, {inf, {1, nan}}},
+      {"two beyond f32 cannot be weighed", {inf, {1, 2}}, {inf, {1, 6}}, {inf, {nan, nan}}},
+      {"NaN beside what is beyond f32", {nan, {1, 2}}, {inf, {3, 6}}, {nan, {nan, nan}}},
+      {"the largest log-sum-exps", {3e38f, {1, 2}}, {3e38f, {3, 6}}, {3e38f, {2, 4}}},
+      {"the largest values", {0, {3e38f, 2}}, {0, {3e38f, 6}}, {std::log(2.0f), {3e38f, 4}}},
+  };
+  for (const Pair& pair : pairs) {
+    Results ab = pair.a.results(), ba = pair.b.results();
+    merge(ab.outputs(), pair.b.results().outputs());
+    merge(ba.outputs(), pair.a.results().outputs());
+    EXPECT_TRUE(is(ab, pair.both)) << pair.claim;
+    EXPECT_TRUE(is(ba, pair.both)) << pair.claim << ", the other way round";
+  }
+}
+
+TEST(Merge, gives_the_same_bits_in_either_order) {
+  for (std::uint64_t seed : seeds(270, 290)) {
+    const Call call = random_call(seed, {.most_queries = 8, .most_keys = 40, .sink = false});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const std::int64_t cut = call.keys() / 3;
+    Results left = run(over_keys(call, 0, cut), mergeable),
+            right = run(over_keys(call, cut, call.keys() - cut), mergeable), other = left;
+    merge(left.outputs(), right.outputs());
+    merge(right.outputs(), other.outputs());
+    EXPECT_TRUE(same_bits(left, right));
+  }
+}
+
+// Where a query, a key or a value is NaN, every way to cut the keys says so as one call does.
+TEST_P(Merging, what_is_nan_in_one_call_is_nan_in_merged_parts) {
+  for (std::uint64_t seed : seeds(300, 310)) {
+    Call call = random_call(seed, {.most_queries = 6, .most_keys = 20, .sink = false});
+    call.out_dtype = DType::f32;
+    if (call.keys() < 2 || call.queries() == 0) continue;
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    call.k.set(0, 0, 0, 0, nan);
+    call.v.set(0, 0, call.keys() - 1, 0, nan);
+    const auto whole = attend(call, mergeable);
+    for (std::int64_t cut = 1; cut < call.keys(); cut += 3) {
+      auto left = attend(over_keys(call, 0, cut), mergeable);
+      auto right = attend(over_keys(call, cut, call.keys() - cut), mergeable);
+      if (!whole || !left || !right) continue;
+      merge(left->outputs(), right->outputs());
+      for_each(whole->out.shape(), [&](auto b, auto h, auto i, auto d) {
+        EXPECT_EQ(std::isnan(left->out.at(b, h, i, d)), std::isnan(whole->out.at(b, h, i, d)))
+            << "cut at " << cut << ", out" << Place{b, h, i, d};
+      });
+      for_each(whole->log_sum_exp->shape(), [&](auto b, auto h, auto i, auto d) {
+        EXPECT_EQ(std::isnan(left->log_sum_exp->at(b, h, i, d)),
+                  std::isnan(whole->log_sum_exp->at(b, h, i, d)))
+            << "cut at " << cut << ", log_sum_exp" << Place{b, h, i, d};
+      });
     }
   }
 }

@@ -110,6 +110,58 @@ TEST_P(Packed, a_batch_of_queries_packed_over_a_cache_gives_the_bits_of_each_alo
   }
 }
 
+// What lies in the rows after an entry's queries is neither read nor written.
+TEST_P(Packed, padded_queries_give_the_bits_of_each_alone_and_leave_their_padding) {
+  for (std::uint64_t seed : seeds(10020, 10050)) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Dice dice(seed);
+    const TokenShape s = random_shape(dice);
+    const std::int64_t batch = dice.between(1, 4), length = dice.between(1, 40);
+    KvCache cache({.batch = batch,
+                   .kv_heads = s.kv_heads,
+                   .capacity = 300,
+                   .dim = s.dim,
+                   .value_dim = s.value_dim,
+                   .type = cache_type(s.dtype),
+                   .page_size = 32});
+    Tensor q({batch, s.heads, length, s.dim}, s.dtype);
+    q.fill(std::nanf(""));
+    std::vector<std::int64_t> counts;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const std::int64_t keys = dice.between(0, 300);
+      counts.push_back(dice.between(0, std::min(length, keys)));
+      const Tokens tokens(s, keys, seed + static_cast<std::uint64_t>(b));
+      cache.append_to(b, tokens.k.view(), tokens.v.view());
+      for_each({1, s.heads, counts.back(), s.dim},
+               [&](auto, auto h, auto i, auto d) { q.set(b, h, i, d, tokens.q.at(0, h, i, d)); });
+    }
+    const Options options{.masks = {Causal{}, Window{50, 0, {}, 3}}};
+    constexpr float mark = 3;
+    Attended got = make_attended(s, batch, length);
+    got.out.fill(mark);
+    got.log_sum_exp.fill(mark);
+    if (!attends({.q = q.view(), .cache = &cache, .query_counts = counts}, got, options)) continue;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const std::int64_t count = counts[static_cast<std::size_t>(b)];
+      View own = q.view();
+      own.data = static_cast<const std::byte*>(own.data) +
+                 b * own.stride.batch * static_cast<std::int64_t>(bytes_of(s.dtype));
+      own.shape.batch = 1;
+      own.shape.length = count;
+      Attended alone = make_attended(s, 1, count);
+      if (!attends({.q = own, .cache = &cache, .sequences = {&b, 1}}, alone, options)) continue;
+      std::int64_t wrong = 0;
+      for (std::int64_t h = 0; h < s.heads; ++h)
+        for (std::int64_t i = 0; i < length; ++i) {
+          for (std::int64_t d = 0; d < s.value_dim; ++d)
+            wrong += got.out.at(b, h, i, d) != (i < count ? alone.out.at(0, h, i, d) : mark);
+          wrong += got.log_sum_exp.at(b, h, i, 0) != (i < count ? alone.log_sum_exp.at(0, h, i, 0) : mark);
+        }
+      EXPECT_EQ(wrong, 0) << "entry " << b << ", " << count << " of " << length << " queries";
+    }
+  }
+}
+
 TEST_P(Packed, a_tree_of_drafted_tokens_gives_the_bits_of_the_matrix_it_stands_for) {
   for (std::uint64_t seed : seeds(9980, 10010)) {
     SCOPED_TRACE("seed " + std::to_string(seed));

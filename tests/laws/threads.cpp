@@ -2,10 +2,13 @@
 // O1 over threads: a program of its own, because TSan runs it too.
 #include "heed/threads.hpp"
 
+#include <cfenv>
+
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
+#include "heed/check.hpp"
 
 namespace heed::cases {
 namespace {
@@ -24,6 +27,46 @@ TEST_P(ManyThreads, their_number_changes_no_bit) {
       set_num_threads(n);
       EXPECT_TRUE(same_bits(attend(call, everything), one)) << n << " threads";
       EXPECT_TRUE(same_bits(attend(call), one_bare)) << n << " threads";
+    }
+  }
+  set_num_threads(before);
+}
+
+// The pool's threads were made in another mode.
+TEST_P(ManyThreads, their_number_changes_no_bit_however_the_caller_rounds) {
+  const int before = num_threads();
+  for (std::uint64_t seed : seeds(1170, 1175)) {
+    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      set_num_threads(4);
+      attend(call);
+      std::fesetround(mode);
+      const auto four = attend(call, everything);
+      set_num_threads(1);
+      const auto one = attend(call, everything);
+      std::fesetround(FE_TONEAREST);
+      EXPECT_TRUE(same_bits(four, one)) << "mode " << mode;
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST(Check, says_the_same_with_any_number_of_threads) {
+  const int before = num_threads();
+  for (std::uint64_t seed : seeds(1170, 1180)) {
+    const Call call = random_call(seed, {.most_queries = 20, .most_keys = 50});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    Results got = run(call, everything);
+    set_num_threads(1);
+    const Check alone = check(call.inputs(), got.outputs(), call.options());
+    EXPECT_EQ(alone.beyond_bound, 0) << alone.first_miss;
+    for (int n : {2, 5}) {
+      set_num_threads(n);
+      const Check shared = check(call.inputs(), got.outputs(), call.options());
+      EXPECT_EQ(shared.compared, alone.compared) << n << " threads";
+      EXPECT_EQ(shared.worst_error, alone.worst_error) << n << " threads";
+      EXPECT_EQ(shared.worst_error_in_bounds, alone.worst_error_in_bounds) << n << " threads";
     }
   }
   set_num_threads(before);

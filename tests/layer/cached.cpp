@@ -55,7 +55,8 @@ Tensor fed(const AttentionLayer& layer, KvCache& cache, const Tensor& x,
 }
 
 const std::vector<std::optional<Rotary>> rotaries{
-    std::nullopt, Rotary{}, Rotary{.base = 500, .dims = 4, .pairs = RotaryPairs::adjacent}};
+    std::nullopt, Rotary{}, Rotary{.base = 500, .dims = 4, .pairs = RotaryPairs::adjacent},
+    Rotary{.scaling = YarnScaling{.factor = 4, .original_length = 20}}};
 
 TEST(cached, a_sequence_fed_in_any_steps_has_the_rows_of_the_whole) {
   for (const Kind& kind : kinds)

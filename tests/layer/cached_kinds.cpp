@@ -127,8 +127,7 @@ TEST(cached_kinds, options_mean_what_they_mean_without_a_cache) {
     for (std::int64_t i = 0; i < 2; ++i)
       for (std::int64_t j = 0; j < 9; ++j)
         last_bias.values[last_bias.index(0, h, i, j)] = bias.at(0, h, 7 + i, j);
-  const std::array<std::int32_t, 1> valid{6};
-  const Options whole{.masks = {Causal{}, KeyLengths{valid}},
+  const Options whole{.masks = {Causal{}, Window{.left = 5, .right = 0}},
                       .bias = bias.view(),
                       .scale = 0.7f,
                       .softcap = 2.0f,

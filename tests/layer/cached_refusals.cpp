@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad calls of the layer over a cache: each with its exact sentence, nothing written, and the cache as it
 // was.
-#include <thread>
-
 #include "../cache/tokens.hpp"
 #include "cache/reading.hpp"
 #include "layer/appended_tokens.hpp"
@@ -19,7 +17,7 @@ struct Draft {
   KvCacheConfig cache_config{.batch = 3, .kv_heads = 2, .capacity = 6, .dim = 4, .page_size = 16, .pages = 5};
   Tensor x_memory = random_tensor({2, 1, 2, 16}, 1), out_memory = output({2, 1, 2, 16}),
          weights_memory = output({2, 4, 2, 5});
-  std::vector<std::int64_t> numbers{0, 1}, positions{};
+  std::vector<std::int64_t> numbers{0, 1}, positions{}, counts{};
   std::vector<std::int32_t> valid{};
   AttentionLayer::Call call{.x = x_memory.view()};
   Outputs outputs{.out = out_memory.mutable_view(), .weights = weights_memory.mutable_view()};
@@ -100,6 +98,16 @@ const std::vector<BadCachedCall> bad_cached_calls{
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{.pairs = RotaryPairs::adjacent};
      }},
+    {Error::value, "cache.rotary.scaling: none is not config.rotary.scaling: linear",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{};
+       d.config.rotary = Rotary{.scaling = LinearScaling{2}};
+     }},
+    {Error::value, "cache.rotary.scaling: linear is not config.rotary.scaling: linear with other numbers",
+     [](Draft& d) {
+       d.cache_config.rotary = CacheRotary{{.scaling = LinearScaling{4}}};
+       d.config.rotary = Rotary{.scaling = LinearScaling{2}};
+     }},
     {Error::value, "positions: given, but the cache turns its keys by their places in the sequence",
      [](Draft& d) {
        d.cache_config.rotary = CacheRotary{};
@@ -127,10 +135,32 @@ const std::vector<BadCachedCall> bad_cached_calls{
      }},
     {Error::shape, "weights.shape: (2, 4, 2, 2) is not (batch, heads, queries, keys): (2, 4, 2, 5)",
      [](Draft& d) { d.outputs.weights->shape.dim = 2; }},
-    {Error::value, "key lengths: 4 for batch entry 1 is outside [0, 3], the keys there are",
+    {Error::value,
+     "key lengths: given, but so is a cache, which would keep the padding they hide; say by counts how many "
+     "tokens of x there are",
      [](Draft& d) {
-       d.valid = {5, 4};
-       d.options.masks = {KeyLengths{d.valid}};
+       d.valid = {5, 2};
+       d.options.masks = {Causal{}, KeyLengths{d.valid}};
+     }},
+    {Error::shape, "counts: 1 entries for x.batch: 2",
+     [](Draft& d) {
+       d.counts = {2};
+       d.call.counts = d.counts;
+     }},
+    {Error::value, "counts[1]: 3 is not in [0, 2], the tokens of x",
+     [](Draft& d) {
+       d.counts = {2, 3};
+       d.call.counts = d.counts;
+     }},
+    {Error::value, "counts[0]: -1 is not in [0, 2], the tokens of x",
+     [](Draft& d) {
+       d.counts = {-1, 2};
+       d.call.counts = d.counts;
+     }},
+    {Error::shape, "weights.shape: (2, 4, 2, 5) is not (batch, heads, queries, keys): (2, 4, 2, 4)",
+     [](Draft& d) {
+       d.counts = {1, 2};
+       d.call.counts = d.counts;
      }},
     {Error::shape,
      "options.bias.shape: (2, 1, 2, 16) does not broadcast to (batch, heads, queries, keys): (2, 4, 2, 5)",
@@ -169,9 +199,11 @@ TEST(refusals_over_a_cache, leave_the_good_call_alone) {
   EXPECT_EQ(cache.length(1), 3);
 }
 
-TEST(refusals_over_a_cache, sequences_need_one) {
+TEST(refusals_over_a_cache, sequences_and_counts_need_one) {
   const Draft d;
   const AttentionLayer layer(d.config, random_weights(d.config, 4));
+  expect_refusal(Error::value, "counts: given, but the cache that gets so many tokens is not",
+                 [&] { layer({.x = d.call.x, .counts = d.numbers}, d.outputs, d.options); });
   expect_refusal(Error::value, "sequences: given, but the cache they are numbers of is not",
                  [&] { layer({.x = d.call.x, .sequences = d.numbers}, d.outputs, d.options); });
 }
@@ -218,38 +250,24 @@ TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
   KvCache cache = Draft{}.cache();
   const Seen before(cache);
   for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
-    const GrowingSequences sequences{numbers, {cache.length(numbers[0]), cache.length(numbers[1])}};
+    const GrowingSequences sequences{
+        numbers, {cache.length(numbers[0]), cache.length(numbers[1])}, {2, numbers[0]}};
     { const AppendedTokens appended(cache, sequences, t.k.view(), t.v.view()); }
     EXPECT_EQ(Seen(cache).lengths, before.lengths);
     EXPECT_TRUE(Seen(cache).contents == before.contents);
   }
-  const GrowingSequences sequences{{2, 1}, {0, 1}};
-  AppendedTokens appended(cache, sequences, t.k.view(), t.v.view());
-  appended.keep();
-  EXPECT_EQ(cache.length(2), 2);
-  EXPECT_EQ(cache.length(1), 3);
-}
-
-TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
-  const Tokens t;
-  KvCache cache = Draft{}.cache();
-  const GrowingSequences sequences{{1, 2}, {1, 0}};
-  std::optional<AppendedTokens> appended;
-  appended.emplace(cache, sequences, t.k.view(), t.v.view());
-  std::optional<CacheReading> reading;
-  reading.emplace(cache);
-  std::thread undo([&] { appended.reset(); });
-  EXPECT_EQ(cache.length(1), 3);
-  reading.reset();
-  undo.join();
-  EXPECT_EQ(cache.length(1), 1);
+  for (const std::int64_t second : {2, 1, 0}) {
+    const GrowingSequences sequences{{2, 1}, {cache.length(2), cache.length(1)}, {0, second}};
+    AppendedTokens(cache, sequences, t.k.view(), t.v.view()).keep();
+  }
   EXPECT_EQ(cache.length(2), 0);
+  EXPECT_EQ(cache.length(1), 4);
 }
 
 TEST(appended_tokens, go_nowhere_when_another_call_came_in_between) {
   const Tokens t;
   KvCache cache = Draft{}.cache();
-  const GrowingSequences stale{{1, 2}, {0, 0}};
+  const GrowingSequences stale{{1, 2}, {0, 0}, {2, 2}};
   expect_refusal(Error::value,
                  "cache: sequence 1 had 0 tokens when the call began and has 1 now; another call changed it",
                  [&] { const AppendedTokens appended(cache, stale, t.k.view(), t.v.view()); });

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of the layer with its first, second, third ... allocation failing: the cache is as it was.
+// A step of the layer with its first, second, third ... allocation failing: the cache is as it was. And with
+// another call's append at that moment.
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <new>
 
 #include "../cache/tokens.hpp"
@@ -11,7 +13,11 @@ namespace {
 
 std::atomic<std::int64_t> until_failure{-1};  // allocations that still succeed; negative: all
 
+std::atomic<std::int64_t> until_intrusion{-1};  // likewise
+std::function<void()> intrusion{};
+
 void* counted(std::size_t bytes, std::size_t alignment) {
+  if (until_intrusion >= 0 && until_intrusion-- == 0) intrusion();
   if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
   void* block = nullptr;
   if (posix_memalign(&block, alignment, bytes) != 0) throw std::bad_alloc();
@@ -77,6 +83,9 @@ struct Step {
     layer({.x = x.view(), .cache = &cache, .sequences = numbers},
           {.out = y.mutable_view(), .weights = weights.mutable_view()}, options);
   }
+  void take_without_weights(KvCache& cache, std::span<const std::int64_t> numbers) {
+    layer({.x = x.view(), .cache = &cache, .sequences = numbers}, {.out = y.mutable_view()}, options);
+  }
 };
 
 const KvCacheConfig paged{.batch = 3, .kv_heads = 2, .capacity = 40, .dim = 4, .page_size = 16};
@@ -128,6 +137,37 @@ TEST(failing_allocations, leave_what_is_seen_of_forks_and_windows) {
     }
     EXPECT_GE(n, 20);
   }
+}
+
+// In the same thread, which is as good as another: nothing waits.
+TEST(an_append_at_any_moment_of_a_step, is_refused_or_comes_before_or_after_it) {
+  const std::vector<std::int64_t> numbers{0, 1};
+  Step alone, after;
+  KvCache undisturbed = alone.cache(paged), appended_to = after.cache(paged);
+  alone.take_without_weights(undisturbed, numbers);
+  test::append_marked(appended_to, 0, 1, 9);
+  after.take_without_weights(appended_to, numbers);
+  int n = 0, refused_appends = 0, refused_steps = 0;
+  for (bool came = true; came; ++n) {
+    Step step;
+    KvCache cache = step.cache(paged);
+    std::string append, call;
+    intrusion = [&] { append = test::refusal_of([&] { test::append_marked(cache, 0, 1, 9); }); };
+    until_intrusion = n;
+    call = test::refusal_of([&] { step.take_without_weights(cache, numbers); });
+    came = until_intrusion < 0;
+    until_intrusion = -1;
+    refused_appends += append != "nothing";
+    refused_steps += call != "nothing";
+    const bool was_taken = call == "nothing";
+    EXPECT_TRUE(!was_taken || bit_misses(step.y.values, alone.y.values) == 0 ||
+                (append == "nothing" && bit_misses(step.y.values, after.y.values) == 0))
+        << "at allocation " << n << ": " << append;
+    EXPECT_EQ(cache.length(0), 20 + (append == "nothing") + (was_taken ? 2 : 0)) << "at allocation " << n;
+    EXPECT_EQ(cache.length(1), was_taken ? 22 : 20) << "at allocation " << n;
+  }
+  EXPECT_GT(refused_appends, 3);
+  EXPECT_GT(refused_steps, 3);
 }
 
 }  // namespace

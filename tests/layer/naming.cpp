@@ -32,8 +32,8 @@ void expect_round_trip(const LayerWeights& w, Naming naming, const Names& names)
 
 TEST(naming, the_seeds_names_round_trip) {
   const LayerWeights w = random_weights(grouped_query(8, 4, 2), 1);
-  expect_round_trip(w, Naming::seed, {"W_k.weight", "W_o.weight", "W_q.weight", "W_v.weight"});
-  expect_round_trip(with_biases(w, 2), Naming::seed,
+  expect_round_trip(w, Naming::paper, {"W_k.weight", "W_o.weight", "W_q.weight", "W_v.weight"});
+  expect_round_trip(with_biases(w, 2), Naming::paper,
                     {"W_k.bias", "W_k.weight", "W_o.bias", "W_o.weight", "W_q.bias", "W_q.weight", "W_v.bias",
                      "W_v.weight"});
 }
@@ -91,7 +91,7 @@ TEST(naming, torch_has_every_bias_or_none_so_absent_ones_become_zeros) {
 TEST(naming, sixteen_bit_elements_round_trip_unchanged) {
   LayerWeights w = random_weights(multi_head(4, 2), 13);
   for (Array* matrix : {&w.w_q, &w.w_k, &w.w_v, &w.w_o}) *matrix = random_array({4, 4}, 14, Element::bf16);
-  for (const Naming naming : {Naming::seed, Naming::torch, Naming::llama})
+  for (const Naming naming : {Naming::paper, Naming::torch, Naming::llama})
     EXPECT_TRUE(same_weights(layer_weights(to_arrays(w, naming)), w));
 }
 
@@ -99,7 +99,7 @@ TEST(naming, every_scheme_survives_a_safetensors_file) {
   const LayerWeights w = with_biases(random_weights(multi_head(6, 3), 15), 16);
   const std::filesystem::path file =
       std::filesystem::path(testing::TempDir()) / "heed_layer_naming.safetensors";
-  for (const Naming naming : {Naming::seed, Naming::torch, Naming::llama}) {
+  for (const Naming naming : {Naming::paper, Naming::torch, Naming::llama}) {
     write_safetensors(file, to_arrays(w, naming));
     EXPECT_TRUE(same_weights(layer_weights(read_safetensors(file)), w));
   }
@@ -123,14 +123,35 @@ TEST(naming, a_checkpoint_that_fits_no_scheme_is_refused) {
                         a},
                        {"c", a},
                        {"d", a},
-                       {"q_proj.weight", a}},
+                       {"my_q_proj.weight", a}},
                       "blk.");
       });
 }
 
+TEST(naming, a_wrong_prefix_is_told_the_right_ones) {
+  const auto a = random_array({2, 2}, 0);
+  const std::string none =
+      "arrays: no W_q.weight, in_proj_weight, q_proj_weight or q_proj.weight after the prefix ";
+  expect_refusal(Error::value, none + "\"blk.\"; there are some after \"\"", [&] {
+    layer_weights({{"q_proj.weight", a}, {"other", a}}, "blk.");
+  });
+  Arrays model;
+  for (const char* layer : {"0", "1", "2", "3"})
+    for (const char* name : {"q_proj.weight", "k_proj.weight"})
+      model["model.layers." + std::string(layer) + ".self_attn." + name] = a;
+  expect_refusal(Error::value,
+                 none +
+                     "\"model.layers.4.self_attn.\"; there are some after \"model.layers.0.self_attn.\", "
+                     "\"model.layers.1.self_attn.\", \"model.layers.2.self_attn.\" and 1 more",
+                 [&] { layer_weights(model, "model.layers.4.self_attn."); });
+  expect_refusal(Error::value, none + "\"\"; there are some after \"encoder.attn.\"", [&] {
+    layer_weights({{"encoder.attn.in_proj_weight", a}});
+  });
+}
+
 TEST(naming, a_checkpoint_that_fits_two_schemes_is_refused) {
   const LayerWeights w = random_weights(multi_head(2, 1), 17);
-  Arrays both = to_arrays(w, Naming::seed);
+  Arrays both = to_arrays(w, Naming::paper);
   both.merge(to_arrays(w, Naming::llama));
   expect_refusal(Error::ambiguous, "arrays: W_q.weight and q_proj.weight belong to two naming schemes",
                  [&] { layer_weights(both); });
@@ -150,15 +171,15 @@ struct Spoiled {
 TEST(naming, arrays_that_do_not_fit_are_refused) {
   const LayerWeights w = with_biases(random_weights(multi_head(4, 2), 18), 19);
   const std::vector<Spoiled> rows{
-      {Naming::seed, Error::value, "W_v.weight: missing beside W_q.weight",
+      {Naming::paper, Error::value, "W_v.weight: missing beside W_q.weight",
        [](auto& a) { a.erase("W_v.weight"); }},
-      {Naming::seed, Error::value, "W_q.weight: missing beside W_k.weight",
+      {Naming::paper, Error::value, "W_q.weight: missing beside W_k.weight",
        [](auto& a) { a.erase("W_q.weight"); }},
       {Naming::llama, Error::value, "o_proj.weight: missing beside q_proj.weight",
        [](auto& a) { a.erase("o_proj.weight"); }},
       {Naming::torch, Error::value, "out_proj.weight: missing beside in_proj_weight",
        [](auto& a) { a.erase("out_proj.weight"); }},
-      {Naming::seed, Error::shape, "W_k.weight.shape: (4, 2, 2) has rank 3, not 2",
+      {Naming::paper, Error::shape, "W_k.weight.shape: (4, 2, 2) has rank 3, not 2",
        [](auto& a) {
          a["W_k.weight"].shape = {4, 2, 2};
        }},
@@ -166,21 +187,21 @@ TEST(naming, arrays_that_do_not_fit_are_refused) {
        [](auto& a) {
          a["v_proj.bias"].shape = {4, 1};
        }},
-      {Naming::seed, Error::dtype, "W_o.weight.element: u32 is not a floating-point type",
+      {Naming::paper, Error::dtype, "W_o.weight.element: u32 is not a floating-point type",
        [](auto& a) { a["W_o.weight"].element = Element::u32; }},
-      {Naming::seed, Error::shape, "W_q.weight.shape: (0, 4) has an extent below 1",
+      {Naming::paper, Error::shape, "W_q.weight.shape: (0, 4) has an extent below 1",
        [](auto& a) {
          a["W_q.weight"] = random_array({0, 4}, 0);
        }},
-      {Naming::seed, Error::shape, "W_k.weight.rows: 3 does not divide W_q.weight.rows: 4",
+      {Naming::paper, Error::shape, "W_k.weight.rows: 3 does not divide W_q.weight.rows: 4",
        [](auto& a) {
          a["W_k.weight"] = random_array({3, 4}, 0);
        }},
-      {Naming::seed, Error::shape, "W_v.weight.rows: 3 does not divide W_o.weight.columns: 4",
+      {Naming::paper, Error::shape, "W_v.weight.rows: 3 does not divide W_o.weight.columns: 4",
        [](auto& a) {
          a["W_v.weight"] = random_array({3, 4}, 0);
        }},
-      {Naming::seed, Error::shape,
+      {Naming::paper, Error::shape,
        "W_v.weight.rows: 2 is W_o.weight.columns / 2, but W_k.weight.rows: 4 is W_q.weight.rows / 1",
        [](auto& a) {
          a["W_v.weight"] = random_array({2, 4}, 0);

@@ -70,7 +70,11 @@ const std::vector<BadCall> bad_calls{
     {Error::overlap, "log_sum_exp: shares memory with value",
      [](Draft& d) { d.outputs.log_sum_exp->data = d.value_memory.values.data(); }},
     {Error::overlap, "scores.into: shares memory with weights",
-     [](Draft& d) { d.outputs.scores.into->data = d.weights_memory.values.data() + 95; }},
+     [](Draft& d) {
+       d.weights_memory.values.resize(95 + 96, untouched);  // so that the scores reach into nothing else
+       d.outputs.weights->data = d.weights_memory.values.data();
+       d.outputs.scores.into->data = d.weights_memory.values.data() + 95;
+     }},
     {Error::shape, "weights.shape: (2, 3, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",
      [](Draft& d) { d.outputs.weights->shape.heads = 3; }},
     {Error::shape, "weights.shape: (2, 1, 3, 3) is not (batch, 1, queries, keys): (2, 1, 3, 4)",

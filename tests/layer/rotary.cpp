@@ -8,12 +8,6 @@
 namespace heed::layer_tests {
 namespace {
 
-std::vector<std::int64_t> counted(std::int64_t length, std::int64_t first = 0) {
-  std::vector<std::int64_t> positions(static_cast<std::size_t>(length));
-  std::iota(positions.begin(), positions.end(), first);
-  return positions;
-}
-
 Tensor turned(Tensor x, const std::vector<std::int64_t>& positions, const Rotary& rotary = {}) {
   rotate(x.mutable_view(), positions, rotary);
   return x;

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -52,6 +53,13 @@ inline Array random_array(std::vector<std::int64_t> shape, unsigned seed, Elemen
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) count *= extent;
   return Array::from_floats(std::move(shape), random_floats(count, seed), element);
+}
+
+// Positions: first, first + 1, ...
+inline std::vector<std::int64_t> counted(std::int64_t length, std::int64_t first = 0) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(length));
+  std::iota(positions.begin(), positions.end(), first);
+  return positions;
 }
 
 // random_weights() with all four biases.

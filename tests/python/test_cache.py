@@ -247,7 +247,7 @@ def impossible():
         "rotary: float is not a heed.Rotary": {"rotary": 10000.0},
         'rotate_at: "write" is none of "append", "read"': {"rotate_at": "write"},
         'rotate_at: "read", but there is no rotary': {"rotate_at": "read"},
-        "rotary.dims: 32 is not an even number in [2, 16]": {"rotary": heed.Rotary(dims=32)},
+        "rotary.dims: 32 is more than the head's dim: 16": {"rotary": heed.Rotary(dims=32)},
         "batch: -1 is not in [0, ": {"batch": -1},
         "colour: there is no such keyword argument": {"colour": "red"},
     }
@@ -434,3 +434,51 @@ def test_a_layer_that_refuses_leaves_the_cache_alone():
         with pytest.raises(heed.Error, match=sentence):
             layer(x, cache=cache, causal=True, **options)
     assert cache.lengths == [3, 3]
+
+
+def test_a_layer_keeps_padding_out_of_the_cache():
+    layer = heed.AttentionLayer(32, 4, 2, bias=True, rotary=heed.Rotary(), seed=3)
+    (x,) = textbook.random_arrays(61, (2, 12, 32))
+    whole = layer(x, causal=True)
+    cache = heed.KvCache(batch=2, kv_heads=2, capacity=20, dim=8)
+    done = [0, 0]
+    for counts in ([6, 4], [1, 0], [0, 3], [5, 5]):
+        padded = np.full((2, max(counts), 32), np.nan, np.float32)
+        for b, count in enumerate(counts):
+            padded[b, :count] = x[b, done[b] : done[b] + count]
+        y, weights, lse, scores = layer(
+            padded, cache=cache, causal=True, counts=counts, return_weights=True, return_lse=True, return_scores="raw"
+        )
+        for b, count in enumerate(counts):
+            assert textbook.bits(y[b, :count]) == textbook.bits(whole[b, done[b] : done[b] + count])
+            assert not y[b, count:].any() and not weights[b, :, count:].any() and not scores[b, :, count:].any()
+            assert np.isneginf(lse[b, :, count:]).all()
+            done[b] += count
+        assert cache.lengths == done
+
+
+REFUSED_COUNTS = {
+    "too few": ({"counts": [5]}, "counts: 1 entries for x.batch: 2"),
+    "none": ({"counts": []}, "counts: none are given; one per sequence is needed"),
+    "more than there are": ({"counts": [5, 2**62]}, r"counts\[1\]: 4611686018427387904 is not in \[0, 5\], the tokens of x"),
+    "less than none": ({"counts": [-1, 5]}, r"counts\[0\]: -1 is not in \[0, 5\]"),
+    "two axes": ({"counts": [[5], [5]]}, "counts: 2 axes are not 1"),
+    "key_lengths": ({"key_lengths": [5, 3]}, "key lengths: given, but so is a cache, .* say by counts how many tokens of x there are"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_COUNTS)
+def test_counts_that_cannot_be_and_key_lengths_leave_the_cache_alone(name):
+    options, sentence = REFUSED_COUNTS[name]
+    layer = heed.AttentionLayer(32, 4, 2)
+    (x,) = textbook.random_arrays(62, (2, 5, 32))
+    cache = heed.KvCache(batch=2, kv_heads=2, capacity=20, dim=8)
+    with pytest.raises(ValueError, match=sentence):
+        layer(x, cache=cache, causal=True, **options)
+    assert cache.lengths == [0, 0]
+
+
+def test_counts_without_a_cache_are_refused():
+    (x,) = textbook.random_arrays(63, (2, 5, 32))
+    with pytest.raises(ValueError, match="counts: given, but the cache that gets so many tokens is not"):
+        heed.AttentionLayer(32, 4)(x, counts=[5, 3])

@@ -75,7 +75,7 @@ def test_torch_in_torch_out_in_place_if_asked():
     assert layer(x.bfloat16()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("naming", ["seed", "torch", "llama"])
+@pytest.mark.parametrize("naming", ["paper", "torch", "llama"])
 @pytest.mark.parametrize("form", ["dict", "torch", "file", "prefixed"])
 def test_a_checkpoint_of_any_naming_gives_the_same_bits(naming, form, tmp_path):
     trained = heed.AttentionLayer(16, 4, bias=True, seed=9)

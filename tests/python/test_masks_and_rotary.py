@@ -105,7 +105,101 @@ def test_rotating_in_place_and_into_a_strided_array():
     assert heed.rotate(tensor, out=tensor) is tensor and textbook.bits(x) == expected
 
 
+SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64},
+    "yarn": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0, "beta_slow": 2.0,
+        "truncate": False, "attention_factor": 1.25,
+    },
+    "llama3": {
+        "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+    "longrope": {
+        "rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 64,
+        "short_factor": [1.0, 1.5], "long_factor": [2.0, 3.0],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_a_scaling_is_the_dict_it_was_made_from(name):
+    rotary = heed.Rotary(scaling=SCALINGS[name])
+    assert rotary.scaling == SCALINGS[name]
+    assert eval(repr(rotary), {"Rotary": heed.Rotary}).scaling == SCALINGS[name]
+    assert heed.AttentionLayer(8, 2, rotary=rotary).rotary.scaling == SCALINGS[name]
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("length", [64, 100])
+def test_scaled_frequencies_are_those_of_transformers(name, length):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = SCALINGS[name]
+    config = LlamaConfig(
+        hidden_size=4, num_attention_heads=1, max_position_embeddings=64 if name == "dynamic" else 256,
+        rope_parameters={"rope_theta": 1000.0, **scaling},
+    )  # fmt: skip
+    frequencies, factor = ROPE_INIT_FUNCTIONS[name](config, seq_len=length)
+    x = np.array([[1, 1, 0, 0]], np.float32)
+    turned = heed.rotate(x, [1], heed.Rotary(1000.0, scaling=scaling), lengths=[length])[0]
+    angles = frequencies.numpy()
+    expected = factor * np.concatenate([np.cos(angles), np.sin(angles)])
+    assert np.abs(turned - expected).max() < 1e-6
+
+
+def test_no_scaling_has_two_spellings():
+    assert heed.Rotary().scaling is None
+    assert heed.Rotary(scaling={"rope_type": "default"}).scaling is None
+    assert heed.Rotary(scaling={"type": "linear", "factor": 2}).scaling == {"rope_type": "linear", "factor": 2.0}
+
+
+def test_a_cache_keeps_its_scaling_in_its_file(tmp_path):
+    rotary = heed.Rotary(scaling=SCALINGS["longrope"])
+    cache = heed.KvCache(1, 1, 100, 4, rotary=rotary)
+    k, v = textbook.random_arrays(35, (1, 1, 70, 4), (1, 1, 70, 4))
+    cache.append(k, v)
+    cache.save(tmp_path / "cache")
+    loaded = heed.KvCache.load(tmp_path / "cache")
+    assert textbook.bits(loaded.read(0)[0]) == textbook.bits(cache.read(0)[0])
+    assert np.abs(cache.read(0)[0] - heed.rotate(k, rotary=rotary)).max() == 0
+
+
+def scaled(**scaling):
+    return lambda: heed.Rotary(scaling=scaling)
+
+
 REFUSED = {
+    "a scaling of words": (lambda: heed.Rotary(scaling="linear"), TypeError, "scaling: str is not a dict"),
+    "a scaling of no kind": (scaled(factor=2.0), ValueError, r'scaling\["rope_type"\]: missing'),
+    "a scaling of another kind": (scaled(rope_type="su"), ValueError, r'scaling\["rope_type"\]: "su" is none of "default", "linear"'),
+    "a scaling without a factor": (scaled(rope_type="linear"), ValueError, r'scaling\["factor"\]: missing'),
+    "a factor of words": (scaled(rope_type="linear", factor="2"), TypeError, r'scaling\["factor"\]: str is not a number'),
+    "a scaling with too much": (
+        scaled(rope_type="linear", factor=2.0, beta_fast=3.0),
+        ValueError,
+        r'scaling\["beta_fast"\]: linear scaling has no such number',
+    ),
+    "a base in the scaling": (
+        scaled(rope_type="linear", factor=2.0, rope_theta=3.0),
+        ValueError,
+        r'scaling\["rope_theta"\]: linear scaling has no such number; say Rotary\'s base',
+    ),
+    "factors that are no list": (
+        scaled(rope_type="longrope", original_max_position_embeddings=9, short_factor=1.0, long_factor=[1.0]),
+        TypeError,
+        r'scaling\["short_factor"\]: float is not a list of numbers',
+    ),
+    "a factor of zero": (
+        lambda: heed.AttentionLayer(8, 2, rotary=heed.Rotary(scaling={"rope_type": "linear", "factor": 0.0})),
+        ValueError,
+        "rotary.scaling.factor: 0 is not a positive finite number",
+    ),
+    "a folder of no kind": (lambda: heed.AttentionLayer.from_pretrained(3, 0), TypeError, "folder: int is not the path of a folder"),
+    "a layer of words": (lambda: heed.AttentionLayer.from_pretrained("m", "first"), TypeError, "layer: str is not an integer"),
+    "a folder that is not there": (lambda: heed.AttentionLayer.from_pretrained("/nowhere", 0), heed.Error, "/nowhere: is not a folder"),
     "tokens of floats": (lambda: heed.padding_mask(np.ones(3)), TypeError, "tokens.dtype: f64 is no integer type"),
     "tokens of words": (lambda: heed.padding_mask("abc"), TypeError, "tokens: str is not an array"),
     "tokens of rank 3": (lambda: heed.padding_mask(TOKENS[None]), ValueError, "tokens: 3 axes are neither 1 nor 2"),

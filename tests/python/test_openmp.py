@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 PROGRAM = """
 import hashlib, sys
@@ -43,3 +44,29 @@ def test_ten_threads_at_once_on_pytorchs_threads_give_the_bits_of_one():
 
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
         assert set(pool.map(digest, range(40))) == {digest(0)}
+
+
+MODES = """
+import hashlib
+import numpy as np
+import torch
+import heed
+if {with_torch}:
+    import heed.torch
+rng = np.random.default_rng(9)
+q, k, v = (rng.standard_normal((2, heads, 300, 32), np.float32) for heads in (8, 2, 2))
+v *= np.float32(2.0**-127)  # the answers are subnormal
+def digests():
+    return {{hashlib.sha256(heed.attention(q, k, v, threads=n).tobytes()).hexdigest() for n in (1, 4) for _ in range(30)}}
+before = digests()
+if torch.set_flush_denormal(True):
+    flushed = digests()
+    assert len(flushed) == 1 and flushed != before, len(flushed)
+    torch.set_flush_denormal(False)
+assert len(before) == 1 and digests() == before
+"""
+
+
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_flushing_subnormals_gives_one_answer_on_any_number_of_threads(with_torch):
+    subprocess.run([sys.executable, "-c", MODES.format(with_torch=with_torch)], check=True)

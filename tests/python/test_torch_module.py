@@ -306,7 +306,8 @@ def test_dropout_of_the_module_applies_in_training_only():
 
 
 def test_a_module_is_copied_and_saved_whole():
-    layer, x = heed.torch.AttentionLayer(24, 4, 2, rotary=heed.Rotary()), draw(1, 5, 24)
+    rotary = heed.Rotary(scaling={"rope_type": "linear", "factor": 4.0})
+    layer, x = heed.torch.AttentionLayer(24, 4, 2, rotary=rotary), draw(1, 5, 24)
     file = io.BytesIO()
     torch.save(layer, file)
     file.seek(0)

@@ -78,6 +78,34 @@ const BadCall bad_packs[] = {
      }},
 };
 
+const BadCall bad_counts[] = {
+    {"counts_for_more_entries", Error::shape, "query_counts: 3 entries for q.batch: 2",
+     [](Call& c) { c.inputs.query_counts = c.numbers; }},
+    {"a_count_beyond_the_queries", Error::value, "query_counts[1]: 9 is not in [0, 4], the queries of q",
+     [](Call& c) {
+       c.numbers = {4, 9, 0};
+       c.inputs.query_counts = std::span(c.numbers).first(2);
+     }},
+    {"a_count_of_less_than_nothing", Error::value, "query_counts[0]: -1 is not in [0, 4], the queries of q",
+     [](Call& c) {
+       c.numbers = {-1, 4, 0};
+       c.inputs.query_counts = std::span(c.numbers).first(2);
+     }},
+    {"counts_of_packed_queries", Error::value,
+     "query_counts: given, but so are query_starts; packed queries have no padding",
+     [](Call& c) {
+       c.pack();
+       c.inputs.query_counts = std::span(c.numbers).first(2);
+     }},
+    {"counts_that_make_a_causal_mask_ambiguous", Error::ambiguous,
+     "causal mask: 0 queries, 4 keys; say Align::ends (decode) or Align::starts",
+     [](Call& c) {
+       c.inputs.k.shape.length = c.inputs.v.shape.length = 4;
+       c.options.masks = {Causal{}};
+       c.inputs.query_counts = std::span(c.numbers).first(2);
+     }},
+};
+
 const BadCall bad_caches[] = {
     {"keys_beside_a_cache", Error::value, "k: given, but so is the cache, which stands for it",
      [](Call& c) {
@@ -178,6 +206,7 @@ const BadCall bad_caches[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Packs, BadCalls, testing::ValuesIn(bad_packs), claim_of);
+INSTANTIATE_TEST_SUITE_P(Counts, BadCalls, testing::ValuesIn(bad_counts), claim_of);
 INSTANTIATE_TEST_SUITE_P(Caches, BadCalls, testing::ValuesIn(bad_caches), claim_of);
 
 TEST(Calls, the_packed_and_the_cached_call_that_the_tables_spoil_are_good_ones) {

@@ -31,7 +31,7 @@ class RandomGoodCall {
               .v = read({batch, kv_heads, keys, value_dim})};
     outputs.out = written({batch, heads, queries, value_dim});
     if (maybe()) outputs.weights = written(scores_);
-    if (maybe()) outputs.scores = Scores{written(scores_), static_cast<Stage>(pick(0, 2))};
+    if (maybe()) outputs.scores = {written(scores_), static_cast<Stage>(pick(0, 2))};
     if (maybe()) {
       outputs.log_sum_exp = written({batch, heads, queries, 1});
       outputs.log_sum_exp->dtype = DType::f32;

@@ -70,7 +70,7 @@ TEST(Seed003, training_drops_weights_scales_survivors_and_returns_what_it_applie
     if (full > 0) ++visible;
     if (full > 0 && w == 0) ++dropped;
     if (w != 0 || full == 0)
-      survivors.compare("weights", place(b, h, i, j), w, full / kept, 2 * bound.values[n] / kept);
+      survivors.compare("weights", Place{b, h, i, j}, w, full / kept, 2 * bound.values[n] / kept);
     ++n;
   });
   EXPECT_TRUE(survivors);
@@ -100,7 +100,7 @@ TEST(Seed003, the_output_is_made_of_the_weights_that_were_returned) {
       y += mixed * static_cast<double>(w_o[static_cast<std::size_t>(c * model + column)]);
     }
     // Survivors are scaled, and so is their error.
-    tally.compare("out", place(b, 0, i, column), result.out.at(b, 0, i, column), y,
+    tally.compare("out", Place{b, 0, i, column}, result.out.at(b, 0, i, column), y,
                   bound.values[n] / (1 - drop_probability));
     ++n;
   });

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/threads/allowed.hpp"
 #include "cpu/threads/pool.hpp"
 #include "heed/heed.hpp"
 
@@ -103,19 +102,6 @@ TEST_F(Threads, the_number_may_change_between_calls) {
   }
   EXPECT_THROW(set_num_threads(0), Error);
   EXPECT_EQ(num_threads(), 3);
-}
-
-TEST(AllowedThreads, the_environment_has_the_first_word_and_nonsense_there_none) {
-  setenv("HEED_NUM_THREADS", "3", 1);
-  EXPECT_EQ(cpu::allowed_threads(), 3);
-  unsetenv("HEED_NUM_THREADS");
-  const int machine = cpu::allowed_threads();
-  EXPECT_GE(machine, 1);
-  for (const char* nonsense : {"0", "-4", "many", "1000000"}) {
-    setenv("HEED_NUM_THREADS", nonsense, 1);
-    EXPECT_EQ(cpu::allowed_threads(), machine) << nonsense;
-  }
-  unsetenv("HEED_NUM_THREADS");
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which does not follow a process with threads through fork

@@ -47,13 +47,14 @@ class Decode {
   void finish(float* partials, std::int64_t chunks) {
     float* total = partials;
     for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(at, total, partials + n * at.floats());
-    if (!all_finite<S>(at.out(total, 0), rows.count * at.dims)) leave_to_reference<S>(c);
+    WriteOut<S> write_out;
     for (int r = 0; r < rows.count; ++r) {
       const Query n = rows.query(r);
       const float factor = close_row<S>(c, n, {at.max(total)[r], at.sum(total)[r]});
-      write_out<S>(row_of<S>(c.out, n), at.out(total, r), c.value_dim, factor);
+      write_out(row_of<S>(c.out, n), at.out(total, r), c.value_dim, factor);
       if (c.weights.data) finish_weights(n, {at.max(total)[r], at.sum(total)[r]});
     }
+    if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);
   }
 
  private:

@@ -43,6 +43,7 @@ inline float sink_of(const Call& c, const Query& q) {
 // of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
 template <class S>
 inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
+  if (!c.sink.data) return 1.0f;
   const float natural = sink_of<S>(c, q), sink = natural * log2_e;
   if (natural == minus_infinity || sees_no_key<S>(end)) return 1.0f;
   if (sink == minus_infinity && end.max > -0x1p126f) return 1.0f;
@@ -70,56 +71,85 @@ inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   return static_cast<double>(shared);
 }
 
-// A row when all its keys and the sink are in. A score's weight is 2^(score - max) times `weight`, an output
-// the accumulated values times `out`: both 0 for a row that saw no key (S6), and NaN for one that is the
+// A row when all its keys and the sink are in. A score's weight is 2^(score - max) times weight(), an output
+// the accumulated values times out(): 0 for a row that saw no key (S6), and NaN for one that is the
 // reference's.
 struct ClosedRow {
-  float max, weight, out;
+  float max, sum, rescale;
   double highest;  // the maximum in natural units
-  float sum;
 
+  float weight() const { return 1.0f / sum; }
+  float out() const { return rescale / sum; }
   double log_sum_exp() const { return highest + __builtin_log(static_cast<double>(sum)); }
 };
 
 template <class S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
-  if (sees_no_key<S>(end)) return {0.0f, 0.0f, 0.0f, static_cast<double>(sink_of<S>(c, q)), 1.0f};
+  if (sees_no_key<S>(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of<S>(c, q))};
   const bool is_lowest = c.bias.data && end.max == -most_finite;
   const double lowest = is_lowest ? open_lowest<S>(c, q, end) : 0.0;
   const float rescale = add_sink<S>(c, q, end);
   if (!is_finite(end.sum)) leave_to_reference<S>(c);
   const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
-  return {end.max, 1.0f / end.sum, rescale / end.sum, is_lowest ? lowest : natural, end.sum};
+  return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
 }
 
-// Writes the log-sum-exp and returns the factor of the output.
+// Writes the log-sum-exp and returns the factor of the output. A row that nothing but its scores is asked of
+// needs no more than its sum.
 template <class S>
 inline float close_row(const Call& c, const Query& q, const RowEnd& end) {
+  if (!c.sink.data && !c.bias.data && !c.log_sum_exp.data) return sees_no_key<S>(end) ? 0.0f : 1.0f / end.sum;
   const ClosedRow row = closed<S>(c, q, end);
   if (c.log_sum_exp.data) write<S>(row_of<S>(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
-  return row.out;
+  return row.out();
 }
 
-// Writes out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took
-// part must not show.
+// Writes the rows of out, and remembers whether any of them has a NaN or an infinity.
 template <class S>
-inline void write_out(const Row& out, const float* sums, std::int64_t dims, float factor) {
-  std::int64_t d = 0;
-  if (out.type == Type::f32 && out.step == 1) {
-    auto* to = static_cast<float*>(const_cast<void*>(out.data)) + out.first;
-    for (; d + S::lanes <= dims; d += S::lanes)
-      S::store(to + d, S::add(S::mul(S::load(sums + d), S::fill(factor)), S::fill(0.0f)));
+class WriteOut {
+  using F = typename S::F;
+
+ public:
+  // out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took part must
+  // not show.
+  void operator()(const Row& out, const float* sums, std::int64_t dims, float factor) {
+    const F zero = S::fill(0.0f), times = S::fill(factor);
+    F poison[4] = {zero, zero, zero, zero};  // each waits for itself alone; no store may change them
+    std::int64_t d = 0;
+    if (out.type == Type::f32 && out.step == 1) {
+      auto* to = static_cast<float*>(const_cast<void*>(out.data)) + out.first;
+      const auto step = [=](std::int64_t at, F so_far) {
+        const F x = S::add(S::mul(S::load(sums + at), times), zero);
+        S::store(to + at, x);
+        return S::fma(x, zero, so_far);  // 0 * x is 0 for every finite x, and NaN for the others
+      };
+      for (; d + 4 * S::lanes <= dims; d += 4 * S::lanes)
+        for (int v = 0; v < 4; ++v) poison[v] = step(d + v * S::lanes, poison[v]);
+      for (; d + S::lanes <= dims; d += S::lanes) poison[0] = step(d, poison[0]);
+    }
+    poison_ = S::add(poison_, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
+    for (; d < dims; ++d) {
+      const float x = sums[d] * factor + 0.0f;
+      write<S>(out, d, x);
+      tail_poison_ += x * 0.0f;
+    }
   }
-  for (; d < dims; ++d) write<S>(out, d, sums[d] * factor + 0.0f);
-}
+
+  bool wrote_only_numbers() const { return sum_of_lanes<S>(poison_) + tail_poison_ == 0; }
+
+ private:
+  F poison_ = S::fill(0.0f);
+  float tail_poison_ = 0;
+};
 
 // Turns row r of the scores into the weights that were applied and writes them.
 template <class S>
 inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r, const Scores& t) {
   const ClosedRow row = closed<S>(c, q, end);
+  const float factor = row.weight();
   for (std::int64_t j = 0; j < t.keys; ++j) {
     float& s = t.s[j * t.width + r];
-    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - row.max) * row.weight;
+    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - row.max) * factor;
   }
   if (c.drop_below) apply_dropout<S>(c, q, r, t);
   const Row weights = row_of<S>(c.weights, q);

@@ -61,8 +61,7 @@ struct PackedF32 {
   void pack_queries(std::int64_t p, const RowAt& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;
     pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
-    scale_all<S>(panel, rows * depth, scale);
-    query_squares += sum_of_squares<S>(panel, rows * depth);
+    query_squares += scale_and_square<S>(panel, rows * depth, scale);
   }
 
   // Whether a sum of products could leave the range of f32. None can where the squares say so (Cauchy and

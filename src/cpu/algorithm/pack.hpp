@@ -246,6 +246,20 @@ inline void scale_all(float* x, std::int64_t n, float factor) {
   for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
 }
 
+template <class S>
+inline float sum_of_lanes(typename S::F x) {
+  float lanes[S::lanes], sum = 0;
+  S::store(lanes, x);
+  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+  return sum;
+}
+template <class S>
+inline float sum_of_eight(const typename S::F (&x)[8]) {
+  const auto low = S::add(S::add(x[0], x[1]), S::add(x[2], x[3])),
+             high = S::add(S::add(x[4], x[5]), S::add(x[6], x[7]));
+  return sum_of_lanes<S>(S::add(low, high));
+}
+
 static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
 template <class S>
@@ -256,28 +270,40 @@ inline bool all_finite(const float* x, std::int64_t n) {
   for (; d + 4 * S::lanes <= n; d += 4 * S::lanes)
     for (int v = 0; v < 4; ++v) poison[v] = S::fma(S::load(x + d + v * S::lanes), zero, poison[v]);
   for (; d + S::lanes <= n; d += S::lanes) poison[0] = S::fma(S::load(x + d), zero, poison[0]);
-  float lanes[S::lanes], sum = 0;
-  S::store(lanes, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
-  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
+  float sum = sum_of_lanes<S>(S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
   for (; d < n; ++d) sum += x[d] * 0.0f;
   return sum == 0;
 }
 
-// x * x summed over n floats, a multiple of S::lanes; NaN or infinity where x holds one.
+// x *= factor; returns x * x summed over the n floats, a multiple of S::lanes: NaN or infinity where one of
+// them is. Eight sums, because each waits four cycles for the last.
+template <class S>
+inline float scale_and_square(float* x, std::int64_t n, float factor) {
+  const auto times = S::fill(factor);
+  typename S::F sums[8];
+  for (auto& sum : sums) sum = S::fill(0.0f);
+  const auto step = [&](float* at, typename S::F& sum) {
+    const auto scaled = S::mul(S::load(at), times);
+    S::store(at, scaled);
+    sum = S::fma(scaled, scaled, sum);
+  };
+  std::int64_t i = 0;
+  for (; i + 8 * S::lanes <= n; i += 8 * S::lanes)
+    for (int v = 0; v < 8; ++v) step(x + i + v * S::lanes, sums[v]);
+  for (; i < n; i += S::lanes) step(x + i, sums[0]);
+  return sum_of_eight<S>(sums);
+}
+
 template <class S>
 inline float sum_of_squares(const float* x, std::int64_t n) {
-  typename S::F sums[4] = {S::fill(0.0f), S::fill(0.0f), S::fill(0.0f), S::fill(0.0f)};
+  typename S::F sums[8];
+  for (auto& sum : sums) sum = S::fill(0.0f);
+  const auto step = [](typename S::F one, typename S::F& sum) { sum = S::fma(one, one, sum); };
   std::int64_t i = 0;
-  for (; i + 4 * S::lanes <= n; i += 4 * S::lanes)
-    for (int v = 0; v < 4; ++v) {
-      const auto four = S::load(x + i + v * S::lanes);
-      sums[v] = S::fma(four, four, sums[v]);
-    }
-  for (; i < n; i += S::lanes) sums[0] = S::fma(S::load(x + i), S::load(x + i), sums[0]);
-  float lanes[S::lanes], sum = 0;
-  S::store(lanes, S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])));
-  for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
-  return sum;
+  for (; i + 8 * S::lanes <= n; i += 8 * S::lanes)
+    for (int v = 0; v < 8; ++v) step(S::load(x + i + v * S::lanes), sums[v]);
+  for (; i < n; i += S::lanes) step(S::load(x + i), sums[0]);
+  return sum_of_eight<S>(sums);
 }
 
 template <class S>

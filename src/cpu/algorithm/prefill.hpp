@@ -217,12 +217,13 @@ class Prefill {
         const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
         S::transpose(four, turned + r * dims + d, dims);
       }
-    if (!all_finite<S>(state.out, dims * rows)) leave_to_reference<S>(c);
+    WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
       const float factor = close_row<S>(c, n, {state.max[r], state.sum[r]});
-      write_out<S>(row_of<S>(c.out, n), turned + r * dims, c.value_dim, factor);
+      write_out(row_of<S>(c.out, n), turned + r * dims, c.value_dim, factor);
     }
+    if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);
   }
 
   // A second pass that writes the weights or the scores: only when they were asked for.

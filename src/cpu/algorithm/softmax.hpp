@@ -75,11 +75,12 @@ inline bool any_lane_differs(typename S::F x, float from) {
   return any;
 }
 
-// What sums so far must be multiplied with when the maximum moves; 1 where nothing was summed.
+// What sums so far must be multiplied with when the maximum moves; 1 where it stays, whatever 2^0 is to a
+// caller who rounds down, and where nothing was summed.
 template <class S>
 inline typename S::F rescaling(typename S::F before, typename S::F max) {
-  const auto factor = exp2<S>(S::sub(before, finite_max<S>(max)));
-  return S::less(S::fill(minus_infinity), before, factor, S::fill(1.0f));
+  const auto one = S::fill(1.0f), factor = exp2<S>(S::sub(before, finite_max<S>(max)));
+  return S::less(S::fill(minus_infinity), before, S::less(before, max, factor, one), one);
 }
 
 // Moves the panel's maxima, and rescales what was measured against the old ones.

@@ -61,12 +61,12 @@
 namespace heed::cpu {
 
 template <>
-inline void tile_product<Neon, Start::zero>(const float* a, const float* b, std::int64_t depth, float* c) {
+[[gnu::always_inline]] inline void tile_product<Neon, Start::zero>(const float* a, const float* b, std::int64_t depth, float* c) {
   HEED_TILE_PRODUCT(HEED_ZERO_SUM);
 }
 
 template <>
-inline void tile_product<Neon, Start::sum>(const float* a, const float* b, std::int64_t depth, float* c) {
+[[gnu::always_inline]] inline void tile_product<Neon, Start::sum>(const float* a, const float* b, std::int64_t depth, float* c) {
   HEED_TILE_PRODUCT(HEED_LOAD_SUM);
 }
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/threads/kept_memory.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -12,6 +8,11 @@
 #include <mutex>
 #include <new>
 #include <utility>
+
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" void __asan_poison_memory_region(const volatile void*, std::size_t);
+extern "C" void __asan_unpoison_memory_region(const volatile void*, std::size_t);
+#endif
 
 namespace heed::cpu {
 namespace {
@@ -37,12 +38,12 @@ struct Kept {
 // sanitizer hears of it.
 void forbid([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-  ASAN_POISON_MEMORY_REGION(memory, bytes);
+  __asan_poison_memory_region(memory, bytes);
 #endif
 }
 void allow([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
-  ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+  __asan_unpoison_memory_region(memory, bytes);
 #endif
 }
 

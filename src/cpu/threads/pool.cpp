@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cpu/threads/allowed.hpp"
+#include "cpu/threads/float_mode.hpp"
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
 
@@ -28,10 +29,22 @@ struct Job {
   void (*task)(void*, std::size_t);
   void* context;
   std::size_t tasks;
+  FloatMode mode = FloatMode::here();  // the caller's
   std::atomic<std::size_t> next{0};
 
   void work() {
     for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(context, i);
+  }
+  // On a thread of heed's.
+  void work_elsewhere() {
+    const BorrowedFloatMode borrowed(mode);
+    work();
+  }
+  // Whose threads an executor has, and which tasks each of them runs, is not known here.
+  static void run_one(void* job, std::size_t i) {
+    const Job& self = *static_cast<Job*>(job);
+    const BorrowedFloatMode borrowed(self.mode);
+    self.task(self.context, i);
   }
 };
 
@@ -47,10 +60,12 @@ void relax() {
 
 class Pool {
  public:
-  explicit Pool(int workers) {
+  // `threads` with the caller's own.
+  explicit Pool(int threads) : threads_(threads) {
     try {
-      for (int n = 0; n < workers; ++n) workers_.emplace_back([this] { serve(); });
+      for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {  // the system gives no more threads: fewer will do
+    } catch (const std::bad_alloc&) {     // nor does it give memory
     }
   }
 
@@ -63,6 +78,8 @@ class Pool {
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
   }
+
+  int threads() const { return threads_; }  // that were asked for
 
   void run(Job& job) {
     {
@@ -92,12 +109,13 @@ class Pool {
       if (!job) continue;
       ++users_;
       lock.unlock();
-      job->work();
+      job->work_elsewhere();
       lock.lock();
       if (--users_ == 0) left_.notify_all();
     }
   }
 
+  int threads_;
   std::mutex mutex_;
   std::condition_variable wake_, left_;
   std::atomic<std::uint64_t> generation_{0};
@@ -112,7 +130,6 @@ class Pool {
 struct Owner {
   std::mutex busy;
   Pool* pool = nullptr;
-  int threads = 0;
   std::atomic<int> wanted{0};
   std::atomic<Executor*> executor{nullptr};
 };
@@ -122,13 +139,25 @@ Owner& owner() {
     pthread_atfork(nullptr, nullptr, [] {
       new (&owner().busy) std::mutex;
       owner().pool = nullptr;
-      owner().threads = 0;
     });
     static Owner only;
-    std::atexit([] { delete std::exchange(only.pool, nullptr); });
+    std::atexit([] {
+      const std::unique_lock lock(only.busy, std::try_to_lock);  // another thread may still be at work
+      if (lock) delete std::exchange(only.pool, nullptr);
+    });
     return &only;
   }();
   return *instance;
+}
+
+// One with so many threads, or nullptr where there is no memory even for the pool itself. Its owner must be
+// locked.
+Pool* pool_of(int threads) {
+  Owner& o = owner();
+  if (o.pool && o.pool->threads() == threads) return o.pool;
+  delete std::exchange(o.pool, nullptr);
+  o.pool = new (std::nothrow) Pool(threads);
+  return o.pool;
 }
 
 }  // namespace
@@ -142,19 +171,14 @@ std::size_t concurrency() {
 void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* context) {
   Job job{task, context, tasks};
   if (tasks <= 1 || inside_a_run) return job.work();
-  if (Executor* executor = owner().executor.load()) return executor->run(tasks, task, context);
+  if (Executor* executor = owner().executor.load()) return executor->run(tasks, &Job::run_one, &job);
   const int threads = num_threads();
   if (threads == 1) return job.work();
-  Owner& o = owner();
-  const std::unique_lock lock(o.busy, std::try_to_lock);
-  if (!lock) return job.work();
-  if (o.threads != threads) {
-    delete std::exchange(o.pool, nullptr);
-    o.pool = new Pool(threads - 1);
-    o.threads = threads;
-  }
+  const std::unique_lock lock(owner().busy, std::try_to_lock);
+  Pool* const pool = lock ? pool_of(threads) : nullptr;
+  if (!pool) return job.work();
   inside_a_run = true;
-  o.pool->run(job);
+  pool->run(job);
   inside_a_run = false;
 }
 

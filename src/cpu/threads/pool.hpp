@@ -8,7 +8,8 @@
 namespace heed::cpu {
 
 // Calls task(context, i) for every i in [0, tasks) and returns when all have returned. Runs inline when there
-// is one task or one thread, inside another run, or while another caller holds the pool.
+// is one task or one thread, inside another run, or while another caller holds the pool. Tasks run in the
+// caller's floating-point mode, whosever thread they are on.
 void run_tasks(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context);
 
 // How many tasks may run at once.

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every row of the reference once, on all threads, and results against it.
+#include "heed/check.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "cpu/threads/throwing.hpp"
+#include "heed/half.hpp"
+#include "problem/problem.hpp"
+#include "reference/bound.hpp"
+#include "reference/gathered_cache.hpp"
+#include "reference/numbers.hpp"
+#include "reference/row.hpp"
+#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+double rounded(double value, DType dtype) {
+  const float x = static_cast<float>(value);
+  if (dtype == DType::f16) return to_float(from_float<f16>(x));
+  if (dtype == DType::bf16) return to_float(from_float<bf16>(x));
+  return x;
+}
+
+std::string with_digits(double number, int digits) {
+  if (std::isnan(number)) return "nan";
+  std::array<char, 32> text{};
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), number, std::chars_format::general, digits);
+  return {text.data(), end.ptr};
+}
+
+// One row of the reference, and the row of the results that it is: another where sequences are packed.
+struct Query {
+  std::int64_t b, h, i, result_row;
+};
+
+std::vector<Query> queries_of(const Problem& p) {
+  const Shape& results = p.inputs.q.shape;
+  std::vector<Query> queries;
+  for (std::int64_t b = 0; b < p.batch; ++b)
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
+      const std::int64_t head = (results.batch == 1 ? 0 : b) * p.heads + h;
+      for (std::int64_t i = 0; i < s.queries; ++i)
+        queries.push_back({b, h, i, head * results.length + s.first_query + i});
+    }
+  return queries;
+}
+
+// body(n) for every n below `rows`, on all threads.
+template <class Body>
+void for_each_row(std::int64_t rows, const Progress& progress, const Body& body) {
+  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(cpu::concurrency());
+  const std::int64_t at_once = progress ? std::max(rows / 100, enough_for_all) : rows;
+  for (std::int64_t first = 0; first < rows; first += at_once) {
+    const std::int64_t count = std::min(at_once, rows - first);
+    cpu::throwing_parallel_for(static_cast<std::size_t>(count),
+                               [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
+    if (progress) progress(first + count, rows);
+  }
+}
+
+}  // namespace
+
+struct Expected::Numbers {
+  struct Element {
+    double value, bound;
+  };
+
+  struct Output {
+    const char* name;
+    Shape shape;
+    DType dtype;
+    std::vector<Element> elements;  // row after row
+
+    Output(const char* n, const MutableView& x)
+        : name(n), shape(x.shape), dtype(x.dtype), elements(static_cast<std::size_t>(x.shape.elements())) {}
+
+    Element* row(std::int64_t n) { return elements.data() + n * shape.dim; }
+
+    void fits(const std::optional<MutableView>& computed) const {
+      if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
+      check_view(name, View(*computed));
+      if (computed->shape != shape)
+        throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
+      if (computed->dtype != dtype)
+        throw refusal(Error::dtype, name, ".dtype: ", name_of(computed->dtype),
+                      " is not the one expected: ", name_of(dtype));
+    }
+
+    void compare(const MutableView& computed, Check& check) const {
+      const Element* expected = elements.data();
+      for (std::int64_t b = 0; b < shape.batch; ++b)
+        for (std::int64_t h = 0; h < shape.heads; ++h)
+          for (std::int64_t i = 0; i < shape.length; ++i)
+            for (std::int64_t d = 0; d < shape.dim; ++d)
+              compare({b, h, i, d}, reference::read(computed, b, h, i, d), *expected++, check);
+    }
+
+    void compare(const Shape& place, double found, const Element& expected, Check& check) const {
+      const double error = std::abs(found - expected.value);
+      ++check.compared;
+      if (std::isfinite(error)) {
+        check.worst_error = std::max(check.worst_error, error);
+        if (error > 0)
+          check.worst_error_in_bounds = std::max(check.worst_error_in_bounds, error / expected.bound);
+      }
+      // Infinities are compared after the reference is rounded to the output's type, where large values may
+      // overflow.
+      const bool both_nan = std::isnan(found) && std::isnan(expected.value);
+      if (both_nan || found == rounded(expected.value, dtype) || error <= expected.bound) return;
+      if (check.beyond_bound++ > 0) return;
+      check.first_miss = name + in_words(place) + " is " + in_words(static_cast<float>(found)) +
+                         ", the reference says " + with_digits(expected.value, 9) + ", the bound is " +
+                         with_digits(expected.bound, 3);
+    }
+  };
+
+  Output out;
+  std::optional<Output> weights{}, log_sum_exp{};
+
+  explicit Numbers(const Outputs& outputs) : out("out", outputs.out) {
+    if (outputs.weights) weights.emplace("weights", *outputs.weights);
+    if (outputs.log_sum_exp) log_sum_exp.emplace("log_sum_exp", *outputs.log_sum_exp);
+  }
+
+  void compute(const Problem& p, const reference::Numbers& numbers, const Query& at) {
+    const reference::Row row = reference::row(p, numbers, at.b, at.h, at.i);
+    const reference::RowBound bound(p, numbers, row, at.b, at.h, at.i);
+    Element* to = out.row(at.result_row);
+    for (std::int64_t d = 0; d < p.value_dim; ++d)
+      to[d] = {row.out[static_cast<std::size_t>(d)], bound.out(d)};
+    for (std::int64_t j = 0; weights && j < p.keys; ++j)
+      weights->row(at.result_row)[j] = {row.weight[static_cast<std::size_t>(j)], bound.weight(j)};
+    if (log_sum_exp) *log_sum_exp->row(at.result_row) = {row.log_sum_exp, bound.log_sum_exp()};
+  }
+};
+
+Expected::Expected(const Inputs& inputs, const Outputs& outputs, const Options& options,
+                   const Progress& progress) {
+  const GatheredCache gathered(make_problem(inputs, outputs, options));
+  const Problem& p = gathered.problem;
+  const reference::Numbers numbers(p);
+  const std::vector<Query> queries = queries_of(p);
+  const auto made = std::make_shared<Numbers>(outputs);
+  for_each_row(std::ssize(queries), progress, [&](std::size_t n) { made->compute(p, numbers, queries[n]); });
+  numbers_ = made;
+}
+
+Check Expected::check(const Outputs& computed) const {
+  const auto& [out, weights, log_sum_exp] = *numbers_;
+  out.fits(computed.out);
+  if (weights) weights->fits(computed.weights);
+  if (log_sum_exp) log_sum_exp->fits(computed.log_sum_exp);
+  if (computed.weights && !weights) throw refusal(Error::shape, "weights: given, but not expected");
+  if (computed.log_sum_exp && !log_sum_exp)
+    throw refusal(Error::shape, "log_sum_exp: given, but not expected");
+  Check result;
+  out.compare(computed.out, result);
+  if (weights) weights->compare(*computed.weights, result);
+  if (log_sum_exp) log_sum_exp->compare(*computed.log_sum_exp, result);
+  return result;
+}
+
+Check check(const Inputs& inputs, const Outputs& computed, const Options& options) {
+  return Expected(inputs, computed, options).check(computed);
+}
+
+}  // namespace heed
