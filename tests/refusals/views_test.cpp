@@ -110,7 +110,8 @@ TEST(Views, a_view_that_need_not_be_given_takes_what_a_view_takes) {
   EXPECT_EQ(all.weights->shape, shape);
   EXPECT_EQ(all.log_sum_exp->stride.length, 3);
   EXPECT_EQ(all.scores.into->data, numbers.data());
-  EXPECT_THROW((Outputs{.out = {}, .weights = {numbers, {.length = 4, .dim = 3}}}), Error);
+  const auto one_row_too_many = [&] { return Outputs{.weights = {numbers, {.length = 4, .dim = 3}}}; };
+  EXPECT_THROW(one_row_too_many(), Error);
 }
 
 TEST(Views, without_strides_the_answer_is_that_of_packed_tensors) {
