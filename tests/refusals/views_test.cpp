@@ -110,7 +110,7 @@ TEST(Views, a_view_that_need_not_be_given_takes_what_a_view_takes) {
   EXPECT_EQ(all.weights->shape, shape);
   EXPECT_EQ(all.log_sum_exp->stride.length, 3);
   EXPECT_EQ(all.scores.into->data, numbers.data());
-  const auto one_row_too_many = [&] { return Outputs{.weights = {numbers, {.length = 4, .dim = 3}}}; };
+  const auto one_row_too_many = [&] { return Optional<View>{numbers, {.length = 4, .dim = 3}}; };
   EXPECT_THROW(one_row_too_many(), Error);
 }
 
