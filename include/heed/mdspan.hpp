@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A std::mdspan as a view: attention({.q = view_of(q), ...}, ...). Not part of heed.hpp. It
-// asks for the standard's interface and not for <mdspan>, which C++20 lacks, so other implementations of it
-// serve as well.
+// A std::mdspan as a view: attention({.q = view_of(q), ...}, ...). Not part of heed.hpp. It asks for the
+// standard's interface and not for <mdspan>, which C++20 lacks, so other implementations serve as well.
 #pragma once
 #include <array>
 #include <cstddef>
