@@ -21,8 +21,8 @@ class Buffer {
 
   const Shape& shape() const { return shape_; }
   std::span<const std::byte> bytes() const { return {memory_.get(), size_}; }
-  View view() const { return {memory_.get(), shape_, bhsd(shape_), dtype_}; }
-  MutableView writable() { return {memory_.get(), shape_, bhsd(shape_), dtype_}; }
+  View view() const { return {memory_.get(), shape_, dtype_}; }
+  MutableView writable() { return {memory_.get(), shape_, dtype_}; }
 
   void set(std::size_t element, float value);  // rounds to the buffer's dtype
   void fill(float value);

@@ -20,10 +20,9 @@ int main() {
   for (std::size_t i = 0; i < kv.size(); ++i) kv[i] = std::cos(static_cast<float>(i));
   for (std::size_t i = 8 * 4; i < kv.size(); ++i) kv[i] = std::numeric_limits<float>::quiet_NaN();
 
-  const heed::View context{kv.data(), encoder, bhsd(encoder)};
-  heed::attention({.q = {q.data(), decoder, bhsd(decoder)}, .k = context, .v = context},
-                  {.out = {out.data(), decoder, bhsd(decoder)},
-                   .weights = heed::MutableView{weights.data(), table, bhsd(table)}},
+  const heed::View context{kv, encoder};
+  heed::attention({.q = {q, decoder}, .k = context, .v = context},
+                  {.out = {out, decoder}, .weights = {weights, table}},
                   {.masks = {heed::KeyLengths{lengths}}});
 
   bool finite = true;

@@ -53,8 +53,7 @@ Told tell(const heed::AttentionLayer& layer, heed::KvCache* cache) {
     }
     y.resize(x.size());
     const heed::Shape shape{.length = std::ssize(told.sentence) - first, .dim = model_dim};
-    layer({.x = {x.data(), shape, bhsd(shape)}, .cache = cache}, {.out = {y.data(), shape, bhsd(shape)}},
-          {.masks = {heed::Causal{}}});
+    layer({.x = {x, shape}, .cache = cache}, {.out = {y, shape}}, {.masks = {heed::Causal{}}});
     told.rows += shape.length;
     told.last_row.assign(y.end() - model_dim, y.end());
     told.sentence.push_back(likeliest(told.last_row.data(), told.sentence.back()));

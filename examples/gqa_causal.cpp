@@ -35,9 +35,8 @@ std::vector<float> repeat_heads(const std::vector<float>& kv) {
 std::vector<float> attend(const std::vector<float>& q, const std::vector<float>& k,
                           const std::vector<float>& v, heed::Shape kv) {
   std::vector<float> out(q.size());
-  heed::attention(
-      {.q = {q.data(), queries, bhsd(queries)}, .k = {k.data(), kv, bhsd(kv)}, .v = {v.data(), kv, bhsd(kv)}},
-      {.out = {out.data(), queries, bhsd(queries)}}, {.masks = {heed::Causal{}}});
+  heed::attention({.q = {q, queries}, .k = {k, kv}, .v = {v, kv}}, {.out = {out, queries}},
+                  {.masks = {heed::Causal{}}});
   return out;
 }
 

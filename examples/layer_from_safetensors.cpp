@@ -19,8 +19,7 @@ std::vector<float> run(const heed::LayerConfig& config, const heed::LayerWeights
   std::vector<float> x(static_cast<std::size_t>(shape.elements())), y(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
   const heed::AttentionLayer layer(config, weights);
-  layer({.x = {x.data(), shape, bhsd(shape)}}, {.out = {y.data(), shape, bhsd(shape)}},
-        {.masks = {heed::Causal{}}});
+  layer({.x = {x, shape}}, {.out = {y, shape}}, {.masks = {heed::Causal{}}});
   return y;
 }
 

@@ -16,11 +16,8 @@ void draw(const char* title, std::vector<heed::Mask> masks, std::int64_t queries
   const std::vector<float> zeros(static_cast<std::size_t>(queries + keys));
   std::vector<float> out(static_cast<std::size_t>(queries)),
       weights(static_cast<std::size_t>(queries * keys));
-  const heed::View key_view{zeros.data(), kv, bhsd(kv)};
-  heed::attention(
-      {.q = {zeros.data(), q, bhsd(q)}, .k = key_view, .v = key_view},
-      {.out = {out.data(), q, bhsd(q)}, .weights = heed::MutableView{weights.data(), table, bhsd(table)}},
-      {.masks = std::move(masks)});
+  heed::attention({.q = {zeros, q}, .k = {zeros, kv}, .v = {zeros, kv}},
+                  {.out = {out, q}, .weights = {weights, table}}, {.masks = std::move(masks)});
   std::printf("%s\n", title);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const bool row_ends = (i + 1) % static_cast<std::size_t>(keys) == 0;

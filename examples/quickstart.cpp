@@ -5,9 +5,9 @@
 
 int main() {
   const float q[] = {4, 0, 0, 4, 4, 4}, k[] = {1, 0, 0, 1, 1, 1}, v[] = {10, 20, 30};  // three tokens
-  const heed::Shape wide{.length = 3, .dim = 2}, narrow{.length = 3, .dim = 1};
   float out[3];
-  heed::attention({.q = {q, wide, bhsd(wide)}, .k = {k, wide, bhsd(wide)}, .v = {v, narrow, bhsd(narrow)}},
-                  {.out = {out, narrow, bhsd(narrow)}}, {.masks = {heed::Causal{}}});
+  heed::attention(
+      {.q = {q, {.length = 3, .dim = 2}}, .k = {k, {.length = 3, .dim = 2}}, .v = {v, {.length = 3}}},
+      {.out = {out, {.length = 3}}}, {.masks = {heed::Causal{}}});
   for (float y : out) std::printf("%.3f\n", y);
 }

@@ -15,10 +15,7 @@ constexpr heed::Shape query_shape{.length = queries, .dim = dim}, sum_shape{.len
 
 struct Part {
   std::vector<float> out = std::vector<float>(queries * dim), log_sum_exp = std::vector<float>(queries);
-  heed::Outputs outputs() {
-    return {.out = {out.data(), query_shape, bhsd(query_shape)},
-            .log_sum_exp = heed::MutableView{log_sum_exp.data(), sum_shape, bhsd(sum_shape)}};
-  }
+  heed::Outputs outputs() { return {.out = {out, query_shape}, .log_sum_exp = {log_sum_exp, sum_shape}}; }
 };
 
 struct Tensors {
@@ -34,9 +31,9 @@ std::vector<float> waves(std::int64_t rows, float step) {
 // Attention over the keys [first, end): a slice is only a pointer and a length.
 heed::Inputs slice(const Tensors& all, std::int64_t first, std::int64_t end) {
   const heed::Shape keys_shape{.length = end - first, .dim = dim};
-  return {.q = {all.q.data(), query_shape, bhsd(query_shape)},
-          .k = {all.k.data() + first * dim, keys_shape, bhsd(keys_shape)},
-          .v = {all.v.data() + first * dim, keys_shape, bhsd(keys_shape)}};
+  return {.q = {all.q, query_shape},
+          .k = {all.k.data() + first * dim, keys_shape},
+          .v = {all.v.data() + first * dim, keys_shape}};
 }
 
 Part attend(const heed::Inputs& inputs) {

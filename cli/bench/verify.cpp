@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t samples = 8;
 
-std::int64_t offset_of(Shape at, Shape stride) {
+std::int64_t offset_of(Shape at, Strides stride) {
   return at.batch * stride.batch + at.heads * stride.heads + at.length * stride.length + at.dim * stride.dim;
 }
 

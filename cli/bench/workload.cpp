@@ -34,7 +34,7 @@ class AttentionWorkload : public Workload {
       options_.bias = bias_.emplace(random_buffer(pairs, c.dtype, {.stream = Stream::bias})).view();
     if (c.between == Between::keep) {
       keep_ = scattered(pairs);
-      options_.masks = {Keep{{keep_.get(), pairs, bhsd(pairs)}}};
+      options_.masks = {Keep{{keep_.get(), pairs}}};
     }
   }
 

@@ -42,16 +42,15 @@ struct Inputs {
 enum class Stage : std::uint8_t { raw, softcapped, biased };
 
 struct Scores {
-  MutableView into;  // (batch, heads, queries, keys)
+  Optional<MutableView> into{};  // (batch, heads, queries, keys)
   Stage stage = Stage::raw;
 };
 
 struct Outputs {
-  MutableView out;                       // (batch, heads, queries, value_dim), the dtype of q or f32
-  std::optional<MutableView> weights{};  // (batch, heads, queries, keys), after dropout
-  std::optional<MutableView>
-      log_sum_exp{};  // (batch, heads, queries, 1), f32, natural logarithm; what merge() needs
-  std::optional<Scores> scores{};
+  MutableView out;                      // (batch, heads, queries, value_dim), the dtype of q or f32
+  Optional<MutableView> weights{};      // (batch, heads, queries, keys), after dropout
+  Optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, natural; what merge() needs
+  Scores scores{};
 };
 
 // Which weights drop depends on (seed, batch entry, head, query, key) only (S7).
@@ -65,11 +64,11 @@ enum class HeadMap : std::uint8_t { interleaved, tiled };
 
 struct Options {
   std::vector<Mask> masks{};
-  std::optional<View>
+  Optional<View>
       bias{};  // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
   std::optional<float> scale{};    // default 1/sqrt(dim)
   std::optional<float> softcap{};  // c * tanh(score / c), before the bias; positive
-  std::optional<View>
+  Optional<View>
       sink{};  // one extra logit in the denominator; (batch, heads, 1, 1), an extent of 1 broadcasts
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;

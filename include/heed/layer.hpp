@@ -63,9 +63,9 @@ class AttentionLayer {
   enum class Mode : std::uint8_t { eval, train };
 
   struct Call {
-    View x;                         // (batch, 1, queries, model_dim)
-    std::optional<View> context{};  // (batch, 1, keys, key_dim); default: x
-    std::optional<View> value{};    // (batch, 1, keys, value_dim); default: context
+    View x;                    // (batch, 1, queries, model_dim)
+    Optional<View> context{};  // (batch, 1, keys, key_dim); default: x
+    Optional<View> value{};    // (batch, 1, keys, value_dim); default: context
     // In place of context and value: the tokens of x are appended to sequence b of the cache, or to
     // sequences[b], and attend to all that it then holds. A causal mask needs no alignment.
     KvCache* cache = nullptr;

@@ -3,9 +3,11 @@
 // it (S4).
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -34,7 +36,16 @@ struct Window {
 
 // Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
 struct KeyLengths {
-  std::span<const std::int32_t> valid;
+  std::span<const std::int32_t> valid{};
+
+  KeyLengths() = default;
+  constexpr KeyLengths(std::span<const std::int32_t> counts) : valid(counts) {}
+
+  // Counts that are gone at the end of the line: a vector that nobody holds, numbers between braces.
+  template <class Counts>
+    requires(std::is_convertible_v<Counts, std::span<const std::int32_t>> && !elements::Range<Counts>)
+  KeyLengths(Counts&&) = delete;
+  KeyLengths(std::initializer_list<std::int32_t>) = delete;
 };
 
 struct Keep {
@@ -57,7 +68,7 @@ using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide, Tree>;
 struct HideMatrix {
   Shape shape{};  // (batch, heads, queries, keys); an extent of 1 broadcasts
   std::unique_ptr<bool[]> hidden{};
-  operator Hide() const& { return {BoolView{hidden.get(), shape, bhsd(shape)}}; }
+  operator Hide() const& { return {BoolView{hidden.get(), shape}}; }
   operator Hide() const&& = delete;
   bool at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     return hidden[static_cast<std::size_t>(((b * shape.heads + h) * shape.length + i) * shape.dim + j)];

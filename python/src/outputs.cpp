@@ -60,7 +60,7 @@ void Asked::make_the_rest(const Tensor& like, const Form& form, const Choices& c
   }
   if (choices.scores) {
     scores_.emplace("scores", like, like.element, last_axes(shape, form.rank));
-    outputs_.scores = Scores{view_with(scores_->tensor(), s), *choices.scores};
+    outputs_.scores = {view_with(scores_->tensor(), s), *choices.scores};
   }
 }
 

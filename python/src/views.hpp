@@ -8,7 +8,8 @@
 namespace heed::python {
 
 struct Placed {
-  Shape shape{}, stride{};
+  Shape shape{};
+  Strides stride{};
 };
 
 // The array's axes, aligned to the right among the four; missing ones are 1. Refuses more than four.

@@ -116,7 +116,7 @@ class TurnedKeys {
     for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t) { all += count; });
     const Shape shape{1, tokens.k.shape.heads, all, tokens.k.shape.dim};
     floats_.resize(static_cast<std::size_t>(shape.elements()));
-    view_ = {floats_.data(), shape, bhsd(shape), DType::f32, Device::cpu};
+    view_ = {floats_.data(), shape};
     std::vector<std::int64_t> positions(static_cast<std::size_t>(all));
     for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
       const auto at = positions.begin() + before;

@@ -66,7 +66,7 @@ std::vector<float> turned_keys(const State& state, const CachedSequence& sequenc
       fetch(state, sequence, Side::keys, {0, h, t, 0}, row);
   std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.length));
   std::iota(positions.begin(), positions.end(), 0);
-  rotate({keys.data(), shape, bhsd(shape), DType::f32, Device::cpu}, positions, state.config.rotary->rotary);
+  rotate({keys, shape}, positions, state.config.rotary->rotary);
   for (float& x : keys) x = rounded_to(state.config.type, x);
   // A turned zero may be -0.
   const std::int64_t page_size = state.layout.page_size;

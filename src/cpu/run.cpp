@@ -179,7 +179,7 @@ Reason decode_refuses(const Target& target, const Problem& p) {
     return [rows, at_most] {
       return std::to_string(rows) + " rows share a KV head; it takes at most " + std::to_string(at_most);
     };
-  if (p.outputs.scores) return [] { return std::string("scores were asked for"); };
+  if (p.outputs.scores.into) return [] { return std::string("scores were asked for"); };
   // Scores wait in the weights' own rows until the sum is known, which takes all their bits.
   if (p.outputs.weights && (p.outputs.weights->dtype != DType::f32 || target.only_bf16))
     return [&p] { return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype)); };

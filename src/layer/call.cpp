@@ -75,11 +75,11 @@ void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& o
                 {batch, c.heads, queries, 1});
     written.emplace_back("log_sum_exp", *outputs.log_sum_exp);
   }
-  if (outputs.scores) {
-    check_view("scores.into", outputs.scores->into);
-    check_shape("scores.into", outputs.scores->into.shape, "(batch, heads, queries, keys)",
+  if (outputs.scores.into) {
+    check_view("scores.into", *outputs.scores.into);
+    check_shape("scores.into", outputs.scores.into->shape, "(batch, heads, queries, keys)",
                 {batch, c.heads, queries, keys});
-    written.emplace_back("scores.into", outputs.scores->into);
+    written.emplace_back("scores.into", *outputs.scores.into);
   }
   for (std::size_t i = 0; i < written.size(); ++i) {
     check_own_places(written[i]);

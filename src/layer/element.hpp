@@ -24,7 +24,7 @@ void with_elements(const MutableView& x, Body&& body) {
   with_elements(static_cast<View>(x), [&]<class T>(const T*) { body(static_cast<T*>(x.data)); });
 }
 
-constexpr std::int64_t offset(const Shape& stride, const Shape& at) {
+constexpr std::int64_t offset(const Strides& stride, const Shape& at) {
   return at.batch * stride.batch + at.heads * stride.heads + at.length * stride.length + at.dim * stride.dim;
 }
 

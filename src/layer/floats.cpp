@@ -2,6 +2,7 @@
 // Buffers of the layer, and the copies in and out of them.
 #include "layer/floats.hpp"
 
+#include <algorithm>
 #include <new>
 
 #include "layer/element.hpp"
@@ -10,21 +11,10 @@
 
 namespace heed {
 
-namespace {
-
-// As many floats as the shape says, or so many that no machine has room for them.
-std::size_t float_count(const Shape& shape) {
-  std::int64_t count = 1;
-  for (const std::int64_t extent : axes(shape))
-    if (__builtin_mul_overflow(count, extent, &count)) return static_cast<std::size_t>(longest_reach);
-  return static_cast<std::size_t>(count);
-}
-
-}  // namespace
-
-Floats make_floats(const char* name, const Shape& shape, const Shape& stride) {
+Floats make_floats(const char* name, const Shape& shape, const Strides& stride) {
   try {
-    cpu::KeptMemory data = cpu::take_memory(float_count(shape));
+    cpu::KeptMemory data =
+        cpu::take_memory(static_cast<std::size_t>(std::min(shape.elements(), longest_reach)));
     const MutableView view{data.get(), shape, stride};
     return {std::move(data), view};
   } catch (const std::bad_alloc&) {

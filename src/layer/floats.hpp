@@ -15,7 +15,7 @@ struct Floats {
 };
 
 // Packed with these strides, not initialised. No room: Error with the name and the shape.
-Floats make_floats(const char* name, const Shape& shape, const Shape& stride);
+Floats make_floats(const char* name, const Shape& shape, const Strides& stride);
 Floats copy_as_floats(const char* name, const View&);
 
 // Writes the value to every row of entry b from number counts[b] on.

@@ -22,10 +22,9 @@ Projection make_projection(const Array& w, const std::optional<Array>& bias) {
   const Shape shape{1, 1, w.shape[0], w.shape[1]};
   const std::vector<float> offsets = bias ? bias->to_floats() : std::vector<float>{};
   if (w.element == Element::bf16 || w.element == Element::f16)
-    return Projection(
-        {w.data.data(), shape, bhsd(shape), w.element == Element::bf16 ? DType::bf16 : DType::f16}, offsets);
+    return Projection({w.data.data(), shape, w.element == Element::bf16 ? DType::bf16 : DType::f16}, offsets);
   const std::vector<float> values = w.to_floats();
-  return Projection({values.data(), shape, bhsd(shape)}, offsets);
+  return Projection({values, shape}, offsets);
 }
 
 const LayerWeights& checked(const LayerWeights& w, const LayerConfig& completed) {
@@ -83,8 +82,8 @@ void fill_padding(std::span<const std::int64_t> counts, const Outputs& results) 
   fill_rows_after(counts, 0, results.out);
   if (results.weights) fill_rows_after(counts, 0, *results.weights);
   if (results.log_sum_exp) fill_rows_after(counts, minus_infinity, *results.log_sum_exp);
-  if (const auto& scores = results.scores)
-    fill_rows_after(counts, scores->stage == Stage::biased ? minus_infinity : 0, scores->into);
+  if (const Scores& scores = results.scores; scores.into)
+    fill_rows_after(counts, scores.stage == Stage::biased ? minus_infinity : 0, *scores.into);
 }
 
 // (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row.
@@ -131,11 +130,12 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   const Floats v = make_heads("v", in.value, *c.kv_heads, *c.value_head_dim);
   const Floats attended = make_heads("attended", in.x, c.heads, *c.value_head_dim);
   const ScoreOutput weights("weights", outputs.weights, c.heads);
-  const ScoreOutput scores("scores.into", outputs.scores ? std::optional(outputs.scores->into) : std::nullopt,
-                           c.heads);
+  const ScoreOutput scores("scores.into", outputs.scores.into, c.heads);
   Inputs heads{q.view, k.view, v.view};
-  Outputs results{.out = attended.view, .weights = weights.target(), .log_sum_exp = outputs.log_sum_exp};
-  if (outputs.scores) results.scores = Scores{*scores.target(), outputs.scores->stage};
+  const Outputs results{.out = attended.view,
+                        .weights = weights.target(),
+                        .log_sum_exp = outputs.log_sum_exp,
+                        .scores = {scores.target(), outputs.scores.stage}};
 
   // Refusals come before the projections are paid for, and before the cache changes.
   if (call.cache)

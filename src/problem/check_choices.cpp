@@ -20,8 +20,8 @@ void check_choices(const Outputs& outputs, const Options& options) {
   if (options.head_map > HeadMap::tiled)
     throw refusal(Error::value, "options.head_map: ", static_cast<std::int64_t>(options.head_map),
                   " is none of interleaved, tiled");
-  if (outputs.scores && outputs.scores->stage > Stage::biased)
-    throw refusal(Error::value, "scores.stage: ", static_cast<std::int64_t>(outputs.scores->stage),
+  if (outputs.scores.stage > Stage::biased)
+    throw refusal(Error::value, "scores.stage: ", static_cast<std::int64_t>(outputs.scores.stage),
                   " is none of raw, softcapped, biased");
 }
 

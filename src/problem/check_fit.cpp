@@ -41,7 +41,7 @@ void check_broadcasts(const Argument& a, const char* axes_in_words, const Shape&
                     target);
 }
 
-Shape broadcast_stride(const Shape& shape, const Shape& stride) {
+Strides broadcast_stride(const Shape& shape, const Strides& stride) {
   return {shape.batch == 1 ? 0 : stride.batch, shape.heads == 1 ? 0 : stride.heads,
           shape.length == 1 ? 0 : stride.length, shape.dim == 1 ? 0 : stride.dim};
 }
@@ -86,7 +86,7 @@ void check_shapes(const Problem& p) {
   if (outputs.log_sum_exp)
     check_output_shape({"log_sum_exp", *outputs.log_sum_exp}, "(batch, heads, queries, 1)",
                        {q.batch, q.heads, q.length, 1});
-  if (outputs.scores) check_output_shape({"scores.into", outputs.scores->into}, scores_in_words, scores);
+  if (outputs.scores.into) check_output_shape({"scores.into", *outputs.scores.into}, scores_in_words, scores);
   if (p.options.bias) check_broadcasts({"options.bias", *p.options.bias}, scores_in_words, scores);
   if (p.options.sink)
     check_broadcasts({"options.sink", *p.options.sink}, "(batch, heads, 1, 1)", {p.batch, q.heads, 1, 1});
@@ -102,7 +102,7 @@ void check_dtypes(const Inputs& inputs, const Outputs& outputs, const Options& o
   if (outputs.weights) check_dtype("weights", outputs.weights->dtype, of_q);
   if (outputs.log_sum_exp && outputs.log_sum_exp->dtype != DType::f32)
     throw refusal(Error::dtype, "log_sum_exp.dtype: ", name_of(outputs.log_sum_exp->dtype), " is not f32");
-  if (outputs.scores) check_dtype("scores.into", outputs.scores->into.dtype, of_q);
+  if (outputs.scores.into) check_dtype("scores.into", outputs.scores.into->dtype, of_q);
   if (options.bias) check_dtype("options.bias", options.bias->dtype, of_q);
   if (options.sink) check_dtype("options.sink", options.sink->dtype, of_q);
 }

@@ -25,7 +25,7 @@ void check_overlap(const Inputs& inputs, const Outputs& outputs, const Options& 
       Argument{"out", outputs.out},
       outputs.weights ? std::optional(Argument{"weights", *outputs.weights}) : std::nullopt,
       outputs.log_sum_exp ? std::optional(Argument{"log_sum_exp", *outputs.log_sum_exp}) : std::nullopt,
-      outputs.scores ? std::optional(Argument{"scores.into", outputs.scores->into}) : std::nullopt};
+      outputs.scores.into ? std::optional(Argument{"scores.into", *outputs.scores.into}) : std::nullopt};
   for (std::size_t i = 0; i < written.size(); ++i) {
     if (!written[i]) continue;
     const Argument& output = *written[i];

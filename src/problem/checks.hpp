@@ -21,7 +21,7 @@ void lower_masks(Problem&);
 void check_overlap(const Inputs&, const Outputs&, const Options&);
 
 // The strides that repeat the one entry of every axis of extent 1.
-Shape broadcast_stride(const Shape& shape, const Shape& stride);
+Strides broadcast_stride(const Shape& shape, const Strides& stride);
 void check_broadcasts(const Argument&, const char* axes_in_words, const Shape& target);
 
 }  // namespace heed

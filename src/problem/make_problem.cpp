@@ -20,7 +20,7 @@ void share_rows(Problem& p) {
   p.inputs.q.stride.batch = p.outputs.out.stride.batch = 0;
   if (p.outputs.weights) p.outputs.weights->stride.batch = 0;
   if (p.outputs.log_sum_exp) p.outputs.log_sum_exp->stride.batch = 0;
-  if (p.outputs.scores) p.outputs.scores->into.stride.batch = 0;
+  if (p.outputs.scores.into) p.outputs.scores.into->stride.batch = 0;
 }
 
 // What the window of a cache released is not there to be seen.

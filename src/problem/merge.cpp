@@ -25,7 +25,7 @@ void check_side(const char* name, const Outputs& side) {
   if (!(side.log_sum_exp->shape == rows))
     throw refusal(Error::shape, lse.c_str(), ": ", in_words(side.log_sum_exp->shape).c_str(), " is not ",
                   in_words(rows).c_str(), ", one number per row of ", out.c_str());
-  if (side.weights || side.scores)
+  if (side.weights || side.scores.into)
     throw refusal(Error::unsupported, name,
                   ": weights and scores are over different keys and cannot be merged");
 }

@@ -17,7 +17,7 @@ namespace heed {
 // One Keep, Hide or Tree mask, (batch, heads, queries, keys) with stride 0 on every broadcast axis.
 struct BoolMask {
   const bool* data = nullptr;
-  Shape stride{};
+  Strides stride{};
   bool visible_when = true;  // Keep, Tree: true; Hide: false
   bool is_tree = false;      // column 0 is not key 0 but the first of the last `queries` keys
 };
@@ -45,7 +45,7 @@ struct Problem {
   bool turns_keys = false;
   CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
 
-  std::optional<View> bias{}, sink{};  // broadcast axes have stride 0
+  Optional<View> bias{}, sink{};  // broadcast axes have stride 0
 
   std::int64_t kv_head(std::int64_t h) const {
     return options.head_map == HeadMap::interleaved ? h / (heads / kv_heads) : h % kv_heads;

@@ -33,9 +33,9 @@ std::vector<Results> results_of(const Problem& p, std::int64_t b, std::int64_t h
   const Outputs& to = p.outputs;
   std::vector<Results> all{{to.out, b, h, row, p.value_dim, &Row::out, false}};
   if (to.weights) all.push_back({*to.weights, b, h, row, p.keys, &Row::weight, false});
-  if (!to.scores) return all;
-  const Stage stage = to.scores->stage;
-  all.push_back({to.scores->into, b, h, row, p.keys,
+  if (!to.scores.into) return all;
+  const Stage stage = to.scores.stage;
+  all.push_back({*to.scores.into, b, h, row, p.keys,
                  stage == Stage::raw          ? &Row::raw
                  : stage == Stage::softcapped ? &Row::softcapped
                                               : &Row::biased,

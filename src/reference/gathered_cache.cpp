@@ -12,7 +12,7 @@ DType dtype_of(CacheType type) {
 
 MutableView make_view(std::vector<std::byte>& memory, const Shape& shape, DType dtype) {
   memory.resize(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
-  return {memory.data(), shape, bhsd(shape), dtype};
+  return {memory.data(), shape, dtype};
 }
 
 // The first `tokens` of batch entry b.

@@ -19,7 +19,7 @@ class Rows {
   }
 
  private:
-  Shape stride_;
+  Strides stride_;
   std::vector<double> numbers_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-std::int64_t at(const Shape& stride, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
+std::int64_t at(const Strides& stride, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
   return b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim;
 }
 
@@ -137,11 +137,11 @@ void run(const Problem& p) {
         copy(r.out, p.outputs.out, b, h, to);
         if (p.outputs.weights) copy(r.weight, *p.outputs.weights, b, h, to);
         if (p.outputs.log_sum_exp) write(*p.outputs.log_sum_exp, b, h, to, 0, r.log_sum_exp);
-        if (const auto& s = p.outputs.scores)
-          copy(s->stage == Stage::raw          ? r.raw
-               : s->stage == Stage::softcapped ? r.softcapped
-                                               : r.biased,
-               s->into, b, h, to);
+        if (const Scores& s = p.outputs.scores; s.into)
+          copy(s.stage == Stage::raw          ? r.raw
+               : s.stage == Stage::softcapped ? r.softcapped
+                                              : r.biased,
+               *s.into, b, h, to);
       }
 }
 

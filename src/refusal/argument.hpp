@@ -13,7 +13,8 @@ namespace heed {
 struct Argument {
   const char* name;
   const void* data;
-  Shape shape, stride;
+  Shape shape;
+  Strides stride;
   std::int64_t element_bytes;
 
   Argument(const char* n, const View& v)
@@ -37,13 +38,15 @@ struct Argument {
 using Axes = std::array<std::int64_t, 4>;
 constexpr std::array<const char*, 4> axis_names{"batch", "heads", "length", "dim"};
 constexpr Axes axes(const Shape& s) { return {s.batch, s.heads, s.length, s.dim}; }
+constexpr Axes axes(const Strides& s) { return {s.batch, s.heads, s.length, s.dim}; }
 
 // No array reaches further than this many bytes, so sums of a few reaches fit in 64 bits.
 constexpr std::int64_t longest_reach = std::int64_t{1} << 60;
 
 // Bytes from the first element to the end of the last one. Of a checked argument that is not empty.
 constexpr std::int64_t reach_bytes(const Argument& a) {
-  const Shape &n = a.shape, &s = a.stride;
+  const Shape& n = a.shape;
+  const Strides& s = a.stride;
   return a.element_bytes * ((n.batch - 1) * s.batch + (n.heads - 1) * s.heads + (n.length - 1) * s.length +
                             (n.dim - 1) * s.dim + 1);
 }

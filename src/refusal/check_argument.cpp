@@ -29,25 +29,49 @@ bool is_too_long(const Argument& a) {
                                 &end);
 }
 
+Error too_long(const Argument& a) {
+  return refusal(Error::shape, a.name, ": shape ", a.shape, " with strides ", a.stride,
+                 " reaches beyond any memory");
+}
+
+bool has_negative(const Argument& a) {
+  const Axes extent = axes(a.shape), stride = axes(a.stride);
+  for (std::size_t i = 0; i < extent.size(); ++i)
+    if (extent[i] < 0 || (extent[i] > 1 && stride[i] < 0)) return true;
+  return false;
+}
+
 }  // namespace
 
 void check_argument(const Argument& a) {
   const Axes extent = axes(a.shape), stride = axes(a.stride);
-  for (std::size_t i = 0; i < extent.size(); ++i) {
+  for (std::size_t i = 0; i < extent.size(); ++i)
     if (extent[i] < 0)
       throw refusal(Error::shape, a.name, ".", axis_names[i], ": ", extent[i], " is negative");
-    if (stride[i] < 0)
-      throw refusal(Error::shape, a.name, ".stride.", axis_names[i], ": ", stride[i], " is negative");
+  for (std::size_t i = 0; i < extent.size(); ++i) {
+    const bool has_neighbours = extent[i] > 1;
+    if (has_neighbours && stride[i] < 0)
+      throw refusal(Error::shape, a.name, ".stride.", axis_names[i], ": ", stride[i], " is negative",
+                    stride[i] == Strides::not_given ? ", or was not given" : "");
   }
-  if (is_too_long(a))
-    throw refusal(Error::shape, a.name, ": shape ", a.shape, " with strides ", a.stride,
-                  " reaches beyond any memory");
+  if (is_too_long(a)) throw too_long(a);
   if (a.empty()) return;
   if (a.data == nullptr) throw refusal(Error::value, a.name, ".data: null, but the shape is ", a.shape);
   // Kernels read through pointers to the element type, which an odd address would make undefined.
   if (reinterpret_cast<std::uintptr_t>(a.data) % static_cast<std::uintptr_t>(a.element_bytes) != 0)
     throw refusal(Error::value, a.name, ".data: the address is not a multiple of the element's ",
                   a.element_bytes, " bytes");
+}
+
+void check_holds(std::size_t held, const Shape& shape, const Strides& stride) {
+  const float* nowhere = nullptr;
+  const Argument a("view", View(nowhere, shape, stride));
+  if (a.empty() || has_negative(a)) return;  // the call that is given the view names it
+  if (is_too_long(a)) throw too_long(a);
+  const std::int64_t reached = reach_bytes(a) / a.element_bytes;
+  if (static_cast<std::uint64_t>(reached) > held)
+    throw refusal(Error::shape, "view: shape ", shape, " with strides ", stride, " reaches over ", reached,
+                  " elements, but there are ", static_cast<std::int64_t>(held));
 }
 
 void check_view(const char* name, const View& view) {

@@ -20,4 +20,6 @@ std::string in_words(const Shape& s) {
          ", " + std::to_string(s.dim) + ")";
 }
 
+std::string in_words(const Strides& s) { return in_words(Shape{s.batch, s.heads, s.length, s.dim}); }
+
 }  // namespace heed

@@ -12,6 +12,7 @@ namespace heed {
 
 std::string in_words(float);         // the shortest text that reads back as the same float; "nan" has no sign
 std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
+std::string in_words(const Strides&);
 inline std::string in_words(std::int64_t number) { return std::to_string(number); }
 inline const char* in_words(const char* text) { return text; }
 inline const std::string& in_words(const std::string& text) { return text; }

@@ -190,8 +190,8 @@ TEST_F(Failing, read_writes_nothing) {
   const Shape shape{1, 2, 30, 4};
   std::vector<float> k(2 * 30 * 4, 9), v(2 * 30 * 4, 9);
   const std::vector<float> nines = k;
-  const MutableView into_k{k.data(), shape, bhsd(shape), DType::f32, Device::cpu};
-  const MutableView into_v{v.data(), shape, bhsd(shape), DType::f32, Device::cpu};
+  const MutableView into_k{k, shape};
+  const MutableView into_v{v, shape};
   int n = 0;
   for (; fails(n, [&] { cache.read(0, into_k, into_v); }); ++n) EXPECT_TRUE(k == nines && v == nines) << n;
   EXPECT_GE(n, 3);
@@ -226,8 +226,8 @@ TEST_F(Failing, a_check_throws_to_its_caller_and_leaks_nothing) {
   append_marked(cache, 1, 30, 2);
   std::vector<float> q(2 * 2 * 8 * 4, 0.5f), out(q.size());
   const Shape shape{2, 2, 8, 4};
-  const Inputs inputs{.q = {q.data(), shape, bhsd(shape)}, .cache = &cache};
-  const Outputs outputs{.out = {out.data(), shape, bhsd(shape)}};
+  const Inputs inputs{.q = {q, shape}, .cache = &cache};
+  const Outputs outputs{.out = {out, shape}};
   attention(inputs, outputs);
   const auto check_all = [&] { EXPECT_EQ(check(inputs, outputs).beyond_bound, 0); };
   check_all();  // the pool has its threads from here on

@@ -82,7 +82,7 @@ struct Model {
   std::vector<float> turned(std::vector<float> row, std::int64_t position) const {
     const Shape shape{1, 1, 1, static_cast<std::int64_t>(row.size())};
     const std::int64_t positions[] = {position};
-    rotate({row.data(), shape, bhsd(shape), DType::f32, Device::cpu}, positions, config.rotary->rotary);
+    rotate({row, shape}, positions, config.rotary->rotary);
     return row;
   }
 

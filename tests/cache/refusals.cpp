@@ -137,9 +137,7 @@ TEST(Refusals, memory_that_cannot_be_read) {
 TEST(Refusals, results_that_do_not_fit) {
   std::vector<float> memory(1000, 5.0f);
   const Shape right{1, 2, 20, 4}, wrong{1, 2, 19, 4};
-  const auto at = [&](std::size_t begin, Shape shape) {
-    return MutableView{memory.data() + begin, shape, bhsd(shape), DType::f32, Device::cpu};
-  };
+  const auto at = [&](std::size_t begin, Shape shape) { return MutableView{memory.data() + begin, shape}; };
   const auto reading = [&](MutableView k, MutableView v) {
     const std::string sentence = refused([&](KvCache& cache) { cache.read(0, k, v); });
     EXPECT_EQ(memory, std::vector<float>(1000, 5.0f)) << sentence;
@@ -157,7 +155,8 @@ TEST(Refusals, results_may_be_slices_of_one_buffer) {
   append_marked(cache, 0, 20, 1);
   const Contents apart = read(cache, 0);
   std::vector<float> both(2 * 20 * 8);  // (heads, tokens, the key beside the value)
-  const Shape shape{1, 2, 20, 4}, stride{320, 160, 8, 1};
+  const Shape shape{1, 2, 20, 4};
+  const Strides stride{320, 160, 8, 1};
   cache.read(0, {both.data(), shape, stride}, {both.data() + 4, shape, stride});
   for (std::size_t n = 0; n < apart.k.size(); ++n) {
     EXPECT_EQ(both[n / 4 * 8 + n % 4], apart.k[n]);

@@ -117,8 +117,7 @@ TEST(Threads, readers_and_writers_at_once_never_tear) {
     const Shape shape{1, 2, 20, 8};
     while (!is_done) {
       const std::string refused = refusal_of([&] {
-        cache.read(0, {k.data(), shape, bhsd(shape), DType::f32, Device::cpu},
-                   {v.data(), shape, bhsd(shape), DType::f32, Device::cpu});
+        cache.read(0, {k, shape}, {v, shape});
         torn += k[0] != 1 || v[0] != -1 || k[19 * 8] != 20;
       });
       torn += refused != "nothing" && refused != "value: read: the cache is being changed by another call";

@@ -27,11 +27,12 @@ inline bool one_in(Random& random, std::int64_t n) { return draw(random, 1, n) =
 class Tokens {
  public:
   explicit Tokens(Shape shape, DType dtype = DType::f32) : Tokens(shape, dtype, bhsd(shape)) {}
-  Tokens(Shape shape, DType dtype, Shape stride) : shape_(shape), stride_(stride), dtype_(dtype) {
+  Tokens(Shape shape, DType dtype, Strides stride) : shape_(shape), stride_(stride), dtype_(dtype) {
     std::int64_t reach = 1;
     reach += (shape.batch + 1) * stride.batch + (shape.heads + 1) * stride.heads +
              (shape.length + 1) * stride.length + (shape.dim + 1) * stride.dim;
-    bytes_.assign(static_cast<std::size_t>(reach) * bytes_of(dtype), 0xff);  // NaN in all three types
+    const std::byte nan{0xff};  // in all three types
+    bytes_.assign(static_cast<std::size_t>(reach) * bytes_of(dtype), nan);
   }
 
   static Tokens random(Random& random, Shape shape, DType dtype = DType::f32) {
@@ -59,13 +60,13 @@ class Tokens {
     return value<float>(at);
   }
 
-  View view() const { return {bytes_.data(), shape_, stride_, dtype_, Device::cpu}; }
-  MutableView mutable_view() { return {bytes_.data(), shape_, stride_, dtype_, Device::cpu}; }
+  View view() const { return {bytes_.data(), shape_, stride_, dtype_}; }
+  MutableView mutable_view() { return {bytes_.data(), shape_, stride_, dtype_}; }
   const Shape& shape() const { return shape_; }
 
  private:
   // Heads inside the length, with gaps after the dimensions and between them.
-  static Shape spread(Random& random, const Shape& s) {
+  static Strides spread(Random& random, const Shape& s) {
     const std::int64_t dim = draw(random, 1, 2), heads = s.dim * dim + draw(random, 0, 3);
     const std::int64_t length = s.heads * heads + draw(random, 0, 1);
     return {s.length * length + 1, heads, length, dim};
@@ -85,9 +86,10 @@ class Tokens {
     return x;
   }
 
-  Shape shape_, stride_;
+  Shape shape_;
+  Strides stride_;
   DType dtype_;
-  std::vector<unsigned char> bytes_{};
+  std::vector<std::byte> bytes_{};
 };
 
 // A sequence as read() gives it, (heads, length, dim) each.
@@ -107,8 +109,7 @@ inline Contents read(const KvCache& cache, std::int64_t sequence) {
   const Shape v{1, c.kv_heads, cache.length(sequence), *c.value_dim};
   Contents contents{std::vector<float>(static_cast<std::size_t>(k.elements())),
                     std::vector<float>(static_cast<std::size_t>(v.elements()))};
-  cache.read(sequence, {contents.k.data(), k, bhsd(k), DType::f32, Device::cpu},
-             {contents.v.data(), v, bhsd(v), DType::f32, Device::cpu});
+  cache.read(sequence, {contents.k, k}, {contents.v, v});
   return contents;
 }
 

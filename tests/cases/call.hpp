@@ -92,7 +92,7 @@ struct Results {
     Outputs made{.out = out.mutable_view()};
     if (weights) made.weights = weights->mutable_view();
     if (log_sum_exp) made.log_sum_exp = log_sum_exp->mutable_view();
-    if (scores) made.scores = Scores{scores->mutable_view(), stage};
+    if (scores) made.scores = {scores->mutable_view(), stage};
     return made;
   }
 };

@@ -30,7 +30,7 @@ class Tensor {
   explicit Tensor(Shape shape, DType dtype = DType::f32) : Tensor(shape, bhsd(shape), dtype) {}
   // `lead` bytes come before the first element: 1 misaligns every element. The memory is exactly as long as
   // the strides need, so a read beyond the last element is one the sanitizer sees.
-  Tensor(Shape shape, Shape stride, DType dtype, std::size_t lead = 0)
+  Tensor(Shape shape, Strides stride, DType dtype, std::size_t lead = 0)
       : shape_(shape), stride_(stride), dtype_(dtype), lead_(lead) {
     const std::int64_t last = (shape.batch - 1) * stride.batch + (shape.heads - 1) * stride.heads +
                               (shape.length - 1) * stride.length + (shape.dim - 1) * stride.dim;
@@ -77,7 +77,7 @@ class Tensor {
   const std::vector<std::byte>& memory() const { return bytes_; }
 
   // The same elements under other strides.
-  Tensor laid_out(Shape stride, std::size_t lead = 0) const {
+  Tensor laid_out(Strides stride, std::size_t lead = 0) const {
     Tensor made(shape_, stride, dtype_, lead);
     made.fill_bytes(0xff);  // a NaN in every dtype: what lies between the elements must not be read
     for_each(shape_, [&](auto b, auto h, auto i, auto d) {
@@ -102,7 +102,8 @@ class Tensor {
     return bytes_.data() + offset(b, h, i, d);
   }
 
-  Shape shape_{0, 0, 0, 0}, stride_{};
+  Shape shape_{0, 0, 0, 0};
+  Strides stride_{};
   DType dtype_ = DType::f32;
   std::size_t lead_ = 0;
   std::vector<std::byte> bytes_{};
@@ -125,7 +126,7 @@ struct BoolTensor {
         (index(b, shape.batch) * shape.heads + index(h, shape.heads)) * shape.length + index(i, shape.length);
     return data[row * shape.dim + index(j, shape.dim)];
   }
-  BoolView view() const { return {data.get(), shape, bhsd(shape)}; }
+  BoolView view() const { return {data.get(), shape}; }
 };
 
 }  // namespace heed::cases

@@ -39,7 +39,7 @@ struct Choices {
     options.push_back({});
     options.push_back({.masks = {Causal{}}});
     options.push_back({.bias = bias.view()});
-    options.push_back({.masks = {Keep{{keep.get(), pairs, bhsd(pairs)}}}});
+    options.push_back({.masks = {Keep{{keep.get(), pairs}}}});
   }
 };
 

@@ -164,7 +164,7 @@ TEST_P(Masks, a_bias_gives_the_same_bits_however_it_lies) {
     });
     for_each(bias.shape(),
              [&](auto b, auto h, auto i, auto j) { narrow.set(b, h, i, j, bias.at(b, h, i, j)); });
-    const Shape packed = bhsd(full.shape());
+    const Strides packed = bhsd(full.shape());
     call.bias = full.laid_out({2 * packed.batch, 2 * packed.heads, 2 * packed.length, 2});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto expected = attend(call, everything);
@@ -197,7 +197,7 @@ TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
       gaps.at(to.batch, to.heads, to.length, 2 * to.dim + 1) = !is;
     });
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
-    Shape every_second = bhsd(wide);
+    Strides every_second = bhsd(wide);
     every_second.dim = 2;
     const BoolView views[] = {{gaps.data.get(), full.shape, every_second}, mask.view(), full.view()};
     std::optional<Results> expected;
@@ -225,7 +225,7 @@ TEST_P(Masks, every_byte_but_0_is_true) {
     bytes[n] = n % 3 == 0 || n % 150 > 128 ? 0 : static_cast<unsigned char>(1 + n * 37 % 255);
     ones.data[static_cast<std::ptrdiff_t>(n)] = bytes[n] != 0;
   }
-  const BoolView other{reinterpret_cast<const bool*>(bytes.data()), ones.shape, bhsd(ones.shape)};
+  const BoolView other{reinterpret_cast<const bool*>(bytes.data()), ones.shape};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Call call{.q = Tensor::random({1, 1, 9, 8}, 1, 1, dtype),
                     .k = Tensor::random({1, 1, 150, 8}, 2, 1, dtype),

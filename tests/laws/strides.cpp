@@ -18,19 +18,19 @@ constexpr Wants every_output{.weights = true, .log_sum_exp = true, .scores = Sta
 
 struct Layout {
   const char* name;
-  std::function<Shape(Shape)> stride;
+  std::function<heed::Strides(Shape)> stride;
   std::size_t lead_elements = 0;
 };
 
 // Packed in the order of the four axes' numbers, outermost first, each row of memory `pad` elements longer
 // than it needs.
-std::function<Shape(Shape)> ordered(std::vector<int> order, std::int64_t pad) {
+std::function<heed::Strides(Shape)> ordered(std::vector<int> order, std::int64_t pad) {
   return [order, pad](Shape s) {
     const std::int64_t extent[4] = {s.batch, s.heads, s.length, s.dim};
     std::int64_t stride[4] = {}, step = 1;
     for (auto axis = order.rbegin(); axis != order.rend(); ++axis)
       stride[*axis] = step, step = step * extent[*axis] + pad;
-    return Shape{stride[0], stride[1], stride[2], stride[3]};
+    return heed::Strides{stride[0], stride[1], stride[2], stride[3]};
   };
 }
 
@@ -45,8 +45,15 @@ const std::vector<Layout>& layouts() {
       {"dim outermost, padded", ordered({3, 2, 1, 0}, 2)},
       {"every second element",
        [](Shape s) {
-         const Shape p = bhsd(s);
-         return Shape{2 * p.batch, 2 * p.heads, 2 * p.length, 2};
+         const heed::Strides p = bhsd(s);
+         return heed::Strides{2 * p.batch, 2 * p.heads, 2 * p.length, 2};
+       }},
+      {"no stride where there is one entry",
+       [](Shape s) {
+         constexpr std::int64_t none = heed::Strides::not_given;
+         const heed::Strides p = bhsd(s);
+         return heed::Strides{s.batch > 1 ? p.batch : none, s.heads > 1 ? p.heads : none,
+                              s.length > 1 ? p.length : none, s.dim > 1 ? p.dim : none};
        }},
       {"one element after an aligned address", ordered({0, 1, 2, 3}, 0), 1},
       {"three elements after an aligned address, padded", ordered({0, 2, 1, 3}, 1), 3},
@@ -132,7 +139,7 @@ TEST_P(Strides, a_stride_of_zero_broadcasts_along_every_axis_of_every_input) {
       }
       View* views[] = {&broadcast.q, &broadcast.k, &broadcast.v};
       for (std::size_t n = 0; n < 3; ++n) {
-        Shape stride = bhsd(single[n].shape());
+        heed::Strides stride = bhsd(single[n].shape());
         (axis == 0 ? stride.batch : axis == 1 ? stride.heads : axis == 2 ? stride.length : stride.dim) = 0;
         views[n]->data = single[n].view().data;
         views[n]->stride = stride;

@@ -66,13 +66,11 @@ TEST(returned_weights, other_dtypes_are_the_floats_rounded_once) {
   for (const Shape& shape : {per_head_shape, averaged_shape}) {
     Tensor wide = output(shape), scores = output(per_head_shape);
     std::vector<bf16> narrow(wide.values.size()), narrow_scores(scores.values.size());
+    r.layer({.x = r.x.view()},
+            {.out = r.y.mutable_view(), .weights = wide.mutable_view(), .scores = {scores.mutable_view()}});
     r.layer(
         {.x = r.x.view()},
-        {.out = r.y.mutable_view(), .weights = wide.mutable_view(), .scores = Scores{scores.mutable_view()}});
-    r.layer({.x = r.x.view()},
-            {.out = r.y.mutable_view(),
-             .weights = MutableView{narrow.data(), shape, bhsd(shape), DType::bf16},
-             .scores = Scores{{narrow_scores.data(), per_head_shape, bhsd(per_head_shape), DType::bf16}}});
+        {.out = r.y.mutable_view(), .weights = {narrow, shape}, .scores = {{narrow_scores, per_head_shape}}});
     std::int64_t misses = 0;
     for (std::size_t n = 0; n < narrow.size(); ++n)
       misses += narrow[n].bits != from_float<bf16>(wide.values[n]).bits ? 1 : 0;
@@ -91,7 +89,7 @@ TEST(returned_weights, log_sum_exp_and_scores_pass_through) {
   Tensor y = output(x_shape), lse = output({2, 4, 5, 1}), scores = output(per_head_shape);
   layer({.x = x.view()}, {.out = y.mutable_view(),
                           .log_sum_exp = lse.mutable_view(),
-                          .scores = Scores{scores.mutable_view(), Stage::raw}});
+                          .scores = {scores.mutable_view(), Stage::raw}});
   EXPECT_EQ(far_misses(lse.values, std::vector<double>(40, std::log(5.0)), 1e-6), 0);
   EXPECT_EQ(far_misses(scores.values, std::vector<double>(200, 0.0), 0), 0);
 }

@@ -162,7 +162,7 @@ TEST(cached, a_tree_of_drafts_sees_its_branches) {
   const Shape shape{1, 1, 3, 3};
   const std::vector<std::int64_t> positions{6, 6, 7};
   const Tensor y = run(layer, {.x = drafts.view(), .cache = &cache, .positions = positions},
-                       {.masks = {Tree{{sees.data(), shape, bhsd(shape)}}}});
+                       {.masks = {Tree{{sees, shape}}}});
   cache.truncate(0, 6);
   const Tensor branch = rows_of(x, 7, 2);
   EXPECT_EQ(far_misses(rows_of(y, 1, 2).values,

@@ -137,7 +137,7 @@ TEST(counts, leave_padding_rows_that_see_no_key) {
             {.out = a.y.mutable_view(),
              .weights = weights->mutable_view(),
              .log_sum_exp = a.lse.mutable_view(),
-             .scores = Scores{a.scores.mutable_view(), stage}},
+             .scores = {a.scores.mutable_view(), stage}},
             causal);
     }
     for (std::int64_t h = 0; h < query_heads; ++h) {
@@ -212,9 +212,9 @@ TEST(counts, cut_a_tree_of_drafts) {
   run(layer, {.x = prompt.view(), .cache = &padded_cache}, causal);
   run(layer, {.x = prompt.view(), .cache = &cut_cache}, causal);
   const Tensor y = run(layer, {.x = wide.view(), .cache = &padded_cache, .counts = counts},
-                       {.masks = {Tree{{sees.data(), shape, bhsd(shape)}}}});
+                       {.masks = {Tree{{sees, shape}}}});
   const Tensor wanted = run(layer, {.x = narrow.view(), .cache = &cut_cache, .counts = counts},
-                            {.masks = {Tree{{sees.data(), cut, bhsd(shape)}}}});
+                            {.masks = {Tree{{sees, cut, bhsd(shape)}}}});
   std::int64_t wrong = 0;
   for (std::int64_t b = 0; b < 2; ++b)
     for (std::int64_t i = 0; i < 2; ++i)
@@ -246,9 +246,9 @@ TEST(counts, write_zeros_of_every_type) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     KvCache cache(of_three);
     std::vector<std::uint16_t> y(3 * 2 * model_dim, 0xffff);
+    void* const halves = y.data();
     const Shape shape{3, 1, 2, model_dim};
-    layer({.x = x.view(), .cache = &cache, .counts = counts}, {.out = {y.data(), shape, bhsd(shape), dtype}},
-          causal);
+    layer({.x = x.view(), .cache = &cache, .counts = counts}, {.out = {halves, shape, dtype}}, causal);
     for (const std::size_t row : {1u, 4u, 5u})
       EXPECT_EQ(std::count(y.begin() + static_cast<std::ptrdiff_t>(row * model_dim),
                            y.begin() + static_cast<std::ptrdiff_t>((row + 1) * model_dim), 0),

@@ -51,7 +51,7 @@ TEST(inputs, strides_change_no_bit_and_gaps_stay_untouched) {
   const AttentionLayer layer(multi_head(4, 2), random_weights(multi_head(4, 2), 10));
   const Tensor x = random_tensor({2, 1, 3, 4}, 11);
   const Tensor y = run(layer, {.x = x.view()});
-  const Shape stride{3, 999, 10, 30};  // tokens outside the dims' memory order, gaps everywhere
+  const Strides stride{3, 999, 10, 30};  // tokens outside the dims' memory order, gaps everywhere
   std::vector<float> from(200, untouched), to(200, untouched);
   const auto place = [&](std::int64_t b, std::int64_t i, std::int64_t d) {
     return static_cast<std::size_t>(b * stride.batch + i * stride.length + d * stride.dim);
@@ -70,7 +70,7 @@ TEST(inputs, strides_change_no_bit_and_gaps_stay_untouched) {
 }
 
 template <class T>
-std::int64_t sixteen_bit_misses(DType dtype) {
+std::int64_t sixteen_bit_misses() {
   const AttentionLayer layer(multi_head(8, 2), random_weights(multi_head(8, 2), 12));
   const Shape shape{2, 1, 3, 8};
   std::vector<T> narrow, out(48);
@@ -80,7 +80,7 @@ std::int64_t sixteen_bit_misses(DType dtype) {
     wide.values.push_back(to_float(narrow.back()));
   }
   const Tensor y = run(layer, {.x = wide.view()});
-  layer({.x = {narrow.data(), shape, bhsd(shape), dtype}}, {.out = {out.data(), shape, bhsd(shape), dtype}});
+  layer({.x = {narrow, shape}}, {.out = {out, shape}});
   std::int64_t misses = 0;
   for (std::size_t n = 0; n < out.size(); ++n)
     misses += out[n].bits != from_float<T>(y.values[n]).bits ? 1 : 0;
@@ -88,8 +88,8 @@ std::int64_t sixteen_bit_misses(DType dtype) {
 }
 
 TEST(inputs, sixteen_bit_inputs_and_outputs_are_rounded_once) {
-  EXPECT_EQ(sixteen_bit_misses<f16>(DType::f16), 0);
-  EXPECT_EQ(sixteen_bit_misses<bf16>(DType::bf16), 0);
+  EXPECT_EQ(sixteen_bit_misses<f16>(), 0);
+  EXPECT_EQ(sixteen_bit_misses<bf16>(), 0);
 }
 
 TEST(inputs, a_sixteen_bit_bias_is_read_exactly) {
@@ -103,7 +103,7 @@ TEST(inputs, a_sixteen_bit_bias_is_read_exactly) {
     wide.values.push_back(to_float(narrow.back()));
   }
   const Tensor y = run(layer, {.x = x.view()}, {.bias = wide.view()});
-  const View bias{narrow.data(), shape, bhsd(shape), DType::f16};
+  const View bias{narrow, shape};
   EXPECT_EQ(bit_misses(run(layer, {.x = x.view()}, {.bias = bias}).values, y.values), 0);
   EXPECT_NE(bit_misses(run(layer, {.x = x.view()}).values, y.values), 0);
 }

@@ -18,7 +18,7 @@ struct Draft {
   Outputs outputs{.out = out_memory.mutable_view(),
                   .weights = weights_memory.mutable_view(),
                   .log_sum_exp = lse_memory.mutable_view(),
-                  .scores = Scores{scores_memory.mutable_view()}};
+                  .scores = {scores_memory.mutable_view()}};
   Options options{};
 
   std::int64_t written() const {
@@ -42,7 +42,8 @@ const std::vector<BadCall> bad_calls{
        d.call.x.shape = {2, 2, 3, 4};
      }},
     {Error::shape, "x.batch: -1 is negative", [](Draft& d) { d.call.x.shape.batch = -1; }},
-    {Error::shape, "x.stride.dim: -1 is negative", [](Draft& d) { d.call.x.stride.dim = -1; }},
+    {Error::shape, "x.stride.dim: -1 is negative, or was not given",
+     [](Draft& d) { d.call.x.stride.dim = -1; }},
     {Error::value, "x.data: null, but the shape is (2, 1, 3, 8)", [](Draft& d) { d.call.x.data = nullptr; }},
     {Error::device, "x.device: cuda, but this build has no CUDA backend",
      [](Draft& d) { d.call.x.device = Device::cuda; }},
@@ -72,7 +73,7 @@ const std::vector<BadCall> bad_calls{
      [](Draft& d) {
        d.weights_memory.values.resize(95 + 96, untouched);  // so that the scores reach into nothing else
        d.outputs.weights->data = d.weights_memory.values.data();
-       d.outputs.scores->into.data = d.weights_memory.values.data() + 95;
+       d.outputs.scores.into->data = d.weights_memory.values.data() + 95;
      }},
     {Error::shape, "weights.shape: (2, 3, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",
      [](Draft& d) { d.outputs.weights->shape.heads = 3; }},
@@ -83,7 +84,7 @@ const std::vector<BadCall> bad_calls{
     {Error::shape, "log_sum_exp.shape: (2, 2, 3, 1) is not (batch, heads, queries, 1): (2, 4, 3, 1)",
      [](Draft& d) { d.outputs.log_sum_exp->shape.heads = 2; }},
     {Error::shape, "scores.into.shape: (2, 1, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",
-     [](Draft& d) { d.outputs.scores->into.shape.heads = 1; }},
+     [](Draft& d) { d.outputs.scores.into->shape.heads = 1; }},
     {Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
      [](Draft& d) { d.options.dropout = Dropout{}; }},
     {Error::value, "positions: given, but config.rotary is not",

@@ -121,7 +121,7 @@ TEST(rotary, positions_may_differ_between_batch_entries) {
 TEST(rotary, strides_change_no_bit_and_gaps_stay_untouched) {
   const Tensor x = random_tensor({2, 3, 4, 6}, 8);
   const Tensor packed = turned(x, counted(4, 11));
-  const Shape stride{200, 2, 40, 6};  // dims 6 apart, heads 2 apart, one element between them
+  const Strides stride{200, 2, 40, 6};  // dims 6 apart, heads 2 apart, one element between them
   std::vector<float> memory(400, untouched);
   const auto place = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
     return static_cast<std::size_t>(b * stride.batch + h * stride.heads + i * stride.length + d * stride.dim);
@@ -144,7 +144,7 @@ TEST(rotary, strides_change_no_bit_and_gaps_stay_untouched) {
 }
 
 template <class T>
-std::int64_t sixteen_bit_misses(DType dtype) {
+std::int64_t sixteen_bit_misses() {
   const Shape shape{1, 2, 3, 8};
   std::vector<T> stored;
   Tensor x{shape, {}};
@@ -152,7 +152,7 @@ std::int64_t sixteen_bit_misses(DType dtype) {
     stored.push_back(from_float<T>(value));
     x.values.push_back(to_float(stored.back()));
   }
-  rotate({stored.data(), shape, bhsd(shape), dtype}, counted(3, 2));
+  rotate({stored, shape}, counted(3, 2));
   const Tensor wide = turned(x, counted(3, 2));
   std::int64_t misses = 0;
   for (std::size_t n = 0; n < stored.size(); ++n)
@@ -161,8 +161,8 @@ std::int64_t sixteen_bit_misses(DType dtype) {
 }
 
 TEST(rotary, sixteen_bit_elements_are_rounded_once) {
-  EXPECT_EQ(sixteen_bit_misses<f16>(DType::f16), 0);
-  EXPECT_EQ(sixteen_bit_misses<bf16>(DType::bf16), 0);
+  EXPECT_EQ(sixteen_bit_misses<f16>(), 0);
+  EXPECT_EQ(sixteen_bit_misses<bf16>(), 0);
 }
 
 TEST(rotary, a_layer_with_rotary_sees_only_differences) {

@@ -22,8 +22,8 @@ struct Tensor {
   Shape shape{};
   std::vector<float> values{};
 
-  View view() const { return {values.data(), shape, bhsd(shape)}; }
-  MutableView mutable_view() { return {values.data(), shape, bhsd(shape)}; }
+  View view() const { return {values, shape}; }
+  MutableView mutable_view() { return {values, shape}; }
   std::size_t index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
     return static_cast<std::size_t>(((b * shape.heads + h) * shape.length + i) * shape.dim + d);
   }

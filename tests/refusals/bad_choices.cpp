@@ -32,7 +32,7 @@ const BadCall bad_choices[] = {
      [](Call& c) { c.options.head_map = static_cast<HeadMap>(2); }},
     {"a_stage_that_does_not_exist", Error::value, "scores.stage: 3 is none of raw, softcapped, biased",
      [](Call& c) {
-       c.outputs.scores = Scores{c.place({2, 8, 4, 9}), static_cast<Stage>(3)};
+       c.outputs.scores = {c.place({2, 8, 4, 9}), static_cast<Stage>(3)};
      }},
 };
 
@@ -64,7 +64,7 @@ const BadCall bad_overlaps[] = {
     {"scores_over_the_weights", Error::overlap, "scores.into: shares memory with weights",
      [](Call& c) {
        c.outputs.weights = c.place({2, 8, 4, 9});
-       c.outputs.scores = Scores{*c.outputs.weights, Stage::raw};
+       c.outputs.scores.into = c.outputs.weights;
      }},
     {"writing_over_the_bias", Error::overlap, "weights: shares memory with options.bias",
      [](Call& c) {
@@ -72,7 +72,7 @@ const BadCall bad_overlaps[] = {
      }},
     {"writing_over_the_sink", Error::overlap, "out: shares memory with options.sink",
      [](Call& c) {
-       c.options.sink = View{c.outputs.out.data, {1, 8, 1, 1}, {0, 4, 0, 0}};
+       c.options.sink = View{c.outputs.out.data, {1, 8, 1, 1}, {0, 4, 0, 0}, DType::f32};
      }},
     {"writing_over_a_keep_mask", Error::overlap, "out: shares memory with the keep mask",
      [](Call& c) {

@@ -56,7 +56,7 @@ const BadCall bad_shapes[] = {
     {"scores_of_another_shape", Error::shape,
      "scores.into.shape: (1, 8, 4, 9) is not (batch, heads, queries, keys): (2, 8, 4, 9)",
      [](Call& c) {
-       c.outputs.scores = Scores{c.place({1, 8, 4, 9})};
+       c.outputs.scores.into = c.place({1, 8, 4, 9});
      }},
     {"a_log_sum_exp_with_the_queries_last", Error::shape,
      "log_sum_exp.shape: (1, 2, 8, 4) is not (batch, heads, queries, 1): (2, 8, 4, 1)",
@@ -71,7 +71,7 @@ const BadCall bad_shapes[] = {
     {"an_empty_bias", Error::shape,
      "options.bias.shape: (1, 8, 4, 0) does not broadcast to (batch, heads, queries, keys): (2, 8, 4, 9)",
      [](Call& c) {
-       c.options.bias = View{nullptr, {1, 8, 4, 0}, {}};
+       c.options.bias = View{static_cast<float*>(nullptr), {1, 8, 4, 0}};
      }},
     {"a_sink_for_every_key", Error::shape,
      "options.sink.shape: (1, 8, 1, 9) does not broadcast to (batch, heads, 1, 1): (2, 8, 1, 1)",

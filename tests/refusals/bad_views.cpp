@@ -10,6 +10,10 @@ constexpr std::int64_t huge = std::int64_t{1} << 62;
 const BadCall bad_extents_and_strides[] = {
     {"a_negative_length", Error::shape, "q.length: -4 is negative",
      [](Call& c) { c.inputs.q.shape.length = -4; }},
+    {"a_negative_extent_that_makes_strides_negative", Error::shape, "q.dim: -16 is negative",
+     [](Call& c) {
+       c.inputs.q = {c.inputs.q.data, {2, 8, 4, -16}, DType::f32};
+     }},
     {"a_negative_batch", Error::shape, "out.batch: -2 is negative",
      [](Call& c) { c.outputs.out.shape.batch = -2; }},
     {"a_negative_extent_of_a_mask", Error::shape, "hide mask.dim: -9 is negative",
@@ -19,20 +23,39 @@ const BadCall bad_extents_and_strides[] = {
      }},
     {"a_negative_stride_of_q", Error::shape, "q.stride.length: -64 is negative",
      [](Call& c) { c.inputs.q.stride.length = -64; }},
-    {"a_negative_stride_of_the_weights", Error::shape, "weights.stride.heads: -1 is negative",
+    {"a_negative_stride_of_the_weights", Error::shape, "weights.stride.heads: -2 is negative",
      [](Call& c) {
        c.outputs.weights = c.place({2, 8, 4, 9});
-       c.outputs.weights->stride.heads = -1;
+       c.outputs.weights->stride.heads = -2;
      }},
-    {"a_negative_stride_of_the_bias", Error::shape, "options.bias.stride.dim: -1 is negative",
+    {"a_negative_stride_of_the_bias", Error::shape, "options.bias.stride.dim: -9 is negative",
      [](Call& c) {
        c.options.bias = c.place({1, 8, 4, 9});
-       c.options.bias->stride.dim = -1;
+       c.options.bias->stride.dim = -9;
      }},
     {"a_negative_stride_of_a_mask", Error::shape, "keep mask.stride.batch: -36 is negative",
      [](Call& c) {
        c.options.masks = {Keep{c.place_bools({2, 1, 4, 9})}};
        std::get<Keep>(c.options.masks[0]).where.stride.batch = -36;
+     }},
+    {"strides_without_that_of_the_heads", Error::shape,
+     "q.stride.heads: -1 is negative, or was not given",
+     [](Call& c) {
+       c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1};
+     }},
+    {"extents_changed_on_a_view_of_nothing", Error::shape,
+     "k.stride.batch: -1 is negative, or was not given",
+     [](Call& c) {
+       View k;
+       k.data = c.inputs.k.data;
+       k.shape = c.inputs.k.shape;
+       c.inputs.k = k;
+     }},
+    {"extents_whose_packed_strides_overflow", Error::shape,
+     "k: shape (2, 2, 4611686018427387904, 16) with strides (9223372036854775807, 9223372036854775807, 16, "
+     "1) reaches beyond any memory",
+     [](Call& c) {
+       c.inputs.k = {c.inputs.k.data, {2, 2, huge, 16}, DType::f32};
      }},
     {"more_elements_than_can_be_counted", Error::shape,
      "k: shape (2, 2, 4611686018427387904, 16) with strides (288, 144, 0, 1) reaches beyond any memory",
@@ -84,7 +107,7 @@ const BadCall bad_data[] = {
     {"a_log_sum_exp_without_data", Error::value, "log_sum_exp.data: null, but the shape is (1, 1, 1, 1)",
      [](Call& c) { c.outputs.log_sum_exp = MutableView{}; }},
     {"scores_without_data", Error::value, "scores.into.data: null, but the shape is (1, 1, 1, 1)",
-     [](Call& c) { c.outputs.scores = Scores{}; }},
+     [](Call& c) { c.outputs.scores.into = MutableView{}; }},
     {"a_bias_without_data", Error::value, "options.bias.data: null, but the shape is (1, 1, 1, 1)",
      [](Call& c) { c.options.bias = View{}; }},
     {"a_sink_without_data", Error::value, "options.sink.data: null, but the shape is (1, 1, 1, 1)",
@@ -93,7 +116,7 @@ const BadCall bad_data[] = {
      [](Call& c) { c.options.masks = {Keep{}}; }},
     {"a_hide_mask_without_data", Error::value, "hide mask.data: null, but the shape is (1, 1, 4, 9)",
      [](Call& c) {
-       c.options.masks = {Hide{{nullptr, {1, 1, 4, 9}, {}}}};
+       c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}};
      }},
     {"data_between_two_elements", Error::value,
      "k.data: the address is not a multiple of the element's 4 bytes",
@@ -132,7 +155,7 @@ const BadCall bad_devices_and_dtypes[] = {
      }},
     {"scores_of_another_dtype", Error::dtype, "scores.into.dtype: f16 is neither q.dtype: f32 nor f32",
      [](Call& c) {
-       c.outputs.scores = Scores{c.place({2, 8, 4, 9}, DType::f16)};
+       c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16);
      }},
     {"a_log_sum_exp_that_is_not_f32", Error::dtype, "log_sum_exp.dtype: bf16 is not f32",
      [](Call& c) {

@@ -31,11 +31,11 @@ class Call {
   // Each array starts where no other one is.
   MutableView place(const Shape& shape, DType dtype = DType::f32) {
     void* const data = take(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
-    return {data, shape, bhsd(shape), dtype, Device::cpu};
+    return {data, shape, dtype};
   }
   BoolView place_bools(const Shape& shape) {
     const auto count = static_cast<std::size_t>(shape.elements());
-    return {static_cast<bool*>(std::memset(take(count), 1, count)), shape, bhsd(shape)};
+    return {static_cast<bool*>(std::memset(take(count), 1, count)), shape};
   }
 
   void turn_into(DType dtype) {

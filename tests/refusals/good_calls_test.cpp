@@ -2,9 +2,11 @@
 // What must not be refused: random good calls in every layout, and the good calls that look like bad ones.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
 #include "problem/problem.hpp"
+#include "refusal/argument.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {
@@ -29,7 +31,7 @@ class RandomGoodCall {
               .v = read({batch, kv_heads, keys, value_dim})};
     outputs.out = written({batch, heads, queries, value_dim});
     if (maybe()) outputs.weights = written(scores_);
-    if (maybe()) outputs.scores = Scores{written(scores_), static_cast<Stage>(pick(0, 2))};
+    if (maybe()) outputs.scores = {written(scores_), static_cast<Stage>(pick(0, 2))};
     if (maybe()) {
       outputs.log_sum_exp = written({batch, heads, queries, 1});
       outputs.log_sum_exp->dtype = DType::f32;
@@ -71,7 +73,7 @@ class RandomGoodCall {
             maybe() ? scores_.dim : 1};
   }
   // Packed with heads outside length or inside it, every axis padded by a little, or dim outermost.
-  Shape layout(const Shape& n) {
+  Strides layout(const Shape& n) {
     const std::int64_t pad = pick(0, 5);
     switch (pick(0, 3)) {
       case 0:
@@ -88,14 +90,15 @@ class RandomGoodCall {
   }
   View read(const Shape& shape) {
     View view{address(), shape, layout(shape), dtype_};
-    for (std::int64_t* stride :
-         {&view.stride.batch, &view.stride.heads, &view.stride.length, &view.stride.dim})
-      if (pick(0, 4) == 0) *stride = 0;
+    const Axes extent = axes(shape);
+    const std::array stride{&view.stride.batch, &view.stride.heads, &view.stride.length, &view.stride.dim};
+    for (std::size_t i = 0; i < stride.size(); ++i)
+      if (pick(0, 4) == 0) *stride[i] = extent[i] > 1 || maybe() ? 0 : Strides::not_given;
     if (shape.elements() == 0 && maybe()) view.data = nullptr;
     return view;
   }
   MutableView written(const Shape& shape) {
-    return {shape.elements() == 0 && maybe() ? nullptr : address(), shape, layout(shape),
+    return {shape.elements() == 0 && maybe() ? static_cast<void*>(nullptr) : address(), shape, layout(shape),
             maybe() ? dtype_ : DType::f32};
   }
   BoolView bools() {
@@ -129,7 +132,8 @@ TEST(GoodCalls, slices_of_one_packed_buffer_are_apart) {
     Call call;
     const std::int64_t heads = 4, dim = 8, row = 4 * heads * dim, length = 6;
     auto* const packed = static_cast<float*>(call.place({2, 1, length + 1, row}).data);
-    const Shape shape{2, heads, length, dim}, stride{row * length + padding, dim, row, 1};
+    const Shape shape{2, heads, length, dim};
+    const Strides stride{row * length + padding, dim, row, 1};
     call.inputs.q = {packed, shape, stride};
     call.inputs.k = {packed + heads * dim, shape, stride};
     call.inputs.v = {packed + 2 * heads * dim, shape, stride};
@@ -144,7 +148,7 @@ TEST(GoodCalls, the_result_may_lie_between_the_heads_of_q) {
   Call call;
   const MutableView both = call.place({2, 16, 4, 16});
   auto* const data = static_cast<float*>(both.data);
-  const Shape stride{both.stride.batch, 2 * both.stride.heads, both.stride.length, 1};
+  const Strides stride{both.stride.batch, 2 * both.stride.heads, both.stride.length, 1};
   call.inputs.q = {data, {2, 8, 4, 16}, stride};
   call.outputs.out = {data + both.stride.heads, {2, 8, 4, 8}, stride};
   expect_accepted(call);

@@ -18,12 +18,12 @@ struct Cell {
   std::int64_t b, h, i, j;
 };
 
-std::int64_t at(const Shape& stride, const Cell& c) {
+std::int64_t at(const Strides& stride, const Cell& c) {
   return c.b * stride.batch + c.h * stride.heads + c.i * stride.length + c.j * stride.dim;
 }
 
 // The same element, found by the extents: an extent of 1 has one entry for all.
-std::int64_t at_broadcast(const Shape& shape, const Shape& stride, const Cell& c) {
+std::int64_t at_broadcast(const Shape& shape, const Strides& stride, const Cell& c) {
   return at(stride, {shape.batch == 1 ? 0 : c.b, shape.heads == 1 ? 0 : c.h, shape.length == 1 ? 0 : c.i,
                      shape.dim == 1 ? 0 : c.j});
 }
@@ -83,7 +83,7 @@ class RandomCall {
     const Shape k{q.batch, q.heads, keys, 1};
     scores_ = {q.batch, q.heads, q.length, keys};
     inputs = {.q = view(q), .k = view(k), .v = view(k)};
-    outputs.out = {floats(q), q, bhsd(q)};
+    outputs.out = {floats(q), q};
     for (std::int64_t masks = pick(0, 4); masks > 0; --masks) options.masks.push_back(random_mask());
     if (pick(0, 1) == 1) options.bias = view(broadcast_shape());
     if (pick(0, 1) == 1)
@@ -103,7 +103,7 @@ class RandomCall {
     for (float& value : values) value = static_cast<float>(pick(0, 1 << 20));
     return values.data();
   }
-  View view(const Shape& shape) { return {floats(shape), shape, bhsd(shape)}; }
+  View view(const Shape& shape) { return {floats(shape), shape}; }
   Shape broadcast_shape() {
     Shape shape = scores_;
     for (std::int64_t* extent : {&shape.batch, &shape.heads, &shape.length, &shape.dim})

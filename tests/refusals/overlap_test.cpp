@@ -21,7 +21,7 @@ std::map<std::int64_t, int> bytes_of_array(const Argument& a) {
     for (std::int64_t h = 0; h < a.shape.heads; ++h)
       for (std::int64_t i = 0; i < a.shape.length; ++i)
         for (std::int64_t d = 0; d < a.shape.dim; ++d) {
-          const Shape& s = a.stride;
+          const Strides& s = a.stride;
           const std::int64_t element = b * s.batch + h * s.heads + i * s.length + d * s.dim;
           for (std::int64_t byte = 0; byte < a.element_bytes; ++byte)
             ++bytes[start + element * a.element_bytes + byte];
@@ -123,7 +123,8 @@ TEST(Overlap, axes_that_nest_in_any_order_give_each_element_its_own_place) {
     }
     const Argument a("a", View{block.data(),
                                {extent[0], extent[1], extent[2], extent[3]},
-                               {stride[0], stride[1], stride[2], stride[3]}});
+                               {stride[0], stride[1], stride[2], stride[3]},
+                               DType::f32});
     const std::string refused = refusal_by([&] { check_own_places(a); });
     if (!refused.empty() && wrong++ == 0) ADD_FAILURE() << "seed " << seed << ": " << refused;
   }

@@ -73,8 +73,7 @@ std::vector<float> attend(std::int64_t queries, std::int64_t keys) {
     for (float& y : *x)
       y = static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f;
   for (std::size_t i = 0; i < v.size(); i += 2) v[i] *= 0x1p-126f;
-  attention({{q.data(), many, bhsd(many)}, {k.data(), few, bhsd(few)}, {v.data(), few, bhsd(few)}},
-            {.out = {out.data(), many, bhsd(many)}}, {.masks = {Causal{Align::ends}}});
+  attention({{q, many}, {k, few}, {v, few}}, {.out = {out, many}}, {.masks = {Causal{Align::ends}}});
   return out;
 }
 
@@ -88,7 +87,7 @@ std::vector<float> project() {
   const Shape shape{1, 1, 120, 64};
   std::vector<float> x(static_cast<std::size_t>(shape.elements())), y = x;
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 17) * 0x1.1p-129f;
-  layer({.x = {x.data(), shape, bhsd(shape)}}, {.out = {y.data(), shape, bhsd(shape)}});
+  layer({.x = {x, shape}}, {.out = {y, shape}});
   return y;
 }
 

@@ -26,8 +26,7 @@ std::vector<float> attend() {
   for (std::vector<float>* x : {&q, &k, &v})
     for (float& y : *x)
       y = static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f;
-  attention({{q.data(), many, bhsd(many)}, {k.data(), few, bhsd(few)}, {v.data(), few, bhsd(few)}},
-            {.out = {out.data(), many, bhsd(many)}}, {.masks = {Causal{Align::ends}}});
+  attention({{q, many}, {k, few}, {v, few}}, {.out = {out, many}}, {.masks = {Causal{Align::ends}}});
   return out;
 }
 

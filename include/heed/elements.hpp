@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a view is made from: a pointer, or an array, a vector, a span of numbers that heed computes with;
+// nothing of another type, and nothing that dies at the end of the line.
+#pragma once
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "heed/half.hpp"
+
+namespace heed {
+
+enum class DType : std::uint8_t { f32, f16, bf16 };
+
+constexpr std::size_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+const char* name_of(DType);  // "f32", "f16", "bf16"
+
+namespace elements {
+
+template <class From>
+concept Pointer = std::is_pointer_v<std::remove_cvref_t<From>>;
+
+template <class>
+inline constexpr bool is_span = false;
+template <class T, std::size_t extent>
+inline constexpr bool is_span<std::span<T, extent>> = true;
+
+// An array, a vector or the like that somebody holds, or a span, which owns nothing that could be lost with
+// it. (Not by the concepts of <ranges>, which would take a tenth of the compile time of <heed/heed.hpp>.)
+template <class From>
+concept Range =
+    (std::is_lvalue_reference_v<From> || is_span<std::remove_cvref_t<From>>) && requires(From& from) {
+      { std::begin(from) } -> std::contiguous_iterator;
+      std::data(from);
+      std::size(from);
+    };
+
+template <class From>
+constexpr auto element_of() {
+  if constexpr (Pointer<From>)
+    return std::type_identity<std::remove_pointer_t<std::remove_cvref_t<From>>>();
+  else if constexpr (Range<From>)
+    return std::type_identity<std::remove_pointer_t<decltype(std::data(std::declval<From&>()))>>();
+  else
+    return std::type_identity<void>();
+}
+
+// const where it may only be read; void where there is none.
+template <class From>
+using ElementOf = typename decltype(element_of<From>())::type;
+
+// double is none: there is no kernel for it.
+template <class T>
+concept Number = std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16>;
+
+template <class From>
+concept Numbers = Number<std::remove_const_t<ElementOf<From>>>;
+template <class From>
+concept Bools = std::same_as<std::remove_const_t<ElementOf<From>>, bool>;
+template <class T>
+concept Untyped = std::is_void_v<T> || std::same_as<std::remove_const_t<T>, std::byte>;
+
+template <Number T>
+constexpr DType dtype_of = std::same_as<T, float> ? DType::f32
+                           : std::same_as<T, f16> ? DType::f16
+                                                  : DType::bf16;
+
+}  // namespace elements
+}  // namespace heed
