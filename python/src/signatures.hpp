@@ -16,28 +16,25 @@
   "sink: typing.Any = None, "
 
 // What is asked for: anything at all, which says nothing about the result.
-#define HEED_ANY_RESULTS(weights)                                                                          \
-  "return_weights: " weights " = False, return_lse: bool = False, return_scores: " HEED_STAGE " | None = " \
-                                                                                              "None"
+#define HEED_ANY_RESULTS(weights)                                                             \
+  "return_weights: " weights " = False, return_lse: bool = False, return_scores: " HEED_STAGE \
+  " | None = "                                                                                \
+  "None"
 
-// One signature for each kind of result: an array alone, a tuple because one more is asked for, and what only
+#define HEED_NO_WEIGHTS "return_weights: typing.Literal[False] = False, "
+#define HEED_NO_LSE "return_lse: typing.Literal[False] = False, "
+#define HEED_NO_SCORES "return_scores: None = None"
+
+// One signature for each kind of result: an array alone, a pair because one more is asked for, and what only
 // the call itself can tell. `weights` is every return_weights there is, `given` those that ask for some.
-#define HEED_RETURNS(signature, weights, given)                                                              \
-  signature("attention",                                                                                     \
-            "return_weights: typing.Literal[False] = False, return_lse: typing.Literal[False] = False, "     \
-            "return_scores: None = None",                                                                    \
-            "ArrayT"),                                                                                       \
-      signature("attention",                                                                                 \
-                "return_weights: typing.Literal[" given                                                      \
-                "], return_lse: bool = False, return_scores: " HEED_STAGE " | None = None",                  \
-                "tuple[ArrayT, ...]"),                                                                       \
-      signature("attention",                                                                                 \
-                "return_weights: " weights                                                                   \
-                " = False, return_lse: typing.Literal[True], return_scores: " HEED_STAGE " | None = None",   \
-                "tuple[ArrayT, ...]"),                                                                       \
-      signature("attention",                                                                                 \
-                "return_weights: " weights " = False, return_lse: bool = False, return_scores: " HEED_STAGE, \
-                "tuple[ArrayT, ...]"),                                                                       \
+#define HEED_RETURNS(signature, weights, given)                                                        \
+  signature("attention", HEED_NO_WEIGHTS HEED_NO_LSE HEED_NO_SCORES, "ArrayT"),                        \
+      signature("attention", "return_weights: typing.Literal[" given "], " HEED_NO_LSE HEED_NO_SCORES, \
+                "tuple[ArrayT, ArrayT]"),                                                              \
+      signature("attention", HEED_NO_WEIGHTS "return_lse: typing.Literal[True], " HEED_NO_SCORES,      \
+                "tuple[ArrayT, ArrayT]"),                                                              \
+      signature("attention", HEED_NO_WEIGHTS HEED_NO_LSE "return_scores: " HEED_STAGE,                 \
+                "tuple[ArrayT, ArrayT]"),                                                              \
       signature("attention", HEED_ANY_RESULTS(weights), "typing.Any")
 
 #define HEED_ATTENTION(name, results, result)                                                       \

@@ -3,6 +3,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -222,3 +224,9 @@ def test_a_layer_says_the_dtype_of_the_weights_it_loaded():
     layer = heed.AttentionLayer(64, 8)
     layer.load({name: array.astype(ml_dtypes.bfloat16) for name, array in layer.state_dict().items()})
     assert repr(layer).endswith("dtype='bfloat16')")
+
+
+def test_what_is_alive_when_python_ends_is_not_told_to_the_user():
+    program = "import ctypes, heed; ctypes.pythonapi.Py_IncRef(ctypes.py_object(heed.AttentionLayer(8, 2)))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

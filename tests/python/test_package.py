@@ -104,6 +104,25 @@ def test_importing_heed_imports_no_other_library():
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
+def test_the_package_brings_the_command():
+    named = [file for file in importlib.metadata.files("heed") if file.name == "heed" and "bin" in file.parts]
+    assert named, "built without CLI11, nlohmann_json or fmt"
+    ran = subprocess.run([named[0].locate(), "--version"], capture_output=True, text=True, cwd="/")
+    assert ran.stdout == f"heed {heed.__version__}\n", ran.stderr
+
+
+def test_without_its_libraries_the_command_is_left_out_and_the_configuration_says_so(tmp_path):
+    defined = {
+        "SKBUILD": 2, "SKBUILD_SCRIPTS_DIR": tmp_path / "bin", "Python_EXECUTABLE": sys.executable,
+        "HEED_BUILD_PYTHON": "ON", "HEED_BUILD_TOOL": "OFF", "HEED_BUILD_TESTS": "OFF", "HEED_INSTALL": "OFF",
+        "CMAKE_DISABLE_FIND_PACKAGE_fmt": "ON", "CMAKE_DISABLE_FIND_PACKAGE_CLI11": "ON",
+    }  # fmt: skip
+    command = ["cmake", "-S", ROOT, "-B", tmp_path / "build", *(f"-D{name}={value}" for name, value in defined.items())]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "The package is built without the heed command, which needs CLI11, fmt." in " ".join(ran.stderr.split())
+
+
 def test_show_config_says_what_a_bug_report_needs(capsys):
     heed.show_config()
     printed = capsys.readouterr().out
