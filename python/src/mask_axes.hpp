@@ -9,6 +9,9 @@ namespace heed::python {
 // is (batch, keys) or (batch, queries, keys), it goes on with the axes that are missing in the middle.
 Error with_axes(const Error& error, const Choices& choices, const Shape& scores);
 
+// Refuses a mask whose keys, queries or heads do not broadcast to those of the scores, with the same hint.
+void check_last_axes(const Tensor& mask, const Shape& scores);
+
 template <class Body>
 void compute(const Choices& choices, const Shape& scores, Body body) {
   try {

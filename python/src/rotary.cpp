@@ -113,13 +113,15 @@ void define_rotary(nb::module_& m) {
           },
           nb::arg("base").none() = 10000.0, nb::arg("dims") = nb::none(), nb::arg("pairs").none() = "halves",
           nb::arg("scaling") = nb::none(),
-          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: typing.Literal['halves', 'adjacent'] = 'halves', "
+          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: "
+                  "typing.Literal['halves', 'adjacent'] = 'halves', "
                   "scaling: dict[str, typing.Any] | None = None) -> None"))
       .def_ro("base", &Rotary::base, "The slowest pair turns about base times slower than the first.")
       .def_ro("dims", &Rotary::dims, "How many leading dimensions turn; None: all.")
       .def_prop_ro(
           "pairs", [](const Rotary& self) { return word_for(self.pairs); },
-          nb::for_getter(nb::sig("def pairs(self, /) -> typing.Literal['halves', 'adjacent']")), "\"halves\" or \"adjacent\".")
+          nb::for_getter(nb::sig("def pairs(self, /) -> typing.Literal['halves', 'adjacent']")),
+          "\"halves\" or \"adjacent\".")
       .def_prop_ro(
           "scaling", [](const Rotary& self) { return scaling_as_dict(self.scaling); },
           nb::for_getter(nb::sig("def scaling(self, /) -> dict[str, typing.Any] | None")),

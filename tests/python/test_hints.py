@@ -78,6 +78,22 @@ def test_a_mask_without_its_axes_is_told_which_to_add(name):
         layer(x, np.ones((2, 5, 24), np.float32), **options)
 
 
+SDPA_MASKS = {
+    "(batch, keys)": ((2, 5), r"extent 2 does not broadcast to 4 queries; .* attn_mask\[:, None, None, :\]"),
+    "(batch, queries, keys)": ((2, 4, 5), r"extent 2 does not broadcast to 3 heads; .* attn_mask\[:, None\]"),
+    "other keys": ((4, 7), "extent 7 does not broadcast to 5 keys$"),
+}
+
+
+@pytest.mark.parametrize("name", SDPA_MASKS)
+@pytest.mark.parametrize("dtype", [bool, np.float32])
+def test_the_drop_in_names_its_own_mask_and_the_axes_to_add(name, dtype):
+    shape, sentence = SDPA_MASKS[name]
+    k = X[:, :, [0, 1, 2, 3, 0]]
+    with pytest.raises(heed.Error, match="^attn_mask: " + sentence):
+        heed.scaled_dot_product_attention(X, k, k, np.ones(shape, dtype))
+
+
 def test_a_mask_of_no_known_mistake_gets_no_hint():
     with pytest.raises(heed.Error) as raised:
         heed.attention(X, X, X, hide=np.zeros((5, 7), bool))
