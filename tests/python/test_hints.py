@@ -2,6 +2,7 @@
 """What a mistake is answered with: heed's own words, with the argument to give instead."""
 
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import heed
-from heed import _heed
+from heed import _heed, hints
 
 X = np.ones((2, 3, 4, 8), np.float32)
 LAYER = heed.AttentionLayer(8, 2)
@@ -246,3 +247,8 @@ def test_what_is_alive_when_python_ends_is_not_told_to_the_user():
     program = "import ctypes, heed; ctypes.pythonapi.Py_IncRef(ctypes.py_object(heed.AttentionLayer(8, 2)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_the_examples_of_the_hints_are_true():
+    ran = doctest.testmod(hints)
+    assert ran.attempted >= 2 and ran.failed == 0
