@@ -2,6 +2,7 @@
 // heed.attention, heed.explain and heed.merge.
 #include "bindings.hpp"
 #include "docs.hpp"
+#include "mask_axes.hpp"
 #include "outputs.hpp"
 #include "views.hpp"
 
@@ -13,14 +14,18 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs&
   const Question question(q, k, v, keywords);
   const Choices& choices = question.choices();
   Asked asked(question);
-  compute(choices.threads, [&] { heed::attention(question.inputs(), asked.outputs(), choices.options); });
+  compute(choices, question.scores(),
+          [&] { heed::attention(question.inputs(), asked.outputs(), choices.options); });
   return asked.results();
 }
 
 std::string explain(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
   const Question question(q, k, v, keywords);
   const Asked asked(question);
-  return heed::explain(question.inputs(), asked.outputs(), question.choices().options);
+  std::string lines;
+  compute(question.choices(), question.scores(),
+          [&] { lines = heed::explain(question.inputs(), asked.outputs(), question.choices().options); });
+  return lines;
 }
 
 // One result to merge: (out, lse) as attention(..., return_lse=True) gives it.
@@ -72,8 +77,10 @@ nb::object merge(const nb::args& parts) {
 }  // namespace
 
 void define_attention(nb::module_& m) {
-  m.def("attention", &attention, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
-        nb::arg("options"), nb::sig(attention_signature), attention_doc);
+  // The first takes every call; the others are for type checkers.
+  for (const char* signature : attention_signatures)
+    m.def("attention", &attention, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
+          nb::arg("options"), nb::sig(signature), attention_doc);
   m.def("explain", &explain, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
         nb::arg("options"), nb::sig(explain_signature), explain_doc);
   m.def("merge", &merge, nb::arg("parts"),

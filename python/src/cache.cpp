@@ -187,6 +187,8 @@ void define_configuration(nb::class_<KvCache>& type) {
       type, "pages", [](const KvCacheConfig& c) { return *c.pages; }, "Pages of the pool.");
   type.def_prop_ro(
       "dtype", [](const KvCache& self) { return word_for(self.config().type); },
+      nb::for_getter(
+          nb::sig("def dtype(self, /) -> typing.Literal['float32', 'float16', 'bfloat16', 'int8']")),
       "'float32', 'float16', 'bfloat16' or 'int8'.");
 }
 

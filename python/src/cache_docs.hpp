@@ -6,9 +6,10 @@ namespace heed::python {
 
 constexpr const char* cache_signature =
     "def __init__(self, batch: int, kv_heads: int, capacity: int, dim: int, *, dtype: typing.Any = None, "
-    "layout: str | None = None, page_size: int | None = None, quantize: str | None = None, "
+    "layout: typing.Literal['contiguous', 'paged'] | None = None, page_size: int | None = None, quantize: "
+    "typing.Literal['int8'] | None = None, "
     "value_dim: int | None = None, pages: int | None = None, window: int | None = None, front: int = 0, "
-    "rotary: Rotary | None = None, rotate_at: str = 'append') -> None";
+    "rotary: Rotary | None = None, rotate_at: typing.Literal['append', 'read'] = 'append') -> None";
 constexpr const char* cache_doc =
     R"(The keys and values of sequences that grow: what decoding reads at every step.
 

@@ -70,7 +70,11 @@ constexpr std::array keywords_known{
 const Keyword& find_keyword(std::string_view name) {
   for (const Keyword& keyword : keywords_known)
     if (keyword.name == name) return keyword;
-  throw Error(Error::dtype, std::string(name) + ": there is no such keyword argument");
+  nb::list known;
+  for (const char* argument : {"batch", "kv_heads", "capacity", "dim"}) known.append(argument);
+  for (const Keyword& keyword : keywords_known)
+    known.append(nb::str(keyword.name.data(), keyword.name.size()));
+  throw unknown_keyword(std::string(name), known);
 }
 
 void decide_type(Words& words) {

@@ -86,22 +86,6 @@ void read_sink(Choices& choices, nb::handle object) {
   choices.options.sink = view_of(sink, placed);
 }
 
-void read_seed(Choices& choices, nb::handle object) {
-  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
-  if (!number.is_valid()) {
-    PyErr_Clear();
-    throw wrong_kind("seed", object, "an integer");
-  }
-  choices.seed = PyLong_AsUnsignedLongLongMask(number.ptr());
-}
-
-void read_head_map(Choices& choices, nb::handle object) {
-  const std::string word = read_word("head_map", object);
-  if (word != "interleaved" && word != "tiled")
-    throw Error(Error::value, "head_map: \"" + word + "\" is none of \"interleaved\", \"tiled\"");
-  choices.options.head_map = word == "tiled" ? HeadMap::tiled : HeadMap::interleaved;
-}
-
 void read_scores(Choices& choices, nb::handle object) {
   constexpr std::array stages{"raw", "softcapped", "biased"};
   const std::string word = read_word("return_scores", object);
@@ -183,8 +167,8 @@ constexpr std::array keywords_known{
               c.options.dropout = Dropout{read_float("dropout", o), 0};
             },
             true, false},
-    Keyword{"seed", read_seed, true, true},
-    Keyword{"head_map", read_head_map, true, false},
+    Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
+    Keyword{"head_map", [](Choices& c, nb::handle o) { c.options.head_map = read_head_map(o); }, true, false},
     Keyword{"return_weights",
             [](Choices& c, nb::handle o) {
               c.weights = read_flag("return_weights", o) ? Weights::per_head : Weights::none;
@@ -205,11 +189,21 @@ constexpr std::array keywords_known{
             [](Choices& c, nb::handle o) { c.key_positions = read_integers("key_positions", o).values; },
             false, true}};
 
+bool is_of(Caller caller, const Keyword& keyword) {
+  return caller == Caller::attention ? keyword.of_attention : keyword.of_layer;
+}
+
 const Keyword& find_keyword(Caller caller, std::string_view name) {
   for (const Keyword& keyword : keywords_known)
-    if ((caller == Caller::attention ? keyword.of_attention : keyword.of_layer) && keyword.name == name)
-      return keyword;
-  throw Error(Error::dtype, std::string(name) + ": there is no such keyword argument");
+    if (is_of(caller, keyword) && keyword.name == name) return keyword;
+  nb::list known;
+  if (caller == Caller::attention)
+    for (const char* argument : {"q", "k", "v"}) known.append(argument);
+  else
+    for (const char* argument : {"x", "context", "value"}) known.append(argument);
+  for (const Keyword& keyword : keywords_known)
+    if (is_of(caller, keyword)) known.append(nb::str(keyword.name.data(), keyword.name.size()));
+  throw unknown_keyword(std::string(name), known);
 }
 
 // A window without an anchor of its own shares the causal mask's.
@@ -237,6 +231,22 @@ std::mutex& thread_choice() {
 }
 
 }  // namespace
+
+std::uint64_t read_seed(nb::handle object) {
+  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    throw wrong_kind("seed", object, "an integer");
+  }
+  return PyLong_AsUnsignedLongLongMask(number.ptr());
+}
+
+HeadMap read_head_map(nb::handle object) {
+  const std::string word = read_word("head_map", object);
+  if (word == "interleaved") return HeadMap::interleaved;
+  if (word == "tiled") return HeadMap::tiled;
+  throw Error(Error::value, "head_map: \"" + word + "\" is none of \"interleaved\", \"tiled\"");
+}
 
 Choices read_choices(Caller caller, const nb::kwargs& keywords) {
   Choices choices;

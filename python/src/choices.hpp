@@ -38,6 +38,10 @@ struct Choices {
 // Which function is called: it decides which keywords there are.
 enum class Caller : std::uint8_t { attention, layer };
 
+// Any integer, of which the last 64 bits count.
+std::uint64_t read_seed(nb::handle object);
+HeadMap read_head_map(nb::handle object);
+
 Choices read_choices(Caller caller, const nb::kwargs& keywords);
 
 // A causal or window mask must say where it is anchored when queries and keys differ (S9), except over a

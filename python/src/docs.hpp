@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signatures and docstrings. The examples in them are run by the tests.
 #pragma once
+#include "signatures.hpp"
 
 namespace heed::python {
 
@@ -29,23 +30,8 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 (2, 8, 5, 16)
 )";
 
-#define HEED_ATTENTION_OPTIONS                                                                       \
-  "cache: KvCache | None = None, sequences: typing.Any = None, query_starts: typing.Any = None, "    \
-  "key_starts: typing.Any = None, causal: bool | str | None = None, "                                \
-  "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "       \
-  "front: int = 0, key_lengths: typing.Any = None, tree: ArrayT | None = None, "                     \
-  "keep: ArrayT | None = None, hide: ArrayT | None = None, "                                         \
-  "bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, "           \
-  "sink: ArrayT | None = None, dropout: float = 0.0, seed: int = 0, head_map: str = 'interleaved', " \
-  "return_weights: bool = False, return_lse: bool = False, return_scores: str | None = None, "       \
-  "out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None"
-constexpr const char* attention_signature =
-    "def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, " HEED_ATTENTION_OPTIONS
-    ") -> typing.Any";
-constexpr const char* explain_signature =
-    "def explain(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, " HEED_ATTENTION_OPTIONS
-    ") -> str";
-#undef HEED_ATTENTION_OPTIONS
+constexpr const char* attention_signatures[] = {HEED_RETURNS(HEED_ATTENTION, "bool", "True")};
+constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
 constexpr const char* attention_doc = R"(Scaled dot-product attention.
 

@@ -12,6 +12,8 @@
 #include "choices.hpp"
 #include "heed/pretrained.hpp"
 #include "layer_docs.hpp"
+#include "layer_words.hpp"
+#include "mask_axes.hpp"
 #include "outputs.hpp"
 #include "question.hpp"
 #include "views.hpp"
@@ -27,13 +29,8 @@ Biases read_biases(nb::handle object) {
   return read_flag("bias", object) ? Biases::all : Biases::none;
 }
 
-HeadMap read_head_map(const std::string& word) {
-  if (word == "interleaved") return HeadMap::interleaved;
-  if (word == "tiled") return HeadMap::tiled;
-  throw Error(Error::value, "head_map: \"" + word + "\" is none of \"interleaved\", \"tiled\"");
-}
-
-Naming read_naming(const std::string& word) {
+Naming read_naming(nb::handle object) {
+  const std::string word = read_word("naming", object);
   if (word == "paper") return Naming::paper;
   if (word == "torch") return Naming::torch;
   if (word == "llama") return Naming::llama;
@@ -139,6 +136,7 @@ class Layer {
   const LayerConfig& config() const { return layer_->config(); }
   Biases biases() const { return biases_; }
   std::optional<std::int64_t> sliding_window() const { return sliding_window_; }
+  Element element() const { return layer_->weights().w_q.element; }
   bool is_training() const { return layer_->mode() == AttentionLayer::Mode::train; }
   void set_training(bool training) {
     layer_->set_mode(training ? AttentionLayer::Mode::train : AttentionLayer::Mode::eval);
@@ -146,7 +144,8 @@ class Layer {
 
   // All or nothing: a checkpoint that is refused leaves the weights as they were, and a call that is under
   // way in another thread finishes with those it began with.
-  void load(nb::handle from, const std::string& prefix) {
+  void load(nb::handle from, nb::handle prefix_word) {
+    const std::string prefix = read_word("prefix", prefix_word);
     const LayerWeights weights = layer_weights(read_checkpoint(from, prefix), prefix);
     check_biases(weights, biases_);
     auto loaded = std::make_shared<AttentionLayer>(config(), weights);
@@ -154,7 +153,7 @@ class Layer {
     layer_ = std::move(loaded);
   }
 
-  nb::dict state_dict(const std::string& naming) const {
+  nb::dict state_dict(nb::handle naming) const {
     nb::dict named;
     for (const auto& [name, array] : to_arrays(layer_->weights(), read_naming(naming))) {
       Result result(name.c_str(), array.element, array.shape);
@@ -183,8 +182,9 @@ class Layer {
     const std::int64_t length = keys_of(call, choices);
     check_alignment(choices, queries.length, length);
     const std::shared_ptr<const AttentionLayer> layer = layer_;
-    Asked asked(read, {queries.batch, config().heads, queries.length, length}, config().model_dim, choices);
-    compute(choices.threads, [&] { (*layer)(call, asked.outputs(), choices.options); });
+    const Shape scores{queries.batch, config().heads, queries.length, length};
+    Asked asked(read, scores, config().model_dim, choices);
+    compute(choices, scores, [&] { (*layer)(call, asked.outputs(), choices.options); });
     return asked.results();
   }
 
@@ -205,29 +205,40 @@ nb::object bias_in_words(Biases biases) {
   return biases == Biases::qkv ? nb::cast("qkv") : nb::cast(biases == Biases::all);
 }
 
-using Extent = std::optional<std::int64_t>;
+std::optional<std::int64_t> read_extent(const char* name, nb::handle object) {
+  return object.is_none() ? std::nullopt : std::optional(read_integer(name, object));
+}
+
+std::optional<Rotary> read_rotary(nb::handle object) {
+  if (object.is_none()) return std::nullopt;
+  if (!nb::isinstance<Rotary>(object)) throw wrong_kind("rotary", object, "a heed.Rotary");
+  return nb::cast<const Rotary&>(object);
+}
 
 void define_making(nb::class_<Layer>& type) {
   type.def(
       "__init__",
-      [](Layer* self, std::int64_t model_dim, std::int64_t heads, Extent kv_heads, Extent head_dim,
-         Extent value_dim, Extent key_dim, nb::handle bias, nb::handle dropout, const Rotary* rotary,
-         const std::string& head_map, Extent value_head_dim, std::uint64_t seed) {
-        LayerConfig config{.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
-        config.head_dim = head_dim;
-        config.value_head_dim = value_head_dim;
-        config.key_dim = key_dim;
-        config.value_dim = value_dim;
+      [](Layer* self, nb::handle model_dim, nb::handle heads, nb::handle kv_heads, nb::handle head_dim,
+         nb::handle value_dim, nb::handle key_dim, nb::handle bias, nb::handle dropout, nb::handle rotary,
+         nb::handle head_map, nb::handle value_head_dim, nb::handle seed) {
+        LayerConfig config{.model_dim = read_integer("model_dim", model_dim)};
+        config.heads = read_integer("heads", heads);
+        config.kv_heads = read_extent("kv_heads", kv_heads);
+        config.head_dim = read_extent("head_dim", head_dim);
+        config.value_dim = read_extent("value_dim", value_dim);
+        config.key_dim = read_extent("key_dim", key_dim);
+        const Biases biases = read_biases(bias);
         config.drop_probability = read_float("dropout", dropout);
-        if (rotary) config.rotary = *rotary;
+        config.rotary = read_rotary(rotary);
         config.head_map = read_head_map(head_map);
-        new (self) Layer(config, read_biases(bias), seed);
+        config.value_head_dim = read_extent("value_head_dim", value_head_dim);
+        new (self) Layer(config, biases, read_seed(seed));
       },
-      nb::arg("model_dim"), nb::arg("heads"), nb::arg("kv_heads") = nb::none(),
+      nb::arg("model_dim").none(), nb::arg("heads").none(), nb::arg("kv_heads") = nb::none(),
       nb::arg("head_dim") = nb::none(), nb::arg("value_dim") = nb::none(), nb::arg("key_dim") = nb::none(),
       nb::arg("bias").none() = false, nb::arg("dropout").none() = 0.0, nb::arg("rotary") = nb::none(),
-      nb::arg("head_map") = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
-      nb::arg("seed") = 0, nb::sig(layer_signature));
+      nb::arg("head_map").none() = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
+      nb::arg("seed").none() = 0, nb::sig(layer_signature));
 }
 
 void define_properties(nb::class_<Layer>& type) {
@@ -250,7 +261,7 @@ void define_properties(nb::class_<Layer>& type) {
           "Width of the value input.")
       .def_prop_ro(
           "bias", [](const Layer& self) { return bias_in_words(self.biases()); },
-          nb::for_getter(nb::sig("def bias(self, /) -> bool | str")),
+          nb::for_getter(nb::sig("def bias(self, /) -> bool | typing.Literal['qkv']")),
           "True: all four projections have one; \"qkv\": all but the output's.")
       .def_prop_ro(
           "rotary", [](const Layer& self) { return self.config().rotary; },
@@ -263,6 +274,7 @@ void define_properties(nb::class_<Layer>& type) {
 }
 
 nb::object set_training(nb::handle self, bool training) {
+  if (!nb::isinstance<Layer>(self)) throw wrong_kind("self", self, "a heed.AttentionLayer");
   nb::cast<Layer&>(self).set_training(training);
   return nb::borrow(self);
 }
@@ -273,23 +285,31 @@ void define_layer(nb::module_& m) {
   nb::class_<Layer> type(m, "AttentionLayer", layer_doc);
   define_making(type);
   define_properties(type);
-  type.def("__call__", &Layer::call, nb::arg("x").none(), nb::arg("context") = nb::none(),
-           nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(layer_call_signature), layer_call_doc)
-      .def_static("from_pretrained", &layer_from_pretrained, nb::arg("folder").none(),
+  // The first takes every call; the others are for type checkers.
+  for (const char* signature : layer_call_signatures)
+    type.def("__call__", &Layer::call, nb::arg("x").none(), nb::arg("context") = nb::none(),
+             nb::arg("value") = nb::none(), nb::arg("options"), nb::sig(signature), layer_call_doc);
+  type.def_static("from_pretrained", &layer_from_pretrained, nb::arg("folder").none(),
                   nb::arg("layer").none() = 0,
                   nb::sig("def from_pretrained(folder: typing.Any, layer: int = 0) -> AttentionLayer"),
                   from_pretrained_doc)
-      .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix") = "",
+      .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix").none() = "",
            nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
-      .def("state_dict", &Layer::state_dict, nb::arg("naming") = "paper",
-           nb::sig(
-               "def state_dict(self, naming: str = 'paper') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+      .def("state_dict", &Layer::state_dict, nb::arg("naming").none() = "paper",
+           nb::sig("def state_dict(self, naming: typing.Literal['paper', 'torch', 'llama'] = 'paper') -> "
+                   "dict[str, numpy.typing.NDArray[typing.Any]]"),
            state_dict_doc)
-      .def("train", &set_training, nb::arg("mode") = true,
-           nb::sig("def train(self, mode: bool = True) -> AttentionLayer"), train_doc)
+      .def(
+          "train",
+          [](nb::handle self, nb::handle mode) { return set_training(self, read_flag("mode", mode)); },
+          nb::arg("mode").none() = true, nb::sig("def train(self, mode: bool = True) -> AttentionLayer"),
+          train_doc)
       .def(
           "eval", [](nb::handle self) { return set_training(self, false); },
-          nb::sig("def eval(self) -> AttentionLayer"), eval_doc);
+          nb::sig("def eval(self) -> AttentionLayer"), eval_doc)
+      .def("__repr__", [](const Layer& self) {
+        return in_words(self.config(), bias_in_words(self.biases()), self.element());
+      });
 }
 
 }  // namespace heed::python

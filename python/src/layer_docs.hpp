@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Signatures and docstrings of the layer. The examples in them are run by the tests.
 #pragma once
+#include "signatures.hpp"
 
 namespace heed::python {
 
 constexpr const char* layer_signature =
     "def __init__(self, model_dim: int, heads: int, kv_heads: int | None = None, head_dim: int | None = "
     "None, "
-    "value_dim: int | None = None, key_dim: int | None = None, bias: bool | str = False, dropout: float = "
+    "value_dim: int | None = None, key_dim: int | None = None, bias: bool | typing.Literal['qkv'] = False, "
+    "dropout: float = "
     "0.0, "
-    "rotary: Rotary | None = None, head_map: str = 'interleaved', *, value_head_dim: int | None = None, "
+    "rotary: Rotary | None = None, head_map: " HEED_HEAD_MAP
+    " = 'interleaved', *, value_head_dim: int | None = None, "
     "seed: int = 0) -> None";
 constexpr const char* layer_doc = R"(Multi-head, multi-query or grouped-query attention with its projections.
 
@@ -24,18 +27,8 @@ for all but the output's. dropout applies after train(). The weights are random,
 (1, 10, 64)
 )";
 
-constexpr const char* layer_call_signature =
-    "def __call__(self, x: ArrayT, context: ArrayT | None = None, value: ArrayT | None = None, *, "
-    "cache: KvCache | None = None, sequences: typing.Any = None, counts: typing.Any = None, "
-    "positions: typing.Any = None, key_positions: typing.Any = None, causal: bool | str | None = None, "
-    "window: tuple[int | None, int | None] | tuple[int | None, int | None, str] | None = None, "
-    "front: int = 0, key_lengths: typing.Any = None, tree: ArrayT | None = None, "
-    "keep: ArrayT | None = None, hide: ArrayT | None = None, "
-    "bias: ArrayT | None = None, scale: float | None = None, softcap: float | None = None, "
-    "sink: ArrayT | None = None, seed: int = 0, return_weights: bool | str = False, return_lse: bool = "
-    "False, "
-    "return_scores: str | None = None, out: ArrayT | None = None, kernel: str | None = None, "
-    "threads: int | None = None) -> typing.Any";
+constexpr const char* layer_call_signatures[] = {
+    HEED_RETURNS(HEED_LAYER_CALL, "bool | typing.Literal['average']", "True, 'average'")};
 constexpr const char* layer_call_doc = R"(Attends from x to context, or to x itself.
 
 x is (batch, queries, model_dim), context (batch, keys, key_dim), value (batch, keys, value_dim); all may leave out the

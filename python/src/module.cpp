@@ -10,6 +10,7 @@
 NB_MODULE(_heed, m) {
   m.doc() = "The compiled half of heed; import heed instead.";
   m.attr("ArrayT") = nanobind::type_var("ArrayT");
+  nanobind::set_leak_warnings(false);  // what is alive when Python ends is no concern of the user
   heed::python::define_errors();
   heed::python::define_export(m);
   heed::python::define_attention(m);
@@ -20,4 +21,5 @@ NB_MODULE(_heed, m) {
   heed::python::define_layer(m);
   heed::python::define_machine(m);
   heed::python::define_openmp(m);
+  heed::python::answer_mismatches(m);
 }

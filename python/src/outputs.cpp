@@ -30,7 +30,7 @@ Asked::Asked(const Question& question) {
   const std::array<std::int64_t, 4> shape{rows.batch, rows.heads, rows.length, question.value_dim()};
   out_.emplace(make_out(q, question.choices(), last_axes(shape, q.rank)));
   outputs_.out = mutable_view_of(out_->tensor(), right_aligned(out_->tensor()));
-  make_the_rest(q, {q.rank, {rows.batch, rows.heads, rows.length, question.keys()}}, question.choices());
+  make_the_rest(q, {q.rank, question.scores()}, question.choices());
 }
 
 Asked::Asked(const Tensor& x, const Shape& scores, std::int64_t model_dim, const Choices& choices) {

@@ -16,6 +16,10 @@ class Question {
   const Choices& choices() const { return choices_; }
   std::int64_t value_dim() const { return value_dim_; }
   std::int64_t keys() const { return keys_; }  // of the longest sequence: columns of weights and scores
+  Shape scores() const {
+    const Shape& rows = inputs_.q.shape;
+    return {rows.batch, rows.heads, rows.length, keys_};
+  }
 
  private:
   void take_arrays();

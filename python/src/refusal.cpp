@@ -28,6 +28,8 @@ std::string in_python_words(std::string sentence) {
   return sentence;
 }
 
+}  // namespace
+
 void raise(const Error& error) {
   const bool is_kind = error.code == Error::dtype || error.code == Error::device;
   const std::string sentence = in_python_words(error.what());
@@ -39,12 +41,11 @@ void raise(const Error& error) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
 }
 
-}  // namespace
-
 std::string kind_name(nb::handle object) {
   const nb::handle type = object.type();
   const std::string module = nb::cast<std::string>(type.attr("__module__"));
   const std::string name = nb::cast<std::string>(type.attr("__qualname__"));
+  if (module == "nanobind") return PyType_Check(object.ptr()) ? "type" : "function";
   return module == "builtins" ? name : module + "." + name;
 }
 

@@ -22,6 +22,12 @@ Error wrong_kind(const char* name, nb::handle object, const char* what);
 // The pending Python error as a refusal: "q: cannot be read: <its message>". Clears it.
 Error from_python_error(const char* name, const char* what, Error::Code code);
 
+// "attn_mask: there is no such keyword argument; ...", with what the function calls it.
+Error unknown_keyword(const std::string& name, const nb::list& known);
+
+// Makes it the pending Python error.
+void raise(const Error& error);
+
 void define_errors();
 
 }  // namespace heed::python

@@ -18,7 +18,8 @@ namespace heed::python {
 
 namespace {
 
-RotaryPairs read_pairs(const std::string& word) {
+RotaryPairs read_pairs(nb::handle object) {
+  const std::string word = read_word("pairs", object);
   if (word == "halves") return RotaryPairs::halves;
   if (word == "adjacent") return RotaryPairs::adjacent;
   throw Error(Error::value, "pairs: \"" + word + "\" is none of \"halves\", \"adjacent\"");
@@ -42,11 +43,13 @@ std::vector<std::int64_t> read_positions(nb::handle object, const Tensor& x) {
   return counted;
 }
 
-nb::object rotate(nb::handle x, nb::handle positions, const Rotary& rotary, nb::handle out,
+nb::object rotate(nb::handle x, nb::handle positions, nb::handle turning, nb::handle out,
                   nb::handle lengths) {
   const Tensor from = read_tensor("x", x);
   check_rank(from, 2, 4);
   dtype_of(from);
+  if (!nb::isinstance<Rotary>(turning)) throw wrong_kind("rotary", turning, "a heed.Rotary");
+  const auto& rotary = nb::cast<const Rotary&>(turning);
   const std::vector<std::int64_t> places = read_positions(positions, from);
   const std::vector<std::int64_t> reached =
       lengths.is_none() ? std::vector<std::int64_t>{} : read_integers("lengths", lengths).values;
@@ -101,25 +104,31 @@ void define_rotary(nb::module_& m) {
   nb::class_<Rotary>(m, "Rotary", rotary_doc)
       .def(
           "__init__",
-          [](Rotary* self, nb::handle base, std::optional<std::int64_t> dims, const std::string& pairs,
-             nb::handle scaling) {
-            new (self) Rotary{read_float("base", base), dims, read_pairs(pairs), read_scaling(scaling)};
+          [](Rotary* self, nb::handle base, nb::handle dims, nb::handle pairs, nb::handle scaling) {
+            Rotary rotary{.base = read_float("base", base)};
+            if (!dims.is_none()) rotary.dims = read_integer("dims", dims);
+            rotary.pairs = read_pairs(pairs);
+            rotary.scaling = read_scaling(scaling);
+            new (self) Rotary(std::move(rotary));
           },
-          nb::arg("base").none() = 10000.0, nb::arg("dims") = nb::none(), nb::arg("pairs") = "halves",
+          nb::arg("base").none() = 10000.0, nb::arg("dims") = nb::none(), nb::arg("pairs").none() = "halves",
           nb::arg("scaling") = nb::none(),
-          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: str = 'halves', "
+          nb::sig("def __init__(self, base: float = 10000.0, dims: int | None = None, pairs: "
+                  "typing.Literal['halves', 'adjacent'] = 'halves', "
                   "scaling: dict[str, typing.Any] | None = None) -> None"))
       .def_ro("base", &Rotary::base, "The slowest pair turns about base times slower than the first.")
       .def_ro("dims", &Rotary::dims, "How many leading dimensions turn; None: all.")
       .def_prop_ro(
-          "pairs", [](const Rotary& self) { return word_for(self.pairs); }, "\"halves\" or \"adjacent\".")
+          "pairs", [](const Rotary& self) { return word_for(self.pairs); },
+          nb::for_getter(nb::sig("def pairs(self, /) -> typing.Literal['halves', 'adjacent']")),
+          "\"halves\" or \"adjacent\".")
       .def_prop_ro(
           "scaling", [](const Rotary& self) { return scaling_as_dict(self.scaling); },
           nb::for_getter(nb::sig("def scaling(self, /) -> dict[str, typing.Any] | None")),
           "As Hugging Face's configurations have it; None: none.")
       .def("__repr__", &in_words);
   m.def("rotate", &rotate, nb::arg("x").none(), nb::arg("positions") = nb::none(),
-        nb::arg("rotary") = Rotary{}, nb::arg("out") = nb::none(), nb::arg("lengths") = nb::none(),
+        nb::arg("rotary").none() = Rotary{}, nb::arg("out") = nb::none(), nb::arg("lengths") = nb::none(),
         nb::sig(
             "def rotate(x: ArrayT, positions: typing.Any = None, rotary: Rotary = ..., out: ArrayT | None = "
             "None, lengths: typing.Any = None) -> ArrayT"),

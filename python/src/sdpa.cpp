@@ -7,6 +7,7 @@
 #include "bindings.hpp"
 #include "choices.hpp"
 #include "docs.hpp"
+#include "mask_axes.hpp"
 #include "result.hpp"
 #include "views.hpp"
 
@@ -83,6 +84,12 @@ void spread_heads(Lattice& lattice, const Question& question) {
   expand(lattice.v, heads, extent);
 }
 
+Shape scores_of(const Lattice& lattice) {
+  const std::size_t i = lattice.rank - 3;
+  const auto& q = lattice.q.shape;
+  return {lattice.rank > 3 ? q[i - 1] : 1, q[i], q[i + 1], lattice.k.shape[i + 1]};
+}
+
 Lattice make_lattice(const Question& question) {
   const int highest = std::max({question.query.rank, question.key.rank, question.value.rank});
   const int lowest = std::min({question.query.rank, question.key.rank, question.value.rank});
@@ -105,6 +112,7 @@ Lattice make_lattice(const Question& question) {
   lattice.out_shape.back() = lattice.v.shape[lattice.rank - 1];
   if (question.mask) {
     check_rank(*question.mask, 2, static_cast<int>(lattice.rank));
+    check_last_axes(*question.mask, scores_of(lattice));
     lattice.has_mask = true;
     lattice.mask = spread(*question.mask, lattice.rank);
     for (std::size_t axis = 0; axis + 3 < lattice.rank; ++axis)

@@ -55,8 +55,19 @@ const dlpack::ExchangeApi* exchange_api(nb::handle type) {
   return api && api->version.major == 1 && api->tensor_from_object ? api : nullptr;
 }
 
+bool is_traced(nb::handle object) {
+  const nb::object jax = nb::steal(PyImport_GetModule(nb::str("jax").ptr()));
+  const nb::object core = jax.is_valid() ? attribute(jax, "core") : nb::object();
+  const nb::object tracer = core.is_valid() ? attribute(core, "Tracer") : nb::object();
+  return tracer.is_valid() && PyObject_IsInstance(object.ptr(), tracer.ptr()) == 1;
+}
+
 // By its type, as len() and iteration are decided too; an attribute of the object alone does not count.
 Kind classify(const char* name, nb::handle object) {
+  if (is_traced(object))
+    throw Error(Error::dtype, std::string(name) +
+                                  ": JAX is tracing it (jit, grad, vmap), so that it has no memory yet; call "
+                                  "heed outside of the traced function, or through jax.pure_callback");
   const nb::handle type = object.type();
   Kind kind;
   kind.has_gradients = attribute(type, "requires_grad").is_valid();

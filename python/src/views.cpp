@@ -193,7 +193,11 @@ bool read_flag(const char* name, nb::handle object) {
 
 std::string read_word(const char* name, nb::handle object) {
   if (!nb::isinstance<nb::str>(object)) throw wrong_kind(name, object, "a str");
-  return nb::cast<std::string>(object);
+  Py_ssize_t bytes = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &bytes);
+  if (text) return {text, static_cast<std::size_t>(bytes)};
+  PyErr_Clear();
+  throw Error(Error::value, std::string(name) + ": the str is not valid Unicode");
 }
 
 std::string read_path(const char* name, nb::handle object, const char* what) {

@@ -68,7 +68,7 @@ def test_the_stubs_name_exactly_what_the_module_has():
 def test_every_keyword_of_a_signature_is_taken_and_no_other(name):
     import numpy as np
 
-    (function,) = (n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == name)
+    function = [n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == name][-1]
     x = np.ones((2, 8), np.float32)
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults):
         getattr(heed, name)(x, x, x, **{argument.arg: ast.literal_eval(default)})
@@ -80,7 +80,7 @@ def test_every_keyword_of_the_layers_signature_is_taken():
     import numpy as np
 
     (layer,) = (n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == "AttentionLayer")
-    (call,) = (n for n in layer.body if getattr(n, "name", None) == "__call__")
+    call = [n for n in layer.body if getattr(n, "name", None) == "__call__"][-1]
     for argument, default in zip(call.args.kwonlyargs, call.args.kw_defaults):
         heed.AttentionLayer(16, 4)(np.ones((2, 16), np.float32), **{argument.arg: ast.literal_eval(default)})
 
@@ -102,6 +102,25 @@ def test_importing_heed_imports_no_other_library():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
     assert ran.stdout.strip() == "[]", ran.stderr
+
+
+def test_the_package_brings_the_command():
+    named = [file for file in importlib.metadata.files("heed") if file.name == "heed" and "bin" in file.parts]
+    assert named, "built without CLI11, nlohmann_json or fmt"
+    ran = subprocess.run([named[0].locate(), "--version"], capture_output=True, text=True, cwd="/")
+    assert ran.stdout == f"heed {heed.__version__}\n", ran.stderr
+
+
+def test_without_its_libraries_the_command_is_left_out_and_the_configuration_says_so(tmp_path):
+    defined = {
+        "SKBUILD": 2, "SKBUILD_SCRIPTS_DIR": tmp_path / "bin", "Python_EXECUTABLE": sys.executable,
+        "HEED_BUILD_PYTHON": "ON", "HEED_BUILD_TOOL": "OFF", "HEED_BUILD_TESTS": "OFF", "HEED_INSTALL": "OFF",
+        "CMAKE_DISABLE_FIND_PACKAGE_fmt": "ON", "CMAKE_DISABLE_FIND_PACKAGE_CLI11": "ON",
+    }  # fmt: skip
+    command = ["cmake", "-S", ROOT, "-B", tmp_path / "build", *(f"-D{name}={value}" for name, value in defined.items())]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "The package is built without the heed command, which needs CLI11, fmt." in " ".join(ran.stderr.split())
 
 
 def test_show_config_says_what_a_bug_report_needs(capsys):
