@@ -31,6 +31,13 @@ double smallest(
   return dtype == DType::f16 ? 0x1p-25 : dtype == DType::bf16 ? 0x1p-134 : 0x1p-150;
 }
 
+// `relative` of a number. Where scores are so large that their errors decide who wins, the relative error is
+// beyond all numbers, of a weight that is 0 as well; but weights lie between 0 and 1, so no error exceeds
+// `most`.
+double part_of(double number, double relative, double most) {
+  return std::isfinite(relative) ? std::min(relative * number, most) : most;
+}
+
 }  // namespace
 
 RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std::int64_t b, std::int64_t h,
@@ -87,20 +94,22 @@ double RowBound::out(std::int64_t d) const {
   // Matrix instructions for bf16 take the weights rounded to bf16 as well, and lose what is subnormal.
   const bool is_bf16 = p_.inputs.q.dtype == DType::bf16;
   const double operand = is_bf16 ? roundoff(DType::bf16) : 0, lost = is_bf16 ? 2 * underflow : underflow;
-  return (relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype)) * magnitude +
-         smallest(dtype) + static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
+  const double relative = relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype);
+  return part_of(magnitude, relative, 2 * largest / kept) + smallest(dtype) +
+         static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
 }
 
 double RowBound::weight(std::int64_t j) const {
   const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
   const DType dtype = p_.outputs.weights->dtype;
-  return (relative_error_ + roundoff(dtype)) * row_.weight[static_cast<std::size_t>(j)] + smallest(dtype) +
-         underflow / kept;
+  return part_of(row_.weight[static_cast<std::size_t>(j)], relative_error_ + roundoff(dtype), 1 / kept) +
+         smallest(dtype) + underflow / kept;
 }
 
 double RowBound::log_sum_exp() const {
   if (std::isinf(row_.log_sum_exp)) return 0;  // a row that sees no key says so exactly
-  return score_error_ + relative_error_ + 4 * u * (largest_score_ + std::abs(row_.log_sum_exp) + 1);
+  const double relative = std::min(relative_error_, std::log(static_cast<double>(p_.keys)) + 1);
+  return score_error_ + relative + 4 * u * (largest_score_ + std::abs(row_.log_sum_exp) + 1);
 }
 
 }  // namespace heed::reference
