@@ -84,7 +84,6 @@ Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
 
 LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lowered(p, masks)) {
   call.left_range = &left_range;
-  call.left_range = &left_range;
   if (p.reading) {
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
     call.cached = cached.data();

@@ -40,9 +40,9 @@ const Kernel& choose(const Problem& problem) {
 
 void run(const Kernel& kernel, const Problem& problem) {
   if (!kernel.run(problem)) return;
-  const GatheredCache plain(problem);
-  const std::vector<reference::LeftRow> left = reference::left_rows(plain.problem);
+  const std::vector<reference::LeftRow> left = reference::left_rows(problem);
   if (left.empty()) return;
+  const GatheredCache plain(problem);
   const reference::Numbers numbers(plain.problem);
   cpu::throwing_parallel_for(
       left.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });

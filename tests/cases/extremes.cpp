@@ -116,6 +116,8 @@ void add_options(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
   all.push_back({"a sink and biases as low as a float goes",
                  with_sink(with_bias(scored(dtype, keys), {-most, -infinity, -infinity, -infinity}), -most),
                  static_cast<float>(keys / 4) / static_cast<float>(keys / 4 + 1)});
+  all.push_back({"an ordinary sink over the lowest biases",
+                 with_sink(with_bias(plain, {-most, -most, -3e38f, -most}), 0), 0});
   all.push_back({"a sink of infinity", with_sink(plain, infinity), nan});
   all.push_back({"a sink that is no number", with_sink(plain, nan), nan});
   all.push_back({"a softcap of 3e38", changed(plain, [](Call& c) { c.softcap = 3e38f; }), 3.75f});

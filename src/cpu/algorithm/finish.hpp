@@ -87,7 +87,9 @@ struct ClosedRow {
 template <class S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   if (sees_no_key<S>(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of<S>(c, q))};
-  const bool is_lowest = c.bias.data && end.max == -most_finite;
+  // A sink that is no such number outweighs them all.
+  const bool is_lowest =
+      c.bias.data && end.max == -most_finite && !(sink_of<S>(c, q) * log2_e > -0x1p126f);
   const double lowest = is_lowest ? open_lowest<S>(c, q, end) : 0.0;
   const float rescale = add_sink<S>(c, q, end);
   if (!is_finite(end.sum)) leave_to_reference<S>(c);
