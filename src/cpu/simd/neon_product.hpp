@@ -60,13 +60,16 @@
 
 namespace heed::cpu {
 
+// Inlined whatever else is in the loop: a call for every tile costs prefill 0.4 %.
 template <>
-[[gnu::always_inline]] inline void tile_product<Neon, Start::zero>(const float* a, const float* b, std::int64_t depth, float* c) {
+[[gnu::always_inline]] inline void tile_product<Neon, Start::zero>(const float* a, const float* b,
+                                                                  std::int64_t depth, float* c) {
   HEED_TILE_PRODUCT(HEED_ZERO_SUM);
 }
 
 template <>
-[[gnu::always_inline]] inline void tile_product<Neon, Start::sum>(const float* a, const float* b, std::int64_t depth, float* c) {
+[[gnu::always_inline]] inline void tile_product<Neon, Start::sum>(const float* a, const float* b,
+                                                                  std::int64_t depth, float* c) {
   HEED_TILE_PRODUCT(HEED_LOAD_SUM);
 }
 
