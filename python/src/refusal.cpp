@@ -32,8 +32,8 @@ std::string in_python_words(std::string sentence) {
 
 void raise(const Error& error) {
   const bool is_kind = error.code == Error::dtype || error.code == Error::device;
-  const std::string sentence = in_python_words(error.what());
-  // A sentence may quote a file name, which need not be UTF-8.
+  // A sentence about a file quotes its name, which may hold any of these words and need not be UTF-8.
+  const std::string sentence = error.code == Error::file ? error.what() : in_python_words(error.what());
   const nb::object text =
       nb::steal(PyUnicode_DecodeUTF8(sentence.data(), static_cast<Py_ssize_t>(sentence.size()), "replace"));
   nb::object raised = nb::borrow(is_kind ? kind_error_type : error_type)(text);

@@ -297,3 +297,11 @@ def test_merge_refuses_what_is_no_result(name):
     parts, kind, sentence = MERGES[name]
     with pytest.raises(kind, match=sentence):
         heed.merge(*parts)
+
+
+@pytest.mark.parametrize("name", ["config.x", "options.x"])
+def test_a_files_name_is_quoted_as_it_was_given(name):
+    with pytest.raises(heed.Error, match=f"^{name}: cannot be opened"):
+        heed.KvCache.load(name)
+    with pytest.raises(heed.Error, match=f"^{name}: is not a folder; a model's has config.json"):
+        heed.AttentionLayer.from_pretrained(name, 0)
