@@ -8,6 +8,7 @@
 #include <string>
 
 #include "heed/attention.hpp"
+#include "heed/gradient.hpp"
 
 namespace heed {
 
@@ -24,6 +25,10 @@ struct Check {
 // `computed` is what attention() wrote for these inputs and options, with any kernel. Costs what Expected
 // does.
 Check check(const Inputs&, const Outputs& computed, const Options& = {});
+
+// `computed` is what attention_backward() wrote for them, with any kernel; it must not have accumulated. Takes
+// the time of the reference, on all threads where no bias or sink has a gradient.
+Check check(const Inputs&, const Saved&, const Gradients& computed, const Options& = {});
 
 // How far the reference has come, told to the calling thread about a hundred times.
 using Progress = std::function<void(std::int64_t rows, std::int64_t of)>;

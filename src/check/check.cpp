@@ -3,13 +3,10 @@
 #include "heed/check.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <optional>
 
+#include "check/compare.hpp"
 #include "cpu/threads/throwing.hpp"
-#include "heed/half.hpp"
 #include "problem/problem.hpp"
 #include "reference/bound.hpp"
 #include "reference/gathered_cache.hpp"
@@ -20,21 +17,6 @@
 
 namespace heed {
 namespace {
-
-double rounded(double value, DType dtype) {
-  const float x = static_cast<float>(value);
-  if (dtype == DType::f16) return to_float(from_float<f16>(x));
-  if (dtype == DType::bf16) return to_float(from_float<bf16>(x));
-  return x;
-}
-
-std::string with_digits(double number, int digits) {
-  if (std::isnan(number)) return "nan";
-  std::array<char, 32> text{};
-  const auto end =
-      std::to_chars(text.data(), text.data() + text.size(), number, std::chars_format::general, digits);
-  return {text.data(), end.ptr};
-}
 
 // One row of the reference, and the row of the results that it is: another where sequences are packed.
 struct Query {
@@ -70,9 +52,7 @@ void for_each_row(std::int64_t rows, const Progress& progress, const Body& body)
 }  // namespace
 
 struct Expected::Numbers {
-  struct Element {
-    double value, bound;
-  };
+  using Element = ExpectedElement;
 
   struct Output {
     const char* name;
@@ -101,25 +81,8 @@ struct Expected::Numbers {
         for (std::int64_t h = 0; h < shape.heads; ++h)
           for (std::int64_t i = 0; i < shape.length; ++i)
             for (std::int64_t d = 0; d < shape.dim; ++d)
-              compare({b, h, i, d}, reference::read(computed, b, h, i, d), *expected++, check);
-    }
-
-    void compare(const Shape& place, double found, const Element& expected, Check& check) const {
-      const double error = std::abs(found - expected.value);
-      ++check.compared;
-      if (std::isfinite(error)) {
-        check.worst_error = std::max(check.worst_error, error);
-        if (error > 0)
-          check.worst_error_in_bounds = std::max(check.worst_error_in_bounds, error / expected.bound);
-      }
-      // Infinities are compared after the reference is rounded to the output's type, where large values may
-      // overflow.
-      const bool both_nan = std::isnan(found) && std::isnan(expected.value);
-      if (both_nan || found == rounded(expected.value, dtype) || error <= expected.bound) return;
-      if (check.beyond_bound++ > 0) return;
-      check.first_miss = name + in_words(place) + " is " + in_words(static_cast<float>(found)) +
-                         ", the reference says " + with_digits(expected.value, 9) + ", the bound is " +
-                         with_digits(expected.bound, 3);
+              heed::compare({name, {b, h, i, d}, dtype}, reference::read(computed, b, h, i, d), *expected++,
+                            check);
     }
   };
 

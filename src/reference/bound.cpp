@@ -7,12 +7,6 @@
 namespace heed::reference {
 namespace {
 
-constexpr double u = 0x1p-24;  // unit roundoff of f32
-constexpr double exp2_error =
-    4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
-constexpr double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
-constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's largest become 0
-constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
 constexpr double least_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
 constexpr std::int64_t keys_per_rescale = 128;
@@ -22,15 +16,6 @@ constexpr std::int64_t keys_per_rescale = 128;
 // another.
 double int8_roundings(const Problem& p) { return p.cache_type == CacheType::int8 ? 2 : 0; }
 
-double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
-
-double roundoff(DType dtype) { return dtype == DType::f32 ? u : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
-
-double smallest(
-    DType dtype) {  // half the spacing of the subnormals, which rounding may lose whatever the value
-  return dtype == DType::f16 ? 0x1p-25 : dtype == DType::bf16 ? 0x1p-134 : 0x1p-150;
-}
-
 // `relative` of a number. Where scores are so large that their errors decide who wins, the relative error is
 // beyond all numbers, of a weight that is 0 as well; but weights lie between 0 and 1, so no error exceeds
 // `most`.
@@ -39,6 +24,14 @@ double part_of(double number, double relative, double most) {
 }
 
 }  // namespace
+
+double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
+
+double roundoff(DType dtype) { return dtype == DType::f32 ? u : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
+
+double smallest(DType dtype) {
+  return dtype == DType::f16 ? 0x1p-25 : dtype == DType::bf16 ? 0x1p-134 : 0x1p-150;
+}
 
 RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std::int64_t b, std::int64_t h,
                    std::int64_t i)

@@ -10,6 +10,17 @@
 
 namespace heed::reference {
 
+constexpr double u = 0x1p-24;  // unit roundoff of f32
+constexpr double exp2_error =
+    4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
+constexpr double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
+constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's largest become 0
+constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
+
+double gamma(double roundings);
+double roundoff(DType);
+double smallest(DType);  // half the spacing of the subnormals, which rounding may lose whatever the value
+
 class RowBound {
  public:
   RowBound(const Problem&, const Numbers&, const Row&, std::int64_t b, std::int64_t h, std::int64_t i);
@@ -17,6 +28,9 @@ class RowBound {
   double out(std::int64_t d) const;     // of out(b, h, i, d)
   double weight(std::int64_t j) const;  // of weights(b, h, i, j)
   double log_sum_exp() const;
+
+  double score_error() const { return score_error_; }
+  double largest_score() const { return largest_score_; }
 
  private:
   const Problem& p_;

@@ -51,10 +51,6 @@ struct Sees {
   }
 };
 
-bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int64_t j) {  // S7
-  return dropout_word(dropout.seed, head, i, j) < dropout_threshold(dropout.drop_probability);
-}
-
 // The score of key j at each stage.
 void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
   const auto [b, h, j] = std::tuple(sees.b, sees.h, sees.j);
@@ -73,6 +69,11 @@ void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
 }
 
 }  // namespace
+
+bool dropped(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {  // S7
+  const Dropout& dropout = *p.options.dropout;
+  return dropout_word(dropout.seed, b * p.heads + h, i, j) < dropout_threshold(dropout.drop_probability);
+}
 
 double read(const View& x, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
   const std::int64_t e = at(x.stride, b, h, i, d);
@@ -116,7 +117,7 @@ Row row(const Problem& p, const Numbers& numbers, std::int64_t b, std::int64_t h
     r.probability[k] = std::exp(r.biased[k] - max) / sum;
     r.weight[k] = r.probability[k];
     if (const auto& drop = p.options.dropout)
-      r.weight[k] = dropped(*drop, b * p.heads + h, i, j) ? 0 : r.weight[k] / (1.0 - drop->drop_probability);
+      r.weight[k] = dropped(p, b, h, i, j) ? 0 : r.weight[k] / (1.0 - drop->drop_probability);
     const double* v_row = numbers.v(b, p.kv_head(h), s.first_key + j);
     for (std::int64_t d = 0; d < p.value_dim; ++d)
       r.out[static_cast<std::size_t>(d)] += r.weight[k] * v_row[d];

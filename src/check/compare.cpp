@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/compare.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "heed/half.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed {
+namespace {
+
+double rounded(double value, DType dtype) {
+  const float x = static_cast<float>(value);
+  if (dtype == DType::f16) return to_float(from_float<f16>(x));
+  if (dtype == DType::bf16) return to_float(from_float<bf16>(x));
+  return x;
+}
+
+std::string with_digits(double number, int digits) {
+  if (std::isnan(number)) return "nan";
+  std::array<char, 32> text{};
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), number, std::chars_format::general, digits);
+  return {text.data(), end.ptr};
+}
+
+}  // namespace
+
+void compare(const ElementPlace& at, double found, const ExpectedElement& expected, Check& check) {
+  const double error = std::abs(found - expected.value);
+  ++check.compared;
+  if (std::isfinite(error)) {
+    check.worst_error = std::max(check.worst_error, error);
+    if (error > 0)
+      check.worst_error_in_bounds = std::max(check.worst_error_in_bounds, error / expected.bound);
+  }
+  // Infinities are compared after the reference is rounded to the output's type, where large values may
+  // overflow.
+  const bool both_nan = std::isnan(found) && std::isnan(expected.value);
+  if (both_nan || found == rounded(expected.value, at.dtype) || error <= expected.bound) return;
+  if (check.beyond_bound++ > 0) return;
+  check.first_miss = at.name + in_words(at.place) + " is " + in_words(static_cast<float>(found)) +
+                     ", the reference says " + with_digits(expected.value, 9) + ", the bound is " +
+                     with_digits(expected.bound, 3);
+}
+
+}  // namespace heed

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checked call to attention_backward(), lowered to plain data: the forward problem it is the gradient of, what
+// was saved, and the gradients. Strides are as in Problem: 0 for what broadcasts and for the batch of packed
+// rows.
+#pragma once
+#include "heed/gradient.hpp"
+#include "problem/problem.hpp"
+
+namespace heed {
+
+struct GradientProblem {
+  Problem forward{};  // its outputs are what was saved, and are never written
+  View out{}, log_sum_exp{};
+  View out_gradient{};
+  Optional<View> log_sum_exp_gradient{};
+
+  // As they were given, and as every (batch, heads, queries, keys) finds its element in them.
+  Gradients given{};
+  Optional<MutableView> q{}, k{}, v{}, bias{}, sink{};
+};
+
+// Checks every argument and lowers the call, or throws Error; writes nothing either way.
+GradientProblem make_gradient_problem(const Inputs&, const Saved&, const Gradients&, const Options&);
+
+}  // namespace heed
