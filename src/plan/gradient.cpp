@@ -2,6 +2,8 @@
 // The ordered list of kernels for gradients, and the choice among them.
 #include "plan/gradient.hpp"
 
+#include "cpu/gradient.hpp"
+#include "cpu/run.hpp"
 #include "reference/gradient.hpp"
 
 namespace heed {
@@ -30,6 +32,11 @@ const GradientKernel& choose(const GradientProblem& problem) {
 const std::vector<GradientKernel>& gradient_kernels() {
   static const std::vector<GradientKernel> all = [] {
     std::vector<GradientKernel> list;
+    for (const cpu::Target* target : cpu::targets())
+      list.push_back({std::string("cpu.backward.") + target->name,
+                      [target] { return cpu::unavailable(*target); },
+                      [target](const GradientProblem& g) { return cpu::gradient_refuses(*target, g); },
+                      [target](const GradientProblem& g) { reference::complete(g, cpu::gradient(*target, g)); }});
     list.push_back({"reference", [] { return Reason(); }, [](const GradientProblem&) { return Reason(); },
                     [](const GradientProblem& g) { reference::run(g); }});
     return list;

@@ -3,6 +3,9 @@
 // was saved, and the gradients. Strides are as in Problem: 0 for what broadcasts and for the batch of packed
 // rows.
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "heed/gradient.hpp"
 #include "problem/problem.hpp"
 
@@ -17,6 +20,16 @@ struct GradientProblem {
   // As they were given, and as every (batch, heads, queries, keys) finds its element in them.
   Gradients given{};
   Optional<MutableView> q{}, k{}, v{}, bias{}, sink{};
+};
+
+// What a kernel did not write because numbers on the way to it do not fit f32, or are none (S13): rows of q, k and
+// v by sequence, head and row, a sequence beginning at first_row or first_key; single elements of the others. 0:
+// it was written.
+struct LeftGradients {
+  explicit LeftGradients(const GradientProblem&);
+
+  std::vector<std::int64_t> first_row, first_key;
+  std::vector<unsigned char> q, k, v, bias, sink;
 };
 
 // Checks every argument and lowers the call, or throws Error; writes nothing either way.

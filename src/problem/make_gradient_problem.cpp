@@ -51,4 +51,21 @@ GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, 
   return g;
 }
 
+LeftGradients::LeftGradients(const GradientProblem& g) {
+  const Problem& p = g.forward;
+  std::int64_t rows = 0, keys = 0;
+  for (const Sequence& s : p.sequences) {
+    first_row.push_back(rows), first_key.push_back(keys);
+    rows += p.heads * s.queries, keys += p.kv_heads * s.keys;
+  }
+  const auto resize = [](std::vector<unsigned char>& x, const std::optional<MutableView>& of, std::int64_t n) {
+    if (of) x.resize(static_cast<std::size_t>(n));
+  };
+  resize(q, g.q, rows);
+  resize(k, g.k, keys);
+  resize(v, g.v, keys);
+  resize(bias, g.bias, g.bias ? g.given.bias->shape.elements() : 0);
+  resize(sink, g.sink, g.sink ? g.given.sink->shape.elements() : 0);
+}
+
 }  // namespace heed

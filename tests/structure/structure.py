@@ -20,7 +20,7 @@ JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECA
 DEPTH = {"layer": 0, "problem": 1, "plan": 2, "check": 2, "cpu": 3, "cuda": 3, "mpi": 3, "reference": 3, "softmax": 4, "cache": 4, "rotary": 5,
          "refusal": 6}
 # Beside that order: the plain data every kernel reads, and the arrays a layer's weights are made of.
-ALLOWED_UPWARD = {"problem/problem.hpp", "problem/sequence.hpp"}
+ALLOWED_UPWARD = {"problem/gradient_problem.hpp", "problem/problem.hpp", "problem/sequence.hpp"}
 ALLOWED_BESIDE = {("layer", "files"), ("cache", "files")}
 
 
@@ -141,12 +141,12 @@ def check_code_names_its_licence(root):
 
 
 def rules_named(root, folder):
-    """The rules S1, S2, ..., O1, ... that comments in a folder name."""
+    """The rules S1, S2, ..., G1, ..., O1, ... that comments in a folder name."""
     named = {}
     for path in code_files(root, folder):
         for number, line in enumerate(lines_of(path), 1):
             comment = line.partition("//")[2]
-            for rule in re.findall(r"\b[SO]\d+\b", comment):
+            for rule in re.findall(r"\b[SOG]\d+\b", comment):
                 named.setdefault(rule, f"{path.relative_to(root)}:{number}")
     return named
 
@@ -155,7 +155,7 @@ def rules_specified(root):
     """Rule -> the folders that must name it: `### S15 Rotary (src/layer)` says so; without, it is the reference."""
     rules = {}
     for line in lines_of(root / "docs/spec.md"):
-        found = re.match(r"### ([SO]\d+)\b[^(]*(?:\((src/[^)]*)\))?", line)
+        found = re.match(r"### ([SOG]\d+)\b[^(]*(?:\((src/[^)]*)\))?", line)
         if found:
             rules[found[1]] = [f.strip() for f in (found[2] or "src/reference").split(",")]
     return rules
@@ -166,11 +166,11 @@ def check_spec_and_code_name_the_same_rules(root):
     problems = [] if specified else ["docs/spec.md: no rules found"]
     named = {folder: rules_named(root, folder) for folders in specified.values() for folder in folders}
     for rule, folders in specified.items():
-        for folder in folders if rule.startswith("S") else []:
+        for folder in folders if rule[0] in "SG" else []:
             if rule not in named[folder]:
                 problems.append(f"docs/spec.md: {rule} is never named in {folder}")
     for rule, place in rules_named(root, "src/reference").items():
-        if rule in specified and rule.startswith("S") and "src/reference" not in specified[rule]:
+        if rule in specified and rule[0] in "SG" and "src/reference" not in specified[rule]:
             problems.append(
                 f"{place}: names {rule}, which docs/spec.md gives to {', '.join(specified[rule])}"
             )

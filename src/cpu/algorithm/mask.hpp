@@ -170,6 +170,15 @@ inline bool sees(const Call& c, const Query& q, std::int64_t j) {
   return !c.bias.data || read<S>(row_of<S>(c.bias, q), j) != minus_infinity;
 }
 
+// Whether there is a key that the query sees.
+template <class S>
+inline bool sees_any(const Call& c, const Query& q) {
+  const std::int64_t end = visible_keys<S>(c, q.b, q.i).end;
+  for (std::int64_t j = 0; j < end; ++j)
+    if (sees<S>(c, q, j)) return true;
+  return false;
+}
+
 // What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:
 // they need no scores, just as those that lie outside every query's range.
 template <class S, class QueryAt>

@@ -13,7 +13,8 @@ struct Tile {
   static constexpr int columns = S::tile_columns;
 };
 
-enum class Start : std::uint8_t { zero, sum };
+// From what a chain starts: 0; what is in c; or 0, and what it comes to is added to c.
+enum class Start : std::uint8_t { zero, sum, apart };
 
 // c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns); depth is even. An instruction set whose
 // compiler spills these accumulators specialises it.
@@ -23,7 +24,7 @@ inline void tile_product(const float* a, const float* b, std::int64_t depth, flo
   typename S::F sum[columns][vectors];
   for (int n = 0; n < columns; ++n)
     for (int v = 0; v < vectors; ++v)
-      sum[n][v] = start == Start::zero ? S::fill(0.0f) : S::load(c + n * Tile<S>::rows + v * S::lanes);
+      sum[n][v] = start == Start::sum ? S::load(c + n * Tile<S>::rows + v * S::lanes) : S::fill(0.0f);
   for (std::int64_t k = 0; k < depth; ++k, a += Tile<S>::rows, b += columns) {
     typename S::F x[vectors];
     for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
@@ -33,7 +34,10 @@ inline void tile_product(const float* a, const float* b, std::int64_t depth, flo
     }
   }
   for (int n = 0; n < columns; ++n)
-    for (int v = 0; v < vectors; ++v) S::store(c + n * Tile<S>::rows + v * S::lanes, sum[n][v]);
+    for (int v = 0; v < vectors; ++v) {
+      float* const to = c + n * Tile<S>::rows + v * S::lanes;
+      S::store(to, start == Start::apart ? S::add(S::load(to), sum[n][v]) : sum[n][v]);
+    }
 }
 
 }  // namespace heed::cpu

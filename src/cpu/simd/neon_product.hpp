@@ -43,7 +43,9 @@
 #define HEED_LOAD_SUM(r, place) "ldr q" #r ", [%[c], #" #place "]\n"
 #define HEED_STORE_SUM(r, place) "str q" #r ", [%[c], #" #place "]\n"
 
-#define HEED_TILE_PRODUCT(first) \
+#define HEED_ADD_SUM(r, place) "ldr q0, [%[c], #" #place "]\n fadd v" #r ".4s, v" #r ".4s, v0.4s\n" HEED_STORE_SUM(r, place)
+
+#define HEED_TILE_PRODUCT(first, last) \
   asm volatile(HEED_EACH_SUM(first)                                                                                \
                HEED_LOAD(0, a) HEED_LOAD(1, a) HEED_LOAD(2, a) HEED_LOAD(3, b) HEED_LOAD(4, b)                     \
                "subs %[n], %[n], #2\n"                                                                             \
@@ -51,7 +53,7 @@
                "1:\n" HEED_EVEN HEED_ODD                                                                           \
                "subs %[n], %[n], #2\n"                                                                             \
                "b.ne 1b\n"                                                                                         \
-               "2:\n" HEED_EVEN HEED_LAST HEED_EACH_SUM(HEED_STORE_SUM)                                            \
+               "2:\n" HEED_EVEN HEED_LAST HEED_EACH_SUM(last)                                                      \
                : [a] "+r"(a), [b] "+r"(b), [n] "+r"(depth)                                                         \
                : [c] "r"(c)                                                                                        \
                : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",  \
@@ -64,13 +66,19 @@ namespace heed::cpu {
 template <>
 [[gnu::always_inline]] inline void tile_product<Neon, Start::zero>(const float* a, const float* b,
                                                                   std::int64_t depth, float* c) {
-  HEED_TILE_PRODUCT(HEED_ZERO_SUM);
+  HEED_TILE_PRODUCT(HEED_ZERO_SUM, HEED_STORE_SUM);
 }
 
 template <>
 [[gnu::always_inline]] inline void tile_product<Neon, Start::sum>(const float* a, const float* b,
                                                                   std::int64_t depth, float* c) {
-  HEED_TILE_PRODUCT(HEED_LOAD_SUM);
+  HEED_TILE_PRODUCT(HEED_LOAD_SUM, HEED_STORE_SUM);
+}
+
+template <>
+[[gnu::always_inline]] inline void tile_product<Neon, Start::apart>(const float* a, const float* b,
+                                                                    std::int64_t depth, float* c) {
+  HEED_TILE_PRODUCT(HEED_ZERO_SUM, HEED_ADD_SUM);
 }
 
 }  // namespace heed::cpu
@@ -85,4 +93,5 @@ template <>
 #undef HEED_ZERO_SUM
 #undef HEED_LOAD_SUM
 #undef HEED_STORE_SUM
+#undef HEED_ADD_SUM
 #undef HEED_TILE_PRODUCT

@@ -3,6 +3,7 @@
 // machine.
 #pragma once
 #include "cpu/algorithm/decode.hpp"
+#include "cpu/algorithm/gradient_shared.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
 #include "cpu/target/target.hpp"
@@ -31,6 +32,14 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .project_floats = Project<S>::scratch_floats,
       .project = [](const Linear& t, const LinearPart& part,
                     float* scratch) { Project<S>(t, scratch).run(part); },
+      .gradient_floats = Backward<S>::scratch_floats,
+      .gradient = [](const GradientCall& g, const GradientPart& part,
+                     float* scratch) { Backward<S>(g, part, Cutter{scratch}).run(); },
+      .bias_gradient_floats = BiasGradient<S>::scratch_floats,
+      .bias_gradient = [](const GradientCall& g, const BiasPart& part,
+                          float* scratch) { BiasGradient<S>(g, part, Cutter{scratch}).run(); },
+      .sink_gradient = [](const GradientCall& g, std::int64_t b,
+                          std::int64_t h) { SinkGradient<S>(g, b, h).run(); },
   };
 }
 
@@ -79,6 +88,11 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .decode_finish = Decoding::finish,
       .project_floats = nullptr,
       .project = nullptr,
+      .gradient_floats = nullptr,
+      .gradient = nullptr,
+      .bias_gradient_floats = nullptr,
+      .bias_gradient = nullptr,
+      .sink_gradient = nullptr,
   };
 }
 

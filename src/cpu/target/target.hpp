@@ -6,6 +6,7 @@
 #include <span>
 
 #include "cpu/call.hpp"
+#include "cpu/gradient_call.hpp"
 
 namespace heed::cpu {
 
@@ -27,6 +28,12 @@ struct Target {
 
   std::int64_t (*project_floats)(const Linear&);  // scratch of one task
   void (*project)(const Linear&, const LinearPart&, float* scratch);
+
+  std::int64_t (*gradient_floats)(const GradientCall&, const GradientPart&);  // scratch of one task
+  void (*gradient)(const GradientCall&, const GradientPart&, float* scratch);
+  std::int64_t (*bias_gradient_floats)(const GradientCall&);  // scratch of one task
+  void (*bias_gradient)(const GradientCall&, const BiasPart&, float* scratch);
+  void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head);
 };
 
 // Every target compiled in, the best first; scalar is last and always available.

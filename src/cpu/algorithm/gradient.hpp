@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass: five products for every block of rows and block of keys. Scores and gradients by them exist for
+// one such pair of blocks at a time; sums over keys (dQ) and over rows (dK, dV) are chains whose blocks are added
+// in order, so that it cannot show how the work was cut (O1).
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/gradient_pairs.hpp"
+
+namespace heed::cpu {
+
+// sums * factor, added to what is there or in place of it; x is overwritten. Where that is no number nothing is
+// written, and false is returned. Adding +0 gives every zero one sign.
+template <class S>
+inline bool write_gradient(const Row& to, float* x, std::int64_t n, float factor, bool accumulates) {
+  for (std::int64_t d = 0; d < n; ++d) x[d] = x[d] * factor + 0.0f;
+  if (!all_finite<S>(x, n)) return false;
+  if (to.type == Type::f32 && to.step == 1) {
+    auto* out = static_cast<float*>(const_cast<void*>(to.data)) + to.first;
+    if (accumulates)
+      for (std::int64_t d = 0; d < n; ++d) out[d] += x[d];
+    else
+      __builtin_memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
+    return true;
+  }
+  for (std::int64_t d = 0; d < n; ++d) write<S>(to, d, accumulates ? read<S>(to, d) + x[d] : x[d]);
+  return true;
+}
+
+// (dims, rows) becomes (rows, dims).
+template <class S>
+inline void turn_panel(const float* from, std::int64_t dims, float* to) {
+  constexpr int rows = Tile<S>::rows;
+  for (std::int64_t d = 0; d < dims; d += 4)
+    for (int r = 0; r < rows; r += 4) {
+      const float* corner = from + d * rows + r;
+      const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
+      S::transpose(four, to + r * dims + d, dims);
+    }
+}
+
+template <class S>
+class Backward {
+  using Extents = GradientExtents<S>;
+  using Pairs = GradientPairs<S>;
+  static constexpr int rows = Extents::rows, step = Extents::step;
+  static constexpr std::int64_t key_panels = gradient_keys / rows, panel_block = gradient_rows * rows;
+
+ public:
+  static std::int64_t scratch_floats(const GradientCall& g, const GradientPart& part) {
+    Cutter nothing{nullptr};
+    const Backward sized(nothing, g, part);
+    return nothing.floats;
+  }
+
+  Backward(const GradientCall& call, const GradientPart& task, Cutter memory)
+      : Backward(memory, call, task) {}
+
+  void run() {
+    packed_rows.forget();
+    if (part.of_rows) fill<S>(dq, panels_of(part.rows) * rows * e.dims, 0.0f);
+    for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
+      if (part.of_keys) {
+        fill<S>(dk, gradient_keys * e.dims, 0.0f);
+        fill<S>(dv, gradient_keys * e.value_dims, 0.0f);
+      }
+      attend(begin);
+      if (part.of_keys) write_keys(begin);
+    }
+    if (part.of_rows) write_rows();
+  }
+
+ private:
+  Backward(Cutter& memory, const GradientCall& call, const GradientPart& task)
+      : g(call),
+        c(call.forward),
+        part(task),
+        e(c),
+        query(c, {task.batch_entry, task.kv_head, 0, 0}),
+        pairs(call, task.of_rows, memory),
+        packed_rows(call, slots_of(task, e), task.of_keys, memory) {
+    weights = memory.cut(part.of_keys ? key_panels * panel_block : 0);
+    gradients = memory.cut(part.of_keys ? key_panels * panel_block : 0);
+    dq = memory.cut(part.of_rows ? panels_of(part.rows) * rows * e.dims : 0);
+    dk = memory.cut(part.of_keys ? gradient_keys * e.dims : 0);
+    dv = memory.cut(part.of_keys ? gradient_keys * e.value_dims : 0);
+    turned = memory.cut(rows * most(e.dims, e.value_dims));
+  }
+
+  static std::int64_t panels_of(std::int64_t n) { return (n + rows - 1) / rows; }
+
+  // Packed rows are kept for the next block of keys where 16 MB hold them all.
+  static std::int64_t slots_of(const GradientPart& part, const Extents& e) {
+    const std::int64_t blocks = most(1, (part.rows + gradient_rows - 1) / gradient_rows);
+    const std::int64_t floats = gradient_rows * 2 * (e.depth + e.value_depth);
+    return blocks * floats <= (std::int64_t{1} << 22) && part.keys > gradient_keys ? blocks : 1;
+  }
+
+  Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
+    return seen_by<S>(c, part.batch_entry, query(first).i, query(first + count - 1).i);
+  }
+
+  // One block of keys with every block of rows that sees some of it.
+  void attend(std::int64_t begin) {
+    if (part.rows == 0) return;
+    const KeyRange block{begin, least(begin + gradient_keys, part.first_key + part.keys)},
+        wanted = seen_by_rows(part.first_row, part.rows).within(block);
+    if (wanted.end <= wanted.begin) return;
+    pairs.keys.pack(part.batch_entry, part.kv_head, begin, wanted);
+    const std::int64_t end = part.first_row + part.rows;
+    for (std::int64_t first = part.first_row; first < end; first += gradient_rows) {
+      const std::int64_t count = least(gradient_rows, end - first);
+      const KeyRange seen = seen_by_rows(first, count).within(wanted);
+      if (seen.begin < seen.end) multiply(packed_rows(query, first, count), begin, seen);
+    }
+  }
+
+  void multiply(const RowBlock& block, std::int64_t begin, KeyRange seen) {
+    const KeyRange panels{(seen.begin - begin) / step * step / rows, panels_of(round_up(seen.end - begin, step))};
+    KeyRange of_panel[key_panels];  // the panels of rows that see it
+    for (auto& range : of_panel) range = {gradient_rows, 0};
+    for (std::int64_t p = 0; p * rows < block.count; ++p) {
+      const Stretch at = pairs.differentiate(query, block, p, Pairs::By::product);
+      if (at.keys > 0 && part.of_rows) add_keys(at, block.first - part.first_row + p * rows);
+      if (!part.of_keys) continue;
+      for (std::int64_t n = panels.begin; n < panels.end; ++n) {
+        turn(at, p, n);
+        if (at.keys == 0 || n * rows >= at.first + at.keys || (n + 1) * rows <= at.first) continue;
+        of_panel[n] = {least(of_panel[n].begin, p), p + 1};
+      }
+    }
+    if (!part.of_keys) return;
+    for (std::int64_t n = panels.begin; n < panels.end; ++n)
+      if (of_panel[n].begin < of_panel[n].end) add_rows(block, n, of_panel[n]);
+  }
+
+  // dQ of a panel of rows.
+  void add_keys(const Stretch& at, std::int64_t row) {
+    float* to = dq + row * e.dims;
+    const float* lines = pairs.keys.k_lines + at.first * step;
+    for (std::int64_t d = 0; d < e.dims; d += step, lines += gradient_keys * step)
+      tile_product<S, Start::apart>(pairs.gradients, lines, at.keys, to + d * rows);
+  }
+
+  // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
+  void turn(const Stretch& at, std::int64_t p, std::int64_t n) {
+    const std::int64_t to = n * panel_block + p * rows * rows;
+    for (int k = 0; k < rows; k += 4) {
+      const std::int64_t j = n * rows + k - at.first;
+      if (j < 0 || j >= at.keys) {
+        for (int r = 0; r < rows; ++r)
+          for (int x = k; x < k + 4; ++x) weights[to + r * rows + x] = gradients[to + r * rows + x] = 0;
+        continue;
+      }
+      turn_four(pairs.weights + j * rows, weights + to + k);
+      turn_four(pairs.gradients + j * rows, gradients + to + k);
+    }
+  }
+  static void turn_four(const float* from, float* to) {
+    for (int r = 0; r < rows; r += 4) {
+      const float* const four[4] = {from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r};
+      S::transpose(four, to + r * rows, rows);
+    }
+  }
+
+  // dK and dV of panel n of the keys, from those panels of rows that see it.
+  void add_rows(const RowBlock& block, std::int64_t n, KeyRange seeing) {
+    const std::int64_t from = n * panel_block + seeing.begin * rows * rows, line = seeing.begin * rows * step,
+                       depth = (seeing.end - seeing.begin) * rows;
+    for (std::int64_t d = 0; g.v.data && d < e.value_dims; d += step)
+      tile_product<S, Start::apart>(weights + from, block.g_tiles + d * gradient_rows + line, depth,
+                                    dv + (n * e.value_dims + d) * rows);
+    for (std::int64_t d = 0; g.k.data && d < e.dims; d += step)
+      tile_product<S, Start::apart>(gradients + from, block.q_tiles + d * gradient_rows + line, depth,
+                                    dk + (n * e.dims + d) * rows);
+  }
+
+  void write_rows() {
+    for (std::int64_t row = 0; row < part.rows; row += rows) {
+      turn_panel<S>(dq + row * e.dims, e.dims, turned);
+      for (std::int64_t r = 0; r < least(rows, part.rows - row); ++r) {
+        const Query q = query(part.first_row + row + r);
+        if (!write_gradient<S>(row_of<S>(g.q, q), turned + r * e.dims, e.dim, g.scale, g.accumulates))
+          g.left_row(q.b, q.h, q.i) = 1;
+      }
+    }
+  }
+
+  void write_keys(std::int64_t begin) {
+    const std::int64_t end = least(gradient_keys, part.first_key + part.keys - begin);
+    if (g.k.data) write_keys(g.k, {begin, begin + end}, {dk, e.dims, e.dim, g.scale, g.left_k});
+    if (g.v.data) write_keys(g.v, {begin, begin + end}, {dv, e.value_dims, e.value_dim, 1.0f, g.left_v});
+  }
+
+  struct KeySums {
+    const float* sums;
+    std::int64_t dims, dim;
+    float factor;
+    unsigned char* left;
+  };
+  void write_keys(const Tensor& to, KeyRange keys, const KeySums& from) {
+    const std::int64_t b = part.batch_entry;
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const std::int64_t n = (j - keys.begin) / rows, k = (j - keys.begin) % rows;
+      if (k == 0) turn_panel<S>(from.sums + n * from.dims * rows, from.dims, turned);
+      const Row row = row_of<S>(to, b, part.kv_head, c.sequences[b].first_key + j);
+      if (!write_gradient<S>(row, turned + k * from.dims, from.dim, from.factor, g.accumulates))
+        from.left[g.key(b, part.kv_head, j)] = 1;
+    }
+  }
+
+  const GradientCall& g;
+  const Call& c;
+  const GradientPart part;
+  const Extents e;
+  const TaskQueries<S> query;
+  Pairs pairs;
+  PackedRows<S> packed_rows;
+  float *weights, *gradients, *dq, *dk, *dv, *turned;
+};
+
+}  // namespace heed::cpu

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every pair of a query and a key has in the backward pass: its weight, and the gradient by its score, for a
+// panel of rows and a block of keys at a time, laid out as prefill's scores are: (keys, rows).
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/dropout.hpp"
+#include "cpu/algorithm/gradient_operands.hpp"
+#include "cpu/algorithm/softmax.hpp"
+
+namespace heed::cpu {
+
+// t = c * tanh(s / c) in place of s, and its slope 1 - (t / c)^2.
+template <class S>
+inline void apply_softcap_with_slope(const Call& c, const Scores& t, float* slope) {
+  const float reciprocal = 1.0f / c.softcap_log2e;
+  const auto cap = S::fill(c.softcap_log2e), one = S::fill(1.0f), zero = S::fill(0.0f),
+             inverse = S::fill(reciprocal > most_finite ? most_finite : reciprocal);
+  for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes) {
+    const auto x = tanh<S>(S::mul(S::load(t.s + n), inverse));
+    S::store(t.s + n, S::mul(cap, x));
+    S::store(slope + n, S::fma(S::sub(zero, x), x, one));
+  }
+}
+
+// Keys [first, first + keys) of a block; none: the panel sees none of them.
+struct Stretch {
+  std::int64_t first = 0, keys = 0;
+};
+
+template <class S>
+class GradientPairs {
+  using Extents = GradientExtents<S>;
+  static constexpr int rows = Extents::rows, step = Extents::step;
+
+ public:
+  PackedKeys<S> keys;
+  float *weights, *gradients;  // (keys, rows): after dropout; by the score, or by the product before the softcap
+
+  GradientPairs(const GradientCall& call, bool with_key_lines, Cutter& memory)
+      : keys(call, with_key_lines, memory), c(call.forward), e(c) {
+    weights = memory.cut(gradient_keys * rows);
+    gradients = memory.cut(gradient_keys * rows);
+    unseen = memory.cut(gradient_keys * rows);
+    slope = memory.cut(c.softcap_log2e != 0 ? gradient_keys * rows : 0);
+    kept = memory.cut(c.drop_below ? gradient_keys * rows : 0);
+  }
+
+  enum class By : std::uint8_t { score, product };
+
+  // Panel p of the block of rows with the packed keys.
+  Stretch differentiate(const TaskQueries<S>& query_at, const RowBlock& block, std::int64_t p, By by) {
+    const std::int64_t first_row = block.first + p * rows, count = least(rows, block.count - p * rows);
+    const auto queries = [&](std::int64_t r) { return query_at(first_row + r); };
+    const Query first = queries(0), last = queries(count - 1);
+    const Seen seen = seen_by<S>(c, first.b, first.i, last.i);
+    const KeyRange packed{keys.range.begin + keys.first, keys.range.begin + keys.end},
+        wanted = trim_hidden<S>(c, seen.within(packed), count, queries);
+    if (wanted.end <= wanted.begin) return {};
+    const std::int64_t begin = (wanted.begin - keys.range.begin) / step * step;
+    const Stretch at{begin, round_up(wanted.end - keys.range.begin - begin, step)};
+    const Scores t{weights, rows, keys.range.begin + begin, at.keys};
+
+    multiply(block.q + p * rows * e.depth, keys.k, e.depth, at, weights);
+    const bool is_careful =
+        !stays_in_range(block.q_squares, keys.k_squares) || !stays_in_range(block.g_squares, keys.v_squares);
+    if (is_careful) spoil_infinities<S>(t);
+    if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
+    bias_and_mask<S>(c, t, count, queries);
+    const bool is_marked = is_careful || keys.has_bad || any_marked(block.state + p * rows);
+    if (is_marked) mark_unseen<S>(t, unseen);
+    weigh_against(block.lse + p * rows, at.keys);
+    multiply(block.g + p * rows * e.value_depth, keys.v, e.value_depth, at, gradients);
+    if (c.drop_below) drop(t, count, queries);
+    combine(block.delta + p * rows, at.keys);
+    if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, at.keys);
+    if (is_marked) correct(block.state + p * rows, at);
+    return at;
+  }
+
+ private:
+  void multiply(const float* panel, const float* tiles, std::int64_t depth, const Stretch& at,
+                float* to) const {
+    for (std::int64_t j = 0; j < at.keys; j += step)
+      tile_product<S, Start::zero>(panel, tiles + (at.first + j) * depth, depth, to + j * rows);
+  }
+
+  // weights = 2^(score - log-sum-exp).
+  void weigh_against(const float* lse, std::int64_t count) {
+    typename S::F base[S::panel_vectors], sum[S::panel_vectors];
+    for (int n = 0; n < S::panel_vectors; ++n) base[n] = S::load(lse + n * S::lanes), sum[n] = S::fill(0.0f);
+    weigh<S, S::panel_vectors>(weights, rows, count, base, sum);
+  }
+
+  // The pattern of the forward pass, as factors; and the gradients by the weights under it.
+  template <class QueryAt>
+  void drop(const Scores& t, std::int64_t count, const QueryAt& queries) {
+    const Scores factors{kept, t.width, t.first_key, t.keys};
+    fill<S>(kept, t.keys * rows, 1.0f);
+    for (std::int64_t r = 0; r < count; ++r)
+      apply_dropout<S>(c, queries(r), static_cast<int>(r), factors);
+    for (std::int64_t n = 0; n < t.keys * rows; n += S::lanes)
+      S::store(gradients + n, S::mul(S::load(gradients + n), S::load(kept + n)));
+  }
+
+  // gradients = weights * (gradients - delta), and the weights after dropout.
+  void combine(const float* delta, std::int64_t count) {
+    typename S::F less[S::panel_vectors];
+    for (int n = 0; n < S::panel_vectors; ++n) less[n] = S::load(delta + n * S::lanes);
+    const float *w = weights, *const end = weights + count * rows;
+    for (float* x = gradients; w < end;)
+      for (int n = 0; n < S::panel_vectors; ++n, w += S::lanes, x += S::lanes)
+        S::store(x, S::mul(S::load(w), S::sub(S::load(x), less[n])));
+    if (!c.drop_below) return;
+    for (std::int64_t n = 0; n < count * rows; n += S::lanes)
+      S::store(weights + n, S::mul(S::load(weights + n), S::load(kept + n)));
+  }
+
+  void scale_by(const float* factor, std::int64_t count) {
+    for (std::int64_t n = 0; n < count * rows; n += S::lanes)
+      S::store(gradients + n, S::mul(S::load(gradients + n), S::load(factor + n)));
+  }
+
+  static bool any_marked(const unsigned char* state) {
+    unsigned char any = 0;
+    for (int r = 0; r < rows; ++r) any |= state[r];
+    return any != 0;
+  }
+
+  // What is not seen is 0, whatever it was multiplied with; what is seen and bad is the reference's, and so is all
+  // that it reaches.
+  void correct(const unsigned char* state, const Stretch& at) {
+    for (std::int64_t j = 0; j < at.keys; ++j)
+      for (int r = 0; r < rows; ++r) {
+        float &w = weights[j * rows + r], &x = gradients[j * rows + r];
+        if (unseen[j * rows + r] != 0 || state[r] == hollow_row)
+          w = x = 0;
+        else if (state[r] == bad_row || (keys.has_bad && keys.is_bad[at.first + j]))
+          w = x = __builtin_nanf("");
+      }
+  }
+
+  const Call& c;
+  const Extents e;
+  float *unseen, *slope, *kept;
+};
+
+}  // namespace heed::cpu

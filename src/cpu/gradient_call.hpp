@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GradientProblem as the CPU kernels read it: plain data only, like Call.
+#pragma once
+#include <cstdint>
+
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+// Sums over keys and over rows run in blocks of these lengths, counted from key 0 and from the first row of a
+// sequence: each block is one chain, and blocks are added in order (O1). Rows of a KV head are numbered as Rows
+// has it. Whole panels of every instruction set.
+constexpr std::int64_t gradient_keys = 192;
+constexpr std::int64_t gradient_rows = 96;
+
+// A gradient that broadcasts: the extents of its own.
+struct SharedGradient {
+  Tensor tensor;  // a stride of 0 along every axis of extent 1
+  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;
+  unsigned char* left = nullptr;  // by element, row after row
+
+  std::int64_t element(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const std::int64_t head = (batch == 1 ? 0 : b) * heads + (heads == 1 ? 0 : h);
+    return (head * length + (length == 1 ? 0 : i)) * dim + (dim == 1 ? 0 : j);
+  }
+};
+
+struct GradientCall {
+  Call forward;  // out and log_sum_exp are what was saved
+  Tensor out_gradient, log_sum_exp_gradient;
+  Tensor q, k, v;  // written through, as in Call; data is null where it was not asked for
+  SharedGradient bias, sink;
+  float scale = 1;
+  bool accumulates = false;
+  bool is_packed = false;
+
+  // Marked where a row of q, k or v is the reference's to compute (S13): nothing was written there. By
+  // sequence, head and row; a sequence begins at first_row or first_key.
+  unsigned char *left_q = nullptr, *left_k = nullptr, *left_v = nullptr;
+  const std::int64_t *first_row = nullptr, *first_key = nullptr;
+
+  unsigned char& left_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return left_q[first_row[b] + h * forward.sequences[b].queries + i];
+  }
+  std::int64_t key(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
+    return first_key[b] + kv_head * forward.sequences[b].keys + j;
+  }
+};
+
+// What a task computes: the gradients by its rows, by its keys, or both, of one KV head. Whoever has the
+// gradients by some rows goes through all keys, and the other way round.
+struct GradientPart {
+  std::int64_t batch_entry, kv_head;
+  std::int64_t first_row, rows;
+  std::int64_t first_key, keys;
+  bool of_rows, of_keys;
+};
+
+// Some elements of the bias's gradient, in its own extents: rows from first_row on (of a sequence, where it has
+// a row for each), keys from first_key on.
+struct BiasPart {
+  std::int64_t batch_entry, head, first_row, first_key;
+};
+
+}  // namespace heed::cpu
