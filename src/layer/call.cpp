@@ -10,7 +10,7 @@
 #include "refusal/refusal.hpp"
 #include "rotary/frequencies.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 namespace {
 
@@ -166,7 +166,7 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
     place_tokens_after(in.cached, call, in);
   else
     place_tokens_of(call, in);
-  if (depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
+  if (rotary::depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
 }
 
 }  // namespace
@@ -190,4 +190,4 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
   return in;
 }
 
-}  // namespace heed
+}  // namespace heed::layer

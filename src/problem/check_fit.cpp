@@ -4,7 +4,7 @@
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 struct Extent {
@@ -107,4 +107,4 @@ void check_dtypes(const Inputs& inputs, const Outputs& outputs, const Options& o
   if (options.sink) check_dtype("options.sink", options.sink->dtype, of_q);
 }
 
-}  // namespace heed
+}  // namespace heed::problem

@@ -5,7 +5,7 @@
 
 #include "problem/checks.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 void check_apart_from_masks(const Argument& output, const Options& options) {
@@ -41,4 +41,4 @@ void check_overlap(const Inputs& inputs, const Outputs& outputs, const Options& 
   }
 }
 
-}  // namespace heed
+}  // namespace heed::problem

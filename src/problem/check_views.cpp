@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "problem/checks.hpp"
 
-namespace heed {
+namespace heed::problem {
 
 void check_views(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   check_view("q", inputs.q);
@@ -15,4 +15,4 @@ void check_views(const Inputs& inputs, const Outputs& outputs, const Options& op
   if (options.sink) check_view("options.sink", *options.sink);
 }
 
-}  // namespace heed
+}  // namespace heed::problem

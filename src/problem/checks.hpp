@@ -4,7 +4,7 @@
 #include "problem/problem.hpp"
 #include "refusal/argument.hpp"
 
-namespace heed {
+namespace heed::problem {
 
 // Every array of the call by itself, except the masks.
 void check_views(const Inputs&, const Outputs&, const Options&);
@@ -24,4 +24,4 @@ void check_overlap(const Inputs&, const Outputs&, const Options&);
 Strides broadcast_stride(const Shape& shape, const Strides& stride);
 void check_broadcasts(const Argument&, const char* axes_in_words, const Shape& target);
 
-}  // namespace heed
+}  // namespace heed::problem

@@ -7,7 +7,7 @@
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 // The key at the position of query 0 of a sequence.
@@ -105,4 +105,4 @@ void lower_masks(Problem& p) {
   for (const Mask& mask : p.options.masks) std::visit([&p](const auto& m) { lower(p, m); }, mask);
 }
 
-}  // namespace heed
+}  // namespace heed::problem

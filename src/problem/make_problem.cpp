@@ -5,7 +5,7 @@
 #include "heed/cache.hpp"
 #include "problem/checks.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 std::optional<View> broadcast(const std::optional<View>& view, const Shape& target) {
@@ -51,4 +51,4 @@ Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options
   return p;
 }
 
-}  // namespace heed
+}  // namespace heed::problem

@@ -9,7 +9,7 @@
 #include "reference/row.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 void check_side(const char* name, const Outputs& side) {
@@ -71,4 +71,4 @@ void merge(const Outputs& into, const Outputs& other) {
       for (std::int64_t i = 0; i < n.length; ++i) merge_row(into, other, b, h, i);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -8,7 +8,7 @@
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::refusing {
 
 struct Argument {
   const char* name;
@@ -62,4 +62,8 @@ void check_apart(const Argument& output, const Argument& other);
 // Every element of an output has a place of its own.
 void check_own_places(const Argument& output);
 
-}  // namespace heed
+}  // namespace heed::refusing
+
+namespace heed {
+using namespace refusing;
+}

@@ -6,7 +6,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::refusing {
 namespace {
 
 // elements * bytes and the reach of the strides, each at most longest_reach. Empty axes count as one entry,
@@ -63,17 +63,6 @@ void check_argument(const Argument& a) {
                   a.element_bytes, " bytes");
 }
 
-void check_holds(std::size_t held, const Shape& shape, const Strides& stride) {
-  const float* nowhere = nullptr;
-  const Argument a("view", View(nowhere, shape, stride));
-  if (a.empty() || has_negative(a)) return;  // the call that is given the view names it
-  if (is_too_long(a)) throw too_long(a);
-  const std::int64_t reached = reach_bytes(a) / a.element_bytes;
-  if (static_cast<std::uint64_t>(reached) > held)
-    throw refusal(Error::shape, "view: shape ", shape, " with strides ", stride, " reaches over ", reached,
-                  " elements, but there are ", static_cast<std::int64_t>(held));
-}
-
 void check_view(const char* name, const View& view) {
   if (view.dtype > DType::bf16)
     throw refusal(Error::dtype, name, ".dtype: ", static_cast<std::int64_t>(view.dtype),
@@ -86,4 +75,19 @@ void check_view(const char* name, const View& view) {
   check_argument({name, view});
 }
 
-}  // namespace heed
+}  // namespace heed::refusing
+
+namespace heed::inline v0_2 {
+
+void check_holds(std::size_t held, const Shape& shape, const Strides& stride) {
+  const float* nowhere = nullptr;
+  const Argument a("view", View(nowhere, shape, stride));
+  if (a.empty() || has_negative(a)) return;  // the call that is given the view names it
+  if (is_too_long(a)) throw too_long(a);
+  const std::int64_t reached = reach_bytes(a) / a.element_bytes;
+  if (static_cast<std::uint64_t>(reached) > held)
+    throw refusal(Error::shape, "view: shape ", shape, " with strides ", stride, " reaches over ", reached,
+                  " elements, but there are ", static_cast<std::int64_t>(held));
+}
+
+}  // namespace heed::inline v0_2
