@@ -87,7 +87,7 @@ struct Expected::Numbers {
 
     void fits(const std::optional<MutableView>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
-      check_view(name, View(*computed));
+      check_argument({name, *computed});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
       if (computed->dtype != dtype)
