@@ -7,9 +7,9 @@
 #include <new>
 
 #include "c/call.hpp"
+#include "c/qualified.hpp"
 #include "c/sized.hpp"
 #include "c/status.hpp"
-#include "c/within.hpp"
 
 namespace heed::c {
 namespace {
@@ -62,8 +62,8 @@ heed_status heed_merge(const heed_outputs* given_into, const heed_results* given
   return status_of([&] {
     const heed_outputs known_into = read_known("into", given_into);
     const heed_results known_other = read_known("other", given_other);
-    const heed::Outputs into = within([&] { return to_outputs(known_into); }, "into.");
-    const heed::Outputs other = within([&] { return to_read(known_other); }, "other.");
+    const heed::Outputs into = qualified([&] { return to_outputs(known_into); }, "into.");
+    const heed::Outputs other = qualified([&] { return to_read(known_other); }, "other.");
     heed::merge(into, other);
   });
 }

@@ -6,11 +6,11 @@
 #include "c/choice.hpp"
 #include "c/handles.hpp"
 #include "c/layer_config.hpp"
+#include "c/qualified.hpp"
 #include "c/rotary.hpp"
 #include "c/sized.hpp"
 #include "c/status.hpp"
 #include "c/views.hpp"
-#include "c/within.hpp"
 #include "heed/pretrained.hpp"
 
 namespace heed::c {
@@ -67,7 +67,7 @@ heed_status heed_layer_load(const char* path, const char* prefix, const heed_lay
     const heed::LayerConfig config = to_config(given_config);
     const heed::Arrays arrays = heed::read_safetensors(path);
     const auto weights =
-        within([&] { return heed::layer_weights(arrays, prefix ? prefix : ""); }, path, ": ");
+        qualified([&] { return heed::layer_weights(arrays, prefix ? prefix : ""); }, path, ": ");
     *layer = new_layer(config, weights);
   });
 }

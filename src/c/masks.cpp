@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "c/choice.hpp"
+#include "c/qualified.hpp"
 #include "c/sized.hpp"
 #include "c/tagged.hpp"
 #include "c/views.hpp"
-#include "c/within.hpp"
 
 namespace heed::c {
 namespace {
@@ -64,7 +64,7 @@ void add_masks(const heed_masks& masks, Options& options) {
     read_known("options.masks", {bytes + i * masks.size, masks.size},
                std::as_writable_bytes(std::span(&mask, 1)), least_size<heed_mask>);
     const auto made = [&] { return to_mask(mask); };
-    options.masks.push_back(within(made, "options.masks[", static_cast<std::int64_t>(i), "]"));
+    options.masks.push_back(qualified(made, "options.masks[", static_cast<std::int64_t>(i), "]"));
   }
 }
 

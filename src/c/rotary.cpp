@@ -2,11 +2,11 @@
 #include "c/rotary.hpp"
 
 #include "c/choice.hpp"
+#include "c/qualified.hpp"
 #include "c/sized.hpp"
 #include "c/status.hpp"
 #include "c/tagged.hpp"
 #include "c/views.hpp"
-#include "c/within.hpp"
 
 namespace heed::c {
 namespace {
@@ -132,7 +132,7 @@ std::optional<Rotary> to_rotary(const char* name, const heed_rotary* given) {
   if (r.base != 0) rotary.base = r.base;
   if (r.dims != 0) rotary.dims = r.dims;
   rotary.pairs = choose(name, "pairs", r.pairs, pairs_of);
-  rotary.scaling = within([&] { return to_scaling(r.scaling); }, name, ".scaling");
+  rotary.scaling = qualified([&] { return to_scaling(r.scaling); }, name, ".scaling");
   return rotary;
 }
 

@@ -7,7 +7,7 @@
 namespace heed::c {
 
 template <class Body, class... Parts>
-auto within(const Body& body, const Parts&... whole) {
+auto qualified(const Body& body, const Parts&... whole) {
   try {
     return body();
   } catch (const Error& refused) {
