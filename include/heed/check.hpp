@@ -10,7 +10,7 @@
 #include "heed/attention.hpp"
 #include "heed/gradient.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Check {
   std::int64_t compared = 0;  // elements of out, weights and log-sum-exp
@@ -24,7 +24,7 @@ struct Check {
 
 // `computed` is what attention() wrote for these inputs and options, with any kernel. Costs what Expected
 // does.
-Check check(const Inputs&, const Outputs& computed, const Options& = {});
+Check check(const Inputs&, const Results& computed, const Options& = {});
 
 // `computed` is what attention_backward() wrote for them, with any kernel; it must not have accumulated. Takes
 // the time of the reference, on all threads where no bias or sink has a gradient.
@@ -37,17 +37,17 @@ using Progress = std::function<void(std::int64_t rows, std::int64_t of)>;
 // results.
 class Expected {
  public:
-  // Of `outputs` only the extents and dtypes matter, and whether weights and log_sum_exp are there. Takes
+  // Of `results` only the extents and dtypes matter, and whether weights and log_sum_exp are there. Takes
   // queries * keys * dim time in double precision, on all threads; keeps 16 bytes for each element and
   // nothing of the inputs.
-  Expected(const Inputs&, const Outputs& outputs, const Options& = {}, const Progress& = {});
+  Expected(const Inputs&, const Results& results, const Options& = {}, const Progress& = {});
 
-  // Throws Error if `computed` has other outputs, extents or dtypes.
-  Check check(const Outputs& computed) const;
+  // Throws Error if `computed` has other results, extents or dtypes.
+  Check check(const Results& computed) const;
 
  private:
   struct Numbers;
   std::shared_ptr<const Numbers> numbers_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -7,7 +7,7 @@
 
 #include "heed/attention.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 // What attention() wrote for the same inputs and options, or what merge() made of several such results.
 struct Saved {
@@ -38,4 +38,4 @@ std::string explain(const Inputs&, const Saved&, const Gradients&, const Options
 // Every kernel for gradients that this machine can run, in the order they are tried.
 std::vector<std::string> backward_kernel_names();
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

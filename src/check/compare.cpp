@@ -9,7 +9,7 @@
 #include "heed/half.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::checking {
 namespace {
 
 double rounded(double value, DType dtype) {
@@ -47,4 +47,4 @@ void compare(const ElementPlace& at, double found, const ExpectedElement& expect
                      with_digits(expected.bound, 3);
 }
 
-}  // namespace heed
+}  // namespace heed::checking

@@ -3,7 +3,7 @@
 #pragma once
 #include "heed/check.hpp"
 
-namespace heed {
+namespace heed::checking {
 
 struct ExpectedElement {
   double value, bound;
@@ -17,4 +17,4 @@ struct ElementPlace {
 
 void compare(const ElementPlace&, double found, const ExpectedElement&, Check&);
 
-}  // namespace heed
+}  // namespace heed::checking

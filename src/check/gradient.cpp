@@ -11,7 +11,7 @@
 #include "reference/gradient_bound.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 struct Entry {
@@ -66,7 +66,7 @@ void compare(const Computed& c, Check& check) {
       for (std::int64_t i = 0; i < s.length; ++i)
         for (std::int64_t d = 0; d < s.dim; ++d) {
           const reference::Sum& sum = c.expected->at(b, h, i, d);
-          compare({c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
+          checking::compare({c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
                   {c.factor * sum.value, reference::bound_of(sum, c.roundings, c.factor, c.view->dtype)}, check);
         }
 }
@@ -103,4 +103,4 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
   return result;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

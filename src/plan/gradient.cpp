@@ -6,7 +6,7 @@
 #include "cpu/run.hpp"
 #include "reference/gradient.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 Reason refusal_of(const GradientKernel& kernel, const GradientProblem& problem) {
@@ -73,4 +73,4 @@ std::vector<std::string> backward_kernel_names() {
   return names;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -9,7 +9,7 @@
 #include "problem/gradient_problem.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct GradientKernel {
   std::string name;                                       // backend.backward.target
@@ -20,4 +20,4 @@ struct GradientKernel {
 
 const std::vector<GradientKernel>& gradient_kernels();
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

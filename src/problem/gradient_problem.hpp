@@ -9,7 +9,7 @@
 #include "heed/gradient.hpp"
 #include "problem/problem.hpp"
 
-namespace heed {
+namespace heed::problem {
 
 struct GradientProblem {
   Problem forward{};  // its outputs are what was saved, and are never written
@@ -35,4 +35,8 @@ struct LeftGradients {
 // Checks every argument and lowers the call, or throws Error; writes nothing either way.
 GradientProblem make_gradient_problem(const Inputs&, const Saved&, const Gradients&, const Options&);
 
-}  // namespace heed
+}  // namespace heed::problem
+
+namespace heed {
+using problem::GradientProblem, problem::LeftGradients, problem::make_gradient_problem;
+}

@@ -72,7 +72,8 @@ void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
 
 bool dropped(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {  // S7
   const Dropout& dropout = *p.options.dropout;
-  return dropout_word(dropout.seed, b * p.heads + h, i, j) < dropout_threshold(dropout.drop_probability);
+  return softmax::dropout_word(dropout.seed, b * p.heads + h, i, j) <
+         softmax::dropout_threshold(dropout.drop_probability);
 }
 
 double read(const View& x, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {

@@ -7,11 +7,11 @@
 
 #include "cpu/algorithm/gradient_pairs.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // sums * factor, added to what is there or in place of it; x is overwritten. Where that is no number nothing is
 // written, and false is returned. Adding +0 gives every zero one sign.
-template <class S>
+template <Vector S>
 inline bool write_gradient(const Row& to, float* x, std::int64_t n, float factor, bool accumulates) {
   for (std::int64_t d = 0; d < n; ++d) x[d] = x[d] * factor + 0.0f;
   if (!all_finite<S>(x, n)) return false;
@@ -23,12 +23,12 @@ inline bool write_gradient(const Row& to, float* x, std::int64_t n, float factor
       __builtin_memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
     return true;
   }
-  for (std::int64_t d = 0; d < n; ++d) write<S>(to, d, accumulates ? read<S>(to, d) + x[d] : x[d]);
+  for (std::int64_t d = 0; d < n; ++d) write(to, d, accumulates ? read(to, d) + x[d] : x[d]);
   return true;
 }
 
 // (dims, rows) becomes (rows, dims).
-template <class S>
+template <Vector S>
 inline void turn_panel(const float* from, std::int64_t dims, float* to) {
   constexpr int rows = Tile<S>::rows;
   for (std::int64_t d = 0; d < dims; d += 4)
@@ -39,7 +39,7 @@ inline void turn_panel(const float* from, std::int64_t dims, float* to) {
     }
 }
 
-template <class S>
+template <Vector S>
 class Backward {
   using Extents = GradientExtents<S>;
   using Pairs = GradientPairs<S>;
@@ -58,11 +58,11 @@ class Backward {
 
   void run() {
     packed_rows.forget();
-    if (part.of_rows) fill<S>(dq, panels_of(part.rows) * rows * e.dims, 0.0f);
+    if (part.of_rows) fill(dq, panels_of(part.rows) * rows * e.dims, 0.0f);
     for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
       if (part.of_keys) {
-        fill<S>(dk, gradient_keys * e.dims, 0.0f);
-        fill<S>(dv, gradient_keys * e.value_dims, 0.0f);
+        fill(dk, gradient_keys * e.dims, 0.0f);
+        fill(dv, gradient_keys * e.value_dims, 0.0f);
       }
       attend(begin);
       if (part.of_keys) write_keys(begin);
@@ -97,7 +97,7 @@ class Backward {
   }
 
   Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
-    return seen_by<S>(c, part.batch_entry, query(first).i, query(first + count - 1).i);
+    return seen_by(c, part.batch_entry, query(first).i, query(first + count - 1).i);
   }
 
   // One block of keys with every block of rows that sees some of it.
@@ -180,7 +180,7 @@ class Backward {
       turn_panel<S>(dq + row * e.dims, e.dims, turned);
       for (std::int64_t r = 0; r < least(rows, part.rows - row); ++r) {
         const Query q = query(part.first_row + row + r);
-        if (!write_gradient<S>(row_of<S>(g.q, q), turned + r * e.dims, e.dim, g.scale, g.accumulates))
+        if (!write_gradient<S>(row_of(g.q, q), turned + r * e.dims, e.dim, g.scale, g.accumulates))
           g.left_row(q.b, q.h, q.i) = 1;
       }
     }
@@ -203,7 +203,7 @@ class Backward {
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
       const std::int64_t n = (j - keys.begin) / rows, k = (j - keys.begin) % rows;
       if (k == 0) turn_panel<S>(from.sums + n * from.dims * rows, from.dims, turned);
-      const Row row = row_of<S>(to, b, part.kv_head, c.sequences[b].first_key + j);
+      const Row row = row_of(to, b, part.kv_head, c.sequences[b].first_key + j);
       if (!write_gradient<S>(row, turned + k * from.dims, from.dim, from.factor, g.accumulates))
         from.left[g.key(b, part.kv_head, j)] = 1;
     }
@@ -213,10 +213,10 @@ class Backward {
   const Call& c;
   const GradientPart part;
   const Extents e;
-  const TaskQueries<S> query;
+  const TaskQueries query;
   Pairs pairs;
   PackedRows<S> packed_rows;
   float *weights, *gradients, *dq, *dk, *dv, *turned;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -11,11 +11,12 @@
 #include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/gradient_call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // Extents of the packed operands: summed dimensions are even, dimensions of a result whole tiles.
-template <class S>
+template <Vector S>
 struct GradientExtents {
   static constexpr int rows = Tile<S>::rows, step = Tile<S>::columns;
   static_assert(gradient_rows % rows == 0 && gradient_keys % rows == 0 && gradient_keys % step == 0);
@@ -33,8 +34,8 @@ struct GradientExtents {
 
 // Rows side by side, (length, columns) for each tile of columns, for sums over them: row n of `count`, and zeros
 // from there to dims.
-template <class S, class RowAt>
-inline void pack_lines(const RowAt& row_at, KeyRange wanted, std::int64_t length, std::int64_t dim,
+template <Vector S>
+inline void pack_lines(const RowAt auto& row_at, KeyRange wanted, std::int64_t length, std::int64_t dim,
                        float* widened, float* to) {
   constexpr std::int64_t step = Tile<S>::columns;
   const std::int64_t whole = dim / step * step;
@@ -48,20 +49,18 @@ inline void pack_lines(const RowAt& row_at, KeyRange wanted, std::int64_t length
   }
 }
 
-template <class S>
+template <Vector S>
 inline void clear_lines(KeyRange lines, std::int64_t length, std::int64_t dims, float* to) {
   constexpr std::int64_t step = Tile<S>::columns;
   for (std::int64_t d = 0; d < dims; d += step)
-    fill<S>(to + d * length + lines.begin * step, most(0, lines.end - lines.begin) * step, 0.0f);
+    fill(to + d * length + lines.begin * step, most(0, lines.end - lines.begin) * step, 0.0f);
 }
 
 // Element r of every line of a (depth, width) panel or tile.
-template <class S>
 inline void clear_column(float* column, std::int64_t width, std::int64_t depth) {
   for (std::int64_t d = 0; d < depth; ++d) column[d * width] = 0;
 }
 
-template <class S>
 inline bool is_finite_column(const float* column, std::int64_t width, std::int64_t depth) {
   float sum = 0;
   for (std::int64_t d = 0; d < depth; ++d) sum += column[d * width] * 0.0f;
@@ -69,7 +68,7 @@ inline bool is_finite_column(const float* column, std::int64_t width, std::int64
 }
 
 // Whether no sum of products can leave the range of f32, by the squares of its operands (Cauchy and Schwarz).
-static inline bool stays_in_range(float squares, float others) {
+inline bool stays_in_range(float squares, float others) {
   return static_cast<double>(squares) * static_cast<double>(others) < 0x1p250;
 }
 
@@ -85,7 +84,7 @@ struct RowBlock {
 // A row that holds no number, or one that base 2 cannot; and one that sees no key, of which nothing is read.
 enum : unsigned char { bad_row = 1, hollow_row = 2 };
 
-template <class S>
+template <Vector S>
 class PackedRows {
   using Extents = GradientExtents<S>;
   static constexpr int rows = Extents::rows;
@@ -117,20 +116,20 @@ class PackedRows {
   }
 
   // The block whose first row this is.
-  const RowBlock& operator()(const TaskQueries<S>& query, std::int64_t first, std::int64_t count) {
+  const RowBlock& operator()(const TaskQueries& query, std::int64_t first, std::int64_t count) {
     RowBlock& block = blocks[first / gradient_rows % slots];
     if (block.first != first) pack(query, first, count, block);
     return block;
   }
 
  private:
-  void pack(const TaskQueries<S>& query, std::int64_t first, std::int64_t count, RowBlock& block) {
+  void pack(const TaskQueries& query, std::int64_t first, std::int64_t count, RowBlock& block) {
     block.first = first, block.count = count;
     block.q_squares = block.g_squares = 0;
     for (std::int64_t r = 0; r < count; r += rows) pack_panel(query, r, block);
     if (!has_lines) return;
-    const auto q_at = [&](std::int64_t r) { return row_of<S>(c.q, query(first + r)); };
-    const auto g_at = [&](std::int64_t r) { return row_of<S>(g.out_gradient, query(first + r)); };
+    const auto q_at = [&](std::int64_t r) { return row_of(c.q, query(first + r)); };
+    const auto g_at = [&](std::int64_t r) { return row_of(g.out_gradient, query(first + r)); };
     const std::int64_t end = round_up(count, rows);
     pack_lines<S>(q_at, {0, count}, gradient_rows, e.dim, widened, block.q_tiles);
     pack_lines<S>(g_at, {0, count}, gradient_rows, e.value_dim, widened, block.g_tiles);
@@ -143,10 +142,10 @@ class PackedRows {
       if (block.state[r] != 0) clear({r, r + 1});
   }
 
-  void pack_panel(const TaskQueries<S>& query, std::int64_t first, RowBlock& block) {
+  void pack_panel(const TaskQueries& query, std::int64_t first, RowBlock& block) {
     const std::int64_t count = least(rows, block.count - first);
     const auto rows_of = [&](const Tensor& t) {
-      return [&](std::int64_t r) { return row_of<S>(t, query(block.first + first + r)); };
+      return [&](std::int64_t r) { return row_of(t, query(block.first + first + r)); };
     };
     float *q = block.q + first * e.depth, *gradient = block.g + first * e.value_depth;
     pack_rows<S>(rows_of(c.q), count, rows, e.dim, e.depth, widened, q);
@@ -162,12 +161,12 @@ class PackedRows {
         block.lse[first + r] = -minus_infinity, block.delta[first + r] = 0;
         continue;
       }
-      const bool is_finite_row = (is_finite(q_squares) || is_finite_column<S>(q + r, rows, e.depth)) &&
-                                 (is_finite(g_squares) || is_finite_column<S>(gradient + r, rows, e.value_depth));
+      const bool is_finite_row = (is_finite(q_squares) || is_finite_column(q + r, rows, e.depth)) &&
+                                 (is_finite(g_squares) || is_finite_column(gradient + r, rows, e.value_depth));
       judge(query(block.first + first + r), is_finite_row, first + r, block);
       if (block.state[first + r] == 0) continue;
-      clear_column<S>(q + r, rows, e.depth);
-      clear_column<S>(gradient + r, rows, e.value_depth);
+      clear_column(q + r, rows, e.depth);
+      clear_column(gradient + r, rows, e.value_depth);
     }
   }
 
@@ -182,16 +181,16 @@ class PackedRows {
   }
 
   void judge(const Query& q, bool is_finite_row, std::int64_t r, RowBlock& block) const {
-    const float natural = read<S>(row_of<S>(c.log_sum_exp, q), 0), lse = natural * log2_e;
+    const float natural = read(row_of(c.log_sum_exp, q), 0), lse = natural * log2_e;
     const float of_lse =
-        g.log_sum_exp_gradient.data ? read<S>(row_of<S>(g.log_sum_exp_gradient, q), 0) : 0.0f;
+        g.log_sum_exp_gradient.data ? read(row_of(g.log_sum_exp_gradient, q), 0) : 0.0f;
     const float delta = block.delta[r] - of_lse;
     const bool is_good = is_finite_row && is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f;
     block.state[r] = 0;
     if (natural == minus_infinity)
       block.state[r] = hollow_row;
     else if (!is_good)
-      block.state[r] = sees_any<S>(c, q) ? bad_row : hollow_row;
+      block.state[r] = sees_any(c, q) ? bad_row : hollow_row;
     block.lse[r] = block.state[r] == 0 ? lse : -minus_infinity;  // its weights are 0
     block.delta[r] = block.state[r] == 0 ? delta : 0.0f;
   }
@@ -205,7 +204,7 @@ class PackedRows {
   float *out, *widened;
 };
 
-template <class S>
+template <Vector S>
 class PackedKeys {
   using Extents = GradientExtents<S>;
   static constexpr int step = Extents::step;
@@ -229,8 +228,8 @@ class PackedKeys {
 
   // Those of the block from `begin` on that lie in `wanted`, in whole tiles.
   void pack(std::int64_t b, std::int64_t kv_head, std::int64_t begin, KeyRange wanted) {
-    const RowsFrom<S, key_row<S>> key_at{c, b, kv_head, begin, c.k.length};
-    const RowsFrom<S, value_row<S>> value_at{c, b, kv_head, begin, c.v.length};
+    const RowsFrom<key_row> key_at{c, b, kv_head, begin, c.k.length};
+    const RowsFrom<value_row> value_at{c, b, kv_head, begin, c.v.length};
     range = {begin, begin + gradient_keys};
     first = (wanted.begin - begin) / step * step, end = wanted.end - begin;
     for (std::int64_t j = first; j < end; j += step) {
@@ -257,11 +256,11 @@ class PackedKeys {
       float *key = k + j / step * step * e.depth + j % step,
             *value = v + j / step * step * e.value_depth + j % step;
       is_bad[j] =
-          !is_finite_column<S>(key, step, e.depth) || !is_finite_column<S>(value, step, e.value_depth);
+          !is_finite_column(key, step, e.depth) || !is_finite_column(value, step, e.value_depth);
       if (!is_bad[j]) continue;
       has_bad = true;
-      clear_column<S>(key, step, e.depth);
-      clear_column<S>(value, step, e.value_depth);
+      clear_column(key, step, e.depth);
+      clear_column(value, step, e.value_depth);
       if (has_lines) clear_lines<S>({j, j + 1}, gradient_keys, e.dims, k_lines);
     }
     for (std::int64_t j = end; j < round_up(end, step); ++j) is_bad[j] = 0;
@@ -273,4 +272,4 @@ class PackedKeys {
   float* widened;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

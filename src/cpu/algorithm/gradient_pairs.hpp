@@ -8,10 +8,10 @@
 #include "cpu/algorithm/gradient_operands.hpp"
 #include "cpu/algorithm/softmax.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // t = c * tanh(s / c) in place of s, and its slope 1 - (t / c)^2.
-template <class S>
+template <Vector S>
 inline void apply_softcap_with_slope(const Call& c, const Scores& t, float* slope) {
   const float reciprocal = 1.0f / c.softcap_log2e;
   const auto cap = S::fill(c.softcap_log2e), one = S::fill(1.0f), zero = S::fill(0.0f),
@@ -28,7 +28,7 @@ struct Stretch {
   std::int64_t first = 0, keys = 0;
 };
 
-template <class S>
+template <Vector S>
 class GradientPairs {
   using Extents = GradientExtents<S>;
   static constexpr int rows = Extents::rows, step = Extents::step;
@@ -49,11 +49,11 @@ class GradientPairs {
   enum class By : std::uint8_t { score, product };
 
   // Panel p of the block of rows with the packed keys.
-  Stretch differentiate(const TaskQueries<S>& query_at, const RowBlock& block, std::int64_t p, By by) {
+  Stretch differentiate(const TaskQueries& query_at, const RowBlock& block, std::int64_t p, By by) {
     const std::int64_t first_row = block.first + p * rows, count = least(rows, block.count - p * rows);
     const auto queries = [&](std::int64_t r) { return query_at(first_row + r); };
     const Query first = queries(0), last = queries(count - 1);
-    const Seen seen = seen_by<S>(c, first.b, first.i, last.i);
+    const Seen seen = seen_by(c, first.b, first.i, last.i);
     const KeyRange packed{keys.range.begin + keys.first, keys.range.begin + keys.end},
         wanted = trim_hidden<S>(c, seen.within(packed), count, queries);
     if (wanted.end <= wanted.begin) return {};
@@ -96,9 +96,9 @@ class GradientPairs {
   template <class QueryAt>
   void drop(const Scores& t, std::int64_t count, const QueryAt& queries) {
     const Scores factors{kept, t.width, t.first_key, t.keys};
-    fill<S>(kept, t.keys * rows, 1.0f);
+    fill(kept, t.keys * rows, 1.0f);
     for (std::int64_t r = 0; r < count; ++r)
-      apply_dropout<S>(c, queries(r), static_cast<int>(r), factors);
+      apply_dropout(c, queries(r), static_cast<int>(r), factors);
     for (std::int64_t n = 0; n < t.keys * rows; n += S::lanes)
       S::store(gradients + n, S::mul(S::load(gradients + n), S::load(kept + n)));
   }
@@ -145,4 +145,4 @@ class GradientPairs {
   float *unseen, *slope, *kept;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -8,7 +8,7 @@
 #include "cpu/algorithm/finish.hpp"
 #include "cpu/algorithm/gradient.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // From `own` to `own` + 1, or all of them where they share.
 struct Sharing {
@@ -19,13 +19,13 @@ struct Sharing {
 };
 
 // One element; false where it is the reference's.
-template <class S>
+template <Vector S>
 inline void write_element(const SharedGradient& to, const Row& row, std::int64_t at, float x,
                           bool accumulates) {
   if (!write_gradient<S>(row, &x, 1, 1.0f, accumulates)) to.left[at] = 1;
 }
 
-template <class S>
+template <Vector S>
 class BiasGradient {
   using Extents = GradientExtents<S>;
   using Pairs = GradientPairs<S>;
@@ -42,7 +42,7 @@ class BiasGradient {
       : BiasGradient(memory, call, task) {}
 
   void run() {
-    fill<S>(sums, row_count * key_count, 0.0f);
+    fill(sums, row_count * key_count, 0.0f);
     // Packed sequences have rows of their own; otherwise a batch extent of 1 is shared.
     const bool shares_batch = g.bias.batch == 1 && !(g.is_packed && !shares_rows);
     const Sharing entries(shares_batch, part.batch_entry, c.batch), heads(g.bias.heads == 1, part.head, c.heads);
@@ -69,7 +69,7 @@ class BiasGradient {
   void add_head(std::int64_t b, std::int64_t h) {
     const Sequence& s = c.sequences[b];
     // The rows of one head, where TaskQueries would have those of a group.
-    TaskQueries<S> query;
+    TaskQueries query;
     query.b = b, query.first_head = h, query.first_row = s.first_query;
     kv_head = c.tiled_heads ? h % c.kv_heads : h / c.group();
     packed_rows.forget();
@@ -78,12 +78,12 @@ class BiasGradient {
       add_rows(query, first, least(gradient_rows, end - first));
   }
 
-  void add_rows(const TaskQueries<S>& query, std::int64_t first, std::int64_t count) {
+  void add_rows(const TaskQueries& query, std::int64_t first, std::int64_t count) {
     const RowBlock& block = packed_rows(query, first, count);
     const std::int64_t keys = c.sequences[query.b].keys,
                        end = shares_keys ? keys : least(keys, part.first_key + gradient_keys);
-    fill<S>(of_rows, gradient_rows, 0.0f);
-    const Seen seen = seen_by<S>(c, query.b, first, first + count - 1);
+    fill(of_rows, gradient_rows, 0.0f);
+    const Seen seen = seen_by(c, query.b, first, first + count - 1);
     for (std::int64_t begin = shares_keys ? 0 : part.first_key; begin < end; begin += gradient_keys) {
       const KeyRange wanted = seen.within({begin, least(begin + gradient_keys, end)});
       if (wanted.end <= wanted.begin) continue;
@@ -114,7 +114,7 @@ class BiasGradient {
     for (std::int64_t r = 0; r < least(row_count, length - part.first_row); ++r)
       for (std::int64_t j = 0; j < least(key_count, to.dim - part.first_key); ++j) {
         const std::int64_t row = first + part.first_row + r, key = part.first_key + j;
-        Row at = row_of<S>(to.tensor, b, part.head, row);
+        Row at = row_of(to.tensor, b, part.head, row);
         at.first += key * to.tensor.dim;
         write_element<S>(to, at, to.element(b, part.head, row, key), sums[r * key_count + j], g.accumulates);
       }
@@ -132,7 +132,7 @@ class BiasGradient {
 };
 
 // One element of the sink's gradient: a chain over the queries of all heads that share it.
-template <class S>
+template <Vector S>
 class SinkGradient {
  public:
   SinkGradient(const GradientCall& call, std::int64_t batch_entry, std::int64_t head)
@@ -144,24 +144,24 @@ class SinkGradient {
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
       for (std::int64_t h = heads.begin; h < heads.end; ++h)
         for (std::int64_t i = 0; i < c.sequences[b].queries; ++i) add({b, h, i, c.sequences[b].first_query + i}, sum);
-    write_element<S>(g.sink, row_of<S>(g.sink.tensor, own_b, own_h, 0), g.sink.element(own_b, own_h, 0, 0), sum,
+    write_element<S>(g.sink, row_of(g.sink.tensor, own_b, own_h, 0), g.sink.element(own_b, own_h, 0, 0), sum,
                      g.accumulates);
   }
 
  private:
   void add(const Query& q, float& sum) const {
     const float of_lse =
-        g.log_sum_exp_gradient.data ? read<S>(row_of<S>(g.log_sum_exp_gradient, q), 0) : 0.0f;
-    const float lse = read<S>(row_of<S>(c.log_sum_exp, q), 0);
-    if (lse == minus_infinity || !sees_any<S>(c, q)) {
+        g.log_sum_exp_gradient.data ? read(row_of(g.log_sum_exp_gradient, q), 0) : 0.0f;
+    const float lse = read(row_of(c.log_sum_exp, q), 0);
+    if (lse == minus_infinity || !sees_any(c, q)) {
       sum += of_lse;
       return;
     }
-    const Row gradient = row_of<S>(g.out_gradient, q), out = row_of<S>(c.out, q);
+    const Row gradient = row_of(g.out_gradient, q), out = row_of(c.out, q);
     float delta = 0;
     for (std::int64_t d = 0; d < c.value_dim; ++d)
-      delta = __builtin_fmaf(read<S>(gradient, d), read<S>(out, d), delta);
-    const float sink = sink_of<S>(c, q) * log2_e, base = lse * log2_e;
+      delta = __builtin_fmaf(read(gradient, d), read(out, d), delta);
+    const float sink = sink_of(c, q) * log2_e, base = lse * log2_e;
     // An infinity of base 2 that is none in natural numbers, and a weight beyond 1, are the reference's.
     const bool is_good =
         base < 0x1p126f && base > -0x1p126f && (sink == minus_infinity || is_finite(sink)) && sink - base < 64;
@@ -174,4 +174,4 @@ class SinkGradient {
   const std::int64_t own_b, own_h;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
