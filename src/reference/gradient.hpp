@@ -46,6 +46,10 @@ struct Sum {
 
   void add(const Term& t, double x = 1) {
     value += t.value * x;
+    if (std::isinf(t.error)) {  // nothing is known of it, not that it is a number
+      error = t.error;
+      return;
+    }
     error += t.error * std::abs(x);
     magnitude += (std::abs(t.value) + t.error) * std::abs(x);
   }

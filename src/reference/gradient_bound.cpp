@@ -21,6 +21,7 @@ double sum_of_magnitudes(const double* a, const double* b, std::int64_t n) {
 
 // Of a weight exp(x) whose x is off by up to `of_score`.
 double weight_error(double x, double of_score) {
+  if (x == -INFINITY) return underflow;  // by a log-sum-exp of +inf: whatever the errors are, nothing is left
   const double grown = std::exp(x + of_score);
   return grown * (-std::expm1(-of_score) + exp2_error + u) + underflow;
 }
@@ -28,6 +29,7 @@ double weight_error(double x, double of_score) {
 // Of the product of two numbers, each with its error, rounded once.
 Term product(const Term& a, const Term& b) {
   const double value = a.value * b.value, most_a = std::abs(a.value) + a.error;
+  if (std::isinf(a.error) || std::isinf(b.error)) return {value, INFINITY};
   return {value, a.error * std::abs(b.value) + most_a * b.error +
                      u * most_a * (std::abs(b.value) + b.error) + half_spacing};
 }
@@ -80,6 +82,7 @@ double roundings_of(std::int64_t terms) {
 
 double bound_of(const Sum& sum, double roundings, double factor, DType dtype) {
   // Three more are the default scale, the product with it, and the addition of +0 or of what was there.
+  if (std::isinf(sum.error)) return sum.error;
   const double most = std::abs(factor) * (sum.error + gamma(roundings + 4) * sum.magnitude +
                                           (roundings + 4) * least_spacing);
   return most + roundoff(dtype) * (std::abs(factor * sum.value) + most) + smallest(dtype);

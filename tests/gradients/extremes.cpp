@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers at the ends of f32's range, infinities and NaN that queries do see (S13, G9): every kernel says what the
+// reference says, and says it when it accumulates as well.
+#include <cmath>
+#include <limits>
+
+#include "cases/backward.hpp"
+#include "cases/compare.hpp"
+#include "cases/kernels.hpp"
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+#include "heed/check.hpp"
+
+namespace heed::cases {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity(),
+                nan = std::numeric_limits<float>::quiet_NaN();
+
+class ExtremeGradient : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, ExtremeGradient, testing::ValuesIn(backward_kernel_names()), test_name);
+
+// A few elements of one operand, anywhere.
+void spoil(Tensor& x, Dice& dice, bool is_log_sum_exp = false) {
+  const Shape& s = x.shape();
+  if (s.elements() == 0) return;
+  const float largest = x.dtype() == DType::f16 ? 65504.0f : 3e38f;
+  for (std::int64_t n = dice.between(1, 4); n > 0; --n) {
+    const std::int64_t b = dice.between(0, s.batch - 1), h = dice.between(0, s.heads - 1),
+                       i = dice.between(0, s.length - 1), d = dice.between(0, s.dim - 1);
+    const float chosen = dice.pick<float>({nan, infinity, -infinity, largest, -largest, largest / 1e3f});
+    // None is far below a score that it is over.
+    x.set(b, h, i, d, is_log_sum_exp ? std::abs(chosen) : chosen);
+  }
+}
+
+BackwardCall spoiled(Call call, std::uint64_t seed) {
+  Dice dice(seed ^ 0xE17u);
+  std::vector<Tensor*> inputs{&call.q, &call.k, &call.v};
+  if (call.bias) inputs.push_back(&*call.bias);
+  if (call.sink) inputs.push_back(&*call.sink);
+  const bool is_input = dice.one_in(2);
+  if (is_input) spoil(*dice.pick(inputs), dice);
+  BackwardCall made(call, seed);
+  if (is_input) return made;
+  Tensor& x = *dice.pick<Tensor*>({&made.out, &made.log_sum_exp, &made.out_gradient});
+  spoil(x, dice, &x == &made.log_sum_exp);
+  return made;
+}
+
+TEST_P(ExtremeGradient, is_what_the_reference_says) {
+  std::int64_t taken = 0;
+  for (const std::uint64_t seed : seeds(1, 300)) {
+    const Call call = random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .dropout = true});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const BackwardCall backward = spoiled(call, seed);
+    auto got = gradients_of(backward, GetParam());
+    if (!got) continue;
+    ++taken;
+    const Check result =
+        check(backward.call.inputs(), backward.saved(), got->views(backward), backward.call.options());
+    ASSERT_EQ(result.beyond_bound, 0) << result.first_miss;
+  }
+  EXPECT_GT(taken, small_selection() ? 10 : 80);
+}
+
+TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
+  for (const std::uint64_t seed : seeds(400, 460)) {
+    const Call call = random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .halves = false});
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const BackwardCall backward = spoiled(call, seed);
+    const auto fresh = gradients_of(backward, GetParam());
+    if (!fresh) continue;
+    BackwardResults added(backward);
+    added.accumulate = true;
+    for (const Of of : every_gradient)
+      if (added[of]) added[of]->fill(1.0f);
+    differentiate(backward, added, GetParam());
+    for (const Of of : every_gradient)
+      if (added[of])
+        for_each(added[of]->shape(), [&](auto b, auto h, auto i, auto d) {
+          const float one = (*fresh)[of]->at(b, h, i, d), expected = 1.0f + one, found = added[of]->at(b, h, i, d);
+          // What the reference computes it adds before it rounds: two roundings apart at the most.
+          const bool same = found == expected || std::abs(found - expected) <= 0x1p-23f * (1 + std::abs(one)) ||
+                            (std::isnan(found) && std::isnan(expected));
+          EXPECT_TRUE(same) << name_of(of) << Place{b, h, i, d} << ": " << found << " and " << expected;
+        });
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace heed::cases
