@@ -9,7 +9,7 @@
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Kernel {
   std::string name;                               // backend.role.target
@@ -24,4 +24,4 @@ const std::vector<Kernel>& kernels();
 // is named refuses or does not exist.
 const Kernel& choose(const Problem&);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2
