@@ -11,7 +11,7 @@
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 class KvCache;
 
@@ -88,4 +88,4 @@ std::string explain(const Inputs&, const Outputs&, const Options& = {});
 // Every kernel this machine can run, in the order they are tried.
 std::vector<std::string> kernel_names();
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

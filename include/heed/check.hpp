@@ -9,7 +9,7 @@
 
 #include "heed/attention.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Check {
   std::int64_t compared = 0;  // elements of out, weights and log-sum-exp
@@ -45,4 +45,4 @@ class Expected {
   std::shared_ptr<const Numbers> numbers_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

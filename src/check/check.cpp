@@ -18,7 +18,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 double rounded(double value, DType dtype) {
@@ -87,7 +87,7 @@ struct Expected::Numbers {
 
     void fits(const std::optional<MutableView>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
-      check_view(name, View(*computed));
+      check_argument({name, *computed});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
       if (computed->dtype != dtype)
@@ -145,7 +145,7 @@ struct Expected::Numbers {
 
 Expected::Expected(const Inputs& inputs, const Outputs& outputs, const Options& options,
                    const Progress& progress) {
-  const GatheredCache gathered(make_problem(inputs, outputs, options));
+  const reference::GatheredCache gathered(make_problem(inputs, outputs, options));
   const Problem& p = gathered.problem;
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
@@ -173,4 +173,4 @@ Check check(const Inputs& inputs, const Outputs& computed, const Options& option
   return Expected(inputs, computed, options).check(computed);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -10,7 +10,7 @@
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 void check_equal(const char* name, std::int64_t found, const char* rule, std::int64_t wanted) {
@@ -18,7 +18,9 @@ void check_equal(const char* name, std::int64_t found, const char* rule, std::in
     throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
 }
 
-const char* scaling_of(const Rotary& rotary) { return rotary.scaling ? name_of(*rotary.scaling) : "none"; }
+const char* scaling_of(const Rotary& rotary) {
+  return rotary.scaling ? rotary::name_of(*rotary.scaling) : "none";
+}
 
 // Keys are turned once, and as the queries are.
 void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
@@ -113,8 +115,8 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const KvCache::State& state = call.cache->state();
-  const Reading reading(state.use, "layer");  // all lengths are of one moment
+  const cache::State& state = call.cache->state();
+  const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
   const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
   if (call.sequences.empty() && held != batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
@@ -150,4 +152,4 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -7,7 +7,7 @@
 #include "reference/gathered_cache.hpp"
 #include "reference/row.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 Reason takes_everything(const Problem&) { return {}; }
@@ -42,7 +42,7 @@ void run(const Kernel& kernel, const Problem& problem) {
   if (!kernel.run(problem)) return;
   const std::vector<reference::LeftRow> left = reference::left_rows(problem);
   if (left.empty()) return;
-  const GatheredCache plain(problem);
+  const reference::GatheredCache plain(problem);
   const reference::Numbers numbers(plain.problem);
   cpu::throwing_parallel_for(
       left.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });
@@ -64,7 +64,7 @@ const std::vector<Kernel>& kernels() {
     }
     list.push_back({"reference", [] { return Reason(); }, takes_everything,
                     [](const Problem& p) {
-                      reference::run(GatheredCache(p).problem);
+                      reference::run(reference::GatheredCache(p).problem);
                       return false;
                     }});
     return list;
@@ -76,7 +76,7 @@ void attention(const Inputs& inputs, const Outputs& outputs, const Options& opti
   const Problem problem = make_problem(inputs, outputs, options);
   const Kernel& kernel = choose(problem);
   if (problem.turns_keys)
-    run(kernel, GatheredCache(problem).problem);
+    run(kernel, reference::GatheredCache(problem).problem);
   else
     run(kernel, problem);
 }
@@ -104,4 +104,4 @@ std::vector<std::string> kernel_names() {
   return names;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

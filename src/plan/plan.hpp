@@ -9,7 +9,7 @@
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Kernel {
   std::string name;                               // backend.role.target
@@ -20,4 +20,4 @@ struct Kernel {
 
 const std::vector<Kernel>& kernels();
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -9,15 +9,15 @@
 #include "reference/row.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 void check_side(const char* name, const Outputs& side) {
   const std::string out = std::string(name) + ".out", lse = std::string(name) + ".log_sum_exp";
-  check_view(out.c_str(), View(side.out));
+  check_argument({out.c_str(), side.out});
   if (!side.log_sum_exp)
     throw refusal(Error::shape, lse.c_str(), ": not given; merge needs it to weigh the two results");
-  check_view(lse.c_str(), View(*side.log_sum_exp));
+  check_argument({lse.c_str(), *side.log_sum_exp});
   if (side.log_sum_exp->dtype != DType::f32)
     throw refusal(Error::dtype, lse.c_str(), ": ", name_of(side.log_sum_exp->dtype), " is not f32");
   Shape rows = side.out.shape;
@@ -57,18 +57,16 @@ void merge(const Outputs& into, const Outputs& other) {
   if (!(into.out.shape == other.out.shape))
     throw refusal(Error::shape, "other.out: ", in_words(other.out.shape).c_str(),
                   " is not the shape of into.out: ", in_words(into.out.shape).c_str());
-  const Argument written[] = {{"into.out", View(into.out)}, {"into.log_sum_exp", View(*into.log_sum_exp)}};
-  const Argument read_only[] = {{"other.out", View(other.out)},
-                                {"other.log_sum_exp", View(*other.log_sum_exp)}};
-  for (const Argument& output : written) {
-    check_own_places(output);
-    for (const Argument& input : read_only) check_apart(output, input);
-  }
-  check_apart(written[0], written[1]);
+  Arguments arguments;
+  arguments.add("into.log_sum_exp", *into.log_sum_exp, {.use = Rule::written});
+  arguments.add("into.out", into.out, {.use = Rule::written});
+  arguments.add("other.out", other.out);
+  arguments.add("other.log_sum_exp", *other.log_sum_exp);
+  check_overlap(arguments.all());
   const Shape n = into.out.shape;
   for (std::int64_t b = 0; b < n.batch; ++b)
     for (std::int64_t h = 0; h < n.heads; ++h)
       for (std::int64_t i = 0; i < n.length; ++i) merge_row(into, other, b, h, i);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2
