@@ -37,13 +37,28 @@ void add_options(const Inputs& inputs, const Options& options, Arguments& argume
   arguments.add_given("query_counts", inputs.query_counts);
 }
 
-void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
-                   Arguments& arguments) {
+namespace {
+
+// Outputs or results.
+template <class AnyOutputs>
+void add_all(const Inputs& inputs, const AnyOutputs& outputs, const Options& options, Arguments& arguments) {
   add_tensors(inputs, arguments);
-  for_each_output(outputs, [&](const char* name, const MutableView& view, const Rule& rule) {
+  for_each_output(outputs, [&](const char* name, const auto& view, const Rule& rule) {
     arguments.add(name, view, rule);
   });
   add_options(inputs, options, arguments);
+}
+
+}  // namespace
+
+void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
+                   Arguments& arguments) {
+  add_all(inputs, outputs, options, arguments);
+}
+
+void add_arguments(const Inputs& inputs, const Results& results, const Options& options,
+                   Arguments& arguments) {
+  add_all(inputs, results, options, arguments);
 }
 
 void add_arguments(const Mask& mask, Arguments& arguments) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checks that make_problem() runs, in this order. Each throws Error or changes nothing.
+// lower() and the checks that it runs, in this order. Each throws Error or changes nothing.
 #pragma once
 #include "problem/problem.hpp"
 #include "refusal/arguments.hpp"
 
 namespace heed::problem {
 
-// make_problem() with the table of arguments filled in by a call that has more of them.
-Problem make_problem(const Inputs&, const Outputs&, const Options&, Arguments&);
+// Every check, in the order in which faults are reported, and all of a problem but its inputs, outputs and
+// options, which must be set.
+void lower(Problem&, Arguments&);
 
 // Finds every sequence of the call and fills the extents of the problem.
 void place_sequences(const Inputs&, Problem&);

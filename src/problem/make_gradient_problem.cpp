@@ -82,7 +82,7 @@ GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, 
   Arguments arguments;
   add_all(inputs, saved, gradients, options, arguments);
   const Outputs outputs{as_output(saved.out), {}, as_output(saved.log_sum_exp)};
-  GradientProblem g{.forward = make_problem(inputs, outputs, options, arguments),
+  GradientProblem g{.forward = {.inputs = inputs, .outputs = outputs, .options = options},
                     .out = saved.out,
                     .log_sum_exp = saved.log_sum_exp,
                     .out_gradient = gradients.out,
@@ -91,6 +91,7 @@ GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, 
                     .q = gradients.q,
                     .k = gradients.k,
                     .v = gradients.v};
+  lower(g.forward, arguments);
   check_shapes(inputs, gradients, options);
   const Problem& p = g.forward;
   g.bias = broadcast(gradients.bias, {inputs.q.shape.batch, p.heads, inputs.q.shape.length, p.keys});

@@ -228,8 +228,8 @@ class PackedKeys {
 
   // Those of the block from `begin` on that lie in `wanted`, in whole tiles.
   void pack(std::int64_t b, std::int64_t kv_head, std::int64_t begin, KeyRange wanted) {
-    const RowsFrom<key_row> key_at{c, b, kv_head, begin, c.k.length};
-    const RowsFrom<value_row> value_at{c, b, kv_head, begin, c.v.length};
+    const RowsFrom<key_row> key_at{c, b, kv_head, begin, c.k.stride.length};
+    const RowsFrom<value_row> value_at{c, b, kv_head, begin, c.v.stride.length};
     range = {begin, begin + gradient_keys};
     first = (wanted.begin - begin) / step * step, end = wanted.end - begin;
     for (std::int64_t j = first; j < end; j += step) {

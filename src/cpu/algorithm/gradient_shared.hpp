@@ -115,7 +115,7 @@ class BiasGradient {
       for (std::int64_t j = 0; j < least(key_count, to.dim - part.first_key); ++j) {
         const std::int64_t row = first + part.first_row + r, key = part.first_key + j;
         Row at = row_of(to.tensor, b, part.head, row);
-        at.first += key * to.tensor.dim;
+        at.first += key * to.tensor.stride.dim;
         write_element<S>(to, at, to.element(b, part.head, row, key), sums[r * key_count + j], g.accumulates);
       }
   }
