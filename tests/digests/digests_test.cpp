@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "cases/backward.hpp"
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/selection.hpp"
@@ -39,6 +40,16 @@ Digests digests_of(const Problem& p, const std::string& kernel) {
   const auto more = p.weights ? cases::run_if_accepted(p.call, {.weights = true}, kernel) : std::nullopt;
   if (more) made[p.name + " weights"] = digest(*more->weights);
   return made;
+}
+
+// Of all gradients together.
+Digests gradient_digests_of(const Problem& p, const std::string& kernel) {
+  const auto got = cases::gradients_of(cases::BackwardCall(p.call, 1000), kernel);
+  if (!got) return {};
+  std::uint64_t all = hash_of_nothing;
+  for (const auto& gradient : got->gradients)
+    if (gradient) all = hash(*gradient, all);
+  return {{p.name + " gradients", in_digits(all)}};
 }
 
 // Layers, because projections have kernels of their own.
@@ -105,6 +116,21 @@ TEST_P(OneFile, layers_on_its_instruction_set_give_the_digests_of_the_file) {
   EXPECT_EQ(compared, 3);
 }
 
+class OneFileOfGradients : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, OneFileOfGradients, testing::ValuesIn([] {
+                           std::vector<std::string> names = backward_kernel_names();
+                           std::erase(names, "reference");  // computes in double
+                           return names;
+                         }()),
+                         cases::test_name);
+
+TEST_P(OneFileOfGradients, every_digest_of_the_file_comes_out) {
+  const Digests expected = golden();
+  std::int64_t compared = 0;
+  for (const Problem& p : problems()) compare(gradient_digests_of(p, GetParam()), expected, compared);
+  EXPECT_GE(compared, must_take(GetParam()) ? 50 : 0);
+}
+
 // O3: with 16-bit types the bits are the same for every kernel of one target.
 class OneTarget : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, OneTarget, testing::ValuesIn([] {
@@ -140,7 +166,7 @@ TEST_P(OneTarget, sixteen_bit_types_have_the_bits_of_its_prefill) {
 TEST(Golden, the_file_has_a_line_for_every_output_and_no_other) {
   std::set<std::string> expected{"layer-48 out", "layer-80 out", "layer-1040 out"}, found;
   for (const Problem& p : problems()) {
-    expected.insert({p.name + " out", p.name + " log_sum_exp"});
+    expected.insert({p.name + " out", p.name + " log_sum_exp", p.name + " gradients"});
     if (p.weights) expected.insert(p.name + " weights");
   }
   for (const auto& [name, hex] : golden()) found.insert(name);
@@ -153,12 +179,20 @@ TEST(Golden, the_answers_behind_the_digests_are_right) {
     Results got = cases::run(p.call, {.weights = true, .log_sum_exp = true}, "cpu.prefill.scalar");
     const Check result = check(p.call.inputs(), got.outputs(), p.call.options());
     EXPECT_EQ(result.beyond_bound, 0) << p.name << ": " << result.first_miss;
+    const cases::BackwardCall backward(p.call, 1000);
+    auto gradients = *cases::gradients_of(backward, "cpu.backward.scalar");
+    const Check of_gradients =
+        check(p.call.inputs(), backward.saved(), gradients.views(backward), p.call.options());
+    EXPECT_EQ(of_gradients.beyond_bound, 0) << p.name << ": " << of_gradients.first_miss;
   }
 }
 
 int write(const char* path) {
   Digests made = layer_digests("scalar");
-  for (const Problem& p : problems()) made.merge(digests_of(p, "cpu.prefill.scalar"));
+  for (const Problem& p : problems()) {
+    made.merge(digests_of(p, "cpu.prefill.scalar"));
+    made.merge(gradient_digests_of(p, "cpu.backward.scalar"));
+  }
   std::ofstream file(path);
   for (const auto& [name, hex] : made) file << name << ' ' << hex << '\n';
   return file.flush() ? 0 : 1;

@@ -46,7 +46,7 @@ TEST_P(GradientKernel, every_random_problem_is_within_the_stated_bound) {
     taken += judge(BackwardCall(call, seed ^ 0xD0u, dice.one_in(3)), dtype);
     if (HasFailure()) return;
   }
-  EXPECT_GT(taken, small_selection() ? 50 : 300);  // a target may take bf16 only
+  EXPECT_GT(taken, small_selection() ? 50 : 300);
   RecordProperty("worst_error_in_bounds", std::to_string(worst));
 }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "cases/backward.hpp"
 #include "cases/kernels.hpp"
 #include "cases/selection.hpp"
 
@@ -125,6 +126,20 @@ TEST(Memory, masks_bias_and_options_do_not_change_that) {
   call.softcap = 30.0f;
   call.dropout = Dropout{0.1f, 1};
   EXPECT_LT(extra_bytes(call), most_extra / 2);
+}
+
+TEST(Memory, gradients_of_a_long_sequence_never_allocate_queries_times_keys) {
+  Call call = long_call(small_selection() ? 4096 : 8192);  // as floats: 64 or 256 MiB
+  call.causal = Causal{};
+  call.sink = Tensor({1, 1, 1, 1});
+  const BackwardCall backward(call, 5);
+  BackwardResults results(backward);
+  const Gradients gradients = results.views(backward);
+  const Options options = call.options();
+  const std::size_t before = live;
+  peak = before;
+  attention_backward(call.inputs(), backward.saved(), gradients, options);
+  EXPECT_LT(peak - before, most_extra / 4);
 }
 
 TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
