@@ -32,7 +32,8 @@ struct Gradients {
 // anything is written.
 void attention_backward(const Inputs&, const Saved&, const Gradients&, const Options& = {});
 
-// One line per kernel, in the order they are tried: taken, or refused and why.
+// What becomes of every kernel for gradients when the call is planned, and the same in words.
+std::vector<Verdict> plan(const Inputs&, const Saved&, const Gradients&, const Options& = {});
 std::string explain(const Inputs&, const Saved&, const Gradients&, const Options& = {});
 
 // Every kernel for gradients that this machine can run, in the order they are tried.

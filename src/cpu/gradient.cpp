@@ -167,9 +167,8 @@ void clear_padding(const GradientProblem& g) {
 
 }  // namespace
 
-Reason gradient_refuses(const Target& target, const GradientProblem& g) {
+Reason gradient_refuses(const GradientProblem& g) {
   const Problem& p = g.forward;
-  if (!target.gradient) return [] { return std::string("it has no gradients"); };
   if (!std::isfinite(in_base_2(p.scale)))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
   if (p.options.softcap && !std::isfinite(in_base_2(*p.options.softcap)))

@@ -80,9 +80,6 @@ void add(const GradientProblem&, const GradientNumbers&, const GradientRow&, std
 // What a sum of dQ or dK is multiplied with (G5).
 double scale_of(const Problem&);
 
-// Writes what a kernel left; the rest keeps its bits.
-void complete(const GradientProblem&, const LeftGradients&);
-
 // Every gradient, written: the kernel named "reference".
 void run(const GradientProblem&);
 
