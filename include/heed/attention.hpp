@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "heed/error.hpp"
+#include "heed/export.hpp"
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
@@ -76,16 +77,16 @@ struct Options {
 };
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.
-void attention(const Inputs&, const Outputs&, const Options& = {});
+HEED_API void attention(const Inputs&, const Outputs&, const Options& = {});
 
 // Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
 // log_sum_exp.
-void merge(const Outputs& into, const Outputs& other);
+HEED_API void merge(const Outputs& into, const Outputs& other);
 
 // One line per kernel, in the order they are tried: taken, or refused and why.
-std::string explain(const Inputs&, const Outputs&, const Options& = {});
+HEED_API std::string explain(const Inputs&, const Outputs&, const Options& = {});
 
 // Every kernel this machine can run, in the order they are tried.
-std::vector<std::string> kernel_names();
+HEED_API std::vector<std::string> kernel_names();
 
 }  // namespace heed::inline v0_2
