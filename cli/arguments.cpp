@@ -21,7 +21,7 @@ bool reads_whole(const std::string& text, Number& number) {
   return problem == std::errc{} && stopped == end;
 }
 
-// Insertions, deletions and replacements that turn one word into the other.
+// Insertions, deletions and replacements that make one word the other.
 std::size_t edit_distance(const std::string& from, const std::string& to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

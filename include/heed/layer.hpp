@@ -54,7 +54,7 @@ HEED_API Arrays to_arrays(const LayerWeights&, Naming);
 // out.
 HEED_API LayerWeights random_weights(const LayerConfig&, std::uint64_t seed);
 
-// Turns a checkpoint with `from` KV heads into one with `to` by averaging the K and V heads of each group.
+// Makes a checkpoint of `to` KV heads out of one of `from`, by averaging the K and V heads of each group.
 HEED_API LayerWeights pool_kv_heads(LayerWeights, std::int64_t from, std::int64_t to);
 // Reorders the query heads of a tiled checkpoint so that the interleaved map reads the same KV heads (S8).
 HEED_API LayerWeights interleave_heads(LayerWeights, std::int64_t heads, std::int64_t kv_heads);

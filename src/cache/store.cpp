@@ -64,7 +64,7 @@ std::int8_t quantized(float x, float divisor) {
   return static_cast<std::int8_t>(std::clamp(steps, -127, 127));
 }
 
-// from_float<f16> as choices between values that are all computed, which compilers turn into vectors: half
+// from_float<f16> as choices between values that are all computed, which compilers make vectors of: half
 // the time (Neoverse-N1, November 2026).
 std::uint16_t bits_of_f16(float x) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;

@@ -20,7 +20,7 @@ void check_extents(const char* name, const View& view, const std::array<Expected
     if (extent[i] != expected[i].extent)
       throw refusal(Error::shape, name, ".", axis_names[i], ": ", extent[i], " is not ", expected[i].what,
                     ": ", expected[i].extent);
-  check_view(name, view);
+  check_argument({name, view});
 }
 
 void check_counts(const State& state, const NewTokens& tokens) {

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "cache/state.hpp"
+#include "plan/plan.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
@@ -148,8 +149,7 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   };
   const Inputs inputs{
       .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
-  make_problem(inputs, outputs, options);
-  if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
+  choose(make_problem(inputs, outputs, options));
 }
 
 }  // namespace heed::layer

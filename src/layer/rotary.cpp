@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "layer/element.hpp"
-#include "problem/checks.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 #include "rotary/frequencies.hpp"
@@ -91,7 +91,7 @@ void check_counts(const Shape& shape, std::int64_t positions, std::int64_t lengt
 
 void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
             std::span<const std::int64_t> lengths) {
-  check_view("x", x);
+  check_argument({"x", x});
   check_own_places({"x", x});
   rotary::check_rotary(rotary, x.shape.dim, "rotary");
   check_counts(x.shape, std::ssize(positions), std::ssize(lengths));

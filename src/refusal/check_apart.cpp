@@ -104,9 +104,9 @@ void check_apart(const Argument& output, const Argument& other) {
     case Answer::apart:
       return;
     case Answer::meet:
-      throw refusal(Error::overlap, output.name, ": shares memory with ", other.name);
+      throw refusal(Error::overlap, output.name, ": shares memory with ", other.article, other.name);
     case Answer::unknown:
-      throw refusal(Error::overlap, output.name, ": interleaves with ", other.name,
+      throw refusal(Error::overlap, output.name, ": interleaves with ", other.article, other.name,
                     " in a way that cannot be shown to share no memory");
   }
 }

@@ -38,13 +38,9 @@ const BadCall bad_extents_and_strides[] = {
        c.options.masks = {Keep{c.place_bools({2, 1, 4, 9})}};
        std::get<Keep>(c.options.masks[0]).where.stride.batch = -36;
      }},
-    {"strides_without_that_of_the_heads", Error::shape,
-     "q.stride.heads: -1 is negative, or was not given",
-     [](Call& c) {
-       c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1};
-     }},
-    {"extents_changed_on_a_view_of_nothing", Error::shape,
-     "k.stride.batch: -1 is negative, or was not given",
+    {"strides_without_that_of_the_heads", Error::shape, "q.stride.heads: -1 is negative, or was not given",
+     [](Call& c) { c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1}; }},
+    {"extents_changed_on_a_view_of_nothing", Error::shape, "k.stride.batch: -1 is negative, or was not given",
      [](Call& c) {
        View k;
        k.data = c.inputs.k.data;
@@ -118,13 +114,22 @@ const BadCall bad_data[] = {
      [](Call& c) {
        c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}};
      }},
+    {"key_lengths_without_data", Error::value, "key lengths.data: null, but the shape is (1, 1, 1, 2)",
+     [](Call& c) {
+       c.options.masks = {KeyLengths{{static_cast<const std::int32_t*>(nullptr), 2}}};
+     }},
+    {"starts_without_data", Error::value, "query_starts.data: null, but the shape is (1, 1, 1, 3)",
+     [](Call& c) {
+       c.pack();
+       c.inputs.query_starts = {static_cast<const std::int64_t*>(nullptr), 3};
+     }},
     {"data_between_two_elements", Error::value,
      "k.data: the address is not a multiple of the element's 4 bytes",
      [](Call& c) { c.inputs.k.data = static_cast<const std::byte*>(c.inputs.k.data) + 2; }},
     {"halves_between_two_elements", Error::value,
      "out.data: the address is not a multiple of the element's 2 bytes",
      [](Call& c) {
-       c.turn_into(DType::f16);
+       c.use_dtype(DType::f16);
        c.outputs.out.data = static_cast<std::byte*>(c.outputs.out.data) + 1;
      }},
 };
@@ -146,7 +151,7 @@ const BadCall bad_devices_and_dtypes[] = {
      [](Call& c) { c.outputs.out.dtype = DType::bf16; }},
     {"a_result_of_the_other_half_format", Error::dtype, "out.dtype: f16 is neither q.dtype: bf16 nor f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.outputs.out.dtype = DType::f16;
      }},
     {"weights_of_another_dtype", Error::dtype, "weights.dtype: f16 is neither q.dtype: f32 nor f32",
@@ -159,12 +164,12 @@ const BadCall bad_devices_and_dtypes[] = {
      }},
     {"a_log_sum_exp_that_is_not_f32", Error::dtype, "log_sum_exp.dtype: bf16 is not f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.outputs.log_sum_exp = c.place({2, 8, 4, 1}, DType::bf16);
      }},
     {"a_bias_of_another_dtype", Error::dtype, "options.bias.dtype: f16 is neither q.dtype: bf16 nor f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.options.bias = c.place({1, 1, 4, 9}, DType::f16);
      }},
     {"a_sink_of_another_dtype", Error::dtype, "options.sink.dtype: bf16 is neither q.dtype: f32 nor f32",

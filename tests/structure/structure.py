@@ -11,13 +11,13 @@ import sys
 
 import argument_order
 
-CODE = {".hpp", ".cpp", ".cu", ".cuh"}
+CODE = {".hpp", ".cpp", ".h", ".c", ".cu", ".cuh"}
 TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ""}
 LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
 # Data falls downward: a folder of src/ may include those after it, itself, and include/heed.
-DEPTH = {"layer": 0, "problem": 1, "plan": 2, "check": 2, "cpu": 3, "cuda": 3, "mpi": 3, "reference": 3, "softmax": 4, "cache": 4, "rotary": 5,
+DEPTH = {"c": -1, "layer": 0, "problem": 1, "plan": 2, "check": 2, "cpu": 3, "cuda": 3, "mpi": 3, "reference": 3, "softmax": 4, "cache": 4, "rotary": 5,
          "refusal": 6}
 # Beside that order: the plain data every kernel reads, and the arrays a layer's weights are made of.
 ALLOWED_UPWARD = {"problem/problem.hpp", "problem/sequence.hpp"}
