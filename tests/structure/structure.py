@@ -181,6 +181,15 @@ def check_spec_and_code_name_the_same_rules(root):
     return problems
 
 
+def check_rules_are_in_order(root):
+    rules = list(rules_specified(root))
+    return [
+        f"docs/spec.md: {rule} comes after {before}"
+        for before, rule in zip(rules, rules[1:])
+        if rule[0] == before[0] and int(rule[1:]) <= int(before[1:])
+    ]
+
+
 # Comments, strings and characters, which may hold braces; and numbers, whose ' begins no character.
 LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\b\d[\w']*|'(?:\\.|[^'\\\n])+'""", re.DOTALL
