@@ -10,12 +10,15 @@
 #include <vector>
 
 #include "heed/dtype.hpp"
+#include "heed/export.hpp"
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
 
+// The library's own.
 namespace heed::cache {
-struct State;  // the library's own
-}
+struct Access;
+struct State;
+}  // namespace heed::cache
 
 namespace heed::inline v0_2 {
 
@@ -52,9 +55,9 @@ struct KvCacheConfig {
 // Error (no room: Error::capacity, with how much was missing) and leaves the cache exactly as it was.
 //
 // Threads: any number of calls may read at once (attention, read, save, the counts). A call that would change
-// the cache while another one reads or changes it is refused with Error::value, and so is a reading one while
+// the cache while another one reads or changes it is refused with Error::busy, and so is a reading one while
 // another changes it; nothing waits, nothing tears.
-class KvCache {
+class HEED_API KvCache {
  public:
   explicit KvCache(const KvCacheConfig&);
   ~KvCache();
@@ -99,9 +102,8 @@ class KvCache {
   void save(const std::filesystem::path&) const;
   static KvCache load(const std::filesystem::path&);
 
-  const cache::State& state() const { return *state_; }
-
  private:
+  friend cache::Access;
   explicit KvCache(std::unique_ptr<cache::State>);
   std::unique_ptr<cache::State> state_;
 };

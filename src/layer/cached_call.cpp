@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "cache/state.hpp"
+#include "plan/plan.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
@@ -115,7 +116,7 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const cache::State& state = call.cache->state();
+  const cache::State& state = cache::Access::state(*call.cache);
   const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
   const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
   if (call.sequences.empty() && held != batch)
@@ -148,8 +149,7 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   };
   const Inputs inputs{
       .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
-  make_problem(inputs, outputs, options);
-  if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
+  choose(make_problem(inputs, outputs, options));
 }
 
 }  // namespace heed::layer

@@ -20,4 +20,8 @@ struct Kernel {
 
 const std::vector<Kernel>& kernels();
 
+// The kernel that options.kernel names, or the first that takes the problem. Throws Error where the one that
+// is named refuses or does not exist.
+const Kernel& choose(const Problem&);
+
 }  // namespace heed::inline v0_2

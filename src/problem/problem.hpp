@@ -55,8 +55,11 @@ struct Problem {
 // Checks every argument and lowers the call, or throws Error; writes nothing either way.
 Problem make_problem(const Inputs&, const Outputs&, const Options&);
 
+// The same for results that were computed before: the problem's outputs have extents and no memory.
+Problem make_problem_of(const Inputs&, const Results&, const Options&);
+
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::Problem, problem::make_problem;
+using problem::BoolMask, problem::Problem, problem::make_problem, problem::make_problem_of;
 }

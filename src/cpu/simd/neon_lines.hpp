@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows times lines for AArch64 in assembly: sixteen sums stay in registers, which g++ 12 would keep in memory.
 // To add values, dimensions lie on the lanes and v16+4r ... are row r; to score four rows, the rows lie on the lanes
-// and v16+n is key n, so that nothing is left to turn.
+// and v16+n is key n, so that nothing is left to transpose.
 //
 //   v0-v3    a line, as f32
 //   v4       the factors of four rows
