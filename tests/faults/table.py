@@ -179,8 +179,8 @@ FAULTS = [
     Fault(
         "poison-seen-by-all",
         ALGORITHM + "prefill.hpp",
-        "if (unseen[j * rows + r] == 0)",
-        "if (unseen[j * rows + r] >= 0)",
+        "if (at.unseen[j * rows + r] == 0)",
+        "if (at.unseen[j * rows + r] >= 0)",
         "a NaN or infinite value reaches rows of prefill that do not see it (S4)",
     ),
     Fault(
@@ -357,7 +357,7 @@ FAULTS = [
     ),
     Fault(
         "squares-of-the-keys-forgotten",
-        ALGORITHM + "operands.hpp",
+        ALGORITHM + "operands_f32.hpp",
         "key_squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);",
         "key_squares = sum_of_squares<S>(k, count * 0);",
         "prefill never looks for scores that leave the range of f32 (S13)",
