@@ -12,6 +12,7 @@ import structure
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 GOOD = {
     "include/heed/heed.hpp": SPDX + "#pragma once\n#include <vector>\n",
+    "include/heed/version.hpp": SPDX + "#define HEED_VERSION_MAJOR 0\n#define HEED_VERSION_MINOR 2\n",
     "src/layer/layer.cpp": SPDX + '#include "heed/heed.hpp"\n#include "plan/plan.hpp"\n// S15\n',
     "src/problem/problem.hpp": SPDX + '#include "heed/heed.hpp"\n',
     "src/problem/refuse.hpp": SPDX,
@@ -173,6 +174,8 @@ class Structure(Tree):
             ("src/softmax", "heed::softmaxes"),
             ("src/refusal", "heed::refusal"),
             ("include/heed", "heed"),
+            ("include/heed", "heed::inline v0_1"),
+            ("src/softmax", "heed::inline v0_1"),
             ("cli", "heed::inline v0_2"),
             ("cli", "heed::cli"),
             ("python", "heed"),
