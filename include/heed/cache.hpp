@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "heed/dtype.hpp"
 #include "heed/export.hpp"
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
@@ -20,13 +21,6 @@ struct State;
 }  // namespace heed::cache
 
 namespace heed::inline v0_2 {
-
-// int8: one f32 scale per token and head, for keys and for values, largest magnitude / 127. A stored element
-// differs from the one given by at most half its scale, 2^-23 of the largest magnitude and 2^-143. NaN and
-// infinities are refused.
-enum class CacheType : std::uint8_t { f32, f16, bf16, int8 };
-
-HEED_API const char* name_of(CacheType);  // "f32", "f16", "bf16", "int8"
 
 // Bounds a sequence: attention sees the last `length` tokens, its own included, and the first `front` ones
 // ("attention sinks"). Pages between the two are given back to the pool at the next append: none that a token
