@@ -14,6 +14,10 @@ void add_bools(const char* name, const BoolView& where, Extent columns, Argument
 void add(const Causal&, Arguments&) {}
 void add(const Window&, Arguments&) {}
 void add(const KeyLengths& lengths, Arguments& a) { a.add("key lengths", lengths.valid, {}, "the "); }
+void add(const Document& document, Arguments& a) {
+  a.add("document mask", document.ids, {}, "the ");
+  a.add("query_ids", document.query_ids, {}, "the document mask's ");
+}
 void add(const Keep& keep, Arguments& a) { add_bools("keep mask", keep.where, Extent::keys, a); }
 void add(const Hide& hide, Arguments& a) { add_bools("hide mask", hide.where, Extent::keys, a); }
 void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Extent::drafted, a); }

@@ -71,6 +71,34 @@ void lower(Problem& p, const KeyLengths& lengths) {
   }
 }
 
+struct PerToken {
+  const char *name, *token;
+  std::int64_t tokens;
+};
+
+// How much further the numbers of the next sequence begin.
+std::int64_t step_of(std::span<const std::int32_t> ids, const PerToken& rule, std::int64_t batch) {
+  const std::int64_t found = std::ssize(ids), all = elements::product(batch, rule.tokens);
+  if (found != rule.tokens && found != all)
+    throw refusal(Error::shape, "document mask: ", found, " ", rule.name, " are neither one per ", rule.token,
+                  ": ", rule.tokens, " nor one per batch entry and ", rule.token, ": ", all);
+  return found == rule.tokens ? 0 : rule.tokens;
+}
+
+void lower(Problem& p, const Document& document) {
+  DocumentIds ids{.keys = document.ids.data(),
+                  .keys_step = step_of(document.ids, {"ids", "key", p.keys}, p.batch)};
+  if (!document.query_ids.empty()) {
+    const std::int64_t queries = p.inputs.query_starts.empty() ? p.inputs.q.shape.length : p.queries;
+    ids.queries = document.query_ids.data();
+    ids.queries_step = step_of(document.query_ids, {"query_ids", "query", queries}, p.batch);
+  } else {
+    for (const Sequence& s : p.sequences) offset_of("document mask", document.align, p, s);
+    ids.queries_are_last = document.align != Align::starts;
+  }
+  p.documents.push_back(ids);
+}
+
 void lower_bools(Problem& p, const BoolView& view, BoolMask mask) {
   mask.data = view.data;
   mask.stride = broadcast_stride(view.shape, view.stride);

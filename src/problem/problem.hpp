@@ -37,6 +37,7 @@ struct Problem {
   std::int64_t front = 0;
   std::vector<Gap> gaps{};  // (further windows, batch)
   std::vector<BoolMask> bool_masks{};
+  std::vector<DocumentIds> documents{};
 
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
   std::shared_ptr<const CacheReading> reading{};

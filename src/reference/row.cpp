@@ -37,9 +37,18 @@ struct Sees {
     return (own - j <= m.left || j < m.front) && j - own <= m.right;
   }
   bool operator()(const KeyLengths& m) const { return j < m.valid[static_cast<std::size_t>(b)]; }  // S11
-  bool operator()(const Keep& m) const { return value(m.where, j); }                               // S17
-  bool operator()(const Hide& m) const { return !value(m.where, j); }                              // S17
-  bool operator()(const Tree& m) const {                                                           // S18
+  bool operator()(const Document& m) const {                                                       // S20
+    const auto number = [this](std::span<const std::int32_t> ids, std::int64_t tokens, std::int64_t n) {
+      return ids[static_cast<std::size_t>(std::ssize(ids) == tokens ? n : b * tokens + n)];
+    };
+    const std::int64_t own = i + offset(m.align),
+                       queries = p.inputs.query_starts.empty() ? p.inputs.q.shape.length : p.queries;
+    if (!m.query_ids.empty()) return number(m.ids, p.keys, j) == number(m.query_ids, queries, i);
+    return own >= 0 && own < s.keys && number(m.ids, p.keys, j) == number(m.ids, p.keys, own);
+  }
+  bool operator()(const Keep& m) const { return value(m.where, j); }   // S17
+  bool operator()(const Hide& m) const { return !value(m.where, j); }  // S17
+  bool operator()(const Tree& m) const {                               // S18
     const std::int64_t drafted = j - (s.keys - s.queries);
     return drafted < 0 || value(m.where, drafted);
   }

@@ -27,6 +27,7 @@ TEST_P(Masks, every_way_to_say_the_same_visible_keys_gives_the_same_bits) {
       c->causal.reset();
       c->window.reset();
       c->key_lengths.reset();
+      c->documents.reset();
       c->matrices.clear();
     }
     with_bias.bias = Tensor(call.score_shape());
@@ -104,7 +105,8 @@ TEST_P(Masks, a_query_that_sees_no_key_yields_zeros) {
   for (std::uint64_t seed : seeds(400, 440)) {
     Call call = random_call(seed, {.dropout = true});
     if (seed % 4 == 0) call.k = call.k.rows(0, 0), call.v = call.v.rows(0, 0);
-    if (seed % 4 == 0) call.bias.reset(), call.matrices.clear(), call.key_lengths.reset();
+    if (seed % 4 == 0)
+      call.bias.reset(), call.matrices.clear(), call.key_lengths.reset(), call.documents.reset();
     if (seed % 4 == 1)
       call.key_lengths = std::vector<std::int32_t>(static_cast<std::size_t>(call.batch()), 0);
     if (seed % 4 == 2) call.matrices.push_back({BoolTensor(Shape{1, 1, 1, 1}), false});

@@ -26,6 +26,7 @@ Call over_keys(const Call& call, std::int64_t first, std::int64_t count) {
   part.causal.reset();
   part.window.reset();
   part.key_lengths.reset();
+  part.documents.reset();
   part.matrices.clear();
   Shape shape = call.score_shape();
   shape.dim = count;

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/documents.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
@@ -129,8 +130,8 @@ inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
   return {first, s.keys};
 }
 
-// Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1). Returns
-// whether a key may be hidden from one of them.
+// Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1).
+// Returns whether a key may be hidden from one of them.
 template <class S, class QueryAt>
 inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt& query_at) {
   const Query first = query_at(0), last = query_at(count - 1);
@@ -141,11 +142,13 @@ inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, co
     const MaskRows<S> rows(m.where, keys_of<S>(m, s), t.width, count, query_at);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
+  for (std::int64_t n = 0; n < c.document_count; ++n)
+    hide_other_documents<S>(c.documents[n], s, t, count, query_at);
   // Keys that no query sees because a tile ends beyond the last one's.
   const std::int64_t seen = least(t.keys, most(0, visible_keys<S>(c, last.b, last.i).end - t.first_key));
   fill<S>(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
   if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
-    return c.bias.data || c.mask_count > 0 || seen < t.keys;
+    return c.bias.data || c.mask_count > 0 || c.document_count > 0 || seen < t.keys;
   const Scores left{t.s, t.width, t.first_key, seen};
   for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, left);
   return true;
@@ -167,14 +170,19 @@ inline bool sees(const Call& c, const Query& q, std::int64_t j) {
     const bool value = read<S>(row_of<S>(m.where, q), j - about.begin) != 0;
     if (value != m.visible_when) return false;
   }
+  for (std::int64_t n = 0; n < c.document_count; ++n) {
+    const DocumentIds& d = c.documents[n];
+    if (key_documents<S>(d, q.b)[j] != document_of<S>(d, c.sequences[q.b], q)) return false;
+  }
   return !c.bias.data || read<S>(row_of<S>(c.bias, q), j) != minus_infinity;
 }
 
-// What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:
-// they need no scores, just as those that lie outside every query's range.
+// What is left of `keys` without those at either end that a boolean mask or documents hide from every one of
+// the queries: they need no scores, just as those that lie outside every query's range.
 template <class S, class QueryAt>
 inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, const QueryAt& query_at) {
   constexpr std::int64_t step = 8;
+  keys = trim_documents<S>(c, keys, count, query_at);
   for (std::int64_t n = 0; n < c.mask_count && keys.begin < keys.end; ++n) {
     const BoolTensor& m = c.masks[n];
     if (m.is_tree) continue;  // it leaves all but a few keys to every query
