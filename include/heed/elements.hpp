@@ -13,7 +13,7 @@
 
 #include "heed/half.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class DType : std::uint8_t { f32, f16, bf16 };
 
@@ -89,4 +89,4 @@ struct Borrowed : std::span<const T> {
   Borrowed(std::initializer_list<T>) = delete;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -10,7 +10,7 @@
 #include "refusal/refusal.hpp"
 #include "rotary/frequencies.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 namespace {
 
@@ -64,7 +64,7 @@ Extents extents_of(const LayerConfig& c, const LayerInputs& in) {
 // Those of attention(), but that the heads are put together in `out` and may be averaged in `weights`.
 void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& arguments) {
   const bool is_averaged = outputs.weights && outputs.weights->shape.heads == 1 && c.heads > 1;
-  for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
+  problem::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
     if (&view == &outputs.out) rule.axes[3] = Extent::model_dim;
     if (&view == &outputs.out || (is_averaged && &view == &*outputs.weights)) rule.axes[1] = Extent::one;
     arguments.add(name, view, rule);
@@ -161,7 +161,7 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
     place_tokens_after(in.cached, call, in);
   else
     place_tokens_of(call, in);
-  if (depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
+  if (rotary::depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
 }
 
 }  // namespace
@@ -185,4 +185,4 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
   return in;
 }
 
-}  // namespace heed
+}  // namespace heed::layer

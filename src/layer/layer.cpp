@@ -13,7 +13,8 @@
 #include "problem/problem.hpp"
 #include "refusal/argument.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -168,4 +169,4 @@ AttentionLayer::Mode AttentionLayer::mode() const { return state_->mode; }
 const LayerConfig& AttentionLayer::config() const { return state_->config; }
 LayerWeights AttentionLayer::weights() const { return state_->weights; }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "problem/arguments.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 void add_bools(const char* name, const BoolView& where, Extent columns, Arguments& arguments) {
@@ -46,4 +46,4 @@ void add_arguments(const Mask& mask, Arguments& arguments) {
   std::visit([&](const auto& m) { add(m, arguments); }, mask);
 }
 
-}  // namespace heed
+}  // namespace heed::problem

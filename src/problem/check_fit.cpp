@@ -4,7 +4,7 @@
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 struct Found {
@@ -71,4 +71,4 @@ Extents extents_of(const Problem& p) {
   return extents;
 }
 
-}  // namespace heed
+}  // namespace heed::problem

@@ -8,7 +8,7 @@
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 // The key at the position of query 0 of a sequence.
@@ -131,4 +131,4 @@ void lower_masks(Problem& p, const Extents& extents, Arguments& arguments) {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::problem

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-namespace heed {
+namespace heed::problem {
 
 // One batch entry of the call, or one sequence of a packed one.
 struct Sequence {
@@ -33,4 +33,8 @@ struct DocumentIds {
       false;  // the last query stands beside the last key; else the first beside the first
 };
 
-}  // namespace heed
+}  // namespace heed::problem
+
+namespace heed {
+using problem::DocumentIds, problem::Gap, problem::Sequence;
+}

@@ -9,7 +9,7 @@
 
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::refusing {
 
 // The extents that a call's arrays must agree in.
 enum class Extent : std::uint8_t {
@@ -98,4 +98,8 @@ void check_apart(const Argument& output, const Argument& other);
 // Every element of an output has a place of its own.
 void check_own_places(const Argument& output);
 
-}  // namespace heed
+}  // namespace heed::refusing
+
+namespace heed {
+using namespace refusing;
+}

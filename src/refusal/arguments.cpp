@@ -3,7 +3,7 @@
 
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::refusing {
 namespace {
 
 const char* name_of(Extent e) {
@@ -101,4 +101,4 @@ void check_overlap(std::span<const Argument> arguments) {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::refusing

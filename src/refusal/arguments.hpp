@@ -9,7 +9,7 @@
 
 #include "refusal/argument.hpp"
 
-namespace heed {
+namespace heed::refusing {
 
 class Arguments {
  public:
@@ -73,4 +73,4 @@ void check_dtypes(std::span<const Argument>, DType of_q);
 // is read. For arguments that were checked alone.
 void check_overlap(std::span<const Argument>);
 
-}  // namespace heed
+}  // namespace heed::refusing

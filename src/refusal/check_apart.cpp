@@ -17,7 +17,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::refusing {
 namespace {
 
 // Multiples of a stride by an integer in [low, high], all in bytes, and what the strides after this one can
@@ -131,4 +131,4 @@ void check_own_places(const Argument& a) {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::refusing

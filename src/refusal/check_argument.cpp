@@ -6,7 +6,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::refusing {
 namespace {
 
 // Every call measures every array, so one pass finds all that can be wrong with extents and strides.
@@ -80,16 +80,20 @@ void check_argument(const Argument& a) {
                   a.element_bytes, " bytes");
 }
 
+}  // namespace heed::refusing
+
+namespace heed::inline v0_2 {
+
 void check_holds(std::size_t held, const Shape& shape, const Strides& stride) {
   const float* nowhere = nullptr;
   const Argument a("view", View(nowhere, shape, stride));
-  const auto [has_negative, is_too_long] = measure(a);
+  const auto [has_negative, is_too_long] = refusing::measure(a);
   if (a.empty() || has_negative) return;  // the call that is given the view names it
-  if (is_too_long) throw too_long(a);
+  if (is_too_long) throw refusing::too_long(a);
   const std::int64_t reached = reach_bytes(a) / a.element_bytes;
   if (static_cast<std::uint64_t>(reached) > held)
     throw refusal(Error::shape, "view: shape ", shape, " with strides ", stride, " reaches over ", reached,
                   " elements, but there are ", static_cast<std::int64_t>(held));
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

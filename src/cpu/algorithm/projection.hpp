@@ -7,8 +7,9 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr std::int64_t panels_per_block = 8;
 // A stretch of the summed index short enough that a weight tile stays in the first-level cache while the
@@ -16,7 +17,7 @@ constexpr std::int64_t panels_per_block = 8;
 constexpr std::int64_t depth_per_stretch = 512;
 constexpr std::int64_t most_single_rows = 4;
 
-template <class S>
+template <Vector S>
 class Project {
   static constexpr int rows = Tile<S>::rows, columns = Tile<S>::columns;
 
@@ -51,7 +52,7 @@ class Project {
 
  private:
   static Row row_at(const Tensor& x, std::int64_t length, std::int64_t row, std::int64_t head) {
-    return row_of<S>(x, row / length, head, row % length);
+    return row_of(x, row / length, head, row % length);
   }
 
   // Head by head, so that a concatenation of heads is read where they lie.
@@ -119,7 +120,7 @@ class Project {
   void write_columns(std::int64_t first, std::int64_t column, std::int64_t real, const float* values) const {
     for (std::int64_t n = 0; n < real; ++n) {
       const std::int64_t head = (column + n) / t.y_dim;
-      write<S>({t.y.data, first + head * t.y.heads, t.y.dim, t.y.type}, (column + n) % t.y_dim, values[n]);
+      write({t.y.data, first + head * t.y.heads, t.y.dim, t.y.type}, (column + n) % t.y_dim, values[n]);
     }
   }
 
@@ -180,4 +181,4 @@ class Project {
   std::int64_t first_of_row[panels_per_block * rows];
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
