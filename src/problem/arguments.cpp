@@ -34,6 +34,7 @@ void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& 
   });
   arguments.add_given("options.bias", options.bias,
                       {Rule::read, Rule::by_broadcasting, axes_of_scores, Rule::of_q_or_f32});
+  if (options.alibi) arguments.add_given<float>("options.alibi", options.alibi->slopes);
   arguments.add_given("options.sink", options.sink,
                       {Rule::read, Rule::by_broadcasting, axes_of_sinks, Rule::of_q_or_f32});
   arguments.add_given("inputs.sequences", inputs.sequences);

@@ -11,17 +11,6 @@
 namespace heed::problem {
 namespace {
 
-// The key at the position of query 0 of a sequence.
-std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p, const Sequence& s) {
-  if (!align && s.queries != s.keys && !p.inputs.cache)
-    throw refusal(Error::ambiguous, name, ": ", s.queries, " queries, ", s.keys,
-                  " keys; say Align::ends (decode) or Align::starts");
-  if (align && *align > Align::ends)
-    throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
-                  " is none of starts, ends");
-  return align == Align::starts ? 0 : s.keys - s.queries;
-}
-
 std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;

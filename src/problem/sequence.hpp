@@ -33,8 +33,14 @@ struct DocumentIds {
       false;  // the last query stands beside the last key; else the first beside the first
 };
 
+// ALiBi's slopes, one per query head; null: none.
+struct AlibiSlopes {
+  const float* of_heads = nullptr;
+  bool queries_are_last = false;  // as in DocumentIds
+};
+
 }  // namespace heed::problem
 
 namespace heed {
-using problem::DocumentIds, problem::Gap, problem::Sequence;
+using problem::AlibiSlopes, problem::DocumentIds, problem::Gap, problem::Sequence;
 }

@@ -60,6 +60,17 @@ struct Sees {
   }
 };
 
+}  // namespace
+
+double alibi(const Problem& p, const Sequence& s, std::int64_t h, std::int64_t i, std::int64_t j) {  // S21
+  if (!p.options.alibi) return 0;
+  const auto& [slopes, align] = *p.options.alibi;
+  const std::int64_t own = i + (align == Align::starts ? 0 : s.keys - s.queries);
+  return -slopes[static_cast<std::size_t>(h)] * static_cast<float>(std::abs(own - j));
+}
+
+namespace {
+
 bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int64_t j) {  // S7
   return softmax::dropout_word(dropout.seed, head, i, j) <
          softmax::dropout_threshold(dropout.drop_probability);
@@ -76,10 +87,11 @@ void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
   row.raw[k] = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
   row.softcapped[k] = c ? *c * std::tanh(row.raw[k] / *c) : row.raw[k];  // S2
-  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0;
+  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0, from_alibi = alibi(p, sees.s, h, sees.i, j);
   const auto lets = [&](const Mask& mask) { return std::visit(sees, mask); };
   const bool visible = std::all_of(p.options.masks.begin(), p.options.masks.end(), lets);  // S4
-  row.biased[k] = visible && bias != -infinity ? row.softcapped[k] + bias : -infinity;     // S3
+  row.biased[k] =
+      visible && bias != -infinity ? row.softcapped[k] + from_alibi + bias : -infinity;  // S21, S3
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // One call to attention() that owns everything it points to, and what came out of it.
 #pragma once
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -25,6 +26,11 @@ struct Documents {
   Document mask() const { return {ids, align, query_ids}; }
 };
 
+struct Slopes {
+  std::vector<float> of_heads{};
+  std::optional<Align> align{};
+};
+
 struct Call {
   Tensor q, k, v;
   std::optional<Causal> causal{};
@@ -33,6 +39,7 @@ struct Call {
   std::optional<Documents> documents{};
   std::vector<BoolMatrix> matrices{};
   std::optional<Tensor> bias{}, sink{};
+  std::optional<Slopes> alibi{};
   std::optional<float> scale{}, softcap{};
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;
@@ -54,6 +61,7 @@ struct Call {
       }
     }
     if (bias) made.bias = bias->view();
+    if (alibi) made.alibi = Alibi{alibi->of_heads, alibi->align};
     if (sink) made.sink = sink->view();
     return made;
   }
@@ -73,6 +81,7 @@ struct Call {
   bool sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
   bool are_of_one_document(std::int64_t b, std::int64_t i, std::int64_t j) const;
   float bias_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
+  float alibi_at(std::int64_t h, std::int64_t i, std::int64_t j) const;  // S21; 0 without
   bool sees_any(std::int64_t b, std::int64_t h, std::int64_t i) const {
     for (std::int64_t j = 0; j < keys(); ++j)
       if (sees(b, h, i, j)) return true;
@@ -117,6 +126,12 @@ inline Results run(const Call& call, const Wants& wants = {}, const std::string&
 inline float Call::bias_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
   const Shape& s = bias->shape();
   return bias->at(s.batch == 1 ? 0 : b, s.heads == 1 ? 0 : h, s.length == 1 ? 0 : i, s.dim == 1 ? 0 : j);
+}
+
+inline float Call::alibi_at(std::int64_t h, std::int64_t i, std::int64_t j) const {
+  if (!alibi) return 0;
+  const std::int64_t own = i + (alibi->align == Align::ends ? keys() - queries() : 0);
+  return -alibi->of_heads[static_cast<std::size_t>(h)] * static_cast<float>(std::abs(own - j));
 }
 
 inline bool Call::are_of_one_document(std::int64_t b, std::int64_t i, std::int64_t j) const {

@@ -116,6 +116,11 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   if (Dice own(seed ^ 0xD0Cu); limits.masks && own.one_in(4))
     call.documents = random_documents(own, call.score_shape());
   if (limits.bias && dice.one_in(3)) add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (Dice own(seed ^ 0xA11B1u); limits.bias && own.one_in(4)) {
+    call.alibi = Slopes{.align = own.one_in(2) ? Align::ends : Align::starts};
+    for (std::int64_t h = 0; h < heads; ++h)
+      call.alibi->of_heads.push_back(own.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
+  }
   if (limits.sink && dice.one_in(4))
     call.sink =
         Tensor::random({dice.one_in(2) ? 1 : batch, dice.one_in(2) ? 1 : heads, 1, 1}, seed ^ 0x51Du, 4);
@@ -146,6 +151,7 @@ inline std::string describe(const Call& c) {
   if (c.documents) s += c.documents->query_ids.empty() ? ", documents" : ", documents of queries and keys";
   for (const BoolMatrix& m : c.matrices) s += m.hides ? ", hide" : ", keep";
   if (c.bias) s += ", bias";
+  if (c.alibi) s += ", alibi";
   if (c.sink) s += ", sink";
   if (c.softcap) s += ", softcap " + std::to_string(*c.softcap);
   if (c.scale) s += ", scale " + std::to_string(*c.scale);

@@ -214,6 +214,38 @@ TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
   }
 }
 
+// In every kernel and in the reference, wherever the queries stand.
+TEST_P(Masks, alibi_gives_the_bits_of_the_bias_that_holds_its_numbers) {
+  for (std::uint64_t seed : seeds(590, 620)) {
+    Call call = random_call(seed, {.bias = false});
+    Dice dice(seed);
+    call.alibi = Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
+    for (std::int64_t h = 0; h < call.heads(); ++h)
+      call.alibi->of_heads.push_back(
+          std::ldexp(1 + uniform(seed, static_cast<std::uint64_t>(h)), -static_cast<int>(h)));
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    Call with_bias = call;
+    with_bias.alibi.reset();
+    with_bias.bias = Tensor({1, call.heads(), call.queries(), call.keys()});
+    for_each(with_bias.bias->shape(), [&](auto b, auto h, auto i, auto j) {
+      with_bias.bias->set(b, h, i, j, call.alibi_at(h, i, j));
+    });
+    for (const Wants& wants : {Wants{.log_sum_exp = true}, everything, Wants{.scores = Stage::biased}})
+      EXPECT_TRUE(same_bits(attend(call, wants), attend(with_bias, wants)));
+  }
+}
+
+TEST_P(Masks, slopes_too_steep_for_f32_are_the_references) {
+  Call call{.q = Tensor::random({1, 1, 4, 8}, 1),
+            .k = Tensor::random({1, 1, 30, 8}, 2),
+            .v = Tensor::random({1, 1, 30, 8}, 3)};
+  for (const float slope : {1e36f, 1.2e37f, 3e38f, -3e38f}) {
+    call.alibi = Slopes{{slope}, Align::ends};
+    const Results expected = run(call, everything, "reference");
+    if (const auto got = attend(call, everything)) EXPECT_TRUE(same_bits(got->out, expected.out)) << slope;
+  }
+}
+
 // NumPy and others call any byte but 0 true.
 TEST_P(Masks, every_byte_but_0_is_true) {
   BoolTensor ones({1, 1, 9, 150});

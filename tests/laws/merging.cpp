@@ -34,10 +34,12 @@ Call over_keys(const Call& call, std::int64_t first, std::int64_t count) {
   for_each(shape,
            [&](auto b, auto h, auto i, auto j) { seen.at(b, h, i, j) = call.sees(b, h, i, first + j); });
   part.matrices.push_back({seen, false});
-  if (!call.bias) return part;
-  part.bias = Tensor(shape, call.bias->dtype());
+  part.alibi.reset();
+  if (!call.bias && !call.alibi) return part;
+  part.bias = Tensor(shape, call.bias && !call.alibi ? call.bias->dtype() : DType::f32);
   for_each(shape, [&](auto b, auto h, auto i, auto j) {
-    part.bias->set(b, h, i, j, call.bias_at(b, h, i, first + j));
+    const float bias = call.bias ? call.bias_at(b, h, i, first + j) : 0;
+    part.bias->set(b, h, i, j, bias + call.alibi_at(h, i, first + j));
   });
   return part;
 }

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/alibi.hpp"
 #include "cpu/algorithm/documents.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
@@ -136,6 +137,7 @@ template <Vector S>
 inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt auto& query_at) {
   const Query first = query_at(0), last = query_at(count - 1);
   const Sequence& s = c.sequences[first.b];
+  if (c.alibi.of_heads) add_alibi<S>(c, t, count, query_at);
   if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, count, query_at), t);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
