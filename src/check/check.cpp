@@ -145,7 +145,7 @@ struct Expected::Numbers {
 
 Expected::Expected(const Inputs& inputs, const Results& results, const Options& options,
                    const Progress& progress) {
-  const reference::GatheredCache gathered(problem::make_problem_of(inputs, results, options));
+  const reference::GatheredCache gathered(make_problem_of(inputs, results, options));
   const Problem& p = gathered.problem;
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);

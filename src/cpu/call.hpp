@@ -13,10 +13,15 @@ namespace heed::cpu {
 enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache, or a boolean
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
-// A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
+// How far apart neighbours along each axis of a tensor lie, in elements.
+struct TensorStrides {
+  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;
+};
+
+// A tensor over (batch, heads, length, dim); data is null when the tensor was not given.
 struct Tensor {
   const void* data = nullptr;
-  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
+  TensorStrides stride{};
   Type type = Type::f32;
 };
 

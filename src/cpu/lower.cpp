@@ -22,6 +22,10 @@ Type type_of(CacheType type) {
                                   : Type::bf16;
 }
 
+TensorStrides strides_of(const Strides& stride) {
+  return {stride.batch, stride.heads, stride.length, stride.dim};
+}
+
 ScoreStage stage_of(Stage stage) {
   return stage == Stage::raw          ? ScoreStage::raw
          : stage == Stage::softcapped ? ScoreStage::softcapped
@@ -34,9 +38,7 @@ Type type_of(DType dtype) {
   return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
 }
 
-Tensor lower(const View& x) {
-  return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
-}
+Tensor lower(const View& x) { return {x.data, strides_of(x.stride), type_of(x.dtype)}; }
 
 float in_base_2(float x) { return static_cast<float>(x * log2_e); }
 
@@ -45,9 +47,7 @@ namespace {
 std::vector<BoolTensor> lowered_masks(const Problem& p) {
   std::vector<BoolTensor> masks;
   for (const BoolMask& m : p.bool_masks)
-    masks.push_back({{m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, Type::i8},
-                     m.visible_when,
-                     m.is_tree});
+    masks.push_back({{m.data, strides_of(m.stride), Type::i8}, m.visible_when, m.is_tree});
   return masks;
 }
 

@@ -22,14 +22,13 @@ void add(const Keep& keep, Arguments& a) { add_bools("keep mask", keep.where, Ex
 void add(const Hide& hide, Arguments& a) { add_bools("hide mask", hide.where, Extent::keys, a); }
 void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Extent::drafted, a); }
 
-}  // namespace
-
-void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
-                   Arguments& arguments) {
+// Outputs or results.
+template <class AnyOutputs>
+void add_all(const Inputs& inputs, const AnyOutputs& outputs, const Options& options, Arguments& arguments) {
   arguments.add("q", inputs.q);
   if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
   if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
-  for_each_output(outputs, [&](const char* name, const MutableView& view, const Rule& rule) {
+  for_each_output(outputs, [&](const char* name, const auto& view, const Rule& rule) {
     arguments.add(name, view, rule);
   });
   arguments.add_given("options.bias", options.bias,
@@ -41,6 +40,18 @@ void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& 
   arguments.add_given("query_starts", inputs.query_starts);
   arguments.add_given("key_starts", inputs.key_starts);
   arguments.add_given("query_counts", inputs.query_counts);
+}
+
+}  // namespace
+
+void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
+                   Arguments& arguments) {
+  add_all(inputs, outputs, options, arguments);
+}
+
+void add_arguments(const Inputs& inputs, const Results& results, const Options& options,
+                   Arguments& arguments) {
+  add_all(inputs, results, options, arguments);
 }
 
 void add_arguments(const Mask& mask, Arguments& arguments) {

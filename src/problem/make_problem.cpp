@@ -29,27 +29,25 @@ void apply_cache_window(Problem& p) {
   p.options.masks.push_back(Window{window->length - 1, p.keys, Align::ends, window->front});
 }
 
-// Checks look at where results lie and write nothing there.
-MutableView as_output(const View& x) {
-  return {const_cast<void*>(x.data), x.shape, x.stride, x.dtype, x.device};
+// The extents and types of results, and no memory.
+MutableView described(const View& x) {
+  return {static_cast<void*>(nullptr), x.shape, x.stride, x.dtype, x.device};
 }
-Optional<MutableView> as_output(const std::optional<View>& x) {
-  return x ? Optional<MutableView>(as_output(*x)) : Optional<MutableView>();
+Optional<MutableView> described(const std::optional<View>& x) {
+  return x ? Optional<MutableView>(described(*x)) : Optional<MutableView>();
 }
 
-}  // namespace
-
-Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
-  Arguments arguments;
-  add_arguments(inputs, outputs, options, arguments);
+// Every check, in the order in which faults are reported, and the rest of the problem.
+void lower(Problem& p, Arguments& arguments) {
+  const Inputs& inputs = p.inputs;
+  const Options& options = p.options;
   check_alone(arguments.all());
-  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
   place_sequences(inputs, p);
   check_inputs(p);
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
-  check_choices(outputs, options);
+  check_choices(p.outputs, options);
 
   p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim))));
   if (inputs.cache) apply_cache_window(p);
@@ -60,15 +58,24 @@ Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options
 
   check_overlap(arguments.all());
   share_rows(p);
+}
+
+}  // namespace
+
+Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  Arguments arguments;
+  add_arguments(inputs, outputs, options, arguments);
+  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  lower(p, arguments);
   return p;
 }
 
 Problem make_problem_of(const Inputs& inputs, const Results& results, const Options& options) {
-  Problem p = make_problem(
-      inputs, {as_output(results.out), as_output(results.weights), as_output(results.log_sum_exp)}, options);
-  p.outputs.out.data = nullptr;
-  if (p.outputs.weights) p.outputs.weights->data = nullptr;
-  if (p.outputs.log_sum_exp) p.outputs.log_sum_exp->data = nullptr;
+  Arguments arguments;
+  add_arguments(inputs, results, options, arguments);
+  const Outputs outputs{described(results.out), described(results.weights), described(results.log_sum_exp)};
+  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  lower(p, arguments);
   return p;
 }
 

@@ -63,5 +63,5 @@ Problem make_problem_of(const Inputs&, const Results&, const Options&);
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::Problem, problem::make_problem;
+using problem::BoolMask, problem::Problem, problem::make_problem, problem::make_problem_of;
 }

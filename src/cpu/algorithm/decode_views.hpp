@@ -43,7 +43,7 @@ class DecodeViews {
 
   // Where eight whole rows lie as eight_dots can take them, they are read in place.
   void score_tile(const Scores& t, std::int64_t j) const {
-    const bool in_place = !c.cached && c.k.dim == 1 && rows.depth == c.dim && j + tile <= t.keys;
+    const bool in_place = !c.cached && c.k.stride.dim == 1 && rows.depth == c.dim && j + tile <= t.keys;
     if (in_place && c.k.type == Type::f32) return score_in_place<Type::f32>(t, j);
     if (in_place && c.k.type == Type::bf16 && dots_take<S, Type::bf16>)
       return score_in_place<Type::bf16>(t, j);
@@ -62,9 +62,10 @@ class DecodeViews {
   template <Type type>
   void score_in_place(const Scores& t, std::int64_t j) const {
     if constexpr (dots_take<S, type>) {
-      Dots dots{rows.q, at.rows, element(c.k, t.first_key + j), c.k.length, rows.depth, t.s + j * at.rows,
-                at.rows};
-      if (j + 2 * tile <= t.keys) dots.next = {element(c.k, t.first_key + j + tile), c.k.length};
+      Dots dots{
+          rows.q, at.rows, element(c.k, t.first_key + j), c.k.stride.length, rows.depth, t.s + j * at.rows,
+          at.rows};
+      if (j + 2 * tile <= t.keys) dots.next = {element(c.k, t.first_key + j + tile), c.k.stride.length};
       score_rows<type>(dots);
     }
   }
@@ -85,11 +86,11 @@ class DecodeViews {
 
   void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) const {
     Stripe part{.p = t.s + j * at.rows, .keys = least(stripe, t.keys - j), .partial = partial};
-    if (!c.cached && c.v.dim == 1 && !partly_hidden) {
+    if (!c.cached && c.v.stride.dim == 1 && !partly_hidden) {
       part.values = element(c.v, t.first_key + j);
-      part.value_bytes = c.v.length * (c.v.type == Type::f32 ? 4 : 2);
+      part.value_bytes = c.v.stride.length * (c.v.type == Type::f32 ? 4 : 2);
       // The stripe after this one is touched row by row while this one's dimensions pass by.
-      if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.length};
+      if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.stride.length};
       if (c.v.type == Type::f32) return add_groups<Type::f32>(part);
       if (c.v.type == Type::bf16) return add_groups<Type::bf16>(part);
       return add_groups<Type::f16>(part);

@@ -44,13 +44,13 @@ struct MaskRows {
   }
 
   Row row(std::int64_t r, std::int64_t key) const {
-    return {tensor.data, first[r] + (key - keys.begin) * tensor.dim, tensor.dim, tensor.type};
+    return {tensor.data, first[r] + (key - keys.begin) * tensor.stride.dim, tensor.stride.dim, tensor.type};
   }
 
   // Whether every element of a boolean mask over `some` of the keys is surely `value`. Bytes that do not lie
   // side by side are not looked at, and only 1 is taken for true.
   bool are_all(bool value, KeyRange some) const {
-    if (tensor.dim != 1) return false;
+    if (tensor.stride.dim != 1) return false;
     const std::uint64_t wanted = value ? 0x0101010101010101u : 0;
     for (std::int64_t r = 0; r < (is_shared ? 1 : width); ++r) {
       const Row from = row(r, some.begin);

@@ -24,7 +24,7 @@ concept RowAt = requires(const At& at, std::int64_t n) {
 };
 
 inline Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i) {
-  return {t.data, b * t.batch + h * t.heads + i * t.length, t.dim, t.type};
+  return {t.data, b * t.stride.batch + h * t.stride.heads + i * t.stride.length, t.stride.dim, t.type};
 }
 
 // Key j of a sequence, and its value, wherever they lie.

@@ -154,7 +154,7 @@ class Prefill {
   }
 
   void pack_keys(KeyRange keys) {
-    const RowsFrom<key_row> row_at{c, task.batch_entry, task.kv_head, keys.begin, c.k.length};
+    const RowsFrom<key_row> row_at{c, task.batch_entry, task.kv_head, keys.begin, c.k.stride.length};
     operands.pack_keys(row_at, keys.end - keys.begin);
   }
 
@@ -176,7 +176,7 @@ class Prefill {
     const std::int64_t step = c.cached ? most(Operands::key_step, PageLayout::tile) : Operands::key_step;
     keys.begin = keys.begin / step * step;
     pack_keys(keys);
-    const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.length};
+    const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.stride.length};
     const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
       const Seen seen = seen_by(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);

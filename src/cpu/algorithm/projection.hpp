@@ -106,8 +106,9 @@ class Project {
         if (n % columns < real) values[n] += t.bias[column + n % columns];
     const std::int64_t head = column / t.y_dim, d = column % t.y_dim;
     const bool in_one_place =
-        real == columns && d + columns <= t.y_dim && t.y.type == Type::f32 && t.y.dim == 1;
-    auto* y = static_cast<float*>(const_cast<void*>(t.y.data)) + (in_one_place ? head * t.y.heads + d : 0);
+        real == columns && d + columns <= t.y_dim && t.y.type == Type::f32 && t.y.stride.dim == 1;
+    auto* y =
+        static_cast<float*>(const_cast<void*>(t.y.data)) + (in_one_place ? head * t.y.stride.heads + d : 0);
     for (std::int64_t n = 0; n < count; ++n, values += columns) {
       const std::int64_t first = first_of_row[r + n];
       if (in_one_place)
@@ -120,7 +121,8 @@ class Project {
   void write_columns(std::int64_t first, std::int64_t column, std::int64_t real, const float* values) const {
     for (std::int64_t n = 0; n < real; ++n) {
       const std::int64_t head = (column + n) / t.y_dim;
-      write({t.y.data, first + head * t.y.heads, t.y.dim, t.y.type}, (column + n) % t.y_dim, values[n]);
+      write({t.y.data, first + head * t.y.stride.heads, t.y.stride.dim, t.y.type}, (column + n) % t.y_dim,
+            values[n]);
     }
   }
 
