@@ -141,7 +141,8 @@ TEST_P(DocumentLaws, packed_sequences_have_a_row_of_numbers_each) {
                      .causal = Causal{},
                      .documents = Documents{{row, row + count}}};
     const auto expected = attend(alone, rows);
-    if (expected) EXPECT_TRUE(same_bits(got.out.rows(first, count), expected->out)) << "sequence " << n;
+    if (!expected) continue;
+    EXPECT_TRUE(same_bits(got.out.rows(first, count), expected->out)) << "sequence " << n;
   }
 }
 
@@ -169,7 +170,7 @@ class Forbidden {
 
 // 256 keys of 64 floats are 64 KB: whole pages, whatever their size, and a whole block of keys.
 TEST_P(DocumentLaws, blocks_of_keys_that_no_query_is_of_are_never_read) {
-  if (GetParam() == "reference") GTEST_SKIP() << "it skips nothing";
+  if (GetParam() == "reference") return;  // it skips nothing
   constexpr std::int64_t keys = 4096, dim = 64, block = 256;
   const Shape shape{.length = keys, .dim = dim};
   const Forbidden k(keys * dim), v(keys * dim);

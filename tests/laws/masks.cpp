@@ -242,7 +242,9 @@ TEST_P(Masks, slopes_too_steep_for_f32_are_the_references) {
   for (const float slope : {1e36f, 1.2e37f, 3e38f, -3e38f}) {
     call.alibi = Slopes{{slope}, Align::ends};
     const Results expected = run(call, everything, "reference");
-    if (const auto got = attend(call, everything)) EXPECT_TRUE(same_bits(got->out, expected.out)) << slope;
+    const auto got = attend(call, everything);
+    if (!got) continue;
+    EXPECT_TRUE(same_bits(got->out, expected.out)) << slope;
   }
 }
 
