@@ -10,6 +10,7 @@
 #include "c/qualified.hpp"
 #include "c/sized.hpp"
 #include "c/status.hpp"
+#include "c/views.hpp"
 
 namespace heed::c {
 namespace {
@@ -22,14 +23,11 @@ char* owned_copy(const std::string& text) {
   return copy;
 }
 
-// The side that is only read.
-Outputs to_read(const heed_results& results) {
-  const auto written = [](const heed_view& v) {
-    return heed_mutable_view{
-        const_cast<void*>(v.data), v.shape, v.stride, v.dtype, v.device, v.layout, v.reserved};
-  };
-  return to_outputs(
-      {results.size, written(results.out), written(results.weights), written(results.log_sum_exp), {}});
+Results to_results(const heed_results& r) {
+  Results results{.out = to_view("out", r.out)};
+  results.weights = to_optional("weights", r.weights);
+  results.log_sum_exp = to_optional("log_sum_exp", r.log_sum_exp);
+  return results;
 }
 
 }  // namespace
@@ -63,7 +61,7 @@ heed_status heed_merge(const heed_outputs* given_into, const heed_results* given
     const heed_outputs known_into = read_known("into", given_into);
     const heed_results known_other = read_known("other", given_other);
     const heed::Outputs into = qualified([&] { return to_outputs(known_into); }, "into.");
-    const heed::Outputs other = qualified([&] { return to_read(known_other); }, "other.");
+    const heed::Results other = qualified([&] { return to_results(known_other); }, "other.");
     heed::merge(into, other);
   });
 }

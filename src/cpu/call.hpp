@@ -6,11 +6,12 @@
 #include <cstdint>
 
 #include "cache/layout.hpp"
+#include "heed/dtype.hpp"
 #include "problem/sequence.hpp"
 
 namespace heed::cpu {
 
-enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache, or a boolean
+using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
 // How far apart neighbours along each axis of a tensor lie, in elements.
@@ -35,7 +36,7 @@ struct Row {
 };
 
 struct BoolTensor {
-  Tensor where;  // i8: 0 or 1
+  Tensor where;  // int8: 0 or 1
   bool visible_when = true;
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/gathered_cache.hpp"
 
+#include "cache/types.hpp"
 #include "heed/cache.hpp"
 
 namespace heed::reference {
 namespace {
-
-DType dtype_of(CacheType type) {
-  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
-}
 
 MutableView make_view(std::vector<std::byte>& memory, const Shape& shape, DType dtype) {
   memory.resize(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
@@ -29,7 +26,7 @@ MutableView part_of(const MutableView& x, std::int64_t b, std::int64_t tokens) {
 
 GatheredCache::GatheredCache(const Problem& given) : problem(given) {
   if (!given.reading) return;
-  const DType dtype = dtype_of(given.cache_type);
+  const DType dtype = cache::dtype_of(given.cache_type);
   const MutableView k = make_view(keys_, {given.batch, given.kv_heads, given.keys, given.dim}, dtype);
   const MutableView v = make_view(values_, {given.batch, given.kv_heads, given.keys, given.value_dim}, dtype);
   for (std::int64_t b = 0; b < given.batch; ++b) {

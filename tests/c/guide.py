@@ -17,23 +17,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "structure"))
 import readme  # noqa: E402  the README is cut into blocks in the same way
 
 
-def run_c(block, folder, compile_command):
+def run_c(block, folder, compile_command, environment):
     source = folder / f"block_{block.line}.c"
     source.write_text(block.text)
     program = source.with_suffix("")
     command = [compile_command[0], str(source), "-o", str(program), *compile_command[1:]]
     built = subprocess.run(command, capture_output=True, text=True)
-    if built.returncode:
-        return built
-    return subprocess.run([program], cwd=folder, capture_output=True, text=True, timeout=60)
+    return built if built.returncode else run([program], folder, environment)
 
 
-def run_python(block, folder, library):
-    paths = [library, os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
-    return subprocess.run(
-        [sys.executable, "-c", block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
-    )
+def run(command, folder, environment):
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 
 
 def main():
@@ -43,7 +37,9 @@ def main():
     parser.add_argument("compile_command", nargs="+")
     arguments = parser.parse_args()
     blocks = readme.blocks_of((arguments.root / "docs/c.md").read_text())
-    problems, run = [], 0
+    paths = [arguments.library, os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+    problems, programs = [], 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for block, after in zip(blocks, [*blocks[1:], None]):
@@ -53,18 +49,18 @@ def main():
                 problems.append(f"docs/c.md:{block.line}: the page does not show what it prints")
                 continue
             if block.language == "c":
-                ran = run_c(block, folder, arguments.compile_command)
+                ran = run_c(block, folder, arguments.compile_command, environment)
             else:
-                ran = run_python(block, folder, arguments.library)
-            run += 1
+                ran = run([sys.executable, "-c", block.text], folder, environment)
+            programs += 1
             if ran.returncode:
                 problems.append(f"docs/c.md:{block.line}: status {ran.returncode}: {ran.stderr}")
             elif ran.stdout != after.text:
                 problems.append(f"docs/c.md:{block.line}: prints {ran.stdout!r}, the page shows {after.text!r}")
     for problem in problems:
         print(problem)
-    print(f"{run} programs, {len(problems)} problems")
-    return 1 if problems or run < 3 else 0
+    print(f"{programs} programs, {len(problems)} problems")
+    return 1 if problems or programs < 3 else 0
 
 
 if __name__ == "__main__":

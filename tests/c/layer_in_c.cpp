@@ -60,6 +60,7 @@ TEST_F(layer_in_c, a_pretrained_one_has_the_bits_of_cpp) {
     save_model(scaling);
     const PretrainedLayer found = from_pretrained("m", 0);
     heed_layer* layer = load();
+    ASSERT_NE(layer, nullptr);
     const Tensor wanted = run(AttentionLayer(found.config, found.weights), {.x = x.view()}, causal);
     EXPECT_EQ(bit_misses(answer(layer, x, nullptr), wanted.values), 0);
     heed_layer_destroy(layer);
@@ -73,6 +74,7 @@ TEST_F(layer_in_c, one_made_of_what_another_tells_has_its_bits) {
     SCOPED_TRACE(scaling);
     save_model(scaling);
     heed_layer *layer = load(), *again = nullptr;
+    ASSERT_NE(layer, nullptr);
     heed_layer_config config{};
     config.size = sizeof config;
     ASSERT_EQ(heed_layer_get_config(layer, &config), HEED_OK) << heed_last_error();
@@ -89,6 +91,7 @@ TEST_F(layer_in_c, a_cache_that_turns_its_keys_has_the_rotary_that_the_layer_tel
   const Tensor x = random_tensor({1, 1, 70, 16}, 3);
   save_model(scalings[4]);
   heed_layer* layer = load();
+  ASSERT_NE(layer, nullptr);
   heed_layer_config told{};
   told.size = sizeof told;
   ASSERT_EQ(heed_layer_get_config(layer, &told), HEED_OK) << heed_last_error();
@@ -110,6 +113,7 @@ TEST_F(layer_in_c, a_cache_that_turns_its_keys_has_the_rotary_that_the_layer_tel
 TEST_F(layer_in_c, a_pretrained_one_tells_its_window) {
   save_model("null", "mistral");
   heed_layer* layer = load();
+  ASSERT_NE(layer, nullptr);
   std::int64_t keys = -1;
   EXPECT_EQ(heed_layer_sliding_window(layer, &keys), HEED_OK) << heed_last_error();
   EXPECT_EQ(keys, 8);

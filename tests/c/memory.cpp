@@ -116,7 +116,7 @@ heed_status make_a_layer() {
   return status;
 }
 
-// Lets every allocation of the call fail in turn, until one run has enough. Where the library knows what it
+// Lets every allocation of the call fail, one after another, until a run has enough. Where the library knows what it
 // had no room for it says that instead.
 void expect_to_run_out(const std::function<heed_status()>& call, heed_status at_last) {
   EXPECT_EQ(call(), at_last);  // what is kept between calls is now there, and so is the room for a sentence

@@ -123,8 +123,8 @@ FAULTS = [
     Fault(
         "dropout-word",
         ALGORITHM + "dropout.hpp",
-        "weight = words[n] < c.drop_below",
-        "weight = words[3 - n] < c.drop_below",
+        "weight = words.word[n] < c.drop_below",
+        "weight = words.word[3 - n] < c.drop_below",
         "dropout reads the four random words backwards (S7)",
     ),
     Fault(
@@ -414,7 +414,7 @@ FAULTS = [
     Fault(
         "turned-cache-of-another-type",
         "src/problem/sequences.cpp",
-        "p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;",
+        "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",
         emulated=True,

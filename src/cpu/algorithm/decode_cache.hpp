@@ -111,7 +111,7 @@ class DecodeCache {
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
     score_lines<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, at.rows, t.ahead});
-    for (std::int64_t j = 0; type == Type::i8 && j < tile; ++j)
+    for (std::int64_t j = 0; type == Type::int8 && j < tile; ++j)
       for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] *= t.scales[j];
   }
 

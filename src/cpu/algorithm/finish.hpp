@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: sink, log-sum-exp, and the factor that turns the accumulated sum into the output; the
+// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; the
 // weights and scores of a row when they were asked for.
 #pragma once
 #include <cstdint>
@@ -144,7 +144,7 @@ class WriteOut {
   bool has_poison_ = false;
 };
 
-// Turns row r of the scores into the weights that were applied and writes them.
+// Replaces row r of the scores by the weights that were applied and writes them.
 template <Vector S>
 inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r, const Scores& t) {
   const ClosedRow row = closed<S>(c, q, end);

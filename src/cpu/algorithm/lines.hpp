@@ -66,8 +66,8 @@ inline void add_blocks(const Lines& t, std::int64_t blocks) {
   add_one_by_one<S, type, rows>(t, blocks);
 }
 
-// sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but turned, as scores are
-// kept; the rows that are missing become 0. An instruction set may specialise it.
+// sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but transposed, as scores
+// are kept; the rows that are missing become 0. An instruction set may specialise it.
 template <Vector S, Type type, int rows>
 inline void score_lines(const Lines& t) {
   float sum[4][line_elements] = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
 // scores' vectors across the rows: a strip of keys at a time is widened and transposed, or spread over all
-// lanes where every row reads the same one. A boolean is an i8, true unless 0, and takes the same way.
+// lanes where every row reads the same one. A boolean is an int8, true unless 0, and takes the same way.
 #pragma once
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill's operands for AMX: bf16 throughout, sums in f32. Scores come out (keys, rows) and outputs (dims,
 // rows), so rows lie on the lanes as everywhere else: keys are the first operand as they lie, queries and
-// weights the second, in pairs; values are turned so that a dimension's keys lie side by side.
+// weights the second, in pairs; values are transposed so that a dimension's keys lie side by side.
 #pragma once
 #include <cstdint>
 

@@ -2,7 +2,7 @@
 // Decode's operands for AMX: sixteen rows at the most, so keys and values are read once and whatever is done
 // to them counts. Rows of keys are the first operand where they lie. What lies in pairs of lines, a cache's
 // keys and all values, becomes the second operand by zipping two lines; then a tile of scores or sums comes
-// out turned, and is turned back: sixteen lines for a whole key's depth, or for a whole block of keys,
+// out transposed, and is transposed back: sixteen lines for a whole key's depth, or for a whole block of keys,
 // instead of every operand. Every sum has the order of operands_amx.hpp, so the bits agree (O3).
 #pragma once
 #include <cstdint>
@@ -89,7 +89,7 @@ struct Bf16AmxFew {
     }
     for (std::int64_t d = 0; d < dims; d += 32) {
       alignas(64) float sums[2][16 * 16];
-      turn(out + d * rows, sums[0]), turn(out + (d + 16) * rows, sums[1]);
+      transpose(out + d * rows, sums[0]), transpose(out + (d + 16) * rows, sums[1]);
       _tile_loadd(0, sums[0], 64);
       _tile_loadd(1, sums[1], 64);
       const Half* pairs = v + d * block_keys + first * 16;
@@ -102,7 +102,7 @@ struct Bf16AmxFew {
       }
       _tile_stored(0, sums[0], 64);
       _tile_stored(1, sums[1], 64);
-      turn(sums[0], out + d * rows), turn(sums[1], out + (d + 16) * rows);
+      transpose(sums[0], out + d * rows), transpose(sums[1], out + (d + 16) * rows);
     }
   }
 
@@ -194,9 +194,9 @@ struct Bf16AmxFew {
         _tile_loadd(5, at + d * 16, 64);
         _tile_dpbf16ps(0, 4, 5);
       }
-      alignas(64) float turned[16 * 16];
-      _tile_stored(0, turned, 64);
-      return turn(turned, s);
+      alignas(64) float transposed[16 * 16];
+      _tile_stored(0, transposed, 64);
+      return transpose(transposed, s);
     }
     for (std::int64_t d = 0; d < depth; d += 32) {
       _tile_loadd(4, at + d, keys.at ? keys.stride : depth * 2);
@@ -207,7 +207,7 @@ struct Bf16AmxFew {
   }
 
   // 16 x 16.
-  static void turn(const float* from, float* to) {
+  static void transpose(const float* from, float* to) {
     __m512i x[16];
     for (int n = 0; n < 16; ++n) x[n] = _mm512_loadu_si512(from + n * 16);
     transpose_dwords(x);

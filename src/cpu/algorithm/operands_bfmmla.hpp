@@ -126,7 +126,7 @@ struct PackedBf16 {
       Halves line[4];
       for (std::int64_t n = 0; n < 4; ++n)
         line[n] = d + n < dim ? S::load_halves(from + (d + n) * first.step) : S::no_halves();
-      S::store_turned(line, to);
+      S::store_transposed(line, to);
     }
   }
 
@@ -143,7 +143,7 @@ struct PackedBf16 {
         x[n] = eight(row[n], j + n < count ? d : value_dim, value_dim);
         largest = S::larger_magnitude(largest, x[n]);
       }
-      S::store_turned(x, to);
+      S::store_transposed(x, to);
     }
     return S::holds_poison(largest);
   }

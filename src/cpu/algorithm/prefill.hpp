@@ -211,23 +211,23 @@ class Prefill {
       }
   }
 
-  // The sums are turned from (dims, rows) to (rows, dims) where the last part was, which is in the total by
+  // The sums are transposed from (dims, rows) to (rows, dims) where the last part was, which is in the total by
   // now.
   void finish(std::int64_t p) {
     const State state = total(p);
-    float* turned = part(p).out;
+    float* transposed = part(p).out;
     const int count_here = rows_of(p);
     for (std::int64_t d = 0; d < dims; d += 4)
       for (int r = 0; r < count_here; r += 4) {
         const float* corner = state.out + d * rows + r;
         const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
-        S::transpose(four, turned + r * dims + d, dims);
+        S::transpose(four, transposed + r * dims + d, dims);
       }
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
       const float factor = close_row<S>(c, n, {state.max[r], state.sum[r]});
-      write_out(row_of(c.out, n), turned + r * dims, c.value_dim, factor);
+      write_out(row_of(c.out, n), transposed + r * dims, c.value_dim, factor);
     }
     if (!write_out.wrote_only_numbers()) leave_to_reference(c);
   }

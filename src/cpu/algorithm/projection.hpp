@@ -44,7 +44,7 @@ class Project {
       const std::int64_t elements = columns * t.depth;
       multiply(used, widen<S>({t.tiles, tile * elements, 1, t.tile_type}, elements, widened));
       for (std::int64_t p = 0; p < used; ++p) {
-        turn(sums + p * rows * columns);
+        transpose(sums + p * rows * columns);
         write_rows(p * rows, least(rows, count - p * rows), tile, buffer);
       }
     }
@@ -82,7 +82,7 @@ class Project {
   }
 
   // (columns, rows) becomes (rows, columns), in the buffer.
-  void turn(const float* from) {
+  void transpose(const float* from) {
     for (int r = 0; r < rows; r += 4)
       for (int n = 0; n < columns; n += 4) {
         const float* const corner[4] = {from + n * rows + r, from + (n + 1) * rows + r,

@@ -99,7 +99,7 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
   if (rescale) scale_rows<S>(state.out, dims, factor);
 }
 
-// Turns scores s(keys, rows) into weights against the row's running maximum and adds them to the sum.
+// Replaces scores s(keys, rows) by weights against the row's running maximum and adds them to the sum.
 template <Vector S>
 inline void advance(const State& state, float* s, std::int64_t keys, std::int64_t dims) {
   constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;

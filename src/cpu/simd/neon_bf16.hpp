@@ -44,7 +44,7 @@ struct NeonBf16 : Neon {
   }
 
   // Four rows of eight as eight rows of four.
-  static void store_turned(const Halves (&row)[4], std::uint16_t* to) {
+  static void store_transposed(const Halves (&row)[4], std::uint16_t* to) {
     const uint16x8x2_t even = vzipq_u16(row[0], row[2]), odd = vzipq_u16(row[1], row[3]);
     for (int half = 0; half < 2; ++half) {
       const uint16x8x2_t four = vzipq_u16(even.val[half], odd.val[half]);

@@ -6,7 +6,7 @@
 //
 //                12 rows x 8 columns                         4 rows x 24 columns (or 16, or 8)
 //   v8 ... v31   the sums: rows 2m.., columns 2n.. in        rows 2m.., columns 2n.. in v(8 + 2n + m)
-//                v(8 + 4m + n), the columns' sums in turn
+//                v(8 + 4m + n), the columns' sums in order
 //   the rest     v0-v3 pairs of rows, v4-v7 of columns       v0, v1 pairs of rows, v2-v5 of columns
 #pragma once
 #include <cstdint>

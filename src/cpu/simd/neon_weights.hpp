@@ -62,10 +62,10 @@
 #define HEED_FMA_ONE(n, to, a, b) "ldr q" #to ", [%[addends], #16 * " #n "]\n" HEED_ONE(fmla, to, a, b)
 
 // exp2() of exp2.hpp, and the sums.
-#define HEED_WEIGH_EIGHT(turn)                                                                              \
+#define HEED_WEIGH_EIGHT(eight)                                                                             \
   "ldr q16, [%[max]]\n ldr q17, [%[max], #16]\n ldr q18, [%[max], #32]\n"                                   \
   HEED_MOVE(ld1, from, HEED_X)                                                                              \
-  HEED_EIGHT(fsub, HEED_X, HEED_X, HEED_MAX_##turn)                                                         \
+  HEED_EIGHT(fsub, HEED_X, HEED_X, HEED_MAX_##eight)                                                        \
   HEED_EIGHT(fmax, HEED_X, HEED_LEAST, HEED_X)                                                              \
   HEED_EIGHT(fadd, HEED_Z, HEED_X, HEED_MAGIC)                                                              \
   HEED_EIGHT(fsub, HEED_P_0, HEED_Z, HEED_MAGIC)                                                            \
@@ -78,7 +78,7 @@
   HEED_FMA(HEED_P_4, HEED_P_3, HEED_X, 0)                                                                   \
   HEED_FMA(HEED_P_5, HEED_P_4, HEED_Z, 5)                                                                   \
   HEED_MOVE(st1, to, HEED_P_5)                                                                              \
-  HEED_EIGHT(fadd, HEED_SUM_##turn, HEED_SUM_##turn, HEED_P_5)
+  HEED_EIGHT(fadd, HEED_SUM_##eight, HEED_SUM_##eight, HEED_P_5)
 
 #define HEED_WEIGH(eights)                                                                                  \
   asm volatile(                                                                                             \
