@@ -124,7 +124,8 @@ enum {
   HEED_MASK_KEY_LENGTHS = 3,  // valid
   HEED_MASK_KEEP = 4,         // where
   HEED_MASK_HIDE = 5,         // where
-  HEED_MASK_TREE = 6          // where
+  HEED_MASK_TREE = 6,         // where
+  HEED_MASK_DOCUMENT = 7      // ids, query_ids, align
 };
 
 // Where the two sequences coincide; must be said when there are not as many queries as keys.
@@ -138,6 +139,7 @@ typedef struct heed_mask {
   int64_t left, right, front;
   heed_int32s valid;
   heed_bool_view where;
+  heed_int32s ids, query_ids;
 } heed_mask;
 
 typedef struct heed_masks {
@@ -197,6 +199,9 @@ typedef struct heed_options {
   heed_head_map head_map;
   heed_dropout dropout;
   const char* kernel;  // as heed_explain lists them; NULL: the plan chooses
+  heed_floats alibi_slopes;  // one per query head; none: no ALiBi
+  heed_align alibi_align;
+  int32_t reserved;
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.

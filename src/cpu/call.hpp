@@ -58,6 +58,9 @@ struct Call {
   PageLayout layout{};
   const BoolTensor* masks = nullptr;
   std::int64_t mask_count = 0;
+  AlibiSlopes alibi{};
+  const DocumentIds* documents = nullptr;
+  std::int64_t document_count = 0;
   std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
   std::uint64_t seed = 0;
   float keep_scale = 1;  // 1 / (1 - drop_probability)

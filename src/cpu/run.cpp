@@ -145,6 +145,15 @@ const Target& best_target() {
   return *targets().back();
 }
 
+// Kernels count places in f32, and add what the farthest key loses to its score in base 2.
+bool alibi_leaves_f32(const Problem& p) {
+  constexpr std::int64_t most_exact = std::int64_t{1} << 24;
+  const std::int64_t farthest = p.queries + p.keys;
+  float steepest = 0;
+  for (const float slope : p.options.alibi->slopes) steepest = std::max(steepest, std::abs(slope));
+  return farthest > most_exact || !std::isfinite(in_base_2(steepest * static_cast<float>(farthest)));
+}
+
 Reason prefill_refuses(const Target& target, const Problem& p) {
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
@@ -154,6 +163,8 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
   if (p.options.softcap && !std::isfinite(in_base_2(*p.options.softcap)))
     return [] { return std::string("options.softcap times log2(e) is beyond the range of f32"); };
+  if (p.options.alibi && alibi_leaves_f32(p))
+    return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };
   return {};
 }
 

@@ -141,6 +141,7 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
 void check_attention(const CachedCall& call, const Outputs& outputs, const Options& given) {
   Options options = given;
   for (Mask& mask : options.masks) say_alignment(mask);
+  if (options.alibi) options.alibi->align = options.alibi->align.value_or(Align::ends);
   // Keys and values of the shape that the cache will have. Nothing reads them, so one row stands for all.
   const auto grown = [&](View view) {
     view.shape.length = call.sequences.longest_after();

@@ -14,6 +14,10 @@ void add_bools(const char* name, const BoolView& where, Extent columns, Argument
 void add(const Causal&, Arguments&) {}
 void add(const Window&, Arguments&) {}
 void add(const KeyLengths& lengths, Arguments& a) { a.add("key lengths", lengths.valid, {}, "the "); }
+void add(const Document& document, Arguments& a) {
+  a.add("document mask", document.ids, {}, "the ");
+  a.add("query_ids", document.query_ids, {}, "the document mask's ");
+}
 void add(const Keep& keep, Arguments& a) { add_bools("keep mask", keep.where, Extent::keys, a); }
 void add(const Hide& hide, Arguments& a) { add_bools("hide mask", hide.where, Extent::keys, a); }
 void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Extent::drafted, a); }
@@ -29,6 +33,7 @@ void add_all(const Inputs& inputs, const AnyOutputs& outputs, const Options& opt
   });
   arguments.add_given("options.bias", options.bias,
                       {Rule::read, Rule::by_broadcasting, axes_of_scores, Rule::of_q_or_f32});
+  if (options.alibi) arguments.add_given<float>("options.alibi", options.alibi->slopes);
   arguments.add_given("options.sink", options.sink,
                       {Rule::read, Rule::by_broadcasting, axes_of_sinks, Rule::of_q_or_f32});
   arguments.add_given("inputs.sequences", inputs.sequences);

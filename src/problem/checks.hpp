@@ -15,6 +15,10 @@ void check_inputs(const Problem&);
 Extents extents_of(const Problem&);
 // Scale, softcap, dropout and the enumerations.
 void check_choices(const Outputs&, const Options&);
+// The key at the position of query 0 of a sequence, for a mask or an option of that name.
+std::int64_t offset_of(const char* name, std::optional<Align>, const Problem&, const Sequence&);
+// Checks the slopes and where their distances begin. The problem's sequences must be set.
+void lower_alibi(Problem&);
 // Checks the masks, fills the fields of the problem that hold them, and adds what they read to the arguments.
 // Its sequences must be set.
 void lower_masks(Problem&, const Extents&, Arguments&);

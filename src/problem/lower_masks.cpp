@@ -11,17 +11,6 @@
 namespace heed::problem {
 namespace {
 
-// The key at the position of query 0 of a sequence.
-std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p, const Sequence& s) {
-  if (!align && s.queries != s.keys && !p.inputs.cache)
-    throw refusal(Error::ambiguous, name, ": ", s.queries, " queries, ", s.keys,
-                  " keys; say Align::ends (decode) or Align::starts");
-  if (align && *align > Align::ends)
-    throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
-                  " is none of starts, ends");
-  return align == Align::starts ? 0 : s.keys - s.queries;
-}
-
 std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;
@@ -69,6 +58,34 @@ void lower(Problem& p, const KeyLengths& lengths) {
                     " is outside [0, ", s.keys, "], the keys there are");
     s.key_count = std::min(s.key_count, count);
   }
+}
+
+struct PerToken {
+  const char *name, *token;
+  std::int64_t tokens;
+};
+
+// How much further the numbers of the next sequence begin.
+std::int64_t step_of(std::span<const std::int32_t> ids, const PerToken& rule, std::int64_t batch) {
+  const std::int64_t found = std::ssize(ids), all = elements::product(batch, rule.tokens);
+  if (found != rule.tokens && found != all)
+    throw refusal(Error::shape, "document mask: ", found, " ", rule.name, " are neither one per ", rule.token,
+                  ": ", rule.tokens, " nor one per batch entry and ", rule.token, ": ", all);
+  return found == rule.tokens ? 0 : rule.tokens;
+}
+
+void lower(Problem& p, const Document& document) {
+  DocumentIds ids{.keys = document.ids.data(),
+                  .keys_step = step_of(document.ids, {"ids", "key", p.keys}, p.batch)};
+  if (!document.query_ids.empty()) {
+    const std::int64_t queries = p.inputs.query_starts.empty() ? p.inputs.q.shape.length : p.queries;
+    ids.queries = document.query_ids.data();
+    ids.queries_step = step_of(document.query_ids, {"query_ids", "query", queries}, p.batch);
+  } else {
+    for (const Sequence& s : p.sequences) offset_of("document mask", document.align, p, s);
+    ids.queries_are_last = document.align != Align::starts;
+  }
+  p.documents.push_back(ids);
 }
 
 void lower_bools(Problem& p, const BoolView& view, BoolMask mask) {

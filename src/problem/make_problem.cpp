@@ -51,6 +51,7 @@ void lower(Problem& p, Arguments& arguments) {
 
   p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim))));
   if (inputs.cache) apply_cache_window(p);
+  lower_alibi(p);
   lower_masks(p, extents, arguments);
   p.bias = broadcast(options.bias, extents.shape(axes_of_scores));
   p.sink = broadcast(options.sink, extents.shape(axes_of_sinks));

@@ -105,6 +105,16 @@ void place_keys_in_cache(const Inputs& in, Problem& p) {
 
 }  // namespace
 
+std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p, const Sequence& s) {
+  if (!align && s.queries != s.keys && !p.inputs.cache)
+    throw refusal(Error::ambiguous, name, ": ", s.queries, " queries, ", s.keys,
+                  " keys; say Align::ends (decode) or Align::starts");
+  if (align && *align > Align::ends)
+    throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
+                  " is none of starts, ends");
+  return align == Align::starts ? 0 : s.keys - s.queries;
+}
+
 void place_sequences(const Inputs& inputs, Problem& p) {
   place_queries(inputs, p);
   if (inputs.cache) {
