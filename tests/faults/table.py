@@ -392,7 +392,7 @@ FAULTS = [
     ),
     Fault(
         "turned-cache-of-another-type",
-        "src/problem/sequences.cpp",
+        "src/lowering/sequences.cpp",
         "p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",

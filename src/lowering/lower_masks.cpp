@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <limits>
 
-#include "problem/arguments.hpp"
-#include "problem/checks.hpp"
+#include "lowering/arguments.hpp"
+#include "lowering/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 namespace {
 
 // The key at the position of query 0 of a sequence.
@@ -103,4 +103,4 @@ void lower_masks(Problem& p, const Extents& extents, Arguments& arguments) {
   }
 }
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/threads/scratch.hpp"
+#include "threads/scratch.hpp"
 
 #include <new>
 #include <thread>
 
-namespace heed::cpu {
+namespace heed::threads {
 
 Scratch::Scratch(std::size_t slots, std::int64_t floats_per_slot)
     : slots_(slots),
@@ -22,4 +22,4 @@ std::size_t Scratch::take() {
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // No streams here: they ask the process for its locale, and whose library answers is not certain where heed
 // is part of an extension module.
-#include "cpu/threads/allowed.hpp"
+#include "threads/allowed.hpp"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include <limits>
 #include <thread>
 
-namespace heed::cpu {
+namespace heed::threads {
 namespace {
 
 constexpr std::size_t longest_text = 1 << 16;  // of a file about cgroups; what is beyond is not read
@@ -79,4 +79,4 @@ int allowed_threads() {
   return std::max(threads, 1);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <exception>
 
-#include "cpu/threads/pool.hpp"
+#include "threads/pool.hpp"
 
-namespace heed::cpu {
+namespace heed::threads {
 
 // body(n) for every n below `tasks`. What a body throws is thrown to the caller once all have ended; tasks that
 // have not begun by then do not run.
@@ -25,4 +25,4 @@ void throwing_parallel_for(std::size_t tasks, const Body& body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

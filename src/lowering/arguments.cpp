@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "problem/arguments.hpp"
+#include "lowering/arguments.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 namespace {
 
 void add_bools(const char* name, const BoolView& where, Extent columns, Arguments& arguments) {
@@ -53,4 +53,4 @@ void add_arguments(const Mask& mask, Arguments& arguments) {
   std::visit([&](const auto& m) { add(m, arguments); }, mask);
 }
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

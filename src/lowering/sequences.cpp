@@ -2,10 +2,10 @@
 // Who attends to what: one sequence per batch entry, from plain views, packed rows or a cache.
 #include <algorithm>
 
-#include "problem/checks.hpp"
+#include "lowering/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 namespace {
 
 // starts has one entry more than there are sequences; it begins at 0, never falls and ends at `rows`.
@@ -137,4 +137,4 @@ void place_sequences(const Inputs& inputs, Problem& p) {
   }
 }
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

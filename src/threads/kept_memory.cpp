@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/threads/kept_memory.hpp"
+#include "threads/kept_memory.hpp"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@ extern "C" void __asan_poison_memory_region(const volatile void*, std::size_t);
 extern "C" void __asan_unpoison_memory_region(const volatile void*, std::size_t);
 #endif
 
-namespace heed::cpu {
+namespace heed::threads {
 namespace {
 
 constexpr std::align_val_t alignment{64};
@@ -102,4 +102,4 @@ KeptMemory take_memory(std::size_t floats) {
   return {static_cast<float*>(block.memory), ReturnMemory{block.bytes}};
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/threads/kept_memory.hpp"
+#include "threads/kept_memory.hpp"
 
-namespace heed::cpu {
+namespace heed::threads {
 
 class Scratch {
  public:
@@ -38,4 +38,4 @@ class Scratch {
   std::atomic<bool>* taken_;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/threads/pool.hpp"
+#include "threads/pool.hpp"
 
 #include <pthread.h>
 
@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/threads/allowed.hpp"
-#include "cpu/threads/float_mode.hpp"
+#include "threads/allowed.hpp"
+#include "threads/float_mode.hpp"
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
 
-namespace heed::cpu {
+namespace heed::threads {
 namespace {
 
 struct Job {
@@ -181,24 +181,24 @@ void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* contex
   inside_a_run = false;
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::threads
 
 namespace heed::inline v0_2 {
 
 void set_num_threads(int n) {
   if (n < 1) throw Error(Error::value, "threads: " + std::to_string(n) + " is not at least 1");
-  cpu::owner().wanted.store(n);
+  threads::owner().wanted.store(n);
 }
 
 int num_threads() {
-  std::atomic<int>& wanted = cpu::owner().wanted;
+  std::atomic<int>& wanted = threads::owner().wanted;
   if (wanted.load() == 0) {
     int none = 0;
-    wanted.compare_exchange_strong(none, cpu::allowed_threads());
+    wanted.compare_exchange_strong(none, threads::allowed_threads());
   }
   return wanted.load();
 }
 
-void set_executor(Executor* executor) { cpu::owner().executor.store(executor); }
+void set_executor(Executor* executor) { threads::owner().executor.store(executor); }
 
 }  // namespace heed::inline v0_2

@@ -2,10 +2,10 @@
 // The domains of the numbers and enumerations a caller chooses.
 #include <cmath>
 
-#include "problem/checks.hpp"
+#include "lowering/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 
 void check_choices(const Outputs& outputs, const Options& options) {
   if (options.scale && !std::isfinite(*options.scale))
@@ -25,4 +25,4 @@ void check_choices(const Outputs& outputs, const Options& options) {
                   " is none of raw, softcapped, biased");
 }
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

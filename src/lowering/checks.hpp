@@ -4,7 +4,7 @@
 #include "problem/problem.hpp"
 #include "refusal/arguments.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 
 // Finds every sequence of the call and fills the extents of the problem.
 void place_sequences(const Inputs&, Problem&);
@@ -22,4 +22,4 @@ void lower_masks(Problem&, const Extents&, Arguments&);
 // The strides that repeat the one entry of every axis of extent 1.
 Strides broadcast_stride(const Shape& shape, const Strides& stride);
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

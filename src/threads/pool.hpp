@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
-namespace heed::cpu {
+namespace heed::threads {
 
 // Calls task(context, i) for every i in [0, tasks) and returns when all have returned. Runs inline when there
 // is one task or one thread, inside another run, or while another caller holds the pool. Tasks run in the
@@ -23,4 +23,4 @@ void parallel_for(std::size_t tasks, Body&& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How q, k, v or the cache must fit together: everything else takes its extents from them.
 #include "heed/cache.hpp"
-#include "problem/checks.hpp"
+#include "lowering/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 namespace {
 
 struct Found {
@@ -71,4 +71,4 @@ Extents extents_of(const Problem& p) {
   return extents;
 }
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

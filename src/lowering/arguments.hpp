@@ -6,7 +6,7 @@
 #include "heed/attention.hpp"
 #include "refusal/arguments.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 
 constexpr std::array<Extent, 4> axes_of_scores{Extent::batch, Extent::heads, Extent::queries, Extent::keys};
 constexpr std::array<Extent, 4> axes_of_sinks{Extent::sequences, Extent::heads, Extent::one, Extent::one};
@@ -33,4 +33,4 @@ void add_arguments(const Inputs&, const Results&, const Options&, Arguments&);
 // What a mask reads.
 void add_arguments(const Mask&, Arguments&);
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

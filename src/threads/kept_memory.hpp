@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace heed::cpu {
+namespace heed::threads {
 
 struct ReturnMemory {
   std::size_t bytes = 0;
@@ -16,4 +16,4 @@ using KeptMemory = std::unique_ptr<float[], ReturnMemory>;
 // At least so many floats, on a 64-byte line, not initialised. Throws std::bad_alloc.
 KeptMemory take_memory(std::size_t floats);
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -10,7 +10,7 @@
 #include <cfenv>
 #endif
 
-namespace heed::cpu {
+namespace heed::threads {
 
 // The modes alone: flags of what has happened stay with the thread it happened to.
 struct FloatMode {
@@ -55,4 +55,4 @@ class BorrowedFloatMode {
   bool is_another_;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

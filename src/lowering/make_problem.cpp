@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call to attention() becomes a Problem: every check, then plain data.
+#include "lowering/make_problem.hpp"
+
 #include <cmath>
 
 #include "heed/cache.hpp"
-#include "problem/arguments.hpp"
-#include "problem/checks.hpp"
+#include "lowering/arguments.hpp"
+#include "lowering/checks.hpp"
+#include "refusal/refusal.hpp"
 
-namespace heed::problem {
+namespace heed::lowering {
 namespace {
 
 std::optional<View> broadcast(const std::optional<View>& view, const Shape& target) {
@@ -42,6 +45,9 @@ void lower(Problem& p, Arguments& arguments) {
   const Inputs& inputs = p.inputs;
   const Options& options = p.options;
   check_alone(arguments.all());
+  check_devices(arguments.all(), "q.device", p.device());
+  if (inputs.cache && p.device() != Device::cpu)
+    throw refusal(Error::device, "q.device: ", p.device(), " is not the cache's: cpu");
   place_sequences(inputs, p);
   check_inputs(p);
   const Extents extents = extents_of(p);
@@ -78,4 +84,4 @@ Problem make_problem_of(const Inputs& inputs, const Results& results, const Opti
   return p;
 }
 
-}  // namespace heed::problem
+}  // namespace heed::lowering

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace heed::cpu {
+namespace heed::threads {
 
 // How many threads this process should use: HEED_NUM_THREADS, else what affinity and the cgroup's quota
 // allow.
@@ -17,4 +17,4 @@ int quota_in(std::string_view cpu_max);
 // of its /proc/self/cgroup, `root` the folder of all cgroups.
 int cgroup_quota(const std::string& root, std::string_view membership);
 
-}  // namespace heed::cpu
+}  // namespace heed::threads

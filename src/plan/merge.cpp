@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins two attention results over disjoint sets of keys, weighing each by the exponential of its
-// log-sum-exp.
-#include <algorithm>
-#include <cmath>
-
+// merge(): what is refused of two results, and who joins them.
 #include "heed/attention.hpp"
-#include "problem/checks.hpp"
-#include "reference/row.hpp"
-#include "refusal/refusal.hpp"
+#include "plan/backends.hpp"
+#include "refusal/arguments.hpp"
 
 namespace heed::inline v0_2 {
 namespace {
@@ -33,28 +28,10 @@ void check_side(const char* name, const Results& side) {
   if (side.weights) throw cannot_merge(name);
 }
 
-// S12. A side that saw no key adds nothing and is not read: the other keeps its bits. NaN and +inf need no
-// case of their own: +inf outweighs every number, two of them are NaN apart and so are their weights, and NaN
-// in an output that weighs 0 is NaN.
-void merge_row(const Outputs& into, const Results& other, std::int64_t b, std::int64_t h, std::int64_t i) {
-  using reference::read, reference::write;
-  const double ours = read(*into.log_sum_exp, b, h, i, 0), theirs = read(*other.log_sum_exp, b, h, i, 0);
-  if (theirs == -INFINITY) return;
-  const bool alone = ours == -INFINITY;
-  const double apart = theirs - ours, ours_weigh = 1 / (1 + std::exp(apart)),
-               theirs_weigh = 1 / (1 + std::exp(-apart));
-  for (std::int64_t d = 0; d < into.out.shape.dim; ++d) {
-    const double z = read(other.out, b, h, i, d);
-    write(into.out, b, h, i, d, alone ? z : ours_weigh * read(into.out, b, h, i, d) + theirs_weigh * z);
-  }
-  const double both =
-      ours == theirs ? ours + std::log(2.0) : std::max(ours, theirs) + std::log1p(std::exp(-std::abs(apart)));
-  write(*into.log_sum_exp, b, h, i, 0, alone ? theirs : both);
-}
-
 }  // namespace
 
 void merge(const Outputs& into, const Results& other) {
+  const Backend& backend = planning::backend_of("into.out", into.out.device);
   check_side("into", into);
   if (into.scores.into) throw cannot_merge("into");
   check_side("other", other);
@@ -67,10 +44,8 @@ void merge(const Outputs& into, const Results& other) {
   arguments.add("other.out", other.out);
   arguments.add("other.log_sum_exp", *other.log_sum_exp);
   check_overlap(arguments.all());
-  const Shape n = into.out.shape;
-  for (std::int64_t b = 0; b < n.batch; ++b)
-    for (std::int64_t h = 0; h < n.heads; ++h)
-      for (std::int64_t i = 0; i < n.length; ++i) merge_row(into, other, b, h, i);
+  check_devices(arguments.all(), "into.out.device", into.out.device);
+  backend.merge(into, other);
 }
 
 }  // namespace heed::inline v0_2
