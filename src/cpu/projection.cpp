@@ -6,8 +6,8 @@
 #include "cache/types.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/run.hpp"
-#include "cpu/threads/pool.hpp"
-#include "cpu/threads/scratch.hpp"
+#include "threads/pool.hpp"
+#include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -53,20 +53,20 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
   const std::int64_t columns = target.tile_columns, tiles = (weights.out + columns - 1) / columns;
   const std::int64_t panels = (rows + target.panel_rows - 1) / target.panel_rows;
   const std::int64_t row_parts = (panels + panels_per_task - 1) / panels_per_task;
-  const auto wanted = static_cast<std::int64_t>(concurrency()) * parts_per_thread;
+  const auto wanted = static_cast<std::int64_t>(threads::concurrency()) * parts_per_thread;
   const std::int64_t tile_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (tiles + 1) / 2);
   const std::int64_t tiles_per_part = ((tiles + tile_parts - 1) / tile_parts + 1) / 2 * 2;
   const std::int64_t parts_across = (tiles + tiles_per_part - 1) / tiles_per_part;
   const auto parts = static_cast<std::size_t>(row_parts * parts_across);
-  Scratch scratch(std::min(parts, concurrency()), target.project_floats(linear));
-  parallel_for(parts, [&](std::size_t n) {
+  threads::Scratch scratch(std::min(parts, threads::concurrency()), target.project_floats(linear));
+  threads::parallel_for(parts, [&](std::size_t n) {
     const auto part = static_cast<std::int64_t>(n);
     const std::int64_t across = part / parts_across, tile = part % parts_across * tiles_per_part;
     // Parts differ by a panel at most: 171 panels as 21 parts of eight and a rest would keep one thread of
     // two waiting.
     const std::int64_t row = across * panels / row_parts * target.panel_rows,
                        end = std::min(rows, (across + 1) * panels / row_parts * target.panel_rows);
-    const Scratch::Lease lease(scratch);
+    const threads::Scratch::Lease lease(scratch);
     target.project(linear,
                    {.first_row = row,
                     .rows = end - row,

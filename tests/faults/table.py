@@ -413,7 +413,7 @@ FAULTS = [
     ),
     Fault(
         "turned-cache-of-another-type",
-        "src/problem/sequences.cpp",
+        "src/lowering/sequences.cpp",
         "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",
