@@ -11,7 +11,7 @@
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 class KvCache;
 
@@ -46,11 +46,20 @@ struct Scores {
   Stage stage = Stage::raw;
 };
 
+// What attention() wrote, to be read and never written: by check(), and by merge() of the other side.
+struct Results {
+  View out;
+  Optional<View> weights{};
+  Optional<View> log_sum_exp{};
+};
+
 struct Outputs {
   MutableView out;                      // (batch, heads, queries, value_dim), the dtype of q or f32
   Optional<MutableView> weights{};      // (batch, heads, queries, keys), after dropout
   Optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, natural; what merge() needs
   Scores scores{};
+
+  operator Results() const { return {out, weights, log_sum_exp}; }
 };
 
 // Which weights drop depends on (seed, batch entry, head, query, key) only (S7).
@@ -80,12 +89,27 @@ void attention(const Inputs&, const Outputs&, const Options& = {});
 
 // Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
 // log_sum_exp.
-void merge(const Outputs& into, const Outputs& other);
+void merge(const Outputs& into, const Results& other);
 
-// One line per kernel, in the order they are tried: taken, or refused and why.
+// What becomes of one kernel when a call is planned. The first that does not refuse is taken, or the one that
+// Options::kernel names.
+struct Verdict {
+  enum Choice : std::uint8_t { taken, refused, not_needed };
+  std::string kernel;
+  Choice choice;
+  std::string reason{};  // why it is refused
+};
+
+const char* name_of(Verdict::Choice);  // "taken", "refused", "not needed"
+
+// One verdict per kernel, in the order they are tried; nothing is computed. None is taken where
+// Options::kernel names one that refuses, as attention() then does.
+std::vector<Verdict> plan(const Inputs&, const Outputs&, const Options& = {});
+
+// The same in words, a line each: "cpu.decode.neon: refused: scores were asked for".
 std::string explain(const Inputs&, const Outputs&, const Options& = {});
 
 // Every kernel this machine can run, in the order they are tried.
 std::vector<std::string> kernel_names();
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -12,7 +12,11 @@
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::cache {
+struct State;  // the library's own
+}
+
+namespace heed::inline v0_2 {
 
 // int8: one f32 scale per token and head, for keys and for values, largest magnitude / 127. A stored element
 // differs from the one given by at most half its scale, 2^-23 of the largest magnitude and 2^-143. NaN and
@@ -101,12 +105,11 @@ class KvCache {
   void save(const std::filesystem::path&) const;
   static KvCache load(const std::filesystem::path&);
 
-  struct State;  // the library's own
-  const State& state() const { return *state_; }
+  const cache::State& state() const { return *state_; }
 
  private:
-  explicit KvCache(std::unique_ptr<State>);
-  std::unique_ptr<State> state_;
+  explicit KvCache(std::unique_ptr<cache::State>);
+  std::unique_ptr<cache::State> state_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

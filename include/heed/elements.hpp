@@ -12,7 +12,7 @@
 
 #include "heed/half.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class DType : std::uint8_t { f32, f16, bf16 };
 
@@ -70,4 +70,4 @@ constexpr DType dtype_of = std::same_as<T, float> ? DType::f32
                                                   : DType::bf16;
 
 }  // namespace elements
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Error : std::runtime_error {
   enum Code {
@@ -22,4 +22,4 @@ struct Error : std::runtime_error {
   Error(Code c, const std::string& sentence) : std::runtime_error(sentence), code(c) {}
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -11,7 +11,7 @@
 
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class Element : std::uint8_t { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
@@ -42,4 +42,4 @@ void write_safetensors(const std::filesystem::path&, const Arrays&, const Metada
 Array read_npy(const std::filesystem::path&);
 void write_npy(const std::filesystem::path&, const Array&);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

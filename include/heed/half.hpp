@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct bf16 {
   std::uint16_t bits = 0;
@@ -60,4 +60,4 @@ constexpr f16 from_float<f16>(float x) {
   return {static_cast<std::uint16_t>(sign | (rounded - (112u << 23)) >> 13)};
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

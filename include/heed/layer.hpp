@@ -11,7 +11,7 @@
 #include "heed/files.hpp"
 #include "heed/rotary.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct LayerConfig {
   std::int64_t model_dim = 0, heads = 0;
@@ -106,4 +106,4 @@ class AttentionLayer {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -13,7 +13,7 @@
 
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 // Where the two sequences coincide: first with first, or last with last.
 enum class Align : std::uint8_t { starts, ends };
@@ -87,4 +87,4 @@ HideMatrix combine(const HideMatrix&, const HideMatrix&);
 std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
                                       std::int64_t pad_id = 0);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

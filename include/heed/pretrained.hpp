@@ -8,7 +8,7 @@
 
 #include "heed/layer.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct PretrainedLayer {
   LayerConfig config{};  // with every default filled in
@@ -23,4 +23,4 @@ struct PretrainedLayer {
 // name: docs/checkpoints.md lists what is known.
 PretrainedLayer from_pretrained(const std::filesystem::path& folder, std::int64_t layer);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

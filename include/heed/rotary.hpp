@@ -10,7 +10,7 @@
 
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class RotaryPairs : std::uint8_t { halves, adjacent };  // (d, d + dims/2), or (2d, 2d + 1)
 
@@ -76,4 +76,4 @@ struct Rotary {
 void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& = {},
             std::span<const std::int64_t> lengths = {});
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

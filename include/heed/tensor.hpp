@@ -11,7 +11,7 @@
 
 #include "heed/elements.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class Device : std::uint8_t { cpu, cuda };
 
@@ -167,4 +167,4 @@ struct Optional : std::optional<AnyView> {
       : Optional(AnyView(from, extents, strides, type)) {}
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstddef>
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 // Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n >= 1; 1 never wakes a thread.
 void set_num_threads(int n);
@@ -22,4 +22,4 @@ struct Executor {
 // is set.
 void set_executor(Executor* executor);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

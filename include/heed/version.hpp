@@ -5,6 +5,6 @@
 #define HEED_VERSION_MINOR 1
 #define HEED_VERSION_PATCH 0
 
-namespace heed {
+namespace heed::inline v0_2 {
 const char* version();  // "0.1.0", of the library that is linked
 }

@@ -22,6 +22,7 @@ from heed._heed import (
     look_ahead_mask,
     merge,
     padding_mask,
+    plan,
     rotate,
     scaled_dot_product_attention,
     set_num_threads,
@@ -29,6 +30,7 @@ from heed._heed import (
 from heed._heed import version as __version__
 from heed.errors import Error, KindError
 from heed.installation import configuration, show_config
+from heed.verdicts import Verdict
 
 __all__ = [
     "AttentionLayer",
@@ -36,6 +38,7 @@ __all__ = [
     "KindError",
     "KvCache",
     "Rotary",
+    "Verdict",
     "__version__",
     "attention",
     "combine",
@@ -47,6 +50,7 @@ __all__ = [
     "look_ahead_mask",
     "merge",
     "padding_mask",
+    "plan",
     "rotate",
     "scaled_dot_product_attention",
     "set_num_threads",

@@ -31,6 +31,8 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 )";
 
 constexpr const char* attention_signatures[] = {HEED_RETURNS(HEED_ATTENTION, "bool", "True")};
+constexpr const char* plan_signature =
+    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed.verdicts.Verdict]");
 constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
 constexpr const char* attention_doc = R"(Scaled dot-product attention.
@@ -76,8 +78,20 @@ kernel forces one of kernel_names(). threads: how many, for this call; it never 
 ((1, 8, 1, 64), (1, 8, 1), 50.0)
 )";
 
+constexpr const char* plan_doc =
+    R"(What becomes of every kernel when attention() is called like this, in the order they are tried.
+
+Takes the arguments of attention() and computes nothing. Each heed.Verdict has the kernel's name, the choice ("taken",
+"refused" or "not needed") and the reason why it is refused. None is taken where `kernel` names one that refuses.
+
+>>> import numpy, heed
+>>> q = numpy.zeros((4, 6, 16), numpy.float32)
+>>> [verdict.kernel for verdict in heed.plan(q, q, q, kernel="reference") if verdict.choice == "taken"]
+['reference']
+)";
+
 constexpr const char* explain_doc =
-    R"(Which kernel attention() would run, and why not the others: one line each.
+    R"(Which kernel attention() would run, and why not the others: plan() in words, one line each.
 
 Takes the arguments of attention() and computes nothing.
 

@@ -9,7 +9,7 @@
 
 #include "heed/half.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 constexpr std::int64_t tile = PageLayout::tile;
@@ -233,4 +233,4 @@ std::int64_t find_token_not_finite(const Rows& rows, RowsSize size) noexcept {
   return found;
 }
 
-}  // namespace heed
+}  // namespace heed::cache

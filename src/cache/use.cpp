@@ -3,7 +3,7 @@
 
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 void CacheUse::begin_reading(const char* call) {
   std::uint32_t now = now_.load(std::memory_order_relaxed);
@@ -30,4 +30,4 @@ void CacheUse::reader_becomes_writer() noexcept {
     now_.wait(now, std::memory_order_relaxed);
 }
 
-}  // namespace heed
+}  // namespace heed::cache

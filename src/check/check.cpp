@@ -18,7 +18,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 double rounded(double value, DType dtype) {
@@ -80,14 +80,14 @@ struct Expected::Numbers {
     DType dtype;
     std::vector<Element> elements;  // row after row
 
-    Output(const char* n, const MutableView& x)
+    Output(const char* n, const View& x)
         : name(n), shape(x.shape), dtype(x.dtype), elements(static_cast<std::size_t>(x.shape.elements())) {}
 
     Element* row(std::int64_t n) { return elements.data() + n * shape.dim; }
 
-    void fits(const std::optional<MutableView>& computed) const {
+    void fits(const std::optional<View>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
-      check_view(name, View(*computed));
+      check_argument({name, *computed});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
       if (computed->dtype != dtype)
@@ -95,7 +95,7 @@ struct Expected::Numbers {
                       " is not the one expected: ", name_of(dtype));
     }
 
-    void compare(const MutableView& computed, Check& check) const {
+    void compare(const View& computed, Check& check) const {
       const Element* expected = elements.data();
       for (std::int64_t b = 0; b < shape.batch; ++b)
         for (std::int64_t h = 0; h < shape.heads; ++h)
@@ -126,9 +126,9 @@ struct Expected::Numbers {
   Output out;
   std::optional<Output> weights{}, log_sum_exp{};
 
-  explicit Numbers(const Outputs& outputs) : out("out", outputs.out) {
-    if (outputs.weights) weights.emplace("weights", *outputs.weights);
-    if (outputs.log_sum_exp) log_sum_exp.emplace("log_sum_exp", *outputs.log_sum_exp);
+  explicit Numbers(const Results& results) : out("out", results.out) {
+    if (results.weights) weights.emplace("weights", *results.weights);
+    if (results.log_sum_exp) log_sum_exp.emplace("log_sum_exp", *results.log_sum_exp);
   }
 
   void compute(const Problem& p, const reference::Numbers& numbers, const Query& at) {
@@ -143,18 +143,18 @@ struct Expected::Numbers {
   }
 };
 
-Expected::Expected(const Inputs& inputs, const Outputs& outputs, const Options& options,
+Expected::Expected(const Inputs& inputs, const Results& results, const Options& options,
                    const Progress& progress) {
-  const GatheredCache gathered(make_problem(inputs, outputs, options));
+  const reference::GatheredCache gathered(problem::make_problem_of(inputs, results, options));
   const Problem& p = gathered.problem;
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
-  const auto made = std::make_shared<Numbers>(outputs);
+  const auto made = std::make_shared<Numbers>(results);
   for_each_row(std::ssize(queries), progress, [&](std::size_t n) { made->compute(p, numbers, queries[n]); });
   numbers_ = made;
 }
 
-Check Expected::check(const Outputs& computed) const {
+Check Expected::check(const Results& computed) const {
   const auto& [out, weights, log_sum_exp] = *numbers_;
   out.fits(computed.out);
   if (weights) weights->fits(computed.weights);
@@ -169,8 +169,8 @@ Check Expected::check(const Outputs& computed) const {
   return result;
 }
 
-Check check(const Inputs& inputs, const Outputs& computed, const Options& options) {
+Check check(const Inputs& inputs, const Results& computed, const Options& options) {
   return Expected(inputs, computed, options).check(computed);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

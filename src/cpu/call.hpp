@@ -20,6 +20,15 @@ struct Tensor {
   Type type = Type::f32;
 };
 
+// Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
+// cached values lie. Everywhere else a block is sixteen steps.
+struct Row {
+  const void* data;
+  std::int64_t first, step;
+  Type type;
+  std::int64_t block = 16 * step;
+};
+
 struct BoolTensor {
   Tensor where;  // i8: 0 or 1
   bool visible_when = true;

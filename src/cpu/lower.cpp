@@ -91,7 +91,7 @@ LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lower
     call.k.type = call.v.type = type_of(p.cache_type);
   }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
-    call.drop_below = dropout_threshold(dropout->drop_probability);
+    call.drop_below = softmax::dropout_threshold(dropout->drop_probability);
     call.seed = dropout->seed;
     call.keep_scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout->drop_probability)));
   }

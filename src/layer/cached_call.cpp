@@ -6,11 +6,12 @@
 #include <variant>
 
 #include "cache/state.hpp"
+#include "plan/plan.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 void check_equal(const char* name, std::int64_t found, const char* rule, std::int64_t wanted) {
@@ -18,7 +19,9 @@ void check_equal(const char* name, std::int64_t found, const char* rule, std::in
     throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
 }
 
-const char* scaling_of(const Rotary& rotary) { return rotary.scaling ? name_of(*rotary.scaling) : "none"; }
+const char* scaling_of(const Rotary& rotary) {
+  return rotary.scaling ? rotary::name_of(*rotary.scaling) : "none";
+}
 
 // Keys are turned once, and as the queries are.
 void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
@@ -113,8 +116,8 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const KvCache::State& state = call.cache->state();
-  const Reading reading(state.use, "layer");  // all lengths are of one moment
+  const cache::State& state = call.cache->state();
+  const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
   const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
   if (call.sequences.empty() && held != batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
@@ -146,8 +149,7 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   };
   const Inputs inputs{
       .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
-  make_problem(inputs, outputs, options);
-  if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
+  choose(make_problem(inputs, outputs, options));
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -6,7 +6,8 @@
 #include "layer/weights.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -95,4 +96,4 @@ LayerWeights interleave_heads(LayerWeights w, std::int64_t heads, std::int64_t k
   return w;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

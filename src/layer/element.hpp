@@ -5,7 +5,7 @@
 #include "heed/half.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 template <class Body>
 void with_elements(const View& x, Body&& body) {
@@ -37,4 +37,4 @@ void for_each_index(const Shape& shape, Body&& body) {
         for (std::int64_t d = 0; d < shape.dim; ++d) body(Shape{b, h, i, d});
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -9,7 +9,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 Floats make_floats(const char* name, const Shape& shape, const Strides& stride) {
   try {
@@ -54,4 +54,4 @@ void store_heads(const View& from, const MutableView& into) {
   });
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -7,7 +7,7 @@
 #include "cpu/threads/kept_memory.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 struct Floats {
   cpu::KeptMemory data{};
@@ -25,4 +25,4 @@ void fill_rows_after(std::span<const std::int64_t> counts, float value, const Mu
 // order.
 void store_heads(const View& from, const MutableView& into);
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -10,10 +10,11 @@
 #include "layer/floats.hpp"
 #include "layer/weights.hpp"
 #include "plan/projection.hpp"
-#include "problem/checks.hpp"
 #include "problem/problem.hpp"
+#include "refusal/argument.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -44,7 +45,7 @@ class FloatOptions {
  private:
   static Floats widen(const char* name, std::optional<View>& view) {
     if (!view) return {};
-    check_view(name, *view);
+    check_argument({name, *view});
     if (view->dtype == DType::f32) return {};
     Floats copy = copy_as_floats(name, *view);
     view = copy.view;
@@ -168,4 +169,4 @@ AttentionLayer::Mode AttentionLayer::mode() const { return state_->mode; }
 const LayerConfig& AttentionLayer::config() const { return state_->config; }
 LayerWeights AttentionLayer::weights() const { return state_->weights; }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -6,7 +6,8 @@
 #include "layer/config.hpp"
 #include "softmax/philox.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -24,7 +25,7 @@ Array random_matrix(std::int64_t out, std::int64_t in, std::uint32_t matrix, std
   std::vector<float> values(static_cast<std::size_t>(out * in));
   for (std::size_t n = 0; n < values.size(); n += 4) {
     const auto [low, high] = halves(n / 4);
-    const std::array<std::uint32_t, 4> words = philox({low, high, matrix, 0}, halves(seed));
+    const std::array<std::uint32_t, 4> words = softmax::philox({low, high, matrix, 0}, halves(seed));
     for (std::size_t i = 0; i < 4 && n + i < values.size(); ++i)
       values[n + i] = symmetric_uniform(words[i]) * largest;
   }
@@ -41,4 +42,4 @@ LayerWeights random_weights(const LayerConfig& config, std::uint64_t seed) {
           .w_o = random_matrix(c.model_dim, merged_width(c), 3, seed)};
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

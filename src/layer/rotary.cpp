@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "layer/element.hpp"
-#include "problem/checks.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 #include "rotary/frequencies.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -43,9 +44,9 @@ class Turner {
   }
 
   void set_length(std::int64_t length) {
-    if (!frequencies_.per_pair.empty() && (length == length_ || !depends_on_length(rotary_))) return;
+    if (!frequencies_.per_pair.empty() && (length == length_ || !rotary::depends_on_length(rotary_))) return;
     length_ = length;
-    frequencies_ = frequencies(rotary_, dims_, length);
+    frequencies_ = rotary::frequencies(rotary_, dims_, length);
     turns_.resize(frequencies_.per_pair.size());
   }
 
@@ -68,7 +69,7 @@ class Turner {
   const MutableView& x_;
   const Rotary& rotary_;
   std::int64_t dims_ = 0, next_ = 0, apart_ = 0, length_ = 0;
-  Frequencies frequencies_{};
+  rotary::Frequencies frequencies_{};
   std::vector<Turn> turns_{};
 };
 
@@ -90,9 +91,9 @@ void check_counts(const Shape& shape, std::int64_t positions, std::int64_t lengt
 
 void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
             std::span<const std::int64_t> lengths) {
-  check_view("x", x);
+  check_argument({"x", x});
   check_own_places({"x", x});
-  check_rotary(rotary, x.shape.dim, "rotary");
+  rotary::check_rotary(rotary, x.shape.dim, "rotary");
   check_counts(x.shape, std::ssize(positions), std::ssize(lengths));
 
   // A step turns every batch entry that has these positions and this length.
@@ -111,4 +112,4 @@ void rotate(const MutableView& x, std::span<const std::int64_t> positions, const
   }
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -9,7 +9,7 @@
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Kernel {
   std::string name;                               // backend.role.target
@@ -20,4 +20,8 @@ struct Kernel {
 
 const std::vector<Kernel>& kernels();
 
-}  // namespace heed
+// The kernel that options.kernel names, or the first that takes the problem. Throws Error where the one that
+// is named refuses or does not exist.
+const Kernel& choose(const Problem&);
+
+}  // namespace heed::inline v0_2

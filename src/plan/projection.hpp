@@ -8,7 +8,7 @@
 #include "cpu/projection.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::planning {
 
 class Projection {
  public:
@@ -29,4 +29,8 @@ class Projection {
   std::vector<float> bias_;
 };
 
-}  // namespace heed
+}  // namespace heed::planning
+
+namespace heed {
+using planning::Projection;
+}

@@ -5,7 +5,7 @@
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 
 void check_choices(const Outputs& outputs, const Options& options) {
   if (options.scale && !std::isfinite(*options.scale))
@@ -25,4 +25,4 @@ void check_choices(const Outputs& outputs, const Options& options) {
                   " is none of raw, softcapped, biased");
 }
 
-}  // namespace heed
+}  // namespace heed::problem

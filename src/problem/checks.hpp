@@ -2,26 +2,24 @@
 // The checks that make_problem() runs, in this order. Each throws Error or changes nothing.
 #pragma once
 #include "problem/problem.hpp"
-#include "refusal/argument.hpp"
+#include "refusal/arguments.hpp"
 
-namespace heed {
+namespace heed::problem {
 
-// Every array of the call by itself, except the masks.
-void check_views(const Inputs&, const Outputs&, const Options&);
 // Finds every sequence of the call and fills the extents of the problem.
 void place_sequences(const Inputs&, Problem&);
-// That extents and dtypes fit together. The problem's extents must be set.
-void check_shapes(const Problem&);
-void check_dtypes(const Inputs&, const Outputs&, const Options&);
+// That q, k, v or the cache fit together, which the extents of everything else are taken from. The problem's
+// extents must be set.
+void check_inputs(const Problem&);
+// Those of the problem, by the names that rules ask for them by.
+Extents extents_of(const Problem&);
 // Scale, softcap, dropout and the enumerations.
 void check_choices(const Outputs&, const Options&);
-// Checks the masks and fills the fields of the problem that hold them. Its sequences must be set.
-void lower_masks(Problem&);
-// No output shares memory with itself, another output or anything that is read.
-void check_overlap(const Inputs&, const Outputs&, const Options&);
+// Checks the masks, fills the fields of the problem that hold them, and adds what they read to the arguments.
+// Its sequences must be set.
+void lower_masks(Problem&, const Extents&, Arguments&);
 
 // The strides that repeat the one entry of every axis of extent 1.
 Strides broadcast_stride(const Shape& shape, const Strides& stride);
-void check_broadcasts(const Argument&, const char* axes_in_words, const Shape& target);
 
-}  // namespace heed
+}  // namespace heed::problem

@@ -2,7 +2,7 @@
 // The names of the element types, as sentences and files spell them.
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 const char* name_of(DType dtype) {
   switch (dtype) {
@@ -16,4 +16,4 @@ const char* name_of(DType dtype) {
   return "unknown";
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "problem/arguments.hpp"
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 // The key at the position of query 0 of a sequence.
@@ -70,39 +71,36 @@ void lower(Problem& p, const KeyLengths& lengths) {
   }
 }
 
-// Rows are those of q, packed or not.
-void lower_bool_mask(Problem& p, const char* name, const BoolView& view, BoolMask mask) {
-  const Shape& q = p.inputs.q.shape;
-  const std::int64_t queries = p.inputs.query_starts.empty() ? q.length : p.queries;
-  check_argument({name, view});
-  check_broadcasts({name, view},
-                   mask.is_tree ? "(batch, heads, queries, queries)" : "(batch, heads, queries, keys)",
-                   {q.batch, p.heads, q.length, mask.is_tree ? queries : p.keys});
+void lower_bools(Problem& p, const BoolView& view, BoolMask mask) {
   mask.data = view.data;
   mask.stride = broadcast_stride(view.shape, view.stride);
   p.bool_masks.push_back(mask);
 }
 
-void lower(Problem& p, const Keep& keep) { lower_bool_mask(p, "keep mask", keep.where, {}); }
-void lower(Problem& p, const Hide& hide) {
-  lower_bool_mask(p, "hide mask", hide.where, {.visible_when = false});
-}
+void lower(Problem& p, const Keep& keep) { lower_bools(p, keep.where, {}); }
+void lower(Problem& p, const Hide& hide) { lower_bools(p, hide.where, {.visible_when = false}); }
 void lower(Problem& p, const Tree& tree) {
   for (const Sequence& s : p.sequences)
     if (s.queries > s.keys)
       throw refusal(Error::shape, "tree mask: ", s.queries, " queries, ", s.keys,
                     " keys; every query is one of the last keys");
-  lower_bool_mask(p, "tree mask", tree.where, {.is_tree = true});
+  lower_bools(p, tree.where, {.is_tree = true});
 }
 
 }  // namespace
 
-void lower_masks(Problem& p) {
+void lower_masks(Problem& p, const Extents& extents, Arguments& arguments) {
   for (Sequence& s : p.sequences) {
     s.first_offset = -(s.queries + s.keys);
     s.end_offset = s.queries + s.keys;
   }
-  for (const Mask& mask : p.options.masks) std::visit([&p](const auto& m) { lower(p, m); }, mask);
+  for (const Mask& mask : p.options.masks) {
+    const std::size_t first = arguments.size();
+    add_arguments(mask, arguments);
+    check_alone(arguments.from(first));
+    check_extents(arguments.from(first), extents);
+    std::visit([&p](const auto& m) { lower(p, m); }, mask);
+  }
 }
 
-}  // namespace heed
+}  // namespace heed::problem

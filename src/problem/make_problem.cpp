@@ -3,9 +3,10 @@
 #include <cmath>
 
 #include "heed/cache.hpp"
+#include "problem/arguments.hpp"
 #include "problem/checks.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 std::optional<View> broadcast(const std::optional<View>& view, const Shape& target) {
@@ -17,10 +18,8 @@ std::optional<View> broadcast(const std::optional<View>& view, const Shape& targ
 void share_rows(Problem& p) {
   if (!p.inputs.key_starts.empty()) p.inputs.k.stride.batch = p.inputs.v.stride.batch = 0;
   if (p.inputs.query_starts.empty()) return;
-  p.inputs.q.stride.batch = p.outputs.out.stride.batch = 0;
-  if (p.outputs.weights) p.outputs.weights->stride.batch = 0;
-  if (p.outputs.log_sum_exp) p.outputs.log_sum_exp->stride.batch = 0;
-  if (p.outputs.scores.into) p.outputs.scores.into->stride.batch = 0;
+  p.inputs.q.stride.batch = 0;
+  for_each_output(p.outputs, [](const char*, MutableView& view, const Rule&) { view.stride.batch = 0; });
 }
 
 // What the window of a cache released is not there to be seen.
@@ -30,25 +29,46 @@ void apply_cache_window(Problem& p) {
   p.options.masks.push_back(Window{window->length - 1, p.keys, Align::ends, window->front});
 }
 
+// Checks look at where results lie and write nothing there.
+MutableView as_output(const View& x) {
+  return {const_cast<void*>(x.data), x.shape, x.stride, x.dtype, x.device};
+}
+Optional<MutableView> as_output(const std::optional<View>& x) {
+  return x ? Optional<MutableView>(as_output(*x)) : Optional<MutableView>();
+}
+
 }  // namespace
 
 Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
-  check_views(inputs, outputs, options);
+  Arguments arguments;
+  add_arguments(inputs, outputs, options, arguments);
+  check_alone(arguments.all());
   Problem p{.inputs = inputs, .outputs = outputs, .options = options};
   place_sequences(inputs, p);
-  check_shapes(p);
-  check_dtypes(inputs, outputs, options);
+  check_inputs(p);
+  const Extents extents = extents_of(p);
+  check_extents(arguments.all(), extents);
+  check_dtypes(arguments.all(), inputs.q.dtype);
   check_choices(outputs, options);
 
   p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim))));
   if (inputs.cache) apply_cache_window(p);
-  lower_masks(p);
-  p.bias = broadcast(options.bias, {inputs.q.shape.batch, p.heads, inputs.q.shape.length, p.keys});
-  p.sink = broadcast(options.sink, {p.batch, p.heads, 1, 1});
+  lower_masks(p, extents, arguments);
+  p.bias = broadcast(options.bias, extents.shape(axes_of_scores));
+  p.sink = broadcast(options.sink, extents.shape(axes_of_sinks));
 
-  check_overlap(inputs, outputs, options);
+  check_overlap(arguments.all());
   share_rows(p);
   return p;
 }
 
-}  // namespace heed
+Problem make_problem_of(const Inputs& inputs, const Results& results, const Options& options) {
+  Problem p = make_problem(
+      inputs, {as_output(results.out), as_output(results.weights), as_output(results.log_sum_exp)}, options);
+  p.outputs.out.data = nullptr;
+  if (p.outputs.weights) p.outputs.weights->data = nullptr;
+  if (p.outputs.log_sum_exp) p.outputs.log_sum_exp->data = nullptr;
+  return p;
+}
+
+}  // namespace heed::problem

@@ -9,15 +9,20 @@
 #include "reference/row.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
-void check_side(const char* name, const Outputs& side) {
+Error cannot_merge(const char* name) {
+  return refusal(Error::unsupported, name,
+                 ": weights and scores are over different keys and cannot be merged");
+}
+
+void check_side(const char* name, const Results& side) {
   const std::string out = std::string(name) + ".out", lse = std::string(name) + ".log_sum_exp";
-  check_view(out.c_str(), View(side.out));
+  check_argument({out.c_str(), side.out});
   if (!side.log_sum_exp)
     throw refusal(Error::shape, lse.c_str(), ": not given; merge needs it to weigh the two results");
-  check_view(lse.c_str(), View(*side.log_sum_exp));
+  check_argument({lse.c_str(), *side.log_sum_exp});
   if (side.log_sum_exp->dtype != DType::f32)
     throw refusal(Error::dtype, lse.c_str(), ": ", name_of(side.log_sum_exp->dtype), " is not f32");
   Shape rows = side.out.shape;
@@ -25,15 +30,13 @@ void check_side(const char* name, const Outputs& side) {
   if (!(side.log_sum_exp->shape == rows))
     throw refusal(Error::shape, lse.c_str(), ": ", in_words(side.log_sum_exp->shape).c_str(), " is not ",
                   in_words(rows).c_str(), ", one number per row of ", out.c_str());
-  if (side.weights || side.scores.into)
-    throw refusal(Error::unsupported, name,
-                  ": weights and scores are over different keys and cannot be merged");
+  if (side.weights) throw cannot_merge(name);
 }
 
 // S12. A side that saw no key adds nothing and is not read: the other keeps its bits. NaN and +inf need no
 // case of their own: +inf outweighs every number, two of them are NaN apart and so are their weights, and NaN
 // in an output that weighs 0 is NaN.
-void merge_row(const Outputs& into, const Outputs& other, std::int64_t b, std::int64_t h, std::int64_t i) {
+void merge_row(const Outputs& into, const Results& other, std::int64_t b, std::int64_t h, std::int64_t i) {
   using reference::read, reference::write;
   const double ours = read(*into.log_sum_exp, b, h, i, 0), theirs = read(*other.log_sum_exp, b, h, i, 0);
   if (theirs == -INFINITY) return;
@@ -51,24 +54,23 @@ void merge_row(const Outputs& into, const Outputs& other, std::int64_t b, std::i
 
 }  // namespace
 
-void merge(const Outputs& into, const Outputs& other) {
+void merge(const Outputs& into, const Results& other) {
   check_side("into", into);
+  if (into.scores.into) throw cannot_merge("into");
   check_side("other", other);
   if (!(into.out.shape == other.out.shape))
     throw refusal(Error::shape, "other.out: ", in_words(other.out.shape).c_str(),
                   " is not the shape of into.out: ", in_words(into.out.shape).c_str());
-  const Argument written[] = {{"into.out", View(into.out)}, {"into.log_sum_exp", View(*into.log_sum_exp)}};
-  const Argument read_only[] = {{"other.out", View(other.out)},
-                                {"other.log_sum_exp", View(*other.log_sum_exp)}};
-  for (const Argument& output : written) {
-    check_own_places(output);
-    for (const Argument& input : read_only) check_apart(output, input);
-  }
-  check_apart(written[0], written[1]);
+  Arguments arguments;
+  arguments.add("into.log_sum_exp", *into.log_sum_exp, {.use = Rule::written});
+  arguments.add("into.out", into.out, {.use = Rule::written});
+  arguments.add("other.out", other.out);
+  arguments.add("other.log_sum_exp", *other.log_sum_exp);
+  check_overlap(arguments.all());
   const Shape n = into.out.shape;
   for (std::int64_t b = 0; b < n.batch; ++b)
     for (std::int64_t h = 0; h < n.heads; ++h)
       for (std::int64_t i = 0; i < n.length; ++i) merge_row(into, other, b, h, i);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

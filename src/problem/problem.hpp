@@ -12,7 +12,7 @@
 #include "heed/attention.hpp"
 #include "problem/sequence.hpp"
 
-namespace heed {
+namespace heed::problem {
 
 // One Keep, Hide or Tree mask, (batch, heads, queries, keys) with stride 0 on every broadcast axis.
 struct BoolMask {
@@ -39,7 +39,7 @@ struct Problem {
   std::vector<BoolMask> bool_masks{};
 
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
-  std::shared_ptr<const CacheReading> reading{};
+  std::shared_ptr<const cache::CacheReading> reading{};
   CacheType cache_type = CacheType::f32;
   // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
   bool turns_keys = false;
@@ -55,4 +55,11 @@ struct Problem {
 // Checks every argument and lowers the call, or throws Error; writes nothing either way.
 Problem make_problem(const Inputs&, const Outputs&, const Options&);
 
-}  // namespace heed
+// The same for results that were computed before: the problem's outputs have extents and no memory.
+Problem make_problem_of(const Inputs&, const Results&, const Options&);
+
+}  // namespace heed::problem
+
+namespace heed {
+using problem::BoolMask, problem::Problem, problem::make_problem;
+}

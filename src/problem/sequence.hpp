@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-namespace heed {
+namespace heed::problem {
 
 // One batch entry of the call, or one sequence of a packed one.
 struct Sequence {
@@ -22,4 +22,8 @@ struct Gap {
   std::int64_t front = 0, first_offset = 0;
 };
 
-}  // namespace heed
+}  // namespace heed::problem
+
+namespace heed {
+using problem::Gap, problem::Sequence;
+}

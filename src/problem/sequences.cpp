@@ -5,7 +5,7 @@
 #include "problem/checks.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::problem {
 namespace {
 
 // starts has one entry more than there are sequences; it begins at 0, never falls and ends at `rows`.
@@ -84,7 +84,7 @@ void place_keys_in_cache(const Inputs& in, Problem& p) {
     throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
   if (!in.key_starts.empty())
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
-  p.reading = std::make_shared<const CacheReading>(*in.cache);  // all lengths are of one moment
+  p.reading = std::make_shared<const cache::CacheReading>(*in.cache);  // all lengths are of one moment
   const std::int64_t held = p.reading->sequences(), wanted = std::ssize(in.sequences);
   if (in.sequences.empty() && held != p.batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not the batch: ", p.batch,
@@ -137,4 +137,4 @@ void place_sequences(const Inputs& inputs, Problem& p) {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::problem

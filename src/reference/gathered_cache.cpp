@@ -3,7 +3,7 @@
 
 #include "heed/cache.hpp"
 
-namespace heed {
+namespace heed::reference {
 namespace {
 
 DType dtype_of(CacheType type) {
@@ -41,4 +41,4 @@ GatheredCache::GatheredCache(const Problem& given) : problem(given) {
   problem.reading = nullptr;
 }
 
-}  // namespace heed
+}  // namespace heed::reference

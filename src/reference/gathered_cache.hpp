@@ -7,7 +7,7 @@
 
 #include "problem/problem.hpp"
 
-namespace heed {
+namespace heed::reference {
 
 struct GatheredCache {
   explicit GatheredCache(const Problem&);
@@ -20,4 +20,4 @@ struct GatheredCache {
   std::vector<std::byte> keys_, values_;
 };
 
-}  // namespace heed
+}  // namespace heed::reference

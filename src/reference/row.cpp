@@ -52,7 +52,8 @@ struct Sees {
 };
 
 bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int64_t j) {  // S7
-  return dropout_word(dropout.seed, head, i, j) < dropout_threshold(dropout.drop_probability);
+  return softmax::dropout_word(dropout.seed, head, i, j) <
+         softmax::dropout_threshold(dropout.drop_probability);
 }
 
 // The score of key j at each stage.

@@ -8,7 +8,7 @@
 #include "heed/error.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::refusing {
 
 std::string in_words(float);         // the shortest text that reads back as the same float; "nan" has no sign
 std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
@@ -28,4 +28,8 @@ template <class... Parts>
   return {code, sentence};
 }
 
-}  // namespace heed
+}  // namespace heed::refusing
+
+namespace heed {
+using namespace refusing;
+}

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-namespace heed {
+namespace heed::softmax {
 
 constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                               std::array<std::uint32_t, 2> key) {
@@ -35,4 +35,4 @@ constexpr std::uint64_t dropout_threshold(float drop_probability) {
   return static_cast<std::uint64_t>(static_cast<double>(drop_probability) * 4294967296.0);
 }
 
-}  // namespace heed
+}  // namespace heed::softmax

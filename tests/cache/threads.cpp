@@ -35,7 +35,7 @@ TEST(Threads, every_change_during_a_read_is_refused) {
       {"release", [&] { cache.release(0); }},
       {"add", [&] { cache.add(); }}};
   {
-    const CacheReading reading(cache), another(cache);
+    const cache::CacheReading reading(cache), another(cache);
     for (const auto& [name, change] : changes)
       EXPECT_EQ(refusal_of(change),
                 std::string("value: ") + name + ": the cache is being read by another call");
@@ -51,12 +51,12 @@ TEST(Threads, every_change_during_a_read_is_refused) {
 TEST(Threads, every_read_and_change_during_a_change_is_refused) {
   KvCache cache = with_tokens();
   {
-    const Writing writing(cache.state().use, "append");
+    const cache::Writing writing(cache.state().use, "append");
     const std::string changed = ": the cache is being changed by another call";
     EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "value: length" + changed);
     EXPECT_EQ(refusal_of([&] { cache.read(0, {}, {}); }), "value: read" + changed);
     EXPECT_EQ(refusal_of([&] { cache.save("nowhere"); }), "value: save" + changed);
-    EXPECT_EQ(refusal_of([&] { const CacheReading reading(cache); }), "value: attention" + changed);
+    EXPECT_EQ(refusal_of([&] { const cache::CacheReading reading(cache); }), "value: attention" + changed);
     EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.bytes()); }), "value: pages_in_use" + changed);
     EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.sequences()); }), "value: sequences" + changed);
     EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.lengths()); }), "value: lengths" + changed);
@@ -67,7 +67,7 @@ TEST(Threads, every_read_and_change_during_a_change_is_refused) {
 
 TEST(Threads, a_writer_becomes_a_reader_and_a_writer_again_with_nobody_in_between) {
   KvCache cache = with_tokens();
-  CacheUse& use = cache.state().use;
+  cache::CacheUse& use = cache.state().use;
   use.begin_writing("append");
   use.writer_becomes_reader();
   EXPECT_EQ(refusal_of([&] { append_marked(cache, 0, 1, 5); }),
@@ -94,7 +94,7 @@ TEST(Threads, many_readers_see_the_same) {
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
       for (int n = 0; n < 200; ++n) {
-        const CacheReading reading(cache);
+        const cache::CacheReading reading(cache);
         wrong +=
             !(read(cache, 0) == expected) || reading.sequence(0).length != 20 || cache.pages_in_use() != 2;
       }

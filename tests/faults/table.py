@@ -95,8 +95,8 @@ FAULTS = [
     Fault(
         "keys-of-another-batch-entry",
         ALGORITHM + "decode_views.hpp",
-        "const Row row = row_of<S>(x, rows.b, rows.kv_head,",
-        "const Row row = row_of<S>(x, 0, rows.kv_head,",
+        "const Row row = row_of(x, rows.b, rows.kv_head,",
+        "const Row row = row_of(x, 0, rows.kv_head,",
         "decode reads the keys and values of batch entry 0 for all",
     ),
     Fault(
@@ -245,8 +245,8 @@ FAULTS = [
     Fault(
         "front-hidden",
         ALGORITHM + "score.hpp",
-        "hide_keys<S>(c.front, seen.begin, column, t);",
-        "hide_keys<S>(0, seen.begin, column, t);",
+        "hide_keys(c.front, seen.begin, column, t);",
+        "hide_keys(0, seen.begin, column, t);",
         "a window hides the keys at the front that every query should see (S10)",
     ),
     Fault(
@@ -365,15 +365,15 @@ FAULTS = [
     Fault(
         "overflow-unnoticed-in-prefill",
         ALGORITHM + "prefill.hpp",
-        "if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);",
-        "if (!write_out.wrote_only_numbers() && rows < 0) leave_to_reference<S>(c);",
+        "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
+        "if (!write_out.wrote_only_numbers() && rows < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in prefill (S13)",
     ),
     Fault(
         "overflow-unnoticed-in-decode",
         ALGORITHM + "decode.hpp",
-        "if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);",
-        "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference<S>(c);",
+        "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
+        "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in decode (S13)",
     ),
     Fault(

@@ -223,16 +223,23 @@ def test_check_that_fails_says_so_in_json(tmp_path):
 
 def test_explain_names_one_taken_kernel_and_gives_every_other_a_word(tmp_path):
     rows = json_of(tmp_path, "explain", *SMALL)["kernels"]
-    assert [row["taken"] for row in rows].count(True) == 1
-    assert all(row["words"] for row in rows)
+    assert [row["verdict"] for row in rows].count("taken") == 1
+    assert all(bool(row["reason"]) == (row["verdict"] == "refused") for row in rows)
     assert rows[-1]["kernel"] == "reference"
     plain = heed(tmp_path, "explain", *SMALL).stdout.splitlines()
-    assert plain == [f"{row['kernel']}: {row['words']}" for row in rows]
+    assert plain == [": ".join(filter(None, row.values())) for row in rows]
 
 
 def test_explain_obeys_a_forced_kernel(tmp_path):
     rows = json_of(tmp_path, "explain", *SMALL, "--kernel", "reference")["kernels"]
-    assert [row["kernel"] for row in rows if row["taken"]] == ["reference"]
+    assert [row["kernel"] for row in rows if row["verdict"] == "taken"] == ["reference"]
+
+
+def test_explain_says_why_a_forced_kernel_is_not_taken(tmp_path):
+    forced = next(name for name in json_of(tmp_path, "doctor")["kernels"] if ".decode." in name)
+    rows = json_of(tmp_path, "explain", "--length", 300, "--kernel", forced)["kernels"]
+    assert [row["verdict"] for row in rows].count("taken") == 0
+    assert [row["reason"] for row in rows if row["kernel"] == forced] != [""]
 
 
 def test_explain_needs_no_memory_for_what_it_does_not_compute(tmp_path):

@@ -86,12 +86,37 @@ const BadCall bad_overlaps[] = {
        c.outputs.out.data = const_cast<bool*>(hide.data);
        c.options.masks = {Causal{Align::ends}, Hide{{hide.data, {1, 1, 4, 1}, {0, 0, 1, 0}}}};
      }},
+    {"writing_over_the_last_of_many_masks", Error::overlap, "out: shares memory with the hide mask",
+     [](Call& c) {
+       c.options.masks.assign(40, Keep{c.place_bools({1, 1, 4, 9})});
+       c.options.masks.push_back(Hide{{static_cast<const bool*>(c.outputs.out.data), {1, 1, 4, 1}}});
+     }},
     {"writing_over_the_key_lengths", Error::overlap, "log_sum_exp: shares memory with the key lengths",
      [](Call& c) {
        c.outputs.log_sum_exp = c.place({2, 8, 4, 1});
        const auto counts = static_cast<std::int32_t*>(c.outputs.log_sum_exp->data);
        counts[0] = counts[1] = 5;
        c.options.masks = {KeyLengths{{counts, 2}}};
+     }},
+    {"writing_over_the_starts_of_the_queries", Error::overlap, "out: shares memory with query_starts",
+     [](Call& c) {
+       c.pack();
+       c.inputs.query_starts = c.place_numbers(c.query_starts, c.outputs.out);
+     }},
+    {"writing_over_the_starts_of_the_keys", Error::overlap, "out: shares memory with key_starts",
+     [](Call& c) {
+       c.pack();
+       c.inputs.key_starts = c.place_numbers(c.key_starts, c.outputs.out);
+     }},
+    {"writing_over_the_counts_of_the_queries", Error::overlap, "log_sum_exp: shares memory with query_counts",
+     [](Call& c) {
+       c.outputs.log_sum_exp = c.place({2, 8, 4, 1});
+       c.inputs.query_counts = c.place_numbers(std::span(c.numbers).first(2), *c.outputs.log_sum_exp);
+     }},
+    {"writing_over_the_numbers_of_the_sequences", Error::overlap, "out: shares memory with inputs.sequences",
+     [](Call& c) {
+       c.keep();
+       c.inputs.sequences = c.place_numbers(std::span(c.numbers).first(2), c.outputs.out);
      }},
     {"an_output_that_is_broadcast", Error::overlap, "out.stride.heads: 0 puts 8 results in one place",
      [](Call& c) { c.outputs.out.stride.heads = 0; }},

@@ -38,13 +38,9 @@ const BadCall bad_extents_and_strides[] = {
        c.options.masks = {Keep{c.place_bools({2, 1, 4, 9})}};
        std::get<Keep>(c.options.masks[0]).where.stride.batch = -36;
      }},
-    {"strides_without_that_of_the_heads", Error::shape,
-     "q.stride.heads: -1 is negative, or was not given",
-     [](Call& c) {
-       c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1};
-     }},
-    {"extents_changed_on_a_view_of_nothing", Error::shape,
-     "k.stride.batch: -1 is negative, or was not given",
+    {"strides_without_that_of_the_heads", Error::shape, "q.stride.heads: -1 is negative, or was not given",
+     [](Call& c) { c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1}; }},
+    {"extents_changed_on_a_view_of_nothing", Error::shape, "k.stride.batch: -1 is negative, or was not given",
      [](Call& c) {
        View k;
        k.data = c.inputs.k.data;
@@ -117,6 +113,15 @@ const BadCall bad_data[] = {
     {"a_hide_mask_without_data", Error::value, "hide mask.data: null, but the shape is (1, 1, 4, 9)",
      [](Call& c) {
        c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}};
+     }},
+    {"key_lengths_without_data", Error::value, "key lengths.data: null, but the shape is (1, 1, 1, 2)",
+     [](Call& c) {
+       c.options.masks = {KeyLengths{{static_cast<const std::int32_t*>(nullptr), 2}}};
+     }},
+    {"starts_without_data", Error::value, "query_starts.data: null, but the shape is (1, 1, 1, 3)",
+     [](Call& c) {
+       c.pack();
+       c.inputs.query_starts = {static_cast<const std::int64_t*>(nullptr), 3};
      }},
     {"data_between_two_elements", Error::value,
      "k.data: the address is not a multiple of the element's 4 bytes",

@@ -33,10 +33,14 @@ const BadMerge bad_merges[] = {
      [](Call&, Outputs& into, Outputs&) { into.log_sum_exp->dtype = DType::f16; }},
     {"weights_that_cannot_be_merged", Error::unsupported,
      "other: weights and scores are over different keys and cannot be merged",
-     [](Call& call, Outputs&, Outputs& other) { other.weights = call.place({2, 8, 4, 9}); }},
+     [](Call& call, Outputs&, Outputs& other) {
+       other.weights = call.place({2, 8, 4, 9});
+     }},
     {"scores_that_cannot_be_merged", Error::unsupported,
      "into: weights and scores are over different keys and cannot be merged",
-     [](Call& call, Outputs& into, Outputs&) { into.scores.into = call.place({2, 8, 4, 9}); }},
+     [](Call& call, Outputs& into, Outputs&) {
+       into.scores.into = call.place({2, 8, 4, 9});
+     }},
     {"a_result_without_data", Error::value, "other.out.data: null, but the shape is (2, 8, 4, 8)",
      [](Call&, Outputs&, Outputs& other) { other.out.data = nullptr; }},
     {"a_negative_stride", Error::shape, "into.out.stride.length: -8 is negative",

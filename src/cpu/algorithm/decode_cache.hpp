@@ -7,10 +7,11 @@
 
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/lines.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class S>
+template <Vector S>
 class DecodeCache {
   static constexpr std::int64_t tile = PageLayout::tile;
   static_assert(tile == line_elements);
@@ -42,7 +43,7 @@ class DecodeCache {
     for (std::int64_t j = 0; j < t.keys; j += tile, keys.step()) {
       TileWalk& upcoming = j + far < t.keys ? ahead : then;
       const float* scales =
-          c.layout.is_quantized ? key_scales<S>(c, rows.b, rows.kv_head, t.first_key + j) : nullptr;
+          c.layout.is_quantized ? key_scales(c, rows.b, rows.kv_head, t.first_key + j) : nullptr;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
           score_tile<type, n.value>({keys.place(), upcoming.place(), scales}, r, t.s + j * at.rows + r);
@@ -131,4 +132,4 @@ class DecodeCache {
   const PartialLayout<S>& at;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -7,10 +7,11 @@
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class S>
+template <Vector S>
 class DecodeViews {
   static constexpr int tile = keys_per_dots;
   static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys whose values pass L1 together
@@ -49,7 +50,7 @@ class DecodeViews {
     if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
     for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
                                                // never read
-      const Row row = key_row<S>(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
+      const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
       float* to = rows.k_rows + n * rows.depth;
       const float* x = widen<S>(row, c.dim, to);
       for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
@@ -78,7 +79,7 @@ class DecodeViews {
 
   // Where row j of this task's keys or values begins.
   const char* element(const Tensor& x, std::int64_t j) const {
-    const Row row = row_of<S>(x, rows.b, rows.kv_head, c.sequences[rows.b].first_key + j);
+    const Row row = row_of(x, rows.b, rows.kv_head, c.sequences[rows.b].first_key + j);
     return static_cast<const char*>(row.data) + row.first * (row.type == Type::f32 ? 4 : 2);
   }
 
@@ -95,7 +96,7 @@ class DecodeViews {
     }
     bool finite = true;
     for (std::int64_t n = 0; n < part.keys; ++n) {
-      const Row row = value_row<S>(c, rows.b, rows.kv_head, t.first_key + j + n);
+      const Row row = value_row(c, rows.b, rows.kv_head, t.first_key + j + n);
       const float* x = widen<S>(row, c.value_dim, rows.v_rows + n * at.dims);
       finite &= all_finite<S>(x, c.value_dim);
       // Either every value of a task lies in place or every one is copied.
@@ -127,7 +128,7 @@ class DecodeViews {
       for (int row = 0; row < n; ++row)
         for (std::int64_t j = 0; j < t.keys; ++j) {
           float& sum = at.out(t.partial, r + row)[d];
-          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read<S>(Row{t.value(j), 0, 1, type}, d), sum);
+          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read(Row{t.value(j), 0, 1, type}, d), sum);
         }
   }
 
@@ -200,4 +201,4 @@ class DecodeViews {
   const PartialLayout<S>& at;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

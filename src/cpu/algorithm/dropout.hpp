@@ -6,11 +6,11 @@
 
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // The words for keys 4n ... 4n+3 of one query.
-template <class S>
 inline void dropout_words(const Call& c, const Query& q, std::int64_t n, std::uint32_t words[4]) {
   std::uint32_t x0 = static_cast<std::uint32_t>(n), x1 = static_cast<std::uint32_t>(q.i),
                 x2 = static_cast<std::uint32_t>(q.b * c.heads + q.h), x3 = 0;
@@ -26,11 +26,10 @@ inline void dropout_words(const Call& c, const Query& q, std::int64_t n, std::ui
 }
 
 // Drops or scales the weights of row r.
-template <class S>
 inline void apply_dropout(const Call& c, const Query& q, int r, const Scores& t) {
   for (std::int64_t j = -(t.first_key % 4); j < t.keys; j += 4) {
     std::uint32_t words[4];
-    dropout_words<S>(c, q, (t.first_key + j) / 4, words);
+    dropout_words(c, q, (t.first_key + j) / 4, words);
     for (std::int64_t n = most(0, -j); n < least(4, t.keys - j); ++n) {
       float& weight = t.s[(j + n) * t.width + r];
       weight = words[n] < c.drop_below ? 0.0f : weight * c.keep_scale;
@@ -38,4 +37,4 @@ inline void apply_dropout(const Call& c, const Query& q, int r, const Scores& t)
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -9,53 +9,45 @@
 
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-static constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-static constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
-// cached values lie. Everywhere else a block is sixteen steps.
-struct Row {
-  const void* data;
-  std::int64_t first, step;
-  Type type;
-  std::int64_t block = 16 * step;
+// Where row n of some rows lies.
+template <class At>
+concept RowAt = requires(const At& at, std::int64_t n) {
+  { at(n) } -> std::same_as<Row>;
 };
 
-template <class S>
 inline Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i) {
   return {t.data, b * t.batch + h * t.heads + i * t.length, t.dim, t.type};
 }
 
 // Key j of a sequence, and its value, wherever they lie.
-template <class S>
 inline const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head,
                                          std::int64_t j) {
   return c.cached[b].table[j / c.layout.page_size] + kv_head * c.layout.head_bytes();
 }
 
-template <class S>
 inline Row key_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   constexpr std::int64_t tile = PageLayout::tile;
-  if (!c.cached) return row_of<S>(c.k, b, kv_head, c.sequences[b].first_key + j);
-  return {head_in_page<S>(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, c.k.type};
+  if (!c.cached) return row_of(c.k, b, kv_head, c.sequences[b].first_key + j);
+  return {head_in_page(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, c.k.type};
 }
 
-template <class S>
 inline Row value_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   constexpr std::int64_t tile = PageLayout::tile;
-  if (!c.cached) return row_of<S>(c.v, b, kv_head, c.sequences[b].first_key + j);
-  return {head_in_page<S>(c, b, kv_head, j) + c.layout.values_at(),
+  if (!c.cached) return row_of(c.v, b, kv_head, c.sequences[b].first_key + j);
+  return {head_in_page(c, b, kv_head, j) + c.layout.values_at(),
           c.layout.value_element(j % c.layout.page_size, 0), 1, c.v.type, tile * tile};
 }
 
 // The keys of a head from one of them on, or its values: the caller's lie a stride apart.
-template <class S, Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
+template <Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
 struct RowsFrom {
   const Call& c;
   const std::int64_t b, kv_head, begin, stride;
@@ -70,15 +62,13 @@ struct RowsFrom {
 
 // What the integers of a quantised key, or value, are multiplied with. Those of the keys that follow lie
 // beside it, as far as its tile of sixteen goes.
-template <class S>
 inline const float* key_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
-  const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.key_scales_at();
+  const void* scales = head_in_page(c, b, kv_head, j) + c.layout.key_scales_at();
   return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
-template <class S>
 inline const float* value_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
-  const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.value_scales_at();
+  const void* scales = head_in_page(c, b, kv_head, j) + c.layout.value_scales_at();
   return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
@@ -97,7 +87,7 @@ inline auto with_type(Type type, const Run& run) {
 }
 
 // Element e as f32.
-template <class S, Type type>
+template <Type type>
 inline float read_as(const void* data, std::int64_t e) {
   if constexpr (type == Type::f32) return static_cast<const float*>(data)[e];
   if constexpr (type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(data)[e]);
@@ -111,14 +101,12 @@ inline float read_as(const void* data, std::int64_t e) {
   return __builtin_bit_cast(float, sign | __builtin_bit_cast(std::uint32_t, widened));
 }
 
-template <class S>
 inline float read(const Row& row, std::int64_t d) {
   const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
-  return with_type(row.type, [&](auto type) { return read_as<S, type.value>(row.data, e); });
+  return with_type(row.type, [&](auto type) { return read_as<type.value>(row.data, e); });
 }
 
 // Rounds once, to nearest even; NaN stays NaN.
-template <class S>
 inline void write(const Row& row, std::int64_t d, float x) {
   const std::int64_t e = row.first + d * row.step;
   if (row.type == Type::f32) {
@@ -150,7 +138,7 @@ inline constexpr std::int64_t bytes_of_type = type == Type::f32  ? 4
                                                                  : 2;
 
 // One vector from element `at` on, as f32.
-template <class S, Type type>
+template <Vector S, Type type>
 inline typename S::F load_as(const void* row, std::int64_t at) {
   if constexpr (type == Type::f32) return S::load(static_cast<const float*>(row) + at);
   if constexpr (type == Type::bf16) return S::load_bf16(static_cast<const std::uint16_t*>(row) + at);
@@ -159,7 +147,7 @@ inline typename S::F load_as(const void* row, std::int64_t at) {
 }
 
 // As many whole groups of vectors as fit in dim; returns how many elements that was.
-template <class S, Type type, int vectors>
+template <Vector S, Type type, int vectors>
 inline std::int64_t widen_groups(const void* p, std::int64_t d, std::int64_t dim, float* buffer) {
   for (; d + vectors * S::lanes <= dim; d += vectors * S::lanes)
     for (int v = 0; v < vectors; ++v)
@@ -168,17 +156,17 @@ inline std::int64_t widen_groups(const void* p, std::int64_t d, std::int64_t dim
 }
 
 // `count` elements from p on, `step` apart.
-template <class S, Type type>
+template <Vector S, Type type>
 inline void widen_stretch(const void* p, std::int64_t step, std::int64_t count, float* buffer) {
   std::int64_t d = 0;
   if (step == 1)
     d = widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, count, buffer), count, buffer);
-  for (; d < count; ++d) buffer[d] = read_as<S, type>(p, d * step);
+  for (; d < count; ++d) buffer[d] = read_as<type>(p, d * step);
 }
 
-static constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
+constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
 
-template <class S, Type type>
+template <Vector S, Type type>
 inline void widen_typed(float* buffer, const Row& row, std::int64_t dim) {
   const char* p = static_cast<const char*>(row.data) + row.first * bytes_of_type<type>;
   const std::int64_t together = row.block == 16 * row.step ? dim : 16;
@@ -186,13 +174,13 @@ inline void widen_typed(float* buffer, const Row& row, std::int64_t dim) {
     widen_stretch<S, type>(p, row.step, least(together, dim - d), buffer + d);
 }
 
-template <class S>
+template <Vector S>
 inline void widen_into(float* buffer, const Row& row, std::int64_t dim) {
   with_type(row.type, [&](auto type) { widen_typed<S, type.value>(buffer, row, dim); });
 }
 
 // The row as contiguous floats: itself where it is that already, else widened into `buffer`.
-template <class S>
+template <Vector S>
 [[gnu::always_inline]] inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
   if (is_contiguous(row) && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
   widen_into<S>(buffer, row, dim);
@@ -201,8 +189,8 @@ template <class S>
 
 // Packs up to `width` rows, given by row_at(r), side by side: element d of row r goes to tile[d * width + r].
 // Rows beyond `count` and dimensions from dim to depth become zero. `buffer` holds four widened rows.
-template <class S, class RowAt>
-inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
+template <Vector S>
+inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
                       std::int64_t depth, float* buffer, float* tile) {
   std::int64_t r = 0;
   for (; r < count; r += 4) {
@@ -229,12 +217,12 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
 
 // Whether `count` rows, of which these are the first and the last, lie as columns side by side: keys as in a
 // cache, or in the transpose of a matrix.
-static constexpr bool lie_side_by_side(const Row& first, const Row& last, std::int64_t count) {
+constexpr bool lie_side_by_side(const Row& first, const Row& last, std::int64_t count) {
   return first.data == last.data && first.first + count - 1 == last.first;
 }
 
 // x *= factor, four vectors at a time.
-template <class S>
+template <Vector S>
 inline void scale_all(float* x, std::int64_t n, float factor) {
   const auto times = S::fill(factor);
   float* const end = x + n;
@@ -246,9 +234,8 @@ inline void scale_all(float* x, std::int64_t n, float factor) {
   for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
 }
 
-template <class S>
 inline void fill(float* p, std::int64_t n, float x) {
   for (std::int64_t i = 0; i < n; ++i) p[i] = x;
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

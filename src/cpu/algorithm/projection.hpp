@@ -7,12 +7,13 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr std::int64_t most_single_rows = 4;
 
-template <class S>
+template <Vector S>
 class Project {
   static constexpr int outputs = Tile<S>::rows;       // of a panel of weights
   static constexpr int tile_rows = Tile<S>::columns;  // rows of x that are multiplied together
@@ -48,7 +49,7 @@ class Project {
 
  private:
   Row row_at(const Tensor& tensor, std::int64_t row, std::int64_t head) const {
-    return row_of<S>(tensor, row / t.length, head, row % t.length);
+    return row_of(tensor, row / t.length, head, row % t.length);
   }
 
   // Head by head, so that a concatenation of heads is read where they lie.
@@ -102,7 +103,7 @@ class Project {
       else
         for (std::int64_t i = 0; i < count; ++i) y[i] = values[i];
     } else {
-      for (std::int64_t i = 0; i < count; ++i) write<S>(row, d + i, values[i]);
+      for (std::int64_t i = 0; i < count; ++i) write(row, d + i, values[i]);
     }
   }
 
@@ -163,4 +164,4 @@ class Project {
   std::int64_t first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // Panels of 12 rows (three vectors) where there are many, of 4 (one) where 12 would be mostly empty.
 template <int vectors>
@@ -63,4 +64,4 @@ struct NeonBf16 : Neon {
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -13,6 +13,7 @@
 
 #include "cpu/algorithm/product.hpp"
 #include "cpu/simd/neon_bf16.hpp"
+#include "cpu/simd/vector.hpp"
 
 #define HEED_MULTIPLY(sum, columns, rows) "bfmmla v" #sum ".4s, v" #columns ".8h, v" #rows ".8h\n"
 
@@ -82,7 +83,7 @@
   else                                     \
     HEED_PRODUCT(size, HEED_LOAD, HEED_STORE)
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // A panel times tiles of eight columns.
 struct Bf16Product {
@@ -94,7 +95,7 @@ struct Bf16Product {
 };
 
 // c(columns, rows) = [c +] the product over `tiles` tiles from `first` on.
-template <class S, Start start, int tiles>
+template <Vector S, Start start, int tiles>
 inline void multiply_tiles(const Bf16Product& t, std::int64_t first, float* c) {
   constexpr int vectors = S::panel_vectors;
   static_assert(vectors == 3 ? tiles == 1 : vectors == 1 && tiles <= 3);
@@ -114,7 +115,7 @@ inline void multiply_tiles(const Bf16Product& t, std::int64_t first, float* c) {
 }
 
 // c(columns, rows) = scale * rows * columns, or c += rows * columns.
-template <class S, Start start>
+template <Vector S, Start start>
 inline void bf16_product(const Bf16Product& t, float* c) {
   std::int64_t tile = 0;
   if constexpr (S::panel_vectors == 1) {
@@ -124,7 +125,7 @@ inline void bf16_product(const Bf16Product& t, float* c) {
   for (; tile < t.tiles; ++tile) multiply_tiles<S, start, 1>(t, tile, c);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_MULTIPLY
 #undef HEED_ROWS

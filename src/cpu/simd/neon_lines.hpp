@@ -12,6 +12,7 @@
 #pragma once
 #include "cpu/algorithm/lines.hpp"
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
 // One row of sums: v16+4r ... from the four vectors of the line.
 #define HEED_ROW(a, b, c, d, lane)                                                                \
@@ -120,7 +121,7 @@
     neon_add_blocks<Type::type>(t, blocks);                                                       \
   }
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 template <Type type, int rows>
 static inline void neon_add_lines(const Lines& t) {
@@ -170,7 +171,7 @@ HEED_SPECIALISE_ROWS(bf16)
 HEED_SPECIALISE_ROWS(f16)
 HEED_SPECIALISE_ROWS(i8)
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_ROW
 #undef HEED_ROWS_1

@@ -15,6 +15,7 @@
 
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
 #define HEED_X 0, 1, 2, 3, 4, 5, 6, 7
 #define HEED_Z 8, 9, 10, 11, 12, 13, 14, 15
@@ -93,7 +94,7 @@
         "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",   \
         "v27", "v28", "v29", "v30")
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr Filled exp2_addends[] = {exp2_terms[0], exp2_terms[1], exp2_terms[2],
                                    exp2_terms[3], exp2_terms[4], exp2_tail};
@@ -101,7 +102,7 @@ constexpr Filled exp2_fixed[] = {Filled(-126.0f), Filled(exponent_magic), exp2_t
 
 // A panel: the three vectors of a key side by side, each with its own max and sum. Eight keys are three eights. S is Neon
 // or made from it.
-template <class S>
+template <Vector S>
 static inline void neon_weigh_panel(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
   const float* from = s;
   float* to = s;
@@ -112,7 +113,7 @@ static inline void neon_weigh_panel(float* s, std::int64_t width, std::int64_t k
 }
 
 // One vector a key, and one max and sum for all.
-template <class S>
+template <Vector S>
 static inline void neon_weigh_vector(float* s, std::int64_t width, std::int64_t keys, const Neon::F* one_max,
                                      Neon::F* one_sum) {
   const float* from = s;
@@ -137,7 +138,7 @@ inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, cons
   neon_weigh_vector<Neon>(s, width, keys, max, sum);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_X
 #undef HEED_Z

@@ -21,8 +21,7 @@
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
 
-namespace heed {
-namespace cpu {
+namespace heed::cpu {
 namespace {
 
 struct Job {
@@ -182,7 +181,9 @@ void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* contex
   inside_a_run = false;
 }
 
-}  // namespace cpu
+}  // namespace heed::cpu
+
+namespace heed::inline v0_2 {
 
 void set_num_threads(int n) {
   if (n < 1) throw Error(Error::value, "threads: " + std::to_string(n) + " is not at least 1");
@@ -200,4 +201,4 @@ int num_threads() {
 
 void set_executor(Executor* executor) { cpu::owner().executor.store(executor); }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2
