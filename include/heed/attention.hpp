@@ -72,10 +72,18 @@ struct Dropout {
 // Which KV head query head h reads (S8): h / (heads / kv_heads), or h mod kv_heads.
 enum class HeadMap : std::uint8_t { interleaved, tiled };
 
+// Attention with linear biases: every score loses slopes[h] times the distance of its key from the query's
+// own position, as `align` says (S21).
+struct Alibi {
+  Borrowed<float> slopes{};  // one per query head
+  std::optional<Align> align{};
+};
+
 struct Options {
   std::vector<Mask> masks{};
   Optional<View>
       bias{};  // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
+  std::optional<Alibi> alibi{};    // before the bias
   std::optional<float> scale{};    // default 1/sqrt(dim)
   std::optional<float> softcap{};  // c * tanh(score / c), before the bias; positive
   Optional<View>

@@ -3,11 +3,9 @@
 // it (S4).
 #pragma once
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -37,16 +35,16 @@ struct Window {
 
 // Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
 struct KeyLengths {
-  std::span<const std::int32_t> valid{};
+  Borrowed<std::int32_t> valid{};
+};
 
-  KeyLengths() = default;
-  constexpr KeyLengths(std::span<const std::int32_t> counts) : valid(counts) {}
-
-  // Counts that are gone at the end of the line: a vector that nobody holds, numbers between braces.
-  template <class Counts>
-    requires(std::is_convertible_v<Counts, std::span<const std::int32_t>> && !elements::Range<Counts>)
-  KeyLengths(Counts&&) = delete;
-  KeyLengths(std::initializer_list<std::int32_t>) = delete;
+// Sequences packed in one row: query i sees key j only where both are of one document (S20). A number for
+// every key, (batch, keys) or (keys) for all batch entries. A query is of the document of the key it stands
+// beside, as `align` says; or of the one that query_ids name, (batch, queries) or (queries).
+struct Document {
+  Borrowed<std::int32_t> ids{};
+  std::optional<Align> align{};
+  Borrowed<std::int32_t> query_ids{};
 };
 
 struct Keep {
@@ -62,7 +60,7 @@ struct Tree {
   BoolView where;  // true attends
 };
 
-using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide, Tree>;
+using Mask = std::variant<Causal, Window, KeyLengths, Document, Keep, Hide, Tree>;
 
 // A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return
 // it. It converts to Hide, which views it and must not outlive it.

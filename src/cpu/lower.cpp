@@ -66,6 +66,9 @@ Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
           .gap_count = p.batch == 0 ? 0 : std::ssize(p.gaps) / p.batch,
           .masks = masks.data(),
           .mask_count = static_cast<std::int64_t>(masks.size()),
+          .alibi = p.alibi,
+          .documents = p.documents.data(),
+          .document_count = std::ssize(p.documents),
           .tiled_heads = p.options.head_map == HeadMap::tiled};
 }
 

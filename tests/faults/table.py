@@ -257,6 +257,27 @@ FAULTS = [
         "a tree mask is about the tokens one place too early (S18)",
     ),
     Fault(
+        "document-of-the-first-query",
+        ALGORITHM + "documents.hpp",
+        "const std::int64_t own = document_of(d, s, query_at(r));\n    if (own == of_all",
+        "const std::int64_t own = document_of(d, s, query_at(0));\n    if (own == of_all",
+        "all rows of a panel see the document of the first (S20)",
+    ),
+    Fault(
+        "document-trimmed-too-far",
+        ALGORITHM + "documents.hpp",
+        "return of[j] < lowest || of[j] > highest;",
+        "return of[j] < lowest || of[j] >= highest;",
+        "the last document of a panel's rows is left out (S20)",
+    ),
+    Fault(
+        "alibi-place",
+        ALGORITHM + "alibi.hpp",
+        "place[r] = place_of(c, q);",
+        "place[r] = place_of(c, q) + 1.0f;",
+        "ALiBi's distances begin one key late (S21)",
+    ),
+    Fault(
         "packed-queries-unplaced",
         ALGORITHM + "score.hpp",
         "first_row(c.sequences[b].first_query + first_query) {}",
@@ -392,7 +413,7 @@ FAULTS = [
     ),
     Fault(
         "turned-cache-of-another-type",
-        "src/problem/sequences.cpp",
+        "src/lowering/sequences.cpp",
         "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",

@@ -59,7 +59,7 @@ class Prefill {
     bool is_first = true;
     for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
          chunk += chunk_keys) {
-      const KeyRange keys = seen.within({chunk, chunk + chunk_keys});
+      const KeyRange keys = wanted(seen, {chunk, chunk + chunk_keys});
       if (keys.end <= keys.begin) continue;
       attend_chunk(chunk, seen);
       add_part(is_first);
@@ -112,10 +112,15 @@ class Prefill {
     return seen_by(c, task.batch_entry, task.first_query, task.first_query + task.queries - 1);
   }
 
+  // The part of `keys` that some row of the task may see.
+  KeyRange wanted(const Seen& seen, KeyRange keys) const {
+    return trim_documents(c, seen.within(keys), count, query_at);
+  }
+
   void attend_chunk(std::int64_t chunk, const Seen& seen) {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
-      const KeyRange keys = seen.within({block, block + block_keys});
+      const KeyRange keys = wanted(seen, {block, block + block_keys});
       if (keys.begin < keys.end) attend(keys);
     }
   }
