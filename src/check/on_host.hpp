@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "reference/gathered_cache.hpp"
+#include "plan/gathered_cache.hpp"
 
 namespace heed::checking {
 
@@ -25,7 +25,7 @@ class ProblemOnHost {
   const Problem& problem() const { return gathered_.problem; }
 
  private:
-  reference::GatheredCache gathered_;
+  planning::GatheredCache gathered_;
   ViewOnHost q_, k_, v_;
   std::optional<ViewOnHost> bias_{}, sink_{};
 };

@@ -6,7 +6,7 @@
 #include "heed/cache.hpp"
 #include "lowering/make_problem.hpp"
 #include "plan/backends.hpp"
-#include "reference/gathered_cache.hpp"
+#include "plan/gathered_cache.hpp"
 #include "reference/row.hpp"
 #include "threads/throwing.hpp"
 
@@ -17,7 +17,7 @@ const Kernel& reference_kernel() {
   static const Kernel only{"reference", Device::cpu, [] { return Reason(); },
                            [](const Problem&) { return Reason(); },
                            [](const Problem& p) {
-                             const reference::GatheredCache plain(p, backend_of("q", Device::cpu));
+                             const GatheredCache plain(p, backend_of("q", Device::cpu));
                              reference::run(plain.problem);
                              return false;
                            }};
@@ -57,7 +57,7 @@ const Kernel& named(const std::string& name) {
 void complete(const Problem& problem) {
   const std::vector<reference::LeftRow> left = reference::left_rows(problem);
   if (left.empty()) return;
-  const reference::GatheredCache plain(problem, backend_of("q", Device::cpu));
+  const GatheredCache plain(problem, backend_of("q", Device::cpu));
   const reference::Numbers numbers(plain.problem);
   threads::throwing_parallel_for(
       left.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });
@@ -81,7 +81,7 @@ const Kernel& choose(const Problem& problem) {
 
 void run(const Kernel& kernel, const Problem& problem) {
   if (problem.turns_keys && problem.reading) {
-    const reference::GatheredCache turned(problem, backend_of("q", problem.device()));
+    const GatheredCache turned(problem, backend_of("q", problem.device()));
     return run(kernel, turned.problem);
   }
   if (kernel.run(problem)) complete(problem);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reference/gathered_cache.hpp"
+#include "plan/gathered_cache.hpp"
 
 #include "cache/types.hpp"
 #include "heed/cache.hpp"
 
-namespace heed::reference {
+namespace heed::planning {
 namespace {
 
 MutableView make_view(Memory& memory, const Backend& backend, const Shape& shape, DType dtype) {
@@ -40,4 +40,4 @@ GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : pro
   problem.reading = nullptr;
 }
 
-}  // namespace heed::reference
+}  // namespace heed::planning

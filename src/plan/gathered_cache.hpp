@@ -4,7 +4,7 @@
 #pragma once
 #include "backend/backend.hpp"
 
-namespace heed::reference {
+namespace heed::planning {
 
 struct GatheredCache {
   GatheredCache(const Problem&, const Backend&);
@@ -17,4 +17,4 @@ struct GatheredCache {
   Memory keys_, values_;
 };
 
-}  // namespace heed::reference
+}  // namespace heed::planning
