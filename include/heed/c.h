@@ -2,9 +2,9 @@
 // heed for C, and for every language that calls C. docs/c.md teaches it; the fields are those of the C++
 // headers, where each is explained. Not part of heed.hpp.
 //
-// Every struct of zeros means the defaults. Those that are passed by pointer begin with their `size`, sizeof
-// of the struct as the caller knows it: fields beyond it are taken for zeros, so a caller may know fewer than
-// the library. Fields the library does not know must be zero. Numbers and layouts given here do not change.
+// Every struct of zeros means the defaults. Those that may grow begin with their `size`, sizeof of the struct
+// as the caller knows it: fields beyond it are taken for zeros, so a caller may know fewer than the library.
+// Fields the library does not know must be zero. Numbers and layouts given here do not change.
 #ifndef HEED_C_H
 #define HEED_C_H
 
@@ -44,11 +44,11 @@ enum {
 // until the thread's next call. A call that fails has written nothing.
 HEED_C_API const char* heed_last_error(void);
 
-HEED_C_API const char* heed_version(void);  // "0.1.0", of the library that is linked
+HEED_C_API const char* heed_version(void);  // of the library that is linked
 HEED_C_API void heed_free(void* text);      // what a function here gave the caller to own; NULL is nothing
 
-HEED_C_API heed_status
-heed_set_num_threads(int threads);  // at least 1; the number never changes a bit of any result
+// At least 1; the number never changes a bit of any result.
+HEED_C_API heed_status heed_set_num_threads(int threads);
 HEED_C_API int heed_num_threads(void);
 
 typedef int32_t heed_dtype;
@@ -124,7 +124,8 @@ enum {
   HEED_MASK_KEY_LENGTHS = 3,  // valid
   HEED_MASK_KEEP = 4,         // where
   HEED_MASK_HIDE = 5,         // where
-  HEED_MASK_TREE = 6          // where
+  HEED_MASK_TREE = 6,         // where
+  HEED_MASK_DOCUMENT = 7      // ids, query_ids, align
 };
 
 // Where the two sequences coincide; must be said when there are not as many queries as keys.
@@ -138,6 +139,7 @@ typedef struct heed_mask {
   int64_t left, right, front;
   heed_int32s valid;
   heed_bool_view where;
+  heed_int32s ids, query_ids;
 } heed_mask;
 
 typedef struct heed_masks {
@@ -197,6 +199,9 @@ typedef struct heed_options {
   heed_head_map head_map;
   heed_dropout dropout;
   const char* kernel;  // as heed_explain lists them; NULL: the plan chooses
+  heed_floats alibi_slopes;  // one per query head; none: no ALiBi
+  heed_align alibi_align;
+  int32_t reserved;
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "heed/attention.hpp"
+#include "heed/export.hpp"
 
 namespace heed::inline v0_2 {
 
@@ -30,13 +31,13 @@ struct Gradients {
 
 // Keys and values are views here: there is no gradient by a cache. Memory O(length). Throws Error before
 // anything is written.
-void attention_backward(const Inputs&, const Saved&, const Gradients&, const Options& = {});
+HEED_API void attention_backward(const Inputs&, const Saved&, const Gradients&, const Options& = {});
 
 // What becomes of every kernel for gradients when the call is planned, and the same in words.
-std::vector<Verdict> plan(const Inputs&, const Saved&, const Gradients&, const Options& = {});
-std::string explain(const Inputs&, const Saved&, const Gradients&, const Options& = {});
+HEED_API std::vector<Verdict> plan(const Inputs&, const Saved&, const Gradients&, const Options& = {});
+HEED_API std::string explain(const Inputs&, const Saved&, const Gradients&, const Options& = {});
 
 // Every kernel for gradients that this machine can run, in the order they are tried.
-std::vector<std::string> backward_kernel_names();
+HEED_API std::vector<std::string> backward_kernel_names();
 
 }  // namespace heed::inline v0_2

@@ -53,6 +53,10 @@ Which keys a query sees; all of them intersect:
                "ends" or "starts", where neither causal nor a cache says it
   front        with a window: the first so many keys are seen as well
   key_lengths  (batch,) integers: only the first so many keys
+  document     (keys,) or (batch, keys) integers: only keys of the query's own document, for sequences packed in one
+               row; a query is of the document of the key at its own position, placed as causal says it, or
+               (ids, "ends" or "starts")
+  query_document  (queries,) or (batch, queries) integers: or of this one
   keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
   tree         booleans that broadcast to (batch, heads, queries, queries): which of the last `queries` keys, the
                drafted ones, a query sees; all earlier ones are seen
@@ -60,6 +64,8 @@ How scores are made:
   scale        default 1/sqrt(dim)
   softcap      c * tanh(score / c)
   bias         floats that broadcast to (batch, heads, queries, keys), added to the scores
+  alibi        (heads,) floats, the slopes: minus slope times the distance of the key from the query's own position is
+               added; placed as causal says it, or (slopes, "ends" or "starts")
   sink         (heads,) or (batch, heads): one extra logit in the denominator
   dropout      probability that a weight is dropped; the pattern depends on seed alone
   head_map     which KV head a query head reads: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads

@@ -63,6 +63,12 @@ Options to_options(const heed_options* given) {
   Options options;
   add_masks(o.masks, options);
   options.bias = to_optional("options.bias", o.bias);
+  const std::optional<Align> align = to_align("options", "alibi_align", o.alibi_align);
+  check_reserved("options", o.reserved);
+  if (o.alibi_slopes.count > 0)
+    options.alibi = Alibi{to_span("options.alibi_slopes", o.alibi_slopes), align};
+  else if (align)
+    throw refusal(Error::value, "options.alibi_align: given, but alibi_slopes are not");
   options.scale = to_scale(o);
   if (o.softcap != 0) options.softcap = o.softcap;
   options.sink = to_optional("options.sink", o.sink);

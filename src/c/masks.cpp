@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c/masks.hpp"
 
-#include <optional>
-
 #include "c/choice.hpp"
 #include "c/qualified.hpp"
 #include "c/sized.hpp"
@@ -12,14 +10,7 @@
 namespace heed::c {
 namespace {
 
-std::optional<Align> take_align(heed_mask& mask) {
-  constexpr std::array aligns{
-      Choice<std::optional<Align>>{0, "0", std::nullopt},
-      Choice<std::optional<Align>>{HEED_ALIGN_STARTS, "HEED_ALIGN_STARTS", Align::starts},
-      Choice<std::optional<Align>>{HEED_ALIGN_ENDS, "HEED_ALIGN_ENDS", Align::ends},
-  };
-  return choose("", "align", take(mask.align), aligns);
-}
+std::optional<Align> take_align(heed_mask& mask) { return to_align("", "align", take(mask.align)); }
 
 BoolView take_where(heed_mask& mask) { return to_view(".where", take(mask.where)); }
 
@@ -39,11 +30,19 @@ constexpr std::array kinds{
                      [](heed_mask& m) -> Mask { return Hide{take_where(m)}; }},
     Choice<MakeMask>{HEED_MASK_TREE, "HEED_MASK_TREE",
                      [](heed_mask& m) -> Mask { return Tree{take_where(m)}; }},
+    Choice<MakeMask>{HEED_MASK_DOCUMENT, "HEED_MASK_DOCUMENT",
+                     [](heed_mask& m) -> Mask {
+                       return Document{.ids = to_span(".ids", take(m.ids)),
+                                       .align = take_align(m),
+                                       .query_ids = to_span(".query_ids", take(m.query_ids))};
+                     }},
 };
 
 void check_nothing_left(const heed_mask& mask) {
-  const auto& [kind, align, left, right, front, valid, where] = mask;
-  if (align || left || right || front || valid.data || valid.count || is_given(where))
+  const auto& [kind, align, left, right, front, valid, where, ids, query_ids] = mask;
+  const auto has_numbers = [](const heed_int32s& numbers) { return numbers.data || numbers.count; };
+  if (align || left || right || front || has_numbers(valid) || is_given(where) || has_numbers(ids) ||
+      has_numbers(query_ids))
     throw something_left(kind);
 }
 
@@ -54,6 +53,15 @@ Mask to_mask(heed_mask mask) {
 }
 
 }  // namespace
+
+std::optional<Align> to_align(const char* name, const char* field, heed_align number) {
+  constexpr std::array aligns{
+      Choice<std::optional<Align>>{0, "0", std::nullopt},
+      Choice<std::optional<Align>>{HEED_ALIGN_STARTS, "HEED_ALIGN_STARTS", Align::starts},
+      Choice<std::optional<Align>>{HEED_ALIGN_ENDS, "HEED_ALIGN_ENDS", Align::ends},
+  };
+  return choose(name, field, number, aligns);
+}
 
 void add_masks(const heed_masks& masks, Options& options) {
   if (masks.count == 0) return;

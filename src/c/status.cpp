@@ -39,6 +39,8 @@ heed_status status_of_code(Error::Code code) {
       return HEED_ERROR_CAPACITY;
     case Error::file:
       return HEED_ERROR_FILE;
+    case Error::busy:
+      return HEED_ERROR_BUSY;
   }
   return HEED_ERROR_OTHER;
 }

@@ -6,14 +6,15 @@
 #include <optional>
 
 #include "check/compare.hpp"
-#include "cpu/threads/throwing.hpp"
-#include "problem/problem.hpp"
+#include "check/on_host.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/backends.hpp"
 #include "reference/bound.hpp"
-#include "reference/gathered_cache.hpp"
 #include "reference/numbers.hpp"
 #include "reference/row.hpp"
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/throwing.hpp"
 
 namespace heed::inline v0_2 {
 namespace {
@@ -39,12 +40,12 @@ std::vector<Query> queries_of(const Problem& p) {
 // body(n) for every n below `rows`, on all threads.
 template <class Body>
 void for_each_row(std::int64_t rows, const Progress& progress, const Body& body) {
-  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(cpu::concurrency());
+  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(threads::concurrency());
   const std::int64_t at_once = progress ? std::max(rows / 100, enough_for_all) : rows;
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const std::int64_t count = std::min(at_once, rows - first);
-    cpu::throwing_parallel_for(static_cast<std::size_t>(count),
-                               [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
+    threads::throwing_parallel_for(static_cast<std::size_t>(count),
+                                   [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
     if (progress) progress(first + count, rows);
   }
 }
@@ -67,6 +68,7 @@ struct Expected::Numbers {
 
     void fits(const std::optional<View>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
+      planning::backend_of(name, computed->device);
       check_argument({name, *computed});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
@@ -76,13 +78,14 @@ struct Expected::Numbers {
     }
 
     void compare(const View& computed, Check& check) const {
+      const checking::ViewOnHost found(name, computed);
       const Element* expected = elements.data();
       for (std::int64_t b = 0; b < shape.batch; ++b)
         for (std::int64_t h = 0; h < shape.heads; ++h)
           for (std::int64_t i = 0; i < shape.length; ++i)
             for (std::int64_t d = 0; d < shape.dim; ++d)
-              checking::compare({name, {b, h, i, d}, dtype}, reference::read(computed, b, h, i, d), *expected++,
-                            check);
+              checking::compare({name, {b, h, i, d}, dtype}, reference::read(found.view(), b, h, i, d),
+                                *expected++, check);
     }
   };
 
@@ -108,8 +111,9 @@ struct Expected::Numbers {
 
 Expected::Expected(const Inputs& inputs, const Results& results, const Options& options,
                    const Progress& progress) {
-  const reference::GatheredCache gathered(make_problem_of(inputs, results, options));
-  const Problem& p = gathered.problem;
+  planning::backend_of("q", inputs.q.device);
+  const checking::ProblemOnHost held(make_problem_of(inputs, results, options));
+  const Problem& p = held.problem();
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
   const auto made = std::make_shared<Numbers>(results);

@@ -3,13 +3,13 @@
 #include <vector>
 
 #include "check/compare.hpp"
-#include "cpu/threads/throwing.hpp"
 #include "heed/check.hpp"
 #include "heed/gradient.hpp"
-#include "problem/gradient_problem.hpp"
+#include "lowering/make_problem.hpp"
 #include "reference/gradient.hpp"
 #include "reference/gradient_bound.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/throwing.hpp"
 
 namespace heed::inline v0_2 {
 namespace {
@@ -46,7 +46,7 @@ reference::GradientSums expected_of(const GradientProblem& g) {
   if (shares_sums(g))
     for (std::size_t n = 0; n < entries.size(); ++n) one(n);
   else
-    cpu::throwing_parallel_for(entries.size(), one);
+    threads::throwing_parallel_for(entries.size(), one);
   return sums;
 }
 

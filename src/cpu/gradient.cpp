@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "cpu/lower.hpp"
-#include "cpu/threads/pool.hpp"
-#include "cpu/threads/scratch.hpp"
+#include "threads/pool.hpp"
+#include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -28,7 +28,7 @@ double products(const Call& c) {
 template <class Body>
 void share_out(std::int64_t tasks, double multiplications, const Body& body) {
   const auto one = [&](std::size_t n) { body(static_cast<std::int64_t>(n)); };
-  if (multiplications >= worth_sharing) return parallel_for(static_cast<std::size_t>(tasks), one);
+  if (multiplications >= worth_sharing) return threads::parallel_for(static_cast<std::size_t>(tasks), one);
   for (std::int64_t n = 0; n < tasks; ++n) body(n);
 }
 
@@ -42,6 +42,26 @@ SharedGradient shared(const std::optional<MutableView>& lowered, const std::opti
   if (!given) return {};
   const Shape& own = given->shape;
   return {lower(View(*lowered)), own.batch, own.heads, own.length, own.dim, left};
+}
+
+// Nothing is left yet.
+LeftGradients nothing_left(const GradientProblem& g) {
+  const Problem& p = g.forward;
+  LeftGradients left;
+  std::int64_t rows = 0, keys = 0;
+  for (const Sequence& s : p.sequences) {
+    left.first_row.push_back(rows), left.first_key.push_back(keys);
+    rows += p.heads * s.queries, keys += p.kv_heads * s.keys;
+  }
+  const auto resize = [](std::vector<unsigned char>& x, const std::optional<MutableView>& of, std::int64_t n) {
+    if (of) x.resize(static_cast<std::size_t>(n));
+  };
+  resize(left.q, g.q, rows);
+  resize(left.k, g.k, keys);
+  resize(left.v, g.v, keys);
+  resize(left.bias, g.bias, g.bias ? g.given.bias->shape.elements() : 0);
+  resize(left.sink, g.sink, g.sink ? g.given.sink->shape.elements() : 0);
+  return left;
 }
 
 GradientCall lower_gradients(const GradientProblem& g, const Call& forward, LeftGradients& left) {
@@ -69,15 +89,15 @@ bool takes_one_pass(const GradientCall& g) {
   const Call& c = g.forward;
   if (!g.q.data || (!g.k.data && !g.v.data)) return false;
   if (c.queries * c.group() * c.dim > most_row_sums) return false;
-  const auto threads = products(c) < worth_sharing ? 1 : static_cast<std::int64_t>(concurrency());
-  const std::int64_t heads = c.batch * c.kv_heads, rounds = (heads + threads - 1) / threads;
-  return rounds * threads * 5 <= heads * 7;
+  const auto parallel = products(c) < worth_sharing ? 1 : static_cast<std::int64_t>(threads::concurrency());
+  const std::int64_t heads = c.batch * c.kv_heads, rounds = (heads + parallel - 1) / parallel;
+  return rounds * parallel * 5 <= heads * 7;
 }
 
 // How many blocks of `unit` make a task, so that there are enough tasks.
 std::int64_t blocks_per_task(const Call& c, std::int64_t blocks, std::int64_t most) {
   const std::int64_t heads = std::max<std::int64_t>(1, c.batch * c.kv_heads),
-                     wanted = static_cast<std::int64_t>(concurrency()) * tasks_per_thread,
+                     wanted = static_cast<std::int64_t>(threads::concurrency()) * tasks_per_thread,
                      parts = std::max<std::int64_t>(1, (wanted + heads - 1) / heads);
   return std::clamp<std::int64_t>(blocks / parts, 1, most);
 }
@@ -112,9 +132,9 @@ void run_parts(const Target& target, const GradientCall& g) {
   if (parts.empty()) return;
   std::int64_t floats = 0;
   for (const GradientPart& part : parts) floats = std::max(floats, target.gradient_floats(g, part));
-  Scratch scratch(std::min(parts.size(), concurrency()), floats);
+  threads::Scratch scratch(std::min(parts.size(), threads::concurrency()), floats);
   share_out(std::ssize(parts), products(g.forward), [&](std::int64_t n) {
-    const Scratch::Lease lease(scratch);
+    const threads::Scratch::Lease lease(scratch);
     target.gradient(g, parts[static_cast<std::size_t>(n)], lease.floats());
   });
 }
@@ -138,9 +158,9 @@ std::vector<BiasPart> cut_bias(const GradientCall& g) {
 void run_bias(const Target& target, const GradientCall& g) {
   const std::vector<BiasPart> parts = cut_bias(g);
   if (parts.empty()) return;
-  Scratch scratch(std::min(parts.size(), concurrency()), target.bias_gradient_floats(g));
+  threads::Scratch scratch(std::min(parts.size(), threads::concurrency()), target.bias_gradient_floats(g));
   share_out(std::ssize(parts), products(g.forward), [&](std::int64_t n) {
-    const Scratch::Lease lease(scratch);
+    const threads::Scratch::Lease lease(scratch);
     target.bias_gradient(g, parts[static_cast<std::size_t>(n)], lease.floats());
   });
 }
@@ -177,7 +197,7 @@ Reason gradient_refuses(const GradientProblem& g) {
 }
 
 LeftGradients gradient(const Target& target, const GradientProblem& problem) {
-  LeftGradients left(problem);
+  LeftGradients left = nothing_left(problem);
   const LoweredCall lowered(problem.forward);
   const GradientCall g = lower_gradients(problem, lowered.call, left);
   clear_padding(problem);

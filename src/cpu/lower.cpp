@@ -3,23 +3,16 @@
 
 #include <iterator>
 
+#include "cache/types.hpp"
 #include "softmax/philox.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu {
 namespace {
 
-constexpr double log2_e = 1.44269504088896340736;
-
 template <class AnyView>
 Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
-}
-
-Type type_of(CacheType type) {
-  return type == CacheType::int8  ? Type::i8
-         : type == CacheType::f32 ? Type::f32
-         : type == CacheType::f16 ? Type::f16
-                                  : Type::bf16;
 }
 
 TensorStrides strides_of(const Strides& stride) {
@@ -34,20 +27,16 @@ ScoreStage stage_of(Stage stage) {
 
 }  // namespace
 
-Type type_of(DType dtype) {
-  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
-}
+Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
 
-Tensor lower(const View& x) { return {x.data, strides_of(x.stride), type_of(x.dtype)}; }
-
-float in_base_2(float x) { return static_cast<float>(x * log2_e); }
+float in_base_2(float x) { return static_cast<float>(x * softmax::log2_e); }
 
 namespace {
 
 std::vector<BoolTensor> lowered_masks(const Problem& p) {
   std::vector<BoolTensor> masks;
   for (const BoolMask& m : p.bool_masks)
-    masks.push_back({{m.data, strides_of(m.stride), Type::i8}, m.visible_when, m.is_tree});
+    masks.push_back({{m.data, strides_of(m.stride), Type::int8}, m.visible_when, m.is_tree});
   return masks;
 }
 
@@ -77,6 +66,9 @@ Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
           .gap_count = p.batch == 0 ? 0 : std::ssize(p.gaps) / p.batch,
           .masks = masks.data(),
           .mask_count = static_cast<std::int64_t>(masks.size()),
+          .alibi = p.alibi,
+          .documents = p.documents.data(),
+          .document_count = std::ssize(p.documents),
           .tiled_heads = p.options.head_map == HeadMap::tiled};
 }
 
@@ -88,7 +80,7 @@ LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lower
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
     call.cached = cached.data();
     call.layout = p.reading->layout();
-    call.k.type = call.v.type = type_of(p.cache_type);
+    call.k.type = call.v.type = p.cache_type;
   }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
     call.drop_below = softmax::dropout_threshold(dropout->drop_probability);

@@ -20,23 +20,20 @@ struct GradientProblem {
   // As they were given, and as every (batch, heads, queries, keys) finds its element in them.
   Gradients given{};
   Optional<MutableView> q{}, k{}, v{}, bias{}, sink{};
+
+  Device device() const { return forward.device(); }
 };
 
 // What a kernel did not write because numbers on the way to it do not fit f32, or are none (S13): rows of q, k and
 // v by sequence, head and row, a sequence beginning at first_row or first_key; single elements of the others. 0:
 // it was written.
 struct LeftGradients {
-  explicit LeftGradients(const GradientProblem&);
-
-  std::vector<std::int64_t> first_row, first_key;
-  std::vector<unsigned char> q, k, v, bias, sink;
+  std::vector<std::int64_t> first_row{}, first_key{};
+  std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
 };
-
-// Checks every argument and lowers the call, or throws Error; writes nothing either way.
-GradientProblem make_gradient_problem(const Inputs&, const Saved&, const Gradients&, const Options&);
 
 }  // namespace heed::problem
 
 namespace heed {
-using problem::GradientProblem, problem::LeftGradients, problem::make_gradient_problem;
+using problem::GradientProblem, problem::LeftGradients;
 }

@@ -37,6 +37,7 @@ struct Problem {
   std::int64_t front = 0;
   std::vector<Gap> gaps{};  // (further windows, batch)
   std::vector<BoolMask> bool_masks{};
+  std::vector<DocumentIds> documents{};
 
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
   std::shared_ptr<const cache::CacheReading> reading{};
@@ -46,20 +47,16 @@ struct Problem {
   CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
 
   Optional<View> bias{}, sink{};  // broadcast axes have stride 0
+  AlibiSlopes alibi{};
 
+  Device device() const { return inputs.q.device; }  // of everything that is computed with
   std::int64_t kv_head(std::int64_t h) const {
     return options.head_map == HeadMap::interleaved ? h / (heads / kv_heads) : h % kv_heads;
   }
 };
 
-// Checks every argument and lowers the call, or throws Error; writes nothing either way.
-Problem make_problem(const Inputs&, const Outputs&, const Options&);
-
-// The same for results that were computed before: the problem's outputs have extents and no memory.
-Problem make_problem_of(const Inputs&, const Results&, const Options&);
-
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::Problem, problem::make_problem, problem::make_problem_of;
+using problem::BoolMask, problem::Problem;
 }

@@ -18,12 +18,12 @@ bool any(const std::vector<unsigned char>& left) { return any(left, 0, std::ssiz
 
 GradientCompletion::GradientCompletion(const GradientProblem& problem, const LeftGradients& what)
     : g_(problem), left_(what) {
+  has_shared_ = any(left_.bias) || any(left_.sink);
+  if (!has_shared_ && !any(left_.q) && !any(left_.k) && !any(left_.v)) return;
   const Problem& p = g_.forward;
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.kv_heads; ++h)
       if (has_left(b, h)) entries_.push_back({b, h});
-  has_shared_ = any(left_.bias) || any(left_.sink);
-  if (parts() == 0) return;
   numbers_.emplace(g_);
   sums_.emplace(g_);
   sums_->bias.reset(), sums_->sink.reset();

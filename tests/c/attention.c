@@ -75,6 +75,36 @@ static void masks_intersect(void) {
   EXPECT(out[2] == 25);
 }
 
+static void a_query_sees_its_own_document(void) {
+  const heed_inputs inputs = three_tokens(zeros);
+  float out[3];
+  const heed_outputs outputs = into(out);
+  const int32_t ids[] = {7, 4, 4}, query_ids[] = {4, 7, 9};
+  heed_mask document = {.kind = HEED_MASK_DOCUMENT, .ids = {ids, 3}};
+  const heed_options options = {.size = sizeof options, .masks = {&document, 1, sizeof document}};
+  EXPECT_DONE(heed_attention(&inputs, &outputs, &options));
+  EXPECT(out[0] == 10);
+  EXPECT(out[1] == 25);
+  EXPECT(out[2] == 25);
+  document.query_ids = (heed_int32s){query_ids, 3};
+  EXPECT_DONE(heed_attention(&inputs, &outputs, &options));
+  EXPECT(out[0] == 25);
+  EXPECT(out[1] == 10);
+  EXPECT(out[2] == 0);
+}
+
+static void alibi_weighs_keys_by_their_distance(void) {
+  const heed_inputs inputs = three_tokens(zeros);
+  float out[3];
+  const heed_outputs outputs = into(out);
+  const float slopes[] = {100};
+  const heed_options options = {.size = sizeof options, .alibi_slopes = {slopes, 1}};
+  EXPECT_DONE(heed_attention(&inputs, &outputs, &options));
+  EXPECT(out[0] == 10);
+  EXPECT(out[1] == 20);
+  EXPECT(out[2] == 30);
+}
+
 static void a_tree_shows_drafts_their_ancestors(void) {
   const heed_inputs inputs = {.size = sizeof inputs,
                               .q = {.data = zeros, .shape = {1, 1, 2, 2}},
@@ -224,6 +254,8 @@ const claim attention_claims[] = {
     {"a_causal_mask_hides_what_comes_later", a_causal_mask_hides_what_comes_later},
     {"masks_intersect", masks_intersect},
     {"a_tree_shows_drafts_their_ancestors", a_tree_shows_drafts_their_ancestors},
+    {"a_query_sees_its_own_document", a_query_sees_its_own_document},
+    {"alibi_weighs_keys_by_their_distance", alibi_weighs_keys_by_their_distance},
     {"weights_scores_and_their_sum_come_out", weights_scores_and_their_sum_come_out},
     {"a_scale_of_0_is_a_scale", a_scale_of_0_is_a_scale},
     {"a_sink_takes_its_share", a_sink_takes_its_share},

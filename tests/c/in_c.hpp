@@ -60,6 +60,12 @@ struct MakeMask {
     made.kind = HEED_MASK_KEY_LENGTHS;
     made.valid = {m.valid.data(), m.valid.size()};
   }
+  void operator()(const Document& m) {
+    made.kind = HEED_MASK_DOCUMENT;
+    made.align = align(m.align);
+    made.ids = {m.ids.data(), m.ids.size()};
+    made.query_ids = {m.query_ids.data(), m.query_ids.size()};
+  }
   void operator()(const Keep& m) {
     made.kind = HEED_MASK_KEEP;
     made.where = view(m.where);
@@ -101,6 +107,10 @@ struct Choices {
     options.masks = {masks.data(), masks.size(), sizeof(heed_mask)};
     options.bias = view(from.bias);
     options.sink = view(from.sink);
+    if (from.alibi) {
+      options.alibi_slopes = {from.alibi->slopes.data(), from.alibi->slopes.size()};
+      options.alibi_align = MakeMask::align(from.alibi->align);
+    }
     options.has_scale = from.scale ? 1 : 0;
     options.scale = from.scale.value_or(0);
     options.softcap = from.softcap.value_or(0);

@@ -130,6 +130,7 @@ static void nothing_moves(void) {
   IS_AT(heed_mask, left, 8);
   IS_AT(heed_mask, valid, 32);
   IS_AT(heed_mask, where, 48);
+  IS_AT(heed_mask, ids, 128);
   HAS_SIZE(heed_masks, 24);
 
   IS_AT(heed_inputs, q, 8);
@@ -145,6 +146,8 @@ static void nothing_moves(void) {
   IS_AT(heed_options, softcap, 216);
   IS_AT(heed_options, dropout, 224);
   IS_AT(heed_options, kernel, 240);
+  IS_AT(heed_options, alibi_slopes, 248);
+  IS_AT(heed_options, alibi_align, 264);
 
   HAS_SIZE(heed_scaling, 72);
   IS_AT(heed_rotary, dims, 16);

@@ -123,8 +123,8 @@ FAULTS = [
     Fault(
         "dropout-word",
         ALGORITHM + "dropout.hpp",
-        "weight = words[n] < c.drop_below",
-        "weight = words[3 - n] < c.drop_below",
+        "weight = words.word[n] < c.drop_below",
+        "weight = words.word[3 - n] < c.drop_below",
         "dropout reads the four random words backwards (S7)",
     ),
     Fault(
@@ -179,8 +179,8 @@ FAULTS = [
     Fault(
         "poison-seen-by-all",
         ALGORITHM + "prefill.hpp",
-        "if (unseen[j * rows + r] == 0)",
-        "if (unseen[j * rows + r] >= 0)",
+        "if (at.unseen[j * rows + r] == 0)",
+        "if (at.unseen[j * rows + r] >= 0)",
         "a NaN or infinite value reaches rows of prefill that do not see it (S4)",
     ),
     Fault(
@@ -255,6 +255,27 @@ FAULTS = [
         "const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;",
         "const std::int64_t first = m.is_tree ? s.keys - s.queries - 1 : 0;",
         "a tree mask is about the tokens one place too early (S18)",
+    ),
+    Fault(
+        "document-of-the-first-query",
+        ALGORITHM + "documents.hpp",
+        "const std::int64_t own = document_of(d, s, query_at(r));\n    if (own == of_all",
+        "const std::int64_t own = document_of(d, s, query_at(0));\n    if (own == of_all",
+        "all rows of a panel see the document of the first (S20)",
+    ),
+    Fault(
+        "document-trimmed-too-far",
+        ALGORITHM + "documents.hpp",
+        "return of[j] < lowest || of[j] > highest;",
+        "return of[j] < lowest || of[j] >= highest;",
+        "the last document of a panel's rows is left out (S20)",
+    ),
+    Fault(
+        "alibi-place",
+        ALGORITHM + "alibi.hpp",
+        "place[r] = place_of(c, q);",
+        "place[r] = place_of(c, q) + 1.0f;",
+        "ALiBi's distances begin one key late (S21)",
     ),
     Fault(
         "packed-queries-unplaced",
@@ -357,7 +378,7 @@ FAULTS = [
     ),
     Fault(
         "squares-of-the-keys-forgotten",
-        ALGORITHM + "operands.hpp",
+        ALGORITHM + "operands_f32.hpp",
         "key_squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);",
         "key_squares = sum_of_squares<S>(k, count * 0);",
         "prefill never looks for scores that leave the range of f32 (S13)",
@@ -392,8 +413,8 @@ FAULTS = [
     ),
     Fault(
         "turned-cache-of-another-type",
-        "src/problem/sequences.cpp",
-        "p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;",
+        "src/lowering/sequences.cpp",
+        "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",
         emulated=True,

@@ -8,7 +8,7 @@
 #include "cases/compare.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
-#include "problem/gradient_problem.hpp"
+#include "lowering/make_problem.hpp"
 #include "reference/gradient.hpp"
 #include "reference/row.hpp"
 
@@ -48,6 +48,7 @@ double score(const Call& c, const Arguments& x, const Place& at, double scale) {
     dot += x[Of::q](at.b, at.h, at.i, d) * x[Of::k](at.b, c.kv_head(at.h), at.d, d);
   double s = dot * scale;
   if (c.softcap) s = *c.softcap * std::tanh(s / *c.softcap);
+  s += static_cast<double>(c.alibi_at(at.h, at.i, at.d));
   return c.bias ? s + x[Of::bias](at.b, at.h, at.i, at.d) : s;
 }
 

@@ -28,6 +28,23 @@ const BadCall bad_choices[] = {
     {"a_drop_probability_that_is_not_a_number", Error::value,
      "options.dropout.drop_probability: nan is outside [0, 1)",
      [](Call& c) { c.options.dropout = Dropout{.drop_probability = nan}; }},
+    {"slopes_for_other_heads", Error::shape, "options.alibi: 3 slopes for q.heads: 8",
+     [](Call& c) {
+       c.options.alibi = Alibi{std::span(c.slopes).first(3), Align::ends};
+     }},
+    {"a_slope_that_is_not_a_number", Error::value, "options.alibi.slopes[2]: nan is not a finite number",
+     [](Call& c) {
+       c.slopes[2] = nan;
+       c.options.alibi = Alibi{c.slopes, Align::ends};
+     }},
+    {"an_infinite_slope", Error::value, "options.alibi.slopes[7]: inf is not a finite number",
+     [](Call& c) {
+       c.slopes[7] = inf;
+       c.options.alibi = Alibi{c.slopes, Align::ends};
+     }},
+    {"slopes_whose_distances_could_begin_anywhere", Error::ambiguous,
+     "options.alibi: 4 queries, 9 keys; say Align::ends (decode) or Align::starts",
+     [](Call& c) { c.options.alibi = Alibi{c.slopes}; }},
     {"a_head_map_that_does_not_exist", Error::value, "options.head_map: 2 is none of interleaved, tiled",
      [](Call& c) { c.options.head_map = static_cast<HeadMap>(2); }},
     {"a_stage_that_does_not_exist", Error::value, "scores.stage: 3 is none of raw, softcapped, biased",
@@ -69,6 +86,10 @@ const BadCall bad_overlaps[] = {
     {"writing_over_the_bias", Error::overlap, "weights: shares memory with options.bias",
      [](Call& c) {
        c.options.bias = *(c.outputs.weights = c.place({2, 8, 4, 9}));
+     }},
+    {"writing_over_the_slopes", Error::overlap, "out: shares memory with options.alibi",
+     [](Call& c) {
+       c.options.alibi = Alibi{{static_cast<const float*>(c.outputs.out.data), 8}, Align::ends};
      }},
     {"writing_over_the_sink", Error::overlap, "out: shares memory with options.sink",
      [](Call& c) {

@@ -33,20 +33,15 @@ const BadMerge bad_merges[] = {
      [](Call&, Outputs& into, Outputs&) { into.log_sum_exp->dtype = DType::f16; }},
     {"weights_that_cannot_be_merged", Error::unsupported,
      "other: weights and scores are over different keys and cannot be merged",
-     [](Call& call, Outputs&, Outputs& other) {
-       other.weights = call.place({2, 8, 4, 9});
-     }},
+     [](Call& call, Outputs&, Outputs& other) { other.weights = call.place({2, 8, 4, 9}); }},
     {"scores_that_cannot_be_merged", Error::unsupported,
      "into: weights and scores are over different keys and cannot be merged",
-     [](Call& call, Outputs& into, Outputs&) {
-       into.scores.into = call.place({2, 8, 4, 9});
-     }},
+     [](Call& call, Outputs& into, Outputs&) { into.scores.into = call.place({2, 8, 4, 9}); }},
     {"a_result_without_data", Error::value, "other.out.data: null, but the shape is (2, 8, 4, 8)",
      [](Call&, Outputs&, Outputs& other) { other.out.data = nullptr; }},
     {"a_negative_stride", Error::shape, "into.out.stride.length: -8 is negative",
      [](Call&, Outputs& into, Outputs&) { into.out.stride.length = -8; }},
-    {"memory_of_a_device_that_is_not_built", Error::device,
-     "other.log_sum_exp.device: cuda, but this build has no CUDA backend",
+    {"memory_of_two_devices", Error::device, "other.log_sum_exp.device: cuda is not into.out.device: cpu",
      [](Call&, Outputs&, Outputs& other) { other.log_sum_exp->device = Device::cuda; }},
     {"a_result_merged_with_itself", Error::overlap, "into.out: shares memory with other.out",
      [](Call&, Outputs& into, Outputs& other) { other.out = into.out; }},

@@ -12,10 +12,13 @@ import structure
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 GOOD = {
     "include/heed/heed.hpp": SPDX + "#pragma once\n#include <vector>\n",
+    "include/heed/version.hpp": SPDX + "#define HEED_VERSION_MAJOR 0\n#define HEED_VERSION_MINOR 2\n",
     "src/layer/layer.cpp": SPDX + '#include "heed/heed.hpp"\n#include "plan/plan.hpp"\n// S15\n',
     "src/problem/problem.hpp": SPDX + '#include "heed/heed.hpp"\n',
-    "src/problem/refuse.hpp": SPDX,
+    "src/backend/backend.hpp": SPDX + '#include "problem/problem.hpp"\n',
     "src/plan/plan.hpp": SPDX + '#include "problem/problem.hpp"\n',
+    "src/plan/list.cpp": SPDX + '#include "cpu/backend.hpp"\n',
+    "src/cpu/backend.hpp": SPDX + '#include "backend/backend.hpp"\n',
     "src/reference/loops.cpp": SPDX + '#include "problem/problem.hpp"\n// S1: the score\n',
     "src/cpu/fused.cpp": SPDX
     + '#include "softmax/state.hpp"\n#include <sys/mman.h>\n#include <arm_neon.h>\n',
@@ -49,7 +52,7 @@ class Structure(Tree):
             self.assertEqual(check(self.root), [], check.__name__)
 
     def test_every_check_is_listed(self):
-        self.assertEqual(len(structure.CHECKS), 8)
+        self.assertEqual(len(structure.CHECKS), 9)
 
     def test_an_include_that_points_upward_is_found(self):
         self.write("src/softmax/merge.cpp", SPDX + '#include "cpu/fused.cpp"\n')
@@ -58,12 +61,16 @@ class Structure(Tree):
             "src/softmax/merge.cpp:2: softmax may not include src/cpu/fused.cpp",
         )
 
-    def test_only_the_problem_itself_may_be_read_from_below(self):
-        self.write("src/plan/list.cpp", SPDX + '#include "problem/refuse.hpp"\n')
-        self.assert_found(
-            structure.check_includes_point_downward,
-            "src/plan/list.cpp:2: plan may not include src/problem/refuse.hpp",
-        )
+    def test_only_the_plan_knows_a_backend_and_only_as_one(self):
+        for folder, header in (("layer", "backend.hpp"), ("check", "backend.hpp"), ("plan", "fused.hpp")):
+            with self.subTest(folder=folder):
+                self.write("src/cpu/fused.hpp", SPDX)
+                self.write(f"src/{folder}/floats.cpp", f'{SPDX}#include "cpu/{header}"\n')
+                self.assert_found(
+                    structure.check_includes_point_downward,
+                    f"src/{folder}/floats.cpp:2: {folder} may not include src/cpu/{header}",
+                )
+                (self.root / f"src/{folder}/floats.cpp").unlink()
 
     def test_backends_do_not_include_each_other(self):
         self.write("src/cpu/cheat.cpp", SPDX + '#include "reference/loops.cpp"\n')
@@ -173,6 +180,8 @@ class Structure(Tree):
             ("src/softmax", "heed::softmaxes"),
             ("src/refusal", "heed::refusal"),
             ("include/heed", "heed"),
+            ("include/heed", "heed::inline v0_1"),
+            ("src/softmax", "heed::inline v0_1"),
             ("cli", "heed::inline v0_2"),
             ("cli", "heed::cli"),
             ("python", "heed"),
@@ -261,6 +270,10 @@ class Structure(Tree):
             structure.check_spec_and_code_name_the_same_rules,
             "src/reference/more.cpp:2: names S15, which docs/spec.md gives to src/layer",
         )
+
+    def test_a_rule_out_of_order_is_found(self):
+        self.write("docs/spec.md", "### S1 Score\n### S15 Rotary (src/layer)\n### S2 Cap\n### O1 One answer\n")
+        self.assert_found(structure.check_rules_are_in_order, "docs/spec.md: S2 comes after S15")
 
     def test_an_empty_specification_is_found(self):
         self.write("docs/spec.md", "nothing\n")

@@ -15,8 +15,6 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-constexpr float ln_2 = 0.693147180559945309417f;
-
 // What a row's scores are measured against once all its keys are in.
 struct RowEnd {
   float max, sum;
@@ -31,9 +29,7 @@ inline float one_exp2(float x) {
 
 // The largest score has weight 1, so only a row without keys sums to 0; a NaN among the scores may hide from
 // the maximum, but not from the sum.
-inline bool sees_no_key(const RowEnd& end) {
-  return end.sum == 0;
-}
+inline bool sees_no_key(const RowEnd& end) { return end.sum == 0; }
 
 inline float sink_of(const Call& c, const Query& q) {
   return c.sink.data ? read(row_of(c.sink, q.b, q.h, 0), 0) : minus_infinity;
@@ -54,15 +50,19 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
-// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is then
-// NaN. They are one in truth where somebody masks with the lowest number there is, and nothing is left.
+// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is
+// then NaN. They are one in truth where somebody masks with the lowest number there is, and nothing is left.
 // Returns the bias, which is what such scores are in natural units.
 inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
+  const auto bias_at = [&](std::int64_t j) {
+    const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
+    return c.bias.data ? read(bias, j) + from_alibi : from_alibi;
+  };
   float shared = minus_infinity;
   for (std::int64_t j = 0; j < c.sequences[q.b].keys; ++j) {
     if (!sees(c, q, j)) continue;
-    const float x = read(bias, j);
+    const float x = bias_at(j);
     if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
     shared = x;
   }
@@ -86,11 +86,12 @@ template <Vector S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   if (sees_no_key(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink that is no such number outweighs them all.
-  const bool is_lowest = c.bias.data && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
+  const bool is_lowest =
+      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
   const float rescale = add_sink<S>(c, q, end);
   if (!is_finite(end.sum)) leave_to_reference(c);
-  const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
+  const double natural = static_cast<double>(end.max) * softmax::ln_2;
   return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
 }
 
@@ -98,7 +99,8 @@ inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
 // needs no more than its sum.
 template <Vector S>
 inline float close_row(const Call& c, const Query& q, const RowEnd& end) {
-  if (!c.sink.data && !c.bias.data && !c.log_sum_exp.data) return sees_no_key(end) ? 0.0f : 1.0f / end.sum;
+  if (!c.sink.data && !c.bias.data && !c.alibi.of_heads && !c.log_sum_exp.data)
+    return sees_no_key(end) ? 0.0f : 1.0f / end.sum;
   const ClosedRow row = closed<S>(c, q, end);
   if (c.log_sum_exp.data) write(row_of(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
   return row.out();
@@ -110,8 +112,8 @@ class WriteOut {
   using F = typename S::F;
 
  public:
-  // out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took part must
-  // not show.
+  // out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took part
+  // must not show.
   void operator()(const Row& out, const float* sums, std::int64_t dims, float factor) {
     const F zero = S::fill(0.0f), times = S::fill(factor);
     F poison[4] = {zero, zero, zero, zero};  // each waits for itself alone; no store may change them

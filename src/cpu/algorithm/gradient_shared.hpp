@@ -69,9 +69,9 @@ class BiasGradient {
   void add_head(std::int64_t b, std::int64_t h) {
     const Sequence& s = c.sequences[b];
     // The rows of one head, where TaskQueries would have those of a group.
-    TaskQueries query;
-    query.b = b, query.first_head = h, query.first_row = s.first_query;
     kv_head = c.tiled_heads ? h % c.kv_heads : h / c.group();
+    TaskQueries query(c, {b, kv_head, 0, s.queries});
+    query.group = 1, query.first_head = h, query.head_step = 0;
     packed_rows.forget();
     const std::int64_t end = shares_rows ? s.queries : least(s.queries, part.first_row + gradient_rows);
     for (std::int64_t first = shares_rows ? 0 : part.first_row; first < end; first += gradient_rows)

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
 // scores' vectors across the rows: a strip of keys at a time is widened and transposed, or spread over all
-// lanes where every row reads the same one. A boolean is an i8, true unless 0, and takes the same way.
+// lanes where every row reads the same one. A boolean is an int8, true unless 0, and takes the same way.
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/alibi.hpp"
+#include "cpu/algorithm/documents.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
@@ -135,17 +137,20 @@ template <Vector S>
 inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt auto& query_at) {
   const Query first = query_at(0), last = query_at(count - 1);
   const Sequence& s = c.sequences[first.b];
+  if (c.alibi.of_heads) add_alibi<S>(c, t, count, query_at);
   if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, count, query_at), t);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
     const MaskRows<S> rows(m.where, keys_of(m, s), t.width, count, query_at);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
+  for (std::int64_t n = 0; n < c.document_count; ++n)
+    hide_other_documents(c.documents[n], s, t, count, query_at);
   // Keys that no query sees because a tile ends beyond the last one's.
   const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
   fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
   if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
-    return c.bias.data || c.mask_count > 0 || seen < t.keys;
+    return c.bias.data || c.mask_count > 0 || c.document_count > 0 || seen < t.keys;
   const Scores left{t.s, t.width, t.first_key, seen};
   for (std::int64_t r = 0; r < count; ++r) hide_unseen(c, query_at(r), t.s + r, left);
   return true;
@@ -166,6 +171,10 @@ inline bool sees(const Call& c, const Query& q, std::int64_t j) {
     const bool value = read(row_of(m.where, q), j - about.begin) != 0;
     if (value != m.visible_when) return false;
   }
+  for (std::int64_t n = 0; n < c.document_count; ++n) {
+    const DocumentIds& d = c.documents[n];
+    if (key_documents(d, q.b)[j] != document_of(d, c.sequences[q.b], q)) return false;
+  }
   return !c.bias.data || read(row_of(c.bias, q), j) != minus_infinity;
 }
 
@@ -177,11 +186,12 @@ inline bool sees_any(const Call& c, const Query& q) {
   return false;
 }
 
-// What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:
-// they need no scores, just as those that lie outside every query's range.
+// What is left of `keys` without those at either end that a boolean mask or documents hide from every one of
+// the queries: they need no scores, just as those that lie outside every query's range.
 template <Vector S>
 inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, const QueryAt auto& query_at) {
   constexpr std::int64_t step = 8;
+  keys = trim_documents(c, keys, count, query_at);
   for (std::int64_t n = 0; n < c.mask_count && keys.begin < keys.end; ++n) {
     const BoolTensor& m = c.masks[n];
     if (m.is_tree) continue;  // it leaves all but a few keys to every query

@@ -9,7 +9,9 @@
 
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/scalar.hpp"
 #include "cpu/simd/vector.hpp"
+#include "heed/half.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
@@ -83,59 +85,13 @@ inline auto with_type(Type type, const Run& run) {
   if (type == Type::f32) return run(Of<Type::f32>());
   if (type == Type::bf16) return run(Of<Type::bf16>());
   if (type == Type::f16) return run(Of<Type::f16>());
-  return run(Of<Type::i8>());
-}
-
-// Element e as f32.
-template <Type type>
-inline float read_as(const void* data, std::int64_t e) {
-  if constexpr (type == Type::f32) return static_cast<const float*>(data)[e];
-  if constexpr (type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(data)[e]);
-  const std::uint32_t half = static_cast<const std::uint16_t*>(data)[e];
-  if constexpr (type == Type::bf16) return __builtin_bit_cast(float, half << 16);
-  const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
-  if (magnitude >= 0x7c00u) return __builtin_bit_cast(float, sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  // Shifted into place the exponent is 112 too small; a product by 2^112 mends it, and makes subnormals
-  // normal.
-  const float widened = __builtin_bit_cast(float, magnitude << 13) * 0x1p112f;
-  return __builtin_bit_cast(float, sign | __builtin_bit_cast(std::uint32_t, widened));
-}
-
-inline float read(const Row& row, std::int64_t d) {
-  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
-  return with_type(row.type, [&](auto type) { return read_as<type.value>(row.data, e); });
-}
-
-// Rounds once, to nearest even; NaN stays NaN.
-inline void write(const Row& row, std::int64_t d, float x) {
-  const std::int64_t e = row.first + d * row.step;
-  if (row.type == Type::f32) {
-    static_cast<float*>(const_cast<void*>(row.data))[e] = x;
-    return;
-  }
-  auto* p = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + e;
-  const auto u = __builtin_bit_cast(std::uint32_t, x);
-  const std::uint32_t sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
-  if (row.type == Type::bf16)
-    *p = static_cast<std::uint16_t>(magnitude > 0x7f800000u ? u >> 16 | 0x40u
-                                                            : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-  else if (magnitude > 0x7f800000u)
-    *p = static_cast<std::uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-  else if (magnitude >= 0x477ff000u)  // rounds to 65536 or beyond
-    *p = static_cast<std::uint16_t>(sign | 0x7c00u);
-  else if (magnitude < 0x38800000u)  // below 2^-14: adding 0.5 leaves the subnormal, rounded, in the low bits
-    *p = static_cast<std::uint16_t>(
-        sign |
-        (__builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000u));
-  else
-    *p =
-        static_cast<std::uint16_t>(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13);
+  return run(Of<Type::int8>());
 }
 
 template <Type type>
-inline constexpr std::int64_t bytes_of_type = type == Type::f32  ? 4
-                                              : type == Type::i8 ? 1
-                                                                 : 2;
+inline constexpr std::int64_t bytes_of_type = type == Type::f32    ? 4
+                                              : type == Type::int8 ? 1
+                                                                   : 2;
 
 // One vector from element `at` on, as f32.
 template <Vector S, Type type>
@@ -143,7 +99,24 @@ inline typename S::F load_as(const void* row, std::int64_t at) {
   if constexpr (type == Type::f32) return S::load(static_cast<const float*>(row) + at);
   if constexpr (type == Type::bf16) return S::load_bf16(static_cast<const std::uint16_t*>(row) + at);
   if constexpr (type == Type::f16) return S::load_f16(static_cast<const std::uint16_t*>(row) + at);
-  if constexpr (type == Type::i8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
+  if constexpr (type == Type::int8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
+}
+
+// Element d, a vector of one lane.
+inline float read(const Row& row, std::int64_t d) {
+  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
+  return with_type(row.type, [&](auto type) { return load_as<Scalar, type.value>(row.data, e); });
+}
+
+// Rounds once, to nearest even; NaN stays NaN.
+inline void write(const Row& row, std::int64_t d, float x) {
+  const std::int64_t e = row.first + d * row.step;
+  void* const data = const_cast<void*>(row.data);
+  if (row.type == Type::f32)
+    static_cast<float*>(data)[e] = x;
+  else
+    static_cast<std::uint16_t*>(data)[e] =
+        row.type == Type::bf16 ? from_float<bf16>(x).bits : from_float<f16>(x).bits;
 }
 
 // As many whole groups of vectors as fit in dim; returns how many elements that was.
@@ -161,7 +134,7 @@ inline void widen_stretch(const void* p, std::int64_t step, std::int64_t count, 
   std::int64_t d = 0;
   if (step == 1)
     d = widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, count, buffer), count, buffer);
-  for (; d < count; ++d) buffer[d] = read_as<type>(p, d * step);
+  for (; d < count; ++d) buffer[d] = load_as<Scalar, type>(p, d * step);
 }
 
 constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
