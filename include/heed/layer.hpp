@@ -24,6 +24,7 @@ struct LayerConfig {
   float drop_probability = 0;                    // of the attention weights, in training only
   std::optional<Rotary> rotary{};
   HeadMap head_map = HeadMap::interleaved;
+  Device device = Device::cpu;  // where it computes, and every view of its calls lies
 };
 
 // The names the papers use. Each is only a number of KV heads.

@@ -21,6 +21,7 @@ void check_extents(const char* name, const View& view, const std::array<Expected
       throw refusal(Error::shape, name, ".", axis_names[i], ": ", extent[i], " is not ", expected[i].what,
                     ": ", expected[i].extent);
   check_argument({name, view});
+  check_device({name, view}, "the cache's", Device::cpu);
 }
 
 void check_counts(const State& state, const NewTokens& tokens) {

@@ -8,15 +8,16 @@
 #include <cmath>
 #include <optional>
 
-#include "cpu/threads/throwing.hpp"
+#include "check/on_host.hpp"
 #include "heed/half.hpp"
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/backends.hpp"
 #include "reference/bound.hpp"
-#include "reference/gathered_cache.hpp"
 #include "reference/numbers.hpp"
 #include "reference/row.hpp"
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/throwing.hpp"
 
 namespace heed::inline v0_2 {
 namespace {
@@ -57,12 +58,12 @@ std::vector<Query> queries_of(const Problem& p) {
 // body(n) for every n below `rows`, on all threads.
 template <class Body>
 void for_each_row(std::int64_t rows, const Progress& progress, const Body& body) {
-  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(cpu::concurrency());
+  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(threads::concurrency());
   const std::int64_t at_once = progress ? std::max(rows / 100, enough_for_all) : rows;
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const std::int64_t count = std::min(at_once, rows - first);
-    cpu::throwing_parallel_for(static_cast<std::size_t>(count),
-                               [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
+    threads::throwing_parallel_for(static_cast<std::size_t>(count),
+                                   [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
     if (progress) progress(first + count, rows);
   }
 }
@@ -87,6 +88,7 @@ struct Expected::Numbers {
 
     void fits(const std::optional<View>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
+      planning::backend_of(name, computed->device);
       check_argument({name, *computed});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
@@ -96,12 +98,13 @@ struct Expected::Numbers {
     }
 
     void compare(const View& computed, Check& check) const {
+      const checking::ViewOnHost found(name, computed);
       const Element* expected = elements.data();
       for (std::int64_t b = 0; b < shape.batch; ++b)
         for (std::int64_t h = 0; h < shape.heads; ++h)
           for (std::int64_t i = 0; i < shape.length; ++i)
             for (std::int64_t d = 0; d < shape.dim; ++d)
-              compare({b, h, i, d}, reference::read(computed, b, h, i, d), *expected++, check);
+              compare({b, h, i, d}, reference::read(found.view(), b, h, i, d), *expected++, check);
     }
 
     void compare(const Shape& place, double found, const Element& expected, Check& check) const {
@@ -145,8 +148,9 @@ struct Expected::Numbers {
 
 Expected::Expected(const Inputs& inputs, const Results& results, const Options& options,
                    const Progress& progress) {
-  const reference::GatheredCache gathered(make_problem_of(inputs, results, options));
-  const Problem& p = gathered.problem;
+  planning::backend_of("q", inputs.q.device);
+  const checking::ProblemOnHost held(make_problem_of(inputs, results, options));
+  const Problem& p = held.problem();
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
   const auto made = std::make_shared<Numbers>(results);

@@ -79,16 +79,18 @@ struct Call {
 struct Linear {
   Tensor x, y;
   std::int64_t x_heads, x_dim, y_dim, length;
-  const void* tiles;        // W as column tiles, each (depth, columns), of this type
-  Type tile_type;
+  const void* panels;  // W as panels of outputs, each (depth, outputs), of this type
+  Type panel_type;
   std::int64_t depth, out;  // depth: the width of x made even
   const float* bias;        // null: none
+  std::int64_t rows_of_part;  // no task has more
 };
 
-// One task of it: rows [first_row, first_row + rows), column tiles [first_tile, end_tile).
+// One task of it: rows [first_row, first_row + rows), panels [first_panel, end_panel).
 struct LinearPart {
-  std::int64_t first_row, rows, first_tile, end_tile;
+  std::int64_t first_row, rows, first_panel, end_panel;
 };
+constexpr std::int64_t most_rows_of_part = 384;
 
 // Key blocks and chunks have fixed lengths anchored at key 0, so that the order of every sum depends on
 // nothing but the row (O1). A chunk starts a fresh softmax state; chunks are merged in order whether or not

@@ -5,11 +5,10 @@
 
 #include "cache/types.hpp"
 #include "softmax/philox.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu {
 namespace {
-
-constexpr double log2_e = 1.44269504088896340736;
 
 template <class AnyView>
 Tensor lower_if_given(const std::optional<AnyView>& x) {
@@ -30,7 +29,7 @@ ScoreStage stage_of(Stage stage) {
 
 Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
 
-float in_base_2(float x) { return static_cast<float>(x * log2_e); }
+float in_base_2(float x) { return static_cast<float>(x * softmax::log2_e); }
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <variant>
 
 #include "cache/state.hpp"
+#include "lowering/make_problem.hpp"
 #include "plan/plan.hpp"
-#include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
@@ -110,6 +110,8 @@ void check_companions(const AttentionLayer::Call& call, const Options& options) 
 }
 
 GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& call) {
+  if (c.device != Device::cpu)
+    throw refusal(Error::device, "config.device: ", c.device, " is not the cache's: cpu");
   const KvCacheConfig& config = call.cache->config();
   check_equal("kv_heads", config.kv_heads, "kv_heads", *c.kv_heads);
   check_equal("dim", config.dim, "head_dim", *c.head_dim);
@@ -150,7 +152,7 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   };
   const Inputs inputs{
       .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
-  choose(make_problem(inputs, outputs, options));
+  planning::choose(make_problem(inputs, outputs, options));
 }
 
 }  // namespace heed::layer

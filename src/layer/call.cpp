@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "problem/arguments.hpp"
+#include "lowering/arguments.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/frequencies.hpp"
 
@@ -25,8 +25,9 @@ void check_equal(const char* name, const char* axis, std::int64_t found, const W
 }
 
 // One of the three sequences the layer reads: (batch, 1, length, width).
-void check_sequence(const char* name, const View& x, const Width& width) {
+void check_sequence(const LayerConfig& c, const char* name, const View& x, const Width& width) {
   check_argument({name, x});
+  check_device({name, x}, "config.device", c.device);
   if (x.shape.heads != 1)
     throw refusal(Error::shape, name, ".heads: ", x.shape.heads,
                   " is not 1; the layer splits the heads itself");
@@ -34,14 +35,14 @@ void check_sequence(const char* name, const View& x, const Width& width) {
 }
 
 void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const LayerInputs& in) {
-  check_sequence("x", call.x, {"model_dim", c.model_dim});
+  check_sequence(c, "x", call.x, {"model_dim", c.model_dim});
   if (call.context)
-    check_sequence("context", *call.context, {"key_dim", *c.key_dim});
+    check_sequence(c, "context", *call.context, {"key_dim", *c.key_dim});
   else if (c.model_dim != *c.key_dim)
     throw refusal(Error::shape, "context: none is given, and x.dim: ", c.model_dim,
                   " is not key_dim: ", *c.key_dim);
   if (call.value)
-    check_sequence("value", *call.value, {"value_dim", *c.value_dim});
+    check_sequence(c, "value", *call.value, {"value_dim", *c.value_dim});
   else if (*c.key_dim != *c.value_dim)
     throw refusal(Error::shape, "value: none is given, and context.dim: ", *c.key_dim,
                   " is not value_dim: ", *c.value_dim);
@@ -64,7 +65,7 @@ Extents extents_of(const LayerConfig& c, const LayerInputs& in) {
 // Those of attention(), but that the heads are put together in `out` and may be averaged in `weights`.
 void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& arguments) {
   const bool is_averaged = outputs.weights && outputs.weights->shape.heads == 1 && c.heads > 1;
-  problem::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
+  lowering::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
     if (&view == &outputs.out) rule.axes[3] = Extent::model_dim;
     if (&view == &outputs.out || (is_averaged && &view == &*outputs.weights)) rule.axes[1] = Extent::one;
     arguments.add(name, view, rule);
@@ -77,6 +78,7 @@ void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& o
   add_outputs(c, outputs, arguments);
   for (const Argument& output : arguments.all()) {
     check_argument(output);
+    check_device(output, "config.device", c.device);
     check_extents(output, extents);
   }
   arguments.add("x", in.x);

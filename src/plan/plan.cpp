@@ -3,82 +3,99 @@
 
 #include <utility>
 
-#include "cpu/run.hpp"
-#include "cpu/threads/throwing.hpp"
 #include "heed/cache.hpp"
-#include "reference/gathered_cache.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/backends.hpp"
+#include "plan/gathered_cache.hpp"
 #include "reference/row.hpp"
+#include "threads/throwing.hpp"
 
-namespace heed::inline v0_2 {
+namespace heed::planning {
 namespace {
 
-Reason takes_everything(const Problem&) { return {}; }
-
-Reason refusal_of(const Kernel& kernel, const Problem& problem) {
-  Reason reason = kernel.unavailable();
-  return reason ? reason : kernel.refuses(problem);
+const Kernel& reference_kernel() {
+  static const Kernel only{"reference", Device::cpu, [] { return Reason(); },
+                           [](const Problem&) { return Reason(); },
+                           [](const Problem& p) {
+                             const GatheredCache plain(p, backend_of("q", Device::cpu));
+                             reference::run(plain.problem);
+                             return false;
+                           }};
+  return only;
 }
 
-// The one of this name: it is tried alone.
+// The first kernel that is(kernel), in the order they are tried; nullptr where there is none.
+template <class Is>
+const Kernel* find_kernel(const Is& is) {
+  for (const Backend* backend : backends())
+    for (const Kernel& kernel : backend->kernels())
+      if (is(kernel)) return &kernel;
+  return is(reference_kernel()) ? &reference_kernel() : nullptr;
+}
+
+template <class Visit>
+void for_each_kernel(const Visit& visit) {
+  find_kernel([&](const Kernel& kernel) { return visit(kernel), false; });
+}
+
+Reason refusal_of(const Kernel& kernel, const Problem& problem) {
+  if (Reason reason = kernel.unavailable()) return reason;
+  if (kernel.device != problem.device())
+    return [device = kernel.device] {
+      return std::string("it reads ") + (device == Device::cpu ? "the CPU's" : "CUDA's") + " memory";
+    };
+  return kernel.refuses(problem);
+}
+
 const Kernel& named(const std::string& name) {
-  for (const Kernel& kernel : kernels())
-    if (kernel.name == name) return kernel;
+  const Kernel* found = find_kernel([&](const Kernel& kernel) { return kernel.name == name; });
+  if (found) return *found;
   throw refusal(Error::unsupported, "options.kernel: \"", name, "\" is not a kernel of this build");
 }
 
-void run(const Kernel& kernel, const Problem& problem) {
-  if (!kernel.run(problem)) return;
+// Rows that a kernel left; what it has finished keeps its bits.
+void complete(const Problem& problem) {
   const std::vector<reference::LeftRow> left = reference::left_rows(problem);
   if (left.empty()) return;
-  const reference::GatheredCache plain(problem);
+  const GatheredCache plain(problem, backend_of("q", Device::cpu));
   const reference::Numbers numbers(plain.problem);
-  cpu::throwing_parallel_for(left.size(),
-                             [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });
+  threads::throwing_parallel_for(
+      left.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });
 }
 
 }  // namespace
 
-const std::vector<Kernel>& kernels() {
-  static const std::vector<Kernel> all = [] {
-    std::vector<Kernel> list;
-    for (const cpu::Target* target : cpu::targets()) {
-      const auto unavailable = [target] { return cpu::unavailable(*target); };
-      list.push_back({std::string("cpu.decode.") + target->name, unavailable,
-                      [target](const Problem& p) { return cpu::decode_refuses(*target, p); },
-                      [target](const Problem& p) { return cpu::decode(*target, p); }});
-      list.push_back({std::string("cpu.prefill.") + target->name, unavailable,
-                      [target](const Problem& p) { return cpu::prefill_refuses(*target, p); },
-                      [target](const Problem& p) { return cpu::prefill(*target, p); }});
-    }
-    list.push_back({"reference", [] { return Reason(); }, takes_everything,
-                    [](const Problem& p) {
-                      reference::run(reference::GatheredCache(p).problem);
-                      return false;
-                    }});
-    return list;
-  }();
-  return all;
-}
-
 const Kernel& choose(const Problem& problem) {
   const std::string& name = problem.options.kernel;
-  if (name.empty()) {
-    for (const Kernel& kernel : kernels())
-      if (!refusal_of(kernel, problem)) return kernel;
+  if (!name.empty()) {
+    const Kernel& forced = named(name);
+    if (const Reason reason = refusal_of(forced, problem))
+      throw refusal(Error::unsupported, "options.kernel: \"", name, "\" refuses: ", reason());
+    return forced;
   }
-  const Kernel& forced = named(name);
-  if (const Reason reason = refusal_of(forced, problem))
-    throw refusal(Error::unsupported, "options.kernel: \"", name, "\" refuses: ", reason());
-  return forced;
+  const Kernel* found = find_kernel([&](const Kernel& kernel) { return !refusal_of(kernel, problem); });
+  if (found) return *found;
+  throw refusal(Error::device, "q.device: ", problem.device(),
+                ", where no kernel takes this call; explain() says why");
 }
 
+void run(const Kernel& kernel, const Problem& problem) {
+  if (problem.turns_keys && problem.reading) {
+    const GatheredCache turned(problem, backend_of("q", problem.device()));
+    return run(kernel, turned.problem);
+  }
+  if (kernel.run(problem)) complete(problem);
+}
+
+}  // namespace heed::planning
+
+namespace heed::inline v0_2 {
+using namespace planning;
+
 void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  backend_of("q", inputs.q.device);
   const Problem problem = make_problem(inputs, outputs, options);
-  const Kernel& kernel = choose(problem);
-  if (problem.turns_keys)
-    run(kernel, reference::GatheredCache(problem).problem);
-  else
-    run(kernel, problem);
+  run(choose(problem), problem);
 }
 
 const char* name_of(Verdict::Choice choice) {
@@ -86,11 +103,12 @@ const char* name_of(Verdict::Choice choice) {
 }
 
 std::vector<Verdict> plan(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  backend_of("q", inputs.q.device);
   const Problem problem = make_problem(inputs, outputs, options);
   const Kernel* const forced = options.kernel.empty() ? nullptr : &named(options.kernel);
   bool is_open = true;
   std::vector<Verdict> verdicts;
-  for (const Kernel& kernel : kernels()) {
+  for_each_kernel([&](const Kernel& kernel) {
     const Reason reason = refusal_of(kernel, problem);
     const bool takes = !reason && (forced ? &kernel == forced : std::exchange(is_open, false));
     verdicts.push_back({kernel.name,
@@ -98,7 +116,7 @@ std::vector<Verdict> plan(const Inputs& inputs, const Outputs& outputs, const Op
                         : reason ? Verdict::refused
                                  : Verdict::not_needed,
                         reason ? reason() : ""});
-  }
+  });
   return verdicts;
 }
 
@@ -114,8 +132,9 @@ std::string explain(const Inputs& inputs, const Outputs& outputs, const Options&
 
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
-  for (const Kernel& kernel : kernels())
+  for_each_kernel([&](const Kernel& kernel) {
     if (!kernel.unavailable()) names.push_back(kernel.name);
+  });
   return names;
 }
 

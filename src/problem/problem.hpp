@@ -49,19 +49,14 @@ struct Problem {
   Optional<View> bias{}, sink{};  // broadcast axes have stride 0
   AlibiSlopes alibi{};
 
+  Device device() const { return inputs.q.device; }  // of everything that is computed with
   std::int64_t kv_head(std::int64_t h) const {
     return options.head_map == HeadMap::interleaved ? h / (heads / kv_heads) : h % kv_heads;
   }
 };
 
-// Checks every argument and lowers the call, or throws Error; writes nothing either way.
-Problem make_problem(const Inputs&, const Outputs&, const Options&);
-
-// The same for results that were computed before: the problem's outputs have extents and no memory.
-Problem make_problem_of(const Inputs&, const Results&, const Options&);
-
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::Problem, problem::make_problem, problem::make_problem_of;
+using problem::BoolMask, problem::Problem;
 }

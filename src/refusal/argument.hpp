@@ -89,8 +89,10 @@ constexpr std::int64_t reach_bytes(const Argument& a) {
                             (n.dim - 1) * s.dim + 1);
 }
 
-// One array by itself: that this build knows its dtype and device; extents, strides, reach, data.
+// One array by itself: that its dtype and device exist; extents, strides, reach, data.
 void check_argument(const Argument&);
+// That it lies on this device: "k.device: cuda is not q.device: cpu".
+void check_device(const Argument&, const char* name, Device wanted);
 
 // No element of `output` shares a byte with `other`; slices of one buffer may interleave. For checked
 // arguments.

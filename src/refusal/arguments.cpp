@@ -89,6 +89,11 @@ void check_dtypes(std::span<const Argument> arguments, DType of_q) {
     if (a.dtype && !may_be(*a.dtype, a.rule.types, of_q)) throw wrong_dtype(a, of_q);
 }
 
+void check_devices(std::span<const Argument> arguments, const char* name, Device wanted) {
+  for (const Argument& a : arguments)
+    if (a.dtype) check_device(a, name, wanted);
+}
+
 void check_overlap(std::span<const Argument> arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const Argument& output = arguments[i];

@@ -58,11 +58,7 @@ void check_kind(const Argument& a) {
   if (*a.dtype > DType::bf16)
     throw refusal(Error::dtype, a.name, ".dtype: ", static_cast<std::int64_t>(*a.dtype),
                   " is none of f32, f16, bf16");
-  if (a.device == Device::cuda)
-    throw refusal(Error::device, a.name, ".device: cuda, but this build has no CUDA backend");
-  if (a.device != Device::cpu)
-    throw refusal(Error::device, a.name, ".device: ", static_cast<std::int64_t>(a.device),
-                  " is none of cpu, cuda");
+  if (a.device > Device::cuda) throw unknown_device(a.name, a.device);
 }
 
 }  // namespace
@@ -78,6 +74,11 @@ void check_argument(const Argument& a) {
   if (reinterpret_cast<std::uintptr_t>(a.data) % static_cast<std::uintptr_t>(a.element_bytes) != 0)
     throw refusal(Error::value, a.name, ".data: the address is not a multiple of the element's ",
                   a.element_bytes, " bytes");
+}
+
+void check_device(const Argument& a, const char* name, Device wanted) {
+  if (a.device != wanted)
+    throw refusal(Error::device, a.name, ".device: ", a.device, " is not ", name, ": ", wanted);
 }
 
 }  // namespace heed::refusing

@@ -2,10 +2,13 @@
 // Attention from C is attention: the same bits for random problems with every option, and the same refusals.
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "c/in_c.hpp"
 #include "cases/compare.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
+#include "heed/threads.hpp"
 #include "refusals/bad_call.hpp"
 
 namespace heed {
@@ -59,6 +62,37 @@ TEST(attention_in_c, has_the_bits_of_cpp_over_a_cache_and_packed_queries) {
   const heed_outputs outputs = in_c::outputs({.out = there.mutable_view()});
   EXPECT_EQ(heed_attention(&inputs, &outputs, &choices.options), HEED_OK) << heed_last_error();
   EXPECT_TRUE(cases::same_bits(here, there));
+}
+
+// Does `meddle` in the middle of whatever is run, and the tasks after that.
+struct Meddler : Executor {
+  std::function<void()> meddle;
+  explicit Meddler(std::function<void()> with) : meddle(std::move(with)) { set_executor(this); }
+  ~Meddler() override { set_executor(nullptr); }
+  int concurrency() const override { return 4; }
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    meddle();
+    for (std::size_t i = 0; i < tasks; ++i) task(context, i);
+  }
+};
+
+TEST(attention_in_c, a_cache_that_is_being_read_is_busy) {
+  const cases::Tensor tokens = cases::Tensor::random({1, 2, 3000, 16}, 1);
+  const cases::Tensor q = cases::Tensor::random({1, 2, 1, 16}, 2);
+  heed_cache cache{KvCache({.kv_heads = 2, .capacity = 3000, .dim = 16})};
+  cache.cache.append(tokens.view(), tokens.view());
+  heed_status status = HEED_OK;
+  std::string sentence;
+  const Meddler meddler([&] {
+    status = heed_cache_truncate(&cache, 0, 1);
+    sentence = heed_last_error();
+  });
+  cases::Tensor out({1, 2, 1, 16});
+  const heed_inputs inputs = in_c::inputs({.q = q.view(), .cache = &cache.cache}, &cache);
+  const heed_outputs outputs = in_c::outputs({.out = out.mutable_view()});
+  EXPECT_EQ(heed_attention(&inputs, &outputs, nullptr), HEED_OK) << heed_last_error();
+  EXPECT_EQ(status, HEED_ERROR_BUSY);
+  EXPECT_EQ(sentence, "truncate: the cache is being read by another call");
 }
 
 // In C numbers beyond an enumeration are told by its names, lists without data by their count, and a softcap

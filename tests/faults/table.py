@@ -179,8 +179,8 @@ FAULTS = [
     Fault(
         "poison-seen-by-all",
         ALGORITHM + "prefill.hpp",
-        "if (unseen[j * rows + r] == 0)",
-        "if (unseen[j * rows + r] >= 0)",
+        "if (at.unseen[j * rows + r] == 0)",
+        "if (at.unseen[j * rows + r] >= 0)",
         "a NaN or infinite value reaches rows of prefill that do not see it (S4)",
     ),
     Fault(
@@ -378,7 +378,7 @@ FAULTS = [
     ),
     Fault(
         "squares-of-the-keys-forgotten",
-        ALGORITHM + "operands.hpp",
+        ALGORITHM + "operands_f32.hpp",
         "key_squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);",
         "key_squares = sum_of_squares<S>(k, count * 0);",
         "prefill never looks for scores that leave the range of f32 (S13)",
@@ -413,7 +413,7 @@ FAULTS = [
     ),
     Fault(
         "turned-cache-of-another-type",
-        "src/problem/sequences.cpp",
+        "src/lowering/sequences.cpp",
         "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",

@@ -11,9 +11,7 @@ const BadCall bad_extents_and_strides[] = {
     {"a_negative_length", Error::shape, "q.length: -4 is negative",
      [](Call& c) { c.inputs.q.shape.length = -4; }},
     {"a_negative_extent_that_makes_strides_negative", Error::shape, "q.dim: -16 is negative",
-     [](Call& c) {
-       c.inputs.q = {c.inputs.q.data, {2, 8, 4, -16}, DType::f32};
-     }},
+     [](Call& c) { c.inputs.q = {c.inputs.q.data, {2, 8, 4, -16}, DType::f32}; }},
     {"a_negative_batch", Error::shape, "out.batch: -2 is negative",
      [](Call& c) { c.outputs.out.shape.batch = -2; }},
     {"a_negative_extent_of_a_mask", Error::shape, "hide mask.dim: -9 is negative",
@@ -50,9 +48,7 @@ const BadCall bad_extents_and_strides[] = {
     {"extents_whose_packed_strides_overflow", Error::shape,
      "k: shape (2, 2, 4611686018427387904, 16) with strides (9223372036854775807, 9223372036854775807, 16, "
      "1) reaches beyond any memory",
-     [](Call& c) {
-       c.inputs.k = {c.inputs.k.data, {2, 2, huge, 16}, DType::f32};
-     }},
+     [](Call& c) { c.inputs.k = {c.inputs.k.data, {2, 2, huge, 16}, DType::f32}; }},
     {"more_elements_than_can_be_counted", Error::shape,
      "k: shape (2, 2, 4611686018427387904, 16) with strides (288, 144, 0, 1) reaches beyond any memory",
      [](Call& c) {
@@ -111,13 +107,9 @@ const BadCall bad_data[] = {
     {"a_keep_mask_without_data", Error::value, "keep mask.data: null, but the shape is (1, 1, 1, 1)",
      [](Call& c) { c.options.masks = {Keep{}}; }},
     {"a_hide_mask_without_data", Error::value, "hide mask.data: null, but the shape is (1, 1, 4, 9)",
-     [](Call& c) {
-       c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}};
-     }},
+     [](Call& c) { c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}}; }},
     {"key_lengths_without_data", Error::value, "key lengths.data: null, but the shape is (1, 1, 1, 2)",
-     [](Call& c) {
-       c.options.masks = {KeyLengths{{static_cast<const std::int32_t*>(nullptr), 2}}};
-     }},
+     [](Call& c) { c.options.masks = {KeyLengths{{static_cast<const std::int32_t*>(nullptr), 2}}}; }},
     {"starts_without_data", Error::value, "query_starts.data: null, but the shape is (1, 1, 1, 3)",
      [](Call& c) {
        c.pack();
@@ -137,7 +129,7 @@ const BadCall bad_data[] = {
 const BadCall bad_devices_and_dtypes[] = {
     {"memory_of_a_device_that_is_not_built", Error::device,
      "q.device: cuda, but this build has no CUDA backend", [](Call& c) { c.inputs.q.device = Device::cuda; }},
-    {"an_output_on_another_device", Error::device, "out.device: cuda, but this build has no CUDA backend",
+    {"an_output_on_another_device", Error::device, "out.device: cuda is not q.device: cpu",
      [](Call& c) { c.outputs.out.device = Device::cuda; }},
     {"a_device_that_does_not_exist", Error::device, "v.device: 9 is none of cpu, cuda",
      [](Call& c) { c.inputs.v.device = static_cast<Device>(9); }},
@@ -155,13 +147,9 @@ const BadCall bad_devices_and_dtypes[] = {
        c.outputs.out.dtype = DType::f16;
      }},
     {"weights_of_another_dtype", Error::dtype, "weights.dtype: f16 is neither q.dtype: f32 nor f32",
-     [](Call& c) {
-       c.outputs.weights = c.place({2, 8, 4, 9}, DType::f16);
-     }},
+     [](Call& c) { c.outputs.weights = c.place({2, 8, 4, 9}, DType::f16); }},
     {"scores_of_another_dtype", Error::dtype, "scores.into.dtype: f16 is neither q.dtype: f32 nor f32",
-     [](Call& c) {
-       c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16);
-     }},
+     [](Call& c) { c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16); }},
     {"a_log_sum_exp_that_is_not_f32", Error::dtype, "log_sum_exp.dtype: bf16 is not f32",
      [](Call& c) {
        c.use_dtype(DType::bf16);
@@ -173,9 +161,7 @@ const BadCall bad_devices_and_dtypes[] = {
        c.options.bias = c.place({1, 1, 4, 9}, DType::f16);
      }},
     {"a_sink_of_another_dtype", Error::dtype, "options.sink.dtype: bf16 is neither q.dtype: f32 nor f32",
-     [](Call& c) {
-       c.options.sink = c.place({1, 8, 1, 1}, DType::bf16);
-     }},
+     [](Call& c) { c.options.sink = c.place({1, 8, 1, 1}, DType::bf16); }},
 };
 
 INSTANTIATE_TEST_SUITE_P(ExtentsAndStrides, BadCalls, testing::ValuesIn(bad_extents_and_strides), claim_of);

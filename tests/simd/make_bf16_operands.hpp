@@ -10,23 +10,23 @@ namespace heed::simd {
 
 namespace kernels = cpu::HEED_THIS_TARGET;
 
-template <class Operands>
+template <kernels::Operands O>
 constexpr Bf16Operands make_bf16_operands(const char* target) {
   return {
       .target = target,
-      .rows = Operands::rows,
-      .key_step = Operands::key_step,
-      .dim_step = Operands::dim_step,
+      .rows = O::rows,
+      .key_step = O::key_step,
+      .dim_step = O::dim_step,
       .scratch_floats =
           [](const cpu::Call& c) {
             kernels::Cutter nothing{nullptr};
-            const Operands sized(c, 1, nothing);
+            const typename O::Parts measured(c, 1, nothing);
             return nothing.floats;
           },
       .score =
           [](const Bf16Block& t, std::int64_t first, std::int64_t count, float* s) {
             kernels::Cutter memory{t.scratch};
-            Operands operands(t.call, 1, memory);
+            O operands(t.call, typename O::Parts(t.call, 1, memory));
             operands.pack_queries(0, [&](std::int64_t r) { return t.q[r]; }, t.queries, t.call.scale_log2e);
             operands.pack_keys([&](std::int64_t j) { return t.k[j]; }, t.keys);
             operands.score(0, first, count, s);
@@ -34,7 +34,7 @@ constexpr Bf16Operands make_bf16_operands(const char* target) {
       .add_values =
           [](const Bf16Block& t, std::int64_t first, std::int64_t count, const float* s, float* out) {
             kernels::Cutter memory{t.scratch};
-            Operands operands(t.call, 1, memory);
+            O operands(t.call, typename O::Parts(t.call, 1, memory));
             const bool poisoned = operands.pack_values([&](std::int64_t j) { return t.v[j]; }, t.keys);
             operands.add_values(first, count, s, out);
             return poisoned;

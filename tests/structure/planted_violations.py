@@ -15,8 +15,10 @@ GOOD = {
     "include/heed/version.hpp": SPDX + "#define HEED_VERSION_MAJOR 0\n#define HEED_VERSION_MINOR 2\n",
     "src/layer/layer.cpp": SPDX + '#include "heed/heed.hpp"\n#include "plan/plan.hpp"\n// S15\n',
     "src/problem/problem.hpp": SPDX + '#include "heed/heed.hpp"\n',
-    "src/problem/refuse.hpp": SPDX,
+    "src/backend/backend.hpp": SPDX + '#include "problem/problem.hpp"\n',
     "src/plan/plan.hpp": SPDX + '#include "problem/problem.hpp"\n',
+    "src/plan/list.cpp": SPDX + '#include "cpu/backend.hpp"\n',
+    "src/cpu/backend.hpp": SPDX + '#include "backend/backend.hpp"\n',
     "src/reference/loops.cpp": SPDX + '#include "problem/problem.hpp"\n// S1: the score\n',
     "src/cpu/fused.cpp": SPDX
     + '#include "softmax/state.hpp"\n#include <sys/mman.h>\n#include <arm_neon.h>\n',
@@ -59,12 +61,16 @@ class Structure(Tree):
             "src/softmax/merge.cpp:2: softmax may not include src/cpu/fused.cpp",
         )
 
-    def test_only_the_problem_itself_may_be_read_from_below(self):
-        self.write("src/plan/list.cpp", SPDX + '#include "problem/refuse.hpp"\n')
-        self.assert_found(
-            structure.check_includes_point_downward,
-            "src/plan/list.cpp:2: plan may not include src/problem/refuse.hpp",
-        )
+    def test_only_the_plan_knows_a_backend_and_only_as_one(self):
+        for folder, header in (("layer", "backend.hpp"), ("check", "backend.hpp"), ("plan", "fused.hpp")):
+            with self.subTest(folder=folder):
+                self.write("src/cpu/fused.hpp", SPDX)
+                self.write(f"src/{folder}/floats.cpp", f'{SPDX}#include "cpu/{header}"\n')
+                self.assert_found(
+                    structure.check_includes_point_downward,
+                    f"src/{folder}/floats.cpp:2: {folder} may not include src/cpu/{header}",
+                )
+                (self.root / f"src/{folder}/floats.cpp").unlink()
 
     def test_backends_do_not_include_each_other(self):
         self.write("src/cpu/cheat.cpp", SPDX + '#include "reference/loops.cpp"\n')

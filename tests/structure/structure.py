@@ -17,10 +17,11 @@ LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
 # Data falls downward: a folder of src/ may include those after it, itself, and include/heed.
-DEPTH = {"c": -1, "layer": 0, "problem": 1, "plan": 2, "check": 2, "cpu": 3, "cuda": 3, "mpi": 3, "reference": 3, "softmax": 4, "cache": 4, "rotary": 5,
-         "refusal": 6}
-# Beside that order: the plain data every kernel reads, and the arrays a layer's weights are made of.
-ALLOWED_UPWARD = {"problem/problem.hpp", "problem/sequence.hpp"}
+BACKENDS = ("cpu", "cuda", "mpi")
+ORDER = (("c",), ("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
+         ("softmax", "cache"), ("threads", "rotary"), ("refusal",))
+DEPTH = {folder: depth for depth, folders in enumerate(ORDER) for folder in folders}
+# Beside that order: the arrays a layer's weights are made of, and files of caches.
 ALLOWED_BESIDE = {("layer", "files"), ("cache", "files")}
 
 
@@ -52,8 +53,10 @@ def includes(path):
 def may_include(folder, target):
     """May a file of src/<folder> include `target`, a path relative to src/?"""
     other = target.split("/")[0]
-    if other == folder or target in ALLOWED_UPWARD or (folder, other) in ALLOWED_BESIDE:
+    if other == folder or (folder, other) in ALLOWED_BESIDE:
         return True
+    if other in BACKENDS:  # a line of the plan's list; nobody else knows which there are
+        return folder == "plan" and target == f"{other}/backend.hpp"
     return DEPTH.get(folder, 99) < DEPTH.get(other, -1)
 
 
@@ -209,7 +212,7 @@ NAMESPACE = re.compile(r"\bnamespace\s+(heed[\w:]*(?:inline\s+\w+)?)\s*\{")
 ONLY_USING = re.compile(r"(?:\s*using\s[^;{}]*;)*\s*\}")
 ONLY_DECLARES = re.compile(r"(?:\s*(?:struct|class)\s+\w+;)*\s*\}")
 # What a folder calls its namespace where that is not its own name.
-NAMESPACE_OF = {"src/plan": "planning", "src/refusal": "refusing", "cli": "tool"}
+NAMESPACE_OF = {"src/check": "checking", "src/plan": "planning", "src/refusal": "refusing", "cli": "tool"}
 
 
 def api_namespace(root):

@@ -5,7 +5,6 @@
 
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
-#include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"

@@ -27,8 +27,9 @@ class Decode {
 
   // Attends to keys [chunk, chunk + chunk_keys) and writes the state they leave.
   void run(std::int64_t chunk, float* partial) {
-    fill(at.max(partial), at.rows, minus_infinity);
-    fill(at.sum(partial), at.rows + at.rows * at.dims, 0.0f);
+    const State state = at.in(partial);
+    fill(state.max, at.rows, minus_infinity);
+    fill(state.sum, at.rows + at.rows * at.dims, 0.0f);
     if (c.cached) fill(rows.s, block_keys * at.rows, 0.0f);  // rows that are not real are never scored
     pack_queries();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
@@ -38,7 +39,7 @@ class Decode {
       if (c.cached)
         keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
       const Scores t{rows.s, at.rows, keys.begin, keys.end - keys.begin};
-      if (t.keys > 0) attend(t, partial);
+      if (t.keys > 0) attend(t, state);
       if (c.weights.data) keep_scores(block, t);
     }
   }
@@ -46,20 +47,21 @@ class Decode {
   // Merges the chunks' states in order and writes the rows. The first chunk is the total so far: merging it
   // into an empty state changes nothing.
   void finish(float* partials, std::int64_t chunks) {
-    float* total = partials;
-    for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(at, total, partials + n * at.floats());
+    const State total = at.in(partials);
+    for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(at, total, at.in(partials + n * at.floats()));
     WriteOut<S> write_out;
     for (int r = 0; r < rows.count; ++r) {
       const Query n = rows.query(r);
-      const float factor = close_row<S>(c, n, {at.max(total)[r], at.sum(total)[r]});
-      write_out(row_of(c.out, n), at.out(total, r), c.value_dim, factor);
-      if (c.weights.data) finish_weights(n, {at.max(total)[r], at.sum(total)[r]});
+      const RowEnd end{total.max[r], total.sum[r]};
+      const float factor = close_row<S>(c, n, end);
+      write_out(row_of(c.out, n), total.out + r * at.dims, c.value_dim, factor);
+      if (c.weights.data) finish_weights(n, end);
     }
     if (!write_out.wrote_only_numbers()) leave_to_reference(c);
   }
 
  private:
-  void attend(const Scores& t, float* partial) {
+  void attend(const Scores& t, const State& state) {
     if (c.cached)
       cache.score(t);
     else
@@ -68,16 +70,16 @@ class Decode {
     if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.count, query_at()) && note_unseen(t);
     if (c.weights.data) write_kept(t);
-    advance_rows<S>(rows, t, partial);
+    advance_rows<S>(rows, t, state);
     if (c.drop_below)
       for (int r = 0; r < rows.count; ++r) apply_dropout(c, rows.query(r), r, t);
     if (c.layout.is_quantized)
       apply_scales<S>(t, t.first_key + t.keys,
                       [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
     if (c.cached && !partly_hidden)
-      cache.add_values(t, partial);
+      cache.add_values(t, state.out);
     else
-      views.add_values(t, partly_hidden, partial);
+      views.add_values(t, partly_hidden, state.out);
   }
 
   // (depth, rows), scaled: one vector of rows per dimension.
@@ -151,7 +153,7 @@ class Decode {
 
   const DecodeRows<S> rows;
   const Call& c;
-  const PartialLayout<S>& at;
+  const StateLayout& at;
   const DecodeViews<S> views;
   const DecodeCache<S> cache;
 };

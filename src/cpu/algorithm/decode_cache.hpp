@@ -24,9 +24,9 @@ class DecodeCache {
     with_type(c.k.type, [&](auto type) { score_typed<type.value>(t); });
   }
 
-  // For stretches that hide nothing from any row.
-  void add_values(const Scores& t, float* partial) const {
-    with_type(c.v.type, [&](auto type) { add_typed<type.value>(t, partial); });
+  // out(rows, dims) += the values, weighted by t.s; for stretches that hide nothing from any row.
+  void add_values(const Scores& t, float* out) const {
+    with_type(c.v.type, [&](auto type) { add_typed<type.value>(t, out); });
   }
 
  private:
@@ -53,7 +53,7 @@ class DecodeCache {
   }
 
   template <Type type>
-  void add_typed(const Scores& t, float* partial) const {
+  void add_typed(const Scores& t, float* out) const {
     const std::int64_t last = (c.cached[rows.b].length - 1) / tile * tile,
                        next = least(t.first_key + round_up(t.keys, tile), last), far = keys_ahead();
     TileWalk values = walk_values(t.first_key), ahead = values, then = walk_keys(next);
@@ -63,8 +63,7 @@ class DecodeCache {
       const float* p = t.s + j * at.rows;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
-          add_tile<type, n.value>({values.place(), upcoming.place(), p + r, least(tile, t.keys - j)}, r,
-                                  partial);
+          add_tile<type, n.value>({values.place(), upcoming.place(), p + r, least(tile, t.keys - j)}, r, out);
         });
       if (&upcoming == &ahead || next < last) upcoming.step();  // there is a page to step to
     }
@@ -122,14 +121,14 @@ class DecodeCache {
   };
 
   template <Type type, int n>
-  void add_tile(const ValueTile& t, std::int64_t r, float* partial) const {
-    add_blocks<S, type, n>({t.p, at.rows, t.values, t.keys, at.out(partial, r), at.dims, t.ahead},
+  void add_tile(const ValueTile& t, std::int64_t r, float* out) const {
+    add_blocks<S, type, n>({t.p, at.rows, t.values, t.keys, out + r * at.dims, at.dims, t.ahead},
                            c.layout.value_width() / tile);
   }
 
   const DecodeRows<S>& rows;
   const Call& c;
-  const PartialLayout<S>& at;
+  const StateLayout& at;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -13,26 +13,18 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// What a chunk of keys leaves behind: max and sum per row, then out (rows, dims). Sizes in floats.
+// What a chunk of keys leaves behind.
 template <Vector S>
-struct PartialLayout {
-  std::int64_t rows, dims;
-
-  explicit PartialLayout(const Call& c)
-      : rows(round_up(c.group() * c.queries, most(S::lanes, 4))),
-        dims(round_up(c.value_dim, most(16, 4 * S::lanes))) {}
-  std::int64_t floats() const { return rows * (2 + dims); }
-  float* max(float* partial) const { return partial; }
-  float* sum(float* partial) const { return partial + rows; }
-  float* out(float* partial, std::int64_t row) const { return partial + 2 * rows + row * dims; }
-};
+StateLayout decode_layout(const Call& c) {
+  return {round_up(c.group() * c.queries, most(S::lanes, 4)), round_up(c.value_dim, most(16, 4 * S::lanes))};
+}
 
 // One task: every row of one sequence that reads one KV head, and its scratch.
 template <Vector S>
 struct DecodeRows {
   const Call& c;
   const std::int64_t b, kv_head;
-  const PartialLayout<S> at;
+  const StateLayout at;
   const std::int64_t depth, count;  // of q, a multiple of 4; rows that are real
   float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
   float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
@@ -42,7 +34,7 @@ struct DecodeRows {
   static constexpr std::int64_t copied_keys = 8, copied_values = 32;
 
   static std::int64_t scratch_floats(const Call& c) {
-    const PartialLayout<S> layout(c);
+    const StateLayout layout = decode_layout<S>(c);
     const std::int64_t depth = round_up(c.dim, 4);
     return depth * layout.rows + 2 * block_keys * layout.rows + copied_keys * depth +
            copied_values * layout.dims;
@@ -52,7 +44,7 @@ struct DecodeRows {
       : c(call),
         b(task.batch_entry),
         kv_head(task.kv_head),
-        at(call),
+        at(decode_layout<S>(call)),
         depth(round_up(call.dim, 4)),
         count(call.group() * call.sequences[task.batch_entry].queries),
         q(memory),
@@ -90,24 +82,24 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
 
 // advance() of softmax.hpp for any number of row vectors.
 template <Vector S>
-inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial) {
+inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State& state) {
   using F = typename S::F;
-  const PartialLayout<S>& at = rows.at;
+  const StateLayout& at = rows.at;
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
-    const F before = S::load(at.max(partial) + r);
+    const F before = S::load(state.max + r);
     F max = largest<S>(before, t.s + r, at.rows, t.keys);
-    S::store(at.max(partial) + r, max);
-    const F factor = rescaling<S>(before, max);
-    max = finite_max<S>(max);
-    F sum = S::mul(S::load(at.sum(partial) + r), factor);
+    S::store(state.max + r, max);
+    const F factor = softmax::rescaling<Exponential<S>>(before, max);
+    max = softmax::finite_max<Exponential<S>>(max);
+    F sum = S::mul(S::load(state.sum + r), factor);
     weigh<S, 1>(t.s + r, at.rows, t.keys, &max, &sum);
-    S::store(at.sum(partial) + r, sum);
+    S::store(state.sum + r, sum);
     float factors[S::lanes];
     S::store(factors, factor);
     for (int lane = 0; lane < S::lanes; ++lane)
       if (factors[lane] != 1.0f)
         for (std::int64_t d = 0; d < at.dims; d += S::lanes) {
-          float* out = at.out(partial, r + lane) + d;
+          float* out = state.out + (r + lane) * at.dims + d;
           S::store(out, S::mul(S::load(out), S::fill(factors[lane])));
         }
   }
@@ -115,24 +107,19 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* part
 
 // merge() of softmax.hpp.
 template <Vector S>
-inline void merge_rows(const PartialLayout<S>& at, float* total, float* part) {
-  using F = typename S::F;
+inline void merge_rows(const StateLayout& at, const State& total, const State& part) {
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
-    const F before = S::load(at.max(total) + r), other = S::load(at.max(part) + r),
-            max = S::max(before, other);
-    const F subtract = finite_max<S>(max);
-    float a[S::lanes], z[S::lanes];
-    S::store(a, exp2<S>(S::sub(before, subtract)));
-    S::store(z, exp2<S>(S::sub(other, subtract)));
-    S::store(at.max(total) + r, max);
-    S::store(at.sum(total) + r,
-             S::fma(S::load(at.sum(part) + r), S::load(z), S::mul(S::load(at.sum(total) + r), S::load(a))));
-    for (int lane = 0; lane < S::lanes; ++lane)
-      for (std::int64_t d = 0; d < at.dims; d += S::lanes) {
-        float* out = at.out(total, r + lane) + d;
-        const F scaled = S::mul(S::load(out), S::fill(a[lane]));
-        S::store(out, S::fma(S::load(at.out(part, r + lane) + d), S::fill(z[lane]), scaled));
-      }
+    const auto merged = softmax::merging<Exponential<S>>(S::load(total.max + r), S::load(part.max + r));
+    S::store(total.max + r, merged.max);
+    S::store(total.sum + r, merged(S::load(total.sum + r), S::load(part.sum + r)));
+    float ours[S::lanes], theirs[S::lanes];
+    S::store(ours, merged.ours), S::store(theirs, merged.theirs);
+    for (int lane = 0; lane < S::lanes; ++lane) {
+      const softmax::Merging<Exponential<S>> row{merged.max, S::fill(ours[lane]), S::fill(theirs[lane])};
+      const std::int64_t first = (r + lane) * at.dims;
+      for (std::int64_t d = first; d < first + at.dims; d += S::lanes)
+        S::store(total.out + d, row(S::load(total.out + d), S::load(part.out + d)));
+    }
   }
 }
 

@@ -25,15 +25,15 @@ class DecodeViews {
   }
 
   // Adds the values of the stretch, weighted by t.s; in place where they lie side by side and none is hidden.
-  void add_values(const Scores& t, bool partly_hidden, float* partial) const {
-    for (std::int64_t j = 0; j < t.keys; j += stripe) add_stripe_at(t, j, partly_hidden, partial);
+  void add_values(const Scores& t, bool partly_hidden, float* out) const {
+    for (std::int64_t j = 0; j < t.keys; j += stripe) add_stripe_at(t, j, partly_hidden, out);
   }
 
  private:
   struct Stripe {
     const float* p;  // (keys, rows)
     std::int64_t keys;
-    float* partial;
+    float* out;  // (rows, dims)
     const char* values = nullptr;
     std::int64_t value_bytes = 0;  // from one value to the next
     Upcoming next{};
@@ -84,8 +84,8 @@ class DecodeViews {
     return static_cast<const char*>(row.data) + row.first * (row.type == Type::f32 ? 4 : 2);
   }
 
-  void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) const {
-    Stripe part{.p = t.s + j * at.rows, .keys = least(stripe, t.keys - j), .partial = partial};
+  void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* out) const {
+    Stripe part{.p = t.s + j * at.rows, .keys = least(stripe, t.keys - j), .out = out};
     if (!c.cached && c.v.stride.dim == 1 && !partly_hidden) {
       part.values = element(c.v, t.first_key + j);
       part.value_bytes = c.v.stride.length * (c.v.type == Type::f32 ? 4 : 2);
@@ -128,7 +128,7 @@ class DecodeViews {
     for (; d < c.value_dim; ++d)
       for (int row = 0; row < n; ++row)
         for (std::int64_t j = 0; j < t.keys; ++j) {
-          float& sum = at.out(t.partial, r + row)[d];
+          float& sum = t.out[(r + row) * at.dims + d];
           sum = __builtin_fmaf(t.p[j * at.rows + r + row], read(Row{t.value(j), 0, 1, type}, d), sum);
         }
   }
@@ -136,7 +136,7 @@ class DecodeViews {
   template <Type type, int n, int vectors, class Touching>
   void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d, Touching touch) const {
     typename S::F sum[n][vectors];
-    float* out = at.out(t.partial, first_row) + d;
+    float* out = t.out + first_row * at.dims + d;
     const std::int64_t dims = at.dims;
     for (int r = 0; r < n; ++r)
       for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * dims + v * S::lanes);
@@ -192,14 +192,14 @@ class DecodeViews {
     for (std::int64_t n = 0; n < t.keys; ++n)
       for (std::int64_t r = 0; r < rows.count; ++r)
         for (std::int64_t d = 0; (!hidden || hidden[n * at.rows + r] == 0) && d < c.value_dim; ++d) {
-          float& sum = at.out(t.partial, r)[d];
+          float& sum = t.out[r * at.dims + d];
           sum = __builtin_fmaf(t.p[n * at.rows + r], reinterpret_cast<const float*>(t.value(n))[d], sum);
         }
   }
 
   const DecodeRows<S>& rows;
   const Call& c;
-  const PartialLayout<S>& at;
+  const StateLayout& at;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "cpu/algorithm/exp2.hpp"
-#include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
 

@@ -3,10 +3,11 @@
 // bits (O2).
 #pragma once
 #include "cpu/simd/vector.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-constexpr float log2_e = 1.44269504088896340736f;
+constexpr auto log2_e = static_cast<float>(softmax::log2_e), ln_2 = static_cast<float>(softmax::ln_2);
 constexpr float minus_infinity = -__builtin_inff();
 
 // Adding it leaves round(x) + 127 in the low bits of the sum: the biased exponent of 2^round(x).

@@ -15,8 +15,6 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-constexpr float ln_2 = 0.693147180559945309417f;
-
 // What a row's scores are measured against once all its keys are in.
 struct RowEnd {
   float max, sum;
@@ -93,7 +91,7 @@ inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
   const float rescale = add_sink<S>(c, q, end);
   if (!is_finite(end.sum)) leave_to_reference(c);
-  const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
+  const double natural = static_cast<double>(end.max) * softmax::ln_2;
   return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
 }
 

@@ -13,28 +13,35 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-struct Bf16Amx {
-  using S = Amx;
-  using Half = std::uint16_t;
-  static constexpr int rows = Tile<S>::rows;
+struct AmxParts {
+  static constexpr int rows = Tile<Amx>::rows;
   static constexpr int key_step = 32;
   static constexpr int dim_step = 32;
 
-  const std::int64_t dim, value_dim, depth, dims;
+  std::int64_t depth, dims;
+  std::uint16_t *q, *k, *v, *p;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
+  std::uint16_t* row_copy;
+
+  AmxParts(const Call& c, std::int64_t panels, Cutter& memory)
+      : depth(round_up(c.dim, 32)),
+        dims(round_up(c.value_dim, dim_step)),
+        q(memory.cut_halves(panels * rows * depth)),
+        k(memory.cut_halves(block_keys * depth)),
+        v(memory.cut_halves(block_keys * dims)),
+        p(memory.cut_halves(block_keys * rows)),
+        row_copy(memory.cut_halves(32 * most(depth, dims))) {}
+};
+
+struct Bf16Amx : AmxParts {
+  using S = Amx;
+  using Half = std::uint16_t;
+  using Parts = AmxParts;
+
+  const std::int64_t dim, value_dim;
   float scale = 1;
   Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
-  Half *q, *k, *v, *p,
-      *row_copy;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
 
-  Bf16Amx(const Call& c, std::int64_t panels, Cutter& memory)
-      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 32)), dims(round_up(value_dim, dim_step)) {
-    const auto cut = [&](std::int64_t halves) { return reinterpret_cast<Half*>(memory.cut(halves / 2)); };
-    q = cut(panels * rows * depth);
-    k = cut(block_keys * depth);
-    v = cut(block_keys * dims);
-    p = cut(block_keys * rows);
-    row_copy = cut(32 * most(depth, dims));
-  }
+  Bf16Amx(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
 
   // The row as contiguous halves, padded with zeros to `width`. A cache's values lie in sixteens.
   const Half* halves(const Row& row, std::int64_t n, std::int64_t width, Half* copy) const {

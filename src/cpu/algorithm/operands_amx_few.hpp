@@ -15,27 +15,37 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-struct Bf16AmxFew {
-  using S = NarrowAmx;
-  using Half = std::uint16_t;
-  static constexpr int rows = 16;
+struct AmxFewParts {
+  static constexpr int rows = Tile<NarrowAmx>::rows;
   static constexpr int key_step = 32;
   static constexpr int dim_step = 32;
-  static_assert(Tile<S>::rows == rows);
+  static_assert(rows == 16);
 
-  const std::int64_t dim, value_dim, depth, dims;
+  std::int64_t depth, dims;
+  std::uint16_t *q_rows, *q_pairs;  // (panels, rows, depth), (panels, depth / 2, rows, 2)
+  std::uint16_t *k, *v, *p;         // sixteens of keys; (dims / 16, keys / 2, 16, 2); (rows, keys)
+  std::uint16_t* value_copy;        // 32 values that do not lie in whole lines
+
+  AmxFewParts(const Call& c, std::int64_t panels, Cutter& memory)
+      : depth(round_up(c.dim, 32)),
+        dims(round_up(c.value_dim, dim_step)),
+        q_rows(memory.cut_halves(panels * rows * depth)),
+        q_pairs(memory.cut_halves(panels * rows * depth)),
+        k(memory.cut_halves(block_keys * depth)),
+        v(memory.cut_halves(block_keys * dims)),
+        p(memory.cut_halves(block_keys * rows)),
+        value_copy(memory.cut_halves(32 * dims)) {}
+};
+
+struct Bf16AmxFew : AmxFewParts {
+  using S = NarrowAmx;
+  using Half = std::uint16_t;
+  using Parts = AmxFewParts;
+
+  const std::int64_t dim, value_dim;
   float scale = 1;
 
-  Bf16AmxFew(const Call& c, std::int64_t panels, Cutter& memory)
-      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 32)), dims(round_up(value_dim, dim_step)) {
-    const auto cut = [&](std::int64_t halves) { return reinterpret_cast<Half*>(memory.cut(halves / 2)); };
-    q_rows = cut(panels * rows * depth);
-    q_pairs = cut(panels * rows * depth);
-    k = cut(block_keys * depth);
-    v = cut(block_keys * dims);
-    p = cut(block_keys * rows);
-    value_copy = cut(32 * dims);
-  }
+  Bf16AmxFew(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;
@@ -60,7 +70,6 @@ struct Bf16AmxFew {
         copy_row(row_at(least(j, count - 1)), j < count ? dim : 0, depth, k + j * depth);
   }
 
-  // Returns whether values hold a NaN or an infinity; those become 0.
   bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     bool poisoned = false;
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
@@ -71,13 +80,11 @@ struct Bf16AmxFew {
     return poisoned;
   }
 
-  // s(keys, rows) over keys [first, first + keys) of the block.
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     for (std::int64_t j = 0; j < keys; j += 16) score_sixteen(panel * rows * depth, first + j, s + j * rows);
     scale_all<S>(s, keys * rows, scale);
   }
 
-  // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
     for (std::int64_t j = 0; j < keys; j += 16) {
       __m512i x[16];
@@ -215,9 +222,6 @@ struct Bf16AmxFew {
   }
 
   static constexpr Half no_halves[16] = {};
-  Half *q_rows, *q_pairs;  // (panels, rows, depth), (panels, depth / 2, rows, 2)
-  Half *k, *v, *p;         // sixteens of keys; (dims / 16, keys / 2, 16, 2); (rows, keys)
-  Half* value_copy;        // 32 values that do not lie in whole lines
   Keys sixteen[block_keys / 16];
   AmxTiles tiles{};
 };

@@ -20,28 +20,38 @@
 namespace heed::cpu::HEED_THIS_TARGET {
 
 template <Vector V>
-struct PackedBf16 {
+struct Bf16Parts {
+  static constexpr int rows = Tile<V>::rows;
+  static constexpr int key_step = Tile<V>::columns;
+  static constexpr int dim_step = Tile<V>::columns;
+
+  std::int64_t depth, dims;
+  std::uint16_t *q, *k, *v, *p;
+
+  Bf16Parts(const Call& c, std::int64_t panels, Cutter& memory)
+      : depth(round_up(c.dim, 8)),
+        dims(round_up(c.value_dim, dim_step)),
+        q(memory.cut_halves(panels * rows * depth)),
+        k(memory.cut_halves(block_keys * depth)),
+        v(memory.cut_halves(block_keys * dims)),
+        p(memory.cut_halves(block_keys * rows)) {}
+};
+
+template <Vector V>
+struct PackedBf16 : Bf16Parts<V> {
   using S = V;
   using Half = std::uint16_t;
   using Halves = typename S::Halves;
-  static constexpr int rows = Tile<S>::rows;
-  static constexpr int key_step = Tile<S>::columns;
-  static constexpr int dim_step = Tile<S>::columns;
+  using Parts = Bf16Parts<V>;
+  using Parts::depth, Parts::dims, Parts::q, Parts::k, Parts::v, Parts::p;
+  using Parts::rows, Parts::key_step, Parts::dim_step;
 
-  const std::int64_t dim, value_dim, depth, dims;
+  const std::int64_t dim, value_dim;
   float scale = 1;
   Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
-  Half *q, *k, *v, *p;
-  std::int64_t padded = 0;  // keys of the present block, in whole tiles
+  std::int64_t padded = 0;            // keys of the present block, in whole tiles
 
-  PackedBf16(const Call& c, std::int64_t panels, Cutter& memory)
-      : dim(c.dim), value_dim(c.value_dim), depth(round_up(dim, 8)), dims(round_up(value_dim, dim_step)) {
-    const auto cut = [&](std::int64_t halves) { return reinterpret_cast<Half*>(memory.cut(halves / 2)); };
-    q = cut(panels * rows * depth);
-    k = cut(block_keys * depth);
-    v = cut(block_keys * dims);
-    p = cut(block_keys * rows);
-  }
+  PackedBf16(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
@@ -63,7 +73,6 @@ struct PackedBf16 {
     key_most = larger_magnitude(0, k, round_up(count, key_step) * depth);
   }
 
-  // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
   bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     padded = round_up(count, key_step);
     bool poisoned = false;
@@ -75,13 +84,11 @@ struct PackedBf16 {
     return poisoned;
   }
 
-  // s(keys, rows) of the panel over keys [first, first + keys) of the block.
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     bf16_product<S, Start::zero>(
         {q + panel * rows * depth, k + first * depth, key_step * depth, keys / key_step, depth, scale}, s);
   }
 
-  // out(dims, rows) += the values of those keys, weighted by s(keys, rows).
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
     Half* four = p;
     for (std::int64_t j = 0; j < keys; j += 4)

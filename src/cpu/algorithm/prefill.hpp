@@ -18,16 +18,35 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// `Operands` holds queries, keys and values as its products like them; everything else is the same for all.
-template <class Operands>
+// Operands hold queries, keys and values as their products like them; everything else is the same for all.
+template <Operands O>
 class Prefill {
-  using S = typename Operands::S;
-  static constexpr int rows = Operands::rows;
+  using S = typename O::S;
+  static constexpr int rows = O::rows;
+
+  // The scratch of a task.
+  struct Parts {
+    typename O::Parts operands;
+    float *s, *unseen;  // (block_keys, rows)
+    State part, total;  // of all panels, one after another
+
+    Parts(const Call& c, std::int64_t panels, Cutter& memory)
+        : operands(c, panels, memory),
+          s(memory.cut(block_keys * rows)),
+          unseen(memory.cut(block_keys * rows)),
+          part(cut_state(panels * rows, operands.dims, memory)),
+          total(cut_state(panels * rows, operands.dims, memory)) {}
+
+    static State cut_state(std::int64_t all, std::int64_t dims, Cutter& memory) {
+      float *max = memory.cut(all), *sum = memory.cut(all), *out = memory.cut(all * dims);
+      return {max, sum, out};
+    }
+  };
 
  public:
   static std::int64_t scratch_floats(const Call& c, std::int64_t count) {
     Cutter nothing{nullptr};
-    const Prefill sized(c, count, nothing);
+    const Parts measured(c, panels_of(count), nothing);
     return nothing.floats;
   }
 
@@ -52,44 +71,38 @@ class Prefill {
   }
 
   // Decode's cut along the keys: what keys [chunk, chunk + chunk_keys) leave behind goes to `partial`.
-  static std::int64_t partial_floats(const Call& c) {
-    const std::int64_t padded = round_up(c.group() * c.queries, rows);
-    return padded * (2 + round_up(c.value_dim, Operands::dim_step));
-  }
+  static std::int64_t partial_floats(const Call& c) { return layout_of(c, c.group() * c.queries).floats(); }
 
   void run_chunk(std::int64_t chunk, float* partial) {
     pack_queries();
-    use(partial);
+    at.part = layout_of(c, count).in(partial);
     attend_chunk(chunk, seen_by_all());
   }
 
   // Merges the chunks' states in order and writes the rows.
   void finish_chunks(float* partials, std::int64_t chunks) {
     for (std::int64_t n = 0; n < chunks; ++n) {
-      use(partials + n * partial_floats(c));
+      at.part = layout_of(c, count).in(partials + n * partial_floats(c));
       add_part(n == 0);
     }
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
   }
 
  private:
-  void use(float* partial) {
-    max = partial;
-    sum = max + panels * rows;
-    out = sum + panels * rows;
+  static std::int64_t panels_of(std::int64_t count) { return (count + rows - 1) / rows; }
+  static StateLayout layout_of(const Call& c, std::int64_t count) {
+    return {panels_of(count) * rows, round_up(c.value_dim, O::dim_step)};
   }
 
   // total = total merged with part. The first part is the total so far: merging it into an empty state would
   // change nothing.
   void add_part(bool is_first) {
-    if (is_first)
-      swap(max, total_max), swap(sum, total_sum), swap(out, total_out);
-    else
+    if (is_first) {
+      const State part_now = at.part;
+      at.part = at.total, at.total = part_now;
+    } else {
       for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
-  }
-  static void swap(float*& a, float*& b) {
-    float* const was = a;
-    a = b, b = was;
+    }
   }
   void clear_total() const {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
@@ -113,28 +126,20 @@ class Prefill {
   }
 
   Prefill(const Call& call, const Rows& task_rows, Cutter memory)
-      : Prefill(call, task_rows.queries * call.group(), memory) {
-    task = task_rows;
-    query_at = TaskQueries(call, task_rows);
-  }
-
-  Prefill(const Call& call, std::int64_t row_count, Cutter& memory)
       : c(call),
-        count(row_count),
-        panels((count + rows - 1) / rows),
-        dims(round_up(call.value_dim, Operands::dim_step)),
-        operands(call, panels, memory) {
-    const std::int64_t all = panels * rows;
-    s = memory.cut(block_keys * rows);
-    unseen = memory.cut(block_keys * rows);
-    max = memory.cut(all), sum = memory.cut(all), out = memory.cut(all * dims);
-    total_max = memory.cut(all), total_sum = memory.cut(all), total_out = memory.cut(all * dims);
-  }
+        task(task_rows),
+        query_at(call, task_rows),
+        count(task_rows.queries * call.group()),
+        panels(panels_of(count)),
+        at(call, panels, memory),
+        dims(at.operands.dims),
+        operands(call, at.operands) {}
 
-  State part(std::int64_t p) const { return {max + p * rows, sum + p * rows, out + p * rows * dims}; }
-  State total(std::int64_t p) const {
-    return {total_max + p * rows, total_sum + p * rows, total_out + p * rows * dims};
+  State panel(const State& all, std::int64_t p) const {
+    return {all.max + p * rows, all.sum + p * rows, all.out + p * rows * dims};
   }
+  State part(std::int64_t p) const { return panel(at.part, p); }
+  State total(std::int64_t p) const { return panel(at.total, p); }
   // Rows of panel p that are real; the rest are zero and never written.
   int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, count - p * rows)); }
   Query query(std::int64_t p, int r) const { return query_at(p * rows + r); }
@@ -160,10 +165,10 @@ class Prefill {
 
   // The scores of panel p over the wanted part of the block, in whole tiles.
   Scores score(std::int64_t p, KeyRange block, KeyRange wanted) {
-    const std::int64_t step = Operands::key_step, first = most(0, wanted.begin - block.begin) / step * step;
+    const std::int64_t step = O::key_step, first = most(0, wanted.begin - block.begin) / step * step;
     const std::int64_t keys = round_up(least(block.end, wanted.end) - block.begin - first, step);
-    operands.score(p, first, keys, s);
-    const Scores t{s, rows, block.begin + first, keys};
+    operands.score(p, first, keys, at.s);
+    const Scores t{at.s, rows, block.begin + first, keys};
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
@@ -173,7 +178,7 @@ class Prefill {
 
   void attend(KeyRange keys) {
     // Tiles are anchored at key 0, too, those of a cache as well.
-    const std::int64_t step = c.cached ? most(Operands::key_step, PageLayout::tile) : Operands::key_step;
+    const std::int64_t step = c.cached ? most(O::key_step, PageLayout::tile) : O::key_step;
     keys.begin = keys.begin / step * step;
     pack_keys(keys);
     const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.stride.length};
@@ -185,15 +190,15 @@ class Prefill {
       const Scores t = score(p, keys, wanted);
       if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
       bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
-      if (poisoned) mark_unseen<S>(t, unseen);
+      if (poisoned) mark_unseen<S>(t, at.unseen);
       const State state = part(p);
-      advance<S>(state, s, t.keys, dims);
+      advance<S>(state, at.s, t.keys, dims);
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout(c, query(p, r), r, t);
       if (c.layout.is_quantized)
         apply_scales<S>(t, keys_there_are(),
                         [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
-      operands.add_values(t.first_key - keys.begin, t.keys, s, state.out);
+      operands.add_values(t.first_key - keys.begin, t.keys, at.s, state.out);
       if (poisoned) add_poison(t, state.out);
     }
   }
@@ -206,8 +211,8 @@ class Prefill {
         const float x = read(value(t.first_key + j), d);
         if (is_finite(x)) continue;
         for (int r = 0; r < rows; ++r)
-          if (unseen[j * rows + r] == 0)
-            to[d * rows + r] = __builtin_fmaf(s[j * rows + r], x, to[d * rows + r]);
+          if (at.unseen[j * rows + r] == 0)
+            to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x, to[d * rows + r]);
       }
   }
 
@@ -258,11 +263,12 @@ class Prefill {
   }
 
   const Call& c;
-  Rows task{};
-  TaskQueries query_at{};
-  const std::int64_t count, panels, dims;
-  Operands operands;
-  float *s, *unseen, *max, *sum, *out, *total_max, *total_sum, *total_out;
+  const Rows task;
+  const TaskQueries query_at;
+  const std::int64_t count, panels;
+  Parts at;
+  const std::int64_t dims;
+  O operands;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

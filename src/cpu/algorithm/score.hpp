@@ -5,13 +5,16 @@
 #include <cstdint>
 
 #include "cpu/algorithm/exp2.hpp"
-#include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/range.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
+
+struct KeyRange {
+  std::int64_t begin, end;
+};
 
 constexpr float most_finite = 3.40282347e+38f;
 
@@ -30,7 +33,6 @@ concept QueryAt = requires(const At& at, std::int64_t r) {
 struct TaskQueries {
   std::int64_t b = 0, group = 1, first_head = 0, head_step = 0, first_query = 0, first_row = 0;
 
-  TaskQueries() = default;
   TaskQueries(const Call& c, const Rows& task)
       : b(task.batch_entry),
         group(c.group()),

@@ -8,25 +8,34 @@
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/simd/vector.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Views of one panel's state: max and sum have `rows` entries, out is (dims, rows). An empty state is {-inf,
-// 0, 0}.
+// Where the states of some rows lie (softmax/state.hpp): max and sum have an entry for each, out is (dims,
+// rows) in a panel of prefill and (rows, dims) in decode.
 struct State {
   float *max, *sum, *out;
+};
+
+// States in one piece of memory, sizes in floats.
+struct StateLayout {
+  std::int64_t rows, dims;
+
+  std::int64_t floats() const { return rows * (2 + dims); }
+  State in(float* memory) const { return {memory, memory + rows, memory + 2 * rows}; }
+};
+
+// A vector with the exponential that a state asks for.
+template <Vector S>
+struct Exponential : S {
+  static typename S::F power(typename S::F x) { return exp2<S>(x); }
 };
 
 template <Vector S>
 inline void clear(const State& state, std::int64_t dims) {
   for (int r = 0; r < Tile<S>::rows; ++r) state.max[r] = minus_infinity, state.sum[r] = 0;
   for (std::int64_t n = 0; n < dims * Tile<S>::rows; ++n) state.out[n] = 0;
-}
-
-// The maximum to subtract: 0 where nothing was seen yet, so that -inf - max stays -inf.
-template <Vector S>
-inline typename S::F finite_max(typename S::F max) {
-  return S::less(S::fill(minus_infinity), max, max, S::less(max, S::fill(0.0f), S::fill(0.0f), max));
 }
 
 template <Vector S>
@@ -76,14 +85,6 @@ inline bool any_lane_differs(typename S::F x, float from) {
   return any;
 }
 
-// What sums so far must be multiplied with when the maximum moves; 1 where it stays, whatever 2^0 is to a
-// caller who rounds down, and where nothing was summed.
-template <Vector S>
-inline typename S::F rescaling(typename S::F before, typename S::F max) {
-  const auto one = S::fill(1.0f), factor = exp2<S>(S::sub(before, finite_max<S>(max)));
-  return S::less(S::fill(minus_infinity), before, S::less(before, max, factor, one), one);
-}
-
 // Moves the panel's maxima, and rescales what was measured against the old ones.
 template <Vector S>
 inline void move_max(const State& state, const typename S::F (&max)[S::panel_vectors], std::int64_t dims) {
@@ -91,7 +92,7 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
   bool rescale = false;
   for (int v = 0; v < S::panel_vectors; ++v) {
     float *before = state.max + v * S::lanes, *sum = state.sum + v * S::lanes;
-    factor[v] = rescaling<S>(S::load(before), max[v]);
+    factor[v] = softmax::rescaling<Exponential<S>>(S::load(before), max[v]);
     S::store(before, max[v]);
     S::store(sum, S::mul(S::load(sum), factor[v]));
     rescale |= any_lane_differs<S>(factor[v], 1.0f);
@@ -117,27 +118,24 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
   if (moved) move_max<S>(state, max, dims);
 
   for (int v = 0; v < vectors; ++v) {
-    max[v] = finite_max<S>(max[v]);
+    max[v] = softmax::finite_max<Exponential<S>>(max[v]);
     sum[v] = S::load(state.sum + v * S::lanes);
   }
   weigh<S, vectors>(s, rows, keys, max, sum);
   for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }
 
-// total = total merged with part; an empty part or an empty total changes nothing.
+// total = total merged with part.
 template <Vector S>
 inline void merge(const State& total, const State& part, std::int64_t dims) {
-  using F = typename S::F;
   for (int v = 0; v < S::panel_vectors; ++v) {
     const int at = v * S::lanes;
-    const F before = S::load(total.max + at), other = S::load(part.max + at);
-    const F max = S::max(before, other), subtract = finite_max<S>(max);
-    const F a = exp2<S>(S::sub(before, subtract)), b = exp2<S>(S::sub(other, subtract));
-    S::store(total.max + at, max);
-    S::store(total.sum + at, S::fma(S::load(part.sum + at), b, S::mul(S::load(total.sum + at), a)));
+    const auto merged = softmax::merging<Exponential<S>>(S::load(total.max + at), S::load(part.max + at));
+    S::store(total.max + at, merged.max);
+    S::store(total.sum + at, merged(S::load(total.sum + at), S::load(part.sum + at)));
     for (std::int64_t d = 0; d < dims; ++d) {
       float* out = total.out + d * Tile<S>::rows + at;
-      S::store(out, S::fma(S::load(part.out + d * Tile<S>::rows + at), b, S::mul(S::load(out), a)));
+      S::store(out, merged(S::load(out), S::load(part.out + d * Tile<S>::rows + at)));
     }
   }
 }

@@ -3,6 +3,7 @@
 // machine.
 #pragma once
 #include "cpu/algorithm/decode.hpp"
+#include "cpu/algorithm/operands_f32.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
 #include "cpu/simd/vector.hpp"
@@ -24,7 +25,7 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .prefill = [](const Call& c, const Rows& rows,
                     float* scratch) { Prefill<PackedF32<S>>(c, rows, scratch).run(); },
       .decode_floats = Decode<S>::scratch_floats,
-      .partial_floats = [](const Call& c) { return PartialLayout<S>(c).floats(); },
+      .partial_floats = [](const Call& c) { return decode_layout<S>(c).floats(); },
       .decode = [](const Call& c, const Rows& rows, std::int64_t chunk, float* scratch,
                    float* partial) { Decode<S>(c, rows, scratch).run(chunk, partial); },
       .decode_finish = [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch,
@@ -37,43 +38,43 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
 
 // Decode as prefill cut along the keys, so that both round alike (O3): for few rows on operands of narrower
 // panels, which give the same bits and leave fewer lanes empty.
-template <class Operands, class Narrow>
+template <Operands Wide, Operands Narrow>
 struct DecodeByPrefill {
   static std::int64_t rows(const Call& c) { return c.group() * c.queries; }
-  static bool is_narrow(const Call& c) { return round_up(rows(c), Narrow::rows) < Operands::rows; }
+  static bool is_narrow(const Call& c) { return round_up(rows(c), Narrow::rows) < Wide::rows; }
 
   static std::int64_t scratch_floats(const Call& c) {
     return is_narrow(c) ? Prefill<Narrow>::scratch_floats(c, rows(c))
-                        : Prefill<Operands>::scratch_floats(c, rows(c));
+                        : Prefill<Wide>::scratch_floats(c, rows(c));
   }
   static std::int64_t partial_floats(const Call& c) {
-    return is_narrow(c) ? Prefill<Narrow>::partial_floats(c) : Prefill<Operands>::partial_floats(c);
+    return is_narrow(c) ? Prefill<Narrow>::partial_floats(c) : Prefill<Wide>::partial_floats(c);
   }
   static void run(const Call& c, const Rows& rows, std::int64_t chunk, float* scratch, float* partial) {
     if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).run_chunk(chunk, partial);
-    Prefill<Operands>(c, rows, scratch).run_chunk(chunk, partial);
+    Prefill<Wide>(c, rows, scratch).run_chunk(chunk, partial);
   }
   static void finish(const Call& c, const Rows& rows, std::int64_t chunks, float* scratch, float* partials) {
     if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).finish_chunks(partials, chunks);
-    Prefill<Operands>(c, rows, scratch).finish_chunks(partials, chunks);
+    Prefill<Wide>(c, rows, scratch).finish_chunks(partials, chunks);
   }
 };
 
 // A target whose matrix instructions take bf16 only.
-template <class Operands, class Narrow = Operands>
+template <Operands Wide, Operands Narrow = Wide>
 constexpr Target make_bf16_target(const char* name, const char* needs, bool (*available)()) {
-  using Decoding = DecodeByPrefill<Operands, Narrow>;
+  using Decoding = DecodeByPrefill<Wide, Narrow>;
   return {
       .name = name,
       .requires_ = needs,
       .available = available,
       .only_bf16 = true,
-      .panel_rows = Operands::rows,
+      .panel_rows = Wide::rows,
       .tile_columns = 0,
       .most_short_rows = most_decode_rows,
-      .prefill_floats = Prefill<Operands>::scratch_floats,
+      .prefill_floats = Prefill<Wide>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
-                    float* scratch) { Prefill<Operands>(c, rows, scratch).run(); },
+                    float* scratch) { Prefill<Wide>(c, rows, scratch).run(); },
       .decode_floats = Decoding::scratch_floats,
       .partial_floats = Decoding::partial_floats,
       .decode = Decoding::run,

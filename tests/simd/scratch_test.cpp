@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scratch of a task is measured before there is any: on AMX, to make operands is to use the tile
+// registers.
+#define HEED_THIS_TARGET scratch_test
+#include <gtest/gtest.h>
+
+#include "cpu/algorithm/operands_f32.hpp"
+#include "cpu/algorithm/prefill.hpp"
+#include "cpu/simd/scalar.hpp"
+
+namespace heed::cpu::scratch_test {
+namespace {
+
+int made = 0;
+
+struct Counted : PackedF32<Scalar> {
+  Counted(const Call& c, const Parts& parts) : PackedF32<Scalar>(c, parts) { ++made; }
+};
+
+TEST(Scratch, is_measured_without_making_operands) {
+  Call call{};
+  call.heads = call.kv_heads = 1, call.queries = 40, call.dim = call.value_dim = 64;
+  EXPECT_GT(Prefill<Counted>::scratch_floats(call, call.queries), 0);
+  EXPECT_GT(Prefill<Counted>::partial_floats(call), 0);
+  EXPECT_EQ(made, 0);
+}
+
+}  // namespace
+}  // namespace heed::cpu::scratch_test
