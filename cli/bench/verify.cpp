@@ -87,8 +87,8 @@ Vector transposed_times(const std::vector<float>& matrix, std::int64_t first, co
 }
 
 // The layer over one sequence in double precision, one query at a time. Keys and values are never formed:
-// q . (W_k x_j) = (W_k^T q) . x_j and sum_j p_j (W_v x_j) = W_v (sum_j p_j x_j), which turns seconds into
-// milliseconds.
+// q . (W_k x_j) = (W_k^T q) . x_j and sum_j p_j (W_v x_j) = W_v (sum_j p_j x_j), which takes
+// milliseconds instead of seconds.
 class ReferenceLayer {
  public:
   explicit ReferenceLayer(const LayerRun& run)

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "heed/error.hpp"
+#include "heed/export.hpp"
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
@@ -85,11 +86,11 @@ struct Options {
 };
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.
-void attention(const Inputs&, const Outputs&, const Options& = {});
+HEED_API void attention(const Inputs&, const Outputs&, const Options& = {});
 
 // Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
 // log_sum_exp.
-void merge(const Outputs& into, const Results& other);
+HEED_API void merge(const Outputs& into, const Results& other);
 
 // What becomes of one kernel when a call is planned. The first that does not refuse is taken, or the one that
 // Options::kernel names.
@@ -100,16 +101,16 @@ struct Verdict {
   std::string reason{};  // why it is refused
 };
 
-const char* name_of(Verdict::Choice);  // "taken", "refused", "not needed"
+HEED_API const char* name_of(Verdict::Choice);  // "taken", "refused", "not needed"
 
 // One verdict per kernel, in the order they are tried; nothing is computed. None is taken where
 // Options::kernel names one that refuses, as attention() then does.
-std::vector<Verdict> plan(const Inputs&, const Outputs&, const Options& = {});
+HEED_API std::vector<Verdict> plan(const Inputs&, const Outputs&, const Options& = {});
 
 // The same in words, a line each: "cpu.decode.neon: refused: scores were asked for".
-std::string explain(const Inputs&, const Outputs&, const Options& = {});
+HEED_API std::string explain(const Inputs&, const Outputs&, const Options& = {});
 
 // Every kernel this machine can run, in the order they are tried.
-std::vector<std::string> kernel_names();
+HEED_API std::vector<std::string> kernel_names();
 
 }  // namespace heed::inline v0_2

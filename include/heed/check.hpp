@@ -8,6 +8,7 @@
 #include <string>
 
 #include "heed/attention.hpp"
+#include "heed/export.hpp"
 
 namespace heed::inline v0_2 {
 
@@ -23,14 +24,14 @@ struct Check {
 
 // `computed` is what attention() wrote for these inputs and options, with any kernel. Costs what Expected
 // does.
-Check check(const Inputs&, const Results& computed, const Options& = {});
+HEED_API Check check(const Inputs&, const Results& computed, const Options& = {});
 
 // How far the reference has come, told to the calling thread about a hundred times.
 using Progress = std::function<void(std::int64_t rows, std::int64_t of)>;
 
 // What the reference says to one problem, and the bound of every element: computed once, for any number of
 // results.
-class Expected {
+class HEED_API Expected {
  public:
   // Of `results` only the extents and dtypes matter, and whether weights and log_sum_exp are there. Takes
   // queries * keys * dim time in double precision, on all threads; keeps 16 bytes for each element and

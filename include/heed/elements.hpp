@@ -10,14 +10,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "heed/dtype.hpp"
 #include "heed/half.hpp"
 
 namespace heed::inline v0_2 {
-
-enum class DType : std::uint8_t { f32, f16, bf16 };
-
-constexpr std::size_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-const char* name_of(DType);  // "f32", "f16", "bf16"
 
 namespace elements {
 

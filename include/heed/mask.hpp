@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "heed/export.hpp"
 #include "heed/tensor.hpp"
 
 namespace heed::inline v0_2 {
@@ -77,14 +78,15 @@ struct HideMatrix {
 
 // tokens is (batch, length), row after row. The result is (batch, 1, 1, length), true where a token is
 // padding. A batch of 0 rows has none to tell their length: (0, 1, 1, 0).
-HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
+HEED_API HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch,
+                                 std::int64_t pad_id = 0);
 // (1, 1, size, size), true strictly above the diagonal.
-HideMatrix look_ahead_mask(std::int64_t size);
+HEED_API HideMatrix look_ahead_mask(std::int64_t size);
 // True where either hides; extents must agree or be 1.
-HideMatrix combine(const HideMatrix&, const HideMatrix&);
+HEED_API HideMatrix combine(const HideMatrix&, const HideMatrix&);
 // The form that needs no matrix: how many tokens come before the trailing padding. Padding before a real
 // token is refused.
-std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
-                                      std::int64_t pad_id = 0);
+HEED_API std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
+                                               std::int64_t pad_id = 0);
 
 }  // namespace heed::inline v0_2

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "heed/elements.hpp"
+#include "heed/export.hpp"
 
 namespace heed::inline v0_2 {
 
@@ -56,7 +57,7 @@ constexpr Strides bshd(const Shape& s) {
 }
 
 // Throws Error where `held` elements are fewer than such a view reaches over.
-void check_holds(std::size_t held, const Shape&, const Strides&);
+HEED_API void check_holds(std::size_t held, const Shape&, const Strides&);
 
 namespace elements {
 

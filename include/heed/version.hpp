@@ -2,9 +2,11 @@
 #pragma once
 
 #define HEED_VERSION_MAJOR 0
-#define HEED_VERSION_MINOR 1
+#define HEED_VERSION_MINOR 2
 #define HEED_VERSION_PATCH 0
 
+#include "heed/export.hpp"
+
 namespace heed::inline v0_2 {
-const char* version();  // "0.1.0", of the library that is linked
+HEED_API const char* version();  // "0.2.0", of the library that is linked
 }

@@ -250,7 +250,7 @@ class KvCache:
                  two are given back
       rotary     turns keys by their position, when they are appended or read (rotate_at="append" or "read")
     Every call that changes the cache does all it says or nothing: what it raises leaves the cache as it was. Any number of
-    threads may read at once; who comes while another call changes the cache is refused with a heed.Error.
+    threads may read at once; who comes while another call changes the cache is refused with a heed.Error whose code is busy.
 
     >>> import numpy, heed
     >>> cache = heed.KvCache(batch=2, kv_heads=2, capacity=4096, dim=64, dtype="bfloat16", page_size=64)
@@ -635,7 +635,7 @@ class AttentionLayer:
 
     def __repr__(self) -> str: ...
 
-version: str = '0.1.0'
+version: str = '0.2.0'
 
 def compiler() -> str:
     """

@@ -11,7 +11,7 @@ namespace heed::python {
 namespace {
 
 constexpr std::array code_names{"shape",   "dtype",       "device",   "value", "ambiguous",
-                                "overlap", "unsupported", "capacity", "file"};
+                                "overlap", "unsupported", "capacity", "file",  "busy"};
 
 // Never freed: exceptions may be raised until the interpreter is gone.
 PyObject* error_type = nullptr;

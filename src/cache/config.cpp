@@ -91,21 +91,3 @@ CacheGeometry::CacheGeometry(const KvCacheConfig& complete_config)
     : config(complete_config), layout(layout_of(complete_config)) {}
 
 }  // namespace heed::cache
-
-namespace heed::inline v0_2 {
-
-const char* name_of(CacheType type) {
-  switch (type) {
-    case CacheType::f32:
-      return "f32";
-    case CacheType::f16:
-      return "f16";
-    case CacheType::bf16:
-      return "bf16";
-    case CacheType::int8:
-      return "int8";
-  }
-  return "unknown";
-}
-
-}  // namespace heed::inline v0_2

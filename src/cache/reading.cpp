@@ -5,7 +5,7 @@
 
 namespace heed::cache {
 
-CacheReading::CacheReading(const KvCache& cache) : state_(cache.state()) {
+CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)) {
   state_.use.begin_reading("attention");
 }
 

@@ -58,6 +58,12 @@ struct State : CacheGeometry {
   void shorten(CachedSequence&, std::int64_t) noexcept;  // to a length that check_prefix let pass
 };
 
+// The way in, past the calls of the API.
+struct Access {
+  static State& state(KvCache& cache) { return *cache.state_; }
+  static const State& state(const KvCache& cache) { return *cache.state_; }
+};
+
 // Every default filled in; refuses what makes no cache.
 KvCacheConfig complete(const KvCacheConfig&);
 

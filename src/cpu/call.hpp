@@ -6,22 +6,37 @@
 #include <cstdint>
 
 #include "cache/layout.hpp"
+#include "heed/dtype.hpp"
 #include "problem/sequence.hpp"
 
 namespace heed::cpu {
 
-enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache, or a boolean
+using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
-// A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
+// How far apart neighbours along each axis of a tensor lie, in elements.
+struct TensorStrides {
+  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;
+};
+
+// A tensor over (batch, heads, length, dim); data is null when the tensor was not given.
 struct Tensor {
   const void* data = nullptr;
-  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
+  TensorStrides stride{};
   Type type = Type::f32;
 };
 
+// Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
+// cached values lie. Everywhere else a block is sixteen steps.
+struct Row {
+  const void* data;
+  std::int64_t first, step;
+  Type type;
+  std::int64_t block = 16 * step;
+};
+
 struct BoolTensor {
-  Tensor where;  // i8: 0 or 1
+  Tensor where;  // int8: 0 or 1
   bool visible_when = true;
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };

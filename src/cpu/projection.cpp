@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cache/types.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/run.hpp"
 #include "threads/pool.hpp"
@@ -44,7 +45,7 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
                       .y_dim = y.shape.dim,
                       .length = x.shape.length,
                       .tiles = weights.tiles.data(),
-                      .tile_type = type_of(weights.dtype),
+                      .tile_type = cache::type_of(weights.dtype),
                       .depth = weights.depth,
                       .out = weights.out,
                       .bias = bias.empty() ? nullptr : bias.data()};

@@ -13,7 +13,7 @@ void check_unchanged(const cache::State& state, const GrowingSequences& sequence
   for (std::size_t b = 0; b < sequences.numbers.size(); ++b) {
     const std::int64_t length = state.at(sequences.numbers[b]).length;
     if (length != sequences.lengths[b])
-      throw refusal(Error::value, "cache: sequence ", sequences.numbers[b], " had ", sequences.lengths[b],
+      throw refusal(Error::busy, "cache: sequence ", sequences.numbers[b], " had ", sequences.lengths[b],
                     " tokens when the call began and has ", length, " now; another call changed it");
   }
 }
@@ -59,8 +59,7 @@ void append(cache::State& state, const GrowingSequences& sequences, const View& 
 
 AppendedTokens::AppendedTokens(KvCache& cache, const GrowingSequences& sequences, const View& k,
                                const View& v)
-    : state_(const_cast<cache::State&>(cache.state())),  // the cache was given to be changed
-      sequences_(sequences) {
+    : state_(cache::Access::state(cache)), sequences_(sequences) {
   state_.use.begin_writing("layer");
   try {
     append(state_, sequences, k, v);

@@ -118,7 +118,7 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const cache::State& state = call.cache->state();
+  const cache::State& state = cache::Access::state(*call.cache);
   const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
   const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
   if (call.sequences.empty() && held != batch)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns one kind of checkpoint into another: fewer KV heads by averaging, and tiled query heads into
+// Makes one kind of checkpoint out of another: fewer KV heads by averaging, and tiled query heads into
 // interleaved ones.
 #include <algorithm>
 

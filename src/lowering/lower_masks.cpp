@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the list of masks into one band of keys per query, one count of keys per sequence, and boolean masks.
+// Lowers the list of masks to one band of keys per query, one count of keys per sequence, and boolean masks.
 #include <algorithm>
 #include <cstdint>
 #include <limits>

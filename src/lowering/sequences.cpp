@@ -2,6 +2,7 @@
 // Who attends to what: one sequence per batch entry, from plain views, packed rows or a cache.
 #include <algorithm>
 
+#include "cache/types.hpp"
 #include "lowering/checks.hpp"
 #include "refusal/refusal.hpp"
 
@@ -102,10 +103,6 @@ void place_keys_in_cache(const Inputs& in, Problem& p) {
   }
 }
 
-CacheType type_of(DType dtype) {
-  return dtype == DType::f32 ? CacheType::f32 : dtype == DType::f16 ? CacheType::f16 : CacheType::bf16;
-}
-
 }  // namespace
 
 void place_sequences(const Inputs& inputs, Problem& p) {
@@ -117,12 +114,12 @@ void place_sequences(const Inputs& inputs, Problem& p) {
     p.cache_type = inputs.cache->config().type;
     const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
     p.turns_keys = rotary && rotary->when == CacheRotary::When::read;
-    p.kv_type = p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;
+    p.kv_type = p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;
   } else {
     place_keys(inputs, p);
     p.kv_heads = inputs.k.shape.heads;
     p.value_dim = inputs.v.shape.dim;
-    p.kv_type = type_of(inputs.k.dtype);
+    p.kv_type = cache::type_of(inputs.k.dtype);
   }
   p.heads = inputs.q.shape.heads;
   p.dim = inputs.q.shape.dim;

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/gathered_cache.hpp"
 
+#include "cache/types.hpp"
 #include "heed/cache.hpp"
 
 namespace heed::reference {
 namespace {
-
-DType dtype_of(CacheType type) {
-  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
-}
 
 MutableView make_view(Memory& memory, const Backend& backend, const Shape& shape, DType dtype) {
   memory = backend.allocate(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
@@ -29,7 +26,7 @@ MutableView part_of(const MutableView& x, std::int64_t b, std::int64_t tokens) {
 
 GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : problem(given) {
   if (!given.reading) return;
-  const DType dtype = dtype_of(given.cache_type);
+  const DType dtype = cache::dtype_of(given.cache_type);
   const Shape of_keys{given.batch, given.kv_heads, given.keys, given.dim},
       of_values{given.batch, given.kv_heads, given.keys, given.value_dim};
   const MutableView k = make_view(keys_, backend, of_keys, dtype),

@@ -52,8 +52,8 @@ struct Sees {
 };
 
 bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int64_t j) {  // S7
-  return softmax::dropout_word(dropout.seed, head, i, j) <
-         softmax::dropout_threshold(dropout.drop_probability);
+  const std::uint32_t word = softmax::dropout_words(dropout.seed, head, i, j / 4).word[j % 4];
+  return word < softmax::dropout_threshold(dropout.drop_probability);
 }
 
 // The score of key j at each stage.

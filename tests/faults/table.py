@@ -95,8 +95,8 @@ FAULTS = [
     Fault(
         "keys-of-another-batch-entry",
         ALGORITHM + "decode_views.hpp",
-        "const Row row = row_of<S>(x, rows.b, rows.kv_head,",
-        "const Row row = row_of<S>(x, 0, rows.kv_head,",
+        "const Row row = row_of(x, rows.b, rows.kv_head,",
+        "const Row row = row_of(x, 0, rows.kv_head,",
         "decode reads the keys and values of batch entry 0 for all",
     ),
     Fault(
@@ -123,8 +123,8 @@ FAULTS = [
     Fault(
         "dropout-word",
         ALGORITHM + "dropout.hpp",
-        "weight = words[n] < c.drop_below",
-        "weight = words[3 - n] < c.drop_below",
+        "weight = words.word[n] < c.drop_below",
+        "weight = words.word[3 - n] < c.drop_below",
         "dropout reads the four random words backwards (S7)",
     ),
     Fault(
@@ -245,8 +245,8 @@ FAULTS = [
     Fault(
         "front-hidden",
         ALGORITHM + "score.hpp",
-        "hide_keys<S>(c.front, seen.begin, column, t);",
-        "hide_keys<S>(0, seen.begin, column, t);",
+        "hide_keys(c.front, seen.begin, column, t);",
+        "hide_keys(0, seen.begin, column, t);",
         "a window hides the keys at the front that every query should see (S10)",
     ),
     Fault(
@@ -365,15 +365,15 @@ FAULTS = [
     Fault(
         "overflow-unnoticed-in-prefill",
         ALGORITHM + "prefill.hpp",
-        "if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);",
-        "if (!write_out.wrote_only_numbers() && rows < 0) leave_to_reference<S>(c);",
+        "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
+        "if (!write_out.wrote_only_numbers() && rows < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in prefill (S13)",
     ),
     Fault(
         "overflow-unnoticed-in-decode",
         ALGORITHM + "decode.hpp",
-        "if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);",
-        "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference<S>(c);",
+        "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
+        "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in decode (S13)",
     ),
     Fault(
@@ -393,7 +393,7 @@ FAULTS = [
     Fault(
         "turned-cache-of-another-type",
         "src/lowering/sequences.cpp",
-        "p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;",
+        "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",
         emulated=True,

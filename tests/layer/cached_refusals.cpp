@@ -235,7 +235,7 @@ TEST(refusals_over_a_cache, a_cache_that_is_being_read_does_not_change) {
   const AttentionLayer layer(d.config, random_weights(d.config, 4));
   {
     const cache::CacheReading reading(cache);
-    expect_refusal(Error::value, "layer: the cache is being read by another call",
+    expect_refusal(Error::busy, "layer: the cache is being read by another call",
                    [&] { layer(d.call, d.outputs, d.options); });
   }
   EXPECT_TRUE(Seen(cache) == before);
@@ -268,7 +268,7 @@ TEST(appended_tokens, go_nowhere_when_another_call_came_in_between) {
   const Tokens t;
   KvCache cache = Draft{}.cache();
   const layer::GrowingSequences stale{{1, 2}, {0, 0}, {2, 2}};
-  expect_refusal(Error::value,
+  expect_refusal(Error::busy,
                  "cache: sequence 1 had 0 tokens when the call began and has 1 now; another call changed it",
                  [&] { const layer::AppendedTokens appended(cache, stale, t.k.view(), t.v.view()); });
   EXPECT_EQ(cache.length(2), 0);

@@ -30,7 +30,7 @@ struct Step {
   void disturb() { cache.append_to(0, token.view(), token.view()); }
 };
 
-const char* const being_read = "value: append_to: the cache is being read by another call";
+const char* const being_read = "busy: append_to: the cache is being read by another call";
 
 // Tries to append in every task, from another thread.
 struct Intruder : Executor {

@@ -121,7 +121,7 @@ const BadCall bad_data[] = {
     {"halves_between_two_elements", Error::value,
      "out.data: the address is not a multiple of the element's 2 bytes",
      [](Call& c) {
-       c.turn_into(DType::f16);
+       c.use_dtype(DType::f16);
        c.outputs.out.data = static_cast<std::byte*>(c.outputs.out.data) + 1;
      }},
 };
@@ -143,7 +143,7 @@ const BadCall bad_devices_and_dtypes[] = {
      [](Call& c) { c.outputs.out.dtype = DType::bf16; }},
     {"a_result_of_the_other_half_format", Error::dtype, "out.dtype: f16 is neither q.dtype: bf16 nor f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.outputs.out.dtype = DType::f16;
      }},
     {"weights_of_another_dtype", Error::dtype, "weights.dtype: f16 is neither q.dtype: f32 nor f32",
@@ -152,12 +152,12 @@ const BadCall bad_devices_and_dtypes[] = {
      [](Call& c) { c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16); }},
     {"a_log_sum_exp_that_is_not_f32", Error::dtype, "log_sum_exp.dtype: bf16 is not f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.outputs.log_sum_exp = c.place({2, 8, 4, 1}, DType::bf16);
      }},
     {"a_bias_of_another_dtype", Error::dtype, "options.bias.dtype: f16 is neither q.dtype: bf16 nor f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.options.bias = c.place({1, 1, 4, 9}, DType::f16);
      }},
     {"a_sink_of_another_dtype", Error::dtype, "options.sink.dtype: bf16 is neither q.dtype: f32 nor f32",

@@ -44,7 +44,7 @@ class Call {
     return {static_cast<std::int64_t*>(std::memcpy(over.data, from.data(), from.size_bytes())), from.size()};
   }
 
-  void turn_into(DType dtype) {
+  void use_dtype(DType dtype) {
     inputs.q.dtype = inputs.k.dtype = inputs.v.dtype = outputs.out.dtype = dtype;
   }
 

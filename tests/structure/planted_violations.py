@@ -12,6 +12,7 @@ import structure
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 GOOD = {
     "include/heed/heed.hpp": SPDX + "#pragma once\n#include <vector>\n",
+    "include/heed/version.hpp": SPDX + "#define HEED_VERSION_MAJOR 0\n#define HEED_VERSION_MINOR 2\n",
     "src/layer/layer.cpp": SPDX + '#include "heed/heed.hpp"\n#include "plan/plan.hpp"\n// S15\n',
     "src/problem/problem.hpp": SPDX + '#include "heed/heed.hpp"\n',
     "src/backend/backend.hpp": SPDX + '#include "problem/problem.hpp"\n',
@@ -51,7 +52,7 @@ class Structure(Tree):
             self.assertEqual(check(self.root), [], check.__name__)
 
     def test_every_check_is_listed(self):
-        self.assertEqual(len(structure.CHECKS), 8)
+        self.assertEqual(len(structure.CHECKS), 9)
 
     def test_an_include_that_points_upward_is_found(self):
         self.write("src/softmax/merge.cpp", SPDX + '#include "cpu/fused.cpp"\n')
@@ -179,6 +180,8 @@ class Structure(Tree):
             ("src/softmax", "heed::softmaxes"),
             ("src/refusal", "heed::refusal"),
             ("include/heed", "heed"),
+            ("include/heed", "heed::inline v0_1"),
+            ("src/softmax", "heed::inline v0_1"),
             ("cli", "heed::inline v0_2"),
             ("cli", "heed::cli"),
             ("python", "heed"),
@@ -267,6 +270,10 @@ class Structure(Tree):
             structure.check_spec_and_code_name_the_same_rules,
             "src/reference/more.cpp:2: names S15, which docs/spec.md gives to src/layer",
         )
+
+    def test_a_rule_out_of_order_is_found(self):
+        self.write("docs/spec.md", "### S1 Score\n### S15 Rotary (src/layer)\n### S2 Cap\n### O1 One answer\n")
+        self.assert_found(structure.check_rules_are_in_order, "docs/spec.md: S2 comes after S15")
 
     def test_an_empty_specification_is_found(self):
         self.write("docs/spec.md", "nothing\n")

@@ -11,14 +11,14 @@ import sys
 
 import argument_order
 
-CODE = {".hpp", ".cpp", ".cu", ".cuh"}
+CODE = {".hpp", ".cpp", ".h", ".c", ".cu", ".cuh"}
 TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ""}
 LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
 # Data falls downward: a folder of src/ may include those after it, itself, and include/heed.
 BACKENDS = ("cpu", "cuda", "mpi")
-ORDER = (("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
+ORDER = (("c",), ("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
          ("softmax", "cache"), ("threads", "rotary"), ("refusal",))
 DEPTH = {folder: depth for depth, folders in enumerate(ORDER) for folder in folders}
 # Beside that order: the arrays a layer's weights are made of, and files of caches.
@@ -184,6 +184,15 @@ def check_spec_and_code_name_the_same_rules(root):
     return problems
 
 
+def check_rules_are_in_order(root):
+    rules = list(rules_specified(root))
+    return [
+        f"docs/spec.md: {rule} comes after {before}"
+        for before, rule in zip(rules, rules[1:])
+        if rule[0] == before[0] and int(rule[1:]) <= int(before[1:])
+    ]
+
+
 # Comments, strings and characters, which may hold braces; and numbers, whose ' begins no character.
 LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\b\d[\w']*|'(?:\\.|[^'\\\n])+'""", re.DOTALL
@@ -202,9 +211,14 @@ def without_literals(text):
 NAMESPACE = re.compile(r"\bnamespace\s+(heed[\w:]*(?:inline\s+\w+)?)\s*\{")
 ONLY_USING = re.compile(r"(?:\s*using\s[^;{}]*;)*\s*\}")
 ONLY_DECLARES = re.compile(r"(?:\s*(?:struct|class)\s+\w+;)*\s*\}")
-API_NAMESPACE = r"heed::inline v\d+_\d+(?:::elements)?"
 # What a folder calls its namespace where that is not its own name.
 NAMESPACE_OF = {"src/check": "checking", "src/plan": "planning", "src/refusal": "refusing", "cli": "tool"}
+
+
+def api_namespace(root):
+    """heed::inline v0_2 for version 0.2.x: what was compiled against another minor version does not link."""
+    found = re.findall(r"define HEED_VERSION_(?:MAJOR|MINOR) (\d+)", (root / "include/heed/version.hpp").read_text())
+    return f"heed::inline v{'_'.join(found)}"
 
 
 def may_open(folder, namespace, rest):
@@ -223,14 +237,14 @@ def check_each_folder_has_its_namespace(root):
     The API has the inline one of its version, and any folder of src/ may define what it declares. `namespace heed` itself
     holds nothing but using declarations, for the words that all folders share.
     """
-    problems = []
+    problems, api = [], api_namespace(root)
     for path in code_files(root, "include", "src", "cli", "python"):
         here = path.relative_to(root)
         folder = "/".join(here.parts[:2]) if here.parts[0] in ("include", "src") else here.parts[0]
         text = without_literals(path.read_text(encoding="utf-8", errors="replace"))
         for found in NAMESPACE.finditer(text):
             namespace = " ".join(found[1].split())
-            is_api = re.fullmatch(API_NAMESPACE, namespace) and folder.startswith(("include/", "src/"))
+            is_api = namespace == api and folder.startswith(("include/", "src/"))
             if not is_api and not may_open(folder, namespace, text[found.end() :]):
                 line = text.count("\n", 0, found.start()) + 1
                 problems.append(f"{here}:{line}: {folder} may not define anything in {namespace}")

@@ -7,8 +7,9 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr std::int64_t panels_per_block = 8;
 // A stretch of the summed index short enough that a weight tile stays in the first-level cache while the
@@ -16,7 +17,7 @@ constexpr std::int64_t panels_per_block = 8;
 constexpr std::int64_t depth_per_stretch = 512;
 constexpr std::int64_t most_single_rows = 4;
 
-template <class S>
+template <Vector S>
 class Project {
   static constexpr int rows = Tile<S>::rows, columns = Tile<S>::columns;
 
@@ -43,7 +44,7 @@ class Project {
       const std::int64_t elements = columns * t.depth;
       multiply(used, widen<S>({t.tiles, tile * elements, 1, t.tile_type}, elements, widened));
       for (std::int64_t p = 0; p < used; ++p) {
-        turn(sums + p * rows * columns);
+        transpose(sums + p * rows * columns);
         write_rows(p * rows, least(rows, count - p * rows), tile, buffer);
       }
     }
@@ -51,7 +52,7 @@ class Project {
 
  private:
   static Row row_at(const Tensor& x, std::int64_t length, std::int64_t row, std::int64_t head) {
-    return row_of<S>(x, row / length, head, row % length);
+    return row_of(x, row / length, head, row % length);
   }
 
   // Head by head, so that a concatenation of heads is read where they lie.
@@ -81,7 +82,7 @@ class Project {
   }
 
   // (columns, rows) becomes (rows, columns), in the buffer.
-  void turn(const float* from) {
+  void transpose(const float* from) {
     for (int r = 0; r < rows; r += 4)
       for (int n = 0; n < columns; n += 4) {
         const float* const corner[4] = {from + n * rows + r, from + (n + 1) * rows + r,
@@ -105,8 +106,9 @@ class Project {
         if (n % columns < real) values[n] += t.bias[column + n % columns];
     const std::int64_t head = column / t.y_dim, d = column % t.y_dim;
     const bool in_one_place =
-        real == columns && d + columns <= t.y_dim && t.y.type == Type::f32 && t.y.dim == 1;
-    auto* y = static_cast<float*>(const_cast<void*>(t.y.data)) + (in_one_place ? head * t.y.heads + d : 0);
+        real == columns && d + columns <= t.y_dim && t.y.type == Type::f32 && t.y.stride.dim == 1;
+    auto* y =
+        static_cast<float*>(const_cast<void*>(t.y.data)) + (in_one_place ? head * t.y.stride.heads + d : 0);
     for (std::int64_t n = 0; n < count; ++n, values += columns) {
       const std::int64_t first = first_of_row[r + n];
       if (in_one_place)
@@ -119,7 +121,8 @@ class Project {
   void write_columns(std::int64_t first, std::int64_t column, std::int64_t real, const float* values) const {
     for (std::int64_t n = 0; n < real; ++n) {
       const std::int64_t head = (column + n) / t.y_dim;
-      write<S>({t.y.data, first + head * t.y.heads, t.y.dim, t.y.type}, (column + n) % t.y_dim, values[n]);
+      write({t.y.data, first + head * t.y.stride.heads, t.y.stride.dim, t.y.type}, (column + n) % t.y_dim,
+            values[n]);
     }
   }
 
@@ -180,4 +183,4 @@ class Project {
   std::int64_t first_of_row[panels_per_block * rows];
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
