@@ -4,19 +4,21 @@
 
 #include <algorithm>
 
-#include "masks.hpp"
-
 namespace heed::tool {
 
-HiddenKeys::HiddenKeys(const ShapeOptions& options, const Extents& extents)
-    : causal_(options.causal), window_(options.window), queries_(extents.queries), keys_(extents.keys) {
-  make_masks(options, extents);
-  offset_ = options.align == Align::ends ? keys_ - queries_ : 0;
-}
+HiddenKeys::HiddenKeys(const ShapeOptions& options, const Extents& extents, std::int64_t batch_entry)
+    : causal_(options.causal),
+      window_(options.window),
+      masks_(make_masks(options, extents)),
+      queries_(extents.queries),
+      keys_(extents.keys),
+      offset_(options.align == Align::ends ? keys_ - queries_ : 0),
+      entry_(batch_entry) {}
 
 bool HiddenKeys::hides(std::int64_t query, std::int64_t key) const {
   const std::int64_t ahead = key - (query + offset_);
   if (causal_ && ahead > 0) return true;
+  if (masks_.padding && masks_.padding->at(entry_, 0, 0, key)) return true;
   return window_ && (ahead > window_->right || -ahead > window_->left);
 }
 
@@ -39,7 +41,7 @@ std::int64_t HiddenKeys::keys_seen(std::int64_t first, std::int64_t count) const
 }
 
 std::optional<std::int64_t> HiddenKeys::first_position() const {
-  if (queries_ == keys_ || hides_any()) return offset_;
+  if (queries_ == keys_ || causal_ || window_) return offset_;
   return std::nullopt;
 }
 

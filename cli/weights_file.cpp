@@ -28,7 +28,7 @@ WeightsFile::WeightsFile(const std::string& flag, const std::string& path, std::
   ShapeOptions told = shape;
   const view::Rows whole = {.weights = {values_, {.heads = axes[1], .length = axes[2], .dim = axes[3]}}};
   if (!shape.causal && !shape.window) told.causal = view::looks_causal(whole.weights);
-  hidden_.emplace(told, extents_);
+  hidden_.emplace(told, extents_, 0);
   refuse_hidden_weights(flag);
 }
 

@@ -52,7 +52,8 @@ std::vector<float> token(std::size_t place) {
   x[is_first] = place == 0 ? 1.0F : 0.0F;
   // A pattern of signs for each word: equal ones agree in all six, others in about half.
   for (int bit = 0; bit < 6; ++bit) x[static_cast<std::size_t>(identity + bit)] = ((word.identity * 37 + 11) * (bit + 3) / 8) % 2 == 0 ? 1.0F : -1.0F;
-  x[is_noun] = word.kind == noun ? 1.0F : 0.0F;
+  // The sentence is about its first noun.
+  x[is_noun] = word.kind != noun ? 0.0F : place == 1 ? 1.0F : 0.65F;
   x[is_one] = 1;
   x[asks_for_noun] = word.kind == verb || word.kind == adjective || word.kind == pronoun ? 1.0F : 0.0F;
   return x;
@@ -94,7 +95,7 @@ LayerWeights example_weights(const LayerConfig& config) {
     w_q.connect(3, identity + bit, identity + bit, 5);
     w_k.connect(3, identity + bit, identity + bit, 1);
   }
-  w_q.connect(4, is_noun, asks_for_noun, 16);
+  w_q.connect(4, is_noun, asks_for_noun, 20);
   w_k.connect(4, is_noun, is_noun, 1);
   LayerWeights weights = random_weights(config, 7);
   weights.w_q = w_q.array();

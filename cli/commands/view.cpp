@@ -12,6 +12,7 @@
 #include "browser.hpp"
 #include "command.hpp"
 #include "layer_stretches.hpp"
+#include "picture_file.hpp"
 #include "sequence.hpp"
 #include "staged_files.hpp"
 #include "stopwatch.hpp"
@@ -25,7 +26,7 @@ namespace {
 
 struct ViewOptions {
   JobOptions job{};
-  std::string weights{}, compare{}, tokens{}, query_tokens{}, key_tokens{}, title{};
+  std::string weights{}, compare{}, tokens{}, query_tokens{}, key_tokens{}, title{}, picture{};
   std::string out{"attention.html"};
   std::optional<std::int64_t> budget_megabytes{}, entry{};
   bool open = false;
@@ -34,11 +35,13 @@ struct ViewOptions {
   std::int64_t batch_entry() const { return entry.value_or(0); }
 };
 
+using UseRows = std::function<void(const view::Rows&)>;
+
 // One run of the page, and how its rows come about.
 struct Shown {
   view::Run run{};
   view::Layer layer{};
-  std::function<void(view::Page&)> add_rows{};
+  std::function<void(const UseRows&)> for_every_stretch{};
 };
 
 void name_tokens(view::Run& run, const ViewOptions& options) {
@@ -56,9 +59,7 @@ Shown shown_job(std::string name, std::shared_ptr<LayerJob> job, std::shared_ptr
   Shown shown{.run = {.name = std::move(name), .queries = job->extents.queries, .keys = job->extents.keys},
               .layer = {.heads = job->extents.heads, .kv_heads = job->extents.kv_heads, .head_map = job->config.head_map}};
   if (!job->context) shown.run.first_position = hidden->first_position();
-  shown.add_rows = [job, hidden, entry](view::Page& page) {
-    for_every_stretch(*job, entry, *hidden, [&](const view::Rows& rows) { page.add_rows(rows); });
-  };
+  shown.for_every_stretch = [job, hidden, entry](const UseRows& use) { for_every_stretch(*job, entry, *hidden, use); };
   return shown;
 }
 
@@ -73,7 +74,7 @@ std::vector<Shown> example_runs() {
     auto job = std::make_shared<LayerJob>(example_job(kv_heads));
     ShapeOptions shape;
     shape.causal = causal;
-    shown.push_back(shown_job(name, job, std::make_shared<HiddenKeys>(shape, job->extents), 0));
+    shown.push_back(shown_job(name, job, std::make_shared<HiddenKeys>(shape, job->extents, 0), 0));
     shown.back().run.query_tokens = shown.back().run.key_tokens = example_sentence();
   }
   return shown;
@@ -85,7 +86,7 @@ Shown layer_run(const ViewOptions& options, const std::string& file) {
   auto job = std::make_shared<LayerJob>(make_job(wanted));
   if (options.batch_entry() >= job->extents.batch)
     throw Error(Error::value, fmt::format("--entry: {} is not below the {} batch entries of --input", options.batch_entry(), job->extents.batch));
-  auto hidden = std::make_shared<HiddenKeys>(options.job.shape, job->extents);
+  auto hidden = std::make_shared<HiddenKeys>(options.job.shape, job->extents, options.batch_entry());
   Shown shown = shown_job(std::filesystem::path(file).stem().string(), job, hidden, options.batch_entry());
   name_tokens(shown.run, options);
   return shown;
@@ -96,9 +97,7 @@ Shown weights_run(const ViewOptions& options, const std::string& flag, const std
   Shown shown{.run = {.name = std::filesystem::path(file).stem().string(), .queries = weights->queries(), .keys = weights->keys(), .first_position = weights->first_position()},
               .layer = {.heads = weights->heads(), .kv_heads = options.job.shape.kv_heads.value_or(weights->heads())}};
   name_tokens(shown.run, options);
-  shown.add_rows = [weights](view::Page& page) {
-    weights->for_every_stretch([&](const view::Rows& rows) { page.add_rows(rows); });
-  };
+  shown.for_every_stretch = [weights](const UseRows& use) { weights->for_every_stretch(use); };
   return shown;
 }
 
@@ -136,10 +135,18 @@ std::vector<Shown> runs_of(const ViewOptions& options) {
   return shown;
 }
 
+void save_picture(StagedFiles& files, const std::string& path, const Shown& shown) {
+  view::Picture picture(shown.run, shown.layer);
+  shown.for_every_stretch([&](const view::Rows& rows) { picture.add_rows(rows); });
+  files.write(path, [&](const auto& beside) { write_picture(picture, path, beside); });
+}
+
 Status show(const ViewOptions& options, Console& console) {
   options.job.shape.use_threads();
   StagedFiles files;
   files.expect("--out", options.out);
+  files.expect("--picture", options.picture);
+  refuse_other_pictures(options.picture);
   const std::vector<Shown> runs = runs_of(options);
   const std::int64_t budget = options.budget_megabytes.value_or(40);
   view::Page page({.title = options.title.empty() ? "Attention" : options.title, .layers = static_cast<std::int64_t>(runs.size()), .budget_bytes = budget * 1'000'000});
@@ -148,15 +155,16 @@ Status show(const ViewOptions& options, Console& console) {
       console.progress("computing " + shown.run.name);
       page.add_run(shown.run);
       page.add_layer(shown.layer);
-      shown.add_rows(page);
+      shown.for_every_stretch([&](const view::Rows& rows) { page.add_rows(rows); });
     }
     console.progress("writing");
+    if (!options.picture.empty()) save_picture(files, options.picture, runs.front());
     files.write(options.out, [&](const auto& path) { page.save(path); });
   });
   files.move_in();
   console.progress("");
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(options.out));
-  std::vector<Fact> facts = {{"wrote", options.out}, {"size", fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)}, {"time", readable_seconds(seconds)}};
+  std::vector<Fact> facts = {{"wrote", options.out + (options.picture.empty() ? "" : ", " + options.picture)}, {"size", fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)}, {"time", readable_seconds(seconds)}};
   nlohmann::ordered_json names = nlohmann::ordered_json::array();
   for (const Shown& shown : runs) names.push_back(shown.run.name);
   console.result({{"page", options.out}, {"bytes", bytes}, {"runs", names}, {"seconds", seconds}});
@@ -201,6 +209,7 @@ Action add_view(CLI::App& app) {
                      });
   options->job.shape.add_band(app);
   add_text(app, {.name = "--out", .help = "Where the page goes (default attention.html)", .value = "PAGE.html"}, options->out);
+  add_text(app, {.name = "--picture", .help = "Heatmaps of what is shown first, as a picture too: .png or .svg", .value = "FILE"}, options->picture);
   add_text(app, {.name = "--title", .help = "What stands above it", .value = "TEXT"}, options->title);
   add_integer(app, {.name = "--budget", .help = "The page stays below so many megabytes (default 40)", .value = "MB"}, 1, options->budget_megabytes);
   add_integer(app, {.name = "--threads", .help = "Threads to use"}, 1, options->job.shape.threads);

@@ -29,6 +29,7 @@ from heed._heed import (
 from heed._heed import version as __version__
 from heed.errors import Error, KindError
 from heed.installation import configuration, show_config
+from heed.showing import picture, view
 
 __all__ = [
     "AttentionLayer",
@@ -47,8 +48,10 @@ __all__ = [
     "look_ahead_mask",
     "merge",
     "padding_mask",
+    "picture",
     "rotate",
     "scaled_dot_product_attention",
     "set_num_threads",
     "show_config",
+    "view",
 ]

@@ -19,7 +19,7 @@ class Pyramid {
  public:
   // Keeps levels `finest`, finest + 1, ... up to the first of at most `coarsest_side` rows and columns.
   Pyramid(std::int64_t rows, std::int64_t columns, int finest);
-  static constexpr std::int64_t coarsest_side = 64;
+  static constexpr std::int64_t coarsest_side = 32;
 
   void add_row(std::span<const float> weights, const bool* hidden);  // hidden: nullptr, or one for each
   const std::vector<Level>& levels() const { return levels_; }       // finest first; whole after the last row

@@ -26,7 +26,7 @@ function oklch(lightness, chroma, degrees) {
 function sequential(t, dark) {
   return dark
     ? oklch(0.2 + 0.75 * t, 0.03 + 0.34 * t * (1.02 - t) + 0.06 * t, 275 - 175 * t)
-    : oklch(0.985 - 0.715 * t, 0.015 + 0.44 * t * (1.06 - t), 100 + 170 * t);
+    : oklch(0.985 - 0.685 * t, 0.016 + 0.4 * t * (1.05 - t) + 0.09 * t * t, 100 + 172 * t);
 }
 
 // Less than the other is orange, more is blue.
@@ -60,7 +60,7 @@ export function cssColour(t, dark) {
 }
 
 export function inkOn(t, dark) {
-  return (dark ? 0.2 + 0.75 * t : 0.985 - 0.715 * t) > 0.6 ? "#1d1c1a" : "#fbfaf7";
+  return (dark ? 0.2 + 0.75 * t : 0.985 - 0.685 * t) > 0.6 ? "#1d1c1a" : "#fbfaf7";
 }
 
 const pixel = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One head, large: its map (or three, where two runs are compared), what it is in numbers, and the chosen token.
 import { attention } from "./blobs.js";
-import { codes, pixelOfDifference, pixelsOfCodes, strength } from "./colour.js";
+import { codes, pixelOfDifference, pixelsOfCodes } from "./colour.js";
 import { drawThumb } from "./grid.js";
-import { digitsOf, groupOf, headAt, nameOf } from "./head.js";
+import { digitsOf, endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { Heatmap } from "./heatmap.js";
 import { drawLines } from "./lines.js";
 import { showNumbers, showProfile } from "./profile.js";
@@ -79,28 +79,41 @@ function makeMaps(head, other) {
     frame.append(canvas);
     figure.append(caption, frame);
     byId("maps").append(figure);
-    return new Heatmap(canvas, mine, theirs, hover);
+    const map = new Heatmap(canvas, mine, theirs, hover);
+    if (other && !theirs) map.compared = mine === head ? other : head;
+    return map;
   });
-  Promise.all([head.ready(), other?.ready()]).then(() => maps.forEach((map) => map.draw()));
+  Promise.all([head.ready(), other?.ready()]).then(() => {
+    maps.forEach((map) => map.draw());
+    showLegend(head, other);
+  });
 }
 
-function showLegend(head, other) {
+function colourBar(pixelAt, texts) {
   const canvas = document.createElement("canvas");
   canvas.width = 256;
   canvas.height = 1;
-  const dark = state.theme === "dark";
-  const isDifference = Boolean(other);
-  const largest = isDifference ? Math.max(head.facts.largest, other.facts.largest) || 1 : head.facts.largest || 1;
   const image = new ImageData(256, 1);
-  const pixels = new Uint32Array(image.data.buffer);
-  const byCode = pixelsOfCodes({ scale: "log", largest: 1, octaves: attention.octaves, dark });
-  for (let n = 0; n < 256; ++n) {
-    pixels[n] = isDifference ? pixelOfDifference(((n - 128) / 127) * largest, largest, dark) : byCode[Math.max(codes.least, Math.round((n / 255) * codes.one))];
-  }
+  new Uint32Array(image.data.buffer).set(Uint32Array.from({ length: 256 }, (_, n) => pixelAt(n)));
   canvas.getContext("2d").putImageData(image, 0, 0);
   const ends = element("div", "", "ends");
-  const least = state.scale === "linear" ? "0" : `2⁻²⁰ ≈ 10⁻⁶`;
-  for (const text of isDifference ? [`−${largest.toPrecision(3)}`, "difference", `+${largest.toPrecision(3)}`] : [least, state.scale === "linear" ? "weight" : "weight, logarithmic", largest.toPrecision(3)]) ends.append(element("span", text));
+  ends.append(...texts.map((text) => element("span", text)));
+  const box = document.createElement("div");
+  box.append(canvas, ends);
+  return box;
+}
+
+function showLegend(head, other) {
+  const dark = state.theme === "dark";
+  const largest = endOfScale(head, ...(other ? [other] : []));
+  const byCode = pixelsOfCodes({ scale: "log", largest: 1, octaves: attention.octaves, dark });
+  const least = state.scale === "linear" ? "0" : "10⁻⁶";
+  const name = state.scale === "linear" ? "weight" : "weight, logarithmic";
+  const bars = [colourBar((n) => byCode[Math.max(codes.least, Math.round((n / 255) * codes.one))], [least, name, largest.toPrecision(3)])];
+  if (other) {
+    const difference = head.largestDifference(other) || 1;
+    bars.push(colourBar((n) => pixelOfDifference((n - 128) / 127, 1, dark), [`−${difference.toPrecision(3)}`, "difference", `+${difference.toPrecision(3)}`]));
+  }
   const swatches = element("div", "", "swatches");
   const swatch = (className, text) => {
     const made = document.createElement("span");
@@ -109,7 +122,7 @@ function showLegend(head, other) {
   };
   if (head.facts.seen < head.queries * head.keys) swatch("hidden-cell", "hidden by a mask");
   if (head.facts.not_finite > 0) swatch("not-finite", "NaN or infinite");
-  byId("legend").replaceChildren(canvas, ends, swatches);
+  byId("legend").replaceChildren(...bars, swatches);
 }
 
 function showGroup(head) {

@@ -2,7 +2,7 @@
 // All heads of all runs and layers as small pictures, in their places or in the order of a number.
 import { attention } from "./blobs.js";
 import { pixelsOfCodes } from "./colour.js";
-import { allHeads, groupOf, headAt, nameOf } from "./head.js";
+import { allHeads, endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { measures } from "./profile.js";
 import { change, state } from "./state.js";
 
@@ -17,7 +17,7 @@ export async function drawThumb(canvas, head) {
   canvas.width = level.columns;
   canvas.height = level.rows;
   const image = new ImageData(level.columns, level.rows);
-  const pixels = pixelsOfCodes({ scale, largest: head.facts.largest || 1, octaves: attention.octaves, dark: theme === "dark" });
+  const pixels = pixelsOfCodes({ scale, largest: endOfScale(head), octaves: attention.octaves, dark: theme === "dark" });
   new Uint32Array(image.data.buffer).set(Uint32Array.from(codes, (code) => pixels[code]));
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
@@ -81,6 +81,7 @@ function layerRow(run, layer) {
     if (isShown(head)) boxes[groupOf(head).kvHead].append(thumb(head, String(h)));
   });
   groups.append(...boxes.filter((box) => box.childElementCount > 0));
+  if (kvHeads < heads.length) row.classList.add("grouped");
   row.append(heading, groups);
   return groups.childElementCount > 0 ? row : null;
 }

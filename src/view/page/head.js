@@ -114,6 +114,20 @@ export class Head {
     return weights;
   }
 
+  // The largest difference from another head in sight of both: of single weights if the page has them, else of pooled ones.
+  largestDifference(other) {
+    const key = `${other.run} ${other.layer} ${other.index}`;
+    this.differences ??= new Map();
+    if (!this.differences.has(key) && this.received && other.received) {
+      let largest = 0;
+      const values = (head, n) => (head.isExact ? (head.all.bits[n] === hiddenBits ? 0 : head.all.values[n]) : weightOf(head.max[n], attention.octaves) || 0);
+      const count = Math.min(this.finest.rows * this.finest.columns, other.finest.rows * other.finest.columns);
+      for (let n = 0; n < count; ++n) largest = Math.max(largest, Math.abs(values(this, n) - values(other, n)));
+      this.differences.set(key, largest);
+    }
+    return this.differences.get(key) ?? 1;
+  }
+
   pooledAt(i, j) {
     if (this.isExact) {
       const place = i * this.keys + j;
@@ -156,6 +170,12 @@ export function groupOf(head) {
   return { kvHead, heads: heads[head.run][head.layer].filter((other) => kvHeadOf(other.index) === kvHead) };
 }
 
+// Where the scale of a head ends: at its largest weight, but not below four times what equal weights would be. Heads that
+// are compared have one scale.
+export function endOfScale(head, ...others) {
+  return Math.max(4 / head.keys, ...[head, ...others].map((each) => Math.min(1, each.facts.largest)));
+}
+
 export function nameOf(head) {
   const run = attention.runs[head.run];
   const layer = run.layers[head.layer];
@@ -168,7 +188,7 @@ export function digitsOf(weight) {
   if (!Number.isFinite(weight)) return String(weight);
   for (let digits = 1; digits <= 9; ++digits) {
     const text = weight.toPrecision(digits);
-    if (Math.fround(Number(text)) === Math.fround(weight)) return String(Number(text));
+    if (Math.fround(Number(text)) === Math.fround(weight)) return weight !== 0 && weight < 1e-4 ? weight.toExponential(digits - 1) : String(Number(text));
   }
   return String(weight);
 }

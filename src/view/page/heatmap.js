@@ -2,6 +2,7 @@
 // The map of a head, or of the difference of two: a canvas that zooms from the whole sequence to single weights.
 import { attention } from "./blobs.js";
 import { codes, pixelOfDifference, pixelsOfCodes, weightOf } from "./colour.js";
+import { endOfScale } from "./head.js";
 import { change, state } from "./state.js";
 import { drawEdges, edgeWidths } from "./edges.js";
 
@@ -36,6 +37,7 @@ export class Heatmap {
   // `other` makes it the map of head - other.
   constructor(canvas, head, other, onHover) {
     Object.assign(this, { canvas, head, other, onHover });
+    this.compared = null; // with whom it shares a scale
     this.sheet = document.createElement("canvas");
     this.loaded = new Map();
     this.listen();
@@ -57,7 +59,8 @@ export class Heatmap {
     const seenY = room.height / stepY;
     const x = Math.min(Math.max(0, state.x), Math.max(0, this.head.keys - seenX));
     const y = Math.min(Math.max(0, state.y), Math.max(0, this.head.queries - seenY));
-    return { x, y, stepX, stepY, zoom, most, left: edges.left, top: edges.top, room, seenX: Math.min(seenX, this.head.keys), seenY: Math.min(seenY, this.head.queries) };
+    const left = edges.left + Math.max(0, (room.width - this.head.keys * stepX) / 2); // a small map stands in the middle
+    return { x, y, stepX, stepY, zoom, most, left, top: edges.top, room, seenX: Math.min(seenX, this.head.keys), seenY: Math.min(seenY, this.head.queries) };
   }
 
   level(camera) {
@@ -141,7 +144,7 @@ export class Heatmap {
   painter(mine, theirs) {
     const dark = state.theme === "dark";
     if (!theirs) {
-      const pixels = pixelsOfCodes({ scale: state.scale, largest: this.head.facts.largest || 1, octaves: attention.octaves, dark });
+      const pixels = this.pixels(dark);
       return (cell) => pixels[mine[cell]];
     }
     const weights = Float32Array.from({ length: 256 }, (_, code) => weightOf(code, attention.octaves));
@@ -154,15 +157,20 @@ export class Heatmap {
     };
   }
 
+  pixels(dark) {
+    const largest = this.compared ? endOfScale(this.head, this.compared) : endOfScale(this.head);
+    return pixelsOfCodes({ scale: state.scale, largest, octaves: attention.octaves, dark });
+  }
+
   largestDifference() {
-    return Math.max(this.head.facts.largest, this.other.facts.largest) || 1;
+    return this.head.largestDifference(this.other) || 1;
   }
 
   // Where cells are pooled, the exact largest weights of the rows in sight stand on top of them.
   drawExact(context, camera, level) {
     if (this.other || this.head.isExact || !this.head.topKeys || level !== this.head.finest || camera.stepX < 3 || level.pool === 1) return;
     const dark = state.theme === "dark";
-    const pixels = pixelsOfCodes({ scale: state.scale, largest: this.head.facts.largest || 1, octaves: attention.octaves, dark });
+    const pixels = this.pixels(dark);
     const lastRow = Math.min(this.head.queries, Math.ceil(camera.y + camera.seenY));
     for (let i = Math.floor(camera.y); i < lastRow; ++i) {
       this.head.eachTop(i, (key, weight) => {

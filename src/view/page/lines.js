@@ -2,6 +2,7 @@
 // Lines from queries on the left to keys on the right, for a stretch short enough to follow them.
 import { attention } from "./blobs.js";
 import { strength } from "./colour.js";
+import { endOfScale } from "./head.js";
 import { change, state } from "./state.js";
 import { shortened, tokensOf, visible } from "./tokens.js";
 
@@ -39,7 +40,7 @@ export function drawLines(head) {
     const row = head.row(i);
     for (let j = keys.first; j < keys.last; ++j) {
       if (!(row[j] > 0)) continue;
-      const t = strength(row[j], state.scale, head.facts.largest || 1, attention.octaves);
+      const t = strength(row[j], state.scale, endOfScale(head), attention.octaves);
       const isChosen = state.query < 0 || i === state.query;
       if (t < 0.04 || !isChosen) {
         if (t < 0.25) continue;
