@@ -28,7 +28,8 @@ BoolView HiddenKeys::rows(std::int64_t first, std::int64_t count) {
     hidden_ = std::make_unique<bool[]>(static_cast<std::size_t>(held_));
   }
   for (std::int64_t i = 0; i < count; ++i)
-    for (std::int64_t j = 0; j < keys_; ++j) hidden_[static_cast<std::size_t>(i * keys_ + j)] = hides(first + i, j);
+    for (std::int64_t j = 0; j < keys_; ++j)
+      hidden_[static_cast<std::size_t>(i * keys_ + j)] = hides(first + i, j);
   return BoolView{hidden_.get(), {.length = count, .dim = keys_}};
 }
 

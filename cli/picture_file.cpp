@@ -15,7 +15,8 @@ void refuse_other_pictures(const std::string& path) {
   throw Error(Error::value, fmt::format("--picture: '{}' ends in neither .png nor .svg", path));
 }
 
-void write_picture(const view::Picture& picture, const std::string& path, const std::filesystem::path& beside) {
+void write_picture(const view::Picture& picture, const std::string& path,
+                   const std::filesystem::path& beside) {
   const std::string bytes = path.ends_with(".png") ? picture.png() : picture.svg();
   std::ofstream file(beside, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

@@ -12,16 +12,20 @@
 
 namespace heed::tool {
 
-WeightsFile::WeightsFile(const std::string& flag, const std::string& path, std::int64_t batch_entry, const ShapeOptions& shape) {
+WeightsFile::WeightsFile(const std::string& flag, const std::string& path, std::int64_t batch_entry,
+                         const ShapeOptions& shape) {
   const Array array = read_npy(path);
   const std::size_t rank = array.shape.size();
   if (rank < 2 || rank > 4)
-    throw Error(Error::shape, fmt::format("{}: shape {} is not (batch, heads, queries, keys), nor without the first axes", flag, text_of(array.shape)));
+    throw Error(Error::shape,
+                fmt::format("{}: shape {} is not (batch, heads, queries, keys), nor without the first axes",
+                            flag, text_of(array.shape)));
   std::vector<std::int64_t> axes(4 - rank, 1);
   axes.insert(axes.end(), array.shape.begin(), array.shape.end());
   extents_ = {.batch = axes[0], .queries = axes[2], .keys = axes[3], .heads = axes[1], .kv_heads = axes[1]};
   if (batch_entry >= axes[0])
-    throw Error(Error::value, fmt::format("--entry: {} is not below the {} batch entries of {}", batch_entry, axes[0], flag));
+    throw Error(Error::value, fmt::format("--entry: {} is not below the {} batch entries of {}", batch_entry,
+                                          axes[0], flag));
   const std::vector<float> all = array.to_floats();
   const std::int64_t entry = axes[1] * axes[2] * axes[3];
   values_.assign(all.begin() + batch_entry * entry, all.begin() + (batch_entry + 1) * entry);
@@ -47,13 +51,17 @@ void WeightsFile::refuse_hidden_weights(const std::string& flag) {
     for (std::int64_t key = 0; key < keys(); ++key) {
       const float weight = values_[static_cast<std::size_t>(row * keys() + key)];
       if (weight != 0 && hidden_->hides(row % queries(), key))
-        throw Error(Error::value, fmt::format("{}: head {} gives query {} the weight {} for key {}, which such a mask hides", flag, row / queries(), row % queries(), weight, key));
+        throw Error(
+            Error::value,
+            fmt::format("{}: head {} gives query {} the weight {} for key {}, which such a mask hides", flag,
+                        row / queries(), row % queries(), weight, key));
     }
 }
 
 void WeightsFile::for_every_stretch(const std::function<void(const view::Rows&)>& use) {
   const std::int64_t stretch = stretch_of(extents_);
-  for (std::int64_t first = 0; first < queries(); first += stretch) use(rows(first, std::min(stretch, queries() - first)));
+  for (std::int64_t first = 0; first < queries(); first += stretch)
+    use(rows(first, std::min(stretch, queries() - first)));
 }
 
 }  // namespace heed::tool

@@ -12,9 +12,10 @@ namespace heed::tool {
 
 class WeightsFile {
  public:
-  // (batch, heads, queries, keys), (heads, queries, keys) or (queries, keys). The masks of `shape` hide keys, whose weights
-  // must be 0; where it has none, weights that are all 0 above the diagonal are causal.
-  WeightsFile(const std::string& flag, const std::string& path, std::int64_t batch_entry, const ShapeOptions& shape);
+  // (batch, heads, queries, keys), (heads, queries, keys) or (queries, keys). The masks of `shape` hide keys,
+  // whose weights must be 0; where it has none, weights that are all 0 above the diagonal are causal.
+  WeightsFile(const std::string& flag, const std::string& path, std::int64_t batch_entry,
+              const ShapeOptions& shape);
 
   std::int64_t heads() const { return extents_.heads; }
   std::int64_t queries() const { return extents_.queries; }

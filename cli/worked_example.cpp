@@ -3,7 +3,8 @@
 //   head 0  the word before           head 3  the same word elsewhere
 //   head 1  the word after            head 4  the noun that a verb, an adjective or a pronoun is about
 //   head 2  the first word            head 5  nothing: all words alike
-// The keys of heads 0 and 1 are the same, so they can share a KV head and lose nothing. Others share at a price.
+// The keys of heads 0 and 1 are the same, so they can share a KV head and lose nothing. Others share at a
+// price.
 #include "worked_example.hpp"
 
 #include <array>
@@ -39,8 +40,17 @@ constexpr std::array<Word, 15> sentence = {{{"The", article, 0},
 
 constexpr std::int64_t heads = 6, head_dim = 16;
 constexpr std::array<float, 4> frequencies = {1.9F, 1.0F, 0.5F, 0.2F};
-// Where a feature stands, both in a token and in the keys of the heads that look for it: positions in two by two.
-enum Feature { position = 0, is_first = 8, identity = 9, is_noun = 15, is_one = 16, asks_for_noun = 17, features = 18 };
+// Where a feature stands, both in a token and in the keys of the heads that look for it: positions in two by
+// two.
+enum Feature {
+  position = 0,
+  is_first = 8,
+  identity = 9,
+  is_noun = 15,
+  is_one = 16,
+  asks_for_noun = 17,
+  features = 18
+};
 
 std::vector<float> token(std::size_t place) {
   const Word& word = sentence[place];
@@ -51,7 +61,9 @@ std::vector<float> token(std::size_t place) {
   }
   x[is_first] = place == 0 ? 1.0F : 0.0F;
   // A pattern of signs for each word: equal ones agree in all six, others in about half.
-  for (int bit = 0; bit < 6; ++bit) x[static_cast<std::size_t>(identity + bit)] = ((word.identity * 37 + 11) * (bit + 3) / 8) % 2 == 0 ? 1.0F : -1.0F;
+  for (int bit = 0; bit < 6; ++bit)
+    x[static_cast<std::size_t>(identity + bit)] =
+        ((word.identity * 37 + 11) * (bit + 3) / 8) % 2 == 0 ? 1.0F : -1.0F;
   // The sentence is about its first noun.
   x[is_noun] = word.kind != noun ? 0.0F : place == 1 ? 1.0F : 0.65F;
   x[is_one] = 1;
@@ -118,7 +130,13 @@ LayerJob example_job(std::int64_t kv_heads) {
   if (kv_heads < heads) weights = pool_kv_heads(std::move(weights), heads, kv_heads);
   config.kv_heads = kv_heads;
   constexpr auto length = static_cast<std::int64_t>(sentence.size());
-  LayerJob job{.extents = {.batch = 1, .queries = length, .keys = length, .model_dim = features, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim},
+  LayerJob job{.extents = {.batch = 1,
+                           .queries = length,
+                           .keys = length,
+                           .model_dim = features,
+                           .heads = heads,
+                           .kv_heads = kv_heads,
+                           .head_dim = head_dim},
                .config = config,
                .weights = std::move(weights),
                .x = Buffer({1, 1, length, features})};

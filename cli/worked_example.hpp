@@ -10,7 +10,8 @@ namespace heed::tool {
 
 std::vector<std::string> example_sentence();
 
-// The layer over the sentence with 6, 3 or 1 KV heads; fewer come about by averaging, as `heed convert` does it.
+// The layer over the sentence with 6, 3 or 1 KV heads; fewer come about by averaging, as `heed convert` does
+// it.
 LayerJob example_job(std::int64_t kv_heads);
 
 }  // namespace heed::tool

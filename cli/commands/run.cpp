@@ -82,7 +82,8 @@ view::Picture picture_of(const RunOptions& options, const LayerJob& job) {
   return picture;
 }
 
-void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, const Answer& answer, const std::optional<view::Picture>& picture) {
+void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, const Answer& answer,
+          const std::optional<view::Picture>& picture) {
   const Extents& extents = job.extents;
   files.write(options.out, [&](const auto& path) {
     write_npy(path, Array::from_floats({extents.batch, extents.queries, extents.model_dim},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention to look at: a page for the browser and pictures, made a stretch of queries at a time. The library is
-// heed::view.
+// Attention to look at: a page for the browser and pictures, made a stretch of queries at a time. The library
+// is heed::view.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -35,14 +35,14 @@ struct Rows {
   Optional<BoolView> hidden{};  // true where a mask hides the key; an extent of 1 broadcasts
 };
 
-// Is every weight above the diagonal exactly 0, as under a causal mask? (1, heads, queries, keys); false unless there are
-// as many queries as keys, and at least two.
+// Is every weight above the diagonal exactly 0, as under a causal mask? (1, heads, queries, keys); false
+// unless there are as many queries as keys, and at least two.
 bool looks_causal(const View& weights);
 
 struct PageOptions {
   std::string title{"Attention"};
-  // How many layers all runs have together. Each gets its share of `budget_bytes`, which the page stays under:
-  // first what is shown of the whole, then finer levels as far as they fit.
+  // How many layers all runs have together. Each gets its share of `budget_bytes`, which the page stays
+  // under: first what is shown of the whole, then finer levels as far as they fit.
   std::int64_t layers = 1;
   std::int64_t budget_bytes = 40'000'000;
 };

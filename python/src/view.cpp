@@ -2,7 +2,7 @@
 // heed._heed.Page and Picture: what heed.view and heed.picture are made of.
 #include "heed/view.hpp"
 
-#include <algorithm>
+#include <nanobind/stl/tuple.h>
 
 #include "bindings.hpp"
 #include "view_docs.hpp"
@@ -32,7 +32,8 @@ std::vector<std::string> read_texts(const std::string& name, nb::handle object) 
 }
 
 view::Run read_run(nb::handle name, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens) {
-  const auto [queries, keys, first_position] = nb::cast<std::tuple<std::int64_t, std::int64_t, nb::object>>(extents);
+  const auto [queries, keys, first_position] =
+      nb::cast<std::tuple<std::int64_t, std::int64_t, nb::object>>(extents);
   view::Run run{.queries = queries, .keys = keys};
   run.name = read_text("name", name);
   run.query_tokens = read_texts("query_tokens", query_tokens);
@@ -82,7 +83,7 @@ void save(const Shown& shown, nb::handle path) {
 
 nb::bytes png_of(const view::Picture& picture) {
   const std::string bytes = picture.png();
-  return {bytes.data(), bytes.size()};
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 bool are_causal(nb::handle weights) {
@@ -107,11 +108,11 @@ void define_view(nb::module_& m) {
           nb::sig("def __init__(self, title: str, layers: int, budget: int) -> None"))
       .def(
           "add_run",
-          [](view::Page& self, nb::handle name, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens) {
-            self.add_run(read_run(name, extents, query_tokens, key_tokens));
-          },
+          [](view::Page& self, nb::handle name, nb::handle extents, nb::handle query_tokens,
+             nb::handle key_tokens) { self.add_run(read_run(name, extents, query_tokens, key_tokens)); },
           nb::arg("name"), nb::arg("extents"), nb::arg("query_tokens").none(), nb::arg("key_tokens").none(),
-          nb::sig("def add_run(self, name: str, extents: tuple[int, int, int | None], query_tokens: list[str] | None, "
+          nb::sig("def add_run(self, name: str, extents: tuple[int, int, int | None], query_tokens: "
+                  "list[str] | None, "
                   "key_tokens: list[str] | None) -> None"),
           add_run_doc)
       .def(
@@ -124,24 +125,29 @@ void define_view(nb::module_& m) {
       .def("add_rows", &add_rows<view::Page>, nb::arg("weights"), nb::arg("hide") = nb::none(),
            nb::sig("def add_rows(self, weights: Any, hide: Any = None) -> None"), add_rows_doc)
       .def("html", &html_of, nb::sig("def html(self) -> str"), html_doc)
-      .def("save", &save<view::Page>, nb::arg("path"), nb::sig("def save(self, path: Any) -> None"), save_doc);
+      .def("save", &save<view::Page>, nb::arg("path"), nb::sig("def save(self, path: Any) -> None"),
+           save_doc);
   nb::class_<view::Picture>(m, "Picture", picture_doc)
       .def(
           "__init__",
-          [](view::Picture* self, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens, nb::handle heads) {
+          [](view::Picture* self, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens,
+             nb::handle heads) {
             const view::Run run = read_run(nb::str(""), extents, query_tokens, key_tokens);
             const std::int64_t count = read_integer("heads", heads);
             new (self) view::Picture(run, {.heads = count, .kv_heads = count});
           },
           nb::arg("extents"), nb::arg("query_tokens").none(), nb::arg("key_tokens").none(), nb::arg("heads"),
-          nb::sig("def __init__(self, extents: tuple[int, int, int | None], query_tokens: list[str] | None, key_tokens: "
+          nb::sig("def __init__(self, extents: tuple[int, int, int | None], query_tokens: list[str] | None, "
+                  "key_tokens: "
                   "list[str] | None, heads: int) -> None"))
       .def("add_rows", &add_rows<view::Picture>, nb::arg("weights"), nb::arg("hide") = nb::none(),
            nb::sig("def add_rows(self, weights: Any, hide: Any = None) -> None"), add_rows_doc)
       .def("png", &png_of, nb::sig("def png(self) -> bytes"), png_doc)
       .def("svg", &view::Picture::svg, nb::sig("def svg(self) -> str"), svg_doc)
-      .def("save", &save<view::Picture>, nb::arg("path"), nb::sig("def save(self, path: Any) -> None"), save_doc);
-  m.def("looks_causal", &are_causal, nb::arg("weights"), nb::sig("def looks_causal(weights: Any) -> bool"), looks_causal_doc);
+      .def("save", &save<view::Picture>, nb::arg("path"), nb::sig("def save(self, path: Any) -> None"),
+           save_doc);
+  m.def("looks_causal", &are_causal, nb::arg("weights"), nb::sig("def looks_causal(weights: Any) -> bool"),
+        looks_causal_doc);
 }
 
 }  // namespace heed::python

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t label_width = 12;
 
-// To the right of its column. Characters that would move the cursor, or are not ASCII and may be of any width, are dots.
+// To the right of its column. Characters that would move the cursor, or are not ASCII and may be of any
+// width, are dots.
 std::string label_of(const std::string& token) {
   std::string label;
   for (const char c : token) {

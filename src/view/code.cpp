@@ -14,7 +14,8 @@ std::uint8_t code_of(float weight) {
   if (!std::isfinite(weight)) return not_finite_code;
   if (weight <= 0) return zero_code;
   const float step = std::round((std::log2(weight) + octaves) * steps_per_octave);
-  return static_cast<std::uint8_t>(least_code + static_cast<int>(std::clamp(step, 0.0F, octaves * steps_per_octave)));
+  return static_cast<std::uint8_t>(least_code +
+                                   static_cast<int>(std::clamp(step, 0.0F, octaves * steps_per_octave)));
 }
 
 float weight_of(std::uint8_t code) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A weight in eight bits: twenty octaves below 1 in 251 steps of 5.7 %, so that both a linear and a logarithmic scale
-// can be drawn from it.
+// A weight in eight bits: twenty octaves below 1 in 251 steps of 5.7 %, so that both a linear and a
+// logarithmic scale can be drawn from it.
 #pragma once
 #include <cstdint>
 

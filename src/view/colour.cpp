@@ -20,7 +20,8 @@ double cube(double x) { return x * x * x; }
 
 // OKLCH, a space in which equal steps look equal, to sRGB.
 Rgb from_oklch(double lightness, double chroma, double degrees) {
-  const double a = chroma * std::cos(degrees * std::numbers::pi / 180), b = chroma * std::sin(degrees * std::numbers::pi / 180);
+  const double a = chroma * std::cos(degrees * std::numbers::pi / 180),
+               b = chroma * std::sin(degrees * std::numbers::pi / 180);
   const double l = cube(lightness + 0.3963377774 * a + 0.2158037573 * b);
   const double m = cube(lightness - 0.1055613458 * a - 0.0638541728 * b);
   const double s = cube(lightness - 0.0894841775 * a - 1.291485548 * b);

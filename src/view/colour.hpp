@@ -8,10 +8,13 @@ namespace heed::view {
 
 using Rgb = std::array<std::uint8_t, 3>;
 
-constexpr Rgb paper = {255, 255, 255}, ink = {29, 28, 26}, quiet_ink = {109, 106, 100}, rule = {212, 207, 197};
-constexpr Rgb hidden_paper = {239, 236, 229}, hidden_line = {216, 210, 199}, not_finite_colour = {214, 0, 108};
+constexpr Rgb paper = {255, 255, 255}, ink = {29, 28, 26}, quiet_ink = {109, 106, 100},
+              rule = {212, 207, 197};
+constexpr Rgb hidden_paper = {239, 236, 229}, hidden_line = {216, 210, 199},
+              not_finite_colour = {214, 0, 108};
 
-// From none (0) to the end of the scale (1): ever darker, so that a grey print and every eye have the same order.
+// From none (0) to the end of the scale (1): ever darker, so that a grey print and every eye have the same
+// order.
 Rgb colour_of(double strength);
 
 // Codes to colours on a linear scale that ends at `largest`, hidden ones not among them.

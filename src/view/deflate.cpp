@@ -38,7 +38,8 @@ class BitStream {
  public:
   void put(std::uint32_t bits, int count) {
     held_ |= static_cast<std::uint64_t>(bits) << count_;
-    for (count_ += count; count_ >= 8; count_ -= 8, held_ >>= 8) bytes_.push_back(static_cast<char>(held_ & 0xFF));
+    for (count_ += count; count_ >= 8; count_ -= 8, held_ >>= 8)
+      bytes_.push_back(static_cast<char>(held_ & 0xFF));
   }
   void put(const HuffmanCode& code, std::size_t symbol) { put(code.bits[symbol], code.lengths[symbol]); }
   std::string finish() {
@@ -82,7 +83,8 @@ std::vector<LengthSymbol> run_lengths(const std::vector<std::uint8_t>& all) {
 }
 
 void put_codes(BitStream& stream, const HuffmanCode& literals, const HuffmanCode& distance) {
-  constexpr std::array<std::uint8_t, 19> order = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+  constexpr std::array<std::uint8_t, 19> order = {16, 17, 18, 0, 8,  7, 9,  6, 10, 5,
+                                                  11, 4,  12, 3, 13, 2, 14, 1, 15};
   std::vector<std::uint8_t> all = literals.lengths;
   all.insert(all.end(), distance.lengths.begin(), distance.lengths.end());
   const std::vector<LengthSymbol> symbols = run_lengths(all);

@@ -16,7 +16,11 @@ struct Box {
 };
 
 struct Label {
-  enum class Way : std::uint8_t { right, left, up };  // how the text runs from its point: up is turned by a quarter
+  enum class Way : std::uint8_t {
+    right,
+    left,
+    up
+  };  // how the text runs from its point: up is turned by a quarter
   std::string_view text{};
   std::int64_t x = 0, y = 0;  // the middle of the line, where the text begins
   Way way = Way::right;

@@ -44,7 +44,8 @@ HuffmanCode numbered(std::vector<std::uint8_t> lengths) {
   std::array<std::uint32_t, 17> first{};
   for (const std::uint8_t length : lengths)
     if (length > 0) ++first[length + 1U];
-  for (std::size_t length = 1; length < first.size(); ++length) first[length] = (first[length] + first[length - 1]) << 1;
+  for (std::size_t length = 1; length < first.size(); ++length)
+    first[length] = (first[length] + first[length - 1]) << 1;
   HuffmanCode code{.lengths = std::move(lengths)};
   code.bits.resize(code.lengths.size());
   for (std::size_t i = 0; i < code.lengths.size(); ++i) {
@@ -52,7 +53,8 @@ HuffmanCode numbered(std::vector<std::uint8_t> lengths) {
     if (length == 0) continue;
     const std::uint32_t number = first[length]++;
     for (int bit = 0; bit < length; ++bit)
-      code.bits[i] = static_cast<std::uint16_t>(code.bits[i] | (((number >> bit) & 1U) << (length - 1 - bit)));
+      code.bits[i] =
+          static_cast<std::uint16_t>(code.bits[i] | (((number >> bit) & 1U) << (length - 1 - bit)));
   }
   return code;
 }

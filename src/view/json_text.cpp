@@ -11,7 +11,8 @@ namespace {
 
 std::string escaped(unsigned unit) {
   constexpr char digits[] = "0123456789abcdef";
-  return {'\\', 'u', digits[unit >> 12 & 15], digits[unit >> 8 & 15], digits[unit >> 4 & 15], digits[unit & 15]};
+  return {
+      '\\', 'u', digits[unit >> 12 & 15], digits[unit >> 8 & 15], digits[unit >> 4 & 15], digits[unit & 15]};
 }
 
 }  // namespace
@@ -24,7 +25,8 @@ std::string json_of(std::string_view utf8) {
     if (three == "\u2028" || three == "\u2029") {
       text += escaped(three == "\u2028" ? 0x2028 : 0x2029);
       i += 2;
-    } else if (byte < 0x20 || byte == 0x7F || byte == '"' || byte == '\\' || byte == '<' || byte == '>' || byte == '&') {
+    } else if (byte < 0x20 || byte == 0x7F || byte == '"' || byte == '\\' || byte == '<' || byte == '>' ||
+               byte == '&') {
       text += escaped(byte);
     } else {
       text += utf8[i];

@@ -18,11 +18,15 @@ namespace {
 constexpr std::uint32_t hidden_bits = 0xFFFFFFFF;
 constexpr std::int64_t most_largest = 32;
 
-// Levels finer than this would be packed only to find that they do not fit: codes shrink to a quarter at best.
+// Levels finer than this would be packed only to find that they do not fit: codes shrink to a quarter at
+// best.
 int finest_level(const Run& run, std::int64_t heads, std::int64_t bytes) {
   int n = 0;
   const auto extent = [&n](std::int64_t whole) { return ((whole - 1) >> n) + 1; };
-  const auto cells = [&] { return static_cast<double>(heads) * static_cast<double>(extent(run.queries)) * static_cast<double>(extent(run.keys)); };
+  const auto cells = [&] {
+    return static_cast<double>(heads) * static_cast<double>(extent(run.queries)) *
+           static_cast<double>(extent(run.keys));
+  };
   while (cells() * (n > 0 ? 2 : 1) > 4 * static_cast<double>(bytes)) ++n;
   return n;
 }
@@ -30,7 +34,8 @@ int finest_level(const Run& run, std::int64_t heads, std::int64_t bytes) {
 // A quarter of the bytes, at six for each: a weight hardly shrinks, a key's number to some two.
 std::size_t largest_kept(const Run& run, std::int64_t heads, std::int64_t bytes) {
   const double each = 6 * static_cast<double>(heads) * static_cast<double>(run.queries);
-  return static_cast<std::size_t>(std::clamp(std::floor(static_cast<double>(bytes) / 4 / each), 1.0, static_cast<double>(std::min(most_largest, run.keys))));
+  return static_cast<std::size_t>(std::clamp(std::floor(static_cast<double>(bytes) / 4 / each), 1.0,
+                                             static_cast<double>(std::min(most_largest, run.keys))));
 }
 
 // All first bytes, all second, third and fourth: like beside like is what compression finds.
@@ -40,7 +45,8 @@ std::string planes(const std::vector<Word>& words) {
   std::vector<std::uint8_t> bytes(words.size() * 4);
   for (std::size_t i = 0; i < words.size(); ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(words[i]);
-    for (std::size_t n = 0; n < 4; ++n) bytes[n * words.size() + i] = static_cast<std::uint8_t>(bits >> (8 * n));
+    for (std::size_t n = 0; n < 4; ++n)
+      bytes[n * words.size() + i] = static_cast<std::uint8_t>(bits >> (8 * n));
   }
   return deflate(bytes);
 }
@@ -65,7 +71,8 @@ std::string profile(std::span<const double> masses) {
 
 LayerRecord::LayerRecord(const Run& run, const Layer& layer, std::int64_t bytes)
     : layer_(layer), run_queries_(run.queries), run_keys_(run.keys), bytes_(bytes) {
-  const double weights = static_cast<double>(layer.heads) * static_cast<double>(run.queries) * static_cast<double>(run.keys);
+  const double weights =
+      static_cast<double>(layer.heads) * static_cast<double>(run.queries) * static_cast<double>(run.keys);
   is_exact_ = 4 * weights <= 0.6 * static_cast<double>(bytes);
   const int finest = is_exact_ ? 1 : finest_level(run, layer.heads, bytes);
   const std::size_t kept = is_exact_ ? 0 : largest_kept(run, layer.heads, bytes);
@@ -111,12 +118,12 @@ std::vector<std::string> LayerRecord::pack_levels(Blobs& blobs, std::int64_t byt
       const Level& level = heads_[h].pyramid.levels()[n];
       const std::string max_at = add(blobs, std::move(largest[h]));
       const std::string mean_at = level.mean.empty() ? max_at : add(blobs, std::move(mean[h]));
-      json[h] += (json[h].empty() ? "" : ",") +
-                 json_object({{"pool", number(std::size_t{1} << level.log2_pool)},
-                              {"rows", std::to_string(level.rows)},
-                              {"columns", std::to_string(level.columns)},
-                              {"max", max_at},
-                              {"mean", mean_at}});
+      json[h] +=
+          (json[h].empty() ? "" : ",") + json_object({{"pool", number(std::size_t{1} << level.log2_pool)},
+                                                      {"rows", std::to_string(level.rows)},
+                                                      {"columns", std::to_string(level.columns)},
+                                                      {"max", max_at},
+                                                      {"mean", mean_at}});
     }
   }
   return json;
@@ -134,7 +141,9 @@ std::string LayerRecord::pack(Blobs& blobs) {
       head.exact = {};
     } else {
       const std::string keys = add(blobs, planes(head.largest.keys));
-      largest = json_object({{"count", number(head.largest.count)}, {"keys", keys}, {"weights", add(blobs, planes(head.largest.weights))}});
+      largest = json_object({{"count", number(head.largest.count)},
+                             {"keys", keys},
+                             {"weights", add(blobs, planes(head.largest.weights))}});
       head.largest = {};
     }
     heads.push_back(json_object({{"entropy", number(statistics.entropy_bits)},

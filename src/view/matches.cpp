@@ -12,13 +12,15 @@ constexpr int candidates = 12;  // weights are noise to a search: more found 0.3
 constexpr std::size_t long_enough = 64;
 
 std::size_t hash_of(const std::uint8_t* at) {
-  const std::uint32_t three = at[0] | static_cast<std::uint32_t>(at[1] << 8) | static_cast<std::uint32_t>(at[2] << 16);
+  const std::uint32_t three =
+      at[0] | static_cast<std::uint32_t>(at[1] << 8) | static_cast<std::uint32_t>(at[2] << 16);
   return (three * 2654435761U) >> 17;
 }
 
 }  // namespace
 
-Matches::Matches(std::span<const std::uint8_t> bytes) : bytes_(bytes), last_(window, -1), previous_(window, -1) {}
+Matches::Matches(std::span<const std::uint8_t> bytes)
+    : bytes_(bytes), last_(window, -1), previous_(window, -1) {}
 
 void Matches::remember(std::size_t place) {
   if (place + shortest > bytes_.size()) return;
@@ -40,7 +42,8 @@ Symbol Matches::longest_match() const {
     if (best.length == 0 || there[best.length] == here[best.length]) {
       std::size_t length = 0;
       while (length < most && there[length] == here[length]) ++length;
-      if (length >= shortest && length > best.length) best = {static_cast<std::uint16_t>(length), static_cast<std::uint16_t>(distance)};
+      if (length >= shortest && length > best.length)
+        best = {static_cast<std::uint16_t>(length), static_cast<std::uint16_t>(distance)};
       if (length >= long_enough || length == most) break;
     }
     from = previous_[static_cast<std::size_t>(from) % window];

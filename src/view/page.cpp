@@ -22,19 +22,26 @@ constexpr std::int64_t least_budget = 200'000;
 std::string escaped_html(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
-    if (c == '<') escaped += "&lt;";
-    else if (c == '>') escaped += "&gt;";
-    else if (c == '&') escaped += "&amp;";
-    else escaped += c;
+    if (c == '<')
+      escaped += "&lt;";
+    else if (c == '>')
+      escaped += "&gt;";
+    else if (c == '&')
+      escaped += "&amp;";
+    else
+      escaped += c;
   }
   return escaped;
 }
 
 void check_options(const PageOptions& options) {
-  if (options.layers < 1) throw Error(Error::value, "layers: " + std::to_string(options.layers) + ", there must be at least one");
+  if (options.layers < 1)
+    throw Error(Error::value, "layers: " + std::to_string(options.layers) + ", there must be at least one");
   if (options.budget_bytes < least_budget)
-    throw Error(Error::value, "budget: " + std::to_string(options.budget_bytes) + " bytes, a page takes at least " + std::to_string(least_budget));
-  if (!files::is_utf8(options.title)) throw Error(Error::value, "title: " + files::quote_briefly(options.title) + " is not UTF-8");
+    throw Error(Error::value, "budget: " + std::to_string(options.budget_bytes) +
+                                  " bytes, a page takes at least " + std::to_string(least_budget));
+  if (!files::is_utf8(options.title))
+    throw Error(Error::value, "title: " + files::quote_briefly(options.title) + " is not UTF-8");
 }
 
 }  // namespace
@@ -53,7 +60,8 @@ struct Page::State {
 
   void refuse_open_layer() const {
     if (open)
-      throw Error(Error::shape, "rows: " + std::to_string(open->rows()) + " of the layer's " + std::to_string(open->queries()) + " queries were given");
+      throw Error(Error::shape, "rows: " + std::to_string(open->rows()) + " of the layer's " +
+                                    std::to_string(open->queries()) + " queries were given");
   }
   std::string place_of(const std::vector<std::string>& list) {
     if (list.empty()) return "null";
@@ -104,10 +112,12 @@ void Page::add_layer(const Layer& layer) {
   if (state_->runs.empty()) throw Error(Error::value, "layer: there is no run yet that it could be of");
   check_layer(layer);
   if (state_->layers == state_->options.layers)
-    throw Error(Error::value, "layers: " + std::to_string(state_->options.layers) + " were announced, and this is another");
+    throw Error(Error::value,
+                "layers: " + std::to_string(state_->options.layers) + " were announced, and this is another");
   ++state_->layers;
   // Base64 writes three bytes as four.
-  const std::int64_t share = (state_->options.budget_bytes - least_budget / 2) / state_->options.layers / 4 * 3;
+  const std::int64_t share =
+      (state_->options.budget_bytes - least_budget / 2) / state_->options.layers / 4 * 3;
   state_->open.emplace(state_->runs.back().run, layer, share);
 }
 
@@ -126,11 +136,15 @@ std::string Page::html() const {
   page += page_before_data;
   page += "<script type=\"application/json\" id=\"attention\">" + state_->json() + "</script>\n";
   for (std::size_t i = 0; i < state_->blobs.size(); ++i)
-    page += "<script type=\"application/octet-stream\" id=\"blob-" + std::to_string(i) + "\">" + base64(state_->blobs[i]) + "</script>\n";
+    page += "<script type=\"application/octet-stream\" id=\"blob-" + std::to_string(i) + "\">" +
+            base64(state_->blobs[i]) + "</script>\n";
   page += page_after_data;
   const auto size = static_cast<std::int64_t>(page.size());
   if (size > state_->options.budget_bytes)
-    throw Error(Error::capacity, "budget: " + std::to_string(state_->options.budget_bytes) + " bytes do not hold even the coarsest level of every head; this page takes " + std::to_string(size));
+    throw Error(Error::capacity,
+                "budget: " + std::to_string(state_->options.budget_bytes) +
+                    " bytes do not hold even the coarsest level of every head; this page takes " +
+                    std::to_string(size));
   return page;
 }
 

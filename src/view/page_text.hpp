@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page without its data, as embed.cmake makes it from page/: what stands before the title, the data and the end.
+// The page without its data, as embed.cmake makes it from page/: what stands before the title, the data and
+// the end.
 #pragma once
 #include <string_view>
 

@@ -13,8 +13,8 @@
 namespace heed::view {
 namespace {
 
-constexpr std::int64_t finest_side = 512;      // cells; more pixels than that show no more
-constexpr std::size_t longest_label = 12;      // characters
+constexpr std::int64_t finest_side = 512;       // cells; more pixels than that show no more
+constexpr std::size_t longest_label = 12;       // characters
 constexpr std::int64_t gap = 20, caption = 26;  // pixels
 
 int level_of_side(const Run& run, std::int64_t side) {
@@ -46,16 +46,19 @@ struct Plan {
   std::int64_t width() const { return left + columns * (panel_width + gap); }
   std::int64_t height() const { return top + rows * (panel_height + caption + gap); }
   Box panel(std::int64_t head) const {
-    return {left + head % columns * (panel_width + gap), top + head / columns * (panel_height + caption + gap) + caption, panel_width, panel_height};
+    return {left + head % columns * (panel_width + gap),
+            top + head / columns * (panel_height + caption + gap) + caption, panel_width, panel_height};
   }
 };
 
 Plan plan_of(const Run& run, std::int64_t heads, const Level& level) {
   Plan plan;
-  plan.columns = heads <= 4 ? heads : static_cast<std::int64_t>(std::ceil(std::sqrt(1.5 * static_cast<double>(heads))));
+  plan.columns =
+      heads <= 4 ? heads : static_cast<std::int64_t>(std::ceil(std::sqrt(1.5 * static_cast<double>(heads))));
   plan.rows = (heads + plan.columns - 1) / plan.columns;
-  const std::int64_t wanted = heads == 1 ? 520 : heads <= 4 ? 340 : 200;
-  const std::int64_t cell = std::max<std::int64_t>(1, std::min<std::int64_t>(40, wanted / std::max(level.rows, level.columns)));
+  const std::int64_t wanted = heads == 1 ? 520 : heads <= 4 ? 340 : heads <= 12 ? 280 : 200;
+  const std::int64_t cell =
+      std::max<std::int64_t>(1, std::min<std::int64_t>(40, wanted / std::max(level.rows, level.columns)));
   plan.panel_width = cell * level.columns;
   plan.panel_height = cell * level.rows;
   const bool is_legible = level.log2_pool == 0 && cell >= letter_height;
@@ -80,7 +83,8 @@ struct Picture::State {
 
   void refuse_missing_rows() const {
     if (rows != run.queries)
-      throw Error(Error::shape, "rows: " + std::to_string(rows) + " of the layer's " + std::to_string(run.queries) + " queries were given");
+      throw Error(Error::shape, "rows: " + std::to_string(rows) + " of the layer's " +
+                                    std::to_string(run.queries) + " queries were given");
   }
   const Level& level(const Head& head, std::int64_t side) const {
     for (const Level& each : head.pyramid.levels())
@@ -97,12 +101,19 @@ void Picture::State::label_edges(Drawing& drawing, const Plan& plan) const {
   for (std::int64_t row = 0; row < plan.rows && plan.has_query_labels; ++row) {
     const Box first = plan.panel(row * plan.columns);
     for (std::int64_t i = 0; i < run.queries; ++i)
-      drawing.add_label({.text = shortened(run.query_tokens[static_cast<std::size_t>(i)]), .x = first.x - 8, .y = first.y + (2 * i + 1) * first.height / (2 * run.queries), .way = Label::Way::left});
+      drawing.add_label({.text = shortened(run.query_tokens[static_cast<std::size_t>(i)]),
+                         .x = first.x - 8,
+                         .y = first.y + (2 * i + 1) * first.height / (2 * run.queries),
+                         .way = Label::Way::left});
   }
-  for (std::int64_t column = 0; column < std::min(plan.columns, layer.heads) && plan.has_key_labels; ++column) {
+  for (std::int64_t column = 0; column < std::min(plan.columns, layer.heads) && plan.has_key_labels;
+       ++column) {
     const Box first = plan.panel(column);
     for (std::int64_t j = 0; j < run.keys; ++j)
-      drawing.add_label({.text = shortened(run.key_tokens[static_cast<std::size_t>(j)]), .x = first.x + (2 * j + 1) * first.width / (2 * run.keys), .y = first.y - caption - 2, .way = Label::Way::up});
+      drawing.add_label({.text = shortened(run.key_tokens[static_cast<std::size_t>(j)]),
+                         .x = first.x + (2 * j + 1) * first.width / (2 * run.keys),
+                         .y = first.y - caption - 2,
+                         .way = Label::Way::up});
   }
 }
 
@@ -111,7 +122,8 @@ std::string Picture::State::draw(Drawing& drawing) const {
   for (std::size_t h = 0; h < heads.size(); ++h) {
     const Box box = drawn.panel(static_cast<std::int64_t>(h));
     drawing.add_cells(box, level(heads[h], side()), end_of_scale(heads[h].largest, run.keys));
-    drawing.add_label({.text = "head " + std::to_string(h), .x = box.x, .y = box.y - 12, .colour = quiet_ink});
+    drawing.add_label(
+        {.text = "head " + std::to_string(h), .x = box.x, .y = box.y - 12, .colour = quiet_ink});
   }
   label_edges(drawing, drawn);
   return drawing.finish();
@@ -123,7 +135,8 @@ Picture::Picture(const Run& run, const Layer& layer) : state_(std::make_unique<S
   state_->run = run;
   state_->layer = layer;
   const int finest = level_of_side(run, finest_side);
-  for (std::int64_t h = 0; h < layer.heads; ++h) state_->heads.push_back({.pyramid = Pyramid(run.queries, run.keys, finest)});
+  for (std::int64_t h = 0; h < layer.heads; ++h)
+    state_->heads.push_back({.pyramid = Pyramid(run.queries, run.keys, finest)});
 }
 Picture::~Picture() = default;
 Picture::Picture(Picture&&) noexcept = default;
@@ -131,12 +144,16 @@ Picture& Picture::operator=(Picture&&) noexcept = default;
 
 void Picture::add_rows(const Rows& rows) {
   State& state = *state_;
-  check_rows(rows, {.heads = state.layer.heads, .queries = state.run.queries, .keys = state.run.keys, .first_row = state.rows});
+  check_rows(rows, {.heads = state.layer.heads,
+                    .queries = state.run.queries,
+                    .keys = state.run.keys,
+                    .first_row = state.rows});
   for_every_row(rows, [&state](std::size_t h, std::span<const float> weights, const bool* hidden) {
     State::Head& head = state.heads[h];
     head.pyramid.add_row(weights, hidden);
     for (std::size_t j = 0; j < weights.size(); ++j)
-      if (std::isfinite(weights[j]) && !(hidden && hidden[j])) head.largest = std::max(head.largest, weights[j]);
+      if (std::isfinite(weights[j]) && !(hidden && hidden[j]))
+        head.largest = std::max(head.largest, weights[j]);
   });
   state.rows += rows.weights.shape.length;
 }
@@ -162,7 +179,10 @@ std::string Picture::text(std::int64_t width, Ink kind) const {
     const auto& head = state_->heads[h];
     const Level& level = state_->level(head, std::max((width - 14) / 2, Pyramid::coarsest_side));
     text += "head " + std::to_string(h) + "\n" +
-            blocks({.level = level, .end_of_scale = end_of_scale(head.largest, state_->run.keys), .tokens = state_->run.query_tokens, .has_colours = kind == Ink::colours});
+            blocks({.level = level,
+                    .end_of_scale = end_of_scale(head.largest, state_->run.keys),
+                    .tokens = state_->run.query_tokens,
+                    .has_colours = kind == Ink::colours});
   }
   return text;
 }

@@ -58,7 +58,8 @@ void PngDrawing::add_cells(const Box& box, const Level& level, double end_of_sca
     for (std::int64_t x = -1; x <= box.width; ++x) {
       const bool is_frame = y < 0 || x < 0 || y == box.height || x == box.width;
       const std::int64_t row = y * level.rows / box.height, column = x * level.columns / box.width;
-      const std::uint8_t code = is_frame ? std::uint8_t{0} : level.largest[static_cast<std::size_t>(row * level.columns + column)];
+      const std::uint8_t code =
+          is_frame ? std::uint8_t{0} : level.largest[static_cast<std::size_t>(row * level.columns + column)];
       const Rgb& hatched = (x + y) % 6 == 0 ? hidden_line : hidden_paper;
       set(box.x + x, box.y + y, is_frame ? rule : code == hidden_code ? hatched : colours[code]);
     }
@@ -74,8 +75,10 @@ void PngDrawing::add_label(const Label& label) {
         if ((glyph[static_cast<std::size_t>(column)] >> line & 1) == 0) continue;
         for (std::int64_t i = 0; i < dot * dot; ++i) {
           const std::int64_t u = along + column * dot + i % dot, v = (line - 4) * dot + i / dot;
-          if (label.way == Label::Way::up) set(label.x + v, label.y - u, label.colour);
-          else set(label.x + u, label.y + v, label.colour);
+          if (label.way == Label::Way::up)
+            set(label.x + v, label.y - u, label.colour);
+          else
+            set(label.x + u, label.y + v, label.colour);
         }
       }
     along += letter_width;
@@ -83,8 +86,11 @@ void PngDrawing::add_label(const Label& label) {
 }
 
 std::string PngDrawing::finish() {
-  const std::string header = big_endian(static_cast<std::uint32_t>(width_)) + big_endian(static_cast<std::uint32_t>(height_)) + std::string("\x08\x02\x00\x00\x00", 5);
-  return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", zlib_stream(pixels_)) + chunk("IEND", "");
+  const std::string header = big_endian(static_cast<std::uint32_t>(width_)) +
+                             big_endian(static_cast<std::uint32_t>(height_)) +
+                             std::string("\x08\x02\x00\x00\x00", 5);
+  return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", zlib_stream(pixels_)) +
+         chunk("IEND", "");
 }
 
 }  // namespace heed::view

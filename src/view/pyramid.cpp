@@ -23,7 +23,8 @@ Pyramid::Pyramid(std::int64_t rows, std::int64_t columns, int finest)
     : rows_(rows), columns_(columns), finest_(finest) {
   for (int n = 0;; ++n) {
     const std::int64_t level_rows = pooled(rows, n), level_columns = pooled(columns, n);
-    strips_.push_back({.cells = std::vector<Cell>(static_cast<std::size_t>(level_columns), {0, 0, nothing_seen})});
+    strips_.push_back(
+        {.cells = std::vector<Cell>(static_cast<std::size_t>(level_columns), {0, 0, nothing_seen})});
     if (n >= finest) {
       Level level{.log2_pool = n, .rows = level_rows, .columns = level_columns};
       level.largest.reserve(static_cast<std::size_t>(level_rows * level_columns));

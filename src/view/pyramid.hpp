@@ -13,8 +13,8 @@ struct Level {
   std::vector<std::uint8_t> largest{}, mean{};  // codes; the mean of level 0 is left out, being the largest
 };
 
-// Rows come in order, and each is seen once: a level passes its own rows on to the next, whose means are those of the
-// weights and not of rounded means.
+// Rows come in order, and each is seen once: a level passes its own rows on to the next, whose means are
+// those of the weights and not of rounded means.
 class Pyramid {
  public:
   // Keeps levels `finest`, finest + 1, ... up to the first of at most `coarsest_side` rows and columns.

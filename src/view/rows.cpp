@@ -22,7 +22,8 @@ class RowReader {
   std::span<const float> weights(std::int64_t head, std::int64_t row) {
     const View& view = rows_.weights;
     const auto keys = static_cast<std::size_t>(view.shape.dim);
-    const std::int64_t at = along(head, view.shape.heads, view.stride.heads) + along(row, view.shape.length, view.stride.length);
+    const std::int64_t at =
+        along(head, view.shape.heads, view.stride.heads) + along(row, view.shape.length, view.stride.length);
     const std::int64_t step = view.shape.dim > 1 ? view.stride.dim : 1;
     const auto* floats = static_cast<const float*>(view.data) + at;
     if (view.dtype == DType::f32 && step == 1) return {floats, keys};
@@ -42,11 +43,14 @@ class RowReader {
   const bool* hidden(std::int64_t head, std::int64_t row) {
     if (!rows_.hidden) return nullptr;
     const BoolView& view = *rows_.hidden;
-    const std::int64_t at = along(head, view.shape.heads, view.stride.heads) + along(row, view.shape.length, view.stride.length);
-    if (view.shape.dim == rows_.weights.shape.dim && (view.stride.dim == 1 || view.shape.dim == 1)) return view.data + at;
+    const std::int64_t at =
+        along(head, view.shape.heads, view.stride.heads) + along(row, view.shape.length, view.stride.length);
+    if (view.shape.dim == rows_.weights.shape.dim && (view.stride.dim == 1 || view.shape.dim == 1))
+      return view.data + at;
     hidden_.resize(static_cast<std::size_t>(rows_.weights.shape.dim));
     for (std::size_t j = 0; j < hidden_.size(); ++j)
-      hidden_[j] = view.data[at + along(static_cast<std::int64_t>(j), view.shape.dim, view.stride.dim)] ? 1 : 0;
+      hidden_[j] =
+          view.data[at + along(static_cast<std::int64_t>(j), view.shape.dim, view.stride.dim)] ? 1 : 0;
     return reinterpret_cast<const bool*>(hidden_.data());
   }
 
@@ -60,7 +64,8 @@ class RowReader {
 };
 
 [[noreturn]] void refuse_extent(const char* name, const char* what, std::int64_t found, std::int64_t wanted) {
-  throw Error(Error::shape, std::string(name) + ": " + std::to_string(found) + " " + what + ", not " + std::to_string(wanted));
+  throw Error(Error::shape, std::string(name) + ": " + std::to_string(found) + " " + what + ", not " +
+                                std::to_string(wanted));
 }
 
 void check_broadcast(const char* what, std::int64_t found, std::int64_t wanted) {
@@ -92,8 +97,9 @@ void check_rows(const Rows& rows, const Place& place) {
       const std::span<const float> row = reader.weights(static_cast<std::int64_t>(head), i);
       const auto negative = std::find_if(row.begin(), row.end(), [](float w) { return w < 0; });
       if (negative != row.end())
-        refused[head] = "weights: " + std::to_string(*negative) + " at head " + std::to_string(head) + ", query " +
-                        std::to_string(place.first_row + i) + ", key " + std::to_string(negative - row.begin()) +
+        refused[head] = "weights: " + std::to_string(*negative) + " at head " + std::to_string(head) +
+                        ", query " + std::to_string(place.first_row + i) + ", key " +
+                        std::to_string(negative - row.begin()) +
                         " is negative, which no weight of attention is";
     }
   });

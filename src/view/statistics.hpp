@@ -9,16 +9,16 @@
 
 namespace heed::view {
 
-// Masses are means over the queries that see a key. Distances are from a query's own position: bin 0 is the position
-// itself, bin 1 its neighbour, bin n distances from 2^(n-1) up to 2^n.
+// Masses are means over the queries that see a key. Distances are from a query's own position: bin 0 is the
+// position itself, bin 1 its neighbour, bin n distances from 2^(n-1) up to 2^n.
 struct Statistics {
   static constexpr std::size_t bins = 32;
   double entropy_bits = 0, first = 0, distance = 0;
   std::array<double, bins> back{}, ahead{};
   float largest = 0;
-  double least_sum = 0, greatest_sum = 0;       // of the rows
+  double least_sum = 0, greatest_sum = 0;                    // of the rows
   std::int64_t rows_that_see = 0, not_finite = 0, seen = 0;  // queries; weights; weights
-  std::vector<double> received{};                // by each key, mean over the queries that see it
+  std::vector<double> received{};                            // by each key, mean over the queries that see it
 };
 
 class StatisticsRecord {

@@ -12,7 +12,7 @@ import sys
 import argument_order
 
 CODE = {".hpp", ".cpp", ".cu", ".cuh"}
-TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ""}
+TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ".js", ".css", ".html", ""}
 LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
@@ -21,7 +21,7 @@ DEPTH = {"layer": 0, "problem": 1, "plan": 2, "check": 2, "cpu": 3, "cuda": 3, "
          "refusal": 6}
 # Beside that order: the plain data every kernel reads, and the arrays a layer's weights are made of.
 ALLOWED_UPWARD = {"problem/problem.hpp", "problem/sequence.hpp"}
-ALLOWED_BESIDE = {("layer", "files"), ("cache", "files")}
+ALLOWED_BESIDE = {("layer", "files"), ("cache", "files"), ("view", "files")}
 
 
 def source_files(root, *folders):

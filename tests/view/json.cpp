@@ -17,7 +17,8 @@ TEST(Json, markup_quotes_and_line_separators_are_escaped) {
 }
 
 TEST(Json, numbers_are_written_so_that_they_come_back) {
-  for (const double number : {0.0, 1.0 / 3, 1e-300, 123456789.125}) EXPECT_EQ(std::stod(json_of(number)), number);
+  for (const double number : {0.0, 1.0 / 3, 1e-300, 123456789.125})
+    EXPECT_EQ(std::stod(json_of(number)), number);
   EXPECT_EQ(json_of(std::numeric_limits<double>::infinity()), "null");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deflate, judged by a reader that shares no code with it; Python's zlib judges it too (tests/python/test_view.py).
+// Deflate, judged by a reader that shares no code with it; Python's zlib judges it too
+// (tests/python/test_view.py).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +32,8 @@ class Reader {
 
   std::uint32_t bits(int count) {
     std::uint32_t value = 0;
-    for (int i = 0; i < count; ++i, ++place_) value |= static_cast<std::uint32_t>(bytes_.at(place_ / 8) >> (place_ % 8) & 1) << i;
+    for (int i = 0; i < count; ++i, ++place_)
+      value |= static_cast<std::uint32_t>(bytes_.at(place_ / 8) >> (place_ % 8) & 1) << i;
     return value;
   }
 
@@ -54,20 +56,25 @@ class Reader {
     Lengths lengths;
     while (lengths.size() < count) {
       const int next = symbol(code);
-      if (next < 16) lengths.push_back(next);
-      else if (next == 16) lengths.insert(lengths.end(), 3 + bits(2), lengths.back());
-      else lengths.insert(lengths.end(), next == 17 ? 3 + bits(3) : 11 + bits(7), 0);
+      if (next < 16)
+        lengths.push_back(next);
+      else if (next == 16)
+        lengths.insert(lengths.end(), 3 + bits(2), lengths.back());
+      else
+        lengths.insert(lengths.end(), next == 17 ? 3 + bits(3) : 11 + bits(7), 0);
     }
     return lengths;
   }
 
   void read_block() {
     const std::size_t literals = 257 + bits(5), distances = 1 + bits(5), count = 4 + bits(4);
-    constexpr std::array<std::size_t, 19> order = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
+    constexpr std::array<std::size_t, 19> order = {16, 17, 18, 0, 8,  7, 9,  6, 10, 5,
+                                                   11, 4,  12, 3, 13, 2, 14, 1, 15};
     Lengths code(19);
     for (std::size_t i = 0; i < count; ++i) code[order[i]] = static_cast<int>(bits(3));
     const Lengths all = read_lengths(literals + distances, code);
-    const Lengths literal(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(literals)), distance(all.begin() + static_cast<std::ptrdiff_t>(literals), all.end());
+    const Lengths literal(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(literals)),
+        distance(all.begin() + static_cast<std::ptrdiff_t>(literals), all.end());
     for (int next = symbol(literal); next != 256; next = symbol(literal)) {
       if (next < 256) {
         out_.push_back(static_cast<std::uint8_t>(next));
@@ -91,7 +98,9 @@ class Reader {
   std::vector<std::uint8_t> out_{};
 };
 
-void expect_round_trip(const std::vector<std::uint8_t>& bytes) { EXPECT_TRUE(Reader(deflate(bytes)).read() == bytes) << bytes.size() << " bytes"; }
+void expect_round_trip(const std::vector<std::uint8_t>& bytes) {
+  EXPECT_TRUE(Reader(deflate(bytes)).read() == bytes) << bytes.size() << " bytes";
+}
 
 TEST(Deflate, what_was_packed_comes_back) {
   expect_round_trip({});

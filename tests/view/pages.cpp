@@ -36,7 +36,8 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 TEST(Page, no_token_name_or_title_becomes_markup) {
   const std::string evil = "</script><img src=x onerror=alert(1)><!--";
   Page page({.title = evil});
-  page.add_run({.name = evil, .queries = 2, .keys = 2, .query_tokens = {evil, "\u2028"}, .key_tokens = {evil, "b"}});
+  page.add_run(
+      {.name = evil, .queries = 2, .keys = 2, .query_tokens = {evil, "\u2028"}, .key_tokens = {evil, "b"}});
   page.add_layer({.name = evil});
   const std::vector<float> weights = {1, 0, 0.5F, 0.5F};
   page.add_rows({.weights = {weights, {.length = 2, .dim = 2}}});
@@ -67,24 +68,35 @@ TEST(Page, rows_may_come_in_any_stretches) {
 TEST(Page, what_does_not_fit_is_refused_by_a_sentence) {
   const std::vector<float> two = {1, 0, 0.5F, 0.5F};
   const view::Run run{.queries = 2, .keys = 2};
-  EXPECT_EQ(refusal([&] { page_of({.queries = 2, .keys = 2, .key_tokens = {"a"}}, two); }), "key_tokens: 1 for 2 keys");
-  EXPECT_EQ(refusal([&] { page_of({.queries = 0, .keys = 2}, two); }), "run: 0 queries and 2 keys; there must be at least one of each");
-  EXPECT_EQ(refusal([&] { page_of({.queries = 2, .keys = 2, .query_tokens = {"a", "\xff"}}, two); }), "query_tokens[1]: \"\\xff\" is not UTF-8");
-  EXPECT_EQ(refusal([&] { page_of({.queries = 2, .keys = 2, .query_tokens = {"a", std::string(10 << 20, 'x')}}, two); }),
+  EXPECT_EQ(refusal([&] { page_of({.queries = 2, .keys = 2, .key_tokens = {"a"}}, two); }),
+            "key_tokens: 1 for 2 keys");
+  EXPECT_EQ(refusal([&] { page_of({.queries = 0, .keys = 2}, two); }),
+            "run: 0 queries and 2 keys; there must be at least one of each");
+  EXPECT_EQ(refusal([&] { page_of({.queries = 2, .keys = 2, .query_tokens = {"a", "\xff"}}, two); }),
+            "query_tokens[1]: \"\\xff\" is not UTF-8");
+  EXPECT_EQ(refusal([&] {
+              page_of({.queries = 2, .keys = 2, .query_tokens = {"a", std::string(10 << 20, 'x')}}, two);
+            }),
             "query_tokens[1]: 10485760 bytes, at most 4096 can be shown");
-  EXPECT_EQ(refusal([&] { page_of(run, {1, 0, -0.5F, 1.5F}); }), "weights: -0.500000 at head 0, query 1, key 0 is negative, which no weight of attention is");
+  EXPECT_EQ(refusal([&] { page_of(run, {1, 0, -0.5F, 1.5F}); }),
+            "weights: -0.500000 at head 0, query 1, key 0 is negative, which no weight of attention is");
   EXPECT_EQ(refusal([&] { Page({.budget_bytes = 10}); }), "budget: 10 bytes, a page takes at least 200000");
   Page page;
   EXPECT_EQ(refusal([&] { page.add_layer({}); }), "layer: there is no run yet that it could be of");
   page.add_run(run);
-  EXPECT_EQ(refusal([&] { page.add_layer({.heads = 4, .kv_heads = 3}); }), "kv_heads: 3 does not divide heads: 4");
-  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.length = 2, .dim = 2}}}); }), "rows: there is no layer that lacks any");
+  EXPECT_EQ(refusal([&] { page.add_layer({.heads = 4, .kv_heads = 3}); }),
+            "kv_heads: 3 does not divide heads: 4");
+  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.length = 2, .dim = 2}}}); }),
+            "rows: there is no layer that lacks any");
   page.add_layer({});
-  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.length = 1, .dim = 4}}}); }), "weights: 4 keys, not 2");
-  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.heads = 2, .length = 1, .dim = 2}}}); }), "weights: 2 heads, not 1");
+  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.length = 1, .dim = 4}}}); }),
+            "weights: 4 keys, not 2");
+  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.heads = 2, .length = 1, .dim = 2}}}); }),
+            "weights: 2 heads, not 1");
   page.add_rows({.weights = {two.data(), {.length = 1, .dim = 2}}});
   EXPECT_EQ(refusal([&] { page.html(); }), "rows: 1 of the layer's 2 queries were given");
-  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.length = 2, .dim = 2}}}); }), "weights: 2 rows are more than the 1 that are left of 2");
+  EXPECT_EQ(refusal([&] { page.add_rows({.weights = {two, {.length = 2, .dim = 2}}}); }),
+            "weights: 2 rows are more than the 1 that are left of 2");
   page.add_rows({.weights = {two.data(), {.length = 1, .dim = 2}}});
   EXPECT_EQ(refusal([&] { page.add_layer({}); }), "layers: 1 were announced, and this is another");
 }
@@ -93,7 +105,8 @@ TEST(Page, stays_below_its_budget) {
   const std::int64_t length = 700;
   std::vector<float> weights(static_cast<std::size_t>(length * length));
   std::uint32_t random = 1;
-  for (float& weight : weights) weight = static_cast<float>((random = random * 1664525 + 1013904223) >> 8) * 0x1p-34F;
+  for (float& weight : weights)
+    weight = static_cast<float>((random = random * 1664525 + 1013904223) >> 8) * 0x1p-34F;
   for (const std::int64_t budget : {250'000, 600'000, 3'000'000}) {
     Page page({.budget_bytes = budget});
     page.add_run({.queries = length, .keys = length});

@@ -12,10 +12,12 @@ namespace heed::view {
 namespace {
 
 Picture small_picture(const std::vector<std::string>& tokens) {
-  Picture picture({.queries = 2, .keys = 2, .query_tokens = tokens, .key_tokens = tokens}, {.heads = 1, .kv_heads = 1});
+  Picture picture({.queries = 2, .keys = 2, .query_tokens = tokens, .key_tokens = tokens},
+                  {.heads = 1, .kv_heads = 1});
   const std::vector<float> weights = {1, 0, 0.25F, 0.75F};
   const bool hidden[] = {false, true, false, false};
-  picture.add_rows({.weights = {weights, {.length = 2, .dim = 2}}, .hidden = BoolView{hidden, {.length = 2, .dim = 2}}});
+  picture.add_rows(
+      {.weights = {weights, {.length = 2, .dim = 2}}, .hidden = BoolView{hidden, {.length = 2, .dim = 2}}});
   return picture;
 }
 
@@ -30,8 +32,10 @@ TEST(Colours, grow_darker_with_the_weight) {
 }
 
 TEST(Picture, in_a_terminal_hidden_is_not_zero) {
-  EXPECT_EQ(small_picture({"cat", "sat"}).text(80, Picture::Ink::shades), "head 0\n         cat ██··\n         sat ▒▒▓▓\n");
-  EXPECT_NE(small_picture({"cat", "sat"}).text(80, Picture::Ink::colours).find("\x1b[48;2;"), std::string::npos);
+  EXPECT_EQ(small_picture({"cat", "sat"}).text(80, Picture::Ink::shades),
+            "head 0\n         cat ██··\n         sat ▒▒▓▓\n");
+  EXPECT_NE(small_picture({"cat", "sat"}).text(80, Picture::Ink::colours).find("\x1b[48;2;"),
+            std::string::npos);
   EXPECT_EQ(small_picture({"\x1b[2J", "b\n"}).text(80, Picture::Ink::shades).find('\x1b'), std::string::npos);
 }
 

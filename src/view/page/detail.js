@@ -28,12 +28,12 @@ function comparable(head) {
   return attention.runs.map((_, r) => headAt(r, head.layer, head.index)).filter((other) => other && other.run !== head.run && other.queries === head.queries && other.keys === head.keys);
 }
 
-export function otherHead(head) {
+function otherHead(head) {
   return comparable(head).find((other) => other.run === state.compare) ?? null;
 }
 
 // What is known of a weight, in words.
-export function wordsFor(map, query, key) {
+function wordsFor(map, query, key) {
   const known = map.head.at(query, key);
   if (known.hidden) return { value: "hidden", more: "by a mask" };
   if (map.other) {
@@ -168,8 +168,8 @@ async function showChosen(head) {
   const list = document.createElement("ol");
   for (const [token, n, weight] of found) {
     const item = document.createElement("li");
-    const name = element("bdi", `${visible(token)}`);
-    name.title = `${n}`;
+    const name = document.createElement("div");
+    name.append(element("bdi", visible(token)), element("small", String(n)));
     const bar = document.createElement("i");
     bar.style.width = `${Math.min(100, 100 * weight)}%`;
     const track = document.createElement("div");

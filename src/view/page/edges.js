@@ -3,7 +3,7 @@
 import { shortened, tokensOf, visible } from "./tokens.js";
 
 const font = '12px "Inter", system-ui, "Noto Sans", "DejaVu Sans", sans-serif';
-const roomForAWord = 11; // pixels
+const roomForAWord = 10; // pixels
 const longestWord = 16;
 const widest = 118;
 const measure = document.createElement("canvas").getContext("2d");

@@ -115,7 +115,7 @@ export function drawGrid() {
   if (as === shownAs) return;
   shownAs = as;
   const measure = measures.find((each) => each.id === sort);
-  grid.className = allHeads.length > 96 ? "many" : "";
+  grid.className = allHeads.length > 96 ? "many" : allHeads.length <= 12 ? "few" : "";
   grid.replaceChildren(...(measure ? inOrder(measure) : inPlaces()));
   const count = allHeads.filter(isShown).length;
   document.getElementById("shown-count").textContent = filter ? `${count} of ${allHeads.length} heads` : "";

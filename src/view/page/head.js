@@ -32,7 +32,7 @@ function codesOfWeights(bits) {
   return found;
 }
 
-export class Head {
+class Head {
   constructor(run, layer, index) {
     Object.assign(this, { run, layer, index });
     this.facts = attention.runs[run].layers[layer].heads[index];

@@ -14,7 +14,7 @@ export const measures = [
   { id: "largest", name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3), hint: "of all queries and keys" },
 ];
 
-export function measuresOf(run) {
+function measuresOf(run) {
   return measures.filter((measure) => !measure.needsPositions || attention.runs[run].first_position !== null);
 }
 
