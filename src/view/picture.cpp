@@ -23,12 +23,13 @@ int level_of_side(const Run& run, std::int64_t side) {
   return n;
 }
 
-// The first characters of a token, not its bytes.
+// The first characters of a token, whole ones.
 std::string shortened(const std::string& token) {
-  std::size_t characters = 0;
+  std::size_t characters = 0, end_of_short = 0;
   for (std::size_t i = 0; i < token.size(); ++i) {
     if ((static_cast<unsigned char>(token[i]) & 0xC0) == 0x80) continue;
-    if (characters++ == longest_label) return token.substr(0, i - 1) + "~";
+    if (++characters == longest_label) end_of_short = i;
+    if (characters > longest_label) return token.substr(0, end_of_short) + "~";
   }
   return token;
 }

@@ -26,6 +26,8 @@ std::string escaped(std::string_view text) {
     const char c = text[i];
     if (c == '<')
       safe += "&lt;";
+    else if (c == '>')
+      safe += "&gt;";
     else if (c == '&')
       safe += "&amp;";
     else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F || text.substr(i, 3) == "\uFFFE" ||

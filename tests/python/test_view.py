@@ -78,8 +78,9 @@ def test_every_level_is_numpys(extents, is_causal):
             for kind, expected in (("max", largest), ("mean", mean)):
                 codes = page.level(level, kind).astype(np.int64)
                 assert ((codes == HIDDEN) == hidden).all()
-                # A mean summed in another order may round to the next code.
-                assert np.abs(codes - code_of(expected))[~hidden].max(initial=0) <= (1 if kind == "mean" else 0)
+                # Where the logarithm lies between two codes, single precision may choose the other.
+                off = np.abs(codes - code_of(expected))[~hidden]
+                assert off.max(initial=0) <= 1 and (off > 0).mean() < 0.001 + 1 / off.size, kind
 
 
 def test_what_is_not_kept_whole_has_the_exact_largest_weights_of_every_row():
@@ -170,7 +171,7 @@ REFUSED = {
     "query_tokens: 2 for 3 queries": lambda w: heed.view(w, tokens=["a", "b"]),
     "key_tokens: 4 for 3 keys": lambda w: heed.view(w, key_tokens=list("abcd")),
     "query_tokens[1]: 10485760 bytes, at most 4096 can be shown": lambda w: heed.view(w, tokens=["a", "b" * (10 << 20), "c"]),
-    "query_tokens[0]: an int is not a str": lambda w: heed.view(w, tokens=[1, 2, 3]),
+    "query_tokens[0]: int is not a str": lambda w: heed.view(w, tokens=[1, 2, 3]),
     "query_tokens[0]: is no text": lambda w: heed.view(w, tokens=["\ud800", "b", "c"]),
     "is negative, which no weight of attention is": lambda w: heed.view(-w),
     "weights: 1 axes are neither": lambda w: heed.view(w[0, 0]),

@@ -41,7 +41,7 @@ TEST(Picture, in_a_terminal_hidden_is_not_zero) {
 
 TEST(Picture, markup_in_a_token_is_text_in_an_svg) {
   const std::string svg = small_picture({"<b>&", "\x01\xef\xbf\xbf"}).svg();
-  EXPECT_NE(svg.find("&lt;b>&amp;"), std::string::npos);
+  EXPECT_NE(svg.find("&lt;b&gt;&amp;"), std::string::npos);
   EXPECT_EQ(svg.find('\x01'), std::string::npos);
   EXPECT_NE(svg.find("url(#hidden)"), std::string::npos);
 }

@@ -64,6 +64,8 @@ export function change(changes) {
   renderSoon();
 }
 
+const fractions = ["x", "y", "zoom"]; // all other numbers are places in lists
+
 const allowed = {
   view: ["map", "text", "lines"],
   scale: ["linear", "log"],
@@ -79,7 +81,8 @@ export function readAddress() {
   for (const [name, value] of said) {
     if (!Object.hasOwn(defaults, name)) continue;
     if (typeof defaults[name] === "number") {
-      if (Number.isFinite(Number(value))) state[name] = Number(value);
+      const number = Number(value);
+      if (fractions.includes(name) ? Number.isFinite(number) : Number.isInteger(number)) state[name] = number;
     } else if (!allowed[name] || allowed[name].includes(value)) {
       state[name] = value;
     }
