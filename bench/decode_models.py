@@ -3,7 +3,7 @@
 """Races heed against transformers' sdpa and eager attention inside a language model, SmolLM2-135M, on this machine.
 
 One set of weights, one thread count, the same prompt. Every round reads the prompt and decodes some tokens with each
-attention in turn, so that whatever else the machine does meets all of them. The tokens must be the same (in bfloat16, nine
+attention alternately, so that whatever else the machine does meets all of them. The tokens must be the same (in bfloat16, nine
 of ten); if they are not, the race ends with status 1 and without figures. A ratio above 1 means that heed is faster.
 
     tests/models/install build/python/bin/python
@@ -142,7 +142,7 @@ def decode(models, start, options, watch, fed=None):
 
 
 def race(models, watches, prompt, options):
-    """{attention: [Round, ...]}, in turns; before the first, everything is warmed up by a short prompt."""
+    """{attention: [Round, ...]}, alternately; before the first, everything is warmed up by a short prompt."""
     rounds = {name: [] for name in ATTENTIONS}
     read, fed = {}, None
     if models.narrow is not models.wide:  # one rounding apart, a greedy run may take another road for good

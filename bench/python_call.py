@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one call costs from Python on small arrays: heed on NumPy and on PyTorch against PyTorch's own call.
 
-The calls take turns, so that whatever else the machine does meets all of them; each figure is the median of
+The calls alternate, so that whatever else the machine does meets all of them; each figure is the median of
 `--rounds` batches of `--calls` calls. Every result is compared with float64 first; a wrong one gets no figure and
 ends the run with status 1. A ratio above 1 means that heed is faster.
 

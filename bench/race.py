@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, in turns, on the cases of `heed bench`.
+"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, alternately, on the cases of `heed bench`.
 
 Every round runs heed and then each rival on the same case, so that whatever else the machine does meets all of
 them. heed's result is compared with its reference by `heed bench` itself, a rival's with float64; a wrong result

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Turns what race.py and `heed bench --json` write into Markdown tables.
+"""Makes Markdown tables of what race.py and `heed bench --json` write.
 
 table.py FILE...                     prints one table after the other
 table.py --into docs/performance.md FILE...

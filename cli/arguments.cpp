@@ -21,7 +21,7 @@ bool reads_whole(const std::string& text, Number& number) {
   return problem == std::errc{} && stopped == end;
 }
 
-// Insertions, deletions and replacements that turn one word into the other.
+// Insertions, deletions and replacements that make one word the other.
 std::size_t edit_distance(const std::string& from, const std::string& to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -98,16 +98,18 @@ void add_integer(CLI::App& app, const Flag& flag, std::int64_t minimum, std::opt
   });
 }
 
-void add_choice(CLI::App& app, const Flag& flag, const std::vector<std::string>& names,
+void add_choice(CLI::App& app, const Flag& flag, const std::vector<ChoiceName>& names,
                 const std::function<void(std::size_t)>& use) {
   Flag shown = flag;
-  std::string list = shown.value = names.front();
+  std::string list = shown.value = names.front().name;
   for (std::size_t i = 1; i < names.size(); ++i) {
-    shown.value += "|" + names[i];
-    list += (i + 1 == names.size() ? " or " : ", ") + names[i];
+    shown.value += "|" + names[i].name;
+    list += (i + 1 == names.size() ? " or " : ", ") + names[i].name;
   }
   add_value(app, shown, [name = flag.name, names, use, list](const std::string& text) {
-    const auto found = std::find(names.begin(), names.end(), text);
+    const auto found = std::find_if(names.begin(), names.end(), [&](const ChoiceName& choice) {
+      return choice.name == text || (!text.empty() && choice.alias == text);
+    });
     if (found == names.end()) throw Error(Error::value, fmt::format("{}: '{}' is not {}", name, text, list));
     use(static_cast<std::size_t>(found - names.begin()));
   });

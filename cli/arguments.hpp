@@ -32,20 +32,25 @@ void add_optional_value(CLI::App&, const Flag&, const std::function<void(const s
 void add_text(CLI::App&, const Flag&, std::string& into);
 // An integer of at least `minimum`.
 void add_integer(CLI::App&, const Flag&, std::int64_t minimum, std::optional<std::int64_t>& into);
+
+struct ChoiceName {
+  std::string name, alias;  // an alias is understood and shown nowhere
+};
 // One of `names`; `use` sees its index.
-void add_choice(CLI::App&, const Flag&, const std::vector<std::string>& names,
+void add_choice(CLI::App&, const Flag&, const std::vector<ChoiceName>& names,
                 const std::function<void(std::size_t)>& use);
 
 template <class T>
 struct Choice {
   std::string name;
   T value;
+  std::string alias{};
 };
 
 template <class T, class Use>
 void add_choice(CLI::App& app, const Flag& flag, const std::vector<Choice<T>>& choices, Use use) {
-  std::vector<std::string> names;
-  for (const Choice<T>& choice : choices) names.push_back(choice.name);
+  std::vector<ChoiceName> names;
+  for (const Choice<T>& choice : choices) names.push_back({choice.name, choice.alias});
   add_choice(app, flag, names, [choices, use](std::size_t chosen) { use(choices[chosen].value); });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What explain() says, taken apart: one verdict per kernel.
+// Which kernel the plan takes.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,15 +10,10 @@
 
 namespace heed::tool {
 
-struct Verdict {
-  std::string kernel, words;  // "taken", or "refused: " and why
-  bool taken = false;
-};
-std::vector<Verdict> verdicts_of(const std::string& explanation);
-std::string taken_kernel(const std::string& explanation);  // empty if none
+std::string taken_kernel(const std::vector<Verdict>&);  // empty if none
 
-// explain() of the attention inside a layer with these extents: queries as a projection lays them out.
-std::string explain_extents(const ShapeOptions&, const Extents&, const OwnedMasks&);
+// The plan of the attention inside a layer with these extents: queries as a projection lays them out.
+std::vector<Verdict> plan_extents(const ShapeOptions&, const Extents&, const OwnedMasks&);
 
 // The kernel that attention over these extents runs on.
 std::string chosen_kernel(const ShapeOptions&, const Extents&, const OwnedMasks&);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heed tool: picks the command, runs it, and turns whatever goes wrong into one sentence and an exit
-// status.
+// The heed tool: picks the command, runs it, and says whatever goes wrong in one sentence and an
+// exit status.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The masks that --causal, --window and --tokens ask for, with the memory they view.
+// The masks that --causal, --window, --tokens and --document ask for, with the memory they view.
 #pragma once
 #include <optional>
 #include <vector>
@@ -11,7 +11,8 @@ namespace heed::tool {
 
 struct OwnedMasks {
   std::optional<HideMatrix> padding{};
-  std::vector<Mask> masks{};  // may view `padding`, whose memory stays where it is when this moves
+  std::vector<std::int32_t> documents{};
+  std::vector<Mask> masks{};  // may view the others, whose memory stays where it is when this moves
 };
 
 OwnedMasks make_masks(const ShapeOptions&, const Extents&);

@@ -86,6 +86,12 @@ void ShapeOptions::add_masks(CLI::App& app) {
             .value = "T.npy",
             .group = group},
            tokens);
+  add_text(app,
+           {.name = "--document",
+            .help = "Of which document every key is, (batch, keys) or (keys); a query sees its own",
+            .value = "D.npy",
+            .group = group},
+           document);
   add_integer(app, {.name = "--pad-id", .help = "The padding token (default 0)", .group = group},
               std::numeric_limits<std::int64_t>::min(), pad_id);
 }
@@ -129,6 +135,7 @@ std::string command_line(const ShapeOptions& options, const Extents& extents) {
   if (options.align) line += *options.align == Align::starts ? " --align starts" : " --align ends";
   if (!options.tokens.empty())
     line += fmt::format(" --tokens '{}' --pad-id {}", options.tokens, options.pad_id.value_or(0));
+  if (!options.document.empty()) line += fmt::format(" --document '{}'", options.document);
   return line + fmt::format(" --dtype {} --seed {}", name_of(options.dtype), options.seed);
 }
 

@@ -22,7 +22,7 @@ struct ShapeOptions {
   bool causal = false;
   std::optional<Window> window{};
   std::optional<Align> align{};
-  std::string tokens{};
+  std::string tokens{}, document{};
   std::optional<std::int64_t> pad_id{};
   DType dtype = DType::f32;
   std::uint64_t seed = 0;

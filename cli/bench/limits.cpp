@@ -57,15 +57,15 @@ double best_seconds(std::size_t threads, const Burst& burst) {
 }
 
 Rate rate_of(const ArithmeticLoop& loop, std::size_t threads) {
-  std::int64_t turns = 1024;
-  double seconds = seconds_of([&] { loop.run(turns); });
+  std::int64_t rounds = 1024;
+  double seconds = seconds_of([&] { loop.run(rounds); });
   while (seconds < arithmetic_burst_seconds) {
-    turns *= 2;
-    seconds = seconds_of([&] { loop.run(turns); });
+    rounds *= 2;
+    seconds = seconds_of([&] { loop.run(rounds); });
   }
   const Burst burst{.prepare = [](std::size_t) {},
-                    .work = [&](std::size_t, std::size_t) { loop.run(turns); }};
-  const double operations = static_cast<double>(turns) * loop.operations_per_turn;
+                    .work = [&](std::size_t, std::size_t) { loop.run(rounds); }};
+  const double operations = static_cast<double>(rounds) * loop.operations_per_round;
   return {.one_thread = operations / best_seconds(1, burst),
           .all_threads = operations * static_cast<double>(threads) / best_seconds(threads, burst),
           .instruction = loop.instruction};

@@ -11,8 +11,8 @@ namespace heed::tool {
 
 struct ArithmeticLoop {
   std::string instruction;
-  double operations_per_turn;  // a multiply-add is two
-  void (*run)(std::int64_t turns);
+  double operations_per_round;  // a multiply-add is two
+  void (*run)(std::int64_t rounds);
 };
 
 ArithmeticLoop fp32_loop();                 // the widest fp32 multiply-add of this CPU

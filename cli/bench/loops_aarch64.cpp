@@ -10,17 +10,18 @@
   "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", \
       "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", \
       "v30", "v31"
-#define ONCE_EACH(OP)                                                                                    \
-  OP(0)                                                                                                  \
-  OP(1) OP(2) OP(3) OP(4) OP(5) OP(6) OP(7) OP(8) OP(9) OP(10) OP(11) OP(12) OP(13) OP(14) OP(15) OP(16) \
-      OP(17) OP(18) OP(19) OP(20) OP(21) OP(22) OP(23)
+#define ONCE_EACH(OP)                                                                                     \
+  OP(0)                                                                                                   \
+  OP(1)                                                                                                   \
+  OP(2) OP(3) OP(4) OP(5) OP(6) OP(7) OP(8) OP(9) OP(10) OP(11) OP(12) OP(13) OP(14) OP(15) OP(16) OP(17) \
+      OP(18) OP(19) OP(20) OP(21) OP(22) OP(23)
 
 // The multiplicands come from loads: Neoverse V1 halves the rate of FMLA whose operands are all results of
 // vector arithmetic.
 #define DEFINE_LOOP(name, OP)                                                                        \
-  void name(std::int64_t turns) {                                                                    \
+  void name(std::int64_t rounds) {                                                                   \
     asm volatile("ldp q24, q25, [%1]\n1:\n" ONCE_EACH(OP) ONCE_EACH(OP) "subs %0, %0, #1\nb.ne 1b\n" \
-                 : "+r"(turns)                                                                       \
+                 : "+r"(rounds)                                                                      \
                  : "r"(zeros)                                                                        \
                  : ALL_VECTORS, "cc", "memory");                                                     \
   }
@@ -48,14 +49,14 @@ constexpr unsigned long has_dotprod = 1ul << 20;                     // of AT_HW
 constexpr unsigned long has_i8mm = 1ul << 13, has_bf16 = 1ul << 14;  // of AT_HWCAP2
 
 void read_pairs(const std::byte* from, std::size_t bytes) {
-  std::size_t turns = bytes / read_step;
+  std::size_t rounds = bytes / read_step;
   asm volatile(
       "1:\n"
       "ldp q0, q1, [%0]\nldp q2, q3, [%0, #32]\nldp q4, q5, [%0, #64]\nldp q6, q7, [%0, #96]\n"
       "ldp q16, q17, [%0, #128]\nldp q18, q19, [%0, #160]\nldp q20, q21, [%0, #192]\nldp q22, q23, [%0, "
       "#224]\n"
       "add %0, %0, #256\nsubs %1, %1, #1\nb.ne 1b\n"
-      : "+r"(from), "+r"(turns)
+      : "+r"(from), "+r"(rounds)
       :
       : ALL_VECTORS, "cc", "memory");
 }

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::size_t accumulators = 16;
 
-void run_multiply_adds(std::int64_t turns) {
+void run_multiply_adds(std::int64_t rounds) {
   std::array<float, accumulators> sums{};
   volatile float source = 0;
   const float a = source, b = source;
-  for (std::int64_t turn = 0; turn < turns; ++turn)
+  for (std::int64_t round = 0; round < rounds; ++round)
     for (float& sum : sums) sum = sum * a + b;
   for (const float sum : sums) source = sum;
 }

@@ -19,18 +19,18 @@
 #define UNTIL_ZERO "dec %0\njnz 1b\nvzeroupper\n"
 
 #define DEFINE_WIDE_LOOP(name, OP)                                                                      \
-  __attribute__((target("avx512f"))) void name(std::int64_t turns) {                                    \
+  __attribute__((target("avx512f"))) void name(std::int64_t rounds) {                                   \
     asm volatile(TWENTY_FOUR(ZERO_512) ZERO_512(30) ZERO_512(31) "1:\n" TWENTY_FOUR(OP) TWENTY_FOUR(OP) \
                      UNTIL_ZERO                                                                         \
-                 : "+r"(turns)                                                                          \
+                 : "+r"(rounds)                                                                         \
                  :                                                                                      \
                  : ALL_VECTORS, "cc");                                                                  \
   }
 #define DEFINE_LOOP(name, OP)                                                                       \
-  __attribute__((target("avx2,fma"))) void name(std::int64_t turns) {                               \
+  __attribute__((target("avx2,fma"))) void name(std::int64_t rounds) {                              \
     asm volatile(TWELVE(ZERO_256) ZERO_256(14) ZERO_256(15) "1:\n" TWELVE(OP) TWELVE(OP) TWELVE(OP) \
                      TWELVE(OP) UNTIL_ZERO                                                          \
-                 : "+r"(turns)                                                                      \
+                 : "+r"(rounds)                                                                     \
                  :                                                                                  \
                  : LOW_VECTORS, "cc");                                                              \
   }
@@ -47,7 +47,7 @@
 
 // Two by two blocks of accumulators, each of 16 x 16.
 #define DEFINE_TILE_LOOP(name, OP)                                              \
-  void name(std::int64_t turns) {                                               \
+  void name(std::int64_t rounds) {                                              \
     asm volatile(                                                               \
         "ldtilecfg %1\n"                                                        \
         "tilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"  \
@@ -56,7 +56,7 @@
         " %%tmm6, %%tmm5, %%tmm2\n" OP                                          \
         " %%tmm7, %%tmm5, %%tmm3\n"                                             \
         "dec %0\njnz 1b\ntilerelease\n"                                         \
-        : "+r"(turns)                                                           \
+        : "+r"(rounds)                                                          \
         : "m"(tiles)                                                            \
         : "cc");                                                                \
   }
@@ -83,10 +83,10 @@ DEFINE_LOOP(run_vnni_256, VNNI_256)
 DEFINE_TILE_LOOP(run_amx_bf16, "tdpbf16ps")
 DEFINE_TILE_LOOP(run_amx_int8, "tdpbssd")
 
-void run_muladd_128(std::int64_t turns) {
+void run_muladd_128(std::int64_t rounds) {
   asm volatile(TWELVE(ZERO_128) ZERO_128(14) ZERO_128(15) "1:\n" TWELVE(MULADD_128) TWELVE(MULADD_128)
                    TWELVE(MULADD_128) TWELVE(MULADD_128) "dec %0\njnz 1b\n"
-               : "+r"(turns)
+               : "+r"(rounds)
                :
                : LOW_VECTORS, "cc");
 }
@@ -103,7 +103,7 @@ bool may_use_tiles() {
 }
 
 void read_128(const std::byte* from, std::size_t bytes) {
-  std::size_t turns = bytes / read_step;
+  std::size_t rounds = bytes / read_step;
   asm volatile(
       "1:\n"
       "movups (%0), %%xmm0\nmovups 16(%0), %%xmm1\nmovups 32(%0), %%xmm2\nmovups 48(%0), %%xmm3\n"
@@ -111,30 +111,30 @@ void read_128(const std::byte* from, std::size_t bytes) {
       "movups 128(%0), %%xmm0\nmovups 144(%0), %%xmm1\nmovups 160(%0), %%xmm2\nmovups 176(%0), %%xmm3\n"
       "movups 192(%0), %%xmm4\nmovups 208(%0), %%xmm5\nmovups 224(%0), %%xmm6\nmovups 240(%0), %%xmm7\n"
       "add $256, %0\ndec %1\njnz 1b\n"
-      : "+r"(from), "+r"(turns)
+      : "+r"(from), "+r"(rounds)
       :
       : LOW_VECTORS, "cc", "memory");
 }
 
 __attribute__((target("avx2"))) void read_256(const std::byte* from, std::size_t bytes) {
-  std::size_t turns = bytes / read_step;
+  std::size_t rounds = bytes / read_step;
   asm volatile(
       "1:\n"
       "vmovups (%0), %%ymm0\nvmovups 32(%0), %%ymm1\nvmovups 64(%0), %%ymm2\nvmovups 96(%0), %%ymm3\n"
       "vmovups 128(%0), %%ymm4\nvmovups 160(%0), %%ymm5\nvmovups 192(%0), %%ymm6\nvmovups 224(%0), %%ymm7\n"
       "add $256, %0\ndec %1\njnz 1b\nvzeroupper\n"
-      : "+r"(from), "+r"(turns)
+      : "+r"(from), "+r"(rounds)
       :
       : LOW_VECTORS, "cc", "memory");
 }
 
 __attribute__((target("avx512f"))) void read_512(const std::byte* from, std::size_t bytes) {
-  std::size_t turns = bytes / read_step;
+  std::size_t rounds = bytes / read_step;
   asm volatile(
       "1:\n"
       "vmovups (%0), %%zmm0\nvmovups 64(%0), %%zmm1\nvmovups 128(%0), %%zmm2\nvmovups 192(%0), %%zmm3\n"
       "add $256, %0\ndec %1\njnz 1b\nvzeroupper\n"
-      : "+r"(from), "+r"(turns)
+      : "+r"(from), "+r"(rounds)
       :
       : ALL_VECTORS, "cc", "memory");
 }

@@ -10,14 +10,14 @@ namespace {
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
 
 // Batch 2, 1024 tokens, model 768, 12 query heads: multi-head, grouped and multi-query.
-Case seed_case(Role role, std::int64_t kv_heads) {
+Case twelve_heads(Role role, std::int64_t kv_heads) {
   return {
       .role = role, .batch = 2, .heads = 12, .kv_heads = kv_heads, .queries = 1024, .keys = 1024, .dim = 64};
 }
 
-void add_seeds(std::vector<Case>& cases) {
+void add_heads(std::vector<Case>& cases) {
   for (const Role role : {Role::prefill, Role::layer})
-    for (const std::int64_t kv_heads : {12, 6, 1}) cases.push_back(seed_case(role, kv_heads));
+    for (const std::int64_t kv_heads : {12, 6, 1}) cases.push_back(twelve_heads(role, kv_heads));
 }
 
 void add_prefill(std::vector<Case>& cases, Size size) {
@@ -99,7 +99,7 @@ void add_steps(std::vector<Case>& cases) {
 }
 
 void add_layer(std::vector<Case>& cases) {
-  cases.push_back(seed_case(Role::layer, 6));
+  cases.push_back(twelve_heads(Role::layer, 6));
   // 2048 rows as 128 sequences of 16: little attention between the projections, but enough that queries and
   // keys are checked.
   Case projection{.role = Role::projection,
@@ -122,7 +122,7 @@ void add_layer(std::vector<Case>& cases) {
 std::vector<Case> cases_of(Suite suite, Size size) {
   std::vector<Case> cases;
   const auto wants = [&](Suite asked) { return suite == asked || suite == Suite::all; };
-  if (wants(Suite::seeds)) add_seeds(cases);
+  if (wants(Suite::heads)) add_heads(cases);
   if (wants(Suite::prefill)) add_prefill(cases, size);
   if (wants(Suite::decode)) {
     add_decode(cases);
@@ -130,7 +130,7 @@ std::vector<Case> cases_of(Suite suite, Size size) {
     add_steps(cases);
   }
   if (wants(Suite::layer)) add_layer(cases);
-  // The layer of the seeds is in two suites.
+  // A layer may be in two suites.
   std::vector<Case> once;
   for (const Case& c : cases)
     if (std::none_of(once.begin(), once.end(), [&](const Case& o) { return o.name() == c.name(); }))

@@ -39,9 +39,7 @@ class AttentionWorkload : public Workload {
   }
 
   void run() override { attention(inputs(), {.out = out_.writable()}, options_); }
-  std::string kernel() override {
-    return taken_kernel(explain(inputs(), {.out = out_.writable()}, options_));
-  }
+  std::string kernel() override { return taken_kernel(plan(inputs(), {.out = out_.writable()}, options_)); }
   Buffer& result() override { return out_; }
   Findings verify() const override { return verify_attention(inputs(), out_.view(), options_); }
 

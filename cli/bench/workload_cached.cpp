@@ -23,7 +23,7 @@ class CacheWorkload : public Workload {
   }
 
   void run() override { attention(inputs(), {.out = out_.writable()}); }
-  std::string kernel() override { return taken_kernel(explain(inputs(), {.out = out_.writable()})); }
+  std::string kernel() override { return taken_kernel(plan(inputs(), {.out = out_.writable()})); }
   Buffer& result() override { return out_; }
   Findings verify() const override { return verify_cached(cache_, q_.view(), out_.view()); }
 
@@ -53,7 +53,7 @@ class StepWorkload : public Workload {
   }
   std::string kernel() override {
     Buffer q({1, case_.heads, 1, case_.dim}), out(q.shape());
-    return taken_kernel(explain({.q = q.view(), .cache = &cache_}, {.out = out.writable()}));
+    return taken_kernel(plan({.q = q.view(), .cache = &cache_}, {.out = out.writable()}));
   }
   Buffer& result() override { return y_; }
   Findings verify() const override { return verify_step({layer_.config(), weights_, cache_, x_, y_}); }

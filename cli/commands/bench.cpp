@@ -19,7 +19,7 @@ namespace heed::tool {
 namespace {
 
 struct BenchOptions {
-  Suite suite = Suite::seeds;
+  Suite suite = Suite::heads;
   std::string filter{};
   std::optional<std::int64_t> threads{};
   double seconds = 1;
@@ -29,9 +29,9 @@ struct BenchOptions {
 };
 
 void BenchOptions::add_to(CLI::App& app) {
-  const std::vector<Choice<Suite>> suites = {{"seeds", Suite::seeds},   {"prefill", Suite::prefill},
-                                             {"decode", Suite::decode}, {"layer", Suite::layer},
-                                             {"all", Suite::all},       {"limits", Suite::limits}};
+  const std::vector<Choice<Suite>> suites = {
+      {"heads", Suite::heads, "seeds"}, {"prefill", Suite::prefill}, {"decode", Suite::decode},
+      {"layer", Suite::layer},          {"all", Suite::all},         {"limits", Suite::limits}};
   add_choice(app, {.name = "--suite", .help = "What to time; limits: the machine alone"}, suites,
              [this](Suite chosen) { suite = chosen; });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);

@@ -52,19 +52,19 @@ Tensors random_tensors(const ShapeOptions& options, const Extents& extents) {
   return tensors;
 }
 
-// Runs a kernel and leaves what it wrote in `tensors`, unless it refuses.
-Outcome run_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& masks) {
-  Outcome outcome{.kernel = kernel};
+// Why the plan refuses a kernel; empty if it does not.
+std::string reason_against(const std::string& kernel, const std::vector<Verdict>& verdicts) {
+  for (const Verdict& verdict : verdicts)
+    if (verdict.kernel == kernel) return verdict.reason;
+  return "";
+}
+
+// Leaves what the kernel wrote in `tensors`.
+void run_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& masks) {
   // An element that a kernel forgets is a NaN, and a NaN where the reference has a number is a miss.
   tensors.out.fill(std::numeric_limits<float>::quiet_NaN());
   tensors.log_sum_exp.fill(std::numeric_limits<float>::quiet_NaN());
-  try {
-    attention(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = kernel});
-  } catch (const Error& error) {
-    if (error.code != Error::unsupported) throw;
-    outcome.refusal = error.what();
-  }
-  return outcome;
+  attention(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = kernel});
 }
 
 // The reference is computed once, when the first kernel has something to compare.
@@ -79,12 +79,6 @@ const Expected& expected_of(std::optional<Expected>& expected, Tensors& tensors,
   return *expected;
 }
 
-// The refusal without the words that repeat the kernel's name.
-std::string reason_of(const Outcome& outcome) {
-  const std::string opening = fmt::format("options.kernel: \"{}\" refuses: ", outcome.kernel);
-  return outcome.refusal.substr(outcome.refusal.starts_with(opening) ? opening.size() : 0);
-}
-
 void report(const Console& console, const std::vector<Outcome>& outcomes, const std::string& problem) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   Table table({{"kernel", Column::Side::left},
@@ -97,8 +91,8 @@ void report(const Console& console, const std::vector<Outcome>& outcomes, const 
   for (const Outcome& outcome : outcomes) {
     failed |= outcome.failed;
     if (!outcome.refusal.empty()) {
-      kernels.push_back({{"kernel", outcome.kernel}, {"refused", reason_of(outcome)}});
-      table.add({outcome.kernel, "", "", "", "", "refused: " + reason_of(outcome)});
+      kernels.push_back({{"kernel", outcome.kernel}, {"refused", outcome.refusal}});
+      table.add({outcome.kernel, "", "", "", "", "refused: " + outcome.refusal});
       continue;
     }
     const Check& found = outcome.check;
@@ -133,16 +127,18 @@ Status check_kernels(const CheckOptions& options, Console& console) {
   Tensors tensors = random_tensors(options.shape, extents);
   const std::vector<std::string> names =
       options.shape.kernel.empty() ? kernel_names() : std::vector<std::string>{options.shape.kernel};
+  const std::vector<Verdict> verdicts =
+      plan(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = options.shape.kernel});
   std::vector<Outcome> outcomes;
   std::optional<Expected> expected;
   for (const std::string& name : names) {
     console.progress("checking " + name);
-    Outcome outcome = run_kernel(name, tensors, masks);
-    // A kernel asked for by name and refused has not been checked.
-    if (!outcome.refusal.empty() && !options.shape.kernel.empty())
-      throw Error(Error::unsupported, outcome.refusal);
-    if (outcome.refusal.empty())
+    Outcome outcome{.kernel = name, .refusal = reason_against(name, verdicts)};
+    // A kernel asked for by name is run in any case: if it refuses, nothing has been checked.
+    if (outcome.refusal.empty() || !options.shape.kernel.empty()) {
+      run_kernel(name, tensors, masks);
       outcome.check = expected_of(expected, tensors, masks, console).check(tensors.outputs());
+    }
     outcome.failed = outcome.check.beyond_bound > 0 ||
                      (options.at_most && !(outcome.check.worst_error_in_bounds <= *options.at_most));
     outcomes.push_back(std::move(outcome));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// heed convert: turns a checkpoint's attention into grouped- or multi-query attention, another head order or
-// other names.
+// heed convert: gives a checkpoint's attention fewer KV heads, another head order or other names.
 #include <fmt/core.h>
 
 #include <memory>
@@ -94,7 +93,7 @@ Status convert_checkpoint(const ConvertOptions& options, Console& console) {
 }  // namespace
 
 Action add_convert(CLI::App& app) {
-  describe(app, "Turn a multi-head checkpoint into a grouped- or multi-query one",
+  describe(app, "Make a multi-head checkpoint a grouped- or multi-query one",
            "The K and V heads of each group are averaged. Other tensors and the metadata are copied.\n\n"
            "Examples:\n"
            "  heed run --model-dim 64 --heads 8 --batch 1 --length 4 --save-layer mha.safetensors\n"

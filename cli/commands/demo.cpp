@@ -90,7 +90,7 @@ class Decoding {
   }
   std::string kernel() const {
     Buffer out(q_.shape());
-    return taken_kernel(explain({.q = q_.view(), .cache = &cache_}, {.out = out.writable()}));
+    return taken_kernel(plan({.q = q_.view(), .cache = &cache_}, {.out = out.writable()}));
   }
   Check compare() const {
     Buffer out(q_.shape());

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed explain: which kernel a problem runs on, and why not on the others.
+#include <fmt/core.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,12 +22,14 @@ Action add_explain(CLI::App& app) {
   return [options](Console& console) {
     options->use_threads();
     const Extents extents = resolve(*options);
-    const std::string explanation = explain_extents(*options, extents, make_masks(*options, extents));
     nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
-    for (const Verdict& verdict : verdicts_of(explanation))
-      kernels.push_back({{"kernel", verdict.kernel}, {"taken", verdict.taken}, {"words", verdict.words}});
+    for (const Verdict& verdict : plan_extents(*options, extents, make_masks(*options, extents))) {
+      const char* choice = name_of(verdict.choice);
+      kernels.push_back({{"kernel", verdict.kernel}, {"verdict", choice}, {"reason", verdict.reason}});
+      console.print(fmt::format("{}: {}{}{}", verdict.kernel, choice, verdict.reason.empty() ? "" : ": ",
+                                verdict.reason));
+    }
     console.result({{"problem", command_line(*options, extents)}, {"kernels", kernels}});
-    console.print(explanation.substr(0, explanation.find_last_not_of('\n') + 1));
     return done;
   };
 }

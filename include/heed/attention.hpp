@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "heed/error.hpp"
+#include "heed/export.hpp"
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 class KvCache;
 
@@ -46,11 +47,20 @@ struct Scores {
   Stage stage = Stage::raw;
 };
 
+// What attention() wrote, to be read and never written: by check(), and by merge() of the other side.
+struct Results {
+  View out;
+  Optional<View> weights{};
+  Optional<View> log_sum_exp{};
+};
+
 struct Outputs {
   MutableView out;                      // (batch, heads, queries, value_dim), the dtype of q or f32
   Optional<MutableView> weights{};      // (batch, heads, queries, keys), after dropout
   Optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, natural; what merge() needs
   Scores scores{};
+
+  operator Results() const { return {out, weights, log_sum_exp}; }
 };
 
 // Which weights drop depends on (seed, batch entry, head, query, key) only (S7).
@@ -62,10 +72,18 @@ struct Dropout {
 // Which KV head query head h reads (S8): h / (heads / kv_heads), or h mod kv_heads.
 enum class HeadMap : std::uint8_t { interleaved, tiled };
 
+// Attention with linear biases: every score loses slopes[h] times the distance of its key from the query's
+// own position, as `align` says (S21).
+struct Alibi {
+  Borrowed<float> slopes{};  // one per query head
+  std::optional<Align> align{};
+};
+
 struct Options {
   std::vector<Mask> masks{};
   Optional<View>
       bias{};  // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
+  std::optional<Alibi> alibi{};    // before the bias
   std::optional<float> scale{};    // default 1/sqrt(dim)
   std::optional<float> softcap{};  // c * tanh(score / c), before the bias; positive
   Optional<View>
@@ -76,16 +94,31 @@ struct Options {
 };
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.
-void attention(const Inputs&, const Outputs&, const Options& = {});
+HEED_API void attention(const Inputs&, const Outputs&, const Options& = {});
 
 // Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
 // log_sum_exp.
-void merge(const Outputs& into, const Outputs& other);
+HEED_API void merge(const Outputs& into, const Results& other);
 
-// One line per kernel, in the order they are tried: taken, or refused and why.
-std::string explain(const Inputs&, const Outputs&, const Options& = {});
+// What becomes of one kernel when a call is planned. The first that does not refuse is taken, or the one that
+// Options::kernel names.
+struct Verdict {
+  enum Choice : std::uint8_t { taken, refused, not_needed };
+  std::string kernel;
+  Choice choice;
+  std::string reason{};  // why it is refused
+};
+
+HEED_API const char* name_of(Verdict::Choice);  // "taken", "refused", "not needed"
+
+// One verdict per kernel, in the order they are tried; nothing is computed. None is taken where
+// Options::kernel names one that refuses, as attention() then does.
+HEED_API std::vector<Verdict> plan(const Inputs&, const Outputs&, const Options& = {});
+
+// The same in words, a line each: "cpu.decode.neon: refused: scores were asked for".
+HEED_API std::string explain(const Inputs&, const Outputs&, const Options& = {});
 
 // Every kernel this machine can run, in the order they are tried.
-std::vector<std::string> kernel_names();
+HEED_API std::vector<std::string> kernel_names();
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -9,17 +9,18 @@
 #include <span>
 #include <vector>
 
+#include "heed/dtype.hpp"
+#include "heed/export.hpp"
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+// The library's own.
+namespace heed::cache {
+struct Access;
+struct State;
+}  // namespace heed::cache
 
-// int8: one f32 scale per token and head, for keys and for values, largest magnitude / 127. A stored element
-// differs from the one given by at most half its scale, 2^-23 of the largest magnitude and 2^-143. NaN and
-// infinities are refused.
-enum class CacheType : std::uint8_t { f32, f16, bf16, int8 };
-
-const char* name_of(CacheType);  // "f32", "f16", "bf16", "int8"
+namespace heed::inline v0_2 {
 
 // Bounds a sequence: attention sees the last `length` tokens, its own included, and the first `front` ones
 // ("attention sinks"). Pages between the two are given back to the pool at the next append: none that a token
@@ -54,9 +55,9 @@ struct KvCacheConfig {
 // Error (no room: Error::capacity, with how much was missing) and leaves the cache exactly as it was.
 //
 // Threads: any number of calls may read at once (attention, read, save, the counts). A call that would change
-// the cache while another one reads or changes it is refused with Error::value, and so is a reading one while
+// the cache while another one reads or changes it is refused with Error::busy, and so is a reading one while
 // another changes it; nothing waits, nothing tears.
-class KvCache {
+class HEED_API KvCache {
  public:
   explicit KvCache(const KvCacheConfig&);
   ~KvCache();
@@ -101,12 +102,10 @@ class KvCache {
   void save(const std::filesystem::path&) const;
   static KvCache load(const std::filesystem::path&);
 
-  struct State;  // the library's own
-  const State& state() const { return *state_; }
-
  private:
-  explicit KvCache(std::unique_ptr<State>);
-  std::unique_ptr<State> state_;
+  friend cache::Access;
+  explicit KvCache(std::unique_ptr<cache::State>);
+  std::unique_ptr<cache::State> state_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -8,8 +8,9 @@
 #include <string>
 
 #include "heed/attention.hpp"
+#include "heed/export.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct Check {
   std::int64_t compared = 0;  // elements of out, weights and log-sum-exp
@@ -23,26 +24,26 @@ struct Check {
 
 // `computed` is what attention() wrote for these inputs and options, with any kernel. Costs what Expected
 // does.
-Check check(const Inputs&, const Outputs& computed, const Options& = {});
+HEED_API Check check(const Inputs&, const Results& computed, const Options& = {});
 
 // How far the reference has come, told to the calling thread about a hundred times.
 using Progress = std::function<void(std::int64_t rows, std::int64_t of)>;
 
 // What the reference says to one problem, and the bound of every element: computed once, for any number of
 // results.
-class Expected {
+class HEED_API Expected {
  public:
-  // Of `outputs` only the extents and dtypes matter, and whether weights and log_sum_exp are there. Takes
+  // Of `results` only the extents and dtypes matter, and whether weights and log_sum_exp are there. Takes
   // queries * keys * dim time in double precision, on all threads; keeps 16 bytes for each element and
   // nothing of the inputs.
-  Expected(const Inputs&, const Outputs& outputs, const Options& = {}, const Progress& = {});
+  Expected(const Inputs&, const Results& results, const Options& = {}, const Progress& = {});
 
-  // Throws Error if `computed` has other outputs, extents or dtypes.
-  Check check(const Outputs& computed) const;
+  // Throws Error if `computed` has other results, extents or dtypes.
+  Check check(const Results& computed) const;
 
  private:
   struct Numbers;
   std::shared_ptr<const Numbers> numbers_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -5,19 +5,16 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <span>
 #include <type_traits>
 #include <utility>
 
+#include "heed/dtype.hpp"
 #include "heed/half.hpp"
 
-namespace heed {
-
-enum class DType : std::uint8_t { f32, f16, bf16 };
-
-constexpr std::size_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-const char* name_of(DType);  // "f32", "f16", "bf16"
+namespace heed::inline v0_2 {
 
 namespace elements {
 
@@ -70,4 +67,22 @@ constexpr DType dtype_of = std::same_as<T, float> ? DType::f32
                                                   : DType::bf16;
 
 }  // namespace elements
-}  // namespace heed
+
+// A span of numbers that somebody else holds for as long as it is read: none of a vector that is gone at the
+// end of the line, and none of numbers between braces.
+template <class T>
+struct Borrowed : std::span<const T> {
+  Borrowed() = default;
+  constexpr Borrowed(const T* first, std::size_t count) : std::span<const T>(first, count) {}
+
+  template <elements::Range From>
+    requires std::is_convertible_v<From, std::span<const T>>
+  constexpr Borrowed(From&& from) : std::span<const T>(from) {}
+
+  template <class From>
+    requires(std::is_convertible_v<From, std::span<const T>> && !elements::Range<From>)
+  Borrowed(From&&) = delete;
+  Borrowed(std::initializer_list<T>) = delete;
+};
+
+}  // namespace heed::inline v0_2

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception heed throws: a code to branch on and a sentence that names the argument, the rule and
-// what was found.
+// The exception for everything that heed refuses: a code to branch on and a sentence that names the argument,
+// the rule and what was found. Beside it only std::bad_alloc comes out of a call, where memory ends within
+// it, and what the caller's own functions throw (Executor, Progress).
 #pragma once
 #include <stdexcept>
 #include <string>
 
-namespace heed {
+#include "heed/export.hpp"
 
-struct Error : std::runtime_error {
+namespace heed::inline v0_2 {
+
+struct HEED_API Error : std::runtime_error {
   enum Code {
     shape,        // extents that do not fit together, negative strides, a wrong rank
     dtype,        // an element type that is not accepted here
@@ -17,9 +20,10 @@ struct Error : std::runtime_error {
     overlap,      // an output that shares memory with an input, another output or itself
     unsupported,  // a kernel name that does not exist, or one that cannot take this problem
     capacity,     // no room
-    file          // a file that cannot be read or written, or whose contents break the format's rules
+    file,         // a file that cannot be read or written, or whose contents break the format's rules
+    busy          // another call is at the cache right now; the same call may do later
   } code;
   Error(Code c, const std::string& sentence) : std::runtime_error(sentence), code(c) {}
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

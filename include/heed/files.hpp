@@ -9,17 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "heed/export.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class Element : std::uint8_t { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
-std::size_t bytes_of(Element);
-const char* name_of(Element);  // "bool", "u8", ..., "f64"
+HEED_API std::size_t bytes_of(Element);
+HEED_API const char* name_of(Element);  // "bool", "u8", ..., "f64"
 
 // An array that owns its elements: row-major, little-endian, any rank.
-struct Array {
+struct HEED_API Array {
   Element element = Element::f32;
   std::vector<std::int64_t> shape{};
   std::vector<std::byte> data{};
@@ -37,9 +38,9 @@ using Arrays = std::map<std::string, Array>;
 using Metadata = std::map<std::string, std::string>;
 
 // `metadata`, if given, becomes the file's; it changes only once the whole file is read.
-Arrays read_safetensors(const std::filesystem::path&, Metadata* metadata = nullptr);
-void write_safetensors(const std::filesystem::path&, const Arrays&, const Metadata& = {});
-Array read_npy(const std::filesystem::path&);
-void write_npy(const std::filesystem::path&, const Array&);
+HEED_API Arrays read_safetensors(const std::filesystem::path&, Metadata* metadata = nullptr);
+HEED_API void write_safetensors(const std::filesystem::path&, const Arrays&, const Metadata& = {});
+HEED_API Array read_npy(const std::filesystem::path&);
+HEED_API void write_npy(const std::filesystem::path&, const Array&);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

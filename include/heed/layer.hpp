@@ -8,10 +8,11 @@
 #include <string>
 
 #include "heed/attention.hpp"
+#include "heed/export.hpp"
 #include "heed/files.hpp"
 #include "heed/rotary.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct LayerConfig {
   std::int64_t model_dim = 0, heads = 0;
@@ -23,12 +24,13 @@ struct LayerConfig {
   float drop_probability = 0;                    // of the attention weights, in training only
   std::optional<Rotary> rotary{};
   HeadMap head_map = HeadMap::interleaved;
+  Device device = Device::cpu;  // where it computes, and every view of its calls lies
 };
 
 // The names the papers use. Each is only a number of KV heads.
-LayerConfig multi_head(std::int64_t model_dim, std::int64_t heads);
-LayerConfig multi_query(std::int64_t model_dim, std::int64_t heads);
-LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads);
+HEED_API LayerConfig multi_head(std::int64_t model_dim, std::int64_t heads);
+HEED_API LayerConfig multi_query(std::int64_t model_dim, std::int64_t heads);
+HEED_API LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads);
 
 // Each matrix is (out, in), row-major: y = x * W^T + b.
 struct LayerWeights {
@@ -45,20 +47,20 @@ enum class Naming : std::uint8_t { paper, torch, llama };
 
 // Finds the scheme by the names after `prefix` ("model.layers.0.self_attn."); names outside it are left
 // alone.
-LayerWeights layer_weights(const Arrays&, const std::string& prefix = "");
+HEED_API LayerWeights layer_weights(const Arrays&, const std::string& prefix = "");
 // torch's scheme packs Q, K and V into one matrix when their widths are equal, as torch does; it knows no
 // grouped heads.
-Arrays to_arrays(const LayerWeights&, Naming);
+HEED_API Arrays to_arrays(const LayerWeights&, Naming);
 // Uniform in +-1/sqrt(fan-in), from a counter-based generator: the same on every machine. Biases are left
 // out.
-LayerWeights random_weights(const LayerConfig&, std::uint64_t seed);
+HEED_API LayerWeights random_weights(const LayerConfig&, std::uint64_t seed);
 
-// Turns a checkpoint with `from` KV heads into one with `to` by averaging the K and V heads of each group.
-LayerWeights pool_kv_heads(LayerWeights, std::int64_t from, std::int64_t to);
+// Makes a checkpoint of `to` KV heads out of one of `from`, by averaging the K and V heads of each group.
+HEED_API LayerWeights pool_kv_heads(LayerWeights, std::int64_t from, std::int64_t to);
 // Reorders the query heads of a tiled checkpoint so that the interleaved map reads the same KV heads (S8).
-LayerWeights interleave_heads(LayerWeights, std::int64_t heads, std::int64_t kv_heads);
+HEED_API LayerWeights interleave_heads(LayerWeights, std::int64_t heads, std::int64_t kv_heads);
 
-class AttentionLayer {
+class HEED_API AttentionLayer {
  public:
   enum class Mode : std::uint8_t { eval, train };
 
@@ -106,4 +108,4 @@ class AttentionLayer {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -3,17 +3,16 @@
 // it (S4).
 #pragma once
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "heed/export.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 // Where the two sequences coincide: first with first, or last with last.
 enum class Align : std::uint8_t { starts, ends };
@@ -36,16 +35,16 @@ struct Window {
 
 // Padding: in batch entry b, keys [valid[b], keys) are unseen (S11). One count per batch entry.
 struct KeyLengths {
-  std::span<const std::int32_t> valid{};
+  Borrowed<std::int32_t> valid{};
+};
 
-  KeyLengths() = default;
-  constexpr KeyLengths(std::span<const std::int32_t> counts) : valid(counts) {}
-
-  // Counts that are gone at the end of the line: a vector that nobody holds, numbers between braces.
-  template <class Counts>
-    requires(std::is_convertible_v<Counts, std::span<const std::int32_t>> && !elements::Range<Counts>)
-  KeyLengths(Counts&&) = delete;
-  KeyLengths(std::initializer_list<std::int32_t>) = delete;
+// Sequences packed in one row: query i sees key j only where both are of one document (S20). A number for
+// every key, (batch, keys) or (keys) for all batch entries. A query is of the document of the key it stands
+// beside, as `align` says; or of the one that query_ids name, (batch, queries) or (queries).
+struct Document {
+  Borrowed<std::int32_t> ids{};
+  std::optional<Align> align{};
+  Borrowed<std::int32_t> query_ids{};
 };
 
 struct Keep {
@@ -61,7 +60,7 @@ struct Tree {
   BoolView where;  // true attends
 };
 
-using Mask = std::variant<Causal, Window, KeyLengths, Keep, Hide, Tree>;
+using Mask = std::variant<Causal, Window, KeyLengths, Document, Keep, Hide, Tree>;
 
 // A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return
 // it. It converts to Hide, which views it and must not outlive it.
@@ -77,14 +76,15 @@ struct HideMatrix {
 
 // tokens is (batch, length), row after row. The result is (batch, 1, 1, length), true where a token is
 // padding. A batch of 0 rows has none to tell their length: (0, 1, 1, 0).
-HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch, std::int64_t pad_id = 0);
+HEED_API HideMatrix padding_mask(std::span<const std::int64_t> tokens, std::int64_t batch,
+                                 std::int64_t pad_id = 0);
 // (1, 1, size, size), true strictly above the diagonal.
-HideMatrix look_ahead_mask(std::int64_t size);
+HEED_API HideMatrix look_ahead_mask(std::int64_t size);
 // True where either hides; extents must agree or be 1.
-HideMatrix combine(const HideMatrix&, const HideMatrix&);
+HEED_API HideMatrix combine(const HideMatrix&, const HideMatrix&);
 // The form that needs no matrix: how many tokens come before the trailing padding. Padding before a real
 // token is refused.
-std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
-                                      std::int64_t pad_id = 0);
+HEED_API std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
+                                               std::int64_t pad_id = 0);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -10,7 +10,7 @@
 
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace elements {
 
 // A layout may have its first element further on than its memory; one without elements has none to ask for.
@@ -53,4 +53,4 @@ constexpr auto view_of(const Mdspan& m) {
   return AnyView(elements::first_of_mdspan(m, shape), shape, strides);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

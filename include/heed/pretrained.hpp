@@ -6,9 +6,10 @@
 #include <filesystem>
 #include <optional>
 
+#include "heed/export.hpp"
 #include "heed/layer.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 struct PretrainedLayer {
   LayerConfig config{};  // with every default filled in
@@ -21,6 +22,6 @@ struct PretrainedLayer {
 // Of the shards only those that hold the layer are opened, and of those only its own tensors are read. Model
 // types that are not known, and parts that a layer does not have (norms of queries and keys), are refused by
 // name: docs/checkpoints.md lists what is known.
-PretrainedLayer from_pretrained(const std::filesystem::path& folder, std::int64_t layer);
+HEED_API PretrainedLayer from_pretrained(const std::filesystem::path& folder, std::int64_t layer);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -8,9 +8,10 @@
 #include <variant>
 #include <vector>
 
+#include "heed/export.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class RotaryPairs : std::uint8_t { halves, adjacent };  // (d, d + dims/2), or (2d, 2d + 1)
 
@@ -73,7 +74,7 @@ struct Rotary {
 //
 // A dynamic or longrope scaling goes by the length of the sequence that the tokens belong to: `lengths` has
 // one entry, or one per batch entry; default: each one's largest position + 1. Other scalings ignore it.
-void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& = {},
-            std::span<const std::int64_t> lengths = {});
+HEED_API void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& = {},
+                     std::span<const std::int64_t> lengths = {});
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -10,8 +10,9 @@
 #include <type_traits>
 
 #include "heed/elements.hpp"
+#include "heed/export.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 enum class Device : std::uint8_t { cpu, cuda };
 
@@ -56,7 +57,7 @@ constexpr Strides bshd(const Shape& s) {
 }
 
 // Throws Error where `held` elements are fewer than such a view reaches over.
-void check_holds(std::size_t held, const Shape&, const Strides&);
+HEED_API void check_holds(std::size_t held, const Shape&, const Strides&);
 
 namespace elements {
 
@@ -167,4 +168,4 @@ struct Optional : std::optional<AnyView> {
       : Optional(AnyView(from, extents, strides, type)) {}
 };
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

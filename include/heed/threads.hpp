@@ -3,16 +3,18 @@
 #pragma once
 #include <cstddef>
 
-namespace heed {
+#include "heed/export.hpp"
+
+namespace heed::inline v0_2 {
 
 // Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n >= 1; 1 never wakes a thread.
-void set_num_threads(int n);
-int num_threads();
+HEED_API void set_num_threads(int n);
+HEED_API int num_threads();
 
 // A pool of the caller's own. run() must call task(context, i) once for every i in [0, tasks), on any
 // threads, and return when all have returned. A task borrows the rounding and flush-to-zero modes of the
 // thread that called heed, and puts back those it found.
-struct Executor {
+struct HEED_API Executor {
   virtual ~Executor() = default;
   virtual int concurrency() const = 0;
   virtual void run(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context) = 0;
@@ -20,6 +22,6 @@ struct Executor {
 
 // Uses `executor` from now on; nullptr returns to heed's own pool. It must outlive every call made while it
 // is set.
-void set_executor(Executor* executor);
+HEED_API void set_executor(Executor* executor);
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -11,7 +11,7 @@
 
 #include "heed/attention.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 // One pass of tokens through layers: what its queries and keys are called.
 struct Run {
@@ -87,4 +87,4 @@ class Picture {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

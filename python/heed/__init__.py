@@ -22,6 +22,7 @@ from heed._heed import (
     look_ahead_mask,
     merge,
     padding_mask,
+    plan,
     rotate,
     scaled_dot_product_attention,
     set_num_threads,
@@ -30,6 +31,7 @@ from heed._heed import version as __version__
 from heed.errors import Error, KindError
 from heed.installation import configuration, show_config
 from heed.showing import picture, view
+from heed.verdicts import Verdict
 
 __all__ = [
     "AttentionLayer",
@@ -37,6 +39,7 @@ __all__ = [
     "KindError",
     "KvCache",
     "Rotary",
+    "Verdict",
     "__version__",
     "attention",
     "combine",
@@ -49,6 +52,7 @@ __all__ = [
     "merge",
     "padding_mask",
     "picture",
+    "plan",
     "rotate",
     "scaled_dot_product_attention",
     "set_num_threads",

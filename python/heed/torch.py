@@ -260,7 +260,7 @@ def _is_unchanged(seen: tuple[torch.Tensor, int | None], parameter: torch.Tensor
 
 
 def _rename(module: AttentionLayer, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Turns the names of nn.MultiheadAttention and of the paper (W_q.weight) into the module's own, in the copy being loaded."""
+    """Gives what has the names of nn.MultiheadAttention or of the paper (W_q.weight) the module's own, in the copy being loaded."""
     errors = rest[-1]
     rows = [linear.out_features for linear in (module.q_proj, module.k_proj, module.v_proj)]
     for kind in ("weight", "bias"):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// heed.attention, heed.explain and heed.merge.
+// heed.attention, heed.plan, heed.explain and heed.merge.
 #include "bindings.hpp"
 #include "docs.hpp"
 #include "mask_axes.hpp"
@@ -17,6 +17,19 @@ nb::object attention(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs&
   compute(choices, question.scores(),
           [&] { heed::attention(question.inputs(), asked.outputs(), choices.options); });
   return asked.results();
+}
+
+nb::list plan(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
+  const Question question(q, k, v, keywords);
+  const Asked asked(question);
+  std::vector<Verdict> verdicts;
+  compute(question.choices(), question.scores(),
+          [&] { verdicts = heed::plan(question.inputs(), asked.outputs(), question.choices().options); });
+  const nb::object type = nb::module_::import_("heed.verdicts").attr("Verdict");
+  nb::list list;
+  for (const Verdict& verdict : verdicts)
+    list.append(type(verdict.kernel, name_of(verdict.choice), verdict.reason));
+  return list;
 }
 
 std::string explain(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
@@ -49,6 +62,11 @@ Placed rows_of(const Tensor& lse) {
           {at.stride.heads, at.stride.length, at.stride.dim, 1}};
 }
 
+Results results_of(const Part& part) {
+  return {.out = view_of(part.out, right_aligned(part.out)),
+          .log_sum_exp = view_of(part.lse, rows_of(part.lse))};
+}
+
 Outputs outputs_of(const Tensor& out, const Tensor& lse) {
   return {.out = mutable_view_of(out, right_aligned(out)), .log_sum_exp = mutable_view_of(lse, rows_of(lse))};
 }
@@ -67,7 +85,7 @@ nb::object merge(const nb::args& parts) {
   for (std::size_t n = 1; n < parts.size(); ++n) {
     const Part part = read_part(parts[n]);
     check_same_rank(part.out, first.out);
-    const Outputs other = outputs_of(part.out, part.lse);
+    const Results other = results_of(part);
     compute({}, [&] { heed::merge(into, other); });
   }
   const nb::object merged = out.object();
@@ -81,6 +99,8 @@ void define_attention(nb::module_& m) {
   for (const char* signature : attention_signatures)
     m.def("attention", &attention, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
           nb::arg("options"), nb::sig(signature), attention_doc);
+  m.def("plan", &plan, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
+        nb::arg("options"), nb::sig(plan_signature), plan_doc);
   m.def("explain", &explain, nb::arg("q").none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
         nb::arg("options"), nb::sig(explain_signature), explain_doc);
   m.def("merge", &merge, nb::arg("parts"),

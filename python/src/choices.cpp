@@ -8,41 +8,13 @@
 #include <mutex>
 #include <utility>
 
+#include "anchors.hpp"
 #include "heed/threads.hpp"
 #include "views.hpp"
 
 namespace heed::python {
 
 namespace {
-
-Align read_align(const char* name, nb::handle object) {
-  const std::string word = read_word(name, object);
-  if (word == "starts") return Align::starts;
-  if (word == "ends") return Align::ends;
-  throw Error(Error::value, std::string(name) + ": \"" + word + "\" is none of \"starts\", \"ends\"");
-}
-
-void read_causal(Choices& choices, nb::handle object) {
-  if (object.is(Py_False)) return;
-  if (object.is(Py_True))
-    choices.options.masks.emplace_back(Causal{});
-  else
-    choices.options.masks.emplace_back(Causal{read_align("causal", object)});
-}
-
-std::int64_t read_reach(const char* name, nb::handle object) {
-  return object.is_none() ? std::numeric_limits<std::int64_t>::max() : read_integer(name, object);
-}
-
-void read_window(Choices& choices, nb::handle object) {
-  const bool is_sequence = nb::isinstance<nb::tuple>(object) || nb::isinstance<nb::list>(object);
-  const std::size_t entries = is_sequence ? nb::len(object) : 0;
-  if (entries != 2 && entries != 3)
-    throw wrong_kind("window", object, "(left, right) or (left, right, \"starts\" or \"ends\")");
-  Window window{read_reach("window left", object[0]), read_reach("window right", object[1])};
-  if (entries == 3) window.align = read_align("window align", object[2]);
-  choices.options.masks.emplace_back(window);
-}
 
 void read_key_lengths(Choices& choices, nb::handle object) {
   const Integers lengths = read_integers("key_lengths", object);
@@ -146,6 +118,8 @@ constexpr std::array keywords_known{
     Keyword{"causal", read_causal, true, true},
     Keyword{"window", read_window, true, true},
     Keyword{"key_lengths", read_key_lengths, true, true},
+    Keyword{"document", read_document, true, true},
+    Keyword{"query_document", read_query_document, true, true},
     Keyword{"cache", read_cache, true, true},
     Keyword{"sequences", [](Choices& c, nb::handle o) { c.sequences = read_list("sequences", o); }, true,
             true},
@@ -158,15 +132,14 @@ constexpr std::array keywords_known{
     Keyword{"keep", read_keep, true, true},
     Keyword{"hide", read_hide, true, true},
     Keyword{"bias", read_bias, true, true},
+    Keyword{"alibi", read_alibi, true, true},
     Keyword{"scale", [](Choices& c, nb::handle o) { c.options.scale = read_float("scale", o); }, true, true},
     Keyword{"softcap", [](Choices& c, nb::handle o) { c.options.softcap = read_float("softcap", o); }, true,
             true},
     Keyword{"sink", read_sink, true, true},
     Keyword{"dropout",
-            [](Choices& c, nb::handle o) {
-              c.options.dropout = Dropout{read_float("dropout", o), 0};
-            },
-            true, false},
+            [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_float("dropout", o), 0}; }, true,
+            false},
     Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
     Keyword{"head_map", [](Choices& c, nb::handle o) { c.options.head_map = read_head_map(o); }, true, false},
     Keyword{"return_weights",
@@ -204,15 +177,6 @@ const Keyword& find_keyword(Caller caller, std::string_view name) {
   for (const Keyword& keyword : keywords_known)
     if (is_of(caller, keyword)) known.append(nb::str(keyword.name.data(), keyword.name.size()));
   throw unknown_keyword(std::string(name), known);
-}
-
-// A window without an anchor of its own shares the causal mask's.
-void share_alignment(Options& options) {
-  std::optional<Align> said;
-  for (const Mask& mask : options.masks)
-    if (const auto* causal = std::get_if<Causal>(&mask)) said = causal->align;
-  for (Mask& mask : options.masks)
-    if (auto* window = std::get_if<Window>(&mask); window && !window->align) window->align = said;
 }
 
 void give_front(Choices& choices) {
@@ -256,21 +220,9 @@ Choices read_choices(Caller caller, const nb::kwargs& keywords) {
     if (!value.is_none()) keyword.read(choices, value);
   }
   if (choices.options.dropout) choices.options.dropout->seed = choices.seed;
-  share_alignment(choices.options);
+  share_anchor(choices);
   give_front(choices);
   return choices;
-}
-
-void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys) {
-  if (queries == keys || choices.cache) return;
-  const std::string found = std::to_string(queries) + " queries, " + std::to_string(keys) + " keys";
-  for (const Mask& mask : choices.options.masks) {
-    if (const auto* causal = std::get_if<Causal>(&mask); causal && !causal->align)
-      throw Error(Error::ambiguous, "causal: " + found + R"(; say "ends" (decode) or "starts")");
-    if (const auto* window = std::get_if<Window>(&mask); window && !window->align)
-      throw Error(Error::ambiguous,
-                  "window: " + found + R"(; say (left, right, "ends") or (left, right, "starts"))");
-  }
 }
 
 ThreadsForOneCall::ThreadsForOneCall(std::optional<int> threads) {

@@ -32,7 +32,9 @@ struct Choices {
 
   // What the options point into. A deque does not move what it holds.
   std::deque<Tensor> held{};
-  std::vector<std::int32_t> key_lengths{};
+  std::vector<std::int32_t> key_lengths{}, document{}, query_document{};
+  std::optional<std::int64_t> document_columns{}, query_document_columns{};
+  std::vector<float> slopes{};
 };
 
 // Which function is called: it decides which keywords there are.
@@ -44,9 +46,11 @@ HeadMap read_head_map(nb::handle object);
 
 Choices read_choices(Caller caller, const nb::kwargs& keywords);
 
-// A causal or window mask must say where it is anchored when queries and keys differ (S9), except over a
-// cache. In Python's words.
+// What counts from the query's own position must say where that is when queries and keys differ (S9), except
+// over a cache. In Python's words.
 void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys);
+// Rows of documents have a number for every token; how many rows there may be is left to the library.
+void check_columns(const Choices& choices, std::int64_t queries, std::int64_t keys);
 
 // Runs body without the GIL, with as many threads as the choices say.
 template <class Body>

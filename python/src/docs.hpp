@@ -31,6 +31,8 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 )";
 
 constexpr const char* attention_signatures[] = {HEED_RETURNS(HEED_ATTENTION, "bool", "True")};
+constexpr const char* plan_signature =
+    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed.verdicts.Verdict]");
 constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
 constexpr const char* attention_doc = R"(Scaled dot-product attention.
@@ -51,6 +53,10 @@ Which keys a query sees; all of them intersect:
                "ends" or "starts", where neither causal nor a cache says it
   front        with a window: the first so many keys are seen as well
   key_lengths  (batch,) integers: only the first so many keys
+  document     (keys,) or (batch, keys) integers: only keys of the query's own document, for sequences packed in one
+               row; a query is of the document of the key at its own position, placed as causal says it, or
+               (ids, "ends" or "starts")
+  query_document  (queries,) or (batch, queries) integers: or of this one
   keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
   tree         booleans that broadcast to (batch, heads, queries, queries): which of the last `queries` keys, the
                drafted ones, a query sees; all earlier ones are seen
@@ -58,6 +64,8 @@ How scores are made:
   scale        default 1/sqrt(dim)
   softcap      c * tanh(score / c)
   bias         floats that broadcast to (batch, heads, queries, keys), added to the scores
+  alibi        (heads,) floats, the slopes: minus slope times the distance of the key from the query's own position is
+               added; placed as causal says it, or (slopes, "ends" or "starts")
   sink         (heads,) or (batch, heads): one extra logit in the denominator
   dropout      probability that a weight is dropped; the pattern depends on seed alone
   head_map     which KV head a query head reads: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads
@@ -76,8 +84,20 @@ kernel forces one of kernel_names(). threads: how many, for this call; it never 
 ((1, 8, 1, 64), (1, 8, 1), 50.0)
 )";
 
+constexpr const char* plan_doc =
+    R"(What becomes of every kernel when attention() is called like this, in the order they are tried.
+
+Takes the arguments of attention() and computes nothing. Each heed.Verdict has the kernel's name, the choice ("taken",
+"refused" or "not needed") and the reason why it is refused. None is taken where `kernel` names one that refuses.
+
+>>> import numpy, heed
+>>> q = numpy.zeros((4, 6, 16), numpy.float32)
+>>> [verdict.kernel for verdict in heed.plan(q, q, q, kernel="reference") if verdict.choice == "taken"]
+['reference']
+)";
+
 constexpr const char* explain_doc =
-    R"(Which kernel attention() would run, and why not the others: one line each.
+    R"(Which kernel attention() would run, and why not the others: plan() in words, one line each.
 
 Takes the arguments of attention() and computes nothing.
 

@@ -181,6 +181,7 @@ class Layer {
     const Shape queries = call.x.shape;
     const std::int64_t length = keys_of(call, choices);
     check_alignment(choices, queries.length, length);
+    check_columns(choices, queries.length, length);
     const std::shared_ptr<const AttentionLayer> layer = layer_;
     const Shape scores{queries.batch, config().heads, queries.length, length};
     Asked asked(read, scores, config().model_dim, choices);

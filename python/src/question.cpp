@@ -17,6 +17,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
   check_rank(q_, 2, 4);
   inputs_.q = view_of(q_, right_aligned(q_));
   inputs_.sequences = choices_.sequences;
+  queries_ = inputs_.q.shape.length;
   if (has_arrays_) take_arrays();
   if (choices_.cache)
     take_cache();
@@ -26,6 +27,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
     check_alignment(choices_, inputs_.q.shape.length, keys_);
   else
     take_packed();
+  check_columns(choices_, queries_, keys_);
 }
 
 void Question::take_arrays() {
@@ -49,6 +51,10 @@ void Question::take_cache() {
 void Question::take_packed() {
   inputs_.query_starts = choices_.query_starts;
   inputs_.key_starts = choices_.key_starts;
+  queries_ = 0;
+  for (std::size_t n = 1; n < choices_.query_starts.size(); ++n)
+    if (choices_.query_starts[n - 1] >= 0)
+      queries_ = std::max(queries_, choices_.query_starts[n] - choices_.query_starts[n - 1]);
   if (choices_.cache) return;
   const std::vector<std::int64_t>&of_queries = choices_.query_starts, &of_keys = choices_.key_starts;
   const std::int64_t rows = keys_;

@@ -31,7 +31,7 @@ class Question {
   Tensor q_, k_, v_;
   Choices choices_;
   Inputs inputs_{};
-  std::int64_t value_dim_ = 0, keys_ = 0;
+  std::int64_t value_dim_ = 0, queries_ = 0, keys_ = 0;
 };
 
 // Tokens of the longest of these sequences of a cache, or of all of them where none are named, when entry b

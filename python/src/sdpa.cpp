@@ -235,7 +235,7 @@ void run(const Call& call) {
     run_head_by_head(call);
 }
 
-// Every place of the leading axes but the batch, in turn.
+// Every place of the leading axes but the batch, one after another.
 void walk(const Question& question, const Lattice& lattice, const Spread& out) {
   const std::size_t walked = lattice.rank > 4 ? lattice.rank - 4 : 0;
   std::vector<std::int64_t> index(walked, 0);

@@ -6,13 +6,15 @@
 #define HEED_HEAD_MAP "typing.Literal['interleaved', 'tiled']"
 #define HEED_STAGE "typing.Literal['raw', 'softcapped', 'biased']"
 
-#define HEED_SEEN_KEYS                                                                  \
-  "causal: bool | " HEED_ALIGN                                                          \
-  " | None = None, "                                                                    \
-  "window: tuple[int | None, int | None] | tuple[int | None, int | None, " HEED_ALIGN   \
-  "] | None = None, front: int = 0, key_lengths: typing.Any = None, "                   \
-  "tree: typing.Any = None, keep: typing.Any = None, hide: typing.Any = None, "         \
-  "bias: typing.Any = None, scale: float | None = None, softcap: float | None = None, " \
+#define HEED_SEEN_KEYS                                                                                      \
+  "causal: bool | " HEED_ALIGN                                                                              \
+  " | None = None, "                                                                                        \
+  "window: tuple[int | None, int | None] | tuple[int | None, int | None, " HEED_ALIGN                       \
+  "] | None = None, front: int = 0, key_lengths: typing.Any = None, "                                       \
+  "document: typing.Any = None, query_document: typing.Any = None, "                                        \
+  "tree: typing.Any = None, keep: typing.Any = None, hide: typing.Any = None, "                             \
+  "bias: typing.Any = None, alibi: typing.Any = None, scale: float | None = None, softcap: float | None = " \
+  "None, "                                                                                                  \
   "sink: typing.Any = None, "
 
 // What is asked for: anything at all, which says nothing about the result.

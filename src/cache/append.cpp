@@ -10,10 +10,8 @@
 #include "refusal/refusal.hpp"
 #include "rotary/frequencies.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
-
-using State = KvCache::State;
 
 // Pages [held_from, this one) are what the window lets go of before an append. The tokens to come see keys
 // from length - window.length + 1 on; one more is kept, which the last token of before sees, so that the
@@ -131,7 +129,7 @@ class TurnedKeys {
 
  private:
   void turn(const Rotary& rotary, const NewTokens& tokens, std::span<const std::int64_t> positions) const {
-    if (!depends_on_length(rotary)) return rotate(view_, positions, rotary);
+    if (!rotary::depends_on_length(rotary)) return rotate(view_, positions, rotary);
     for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t before) {
       MutableView own = view_;
       own.data = static_cast<float*>(view_.data) + before * view_.stride.length;
@@ -218,4 +216,4 @@ void append_tokens(State& state, const NewTokens& tokens) {
                  [&](std::int64_t b, std::int64_t count, std::int64_t) { sequence_of(b).length += count; });
 }
 
-}  // namespace heed
+}  // namespace heed::cache

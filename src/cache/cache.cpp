@@ -9,12 +9,14 @@
 #include "cache/tokens.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace cache;
+
 namespace {
 
 // Room in a table for all the pages its sequence can have, so that appending need not allocate. A window's
 // released pages count too, and may take it beyond what the pool has.
-std::int64_t usual_pages(const KvCache::State& state) {
+std::int64_t usual_pages(const State& state) {
   return std::min(state.pages_of(state.config.capacity), state.pool.pages());
 }
 
@@ -120,4 +122,4 @@ std::int64_t KvCache::pages_in_use() const {
   return state_->pool.in_use();
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

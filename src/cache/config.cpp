@@ -8,7 +8,7 @@
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 constexpr std::int64_t most_entries = std::numeric_limits<std::int32_t>::max();
@@ -48,7 +48,7 @@ void check_choices(const KvCacheConfig& c) {
     check_range("window.front", c.window->front, 0, most_bytes);
   }
   if (!c.rotary) return;
-  check_rotary(c.rotary->rotary, c.dim, "config.rotary");
+  rotary::check_rotary(c.rotary->rotary, c.dim, "config.rotary");
   if (c.rotary->when > CacheRotary::When::read)
     throw refusal(Error::value, "config.rotary.when: ", static_cast<std::int64_t>(c.rotary->when),
                   " is none of append, read");
@@ -66,20 +66,6 @@ PageLayout layout_of(const KvCacheConfig& c) {
 }
 
 }  // namespace
-
-const char* name_of(CacheType type) {
-  switch (type) {
-    case CacheType::f32:
-      return "f32";
-    case CacheType::f16:
-      return "f16";
-    case CacheType::bf16:
-      return "bf16";
-    case CacheType::int8:
-      return "int8";
-  }
-  return "unknown";
-}
 
 KvCacheConfig complete(const KvCacheConfig& config) {
   KvCacheConfig c = config;
@@ -104,4 +90,4 @@ KvCacheConfig complete(const KvCacheConfig& config) {
 CacheGeometry::CacheGeometry(const KvCacheConfig& complete_config)
     : config(complete_config), layout(layout_of(complete_config)) {}
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -8,7 +8,7 @@
 #include "cache/state.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 template <class T>
@@ -174,4 +174,4 @@ KvCacheConfig take_config(CacheFields& fields) {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::cache

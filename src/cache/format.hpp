@@ -8,7 +8,7 @@
 #include "heed/cache.hpp"
 #include "heed/files.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 constexpr std::int64_t cache_format = 1;  // of the arrays, and of the packed layout inside the pages
 
@@ -45,4 +45,4 @@ class CacheFields {
 
 KvCacheConfig take_config(CacheFields&);  // checked and complete
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -10,7 +10,7 @@
 #pragma once
 #include <cstdint>
 
-namespace heed {
+namespace heed::cache {
 
 struct PageLayout {
   static constexpr std::int64_t tile = 16;  // tokens, and dimensions of values: one line of f32
@@ -53,4 +53,8 @@ struct PagedSequence {
   std::int64_t length;
 };
 
-}  // namespace heed
+}  // namespace heed::cache
+
+namespace heed {
+using cache::PagedSequence, cache::PageLayout;
+}

@@ -11,10 +11,10 @@
 #include "cache/state.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
-namespace {
+namespace heed::inline v0_2 {
+using namespace cache;
 
-using State = KvCache::State;
+namespace {
 
 constexpr std::int64_t as_count(std::size_t size) { return static_cast<std::int64_t>(size); }
 
@@ -180,4 +180,4 @@ KvCache KvCache::load(const std::filesystem::path& path) {
   return KvCache(std::move(state));
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -7,7 +7,7 @@
 
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 // Asks the system for large pages of its own below ours: a processor reads ahead only as far as one of the
@@ -57,4 +57,4 @@ void PagePool::drop(const unsigned char* page) noexcept {
   if (--users_[index(page)] == 0) returned_.push_back(static_cast<std::int32_t>(index(page)));
 }
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-namespace heed {
+namespace heed::cache {
 
 class PagePool {
  public:
@@ -55,4 +55,4 @@ class PagePool {
   std::vector<std::int32_t> returned_{};
 };
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -9,10 +9,10 @@
 #include "cache/tokens.hpp"
 #include "heed/half.hpp"
 
-namespace heed {
-namespace {
+namespace heed::inline v0_2 {
+using namespace cache;
 
-using State = KvCache::State;
+namespace {
 
 // One element of the caller's memory.
 void put(const MutableView& view, std::int64_t at, float x) {
@@ -94,4 +94,4 @@ void KvCache::read(std::int64_t number, const MutableView& k, const MutableView&
   read_side(*state_, sequence, Side::values, v, row.data());
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

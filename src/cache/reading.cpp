@@ -3,9 +3,9 @@
 
 #include "cache/state.hpp"
 
-namespace heed {
+namespace heed::cache {
 
-CacheReading::CacheReading(const KvCache& cache) : state_(cache.state()) {
+CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)) {
   state_.use.begin_reading("attention");
 }
 
@@ -20,4 +20,4 @@ PagedSequence CacheReading::sequence(std::int64_t n) const {
   return {sequence.table.data(), sequence.length};
 }
 
-}  // namespace heed
+}  // namespace heed::cache

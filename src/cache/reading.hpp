@@ -5,7 +5,7 @@
 #include "cache/layout.hpp"
 #include "heed/cache.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 class CacheReading {
  public:
@@ -19,7 +19,7 @@ class CacheReading {
   PagedSequence sequence(std::int64_t n) const;  // of a number that is in use
 
  private:
-  const KvCache::State& state_;
+  const State& state_;
 };
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -7,10 +7,10 @@
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 
-namespace heed {
-namespace {
+namespace heed::inline v0_2 {
+using namespace cache;
 
-using State = KvCache::State;
+namespace {
 
 // Tables in the numbers of the file.
 struct Numbered {
@@ -82,4 +82,4 @@ void KvCache::save(const std::filesystem::path& path) const {
   write_safetensors(path, arrays);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 const std::string prefix = "config.rotary.scaling";
@@ -87,4 +87,4 @@ std::optional<RotaryScaling> take_scaling(CacheFields& fields) {
   return scaling;
 }
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -7,9 +7,9 @@
 #include "cache/format.hpp"
 #include "heed/rotary.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 void put_scaling(Arrays&, const RotaryScaling&);
 std::optional<RotaryScaling> take_scaling(CacheFields&);  // none where the file has none; not yet checked
 
-}  // namespace heed
+}  // namespace heed::cache

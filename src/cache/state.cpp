@@ -6,15 +6,15 @@
 
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::cache {
 
-KvCache::State::State(const CacheGeometry& geometry)
+State::State(const CacheGeometry& geometry)
     : CacheGeometry(geometry),
       pool({.pages = *config.pages,
             .page_bytes = layout.page_bytes(),
             .zero_bytes = config.window ? layout.page_bytes() : 0}) {}
 
-const CachedSequence& KvCache::State::at(std::int64_t number) const {
+const CachedSequence& State::at(std::int64_t number) const {
   const auto count = static_cast<std::int64_t>(sequences.size());
   if (number < 0 || number >= count)
     throw refusal(Error::value, "sequence: ", number, " is not in [0, ", count, ")");
@@ -25,7 +25,7 @@ const CachedSequence& KvCache::State::at(std::int64_t number) const {
 
 // The last token of the prefix sees the window's length of tokens; all of those must still be there, or else
 // nothing of the prefix may have been released.
-void KvCache::State::check_prefix(std::int64_t number, std::int64_t length) const {
+void State::check_prefix(std::int64_t number, std::int64_t length) const {
   const CachedSequence& sequence = at(number);
   if (length < 0 || length > sequence.length)
     throw refusal(Error::value, "length: ", length, " is not in [0, ", sequence.length,
@@ -39,7 +39,7 @@ void KvCache::State::check_prefix(std::int64_t number, std::int64_t length) cons
                   held_from, " are released");
 }
 
-std::int64_t KvCache::State::add_sequence(std::int64_t pages) {
+std::int64_t State::add_sequence(std::int64_t pages) {
   const auto is_free = [](const CachedSequence& sequence) { return sequence.is_released; };
   auto place = released == 0 ? sequences.end() : std::find_if(sequences.begin(), sequences.end(), is_free);
   if (place == sequences.end()) {
@@ -56,12 +56,12 @@ std::int64_t KvCache::State::add_sequence(std::int64_t pages) {
   return place - sequences.begin();
 }
 
-void KvCache::State::share_pages(CachedSequence& sequence) noexcept {
+void State::share_pages(CachedSequence& sequence) noexcept {
   for (const unsigned char* page : sequence.table)
     if (page != pool.zeros()) pool.share(page);
 }
 
-void KvCache::State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
+void State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
   const auto pages = static_cast<std::size_t>(pages_of(length));
   for (std::size_t i = sequence.table.size(); i-- > pages;)
     if (sequence.table[i] != pool.zeros()) pool.drop(sequence.table[i]);
@@ -70,4 +70,4 @@ void KvCache::State::shorten(CachedSequence& sequence, std::int64_t length) noex
   if (length <= front_pages() * layout.page_size) sequence.held_from = front_pages();
 }
 
-}  // namespace heed
+}  // namespace heed::cache

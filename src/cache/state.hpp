@@ -10,7 +10,7 @@
 #include "cache/use.hpp"
 #include "heed/cache.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 struct CachedSequence {
   // One entry per page of tokens; those of [front pages, held_from) are the page of zeros.
@@ -35,7 +35,7 @@ struct CacheGeometry {
   std::int64_t front_pages() const { return config.window ? pages_of(config.window->front) : 0; }
 };
 
-struct KvCache::State : CacheGeometry {
+struct State : CacheGeometry {
   PagePool pool;
   std::vector<CachedSequence> sequences{};
   std::int64_t released = 0;  // numbers that wait for a fork or add
@@ -58,7 +58,13 @@ struct KvCache::State : CacheGeometry {
   void shorten(CachedSequence&, std::int64_t) noexcept;  // to a length that check_prefix let pass
 };
 
+// The way in, past the calls of the API.
+struct Access {
+  static State& state(KvCache& cache) { return *cache.state_; }
+  static const State& state(const KvCache& cache) { return *cache.state_; }
+};
+
 // Every default filled in; refuses what makes no cache.
 KvCacheConfig complete(const KvCacheConfig&);
 
-}  // namespace heed
+}  // namespace heed::cache

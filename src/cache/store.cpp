@@ -9,7 +9,7 @@
 
 #include "heed/half.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 constexpr std::int64_t tile = PageLayout::tile;
@@ -64,26 +64,11 @@ std::int8_t quantized(float x, float divisor) {
   return static_cast<std::int8_t>(std::clamp(steps, -127, 127));
 }
 
-// from_float<f16> as choices between values that are all computed, which compilers turn into vectors: half
-// the time (Neoverse-N1, November 2026).
-std::uint16_t bits_of_f16(float x) {
-  const std::uint32_t u = std::bit_cast<std::uint32_t>(x), magnitude = u & 0x7fffffffu;
-  const std::uint32_t least_normal = 0x38800000u, to_infinity = 0x477ff000u, infinity = 0x7f800000u;
-  const std::uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
-  const float small = std::bit_cast<float>(magnitude < least_normal ? magnitude : least_normal) + 0.5f;
-  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(small) - 0x3f000000u;
-  const std::uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
-  std::uint32_t rounded = magnitude < least_normal ? subnormal : normal;
-  rounded = magnitude >= to_infinity ? 0x7c00u : rounded;
-  rounded = magnitude > infinity ? nan : rounded;
-  return static_cast<std::uint16_t>((u >> 16 & 0x8000u) | rounded);
-}
-
 // Functions of their own over plain numbers: inlined, or over structs, these loops are unrolled and not made
 // into vectors.
 [[gnu::noinline]] void round_16(const float* __restrict x, float, f16* __restrict rounded) {
   std::uint16_t bits[tile];
-  for (std::int64_t i = 0; i < tile; ++i) bits[i] = bits_of_f16(x[i]);
+  for (std::int64_t i = 0; i < tile; ++i) bits[i] = from_float<f16>(x[i]).bits;
   std::memcpy(rounded, bits, sizeof bits);
 }
 [[gnu::noinline]] void round_16(const float* __restrict x, float, bf16* __restrict rounded) {
@@ -233,4 +218,4 @@ std::int64_t find_token_not_finite(const Rows& rows, RowsSize size) noexcept {
   return found;
 }
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -6,7 +6,7 @@
 #include "cache/layout.hpp"
 #include "heed/cache.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 enum class Side : std::uint8_t { keys, values };
 
@@ -46,4 +46,4 @@ std::int64_t find_token_not_finite(const Rows&, RowsSize) noexcept;
 // int8: what its elements are multiples of.
 float scale_for(float largest_magnitude) noexcept;
 
-}  // namespace heed
+}  // namespace heed::cache

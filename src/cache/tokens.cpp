@@ -6,7 +6,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::cache {
 namespace {
 
 struct Expected {
@@ -20,10 +20,11 @@ void check_extents(const char* name, const View& view, const std::array<Expected
     if (extent[i] != expected[i].extent)
       throw refusal(Error::shape, name, ".", axis_names[i], ": ", extent[i], " is not ", expected[i].what,
                     ": ", expected[i].extent);
-  check_view(name, view);
+  check_argument({name, view});
+  check_device({name, view}, "the cache's", Device::cpu);
 }
 
-void check_counts(const KvCache::State& state, const NewTokens& tokens) {
+void check_counts(const State& state, const NewTokens& tokens) {
   const auto entries = static_cast<std::int64_t>(tokens.counts.size());
   if (entries != 0 && entries != tokens.k.shape.batch)
     throw refusal(Error::shape, "counts: ", entries, " entries for ", tokens.k.shape.batch, " sequences");
@@ -44,7 +45,7 @@ void check_counts(const KvCache::State& state, const NewTokens& tokens) {
 
 }  // namespace
 
-void check_tokens(const KvCache::State& state, const NewTokens& tokens) {
+void check_tokens(const State& state, const NewTokens& tokens) {
   const View &k = tokens.k, &v = tokens.v;
   check_extents("k", k,
                 {{{tokens.sequences, tokens.whose},
@@ -59,8 +60,7 @@ void check_tokens(const KvCache::State& state, const NewTokens& tokens) {
   check_counts(state, tokens);
 }
 
-void check_results(const KvCache::State& state, std::int64_t length, const MutableView& k,
-                   const MutableView& v) {
+void check_results(const State& state, std::int64_t length, const MutableView& k, const MutableView& v) {
   const auto check = [&](const char* name, const View& view, const Expected& dim) {
     check_extents(name, view,
                   {{{1, "the one sequence"},
@@ -81,4 +81,4 @@ Rows rows_of(const View& view, std::int64_t b, std::int64_t h, std::int64_t t) {
           view.stride.dim};
 }
 
-}  // namespace heed
+}  // namespace heed::cache

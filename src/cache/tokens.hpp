@@ -7,7 +7,7 @@
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 // Tokens for sequences that follow each other: one per batch entry of k and v.
 struct NewTokens {
@@ -21,15 +21,15 @@ struct NewTokens {
   }
 };
 
-void check_tokens(const KvCache::State&, const NewTokens&);
+void check_tokens(const State&, const NewTokens&);
 
 // Throws Error and leaves the state as it was, or appends everything.
-void append_tokens(KvCache::State&, const NewTokens&);
+void append_tokens(State&, const NewTokens&);
 
 // Views that `read` writes a sequence of this length to.
-void check_results(const KvCache::State&, std::int64_t length, const MutableView& k, const MutableView& v);
+void check_results(const State&, std::int64_t length, const MutableView& k, const MutableView& v);
 
 // Head h of batch entry b from token t on.
 Rows rows_of(const View&, std::int64_t b, std::int64_t h, std::int64_t t);
 
-}  // namespace heed
+}  // namespace heed::cache

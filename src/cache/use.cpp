@@ -3,12 +3,12 @@
 
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::cache {
 
 void CacheUse::begin_reading(const char* call) {
   std::uint32_t now = now_.load(std::memory_order_relaxed);
   do {
-    if (now & a_writer) throw refusal(Error::value, call, ": the cache is being changed by another call");
+    if (now & a_writer) throw refusal(Error::busy, call, ": the cache is being changed by another call");
   } while (!now_.compare_exchange_weak(now, now + 1, std::memory_order_acquire, std::memory_order_relaxed));
 }
 
@@ -20,7 +20,7 @@ void CacheUse::begin_writing(const char* call) {
   std::uint32_t now = 0;
   if (now_.compare_exchange_strong(now, a_writer, std::memory_order_acquire, std::memory_order_relaxed))
     return;
-  throw refusal(Error::value, call, ": the cache is being ", now & a_writer ? "changed" : "read",
+  throw refusal(Error::busy, call, ": the cache is being ", now & a_writer ? "changed" : "read",
                 " by another call");
 }
 
@@ -30,4 +30,4 @@ void CacheUse::reader_becomes_writer() noexcept {
     now_.wait(now, std::memory_order_relaxed);
 }
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace heed {
+namespace heed::cache {
 
 class CacheUse {
  public:
@@ -47,4 +47,4 @@ class Writing {
   CacheUse& use_;
 };
 
-}  // namespace heed
+}  // namespace heed::cache

@@ -8,17 +8,18 @@
 #include <cmath>
 #include <optional>
 
-#include "cpu/threads/throwing.hpp"
+#include "check/on_host.hpp"
 #include "heed/half.hpp"
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/backends.hpp"
 #include "reference/bound.hpp"
-#include "reference/gathered_cache.hpp"
 #include "reference/numbers.hpp"
 #include "reference/row.hpp"
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/throwing.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 double rounded(double value, DType dtype) {
@@ -57,12 +58,12 @@ std::vector<Query> queries_of(const Problem& p) {
 // body(n) for every n below `rows`, on all threads.
 template <class Body>
 void for_each_row(std::int64_t rows, const Progress& progress, const Body& body) {
-  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(cpu::concurrency());
+  const std::int64_t enough_for_all = 4 * static_cast<std::int64_t>(threads::concurrency());
   const std::int64_t at_once = progress ? std::max(rows / 100, enough_for_all) : rows;
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const std::int64_t count = std::min(at_once, rows - first);
-    cpu::throwing_parallel_for(static_cast<std::size_t>(count),
-                               [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
+    threads::throwing_parallel_for(static_cast<std::size_t>(count),
+                                   [&](std::size_t n) { body(static_cast<std::size_t>(first) + n); });
     if (progress) progress(first + count, rows);
   }
 }
@@ -80,14 +81,15 @@ struct Expected::Numbers {
     DType dtype;
     std::vector<Element> elements;  // row after row
 
-    Output(const char* n, const MutableView& x)
+    Output(const char* n, const View& x)
         : name(n), shape(x.shape), dtype(x.dtype), elements(static_cast<std::size_t>(x.shape.elements())) {}
 
     Element* row(std::int64_t n) { return elements.data() + n * shape.dim; }
 
-    void fits(const std::optional<MutableView>& computed) const {
+    void fits(const std::optional<View>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
-      check_view(name, View(*computed));
+      planning::backend_of(name, computed->device);
+      check_argument({name, *computed});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
       if (computed->dtype != dtype)
@@ -95,13 +97,14 @@ struct Expected::Numbers {
                       " is not the one expected: ", name_of(dtype));
     }
 
-    void compare(const MutableView& computed, Check& check) const {
+    void compare(const View& computed, Check& check) const {
+      const checking::ViewOnHost found(name, computed);
       const Element* expected = elements.data();
       for (std::int64_t b = 0; b < shape.batch; ++b)
         for (std::int64_t h = 0; h < shape.heads; ++h)
           for (std::int64_t i = 0; i < shape.length; ++i)
             for (std::int64_t d = 0; d < shape.dim; ++d)
-              compare({b, h, i, d}, reference::read(computed, b, h, i, d), *expected++, check);
+              compare({b, h, i, d}, reference::read(found.view(), b, h, i, d), *expected++, check);
     }
 
     void compare(const Shape& place, double found, const Element& expected, Check& check) const {
@@ -126,9 +129,9 @@ struct Expected::Numbers {
   Output out;
   std::optional<Output> weights{}, log_sum_exp{};
 
-  explicit Numbers(const Outputs& outputs) : out("out", outputs.out) {
-    if (outputs.weights) weights.emplace("weights", *outputs.weights);
-    if (outputs.log_sum_exp) log_sum_exp.emplace("log_sum_exp", *outputs.log_sum_exp);
+  explicit Numbers(const Results& results) : out("out", results.out) {
+    if (results.weights) weights.emplace("weights", *results.weights);
+    if (results.log_sum_exp) log_sum_exp.emplace("log_sum_exp", *results.log_sum_exp);
   }
 
   void compute(const Problem& p, const reference::Numbers& numbers, const Query& at) {
@@ -143,18 +146,19 @@ struct Expected::Numbers {
   }
 };
 
-Expected::Expected(const Inputs& inputs, const Outputs& outputs, const Options& options,
+Expected::Expected(const Inputs& inputs, const Results& results, const Options& options,
                    const Progress& progress) {
-  const GatheredCache gathered(make_problem(inputs, outputs, options));
-  const Problem& p = gathered.problem;
+  planning::backend_of("q", inputs.q.device);
+  const checking::ProblemOnHost held(make_problem_of(inputs, results, options));
+  const Problem& p = held.problem();
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
-  const auto made = std::make_shared<Numbers>(outputs);
+  const auto made = std::make_shared<Numbers>(results);
   for_each_row(std::ssize(queries), progress, [&](std::size_t n) { made->compute(p, numbers, queries[n]); });
   numbers_ = made;
 }
 
-Check Expected::check(const Outputs& computed) const {
+Check Expected::check(const Results& computed) const {
   const auto& [out, weights, log_sum_exp] = *numbers_;
   out.fits(computed.out);
   if (weights) weights->fits(computed.weights);
@@ -169,8 +173,8 @@ Check Expected::check(const Outputs& computed) const {
   return result;
 }
 
-Check check(const Inputs& inputs, const Outputs& computed, const Options& options) {
+Check check(const Inputs& inputs, const Results& computed, const Options& options) {
   return Expected(inputs, computed, options).check(computed);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

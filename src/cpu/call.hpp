@@ -6,22 +6,37 @@
 #include <cstdint>
 
 #include "cache/layout.hpp"
+#include "heed/dtype.hpp"
 #include "problem/sequence.hpp"
 
 namespace heed::cpu {
 
-enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache, or a boolean
+using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
-// A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
+// How far apart neighbours along each axis of a tensor lie, in elements.
+struct TensorStrides {
+  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;
+};
+
+// A tensor over (batch, heads, length, dim); data is null when the tensor was not given.
 struct Tensor {
   const void* data = nullptr;
-  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;  // strides
+  TensorStrides stride{};
   Type type = Type::f32;
 };
 
+// Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
+// cached values lie. Everywhere else a block is sixteen steps.
+struct Row {
+  const void* data;
+  std::int64_t first, step;
+  Type type;
+  std::int64_t block = 16 * step;
+};
+
 struct BoolTensor {
-  Tensor where;  // i8: 0 or 1
+  Tensor where;  // int8: 0 or 1
   bool visible_when = true;
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };
@@ -43,6 +58,9 @@ struct Call {
   PageLayout layout{};
   const BoolTensor* masks = nullptr;
   std::int64_t mask_count = 0;
+  AlibiSlopes alibi{};
+  const DocumentIds* documents = nullptr;
+  std::int64_t document_count = 0;
   std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
   std::uint64_t seed = 0;
   float keep_scale = 1;  // 1 / (1 - drop_probability)
@@ -61,16 +79,18 @@ struct Call {
 struct Linear {
   Tensor x, y;
   std::int64_t x_heads, x_dim, y_dim, length;
-  const void* tiles;        // W as column tiles, each (depth, columns), of this type
-  Type tile_type;
+  const void* panels;  // W as panels of outputs, each (depth, outputs), of this type
+  Type panel_type;
   std::int64_t depth, out;  // depth: the width of x made even
   const float* bias;        // null: none
+  std::int64_t rows_of_part;  // no task has more
 };
 
-// One task of it: rows [first_row, first_row + rows), column tiles [first_tile, end_tile).
+// One task of it: rows [first_row, first_row + rows), panels [first_panel, end_panel).
 struct LinearPart {
-  std::int64_t first_row, rows, first_tile, end_tile;
+  std::int64_t first_row, rows, first_panel, end_panel;
 };
+constexpr std::int64_t most_rows_of_part = 384;
 
 // Key blocks and chunks have fixed lengths anchored at key 0, so that the order of every sum depends on
 // nothing but the row (O1). A chunk starts a fresh softmax state; chunks are merged in order whether or not

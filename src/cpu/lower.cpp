@@ -3,6 +3,7 @@
 
 #include <iterator>
 
+#include "cache/types.hpp"
 #include "softmax/philox.hpp"
 
 namespace heed::cpu {
@@ -15,11 +16,8 @@ Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
 }
 
-Type type_of(CacheType type) {
-  return type == CacheType::int8  ? Type::i8
-         : type == CacheType::f32 ? Type::f32
-         : type == CacheType::f16 ? Type::f16
-                                  : Type::bf16;
+TensorStrides strides_of(const Strides& stride) {
+  return {stride.batch, stride.heads, stride.length, stride.dim};
 }
 
 ScoreStage stage_of(Stage stage) {
@@ -30,13 +28,7 @@ ScoreStage stage_of(Stage stage) {
 
 }  // namespace
 
-Type type_of(DType dtype) {
-  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
-}
-
-Tensor lower(const View& x) {
-  return {x.data, x.stride.batch, x.stride.heads, x.stride.length, x.stride.dim, type_of(x.dtype)};
-}
+Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
 
 float in_base_2(float x) { return static_cast<float>(x * log2_e); }
 
@@ -45,9 +37,7 @@ namespace {
 std::vector<BoolTensor> lowered_masks(const Problem& p) {
   std::vector<BoolTensor> masks;
   for (const BoolMask& m : p.bool_masks)
-    masks.push_back({{m.data, m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim, Type::i8},
-                     m.visible_when,
-                     m.is_tree});
+    masks.push_back({{m.data, strides_of(m.stride), Type::int8}, m.visible_when, m.is_tree});
   return masks;
 }
 
@@ -77,6 +67,9 @@ Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
           .gap_count = p.batch == 0 ? 0 : std::ssize(p.gaps) / p.batch,
           .masks = masks.data(),
           .mask_count = static_cast<std::int64_t>(masks.size()),
+          .alibi = p.alibi,
+          .documents = p.documents.data(),
+          .document_count = std::ssize(p.documents),
           .tiled_heads = p.options.head_map == HeadMap::tiled};
 }
 
@@ -88,10 +81,10 @@ LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lower
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
     call.cached = cached.data();
     call.layout = p.reading->layout();
-    call.k.type = call.v.type = type_of(p.cache_type);
+    call.k.type = call.v.type = p.cache_type;
   }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
-    call.drop_below = dropout_threshold(dropout->drop_probability);
+    call.drop_below = softmax::dropout_threshold(dropout->drop_probability);
     call.seed = dropout->seed;
     call.keep_scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout->drop_probability)));
   }

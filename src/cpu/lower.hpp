@@ -8,7 +8,6 @@
 
 namespace heed::cpu {
 
-Type type_of(DType);
 Tensor lower(const View&);
 
 // Scores are kept in base 2: what multiplies or limits them is multiplied by log2(e).

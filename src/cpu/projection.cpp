@@ -3,30 +3,48 @@
 
 #include <algorithm>
 
+#include "cache/types.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/run.hpp"
-#include "cpu/threads/pool.hpp"
-#include "cpu/threads/scratch.hpp"
+#include "threads/pool.hpp"
+#include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
 
-constexpr std::int64_t panels_per_task = 8;
 constexpr std::int64_t parts_per_thread = 4;
+constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too often
+constexpr std::int64_t floats_of_part = 1 << 17;  // of x: half a MiB, for the second-level cache
+
+// Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut too.
+struct Cut {
+  std::int64_t row_parts, panels_per_part;
+};
+
+Cut cut(std::int64_t rows, std::int64_t depth, std::int64_t panels) {
+  const auto threads = static_cast<std::int64_t>(threads::concurrency());
+  const std::int64_t most = std::clamp(floats_of_part / depth, least_rows_of_part, most_rows_of_part);
+  const std::int64_t wanted = threads * parts_per_thread;
+  std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / least_rows_of_part));
+  row_parts = std::max<std::int64_t>(row_parts, 1);
+  if (row_parts > threads) row_parts = (row_parts + threads - 1) / threads * threads;
+  const std::int64_t panel_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (panels + 1) / 2);
+  return {row_parts, ((panels + panel_parts - 1) / panel_parts + 1) / 2 * 2};
+}
 
 }  // namespace
 
 PackedWeights::PackedWeights(const View& w)
     : target(&best_target()), out(w.shape.length), in(w.shape.dim), depth((in + 1) / 2 * 2), dtype(w.dtype) {
-  const std::int64_t columns = target->tile_columns;
-  tiles.resize(static_cast<std::size_t>((out + columns - 1) / columns * columns * depth) * bytes_of(dtype));
+  const std::int64_t outputs = target->panel_rows;
+  panels.resize(static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype));
   const auto pack = [&]<class T>(const T* from, T* to) {
     for (std::int64_t n = 0; n < out; ++n, from += in) {
-      T* column = to + n / columns * columns * depth + n % columns;
-      for (std::int64_t k = 0; k < in; ++k) column[k * columns] = from[k];
+      T* column = to + n / outputs * outputs * depth + n % outputs;
+      for (std::int64_t k = 0; k < in; ++k) column[k * outputs] = from[k];
     }
   };
-  void* packed = tiles.data();
+  void* packed = panels.data();
   if (dtype == DType::f32)
     pack(static_cast<const float*>(w.data), static_cast<float*>(packed));
   else
@@ -37,40 +55,36 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
   const std::int64_t rows = x.shape.batch * x.shape.length;
   if (rows == 0 || weights.out == 0) return;
   const Target& target = *weights.target;
+  const std::int64_t panels = (weights.out + target.panel_rows - 1) / target.panel_rows;
+  const auto [row_parts, panels_per_part] = cut(rows, weights.depth, panels);
+  // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
+  const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;
   const Linear linear{.x = lower(x),
                       .y = lower(y),
                       .x_heads = x.shape.heads,
                       .x_dim = x.shape.dim,
                       .y_dim = y.shape.dim,
                       .length = x.shape.length,
-                      .tiles = weights.tiles.data(),
-                      .tile_type = type_of(weights.dtype),
+                      .panels = weights.panels.data(),
+                      .panel_type = cache::type_of(weights.dtype),
                       .depth = weights.depth,
                       .out = weights.out,
-                      .bias = bias.empty() ? nullptr : bias.data()};
-  // Whole rows where there are enough of them, so that x is packed once; else the columns are shared out too.
-  const std::int64_t columns = target.tile_columns, tiles = (weights.out + columns - 1) / columns;
-  const std::int64_t panels = (rows + target.panel_rows - 1) / target.panel_rows;
-  const std::int64_t row_parts = (panels + panels_per_task - 1) / panels_per_task;
-  const auto wanted = static_cast<std::int64_t>(concurrency()) * parts_per_thread;
-  const std::int64_t tile_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (tiles + 1) / 2);
-  const std::int64_t tiles_per_part = ((tiles + tile_parts - 1) / tile_parts + 1) / 2 * 2;
-  const std::int64_t parts_across = (tiles + tiles_per_part - 1) / tiles_per_part;
+                      .bias = bias.empty() ? nullptr : bias.data(),
+                      .rows_of_part = std::min(rows, (tiles + row_parts - 1) / row_parts * tile)};
+  const std::int64_t parts_across = (panels + panels_per_part - 1) / panels_per_part;
   const auto parts = static_cast<std::size_t>(row_parts * parts_across);
-  Scratch scratch(std::min(parts, concurrency()), target.project_floats(linear));
-  parallel_for(parts, [&](std::size_t n) {
+  threads::Scratch scratch(std::min(parts, threads::concurrency()), target.project_floats(linear));
+  threads::parallel_for(parts, [&](std::size_t n) {
     const auto part = static_cast<std::int64_t>(n);
-    const std::int64_t across = part / parts_across, tile = part % parts_across * tiles_per_part;
-    // Parts differ by a panel at most: 171 panels as 21 parts of eight and a rest would keep one thread of
-    // two waiting.
-    const std::int64_t row = across * panels / row_parts * target.panel_rows,
-                       end = std::min(rows, (across + 1) * panels / row_parts * target.panel_rows);
-    const Scratch::Lease lease(scratch);
+    const std::int64_t down = part / parts_across, panel = part % parts_across * panels_per_part;
+    const std::int64_t row = down * tiles / row_parts * tile,
+                       end = std::min(rows, (down + 1) * tiles / row_parts * tile);
+    const threads::Scratch::Lease lease(scratch);
     target.project(linear,
                    {.first_row = row,
                     .rows = end - row,
-                    .first_tile = tile,
-                    .end_tile = std::min(tile + tiles_per_part, tiles)},
+                    .first_panel = panel,
+                    .end_panel = std::min(panel + panels_per_part, panels)},
                    lease.floats());
   });
 }

@@ -11,15 +11,15 @@
 
 namespace heed::cpu {
 
-// W (out, in) as tiles of `tile_columns` outputs, each (in made even, tile_columns); the last is filled up
-// with zeros. In its own dtype: a single row of x reads every weight once, so 16 bits take half the time.
+// W (out, in) as panels of `panel_rows` outputs, each (in made even, panel_rows); the last is filled up with
+// zeros. In its own dtype: a single row of x reads every weight once, so 16 bits take half the time.
 struct PackedWeights {
   explicit PackedWeights(const View& w);  // (1, 1, out, in), row after row
 
   const Target* target;
   std::int64_t out, in, depth;
   DType dtype;
-  std::vector<std::byte> tiles;
+  std::vector<std::byte> panels;
 };
 
 // x and y are (batch, heads, length, dim), their rows the concatenation of the heads.

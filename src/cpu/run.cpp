@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "cpu/lower.hpp"
-#include "cpu/threads/kept_memory.hpp"
-#include "cpu/threads/pool.hpp"
-#include "cpu/threads/scratch.hpp"
+#include "threads/kept_memory.hpp"
+#include "threads/pool.hpp"
+#include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -35,7 +35,7 @@ double products(const Call& c) {
 
 // How many tasks a call should make at least: one thread would only pack the same keys more than once.
 std::int64_t wanted_tasks(const Call& c) {
-  const auto threads = static_cast<std::int64_t>(concurrency());
+  const auto threads = static_cast<std::int64_t>(threads::concurrency());
   return threads == 1 || products(c) < worth_sharing ? 1 : threads * tasks_per_thread;
 }
 
@@ -108,7 +108,7 @@ std::vector<KeyTask> cut_along_keys(const Call& c) {
 template <class Body>
 void share_out(std::int64_t tasks, double multiplications, const Body& body) {
   const auto one = [&](std::size_t n) { body(static_cast<std::int64_t>(n)); };
-  if (multiplications >= worth_sharing) return parallel_for(static_cast<std::size_t>(tasks), one);
+  if (multiplications >= worth_sharing) return threads::parallel_for(static_cast<std::size_t>(tasks), one);
   for (std::int64_t n = 0; n < tasks; ++n) body(n);
 }
 
@@ -117,7 +117,7 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
 std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
   const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == CacheType::f32;
   const bool sees_all = p.options.masks.empty();
-  const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(concurrency());
+  const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows
                                                                           : most_decode_rows;
 }
@@ -145,6 +145,15 @@ const Target& best_target() {
   return *targets().back();
 }
 
+// Kernels count places in f32, and add what the farthest key loses to its score in base 2.
+bool alibi_leaves_f32(const Problem& p) {
+  constexpr std::int64_t most_exact = std::int64_t{1} << 24;
+  const std::int64_t farthest = p.queries + p.keys;
+  float steepest = 0;
+  for (const float slope : p.options.alibi->slopes) steepest = std::max(steepest, std::abs(slope));
+  return farthest > most_exact || !std::isfinite(in_base_2(steepest * static_cast<float>(farthest)));
+}
+
 Reason prefill_refuses(const Target& target, const Problem& p) {
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
@@ -154,6 +163,8 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
   if (p.options.softcap && !std::isfinite(in_base_2(*p.options.softcap)))
     return [] { return std::string("options.softcap times log2(e) is beyond the range of f32"); };
+  if (p.options.alibi && alibi_leaves_f32(p))
+    return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };
   return {};
 }
 
@@ -165,9 +176,10 @@ bool prefill(const Target& target, const Problem& problem) {
   if (tasks.empty()) return false;
   std::int64_t most_queries = 0;
   for (const QueryTask& task : tasks) most_queries = std::max(most_queries, task.rows.queries);
-  Scratch scratch(std::min(tasks.size(), concurrency()), target.prefill_floats(c, most_queries * c.group()));
+  threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()),
+                           target.prefill_floats(c, most_queries * c.group()));
   share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
-    const Scratch::Lease lease(scratch);
+    const threads::Scratch::Lease lease(scratch);
     target.prefill(c, tasks[static_cast<std::size_t>(n)].rows, lease.floats());
   });
   return lowered.left_range != 0;
@@ -195,12 +207,12 @@ bool decode(const Target& target, const Problem& problem) {
   if (tasks.empty()) return false;
   const bool merges = std::any_of(tasks.begin(), tasks.end(), [](const KeyTask& t) { return t.chunks != 1; });
   const std::int64_t own = target.decode_floats(c), left = target.partial_floats(c);
-  const KeptMemory partials =
-      merges ? take_memory(tasks.size() * static_cast<std::size_t>(left)) : KeptMemory();
-  Scratch scratch(std::min(tasks.size(), concurrency()), own + left);
+  const threads::KeptMemory partials =
+      merges ? threads::take_memory(tasks.size() * static_cast<std::size_t>(left)) : threads::KeptMemory();
+  threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()), own + left);
   share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
     const auto& [rows, chunk, chunks] = tasks[static_cast<std::size_t>(n)];
-    const Scratch::Lease lease(scratch);
+    const threads::Scratch::Lease lease(scratch);
     float* partial = chunks == 1 ? lease.floats() + own : partials.get() + n * left;
     target.decode(c, rows, chunk, lease.floats(), partial);
     if (chunks == 1) target.decode_finish(c, rows, 1, lease.floats(), partial);
@@ -209,7 +221,7 @@ bool decode(const Target& target, const Problem& problem) {
   share_out(std::ssize(tasks), products(c) / chunk_keys, [&](std::int64_t n) {
     const KeyTask& task = tasks[static_cast<std::size_t>(n)];
     if (task.chunks < 2) return;
-    const Scratch::Lease lease(scratch);
+    const threads::Scratch::Lease lease(scratch);
     target.decode_finish(c, task.rows, task.chunks, lease.floats(), partials.get() + n * left);
   });
   return lowered.left_range != 0;

@@ -23,13 +23,15 @@ void check_shard(const std::string& index, const std::string& tensor, const std:
                                  quote_briefly(shard) + ", which is not the name of a file in the folder");
 }
 
-// What else may lie where the weights were expected.
+// What else may lie where the weights were expected; nothing where the folder cannot be listed.
 std::string other_weights(const std::filesystem::path& folder) {
   std::vector<std::string> found;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string extension = entry.path().extension().string();
+  std::error_code error;
+  const std::filesystem::directory_iterator end;
+  for (std::filesystem::directory_iterator at(folder, error); !error && at != end; at.increment(error)) {
+    const std::string extension = at->path().extension().string();
     for (const char* known : {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".npz"})
-      if (extension == known) found.push_back(entry.path().filename().string());
+      if (extension == known) found.push_back(at->path().filename().string());
   }
   if (found.empty()) return "";
   return "; it has " + quote_briefly(*std::ranges::min_element(found)) +

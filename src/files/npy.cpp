@@ -16,7 +16,7 @@
 #include "heed/error.hpp"
 #include "heed/files.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 namespace {
 
 using files::InputFile;
@@ -160,4 +160,4 @@ void write_npy(const std::filesystem::path& path, const Array& array) {
   file.commit();
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -10,7 +10,7 @@
 #include "heed/error.hpp"
 #include "heed/files.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
 
 // Each array is read in place: at no time is there more than the file's bytes, once, and the tables made from
 // its header.
@@ -39,4 +39,4 @@ void write_safetensors(const std::filesystem::path& path, const Arrays& arrays, 
   file.commit();
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -5,15 +5,15 @@
 #include "cache/tokens.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 // Another call may have come in since.
-void check_unchanged(const KvCache::State& state, const GrowingSequences& sequences) {
+void check_unchanged(const cache::State& state, const GrowingSequences& sequences) {
   for (std::size_t b = 0; b < sequences.numbers.size(); ++b) {
     const std::int64_t length = state.at(sequences.numbers[b]).length;
     if (length != sequences.lengths[b])
-      throw refusal(Error::value, "cache: sequence ", sequences.numbers[b], " had ", sequences.lengths[b],
+      throw refusal(Error::busy, "cache: sequence ", sequences.numbers[b], " had ", sequences.lengths[b],
                     " tokens when the call began and has ", length, " now; another call changed it");
   }
 }
@@ -32,36 +32,34 @@ View entry(const View& view, std::size_t b) {
 }
 
 // Those that have got their tokens and those that have not.
-void take_back(KvCache::State& state, const GrowingSequences& sequences) noexcept {
+void take_back(cache::State& state, const GrowingSequences& sequences) noexcept {
   for (std::size_t b = 0; b < sequences.numbers.size(); ++b)
     state.shorten(state.sequences[static_cast<std::size_t>(sequences.numbers[b])], sequences.lengths[b]);
 }
 
-void append_one_by_one(KvCache::State& state, const GrowingSequences& sequences, const View& k,
-                       const View& v) {
+void append_one_by_one(cache::State& state, const GrowingSequences& sequences, const View& k, const View& v) {
   try {
     for (std::size_t b = 0; b < sequences.numbers.size(); ++b)
-      append_tokens(state, {entry(k, b), entry(v, b), sequences.numbers[b], 1, "the one sequence",
-                            std::span(sequences.counts).subspan(b, 1)});
+      cache::append_tokens(state, {entry(k, b), entry(v, b), sequences.numbers[b], 1, "the one sequence",
+                                   std::span(sequences.counts).subspan(b, 1)});
   } catch (...) {
     take_back(state, sequences);
     throw;
   }
 }
 
-void append(KvCache::State& state, const GrowingSequences& sequences, const View& k, const View& v) {
+void append(cache::State& state, const GrowingSequences& sequences, const View& k, const View& v) {
   check_unchanged(state, sequences);
   if (!follow_each_other(sequences.numbers)) return append_one_by_one(state, sequences, k, v);
   const std::int64_t first = sequences.numbers.empty() ? 0 : sequences.numbers[0];
-  append_tokens(state, {k, v, first, std::ssize(sequences.numbers), "x.batch", sequences.counts});
+  cache::append_tokens(state, {k, v, first, std::ssize(sequences.numbers), "x.batch", sequences.counts});
 }
 
 }  // namespace
 
 AppendedTokens::AppendedTokens(KvCache& cache, const GrowingSequences& sequences, const View& k,
                                const View& v)
-    : state_(const_cast<KvCache::State&>(cache.state())),  // the cache was given to be changed
-      sequences_(sequences) {
+    : state_(cache::Access::state(cache)), sequences_(sequences) {
   state_.use.begin_writing("layer");
   try {
     append(state_, sequences, k, v);
@@ -82,4 +80,4 @@ AppendedTokens::~AppendedTokens() {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -4,7 +4,7 @@
 #pragma once
 #include "layer/cached_call.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 class AppendedTokens {
  public:
@@ -18,9 +18,9 @@ class AppendedTokens {
   void keep() noexcept { is_kept_ = true; }
 
  private:
-  KvCache::State& state_;
+  cache::State& state_;
   const GrowingSequences& sequences_;
   bool is_kept_ = false;
 };
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -5,7 +5,7 @@
 
 #include "layer/naming.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 std::string shown_name(const std::string& name) {
   constexpr std::size_t longest = 60;
@@ -35,4 +35,4 @@ std::string attention_prefixes(const std::vector<std::string>& names) {
   return text;
 }
 
-}  // namespace heed
+}  // namespace heed::layer

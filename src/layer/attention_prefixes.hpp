@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace heed {
+namespace heed::layer {
 
 // A name out of a file, fit to print: short, and nothing a terminal would obey.
 std::string shown_name(const std::string& name);
@@ -12,4 +12,4 @@ std::string shown_name(const std::string& name);
 // `there are some after "model.layers.0.self_attn." and 31 more`; empty where there are none.
 std::string attention_prefixes(const std::vector<std::string>& names);
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -6,11 +6,12 @@
 #include <variant>
 
 #include "cache/state.hpp"
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/plan.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 void check_equal(const char* name, std::int64_t found, const char* rule, std::int64_t wanted) {
@@ -18,7 +19,9 @@ void check_equal(const char* name, std::int64_t found, const char* rule, std::in
     throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
 }
 
-const char* scaling_of(const Rotary& rotary) { return rotary.scaling ? name_of(*rotary.scaling) : "none"; }
+const char* scaling_of(const Rotary& rotary) {
+  return rotary.scaling ? rotary::name_of(*rotary.scaling) : "none";
+}
 
 // Keys are turned once, and as the queries are.
 void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
@@ -107,14 +110,16 @@ void check_companions(const AttentionLayer::Call& call, const Options& options) 
 }
 
 GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& call) {
+  if (c.device != Device::cpu)
+    throw refusal(Error::device, "config.device: ", c.device, " is not the cache's: cpu");
   const KvCacheConfig& config = call.cache->config();
   check_equal("kv_heads", config.kv_heads, "kv_heads", *c.kv_heads);
   check_equal("dim", config.dim, "head_dim", *c.head_dim);
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
   check_rotary(c, call);
 
-  const KvCache::State& state = call.cache->state();
-  const Reading reading(state.use, "layer");  // all lengths are of one moment
+  const cache::State& state = cache::Access::state(*call.cache);
+  const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
   const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
   if (call.sequences.empty() && held != batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
@@ -138,6 +143,7 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
 void check_attention(const CachedCall& call, const Outputs& outputs, const Options& given) {
   Options options = given;
   for (Mask& mask : options.masks) say_alignment(mask);
+  if (options.alibi) options.alibi->align = options.alibi->align.value_or(Align::ends);
   // Keys and values of the shape that the cache will have. Nothing reads them, so one row stands for all.
   const auto grown = [&](View view) {
     view.shape.length = call.sequences.longest_after();
@@ -146,8 +152,7 @@ void check_attention(const CachedCall& call, const Outputs& outputs, const Optio
   };
   const Inputs inputs{
       .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
-  make_problem(inputs, outputs, options);
-  if (!options.kernel.empty()) explain(inputs, outputs, options);  // refuses a kernel that is not for this
+  planning::choose(make_problem(inputs, outputs, options));
 }
 
-}  // namespace heed
+}  // namespace heed::layer

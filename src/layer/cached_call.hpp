@@ -8,7 +8,7 @@
 #include "heed/cache.hpp"
 #include "heed/layer.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 // One per batch entry: its number in the cache, the tokens it held when the call began, and those it gets.
 struct GrowingSequences {
@@ -32,4 +32,4 @@ struct CachedCall {
 };
 void check_attention(const CachedCall&, const Outputs&, const Options&);
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -6,11 +6,11 @@
 #include <limits>
 #include <numeric>
 
-#include "problem/checks.hpp"
+#include "lowering/arguments.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/frequencies.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 namespace {
 
@@ -25,8 +25,9 @@ void check_equal(const char* name, const char* axis, std::int64_t found, const W
 }
 
 // One of the three sequences the layer reads: (batch, 1, length, width).
-void check_sequence(const char* name, const View& x, const Width& width) {
-  check_view(name, x);
+void check_sequence(const LayerConfig& c, const char* name, const View& x, const Width& width) {
+  check_argument({name, x});
+  check_device({name, x}, "config.device", c.device);
   if (x.shape.heads != 1)
     throw refusal(Error::shape, name, ".heads: ", x.shape.heads,
                   " is not 1; the layer splits the heads itself");
@@ -34,14 +35,14 @@ void check_sequence(const char* name, const View& x, const Width& width) {
 }
 
 void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const LayerInputs& in) {
-  check_sequence("x", call.x, {"model_dim", c.model_dim});
+  check_sequence(c, "x", call.x, {"model_dim", c.model_dim});
   if (call.context)
-    check_sequence("context", *call.context, {"key_dim", *c.key_dim});
+    check_sequence(c, "context", *call.context, {"key_dim", *c.key_dim});
   else if (c.model_dim != *c.key_dim)
     throw refusal(Error::shape, "context: none is given, and x.dim: ", c.model_dim,
                   " is not key_dim: ", *c.key_dim);
   if (call.value)
-    check_sequence("value", *call.value, {"value_dim", *c.value_dim});
+    check_sequence(c, "value", *call.value, {"value_dim", *c.value_dim});
   else if (*c.key_dim != *c.value_dim)
     throw refusal(Error::shape, "value: none is given, and context.dim: ", *c.key_dim,
                   " is not value_dim: ", *c.value_dim);
@@ -51,43 +52,39 @@ void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const 
               {call.context ? "context.length" : "x.length", in.context.shape.length});
 }
 
-void check_shape(const char* name, const Shape& found, const char* rule, const Shape& wanted) {
-  if (found != wanted) throw refusal(Error::shape, name, ".shape: ", found, " is not ", rule, ": ", wanted);
+Extents extents_of(const LayerConfig& c, const LayerInputs& in) {
+  Extents extents;
+  extents[Extent::batch] = in.x.shape.batch;
+  extents[Extent::heads] = c.heads;
+  extents[Extent::queries] = in.x.shape.length;
+  extents[Extent::keys] = in.keys;
+  extents[Extent::model_dim] = c.model_dim;
+  return extents;
+}
+
+// Those of attention(), but that the heads are put together in `out` and may be averaged in `weights`.
+void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& arguments) {
+  const bool is_averaged = outputs.weights && outputs.weights->shape.heads == 1 && c.heads > 1;
+  lowering::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
+    if (&view == &outputs.out) rule.axes[3] = Extent::model_dim;
+    if (&view == &outputs.out || (is_averaged && &view == &*outputs.weights)) rule.axes[1] = Extent::one;
+    arguments.add(name, view, rule);
+  });
 }
 
 void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& outputs) {
-  const std::int64_t batch = in.x.shape.batch, queries = in.x.shape.length, keys = in.keys;
-  check_view("out", outputs.out);
-  check_shape("out", outputs.out.shape, "(batch, 1, queries, model_dim)", {batch, 1, queries, c.model_dim});
-  std::vector<Argument> written{{"out", outputs.out}};
-  if (outputs.weights) {
-    check_view("weights", *outputs.weights);
-    if (outputs.weights->shape.heads == 1 && c.heads > 1)
-      check_shape("weights", outputs.weights->shape, "(batch, 1, queries, keys)", {batch, 1, queries, keys});
-    else
-      check_shape("weights", outputs.weights->shape, "(batch, heads, queries, keys)",
-                  {batch, c.heads, queries, keys});
-    written.emplace_back("weights", *outputs.weights);
+  const Extents extents = extents_of(c, in);
+  Arguments arguments;
+  add_outputs(c, outputs, arguments);
+  for (const Argument& output : arguments.all()) {
+    check_argument(output);
+    check_device(output, "config.device", c.device);
+    check_extents(output, extents);
   }
-  if (outputs.log_sum_exp) {
-    check_view("log_sum_exp", *outputs.log_sum_exp);
-    check_shape("log_sum_exp", outputs.log_sum_exp->shape, "(batch, heads, queries, 1)",
-                {batch, c.heads, queries, 1});
-    written.emplace_back("log_sum_exp", *outputs.log_sum_exp);
-  }
-  if (outputs.scores.into) {
-    check_view("scores.into", *outputs.scores.into);
-    check_shape("scores.into", outputs.scores.into->shape, "(batch, heads, queries, keys)",
-                {batch, c.heads, queries, keys});
-    written.emplace_back("scores.into", *outputs.scores.into);
-  }
-  for (std::size_t i = 0; i < written.size(); ++i) {
-    check_own_places(written[i]);
-    for (std::size_t earlier = 0; earlier < i; ++earlier) check_apart(written[i], written[earlier]);
-    check_apart(written[i], {"x", in.x});
-    check_apart(written[i], {"context", in.context});
-    check_apart(written[i], {"value", in.value});
-  }
+  arguments.add("x", in.x);
+  arguments.add("context", in.context);
+  arguments.add("value", in.value);
+  check_overlap(arguments.all());
 }
 
 bool is_same_memory(const View& a, const View& b) {
@@ -166,7 +163,7 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
     place_tokens_after(in.cached, call, in);
   else
     place_tokens_of(call, in);
-  if (depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
+  if (rotary::depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
 }
 
 }  // namespace
@@ -190,4 +187,4 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
   return in;
 }
 
-}  // namespace heed
+}  // namespace heed::layer

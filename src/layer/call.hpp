@@ -7,7 +7,7 @@
 #include "heed/layer.hpp"
 #include "layer/cached_call.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 struct LayerInputs {
   View x, context, value;
@@ -22,4 +22,4 @@ struct LayerInputs {
 // to it.
 LayerInputs check_call(const LayerConfig&, const AttentionLayer::Call&, const Outputs&, const Options&);
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -7,7 +7,7 @@
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 namespace {
 
@@ -26,18 +26,6 @@ void check_width(const char* head_dim_name, std::int64_t heads, std::int64_t hea
 }
 
 }  // namespace
-
-LayerConfig multi_head(std::int64_t model_dim, std::int64_t heads) {
-  return {.model_dim = model_dim, .heads = heads, .kv_heads = heads};
-}
-
-LayerConfig multi_query(std::int64_t model_dim, std::int64_t heads) {
-  return {.model_dim = model_dim, .heads = heads, .kv_heads = 1};
-}
-
-LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads) {
-  return {.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
-}
 
 LayerConfig complete(const LayerConfig& config) {
   LayerConfig c = config;
@@ -65,10 +53,26 @@ LayerConfig complete(const LayerConfig& config) {
   if (!(c.drop_probability >= 0 && c.drop_probability < 1))
     throw refusal(Error::value, "config.drop_probability: ", c.drop_probability, " is not in [0, 1)");
   if (c.rotary) {
-    check_rotary(*c.rotary, *c.head_dim, "config.rotary");
+    rotary::check_rotary(*c.rotary, *c.head_dim, "config.rotary");
     if (!c.rotary->dims) c.rotary->dims = c.head_dim;
   }
   return c;
 }
 
-}  // namespace heed
+}  // namespace heed::layer
+
+namespace heed::inline v0_2 {
+
+LayerConfig multi_head(std::int64_t model_dim, std::int64_t heads) {
+  return {.model_dim = model_dim, .heads = heads, .kv_heads = heads};
+}
+
+LayerConfig multi_query(std::int64_t model_dim, std::int64_t heads) {
+  return {.model_dim = model_dim, .heads = heads, .kv_heads = 1};
+}
+
+LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads) {
+  return {.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
+}
+
+}  // namespace heed::inline v0_2

@@ -5,7 +5,7 @@
 
 #include "heed/layer.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 // Fills in every default, or throws Error: afterwards no optional but rotary is empty, and every product of
 // two extents fits an int64.
@@ -17,4 +17,4 @@ inline std::int64_t key_width(const LayerConfig& c) { return *c.kv_heads * *c.he
 inline std::int64_t value_width(const LayerConfig& c) { return *c.kv_heads * *c.value_head_dim; }
 inline std::int64_t merged_width(const LayerConfig& c) { return c.heads * *c.value_head_dim; }
 
-}  // namespace heed
+}  // namespace heed::layer

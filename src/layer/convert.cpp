@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns one kind of checkpoint into another: fewer KV heads by averaging, and tiled query heads into
+// Makes one kind of checkpoint out of another: fewer KV heads by averaging, and tiled query heads into
 // interleaved ones.
 #include <algorithm>
 
 #include "layer/weights.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -95,4 +96,4 @@ LayerWeights interleave_heads(LayerWeights w, std::int64_t heads, std::int64_t k
   return w;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -9,22 +9,26 @@
 #include "layer/config.hpp"
 #include "layer/floats.hpp"
 #include "layer/weights.hpp"
-#include "plan/projection.hpp"
-#include "problem/checks.hpp"
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/backends.hpp"
+#include "plan/plan.hpp"
+#include "refusal/argument.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
 // Weights of 16 bits stay as they are; of any other element they become f32.
-Projection make_projection(const Array& w, const std::optional<Array>& bias) {
+std::unique_ptr<const Projection> make_projection(const Backend& backend, const Array& w,
+                                                  const std::optional<Array>& bias) {
   const Shape shape{1, 1, w.shape[0], w.shape[1]};
   const std::vector<float> offsets = bias ? bias->to_floats() : std::vector<float>{};
   if (w.element == Element::bf16 || w.element == Element::f16)
-    return Projection({w.data.data(), shape, w.element == Element::bf16 ? DType::bf16 : DType::f16}, offsets);
+    return backend.project({w.data.data(), shape, w.element == Element::bf16 ? DType::bf16 : DType::f16},
+                           offsets);
   const std::vector<float> values = w.to_floats();
-  return Projection({values, shape}, offsets);
+  return backend.project({values, shape}, offsets);
 }
 
 const LayerWeights& checked(const LayerWeights& w, const LayerConfig& completed) {
@@ -35,18 +39,19 @@ const LayerWeights& checked(const LayerWeights& w, const LayerConfig& completed)
 // attention() works on f32 heads here, so a bias or sink of another dtype is read through an f32 copy.
 class FloatOptions {
  public:
-  explicit FloatOptions(const Options& given) : options(given) {
-    bias_ = widen("options.bias", options.bias);
-    sink_ = widen("options.sink", options.sink);
+  FloatOptions(const Backend& backend, const Options& given) : options(given) {
+    bias_ = widen(backend, "options.bias", options.bias);
+    sink_ = widen(backend, "options.sink", options.sink);
   }
   Options options;
 
  private:
-  static Floats widen(const char* name, std::optional<View>& view) {
+  static Floats widen(const Backend& backend, const char* name, std::optional<View>& view) {
     if (!view) return {};
-    check_view(name, *view);
+    check_argument({name, *view});
+    check_device({name, *view}, "config.device", backend.device());
     if (view->dtype == DType::f32) return {};
-    Floats copy = copy_as_floats(name, *view);
+    Floats copy = copy_as_floats(backend, name, *view);
     view = copy.view;
     return copy;
   }
@@ -57,39 +62,46 @@ class FloatOptions {
 // The buffer spans the whole batch, because dropout counts batch entries (S7).
 class ScoreOutput {
  public:
-  ScoreOutput(const char* name, const std::optional<MutableView>& wanted, std::int64_t heads)
-      : wanted_(wanted) {
+  ScoreOutput(const Backend& backend, const char* name, const std::optional<MutableView>& wanted,
+              std::int64_t heads)
+      : backend_(backend), wanted_(wanted) {
     if (!wanted || (wanted->dtype == DType::f32 && wanted->shape.heads == heads)) return;
     Shape per_head = wanted->shape;
     per_head.heads = heads;
-    buffer_ = make_floats(name, per_head, bhsd(per_head));
+    buffer_ = make_floats(backend, name, per_head, bhsd(per_head));
     is_buffered_ = true;
   }
   std::optional<MutableView> target() const { return is_buffered_ ? buffer_.view : wanted_; }
   void deliver() const {
-    if (is_buffered_) store_heads(buffer_.view, *wanted_);
+    if (!is_buffered_) return;
+    if (wanted_->shape.heads == buffer_.view.shape.heads)
+      backend_.copy(buffer_.view, *wanted_);
+    else
+      backend_.average_heads(buffer_.view, *wanted_);
   }
 
  private:
+  const Backend& backend_;
   std::optional<MutableView> wanted_;
   Floats buffer_{};
   bool is_buffered_ = false;
 };
 
 // The rows that attention() left alone.
-void fill_padding(std::span<const std::int64_t> counts, const Outputs& results) {
+void fill_padding(const Backend& backend, std::span<const std::int64_t> counts, const Outputs& results) {
   constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
-  fill_rows_after(counts, 0, results.out);
-  if (results.weights) fill_rows_after(counts, 0, *results.weights);
-  if (results.log_sum_exp) fill_rows_after(counts, minus_infinity, *results.log_sum_exp);
+  fill_rows_after(backend, counts, 0, results.out);
+  if (results.weights) fill_rows_after(backend, counts, 0, *results.weights);
+  if (results.log_sum_exp) fill_rows_after(backend, counts, minus_infinity, *results.log_sum_exp);
   if (const Scores& scores = results.scores; scores.into)
-    fill_rows_after(counts, scores.stage == Stage::biased ? minus_infinity : 0, *scores.into);
+    fill_rows_after(backend, counts, scores.stage == Stage::biased ? minus_infinity : 0, *scores.into);
 }
 
 // (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row.
-Floats make_heads(const char* name, const View& sequence, std::int64_t heads, std::int64_t dim) {
+Floats make_heads(const Backend& backend, const char* name, const View& sequence, std::int64_t heads,
+                  std::int64_t dim) {
   const Shape shape{sequence.shape.batch, heads, sequence.shape.length, dim};
-  return make_floats(name, shape, bshd(shape));
+  return make_floats(backend, name, shape, bshd(shape));
 }
 
 }  // namespace
@@ -97,15 +109,17 @@ Floats make_heads(const char* name, const View& sequence, std::int64_t heads, st
 struct AttentionLayer::State {
   State(const LayerConfig& completed, const LayerWeights& w)
       : config(completed),
+        backend(planning::backend_of("config", config.device)),
         weights(checked(w, config)),
-        project_q(make_projection(w.w_q, w.b_q)),
-        project_k(make_projection(w.w_k, w.b_k)),
-        project_v(make_projection(w.w_v, w.b_v)),
-        project_out(make_projection(w.w_o, w.b_o)) {}
+        project_q(make_projection(backend, w.w_q, w.b_q)),
+        project_k(make_projection(backend, w.w_k, w.b_k)),
+        project_v(make_projection(backend, w.w_v, w.b_v)),
+        project_out(make_projection(backend, w.w_o, w.b_o)) {}
 
   LayerConfig config;
+  const Backend& backend;
   LayerWeights weights;
-  Projection project_q, project_k, project_v, project_out;
+  std::unique_ptr<const Projection> project_q, project_k, project_v, project_out;
   Mode mode = Mode::eval;
 };
 
@@ -117,20 +131,21 @@ AttentionLayer& AttentionLayer::operator=(AttentionLayer&&) noexcept = default;
 
 void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const Options& given) const {
   const LayerConfig& c = state_->config;
+  const Backend& backend = state_->backend;
   const LayerInputs in = check_call(c, call, outputs, given);
 
-  FloatOptions floats(given);
+  FloatOptions floats(backend, given);
   Options& options = floats.options;
   options.head_map = c.head_map;
   if (state_->mode == Mode::train && c.drop_probability > 0)
     options.dropout = Dropout{c.drop_probability, call.dropout_seed};
 
-  const Floats q = make_heads("q", in.x, c.heads, *c.head_dim);
-  const Floats k = make_heads("k", in.context, *c.kv_heads, *c.head_dim);
-  const Floats v = make_heads("v", in.value, *c.kv_heads, *c.value_head_dim);
-  const Floats attended = make_heads("attended", in.x, c.heads, *c.value_head_dim);
-  const ScoreOutput weights("weights", outputs.weights, c.heads);
-  const ScoreOutput scores("scores.into", outputs.scores.into, c.heads);
+  const Floats q = make_heads(backend, "q", in.x, c.heads, *c.head_dim);
+  const Floats k = make_heads(backend, "k", in.context, *c.kv_heads, *c.head_dim);
+  const Floats v = make_heads(backend, "v", in.value, *c.kv_heads, *c.value_head_dim);
+  const Floats attended = make_heads(backend, "attended", in.x, c.heads, *c.value_head_dim);
+  const ScoreOutput weights(backend, "weights", outputs.weights, c.heads);
+  const ScoreOutput scores(backend, "scores.into", outputs.scores.into, c.heads);
   Inputs heads{q.view, k.view, v.view};
   const Outputs results{.out = attended.view,
                         .weights = weights.target(),
@@ -142,11 +157,11 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
     check_attention({in.cached, q.view, k.view, v.view}, results, options);
   else
     make_problem(heads, results, options);
-  state_->project_q(in.x, q.view);
-  state_->project_k(in.context, k.view);
-  state_->project_v(in.value, v.view);
-  if (c.rotary && !in.positions.empty()) rotate(q.view, in.positions, *c.rotary, in.lengths);
-  if (c.rotary && !in.key_positions.empty()) rotate(k.view, in.key_positions, *c.rotary, in.lengths);
+  (*state_->project_q)(in.x, q.view);
+  (*state_->project_k)(in.context, k.view);
+  (*state_->project_v)(in.value, v.view);
+  if (c.rotary && !in.positions.empty()) backend.rotate(q.view, in.positions, *c.rotary, in.lengths);
+  if (c.rotary && !in.key_positions.empty()) backend.rotate(k.view, in.key_positions, *c.rotary, in.lengths);
 
   std::optional<AppendedTokens> appended;
   if (call.cache) {
@@ -155,11 +170,11 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
         .q = q.view, .cache = call.cache, .sequences = in.cached.numbers, .query_counts = in.cached.counts};
   }
   attention(heads, results, options);
-  fill_padding(in.cached.counts, results);
+  fill_padding(backend, in.cached.counts, results);
   weights.deliver();
   scores.deliver();
-  state_->project_out(attended.view, outputs.out);
-  fill_rows_after(in.cached.counts, 0, outputs.out);
+  (*state_->project_out)(attended.view, outputs.out);
+  fill_rows_after(backend, in.cached.counts, 0, outputs.out);
   if (appended) appended->keep();
 }
 
@@ -168,4 +183,4 @@ AttentionLayer::Mode AttentionLayer::mode() const { return state_->mode; }
 const LayerConfig& AttentionLayer::config() const { return state_->config; }
 LayerWeights AttentionLayer::weights() const { return state_->weights; }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -7,7 +7,7 @@
 #include "layer/config.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 constexpr std::int64_t longest_config = std::int64_t{1} << 20;  // real ones have a few thousand bytes
@@ -105,4 +105,4 @@ ModelLayer read_model_config(const std::filesystem::path& config_file, std::int6
   return read;
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -9,7 +9,7 @@
 #include "layer/model_fields.hpp"
 #include "layer/model_types.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 struct ModelLayer {
   const ModelType* type = nullptr;
@@ -23,4 +23,4 @@ ModelLayer read_model_config(const std::filesystem::path& config_file, std::int6
 // rope_parameters, or the older rope_scaling with rope_theta beside it.
 Rotary read_rotary(const ModelFields&, const ModelType&, std::int64_t head_dim);
 
-}  // namespace heed
+}  // namespace heed::layer

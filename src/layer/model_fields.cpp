@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 constexpr double most = std::numeric_limits<std::int32_t>::max();
@@ -105,4 +105,4 @@ std::optional<ModelFields> ModelFields::find_object(const char* name) const {
   return ModelFields(*found, subject_ + name + ".");
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -10,7 +10,7 @@
 
 #include "files/json.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 class ModelFields {
  public:
@@ -44,4 +44,4 @@ class ModelFields {
   std::string subject_;
 };
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -9,7 +9,7 @@
 #include "files/json_string.hpp"
 #include "layer/model_config.hpp"
 
-namespace heed {
+namespace heed::layer {
 namespace {
 
 constexpr std::array<std::string_view, 16> known_keys{"rope_type",        "type",
@@ -134,4 +134,4 @@ Rotary read_rotary(const ModelFields& model, const ModelType& type, std::int64_t
   return rotary;
 }
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace heed {
+namespace heed::layer {
 
 enum class ModelBiases : std::uint8_t { none, as_configured, of_queries_keys_and_values };
 
@@ -29,4 +29,4 @@ inline constexpr ModelType model_types[] = {
 // Why a model that is met often is not among them; nullptr for all others.
 const char* why_not(const std::string& model_type);
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -3,7 +3,7 @@
 #pragma once
 #include "layer/weights.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 inline const WeightNames paper_names{.matrices{"W_q.weight", "W_k.weight", "W_v.weight", "W_o.weight"},
                                      .biases{"W_q.bias", "W_k.bias", "W_v.bias", "W_o.bias"}};
@@ -20,4 +20,4 @@ inline constexpr const char* packed_matrix = "in_proj_weight";
 inline constexpr const char* packed_heads = "qkv_proj.weight";
 inline constexpr const char* packed_bias = "in_proj_bias";
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -11,7 +11,8 @@
 #include "layer/naming.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 namespace {
 
 // "model.layers.3.self_attn." in a model with a head of its own, "layers.3.self_attn." in one without.
@@ -97,4 +98,4 @@ PretrainedLayer from_pretrained(const std::filesystem::path& folder, std::int64_
   return found;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -6,13 +6,10 @@
 #include "layer/config.hpp"
 #include "softmax/philox.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
-
-std::array<std::uint32_t, 2> halves(std::uint64_t x) {
-  return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(x >> 32)};
-}
 
 // The 2^24 odd multiples of 2^-24 in (-1, 1): symmetric, and exact in float.
 float symmetric_uniform(std::uint32_t word) {
@@ -23,10 +20,11 @@ Array random_matrix(std::int64_t out, std::int64_t in, std::uint32_t matrix, std
   const auto largest = static_cast<float>(1 / std::sqrt(static_cast<double>(in)));
   std::vector<float> values(static_cast<std::size_t>(out * in));
   for (std::size_t n = 0; n < values.size(); n += 4) {
-    const auto [low, high] = halves(n / 4);
-    const std::array<std::uint32_t, 4> words = philox({low, high, matrix, 0}, halves(seed));
+    const std::uint64_t four = n / 4;
+    const softmax::Words words = softmax::philox(
+        {static_cast<std::uint32_t>(four), static_cast<std::uint32_t>(four >> 32), matrix, 0}, seed);
     for (std::size_t i = 0; i < 4 && n + i < values.size(); ++i)
-      values[n + i] = symmetric_uniform(words[i]) * largest;
+      values[n + i] = symmetric_uniform(words.word[i]) * largest;
   }
   return Array::from_floats({out, in}, values);
 }
@@ -41,4 +39,4 @@ LayerWeights random_weights(const LayerConfig& config, std::uint64_t seed) {
           .w_o = random_matrix(c.model_dim, merged_width(c), 3, seed)};
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -5,7 +5,7 @@
 #include "layer/config.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 namespace {
 
@@ -112,4 +112,4 @@ void check_weights(const LayerWeights& w, const LayerConfig& c) {
   check_weights(w, names);
 }
 
-}  // namespace heed
+}  // namespace heed::layer

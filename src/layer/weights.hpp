@@ -6,7 +6,7 @@
 
 #include "heed/layer.hpp"
 
-namespace heed {
+namespace heed::layer {
 
 // How a caller or a checkpoint calls the matrices and the biases, each in the order q, k, v, o.
 struct WeightNames {
@@ -30,4 +30,4 @@ void check_weights(const LayerWeights&, const WeightNames& = {});
 // And the shapes a completed configuration asks for.
 void check_weights(const LayerWeights&, const LayerConfig&);
 
-}  // namespace heed
+}  // namespace heed::layer

@@ -6,7 +6,8 @@
 #include "layer/naming.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -163,4 +164,4 @@ LayerWeights layer_weights(const Arrays& arrays, const std::string& prefix) {
   return w;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

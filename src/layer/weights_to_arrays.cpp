@@ -3,7 +3,8 @@
 #include "layer/naming.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::inline v0_2 {
+using namespace layer;
 
 namespace {
 
@@ -77,4 +78,4 @@ Arrays to_arrays(const LayerWeights& w, Naming naming) {
   return plain(w, naming == Naming::paper ? paper_names : llama_names);
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

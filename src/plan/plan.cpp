@@ -1,107 +1,141 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/plan.hpp"
 
-#include "cpu/run.hpp"
-#include "cpu/threads/throwing.hpp"
+#include <utility>
+
 #include "heed/cache.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/backends.hpp"
 #include "reference/gathered_cache.hpp"
 #include "reference/row.hpp"
+#include "threads/throwing.hpp"
 
-namespace heed {
+namespace heed::planning {
 namespace {
 
-Reason takes_everything(const Problem&) { return {}; }
+const Kernel& reference_kernel() {
+  static const Kernel only{"reference", Device::cpu, [] { return Reason(); },
+                           [](const Problem&) { return Reason(); },
+                           [](const Problem& p) {
+                             const reference::GatheredCache plain(p, backend_of("q", Device::cpu));
+                             reference::run(plain.problem);
+                             return false;
+                           }};
+  return only;
+}
 
-const Kernel* find(const std::string& name) {
-  for (const Kernel& kernel : kernels())
-    if (kernel.name == name) return &kernel;
-  return nullptr;
+// The first kernel that is(kernel), in the order they are tried; nullptr where there is none.
+template <class Is>
+const Kernel* find_kernel(const Is& is) {
+  for (const Backend* backend : backends())
+    for (const Kernel& kernel : backend->kernels())
+      if (is(kernel)) return &kernel;
+  return is(reference_kernel()) ? &reference_kernel() : nullptr;
+}
+
+template <class Visit>
+void for_each_kernel(const Visit& visit) {
+  find_kernel([&](const Kernel& kernel) { return visit(kernel), false; });
 }
 
 Reason refusal_of(const Kernel& kernel, const Problem& problem) {
-  Reason reason = kernel.unavailable();
-  return reason ? reason : kernel.refuses(problem);
+  if (Reason reason = kernel.unavailable()) return reason;
+  if (kernel.device != problem.device())
+    return [device = kernel.device] {
+      return std::string("it reads ") + (device == Device::cpu ? "the CPU's" : "CUDA's") + " memory";
+    };
+  return kernel.refuses(problem);
 }
 
-// The forced kernel, or the first that takes the problem.
-const Kernel& choose(const Problem& problem) {
-  const std::string& name = problem.options.kernel;
-  if (name.empty()) {
-    for (const Kernel& kernel : kernels())
-      if (!refusal_of(kernel, problem)) return kernel;
-  }
-  const Kernel* forced = find(name);
-  if (!forced)
-    throw Error(Error::unsupported, "options.kernel: \"" + name + "\" is not a kernel of this build");
-  if (const Reason reason = refusal_of(*forced, problem))
-    throw Error(Error::unsupported, "options.kernel: \"" + name + "\" refuses: " + reason());
-  return *forced;
+const Kernel& named(const std::string& name) {
+  const Kernel* found = find_kernel([&](const Kernel& kernel) { return kernel.name == name; });
+  if (found) return *found;
+  throw refusal(Error::unsupported, "options.kernel: \"", name, "\" is not a kernel of this build");
 }
 
-void run(const Kernel& kernel, const Problem& problem) {
-  if (!kernel.run(problem)) return;
+// Rows that a kernel left; what it has finished keeps its bits.
+void complete(const Problem& problem) {
   const std::vector<reference::LeftRow> left = reference::left_rows(problem);
   if (left.empty()) return;
-  const GatheredCache plain(problem);
+  const reference::GatheredCache plain(problem, backend_of("q", Device::cpu));
   const reference::Numbers numbers(plain.problem);
-  cpu::throwing_parallel_for(
+  threads::throwing_parallel_for(
       left.size(), [&](std::size_t n) { reference::complete(plain.problem, numbers, left[n]); });
 }
 
 }  // namespace
 
-const std::vector<Kernel>& kernels() {
-  static const std::vector<Kernel> all = [] {
-    std::vector<Kernel> list;
-    for (const cpu::Target* target : cpu::targets()) {
-      const auto unavailable = [target] { return cpu::unavailable(*target); };
-      list.push_back({std::string("cpu.decode.") + target->name, unavailable,
-                      [target](const Problem& p) { return cpu::decode_refuses(*target, p); },
-                      [target](const Problem& p) { return cpu::decode(*target, p); }});
-      list.push_back({std::string("cpu.prefill.") + target->name, unavailable,
-                      [target](const Problem& p) { return cpu::prefill_refuses(*target, p); },
-                      [target](const Problem& p) { return cpu::prefill(*target, p); }});
-    }
-    list.push_back({"reference", [] { return Reason(); }, takes_everything,
-                    [](const Problem& p) {
-                      reference::run(GatheredCache(p).problem);
-                      return false;
-                    }});
-    return list;
-  }();
-  return all;
+const Kernel& choose(const Problem& problem) {
+  const std::string& name = problem.options.kernel;
+  if (!name.empty()) {
+    const Kernel& forced = named(name);
+    if (const Reason reason = refusal_of(forced, problem))
+      throw refusal(Error::unsupported, "options.kernel: \"", name, "\" refuses: ", reason());
+    return forced;
+  }
+  const Kernel* found = find_kernel([&](const Kernel& kernel) { return !refusal_of(kernel, problem); });
+  if (found) return *found;
+  throw refusal(Error::device, "q.device: ", problem.device(),
+                ", where no kernel takes this call; explain() says why");
 }
 
+void run(const Kernel& kernel, const Problem& problem) {
+  if (problem.turns_keys && problem.reading) {
+    const reference::GatheredCache turned(problem, backend_of("q", problem.device()));
+    return run(kernel, turned.problem);
+  }
+  if (kernel.run(problem)) complete(problem);
+}
+
+}  // namespace heed::planning
+
+namespace heed::inline v0_2 {
+using namespace planning;
+
 void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  backend_of("q", inputs.q.device);
   const Problem problem = make_problem(inputs, outputs, options);
-  const Kernel& kernel = choose(problem);
-  if (problem.turns_keys)
-    run(kernel, GatheredCache(problem).problem);
-  else
-    run(kernel, problem);
+  run(choose(problem), problem);
+}
+
+const char* name_of(Verdict::Choice choice) {
+  return choice == Verdict::taken ? "taken" : choice == Verdict::refused ? "refused" : "not needed";
+}
+
+std::vector<Verdict> plan(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  backend_of("q", inputs.q.device);
+  const Problem problem = make_problem(inputs, outputs, options);
+  const Kernel* const forced = options.kernel.empty() ? nullptr : &named(options.kernel);
+  bool is_open = true;
+  std::vector<Verdict> verdicts;
+  for_each_kernel([&](const Kernel& kernel) {
+    const Reason reason = refusal_of(kernel, problem);
+    const bool takes = !reason && (forced ? &kernel == forced : std::exchange(is_open, false));
+    verdicts.push_back({kernel.name,
+                        takes    ? Verdict::taken
+                        : reason ? Verdict::refused
+                                 : Verdict::not_needed,
+                        reason ? reason() : ""});
+  });
+  return verdicts;
 }
 
 std::string explain(const Inputs& inputs, const Outputs& outputs, const Options& options) {
-  const Problem problem = make_problem(inputs, outputs, options);
-  const Kernel& chosen = choose(problem);
   std::string lines;
-  for (const Kernel& kernel : kernels()) {
-    const Reason reason = refusal_of(kernel, problem);
-    const bool later = &kernel != &chosen && !reason;
-    lines += kernel.name + ": " +
-             (&kernel == &chosen ? "taken"
-              : later            ? "not needed"
-                                 : "refused: " + reason()) +
-             '\n';
+  for (const Verdict& verdict : plan(inputs, outputs, options)) {
+    lines += verdict.kernel + ": " + name_of(verdict.choice);
+    if (!verdict.reason.empty()) lines += ": " + verdict.reason;
+    lines += '\n';
   }
   return lines;
 }
 
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
-  for (const Kernel& kernel : kernels())
+  for_each_kernel([&](const Kernel& kernel) {
     if (!kernel.unavailable()) names.push_back(kernel.name);
+  });
   return names;
 }
 
-}  // namespace heed
+}  // namespace heed::inline v0_2

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ordered list of kernels. The first that takes a problem runs it; the reference takes everything and is
-// last.
+// The choice among the kernels of all backends. The first that takes a problem runs it; the reference takes
+// everything that lies in the CPU's memory and is last.
 #pragma once
-#include <functional>
-#include <string>
-#include <vector>
+#include "backend/backend.hpp"
 
-#include "problem/problem.hpp"
-#include "refusal/refusal.hpp"
+namespace heed::planning {
 
-namespace heed {
+// The kernel that options.kernel names, or the first that takes the problem. Throws Error where the one that
+// is named refuses or does not exist, and where nothing takes the problem.
+const Kernel& choose(const Problem&);
 
-struct Kernel {
-  std::string name;                               // backend.role.target
-  std::function<Reason()> unavailable;            // why this machine cannot run it
-  std::function<Reason(const Problem&)> refuses;  // why it does not take this problem
-  std::function<bool(const Problem&)> run;        // returns whether it left something to the reference
-};
+// Writes the problem's outputs with a kernel that takes it.
+void run(const Kernel&, const Problem&);
 
-const std::vector<Kernel>& kernels();
-
-}  // namespace heed
+}  // namespace heed::planning

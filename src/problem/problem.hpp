@@ -12,7 +12,7 @@
 #include "heed/attention.hpp"
 #include "problem/sequence.hpp"
 
-namespace heed {
+namespace heed::problem {
 
 // One Keep, Hide or Tree mask, (batch, heads, queries, keys) with stride 0 on every broadcast axis.
 struct BoolMask {
@@ -37,22 +37,26 @@ struct Problem {
   std::int64_t front = 0;
   std::vector<Gap> gaps{};  // (further windows, batch)
   std::vector<BoolMask> bool_masks{};
+  std::vector<DocumentIds> documents{};
 
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
-  std::shared_ptr<const CacheReading> reading{};
+  std::shared_ptr<const cache::CacheReading> reading{};
   CacheType cache_type = CacheType::f32;
   // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
   bool turns_keys = false;
   CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
 
   Optional<View> bias{}, sink{};  // broadcast axes have stride 0
+  AlibiSlopes alibi{};
 
+  Device device() const { return inputs.q.device; }  // of everything that is computed with
   std::int64_t kv_head(std::int64_t h) const {
     return options.head_map == HeadMap::interleaved ? h / (heads / kv_heads) : h % kv_heads;
   }
 };
 
-// Checks every argument and lowers the call, or throws Error; writes nothing either way.
-Problem make_problem(const Inputs&, const Outputs&, const Options&);
+}  // namespace heed::problem
 
-}  // namespace heed
+namespace heed {
+using problem::BoolMask, problem::Problem;
+}

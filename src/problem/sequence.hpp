@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-namespace heed {
+namespace heed::problem {
 
 // One batch entry of the call, or one sequence of a packed one.
 struct Sequence {
@@ -22,4 +22,25 @@ struct Gap {
   std::int64_t front = 0, first_offset = 0;
 };
 
-}  // namespace heed
+// One Document mask: the document of every key and of every query, and how many numbers further those of the
+// next sequence begin: 0 where all share them.
+struct DocumentIds {
+  const std::int32_t* keys = nullptr;
+  std::int64_t keys_step = 0;
+  const std::int32_t* queries = nullptr;  // null: a query is of the document of the key it stands beside
+  std::int64_t queries_step = 0;
+  bool queries_are_last =
+      false;  // the last query stands beside the last key; else the first beside the first
+};
+
+// ALiBi's slopes, one per query head; null: none.
+struct AlibiSlopes {
+  const float* of_heads = nullptr;
+  bool queries_are_last = false;  // as in DocumentIds
+};
+
+}  // namespace heed::problem
+
+namespace heed {
+using problem::AlibiSlopes, problem::DocumentIds, problem::Gap, problem::Sequence;
+}

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/gathered_cache.hpp"
 
+#include "cache/types.hpp"
 #include "heed/cache.hpp"
 
-namespace heed {
+namespace heed::reference {
 namespace {
 
-DType dtype_of(CacheType type) {
-  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
-}
-
-MutableView make_view(std::vector<std::byte>& memory, const Shape& shape, DType dtype) {
-  memory.resize(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
-  return {memory.data(), shape, dtype};
+MutableView make_view(Memory& memory, const Backend& backend, const Shape& shape, DType dtype) {
+  memory = backend.allocate(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
+  return {memory.get(), shape, dtype, backend.device()};
 }
 
 // The first `tokens` of batch entry b.
@@ -27,11 +24,13 @@ MutableView part_of(const MutableView& x, std::int64_t b, std::int64_t tokens) {
 
 }  // namespace
 
-GatheredCache::GatheredCache(const Problem& given) : problem(given) {
+GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : problem(given) {
   if (!given.reading) return;
-  const DType dtype = dtype_of(given.cache_type);
-  const MutableView k = make_view(keys_, {given.batch, given.kv_heads, given.keys, given.dim}, dtype);
-  const MutableView v = make_view(values_, {given.batch, given.kv_heads, given.keys, given.value_dim}, dtype);
+  const DType dtype = cache::dtype_of(given.cache_type);
+  const Shape of_keys{given.batch, given.kv_heads, given.keys, given.dim},
+      of_values{given.batch, given.kv_heads, given.keys, given.value_dim};
+  const MutableView k = make_view(keys_, backend, of_keys, dtype),
+                    v = make_view(values_, backend, of_values, dtype);
   for (std::int64_t b = 0; b < given.batch; ++b) {
     const Sequence& s = given.sequences[static_cast<std::size_t>(b)];
     if (s.keys > 0) given.inputs.cache->read(s.in_cache, part_of(k, b, s.keys), part_of(v, b, s.keys));
@@ -41,4 +40,4 @@ GatheredCache::GatheredCache(const Problem& given) : problem(given) {
   problem.reading = nullptr;
 }
 
-}  // namespace heed
+}  // namespace heed::reference

@@ -37,9 +37,18 @@ struct Sees {
     return (own - j <= m.left || j < m.front) && j - own <= m.right;
   }
   bool operator()(const KeyLengths& m) const { return j < m.valid[static_cast<std::size_t>(b)]; }  // S11
-  bool operator()(const Keep& m) const { return value(m.where, j); }                               // S17
-  bool operator()(const Hide& m) const { return !value(m.where, j); }                              // S17
-  bool operator()(const Tree& m) const {                                                           // S18
+  bool operator()(const Document& m) const {                                                       // S20
+    const auto number = [this](std::span<const std::int32_t> ids, std::int64_t tokens, std::int64_t n) {
+      return ids[static_cast<std::size_t>(std::ssize(ids) == tokens ? n : b * tokens + n)];
+    };
+    const std::int64_t own = i + offset(m.align),
+                       queries = p.inputs.query_starts.empty() ? p.inputs.q.shape.length : p.queries;
+    if (!m.query_ids.empty()) return number(m.ids, p.keys, j) == number(m.query_ids, queries, i);
+    return own >= 0 && own < s.keys && number(m.ids, p.keys, j) == number(m.ids, p.keys, own);
+  }
+  bool operator()(const Keep& m) const { return value(m.where, j); }   // S17
+  bool operator()(const Hide& m) const { return !value(m.where, j); }  // S17
+  bool operator()(const Tree& m) const {                               // S18
     const std::int64_t drafted = j - (s.keys - s.queries);
     return drafted < 0 || value(m.where, drafted);
   }
@@ -51,8 +60,20 @@ struct Sees {
   }
 };
 
+}  // namespace
+
+double alibi(const Problem& p, const Sequence& s, std::int64_t h, std::int64_t i, std::int64_t j) {  // S21
+  if (!p.options.alibi) return 0;
+  const auto& [slopes, align] = *p.options.alibi;
+  const std::int64_t own = i + (align == Align::starts ? 0 : s.keys - s.queries);
+  return -slopes[static_cast<std::size_t>(h)] * static_cast<float>(std::abs(own - j));
+}
+
+namespace {
+
 bool dropped(const Dropout& dropout, std::int64_t head, std::int64_t i, std::int64_t j) {  // S7
-  return dropout_word(dropout.seed, head, i, j) < dropout_threshold(dropout.drop_probability);
+  const std::uint32_t word = softmax::dropout_words(dropout.seed, head, i, j / 4).word[j % 4];
+  return word < softmax::dropout_threshold(dropout.drop_probability);
 }
 
 // The score of key j at each stage.
@@ -66,10 +87,11 @@ void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
   row.raw[k] = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
   row.softcapped[k] = c ? *c * std::tanh(row.raw[k] / *c) : row.raw[k];  // S2
-  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0;
+  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0, from_alibi = alibi(p, sees.s, h, sees.i, j);
   const auto lets = [&](const Mask& mask) { return std::visit(sees, mask); };
   const bool visible = std::all_of(p.options.masks.begin(), p.options.masks.end(), lets);  // S4
-  row.biased[k] = visible && bias != -infinity ? row.softcapped[k] + bias : -infinity;     // S3
+  row.biased[k] =
+      visible && bias != -infinity ? row.softcapped[k] + from_alibi + bias : -infinity;  // S21, S3
 }
 
 }  // namespace

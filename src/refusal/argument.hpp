@@ -4,11 +4,37 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 
-#include "heed/mask.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::refusing {
+
+// The extents that a call's arrays must agree in.
+enum class Extent : std::uint8_t {
+  one,
+  batch,      // of the arrays
+  sequences,  // as many as the batch, or packed in one entry of it
+  heads,
+  queries,
+  drafted,  // queries of the longest sequence
+  keys,
+  value_dim,
+  model_dim
+};
+
+// What is asked of an array beside others.
+struct Rule {
+  enum Use : std::uint8_t { read, written };
+  enum Fit : std::uint8_t { freely, exactly, by_broadcasting };
+  enum Types : std::uint8_t { any, of_q, of_q_or_f32, f32 };
+
+  Use use = read;
+  Fit fit = freely;
+  std::array<Extent, 4> axes{};
+  Types types = any;
+};
 
 struct Argument {
   const char* name;
@@ -16,21 +42,33 @@ struct Argument {
   Shape shape;
   Strides stride;
   std::int64_t element_bytes;
+  std::optional<DType> dtype{};  // of numbers that are computed with
+  Device device = Device::cpu;
+  Rule rule{};
+  const char* article = "";  // "the " keep mask, where the sentence of another argument names it
 
-  Argument(const char* n, const View& v)
+  template <class Memory>
+  Argument(const char* n, const BasicView<Memory>& v, const Rule& r = {}, const char* the = "")
       : name(n),
         data(v.data),
         shape(v.shape),
         stride(v.stride),
-        element_bytes(v.dtype == DType::f32 ? 4 : 2) {}
-  Argument(const char* n, const BoolView& v)
-      : name(n), data(v.data), shape(v.shape), stride(v.stride), element_bytes(1) {}
-  Argument(const char* n, const KeyLengths& lengths)
+        element_bytes(v.dtype == DType::f32 ? 4 : 2),
+        dtype(v.dtype),
+        device(v.device),
+        rule(r),
+        article(the) {}
+  Argument(const char* n, const BoolView& v, const Rule& r = {}, const char* the = "")
+      : name(n), data(v.data), shape(v.shape), stride(v.stride), element_bytes(1), rule(r), article(the) {}
+  template <class Count>
+  Argument(const char* n, std::span<const Count> counts, const Rule& r = {}, const char* the = "")
       : name(n),
-        data(lengths.valid.data()),
-        shape{1, 1, 1, static_cast<std::int64_t>(lengths.valid.size())},
-        stride{0, 0, 0, 1},
-        element_bytes(4) {}
+        data(counts.data()),
+        shape{.dim = std::ssize(counts)},
+        stride{.dim = 1},
+        element_bytes(sizeof(Count)),
+        rule(r),
+        article(the) {}
 
   bool empty() const { return shape.batch == 0 || shape.heads == 0 || shape.length == 0 || shape.dim == 0; }
 };
@@ -51,10 +89,10 @@ constexpr std::int64_t reach_bytes(const Argument& a) {
                             (n.dim - 1) * s.dim + 1);
 }
 
-// One array by itself: extents, strides, reach, data.
+// One array by itself: that its dtype and device exist; extents, strides, reach, data.
 void check_argument(const Argument&);
-// The same, and that its dtype and device are ones this build knows.
-void check_view(const char* name, const View&);
+// That it lies on this device: "k.device: cuda is not q.device: cpu".
+void check_device(const Argument&, const char* name, Device wanted);
 
 // No element of `output` shares a byte with `other`; slices of one buffer may interleave. For checked
 // arguments.
@@ -62,4 +100,8 @@ void check_apart(const Argument& output, const Argument& other);
 // Every element of an output has a place of its own.
 void check_own_places(const Argument& output);
 
-}  // namespace heed
+}  // namespace heed::refusing
+
+namespace heed {
+using namespace refusing;
+}

@@ -17,7 +17,7 @@
 #include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::refusing {
 namespace {
 
 // Multiples of a stride by an integer in [low, high], all in bytes, and what the strides after this one can
@@ -104,9 +104,9 @@ void check_apart(const Argument& output, const Argument& other) {
     case Answer::apart:
       return;
     case Answer::meet:
-      throw refusal(Error::overlap, output.name, ": shares memory with ", other.name);
+      throw refusal(Error::overlap, output.name, ": shares memory with ", other.article, other.name);
     case Answer::unknown:
-      throw refusal(Error::overlap, output.name, ": interleaves with ", other.name,
+      throw refusal(Error::overlap, output.name, ": interleaves with ", other.article, other.name,
                     " in a way that cannot be shown to share no memory");
   }
 }
@@ -131,4 +131,4 @@ void check_own_places(const Argument& a) {
   }
 }
 
-}  // namespace heed
+}  // namespace heed::refusing

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace heed {
+namespace heed::refusing {
 
 std::string in_words(float number) {
   if (std::isnan(number)) return "nan";
@@ -22,4 +22,4 @@ std::string in_words(const Shape& s) {
 
 std::string in_words(const Strides& s) { return in_words(Shape{s.batch, s.heads, s.length, s.dim}); }
 
-}  // namespace heed
+}  // namespace heed::refusing

@@ -8,12 +8,13 @@
 #include "heed/error.hpp"
 #include "heed/tensor.hpp"
 
-namespace heed {
+namespace heed::refusing {
 
 std::string in_words(float);         // the shortest text that reads back as the same float; "nan" has no sign
 std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
 std::string in_words(const Strides&);
 inline std::string in_words(std::int64_t number) { return std::to_string(number); }
+inline const char* in_words(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
 inline const char* in_words(const char* text) { return text; }
 inline const std::string& in_words(const std::string& text) { return text; }
 
@@ -28,4 +29,14 @@ template <class... Parts>
   return {code, sentence};
 }
 
-}  // namespace heed
+// A device that is none: a number beyond those of the enumeration.
+inline Error unknown_device(const char* name, Device device) {
+  return refusal(Error::device, name, ".device: ", static_cast<std::int64_t>(device),
+                 " is none of cpu, cuda");
+}
+
+}  // namespace heed::refusing
+
+namespace heed {
+using namespace refusing;
+}

@@ -7,7 +7,7 @@
 
 #include "refusal/refusal.hpp"
 
-namespace heed {
+namespace heed::rotary {
 namespace {
 
 struct ScalingCheck {
@@ -92,4 +92,4 @@ const char* name_of(const RotaryScaling& scaling) {
   return names[scaling.index()];
 }
 
-}  // namespace heed
+}  // namespace heed::rotary

@@ -5,11 +5,11 @@
 
 #include "heed/rotary.hpp"
 
-namespace heed {
+namespace heed::rotary {
 
 // `name` is how the caller calls it: "rotary" or "config.rotary". `dim` is the head's.
 void check_rotary(const Rotary&, std::int64_t dim, const char* name);
 
 const char* name_of(const RotaryScaling&);  // "linear", "dynamic", "yarn", "llama3", "longrope"
 
-}  // namespace heed
+}  // namespace heed::rotary

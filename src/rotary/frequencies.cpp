@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace heed {
+namespace heed::rotary {
 namespace {
 
 // base^(-2n / dims) for pair n.
@@ -101,4 +101,4 @@ bool depends_on_length(const Rotary& rotary) {
                             std::holds_alternative<LongRopeScaling>(*rotary.scaling));
 }
 
-}  // namespace heed
+}  // namespace heed::rotary

@@ -6,7 +6,7 @@
 
 #include "heed/rotary.hpp"
 
-namespace heed {
+namespace heed::rotary {
 
 // Radians per position. In double: at position 100000 a float angle would be off by a hundredth of a radian.
 struct Frequencies {
@@ -19,4 +19,4 @@ Frequencies frequencies(const Rotary&, std::int64_t dims, std::int64_t length);
 
 bool depends_on_length(const Rotary&);
 
-}  // namespace heed
+}  // namespace heed::rotary

@@ -6,7 +6,7 @@
 
 #include "view/pyramid.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 struct Blocks {
   const Level& level;
@@ -17,4 +17,4 @@ struct Blocks {
 
 std::string blocks(const Blocks&);
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 constexpr float steps_per_octave = static_cast<float>(one_code - least_code) / octaves;
 
@@ -24,4 +24,4 @@ float weight_of(std::uint8_t code) {
   return std::exp2(static_cast<float>(code - least_code) / steps_per_octave - octaves);
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

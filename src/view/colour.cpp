@@ -8,7 +8,7 @@
 
 #include "view/code.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 std::uint8_t byte_of(double linear) {
@@ -49,4 +49,4 @@ double end_of_scale(float largest, std::int64_t keys) {
   return std::max(4 / static_cast<double>(keys), std::min(1.0, static_cast<double>(largest)));
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

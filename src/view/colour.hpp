@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 using Rgb = std::array<std::uint8_t, 3>;
 
@@ -23,4 +23,4 @@ std::array<Rgb, 256> colours_of_codes(double largest);
 // A scale ends at the largest weight, but not below four times what equal weights would be.
 double end_of_scale(float largest, std::int64_t keys);
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 std::string deflate(std::span<const std::uint8_t> bytes);
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

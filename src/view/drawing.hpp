@@ -9,7 +9,7 @@
 #include "view/colour.hpp"
 #include "view/pyramid.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 struct Box {
   std::int64_t x = 0, y = 0, width = 0, height = 0;
@@ -38,4 +38,4 @@ class Drawing {
   virtual std::string finish() = 0;
 };
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -2,7 +2,7 @@
 // See font.hpp.
 #include "view/font.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 constexpr char first = ' ', last = '~';
@@ -47,4 +47,4 @@ std::vector<Glyph> letters_of(std::string_view utf8) {
   return letters;
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 void LargestWeights::add_row(std::span<const float> row, const bool* hidden) {
   if (count == 0) return;
@@ -26,4 +26,4 @@ void LargestWeights::add_row(std::span<const float> row, const bool* hidden) {
   }
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -14,7 +14,7 @@
 #include "view/page_text.hpp"
 #include "view/rows.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 constexpr std::int64_t least_budget = 200'000;
@@ -155,4 +155,4 @@ void Page::save(const std::filesystem::path& path) const {
   file.commit();
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

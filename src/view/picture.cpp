@@ -10,7 +10,7 @@
 #include "view/rows.hpp"
 #include "view/svg.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 constexpr std::int64_t finest_side = 512;       // cells; more pixels than that show no more
@@ -198,4 +198,4 @@ void Picture::save(const std::filesystem::path& path) const {
   file.commit();
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -8,7 +8,7 @@
 #include "view/deflate.hpp"
 #include "view/font.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 std::string big_endian(std::uint32_t number) {
@@ -93,4 +93,4 @@ std::string PngDrawing::finish() {
          chunk("IEND", "");
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -3,7 +3,7 @@
 #pragma once
 #include "view/drawing.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 class PngDrawing : public Drawing {
  public:
@@ -19,4 +19,4 @@ class PngDrawing : public Drawing {
   std::vector<std::uint8_t> pixels_;  // rows of RGB, each after a byte of 0: no filter
 };
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -8,7 +8,7 @@
 
 #include "view/code.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 constexpr float nothing_seen = -1;
@@ -80,4 +80,4 @@ void Pyramid::pass_on(std::size_t n) {
   strip.rows = 0;
 }
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

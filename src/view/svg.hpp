@@ -3,7 +3,7 @@
 #pragma once
 #include "view/drawing.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 
 class SvgDrawing : public Drawing {
  public:
@@ -16,4 +16,4 @@ class SvgDrawing : public Drawing {
   std::string text_;
 };
 
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

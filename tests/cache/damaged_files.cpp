@@ -98,21 +98,21 @@ TEST_F(CacheFiles, a_scaling_of_a_file_is_checked_before_it_is_believed) {
     scaled(scaling).save("cache");
     Arrays arrays = read_safetensors("cache");
     change(arrays);
-    put_checksum(arrays);
+    cache::put_checksum(arrays);
     write_safetensors("cache", arrays);
     return refusal_of([] { KvCache::load("cache"); });
   };
   const std::string name = "config.rotary.scaling";
   EXPECT_EQ(refused(scalings[0], [](Arrays&) {}), "nothing");
-  EXPECT_EQ(refused(scalings[0], [&](Arrays& a) { a[name] = integer_array(5); }),
+  EXPECT_EQ(refused(scalings[0], [&](Arrays& a) { a[name] = cache::integer_array(5); }),
             "file: cache: config.rotary.scaling: 5 is not in [0, 4]");
-  EXPECT_EQ(refused(scalings[0], [&](Arrays& a) { a[name] = integer_array(1); }),
+  EXPECT_EQ(refused(scalings[0], [&](Arrays& a) { a[name] = cache::integer_array(1); }),
             "file: cache: there is no \"config.rotary.scaling.original_length\"");
-  EXPECT_EQ(refused(scalings[1], [&](Arrays& a) { a[name] = integer_array(0); }),
+  EXPECT_EQ(refused(scalings[1], [&](Arrays& a) { a[name] = cache::integer_array(0); }),
             "file: cache: \"config.rotary.scaling.original_length\" is unknown here");
   EXPECT_EQ(refused(scalings[1], [&](Arrays& a) { a[name + ".factor"] = Array::from_floats({}, {-1}); }),
             "file: cache: config.rotary.scaling.factor: -1 is not a positive finite number");
-  EXPECT_EQ(refused(scalings[2], [&](Arrays& a) { a[name + ".truncate"] = integer_array(2); }),
+  EXPECT_EQ(refused(scalings[2], [&](Arrays& a) { a[name + ".truncate"] = cache::integer_array(2); }),
             "file: cache: config.rotary.scaling.truncate: 2 is not in [0, 1]");
   EXPECT_EQ(refused(scalings[5],
                     [&](Arrays& a) {
@@ -169,7 +169,7 @@ std::string refused(const std::function<void(Arrays&)>& change) {
   sample().save("cache");
   Arrays arrays = read_safetensors("cache");
   change(arrays);
-  put_checksum(arrays);
+  cache::put_checksum(arrays);
   write_safetensors("cache", arrays);
   return refusal_of([] { KvCache::load("cache"); });
 }
@@ -239,9 +239,9 @@ TEST_F(CacheFiles, arrays_must_be_the_known_ones) {
             "file: cache: is not the file of a cache; it has no \"format\"");
   EXPECT_EQ(refused([](Arrays& a) { a.erase("config.window.front"); }),
             "file: cache: there is no \"config.window.front\"");
-  EXPECT_EQ(refused([](Arrays& a) { a["more"] = integers_array({1}); }),
+  EXPECT_EQ(refused([](Arrays& a) { a["more"] = cache::integers_array({1}); }),
             "file: cache: \"more\" is unknown here");
-  EXPECT_EQ(refused([](Arrays& a) { a["users"] = integers_array({1}); }),
+  EXPECT_EQ(refused([](Arrays& a) { a["users"] = cache::integers_array({1}); }),
             "file: cache: users: 1 entries for 3 pages");
   EXPECT_EQ(refused([](Arrays& a) {
               a.at("lengths").shape = {3, 1};

@@ -131,7 +131,7 @@ TEST(Refusals, memory_that_cannot_be_read) {
   EXPECT_EQ(refused_key([](View& k) { k.dtype = static_cast<DType>(7); }),
             "dtype: k.dtype: 7 is none of f32, f16, bf16");
   EXPECT_EQ(refused_key([](View& k) { k.device = Device::cuda; }),
-            "device: k.device: cuda, but this build has no CUDA backend");
+            "device: k.device: cuda is not the cache's: cpu");
 }
 
 TEST(Refusals, results_that_do_not_fit) {
@@ -183,15 +183,11 @@ TEST(Refusals, configurations_that_make_no_cache) {
             "value: config.page_size: 8 is not a power of two of at least 16");
   EXPECT_EQ(refused_config([](auto& c) { c.type = static_cast<CacheType>(9); }),
             "value: config.type: 9 is none of f32, f16, bf16, int8");
-  EXPECT_EQ(refused_config([](auto& c) {
-              c.window = {0, 0};
-            }),
+  EXPECT_EQ(refused_config([](auto& c) { c.window = {0, 0}; }),
             "value: config.window.length: 0 is not in [1, 1152921504606846976]");
   EXPECT_EQ(refused_config([](auto& c) { c.rotary = {{.dims = 6}}; }),
             "value: config.rotary.dims: 6 is more than the head's dim: 4");
-  EXPECT_EQ(refused_config([](auto& c) {
-              c.rotary = {{}, static_cast<CacheRotary::When>(2)};
-            }),
+  EXPECT_EQ(refused_config([](auto& c) { c.rotary = {{}, static_cast<CacheRotary::When>(2)}; }),
             "value: config.rotary.when: 2 is none of append, read");
   EXPECT_EQ(refused_config([](auto& c) { c.page_size = std::int64_t{1} << 58; }),
             "capacity: config.pages: 4 pages of 288230376151711744 tokens are beyond any memory");

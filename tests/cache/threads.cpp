@@ -35,14 +35,14 @@ TEST(Threads, every_change_during_a_read_is_refused) {
       {"release", [&] { cache.release(0); }},
       {"add", [&] { cache.add(); }}};
   {
-    const CacheReading reading(cache), another(cache);
+    const cache::CacheReading reading(cache), another(cache);
     for (const auto& [name, change] : changes)
       EXPECT_EQ(refusal_of(change),
-                std::string("value: ") + name + ": the cache is being read by another call");
+                std::string("busy: ") + name + ": the cache is being read by another call");
     EXPECT_EQ(Seen(cache), before) << "reading goes on";
     std::string refused;
     std::thread([&] { refused = refusal_of([&] { append_marked(cache, 0, 1, 5); }); }).join();
-    EXPECT_EQ(refused, "value: append_to: the cache is being read by another call");
+    EXPECT_EQ(refused, "busy: append_to: the cache is being read by another call");
   }
   append_marked(cache, 0, 1, 5);
   EXPECT_EQ(cache.length(0), 21);
@@ -51,36 +51,36 @@ TEST(Threads, every_change_during_a_read_is_refused) {
 TEST(Threads, every_read_and_change_during_a_change_is_refused) {
   KvCache cache = with_tokens();
   {
-    const Writing writing(cache.state().use, "append");
+    const cache::Writing writing(cache::Access::state(cache).use, "append");
     const std::string changed = ": the cache is being changed by another call";
-    EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "value: length" + changed);
-    EXPECT_EQ(refusal_of([&] { cache.read(0, {}, {}); }), "value: read" + changed);
-    EXPECT_EQ(refusal_of([&] { cache.save("nowhere"); }), "value: save" + changed);
-    EXPECT_EQ(refusal_of([&] { const CacheReading reading(cache); }), "value: attention" + changed);
-    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.bytes()); }), "value: pages_in_use" + changed);
-    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.sequences()); }), "value: sequences" + changed);
-    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.lengths()); }), "value: lengths" + changed);
-    EXPECT_EQ(refusal_of([&] { cache.truncate(0, 1); }), "value: truncate" + changed);
+    EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "busy: length" + changed);
+    EXPECT_EQ(refusal_of([&] { cache.read(0, {}, {}); }), "busy: read" + changed);
+    EXPECT_EQ(refusal_of([&] { cache.save("nowhere"); }), "busy: save" + changed);
+    EXPECT_EQ(refusal_of([&] { const cache::CacheReading reading(cache); }), "busy: attention" + changed);
+    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.bytes()); }), "busy: pages_in_use" + changed);
+    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.sequences()); }), "busy: sequences" + changed);
+    EXPECT_EQ(refusal_of([&] { static_cast<void>(cache.lengths()); }), "busy: lengths" + changed);
+    EXPECT_EQ(refusal_of([&] { cache.truncate(0, 1); }), "busy: truncate" + changed);
   }
   EXPECT_EQ(marks(cache, 0)[19], 20);
 }
 
 TEST(Threads, a_writer_becomes_a_reader_and_a_writer_again_with_nobody_in_between) {
   KvCache cache = with_tokens();
-  CacheUse& use = cache.state().use;
+  cache::CacheUse& use = cache::Access::state(cache).use;
   use.begin_writing("append");
   use.writer_becomes_reader();
   EXPECT_EQ(refusal_of([&] { append_marked(cache, 0, 1, 5); }),
-            "value: append_to: the cache is being read by another call");
+            "busy: append_to: the cache is being read by another call");
   EXPECT_EQ(cache.length(0), 20);
   use.begin_reading("attention");
   std::thread writer([&] { use.reader_becomes_writer(); });
   while (refusal_of([&] { static_cast<void>(cache.length(0)); }) == "nothing") std::this_thread::yield();
   EXPECT_EQ(refusal_of([&] { append_marked(cache, 0, 1, 5); }),
-            "value: append_to: the cache is being changed by another call");
+            "busy: append_to: the cache is being changed by another call");
   use.end_reading();
   writer.join();
-  EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "value: length: the cache is being changed by another call");
+  EXPECT_EQ(refusal_of([&] { read(cache, 0); }), "busy: length: the cache is being changed by another call");
   use.end_writing();
   append_marked(cache, 0, 1, 5);
   EXPECT_EQ(cache.length(0), 21);
@@ -94,7 +94,7 @@ TEST(Threads, many_readers_see_the_same) {
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
       for (int n = 0; n < 200; ++n) {
-        const CacheReading reading(cache);
+        const cache::CacheReading reading(cache);
         wrong +=
             !(read(cache, 0) == expected) || reading.sequence(0).length != 20 || cache.pages_in_use() != 2;
       }
@@ -120,7 +120,7 @@ TEST(Threads, readers_and_writers_at_once_never_tear) {
         cache.read(0, {k, shape}, {v, shape});
         torn += k[0] != 1 || v[0] != -1 || k[19 * 8] != 20;
       });
-      torn += refused != "nothing" && refused != "value: read: the cache is being changed by another call";
+      torn += refused != "nothing" && refused != "busy: read: the cache is being changed by another call";
     }
   };
   std::thread reader(look);

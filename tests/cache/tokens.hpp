@@ -136,7 +136,7 @@ struct Seen {
 template <class Call>
 std::string refusal_of(const Call& call) {
   const char* const codes[] = {"shape",   "dtype",       "device",   "value", "ambiguous",
-                               "overlap", "unsupported", "capacity", "file"};
+                               "overlap", "unsupported", "capacity", "file",  "busy"};
   try {
     call();
   } catch (const Error& error) {

@@ -2,6 +2,7 @@
 // One call to attention() that owns everything it points to, and what came out of it.
 #pragma once
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -17,13 +18,28 @@ struct BoolMatrix {
   bool hides = false;  // Hide rather than Keep
 };
 
+// Numbers (batch, keys) and (batch, queries), or one row of either for all; without query_ids by alignment.
+struct Documents {
+  std::vector<std::int32_t> ids{}, query_ids{};
+  std::optional<Align> align{};
+
+  Document mask() const { return {ids, align, query_ids}; }
+};
+
+struct Slopes {
+  std::vector<float> of_heads{};
+  std::optional<Align> align{};
+};
+
 struct Call {
   Tensor q, k, v;
   std::optional<Causal> causal{};
   std::optional<Window> window{};
   std::optional<std::vector<std::int32_t>> key_lengths{};
+  std::optional<Documents> documents{};
   std::vector<BoolMatrix> matrices{};
   std::optional<Tensor> bias{}, sink{};
+  std::optional<Slopes> alibi{};
   std::optional<float> scale{}, softcap{};
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;
@@ -36,6 +52,7 @@ struct Call {
     if (causal) made.masks.emplace_back(*causal);
     if (window) made.masks.emplace_back(*window);
     if (key_lengths) made.masks.emplace_back(KeyLengths{*key_lengths});
+    if (documents) made.masks.emplace_back(documents->mask());
     for (const BoolMatrix& m : matrices) {
       if (m.hides) {
         made.masks.emplace_back(Hide{m.where.view()});
@@ -44,6 +61,7 @@ struct Call {
       }
     }
     if (bias) made.bias = bias->view();
+    if (alibi) made.alibi = Alibi{alibi->of_heads, alibi->align};
     if (sink) made.sink = sink->view();
     return made;
   }
@@ -59,9 +77,11 @@ struct Call {
   Shape out_shape() const { return {batch(), heads(), queries(), v.shape().dim}; }
   Shape score_shape() const { return {batch(), heads(), queries(), keys()}; }
 
-  // S4, S9, S10, S11, S17 and the -inf of S3, for one query and one key, in the words of the rules.
+  // S4, S9, S10, S11, S17, S20 and the -inf of S3, for one query and one key, in the words of the rules.
   bool sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
+  bool are_of_one_document(std::int64_t b, std::int64_t i, std::int64_t j) const;
   float bias_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
+  float alibi_at(std::int64_t h, std::int64_t i, std::int64_t j) const;  // S21; 0 without
   bool sees_any(std::int64_t b, std::int64_t h, std::int64_t i) const {
     for (std::int64_t j = 0; j < keys(); ++j)
       if (sees(b, h, i, j)) return true;
@@ -108,6 +128,22 @@ inline float Call::bias_at(std::int64_t b, std::int64_t h, std::int64_t i, std::
   return bias->at(s.batch == 1 ? 0 : b, s.heads == 1 ? 0 : h, s.length == 1 ? 0 : i, s.dim == 1 ? 0 : j);
 }
 
+inline float Call::alibi_at(std::int64_t h, std::int64_t i, std::int64_t j) const {
+  if (!alibi) return 0;
+  const std::int64_t own = i + (alibi->align == Align::ends ? keys() - queries() : 0);
+  return -alibi->of_heads[static_cast<std::size_t>(h)] * static_cast<float>(std::abs(own - j));
+}
+
+inline bool Call::are_of_one_document(std::int64_t b, std::int64_t i, std::int64_t j) const {
+  const auto number = [b](const std::vector<std::int32_t>& ids, std::int64_t tokens, std::int64_t n) {
+    return ids[static_cast<std::size_t>(std::ssize(ids) == tokens ? n : b * tokens + n)];
+  };
+  const auto& [ids, query_ids, align] = *documents;
+  if (!query_ids.empty()) return number(ids, keys(), j) == number(query_ids, queries(), i);
+  const std::int64_t own = i + (align == Align::ends ? keys() - queries() : 0);
+  return own >= 0 && own < keys() && number(ids, keys(), j) == number(ids, keys(), own);
+}
+
 inline bool Call::sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
   auto offset = [&](std::optional<Align> align) { return align == Align::ends ? keys() - queries() : 0; };
   if (causal && j > i + offset(causal->align)) return false;
@@ -116,6 +152,7 @@ inline bool Call::sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int6
     if ((own - j > window->left && j >= window->front) || j - own > window->right) return false;
   }
   if (key_lengths && j >= (*key_lengths)[static_cast<std::size_t>(b)]) return false;
+  if (documents && !are_of_one_document(b, i, j)) return false;
   for (const BoolMatrix& m : matrices)
     if (m.where.seen(b, h, i, j) == m.hides) return false;
   return !(bias && bias_at(b, h, i, j) == -std::numeric_limits<float>::infinity());

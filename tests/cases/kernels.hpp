@@ -3,6 +3,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,15 +18,25 @@ inline std::vector<std::string> plan_and_kernels() {
   return names;
 }
 
-// Empty if a forced kernel says that it cannot take this problem; the plan itself has no such excuse.
+// Whether the plan takes the kernel that the options name; a plan without a name always takes one.
+inline bool is_accepted(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  return options.kernel.empty() ||
+         std::ranges::any_of(plan(inputs, outputs, options),
+                             [](const Verdict& verdict) { return verdict.choice == Verdict::taken; });
+}
+
+// False, with nothing written, if a forced kernel cannot take this problem.
+inline bool attend_if_accepted(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  if (!is_accepted(inputs, outputs, options)) return false;
+  attention(inputs, outputs, options);
+  return true;
+}
+
 inline std::optional<Results> run_if_accepted(const Call& call, const Wants& wants,
                                               const std::string& kernel) {
-  try {
-    return run(call, wants, kernel);
-  } catch (const Error& error) {
-    if (error.code == Error::unsupported && !kernel.empty()) return std::nullopt;
-    throw;
-  }
+  Results results(call, wants);
+  if (!attend_if_accepted(call.inputs(), results.outputs(), call.options(kernel))) return std::nullopt;
+  return results;
 }
 
 inline std::string test_name(const testing::TestParamInfo<std::string>& info) {

@@ -86,6 +86,8 @@ void set_mask(Call& call, int which, Dice& dice) {
   if (which == 4) call.key_lengths = {{static_cast<std::int32_t>(full.dim), 65}};
   if (which == 5) call.matrices.push_back({random_bools(dice, {1, 1, full.length, full.dim}, 3), false});
   if (which == 6) call.matrices.push_back({random_bools(dice, {full.batch, 1, 1, full.dim}, 2), true});
+  if (which == 8) call.documents = Documents{random_ids(dice, full.batch, full.dim), {}, Align::ends};
+  if (which == 9) call.alibi = Slopes{{0.5f, 0.25f, 0.125f, 0.01f}, Align::ends};
   if (which != 7) return;
   call.bias = Tensor::random({1, full.heads, full.length, full.dim}, 7, 4);
   for_each(call.bias->shape(), [&](auto b, auto h, auto i, auto j) {
@@ -94,13 +96,13 @@ void set_mask(Call& call, int which, Dice& dice) {
 }
 
 void add_masks(std::vector<Make>& all) {
-  for (int a = 0; a < 8; ++a)
-    for (int b = a; b < 8; ++b)
+  for (int a = 0; a < 10; ++a)
+    for (int b = a; b < 10; ++b)
       all.push_back([=](DType dtype) {
         Case c{"masks " + std::to_string(a) + " and " + std::to_string(b),
                plain({.batch = 2, .heads = 4, .kv_heads = 2, .queries = 19, .keys = 131}, 4000, dtype),
                {.weights = true, .log_sum_exp = true}};
-        Dice dice(static_cast<std::uint64_t>(a * 8 + b));
+        Dice dice(static_cast<std::uint64_t>(a * 10 + b));
         set_mask(c.call, a, dice);
         if (b != a) set_mask(c.call, b, dice);
         return c;

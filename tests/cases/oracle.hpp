@@ -45,7 +45,9 @@ inline void oracle_scores(const Call& call, std::int64_t b, std::int64_t h, std:
                                           : row.raw.back());
     const bool seen = call.sees(b, h, i, j);
     const double bias = call.bias && seen ? call.bias_at(b, h, i, j) : 0.0;
-    row.biased.push_back(seen ? row.softcapped.back() + bias : -std::numeric_limits<double>::infinity());
+    const double linear = call.alibi_at(h, i, j);
+    row.biased.push_back(seen ? row.softcapped.back() + linear + bias
+                              : -std::numeric_limits<double>::infinity());
     row.visible += seen ? 1 : 0;
   }
 }

@@ -36,6 +36,38 @@ inline Shape broadcast_some(Dice& dice, Shape s) {
   return s;
 }
 
+// Documents one after another, of any lengths; now and then with numbers that say nothing about the order.
+inline std::vector<std::int32_t> random_ids(Dice& dice, std::int64_t rows, std::int64_t tokens) {
+  std::vector<std::int32_t> ids;
+  const bool is_sorted = !dice.one_in(3);
+  const std::int64_t longest = tokens > 500 ? 900 : 30;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    auto id = static_cast<std::int32_t>(dice.between(-2, 2));
+    for (std::int64_t left = 0, n = 0; n < tokens; ++n, --left) {
+      if (left == 0) {
+        left = dice.between(1, longest);
+        id = is_sorted
+                 ? id + 1
+                 : static_cast<std::int32_t>(dice.pick<std::int64_t>({-0x80000000L, -1, 0, 0x7fffffffL}));
+      }
+      ids.push_back(id);
+    }
+  }
+  return ids;
+}
+
+inline Documents random_documents(Dice& dice, const Shape& scores) {
+  Documents made{.ids = random_ids(dice, dice.one_in(2) ? 1 : scores.batch, scores.dim)};
+  if (dice.one_in(3) && scores.dim > 0) {
+    const std::int64_t rows = dice.one_in(2) ? 1 : scores.batch;
+    for (std::int64_t n = 0; n < rows * scores.length; ++n)
+      made.query_ids.push_back(made.ids[static_cast<std::size_t>(dice.between(0, std::ssize(made.ids) - 1))]);
+  } else {
+    made.align = dice.one_in(2) ? Align::ends : Align::starts;
+  }
+  return made;
+}
+
 inline void add_random_masks(Dice& dice, Call& call) {
   const Shape full = call.score_shape();
   const Align align = dice.one_in(2) ? Align::ends : Align::starts;
@@ -81,7 +113,14 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
             .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
             .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
   if (limits.masks) add_random_masks(dice, call);
+  if (Dice own(seed ^ 0xD0Cu); limits.masks && own.one_in(4))
+    call.documents = random_documents(own, call.score_shape());
   if (limits.bias && dice.one_in(3)) add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (Dice own(seed ^ 0xA11B1u); limits.bias && own.one_in(4)) {
+    call.alibi = Slopes{.align = own.one_in(2) ? Align::ends : Align::starts};
+    for (std::int64_t h = 0; h < heads; ++h)
+      call.alibi->of_heads.push_back(own.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
+  }
   if (limits.sink && dice.one_in(4))
     call.sink =
         Tensor::random({dice.one_in(2) ? 1 : batch, dice.one_in(2) ? 1 : heads, 1, 1}, seed ^ 0x51Du, 4);
@@ -109,8 +148,10 @@ inline std::string describe(const Call& c) {
     s += ", window " + std::to_string(c.window->left) + "," + std::to_string(c.window->right) + " front " +
          std::to_string(c.window->front);
   if (c.key_lengths) s += ", lengths";
+  if (c.documents) s += c.documents->query_ids.empty() ? ", documents" : ", documents of queries and keys";
   for (const BoolMatrix& m : c.matrices) s += m.hides ? ", hide" : ", keep";
   if (c.bias) s += ", bias";
+  if (c.alibi) s += ", alibi";
   if (c.sink) s += ", sink";
   if (c.softcap) s += ", softcap " + std::to_string(*c.softcap);
   if (c.scale) s += ", scale " + std::to_string(*c.scale);

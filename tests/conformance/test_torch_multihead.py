@@ -2,7 +2,7 @@
 """torch.nn.MultiheadAttention against heed.AttentionLayer with its state dict.
 
 The judge is the module in float64; the error may be at most twice that of the module in float32, plus a few
-roundings. True means "ignore" in both of torch's masks: attn_mask goes to hide, the padding is turned into
+roundings. True means "ignore" in both of torch's masks: attn_mask goes to hide, the padding becomes
 keep.
 """
 

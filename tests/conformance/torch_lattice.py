@@ -72,8 +72,8 @@ class Draw:
         """Normally distributed numbers in one of several memory layouts."""
         layout = self.feature(*LAYOUTS)
         if layout == "heads_inside" and len(shape) >= 3:
-            turned = (*shape[:-3], shape[-2], shape[-3], shape[-1])
-            return (self.normal(turned) * magnitude).to(dtype).transpose(-3, -2)
+            swapped = (*shape[:-3], shape[-2], shape[-3], shape[-1])
+            return (self.normal(swapped) * magnitude).to(dtype).transpose(-3, -2)
         if layout == "every_other_number":
             return (self.normal((*shape[:-1], 2 * shape[-1])) * magnitude).to(dtype)[..., ::2]
         if layout == "rows_of_a_larger_array":

@@ -74,8 +74,9 @@ BoolTensor pattern(Shape shape, std::uint64_t stream) {
   return made;
 }
 
-const char* const options[] = {"causal-starts",  "causal-ends", "window", "lengths", "keep",  "hide",  "bias",
-                               "bias-minus-inf", "softcap",     "sink",   "dropout", "scale", "no-key"};
+const char* const options[] = {"causal-starts", "causal-ends", "window",         "lengths",   "keep",
+                               "hide",          "bias",        "bias-minus-inf", "softcap",   "sink",
+                               "dropout",       "scale",       "no-key",         "documents", "alibi"};
 
 void set_option(Call& call, const std::string& name) {
   const Shape full = call.score_shape();
@@ -95,6 +96,12 @@ void set_option(Call& call, const std::string& name) {
   if (name == "sink") call.sink = Tensor::random({1, full.heads, 1, 1}, 54, 4);
   if (name == "dropout") call.dropout = Dropout{0.25f, 0x0123456789abcdefu};
   if (name == "scale") call.scale = -0.375f;
+  if (name == "documents") {
+    call.documents = cases::Documents{.align = Align::ends};
+    for (std::int64_t j = 0; j < full.dim; ++j)
+      call.documents->ids.push_back(static_cast<std::int32_t>(j / 110));
+  }
+  if (name == "alibi") call.alibi = cases::Slopes{{0.5f, 0.25f, 0.03f, 0.001f}, Align::ends};
   if (name == "no-key") call.matrices.push_back({BoolTensor({1, 1, 1, 1}), false});
 }
 

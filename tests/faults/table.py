@@ -95,8 +95,8 @@ FAULTS = [
     Fault(
         "keys-of-another-batch-entry",
         ALGORITHM + "decode_views.hpp",
-        "const Row row = row_of<S>(x, rows.b, rows.kv_head,",
-        "const Row row = row_of<S>(x, 0, rows.kv_head,",
+        "const Row row = row_of(x, rows.b, rows.kv_head,",
+        "const Row row = row_of(x, 0, rows.kv_head,",
         "decode reads the keys and values of batch entry 0 for all",
     ),
     Fault(
@@ -123,8 +123,8 @@ FAULTS = [
     Fault(
         "dropout-word",
         ALGORITHM + "dropout.hpp",
-        "weight = words[n] < c.drop_below",
-        "weight = words[3 - n] < c.drop_below",
+        "weight = words.word[n] < c.drop_below",
+        "weight = words.word[3 - n] < c.drop_below",
         "dropout reads the four random words backwards (S7)",
     ),
     Fault(
@@ -245,8 +245,8 @@ FAULTS = [
     Fault(
         "front-hidden",
         ALGORITHM + "score.hpp",
-        "hide_keys<S>(c.front, seen.begin, column, t);",
-        "hide_keys<S>(0, seen.begin, column, t);",
+        "hide_keys(c.front, seen.begin, column, t);",
+        "hide_keys(0, seen.begin, column, t);",
         "a window hides the keys at the front that every query should see (S10)",
     ),
     Fault(
@@ -255,6 +255,27 @@ FAULTS = [
         "const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;",
         "const std::int64_t first = m.is_tree ? s.keys - s.queries - 1 : 0;",
         "a tree mask is about the tokens one place too early (S18)",
+    ),
+    Fault(
+        "document-of-the-first-query",
+        ALGORITHM + "documents.hpp",
+        "const std::int64_t own = document_of(d, s, query_at(r));\n    if (own == of_all",
+        "const std::int64_t own = document_of(d, s, query_at(0));\n    if (own == of_all",
+        "all rows of a panel see the document of the first (S20)",
+    ),
+    Fault(
+        "document-trimmed-too-far",
+        ALGORITHM + "documents.hpp",
+        "return of[j] < lowest || of[j] > highest;",
+        "return of[j] < lowest || of[j] >= highest;",
+        "the last document of a panel's rows is left out (S20)",
+    ),
+    Fault(
+        "alibi-place",
+        ALGORITHM + "alibi.hpp",
+        "place[r] = place_of(c, q);",
+        "place[r] = place_of(c, q) + 1.0f;",
+        "ALiBi's distances begin one key late (S21)",
     ),
     Fault(
         "packed-queries-unplaced",
@@ -365,15 +386,15 @@ FAULTS = [
     Fault(
         "overflow-unnoticed-in-prefill",
         ALGORITHM + "prefill.hpp",
-        "if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);",
-        "if (!write_out.wrote_only_numbers() && rows < 0) leave_to_reference<S>(c);",
+        "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
+        "if (!write_out.wrote_only_numbers() && rows < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in prefill (S13)",
     ),
     Fault(
         "overflow-unnoticed-in-decode",
         ALGORITHM + "decode.hpp",
-        "if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);",
-        "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference<S>(c);",
+        "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
+        "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in decode (S13)",
     ),
     Fault(
@@ -392,8 +413,8 @@ FAULTS = [
     ),
     Fault(
         "turned-cache-of-another-type",
-        "src/problem/sequences.cpp",
-        "p.turns_keys && p.cache_type == CacheType::int8 ? CacheType::f32 : p.cache_type;",
+        "src/lowering/sequences.cpp",
+        "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
         "p.turns_keys ? CacheType::bf16 : p.cache_type;",
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",
         emulated=True,

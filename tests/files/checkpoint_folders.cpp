@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders of safetensors files: one file or shards, only what is asked for is read, hostile indices.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "allocation_meter.hpp"
 #include "files/checkpoint_folder.hpp"
 #include "hostile_file.hpp"
@@ -69,6 +72,30 @@ TEST_F(checkpoint_folders, a_folder_without_weights_is_refused) {
   EXPECT_EQ(refusal([] { CheckpointFolder folder("m"); }),
             "file: m: has neither model.safetensors nor model.safetensors.index.json; it has "
             "\"model.gguf\" and 1 more");
+}
+
+// No more files can be opened while this lives.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = dup(0);
+    close(next);
+    const rlimit none{static_cast<rlim_t>(next), before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoMoreFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoMoreFiles(const NoMoreFiles&) = delete;
+  NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(checkpoint_folders, a_folder_that_cannot_be_listed_is_refused_as_any_other) {
+  const NoMoreFiles no_more_files;
+  EXPECT_EQ(refusal([] { CheckpointFolder folder("m"); }),
+            "file: m: has neither model.safetensors nor model.safetensors.index.json");
 }
 
 int index_failures(const std::vector<HostileFile>& cases) {

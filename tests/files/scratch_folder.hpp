@@ -71,7 +71,7 @@ inline std::string npy_bytes(const std::string& header, std::size_t data_bytes =
 template <class Call>
 std::string refusal(Call call) {
   const char* const codes[] = {"shape",   "dtype",       "device",   "value", "ambiguous",
-                               "overlap", "unsupported", "capacity", "file"};
+                               "overlap", "unsupported", "capacity", "file",  "busy"};
   try {
     call();
   } catch (const Error& error) {

@@ -106,8 +106,9 @@ def test_every_case_has_a_name_of_its_own_that_says_what_it_is(tmp_path):
 
 
 def test_suites_hold_what_they_promise(tmp_path):
-    seeds = names(tmp_path)
-    assert len(seeds) == 6 and all("/f32/2x12x" in name for name in seeds)
+    heads = names(tmp_path)
+    assert len(heads) == 6 and all("/f32/2x12x" in name for name in heads)
+    assert names(tmp_path, "--suite", "heads") == names(tmp_path, "--suite", "seeds") == heads
     assert {name.split("/")[0] for name in names(tmp_path, "--suite", "prefill")} == {"prefill"}
     decode = names(tmp_path, "--suite", "decode")
     assert {name.split("/")[0] for name in decode} == {"decode", "cache", "step"}
@@ -146,7 +147,7 @@ def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):
         (["--seconds", "0"], "--seconds: 0 is not in (0, 3600]"),
         (["--seconds", "nan"], "--seconds: nan is not in (0, 3600]"),
         (["--threads", "0"], "--threads: 0 is less than 1"),
-        (["--suite", "fast"], "--suite: 'fast' is not seeds, prefill, decode, layer, all or limits"),
+        (["--suite", "fast"], "--suite: 'fast' is not heads, prefill, decode, layer, all or limits"),
     ],
 )
 def test_bad_usage_is_refused_in_a_sentence(tmp_path, flags, sentence):

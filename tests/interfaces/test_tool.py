@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the to
 
 SMALL = ["--batch", 1, "--length", 5, "--model-dim", 8, "--heads", 2]
 LOADED = ["--weights", "w.safetensors", "--heads", 4, "--input", "x.npy", "--out", "y.npy"]
+DOCUMENTS = np.array([[1, 1, 1, 4, 4, 2, 2], [3, 3, 9, 9, 9, 9, 9]])
 TOKENS = np.array([[5, 3, 9, 1, 4, 0, 0], [0, 7, 2, 0, 8, 6, 0]])
 
 MASKS = {
@@ -30,6 +31,11 @@ MASKS = {
         ["--causal", "--tokens", "t.npy", "--pad-id", 9],
         (TOKENS != 9)[:, None, None, :] & judge.causal(7, 7),
     ),
+    "documents": (["--document", "d.npy"], (DOCUMENTS[:, :, None] == DOCUMENTS[:, None, :])[:, None]),
+    "causal_document_for_all": (
+        ["--causal", "--document", "one.npy"],
+        (DOCUMENTS[0][:, None] == DOCUMENTS[0]) & judge.causal(7, 7),
+    ),
 }
 
 
@@ -37,7 +43,8 @@ MASKS = {
 @pytest.mark.parametrize("kv_heads", [4, 2, 1], ids=["mha", "gqa", "mqa"])
 def test_run_computes_what_numpy_computes(tmp_path, kv_heads, mask):
     weights, x = write_sample(tmp_path, kv_heads)
-    np.save(tmp_path / "t.npy", TOKENS)
+    for name, array in [("t", TOKENS), ("d", DOCUMENTS), ("one", DOCUMENTS[0])]:
+        np.save(tmp_path / f"{name}.npy", array)
     flags, visible = MASKS[mask]
     answer = json_of(tmp_path, "run", *LOADED, *flags, "--save-weights", "a.npy")
     y, attention = judge.layer(weights, x, 4, kv_heads, visible=visible)
@@ -223,16 +230,23 @@ def test_check_that_fails_says_so_in_json(tmp_path):
 
 def test_explain_names_one_taken_kernel_and_gives_every_other_a_word(tmp_path):
     rows = json_of(tmp_path, "explain", *SMALL)["kernels"]
-    assert [row["taken"] for row in rows].count(True) == 1
-    assert all(row["words"] for row in rows)
+    assert [row["verdict"] for row in rows].count("taken") == 1
+    assert all(bool(row["reason"]) == (row["verdict"] == "refused") for row in rows)
     assert rows[-1]["kernel"] == "reference"
     plain = heed(tmp_path, "explain", *SMALL).stdout.splitlines()
-    assert plain == [f"{row['kernel']}: {row['words']}" for row in rows]
+    assert plain == [": ".join(filter(None, row.values())) for row in rows]
 
 
 def test_explain_obeys_a_forced_kernel(tmp_path):
     rows = json_of(tmp_path, "explain", *SMALL, "--kernel", "reference")["kernels"]
-    assert [row["kernel"] for row in rows if row["taken"]] == ["reference"]
+    assert [row["kernel"] for row in rows if row["verdict"] == "taken"] == ["reference"]
+
+
+def test_explain_says_why_a_forced_kernel_is_not_taken(tmp_path):
+    forced = next(name for name in json_of(tmp_path, "doctor")["kernels"] if ".decode." in name)
+    rows = json_of(tmp_path, "explain", "--length", 300, "--kernel", forced)["kernels"]
+    assert [row["verdict"] for row in rows].count("taken") == 0
+    assert [row["reason"] for row in rows if row["kernel"] == forced] != [""]
 
 
 def test_explain_needs_no_memory_for_what_it_does_not_compute(tmp_path):

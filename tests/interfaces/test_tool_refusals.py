@@ -46,7 +46,7 @@ REFUSALS = [
     (f"run {SMALL} --window -1,2", "--window: -1 is less than 0"),
     (f"run {SMALL} --dtype f64", "--dtype: 'f64' is not f32, f16 or bf16"),
     (f"run {SMALL} --align middle --causal", "--align: 'middle' is not starts or ends"),
-    (f"run {SMALL} --align ends", "--align: means nothing without --causal or --window"),
+    (f"run {SMALL} --align ends", "--align: means nothing without --causal, --window or --document"),
     (
         f"run {SMALL} --causal --context-length 9",
         "--causal: 5 queries and 9 keys; say --align ends or --align starts",
@@ -102,6 +102,7 @@ REFUSALS = [
         "--context: shape (1, 2, 7, 16) is neither (batch, length, width) nor (length, width)",
     ),
     (f"run {LOADED} --tokens short.npy", "--tokens: shape (2, 6) is not (batch, keys) = (2, 7)"),
+    (f"run {LOADED} --document short.npy", "--document: shape (2, 6) is not (batch, keys) = (2, 7)"),
     (f"{CONVERT} 3", "--kv-heads: 3 does not divide --kv-heads-from: 2"),
     (
         "convert w.safetensors g.safetensors --heads 4 --kv-heads 1",

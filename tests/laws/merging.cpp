@@ -26,6 +26,7 @@ Call over_keys(const Call& call, std::int64_t first, std::int64_t count) {
   part.causal.reset();
   part.window.reset();
   part.key_lengths.reset();
+  part.documents.reset();
   part.matrices.clear();
   Shape shape = call.score_shape();
   shape.dim = count;
@@ -33,10 +34,12 @@ Call over_keys(const Call& call, std::int64_t first, std::int64_t count) {
   for_each(shape,
            [&](auto b, auto h, auto i, auto j) { seen.at(b, h, i, j) = call.sees(b, h, i, first + j); });
   part.matrices.push_back({seen, false});
-  if (!call.bias) return part;
-  part.bias = Tensor(shape, call.bias->dtype());
+  part.alibi.reset();
+  if (!call.bias && !call.alibi) return part;
+  part.bias = Tensor(shape, call.bias && !call.alibi ? call.bias->dtype() : DType::f32);
   for_each(shape, [&](auto b, auto h, auto i, auto j) {
-    part.bias->set(b, h, i, j, call.bias_at(b, h, i, first + j));
+    const float bias = call.bias ? call.bias_at(b, h, i, first + j) : 0;
+    part.bias->set(b, h, i, j, bias + call.alibi_at(h, i, first + j));
   });
   return part;
 }

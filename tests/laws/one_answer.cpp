@@ -38,6 +38,16 @@ Tensor entries(const Tensor& t, const std::vector<std::int64_t>& which) {
   return made;
 }
 
+// Numbers of `tokens` each: one row for all, or those of the entries.
+std::vector<std::int32_t> entries(const std::vector<std::int32_t>& ids, std::int64_t tokens,
+                                  const std::vector<std::int64_t>& which) {
+  if (std::ssize(ids) <= tokens) return ids;
+  std::vector<std::int32_t> made;
+  for (const std::int64_t b : which)
+    made.insert(made.end(), ids.begin() + b * tokens, ids.begin() + (b + 1) * tokens);
+  return made;
+}
+
 Call with_entries(const Call& call, const std::vector<std::int64_t>& which) {
   Call made = call;
   made.q = entries(call.q, which);
@@ -52,6 +62,10 @@ Call with_entries(const Call& call, const std::vector<std::int64_t>& which) {
     for_each(m.where.shape, [&](auto b, auto h, auto i, auto j) {
       m.where.at(b, h, i, j) = before.seen(which[static_cast<std::size_t>(b)], h, i, j);
     });
+  }
+  if (call.documents) {
+    made.documents->ids = entries(call.documents->ids, call.keys(), which);
+    made.documents->query_ids = entries(call.documents->query_ids, call.queries(), which);
   }
   if (call.key_lengths) {
     made.key_lengths->clear();

@@ -12,14 +12,8 @@ class Packed : public Law {
   // False where the kernel says that it cannot take the problem.
   bool attends(const Inputs& inputs, Attended& into, Options options) const {
     options.kernel = GetParam();
-    try {
-      attention(inputs, {.out = into.out.mutable_view(), .log_sum_exp = into.log_sum_exp.mutable_view()},
-                options);
-      return true;
-    } catch (const Error& error) {
-      if (error.code == Error::unsupported && !GetParam().empty()) return false;
-      throw;
-    }
+    return attend_if_accepted(
+        inputs, {.out = into.out.mutable_view(), .log_sum_exp = into.log_sum_exp.mutable_view()}, options);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Kernels, Packed, testing::ValuesIn(plan_and_kernels()), test_name);

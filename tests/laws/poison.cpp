@@ -48,7 +48,7 @@ std::vector<Call> one_of_each_mask(DType dtype) {
   const Call plain{.q = Tensor::random({2, 4, 9, 16}, 1, 4, dtype),
                    .k = Tensor::random({2, 2, 150, 16}, 2, 2, dtype),
                    .v = Tensor::random({2, 2, 150, 12}, 3, 2, dtype)};
-  std::vector<Call> calls(7, plain);
+  std::vector<Call> calls(8, plain);
   calls[0].causal = Causal{Align::starts};
   calls[1].window = Window{3, 2, Align::ends};
   calls[2].key_lengths = {{70, 0}};
@@ -62,6 +62,8 @@ std::vector<Call> one_of_each_mask(DType dtype) {
   });
   calls[6].causal = Causal{Align::starts};
   calls[6].key_lengths = {{5, 150}};
+  calls[7].documents = Documents{.ids = std::vector<std::int32_t>(150, 7), .align = Align::starts};
+  for (std::size_t j = 0; j < 150; ++j) calls[7].documents->ids[j] = j < 5 || j > 120 ? 3 : j < 60 ? 9 : 5;
   return calls;
 }
 

@@ -148,16 +148,16 @@ TEST_P(Values, every_stage_of_the_scores_equals_brute_force) {
   }
 }
 
-TEST_P(Values, a_zero_scale_averages_and_a_negative_scale_turns_the_order) {
+TEST_P(Values, a_zero_scale_averages_and_a_negative_scale_reverses_the_order) {
   Call call{.q = Tensor::random({1, 1, 4, 8}, 1, 4),
             .k = Tensor::random({1, 1, 16, 8}, 2, 4),
             .v = Tensor::random({1, 1, 16, 8}, 3)};
-  Call turned = call;
+  Call negated = call;
   for_each(call.q.shape(),
-           [&](auto b, auto h, auto i, auto d) { turned.q.set(b, h, i, d, -call.q.at(b, h, i, d)); });
+           [&](auto b, auto h, auto i, auto d) { negated.q.set(b, h, i, d, -call.q.at(b, h, i, d)); });
   call.scale = -0.25f;
-  turned.scale = 0.25f;
-  EXPECT_TRUE(same_bits(attend(call, everything), attend(turned, everything)));
+  negated.scale = 0.25f;
+  EXPECT_TRUE(same_bits(attend(call, everything), attend(negated, everything)));
   call.scale = 0.0f;
   const auto mean = attend(call, everything);
   if (!mean) return;

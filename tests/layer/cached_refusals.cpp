@@ -234,8 +234,8 @@ TEST(refusals_over_a_cache, a_cache_that_is_being_read_does_not_change) {
   d.call.sequences = d.numbers;
   const AttentionLayer layer(d.config, random_weights(d.config, 4));
   {
-    const CacheReading reading(cache);
-    expect_refusal(Error::value, "layer: the cache is being read by another call",
+    const cache::CacheReading reading(cache);
+    expect_refusal(Error::busy, "layer: the cache is being read by another call",
                    [&] { layer(d.call, d.outputs, d.options); });
   }
   EXPECT_TRUE(Seen(cache) == before);
@@ -250,15 +250,15 @@ TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
   KvCache cache = Draft{}.cache();
   const Seen before(cache);
   for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
-    const GrowingSequences sequences{
+    const layer::GrowingSequences sequences{
         numbers, {cache.length(numbers[0]), cache.length(numbers[1])}, {2, numbers[0]}};
-    { const AppendedTokens appended(cache, sequences, t.k.view(), t.v.view()); }
+    { const layer::AppendedTokens appended(cache, sequences, t.k.view(), t.v.view()); }
     EXPECT_EQ(Seen(cache).lengths, before.lengths);
     EXPECT_TRUE(Seen(cache).contents == before.contents);
   }
   for (const std::int64_t second : {2, 1, 0}) {
-    const GrowingSequences sequences{{2, 1}, {cache.length(2), cache.length(1)}, {0, second}};
-    AppendedTokens(cache, sequences, t.k.view(), t.v.view()).keep();
+    const layer::GrowingSequences sequences{{2, 1}, {cache.length(2), cache.length(1)}, {0, second}};
+    layer::AppendedTokens(cache, sequences, t.k.view(), t.v.view()).keep();
   }
   EXPECT_EQ(cache.length(2), 0);
   EXPECT_EQ(cache.length(1), 4);
@@ -267,10 +267,10 @@ TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
 TEST(appended_tokens, go_nowhere_when_another_call_came_in_between) {
   const Tokens t;
   KvCache cache = Draft{}.cache();
-  const GrowingSequences stale{{1, 2}, {0, 0}, {2, 2}};
-  expect_refusal(Error::value,
+  const layer::GrowingSequences stale{{1, 2}, {0, 0}, {2, 2}};
+  expect_refusal(Error::busy,
                  "cache: sequence 1 had 0 tokens when the call began and has 1 now; another call changed it",
-                 [&] { const AppendedTokens appended(cache, stale, t.k.view(), t.v.view()); });
+                 [&] { const layer::AppendedTokens appended(cache, stale, t.k.view(), t.v.view()); });
   EXPECT_EQ(cache.length(2), 0);
 }
 

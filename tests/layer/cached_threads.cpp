@@ -30,7 +30,7 @@ struct Step {
   void disturb() { cache.append_to(0, token.view(), token.view()); }
 };
 
-const char* const being_read = "value: append_to: the cache is being read by another call";
+const char* const being_read = "busy: append_to: the cache is being read by another call";
 
 // Tries to append in every task, from another thread.
 struct Intruder : Executor {
@@ -106,9 +106,9 @@ struct Tokens {
 TEST(appended_tokens, are_held_until_the_call_ends) {
   Step step;
   const Tokens t;
-  const GrowingSequences sequences{{0, 1}, {20, 20}, {2, 2}};
+  const layer::GrowingSequences sequences{{0, 1}, {20, 20}, {2, 2}};
   {
-    AppendedTokens appended(step.cache, sequences, t.k.view(), t.v.view());
+    layer::AppendedTokens appended(step.cache, sequences, t.k.view(), t.v.view());
     EXPECT_EQ(refusal_of([&] { step.disturb(); }), being_read);
     EXPECT_EQ(step.cache.length(0), 22) << "reading goes on";
     appended.keep();
@@ -121,10 +121,10 @@ TEST(appended_tokens, are_not_taken_back_before_readers_are_done) {
   Step step;
   const Seen before(step.cache);
   const Tokens t;
-  const GrowingSequences sequences{{0, 1}, {20, 20}, {2, 2}};
-  std::optional<AppendedTokens> appended;
+  const layer::GrowingSequences sequences{{0, 1}, {20, 20}, {2, 2}};
+  std::optional<layer::AppendedTokens> appended;
   appended.emplace(step.cache, sequences, t.k.view(), t.v.view());
-  std::optional<CacheReading> reading;
+  std::optional<cache::CacheReading> reading;
   reading.emplace(step.cache);
   std::atomic<bool> is_undone{false};
   std::thread undo([&] {

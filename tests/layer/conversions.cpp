@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints turned into others: pooled KV heads, and tiled query heads made interleaved.
+// Checkpoints made into others: pooled KV heads, and tiled query heads made interleaved.
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {

@@ -38,14 +38,12 @@ struct BadCall {
 const std::vector<BadCall> bad_calls{
     {Error::shape, "x.dim: 7 is not model_dim: 8", [](Draft& d) { d.call.x.shape.dim = 7; }},
     {Error::shape, "x.heads: 2 is not 1; the layer splits the heads itself",
-     [](Draft& d) {
-       d.call.x.shape = {2, 2, 3, 4};
-     }},
+     [](Draft& d) { d.call.x.shape = {2, 2, 3, 4}; }},
     {Error::shape, "x.batch: -1 is negative", [](Draft& d) { d.call.x.shape.batch = -1; }},
     {Error::shape, "x.stride.dim: -1 is negative, or was not given",
      [](Draft& d) { d.call.x.stride.dim = -1; }},
     {Error::value, "x.data: null, but the shape is (2, 1, 3, 8)", [](Draft& d) { d.call.x.data = nullptr; }},
-    {Error::device, "x.device: cuda, but this build has no CUDA backend",
+    {Error::device, "x.device: cuda is not config.device: cpu",
      [](Draft& d) { d.call.x.device = Device::cuda; }},
     {Error::shape, "context.dim: 5 is not key_dim: 6",
      [](Draft& d) { d.call.context = d.value_memory.view(); }},
@@ -78,9 +76,7 @@ const std::vector<BadCall> bad_calls{
     {Error::shape, "weights.shape: (2, 3, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",
      [](Draft& d) { d.outputs.weights->shape.heads = 3; }},
     {Error::shape, "weights.shape: (2, 1, 3, 3) is not (batch, 1, queries, keys): (2, 1, 3, 4)",
-     [](Draft& d) {
-       d.outputs.weights->shape = {2, 1, 3, 3};
-     }},
+     [](Draft& d) { d.outputs.weights->shape = {2, 1, 3, 3}; }},
     {Error::shape, "log_sum_exp.shape: (2, 2, 3, 1) is not (batch, heads, queries, 1): (2, 4, 3, 1)",
      [](Draft& d) { d.outputs.log_sum_exp->shape.heads = 2; }},
     {Error::shape, "scores.into.shape: (2, 1, 3, 4) is not (batch, heads, queries, keys): (2, 4, 3, 4)",

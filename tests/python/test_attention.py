@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heed.attention, merge and explain from Python: every option does what its docstring says."""
+"""heed.attention, merge, plan and explain from Python: every option does what its docstring says."""
 
 import numpy as np
 import pytest
@@ -121,19 +121,32 @@ def test_the_number_of_threads_is_put_back():
     assert heed.get_num_threads() == before
 
 
-def test_a_forced_kernel_is_the_one_that_explain_names():
+def taken(verdicts):
+    return [verdict.kernel for verdict in verdicts if verdict.choice == "taken"]
+
+
+def test_a_forced_kernel_is_the_one_that_the_plan_takes():
     for kernel in heed.kernel_names():
-        try:
-            lines = heed.explain(Q, K, V, kernel=kernel).splitlines()
-        except heed.Error as refusal:
-            assert refusal.code == "unsupported" and kernel in str(refusal)
+        verdicts = heed.plan(Q, K, V, kernel=kernel)
+        if not taken(verdicts):
+            (reason,) = (verdict.reason for verdict in verdicts if verdict.kernel == kernel)
+            with pytest.raises(heed.Error) as refused:
+                heed.attention(Q, K, V, kernel=kernel)
+            assert refused.value.code == "unsupported" and str(refused.value).endswith(f"refuses: {reason}")
             continue
-        assert f"{kernel}: taken" in lines
+        assert taken(verdicts) == [kernel]
         assert textbook.misses(heed.attention(Q, K, V, kernel=kernel), textbook.attention(Q, K, V)[0]) == 0
 
 
-def test_explain_takes_every_option_and_writes_nothing():
+def test_explain_prints_the_plan():
+    verdicts = heed.plan(Q, K, V, return_scores="raw")
+    assert all(isinstance(verdict, heed.Verdict) for verdict in verdicts)
+    assert heed.explain(Q, K, V, return_scores="raw").splitlines() == [": ".join(filter(None, verdict)) for verdict in verdicts]
+
+
+def test_plan_and_explain_take_every_option_and_write_nothing():
     out = np.full((B, H, L, 6), 3.0, np.float32)
+    assert taken(heed.plan(Q, K, V, causal="ends", bias=BIAS, keep=KEEP, out=out))
     assert "taken" in heed.explain(Q, K, V, causal="ends", bias=BIAS, keep=KEEP, out=out)
     assert np.all(out == 3.0)
 

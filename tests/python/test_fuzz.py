@@ -102,8 +102,8 @@ ARRAYS = st.one_of(numpy_arrays(), torch_tensors())
 ANYTHING = st.one_of(ARRAYS, ARRAYS, STRANGE)
 OPTIONS = st.dictionaries(
     st.sampled_from(
-        "causal window key_lengths keep hide bias scale softcap sink dropout seed head_map return_weights return_lse "
-        "return_scores out kernel positions nonsense".split()
+        "causal window key_lengths document query_document keep hide bias alibi scale softcap sink dropout seed head_map "
+        "return_weights return_lse return_scores out kernel positions nonsense".split()
     ),
     ANYTHING,
     max_size=3,

@@ -64,7 +64,7 @@ def test_the_stubs_name_exactly_what_the_module_has():
     assert stubbed == module
 
 
-@pytest.mark.parametrize("name", ["attention", "explain"])
+@pytest.mark.parametrize("name", ["attention", "plan", "explain"])
 def test_every_keyword_of_a_signature_is_taken_and_no_other(name):
     import numpy as np
 

@@ -28,6 +28,23 @@ const BadCall bad_choices[] = {
     {"a_drop_probability_that_is_not_a_number", Error::value,
      "options.dropout.drop_probability: nan is outside [0, 1)",
      [](Call& c) { c.options.dropout = Dropout{.drop_probability = nan}; }},
+    {"slopes_for_other_heads", Error::shape, "options.alibi: 3 slopes for q.heads: 8",
+     [](Call& c) {
+       c.options.alibi = Alibi{std::span(c.slopes).first(3), Align::ends};
+     }},
+    {"a_slope_that_is_not_a_number", Error::value, "options.alibi.slopes[2]: nan is not a finite number",
+     [](Call& c) {
+       c.slopes[2] = nan;
+       c.options.alibi = Alibi{c.slopes, Align::ends};
+     }},
+    {"an_infinite_slope", Error::value, "options.alibi.slopes[7]: inf is not a finite number",
+     [](Call& c) {
+       c.slopes[7] = inf;
+       c.options.alibi = Alibi{c.slopes, Align::ends};
+     }},
+    {"slopes_whose_distances_could_begin_anywhere", Error::ambiguous,
+     "options.alibi: 4 queries, 9 keys; say Align::ends (decode) or Align::starts",
+     [](Call& c) { c.options.alibi = Alibi{c.slopes}; }},
     {"a_head_map_that_does_not_exist", Error::value, "options.head_map: 2 is none of interleaved, tiled",
      [](Call& c) { c.options.head_map = static_cast<HeadMap>(2); }},
     {"a_stage_that_does_not_exist", Error::value, "scores.stage: 3 is none of raw, softcapped, biased",
@@ -70,6 +87,10 @@ const BadCall bad_overlaps[] = {
      [](Call& c) {
        c.options.bias = *(c.outputs.weights = c.place({2, 8, 4, 9}));
      }},
+    {"writing_over_the_slopes", Error::overlap, "out: shares memory with options.alibi",
+     [](Call& c) {
+       c.options.alibi = Alibi{{static_cast<const float*>(c.outputs.out.data), 8}, Align::ends};
+     }},
     {"writing_over_the_sink", Error::overlap, "out: shares memory with options.sink",
      [](Call& c) {
        c.options.sink = View{c.outputs.out.data, {1, 8, 1, 1}, {0, 4, 0, 0}, DType::f32};
@@ -86,12 +107,37 @@ const BadCall bad_overlaps[] = {
        c.outputs.out.data = const_cast<bool*>(hide.data);
        c.options.masks = {Causal{Align::ends}, Hide{{hide.data, {1, 1, 4, 1}, {0, 0, 1, 0}}}};
      }},
+    {"writing_over_the_last_of_many_masks", Error::overlap, "out: shares memory with the hide mask",
+     [](Call& c) {
+       c.options.masks.assign(40, Keep{c.place_bools({1, 1, 4, 9})});
+       c.options.masks.push_back(Hide{{static_cast<const bool*>(c.outputs.out.data), {1, 1, 4, 1}}});
+     }},
     {"writing_over_the_key_lengths", Error::overlap, "log_sum_exp: shares memory with the key lengths",
      [](Call& c) {
        c.outputs.log_sum_exp = c.place({2, 8, 4, 1});
        const auto counts = static_cast<std::int32_t*>(c.outputs.log_sum_exp->data);
        counts[0] = counts[1] = 5;
        c.options.masks = {KeyLengths{{counts, 2}}};
+     }},
+    {"writing_over_the_starts_of_the_queries", Error::overlap, "out: shares memory with query_starts",
+     [](Call& c) {
+       c.pack();
+       c.inputs.query_starts = c.place_numbers(c.query_starts, c.outputs.out);
+     }},
+    {"writing_over_the_starts_of_the_keys", Error::overlap, "out: shares memory with key_starts",
+     [](Call& c) {
+       c.pack();
+       c.inputs.key_starts = c.place_numbers(c.key_starts, c.outputs.out);
+     }},
+    {"writing_over_the_counts_of_the_queries", Error::overlap, "log_sum_exp: shares memory with query_counts",
+     [](Call& c) {
+       c.outputs.log_sum_exp = c.place({2, 8, 4, 1});
+       c.inputs.query_counts = c.place_numbers(std::span(c.numbers).first(2), *c.outputs.log_sum_exp);
+     }},
+    {"writing_over_the_numbers_of_the_sequences", Error::overlap, "out: shares memory with inputs.sequences",
+     [](Call& c) {
+       c.keep();
+       c.inputs.sequences = c.place_numbers(std::span(c.numbers).first(2), c.outputs.out);
      }},
     {"an_output_that_is_broadcast", Error::overlap, "out.stride.heads: 0 puts 8 results in one place",
      [](Call& c) { c.outputs.out.stride.heads = 0; }},

@@ -131,6 +131,41 @@ const BadCall bad_masks[] = {
      }},
 };
 
+const BadCall bad_documents[] = {
+    {"numbers_for_some_of_the_keys", Error::shape,
+     "document mask: 3 ids are neither one per key: 9 nor one per batch entry and key: 18",
+     [](Call& c) {
+       c.options.masks = {Document{c.counts, Align::ends}};
+     }},
+    {"numbers_for_some_of_the_queries", Error::shape,
+     "document mask: 3 query_ids are neither one per query: 4 nor one per batch entry and query: 8",
+     [](Call& c) {
+       c.options.masks = {Document{.ids = c.ids, .query_ids = c.counts}};
+     }},
+    {"documents_whose_queries_could_stand_anywhere", Error::ambiguous,
+     "document mask: 4 queries, 9 keys; say Align::ends (decode) or Align::starts",
+     [](Call& c) { c.options.masks = {Document{c.ids}}; }},
+    {"documents_aligned_as_nothing_is", Error::value, "document mask: align 2 is none of starts, ends",
+     [](Call& c) {
+       c.options.masks = {Document{c.ids, static_cast<Align>(2)}};
+     }},
+    {"numbers_without_data", Error::value, "document mask.data: null, but the shape is (1, 1, 1, 9)",
+     [](Call& c) {
+       c.options.masks = {Document{{static_cast<const std::int32_t*>(nullptr), 9}, Align::ends}};
+     }},
+    {"writing_over_the_numbers_of_the_keys", Error::overlap, "out: shares memory with the document mask",
+     [](Call& c) {
+       c.options.masks = {Document{{static_cast<const std::int32_t*>(c.outputs.out.data), 9}, Align::ends}};
+     }},
+    {"writing_over_the_numbers_of_the_queries", Error::overlap,
+     "out: shares memory with the document mask's query_ids",
+     [](Call& c) {
+       c.options.masks = {
+           Document{.ids = c.ids, .query_ids = {static_cast<const std::int32_t*>(c.outputs.out.data), 4}}};
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Documents, BadCalls, testing::ValuesIn(bad_documents), claim_of);
 INSTANTIATE_TEST_SUITE_P(Shapes, BadCalls, testing::ValuesIn(bad_shapes), claim_of);
 INSTANTIATE_TEST_SUITE_P(Masks, BadCalls, testing::ValuesIn(bad_masks), claim_of);
 

@@ -11,9 +11,7 @@ const BadCall bad_extents_and_strides[] = {
     {"a_negative_length", Error::shape, "q.length: -4 is negative",
      [](Call& c) { c.inputs.q.shape.length = -4; }},
     {"a_negative_extent_that_makes_strides_negative", Error::shape, "q.dim: -16 is negative",
-     [](Call& c) {
-       c.inputs.q = {c.inputs.q.data, {2, 8, 4, -16}, DType::f32};
-     }},
+     [](Call& c) { c.inputs.q = {c.inputs.q.data, {2, 8, 4, -16}, DType::f32}; }},
     {"a_negative_batch", Error::shape, "out.batch: -2 is negative",
      [](Call& c) { c.outputs.out.shape.batch = -2; }},
     {"a_negative_extent_of_a_mask", Error::shape, "hide mask.dim: -9 is negative",
@@ -38,13 +36,9 @@ const BadCall bad_extents_and_strides[] = {
        c.options.masks = {Keep{c.place_bools({2, 1, 4, 9})}};
        std::get<Keep>(c.options.masks[0]).where.stride.batch = -36;
      }},
-    {"strides_without_that_of_the_heads", Error::shape,
-     "q.stride.heads: -1 is negative, or was not given",
-     [](Call& c) {
-       c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1};
-     }},
-    {"extents_changed_on_a_view_of_nothing", Error::shape,
-     "k.stride.batch: -1 is negative, or was not given",
+    {"strides_without_that_of_the_heads", Error::shape, "q.stride.heads: -1 is negative, or was not given",
+     [](Call& c) { c.inputs.q.stride = {.batch = 512, .length = 16, .dim = 1}; }},
+    {"extents_changed_on_a_view_of_nothing", Error::shape, "k.stride.batch: -1 is negative, or was not given",
      [](Call& c) {
        View k;
        k.data = c.inputs.k.data;
@@ -54,9 +48,7 @@ const BadCall bad_extents_and_strides[] = {
     {"extents_whose_packed_strides_overflow", Error::shape,
      "k: shape (2, 2, 4611686018427387904, 16) with strides (9223372036854775807, 9223372036854775807, 16, "
      "1) reaches beyond any memory",
-     [](Call& c) {
-       c.inputs.k = {c.inputs.k.data, {2, 2, huge, 16}, DType::f32};
-     }},
+     [](Call& c) { c.inputs.k = {c.inputs.k.data, {2, 2, huge, 16}, DType::f32}; }},
     {"more_elements_than_can_be_counted", Error::shape,
      "k: shape (2, 2, 4611686018427387904, 16) with strides (288, 144, 0, 1) reaches beyond any memory",
      [](Call& c) {
@@ -115,8 +107,13 @@ const BadCall bad_data[] = {
     {"a_keep_mask_without_data", Error::value, "keep mask.data: null, but the shape is (1, 1, 1, 1)",
      [](Call& c) { c.options.masks = {Keep{}}; }},
     {"a_hide_mask_without_data", Error::value, "hide mask.data: null, but the shape is (1, 1, 4, 9)",
+     [](Call& c) { c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}}; }},
+    {"key_lengths_without_data", Error::value, "key lengths.data: null, but the shape is (1, 1, 1, 2)",
+     [](Call& c) { c.options.masks = {KeyLengths{{static_cast<const std::int32_t*>(nullptr), 2}}}; }},
+    {"starts_without_data", Error::value, "query_starts.data: null, but the shape is (1, 1, 1, 3)",
      [](Call& c) {
-       c.options.masks = {Hide{{static_cast<bool*>(nullptr), {1, 1, 4, 9}}}};
+       c.pack();
+       c.inputs.query_starts = {static_cast<const std::int64_t*>(nullptr), 3};
      }},
     {"data_between_two_elements", Error::value,
      "k.data: the address is not a multiple of the element's 4 bytes",
@@ -124,7 +121,7 @@ const BadCall bad_data[] = {
     {"halves_between_two_elements", Error::value,
      "out.data: the address is not a multiple of the element's 2 bytes",
      [](Call& c) {
-       c.turn_into(DType::f16);
+       c.use_dtype(DType::f16);
        c.outputs.out.data = static_cast<std::byte*>(c.outputs.out.data) + 1;
      }},
 };
@@ -132,7 +129,7 @@ const BadCall bad_data[] = {
 const BadCall bad_devices_and_dtypes[] = {
     {"memory_of_a_device_that_is_not_built", Error::device,
      "q.device: cuda, but this build has no CUDA backend", [](Call& c) { c.inputs.q.device = Device::cuda; }},
-    {"an_output_on_another_device", Error::device, "out.device: cuda, but this build has no CUDA backend",
+    {"an_output_on_another_device", Error::device, "out.device: cuda is not q.device: cpu",
      [](Call& c) { c.outputs.out.device = Device::cuda; }},
     {"a_device_that_does_not_exist", Error::device, "v.device: 9 is none of cpu, cuda",
      [](Call& c) { c.inputs.v.device = static_cast<Device>(9); }},
@@ -146,31 +143,25 @@ const BadCall bad_devices_and_dtypes[] = {
      [](Call& c) { c.outputs.out.dtype = DType::bf16; }},
     {"a_result_of_the_other_half_format", Error::dtype, "out.dtype: f16 is neither q.dtype: bf16 nor f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.outputs.out.dtype = DType::f16;
      }},
     {"weights_of_another_dtype", Error::dtype, "weights.dtype: f16 is neither q.dtype: f32 nor f32",
-     [](Call& c) {
-       c.outputs.weights = c.place({2, 8, 4, 9}, DType::f16);
-     }},
+     [](Call& c) { c.outputs.weights = c.place({2, 8, 4, 9}, DType::f16); }},
     {"scores_of_another_dtype", Error::dtype, "scores.into.dtype: f16 is neither q.dtype: f32 nor f32",
-     [](Call& c) {
-       c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16);
-     }},
+     [](Call& c) { c.outputs.scores.into = c.place({2, 8, 4, 9}, DType::f16); }},
     {"a_log_sum_exp_that_is_not_f32", Error::dtype, "log_sum_exp.dtype: bf16 is not f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.outputs.log_sum_exp = c.place({2, 8, 4, 1}, DType::bf16);
      }},
     {"a_bias_of_another_dtype", Error::dtype, "options.bias.dtype: f16 is neither q.dtype: bf16 nor f32",
      [](Call& c) {
-       c.turn_into(DType::bf16);
+       c.use_dtype(DType::bf16);
        c.options.bias = c.place({1, 1, 4, 9}, DType::f16);
      }},
     {"a_sink_of_another_dtype", Error::dtype, "options.sink.dtype: bf16 is neither q.dtype: f32 nor f32",
-     [](Call& c) {
-       c.options.sink = c.place({1, 8, 1, 1}, DType::bf16);
-     }},
+     [](Call& c) { c.options.sink = c.place({1, 8, 1, 1}, DType::bf16); }},
 };
 
 INSTANTIATE_TEST_SUITE_P(ExtentsAndStrides, BadCalls, testing::ValuesIn(bad_extents_and_strides), claim_of);

@@ -5,7 +5,7 @@
 #include <array>
 #include <random>
 
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
 #include "refusal/argument.hpp"
 #include "refusals/call.hpp"
 
@@ -169,7 +169,7 @@ TEST(GoodCalls, an_input_may_be_broadcast_by_a_stride_of_zero) {
 }
 
 TEST(GoodCalls, empty_arrays_need_no_memory) {
-  for (std::int64_t Shape::*const axis : {&Shape::batch, &Shape::heads, &Shape::length}) {
+  for (std::int64_t Shape::* const axis : {&Shape::batch, &Shape::heads, &Shape::length}) {
     Call call;
     for (View* view : {&call.inputs.q, &call.inputs.k, &call.inputs.v}) {
       view->shape.*axis = 0;

@@ -8,7 +8,7 @@
 #include <memory>
 #include <random>
 
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles SOURCE twice: as it stands, which must fail, and with -DFIXED, which must succeed, so that the
 # failure has the reason its first comment gives and no other.
-# Run as cmake -DCOMPILER=... -DINCLUDE=... -DSOURCE=... -P this file.
-set(compile ${COMPILER} -std=c++20 -fsyntax-only -pedantic-errors -I${INCLUDE})
+# Run as cmake -DCOMPILER=... -DINCLUDE=FOLDER[;FOLDER...] -DSOURCE=... [-DSAYS=TEXT] -P this file. TEXT must be among
+# the compiler's messages.
+list(TRANSFORM INCLUDE PREPEND -I)
+set(compile ${COMPILER} -std=c++20 -fsyntax-only -pedantic-errors ${INCLUDE})
 
 execute_process(COMMAND ${compile} -DFIXED ${SOURCE} RESULT_VARIABLE fixed ERROR_VARIABLE messages)
 if(NOT fixed EQUAL 0)
@@ -12,4 +14,10 @@ endif()
 execute_process(COMMAND ${compile} ${SOURCE} RESULT_VARIABLE misused ERROR_VARIABLE messages)
 if(misused EQUAL 0)
   message(FATAL_ERROR "${SOURCE} compiles, and must not")
+endif()
+if(DEFINED SAYS)
+  string(FIND "${messages}" "${SAYS}" said)
+  if(said EQUAL -1)
+    message(FATAL_ERROR "${SOURCE}: the compiler does not say \"${SAYS}\":\n${messages}")
+  endif()
 endif()

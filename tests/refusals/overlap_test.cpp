@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "problem/checks.hpp"
+#include "lowering/checks.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

@@ -25,6 +25,7 @@ TEST_P(BadCalls, is_refused_in_one_sentence_and_nothing_is_written) {
   bad.spoil(call);
   const std::vector<std::byte> before = call.memory();
   expect_refused(bad, [&] { attention(call.inputs, call.outputs, call.options); });
+  expect_refused(bad, [&] { plan(call.inputs, call.outputs, call.options); });
   expect_refused(bad, [&] { explain(call.inputs, call.outputs, call.options); });
   for (const std::string& kernel : kernel_names()) {
     SCOPED_TRACE("kernel " + kernel);
@@ -49,6 +50,7 @@ TEST(Calls, a_kernel_that_does_not_exist_is_refused_and_nothing_is_written) {
   bad.spoil(call);
   const std::vector<std::byte> before = call.memory();
   expect_refused(bad, [&] { attention(call.inputs, call.outputs, call.options); });
+  expect_refused(bad, [&] { plan(call.inputs, call.outputs, call.options); });
   expect_refused(bad, [&] { explain(call.inputs, call.outputs, call.options); });
   EXPECT_TRUE(call.memory() == before) << "something was written before the refusal";
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET neon
 #include "cpu/simd/neon.hpp"
 
 #include "cpu/simd/neon_dots.hpp"
 #include "cpu/simd/neon_product.hpp"
 #include "cpu/simd/neon_weights.hpp"
-#include "simd/operations.hpp"
+#include "simd/make_operations.hpp"
 
 namespace heed::simd {
 
 extern const Operations neon_operations;
-constinit const Operations neon_operations = make_operations<cpu::Neon>("neon");
+constinit const Operations neon_operations = make_operations<cpu::neon::Neon>("neon");
 
 }  // namespace heed::simd

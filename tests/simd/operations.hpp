@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vector type as a table of functions over arrays: each .cpp of this folder that is named after an
-// instruction set fills one, compiled with that set's flags, and includes nothing of the standard library
-// that the linker could hand to code that runs on every machine.
+// A vector type as a table of functions over arrays.
 #pragma once
 #include <cstdint>
-
-#include "cpu/algorithm/dots.hpp"
-#include "cpu/algorithm/exp2.hpp"
-#include "cpu/algorithm/product.hpp"
-#include "cpu/algorithm/softmax.hpp"
 
 namespace heed::simd {
 
@@ -19,6 +12,18 @@ constexpr std::int64_t granule = 96;
 struct Operation {
   const char* name;
   Apply apply;
+};
+
+// Rows times eight keys, as decode's micro-kernel takes them (cpu/algorithm/dots.hpp); `next` is null, or
+// eight keys to be touched.
+struct EightDots {
+  const float* q;
+  std::int64_t q_stride;
+  const float* k;
+  std::int64_t k_stride, depth;
+  float* s;
+  std::int64_t s_stride;
+  const float* next = nullptr;
 };
 
 struct Operations {
@@ -33,106 +38,12 @@ struct Operations {
   void (*touch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
-  void (*eight_dots)(const cpu::Dots&);
-  void (*eight_dots_twice)(cpu::Dots);
+  void (*eight_dots)(const EightDots&);
+  void (*eight_dots_twice)(const EightDots&);
   // s(keys, rows) becomes weights, which are added to sum(rows), against max(rows): a panel's rows, or one
   // vector's.
   void (*weigh_panel)(float* s, std::int64_t keys, const float* max, float* sum);
   void (*weigh_vector)(float* s, std::int64_t keys, const float* max, float* sum);
 };
-
-template <class S, int vectors>
-inline void weigh(float* s, std::int64_t keys, const float* max, float* sum) {
-  typename S::F subtract[vectors], sums[vectors];
-  for (int v = 0; v < vectors; ++v)
-    subtract[v] = S::load(max + v * S::lanes), sums[v] = S::load(sum + v * S::lanes);
-  cpu::weigh<S, vectors>(s, vectors * S::lanes, keys, subtract, sums);
-  for (int v = 0; v < vectors; ++v) S::store(sum + v * S::lanes, sums[v]);
-}
-
-// body(i) yields the vector of out that begins at i.
-template <class S, class Body>
-inline void each(float* out, std::int64_t n, const Body& body) {
-  for (std::int64_t i = 0; i < n; i += S::lanes) S::store(out + i, body(i));
-}
-
-#define HEED_APPLY(expression)                                                     \
-  [](const float* a, const float* b, const float* c, float* out, std::int64_t n) { \
-    const auto body = [&](std::int64_t i) {                                        \
-      const auto x = S::load(a + i), y = S::load(b + i), z = S::load(c + i);       \
-      static_cast<void>(x), static_cast<void>(y), static_cast<void>(z);            \
-      return expression;                                                           \
-    };                                                                             \
-    each<S>(out, n, body);                                                         \
-  }
-
-template <class S>
-constexpr Operations make_operations(const char* target) {
-  return {
-      .target = target,
-      .lanes = S::lanes,
-      .rows = cpu::Tile<S>::rows,
-      .columns = cpu::Tile<S>::columns,
-      .exact = {{"load and store", HEED_APPLY(x)},
-                {"fill", HEED_APPLY(S::fill(a[0]))},
-                {"addend 0", HEED_APPLY(S::addend(cpu::exp2_terms[0].four))},
-                {"addend 1", HEED_APPLY(S::addend(cpu::exp2_terms[1].four))},
-                {"addend 2", HEED_APPLY(S::addend(cpu::exp2_terms[2].four))},
-                {"addend 3", HEED_APPLY(S::addend(cpu::exp2_terms[3].four))},
-                {"addend 4", HEED_APPLY(S::addend(cpu::exp2_terms[4].four))},
-                {"addend of the tail", HEED_APPLY(S::addend(cpu::exp2_tail.four))},
-                {"add", HEED_APPLY(S::add(x, y))},
-                {"sub", HEED_APPLY(S::sub(x, y))},
-                {"mul", HEED_APPLY(S::mul(x, y))},
-                {"div", HEED_APPLY(S::div(x, y))},
-                {"fma", HEED_APPLY(S::fma(x, y, z))},
-                {"abs", HEED_APPLY(S::abs(x))},
-                {"less", HEED_APPLY(S::less(x, y, z, x))},
-                {"copy_sign", HEED_APPLY(S::copy_sign(x, y))},
-                {"power_of_two", HEED_APPLY(S::power_of_two(x))},
-                {"fma_lane 0", HEED_APPLY(S::template fma_lane<0>(x, S::load_four(b), z))},
-                {"fma_lane 1", HEED_APPLY(S::template fma_lane<1>(x, S::load_four(b), z))},
-                {"fma_lane 2", HEED_APPLY(S::template fma_lane<2>(x, S::load_four(b), z))},
-                {"fma_lane 3", HEED_APPLY(S::template fma_lane<3>(x, S::load_four(b), z))},
-                {"load_four is not moved by its neighbours",
-                 HEED_APPLY(S::template fma_lane<0>(x, S::load_four(b + 1), z))}},
-      .max = HEED_APPLY(S::max(x, y)),
-      .exp2 = HEED_APPLY(cpu::exp2<S>(x)),
-      .exp2_in_step =
-          [](const float* a, const float*, const float*, float* out, std::int64_t n) {
-            for (std::int64_t i = 0; i < n; i += 6 * S::lanes) {
-              typename S::F x[6];
-              for (int v = 0; v < 6; ++v) x[v] = S::load(a + i + v * S::lanes);
-              cpu::exp2<S>(x);
-              for (int v = 0; v < 6; ++v) S::store(out + i + v * S::lanes, x[v]);
-            }
-          },
-      .tanh = HEED_APPLY(cpu::tanh<S>(x)),
-      .load_bf16 =
-          [](const std::uint16_t* from, float* out, std::int64_t n) {
-            each<S>(out, n, [&](std::int64_t i) { return S::load_bf16(from + i); });
-          },
-      .load_f16 =
-          [](const std::uint16_t* from, float* out, std::int64_t n) {
-            each<S>(out, n, [&](std::int64_t i) { return S::load_f16(from + i); });
-          },
-      .load_i8 =
-          [](const std::int8_t* from, float* out, std::int64_t n) {
-            each<S>(out, n, [&](std::int64_t i) { return S::load_i8(from + i); });
-          },
-      .transpose = S::transpose,
-      .touch = S::touch,
-      .product = [](const float* a, const float* b, std::int64_t depth,
-                    float* c) { cpu::tile_product<S, cpu::Start::zero>(a, b, depth, c); },
-      .more_product = [](const float* a, const float* b, std::int64_t depth,
-                         float* c) { cpu::tile_product<S, cpu::Start::sum>(a, b, depth, c); },
-      .eight_dots = [](const cpu::Dots& t) { cpu::eight_dots<S, cpu::Type::f32>(t); },
-      .eight_dots_twice = [](cpu::Dots t) { cpu::eight_dots_twice<S, cpu::Type::f32>(t); },
-      .weigh_panel = weigh<S, S::panel_vectors>,
-      .weigh_vector = weigh<S, 1>,
-  };
-}
-
-#undef HEED_APPLY
 
 }  // namespace heed::simd

@@ -60,7 +60,7 @@ TEST_P(Products, a_tile_is_single_chains_over_every_depth_and_nothing_is_read_be
 // Rows, keys and scores with gaps between them, as decode lays them out; upcoming keys that end where memory
 // ends.
 TEST_P(Products, eight_dots_are_single_chains_and_touch_no_memory_but_their_own) {
-  constexpr std::int64_t keys = cpu::keys_per_dots;
+  constexpr std::int64_t keys = 8;
   std::int64_t wrong = 0;
   for (const bool twice : {false, true})
     for (const std::int64_t depth : depths(4))
@@ -72,8 +72,8 @@ TEST_P(Products, eight_dots_are_single_chains_and_touch_no_memory_but_their_own)
         q.randomize(1), k.randomize(2), next.randomize(3);
         for (const bool with_next : {false, true}) {
           for (std::int64_t i = 0; i < 7 * s_stride + rows; ++i) s[i] = -7;
-          cpu::Dots dots{q.data(), q_stride, k.data(), k_stride, depth, s.data(), s_stride};
-          if (with_next) dots.next = {next.data(), k_stride};
+          EightDots dots{q.data(), q_stride, k.data(), k_stride, depth, s.data(), s_stride};
+          if (with_next) dots.next = next.data();
           twice ? vector().eight_dots_twice(dots) : vector().eight_dots(dots);
           for (std::int64_t n = 0; n < keys; ++n)
             for (std::int64_t r = 0; r < (n == keys - 1 ? rows : s_stride); ++r) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET scalar
 #include "cpu/simd/scalar.hpp"
 
-#include "simd/operations.hpp"
+#include "simd/make_operations.hpp"
 
 namespace heed::simd {
 
 extern const Operations scalar_operations;
-constinit const Operations scalar_operations = make_operations<cpu::Scalar>("scalar");
+constinit const Operations scalar_operations = make_operations<cpu::scalar::Scalar>("scalar");
 
 }  // namespace heed::simd

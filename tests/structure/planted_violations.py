@@ -12,10 +12,13 @@ import structure
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 GOOD = {
     "include/heed/heed.hpp": SPDX + "#pragma once\n#include <vector>\n",
+    "include/heed/version.hpp": SPDX + "#define HEED_VERSION_MAJOR 0\n#define HEED_VERSION_MINOR 2\n",
     "src/layer/layer.cpp": SPDX + '#include "heed/heed.hpp"\n#include "plan/plan.hpp"\n// S15\n',
     "src/problem/problem.hpp": SPDX + '#include "heed/heed.hpp"\n',
-    "src/problem/refuse.hpp": SPDX,
+    "src/backend/backend.hpp": SPDX + '#include "problem/problem.hpp"\n',
     "src/plan/plan.hpp": SPDX + '#include "problem/problem.hpp"\n',
+    "src/plan/list.cpp": SPDX + '#include "cpu/backend.hpp"\n',
+    "src/cpu/backend.hpp": SPDX + '#include "backend/backend.hpp"\n',
     "src/reference/loops.cpp": SPDX + '#include "problem/problem.hpp"\n// S1: the score\n',
     "src/cpu/fused.cpp": SPDX
     + '#include "softmax/state.hpp"\n#include <sys/mman.h>\n#include <arm_neon.h>\n',
@@ -49,7 +52,7 @@ class Structure(Tree):
             self.assertEqual(check(self.root), [], check.__name__)
 
     def test_every_check_is_listed(self):
-        self.assertEqual(len(structure.CHECKS), 8)
+        self.assertEqual(len(structure.CHECKS), 9)
 
     def test_an_include_that_points_upward_is_found(self):
         self.write("src/softmax/merge.cpp", SPDX + '#include "cpu/fused.cpp"\n')
@@ -58,12 +61,16 @@ class Structure(Tree):
             "src/softmax/merge.cpp:2: softmax may not include src/cpu/fused.cpp",
         )
 
-    def test_only_the_problem_itself_may_be_read_from_below(self):
-        self.write("src/plan/list.cpp", SPDX + '#include "problem/refuse.hpp"\n')
-        self.assert_found(
-            structure.check_includes_point_downward,
-            "src/plan/list.cpp:2: plan may not include src/problem/refuse.hpp",
-        )
+    def test_only_the_plan_knows_a_backend_and_only_as_one(self):
+        for folder, header in (("layer", "backend.hpp"), ("check", "backend.hpp"), ("plan", "fused.hpp")):
+            with self.subTest(folder=folder):
+                self.write("src/cpu/fused.hpp", SPDX)
+                self.write(f"src/{folder}/floats.cpp", f'{SPDX}#include "cpu/{header}"\n')
+                self.assert_found(
+                    structure.check_includes_point_downward,
+                    f"src/{folder}/floats.cpp:2: {folder} may not include src/cpu/{header}",
+                )
+                (self.root / f"src/{folder}/floats.cpp").unlink()
 
     def test_backends_do_not_include_each_other(self):
         self.write("src/cpu/cheat.cpp", SPDX + '#include "reference/loops.cpp"\n')
@@ -166,53 +173,44 @@ class Structure(Tree):
             structure.check_code_names_its_licence, "src/plan/bare.cpp: the first line is not the SPDX line"
         )
 
-    def test_two_types_of_one_name_are_found(self):
-        self.write("src/problem/sequence.hpp", SPDX + "namespace heed {\nstruct Sequence {\n  int keys;\n};\n}\n")
-        for definition in (
-            "namespace heed { struct Sequence { long length; }; }",
-            "namespace heed::cache {} namespace heed\n{ class alignas(16) Sequence final : public Base<int> { }; }",
-            "namespace heed { enum class Sequence : int { one }; }",
-            "namespace heed { template <class T, template <class> class U = Base> struct [[nodiscard]] Sequence {}; }",
-            "#define OPEN {\nnamespace heed { char c = '{', *s = R\"({)\" \"\\\"{\"; int n = 1'000; // {\nunion Sequence {}; }",
+    def test_a_name_defined_in_the_namespace_of_another_folder_is_found(self):
+        for folder, namespace in (
+            ("src/softmax", "heed"),
+            ("src/softmax", "heed::problem"),
+            ("src/softmax", "heed::softmaxes"),
+            ("src/refusal", "heed::refusal"),
+            ("include/heed", "heed"),
+            ("include/heed", "heed::inline v0_1"),
+            ("src/softmax", "heed::inline v0_1"),
+            ("cli", "heed::inline v0_2"),
+            ("cli", "heed::cli"),
+            ("python", "heed"),
         ):
-            with self.subTest(definition):
-                self.write("src/softmax/state.hpp", SPDX + definition)
-                (found,) = structure.check_types_have_one_definition(self.root)
-                self.assertRegex(
-                    found,
-                    r"src/softmax/state.hpp:\d: defines heed::Sequence, which src/problem/sequence.hpp defines as well",
+            with self.subTest(folder=folder, namespace=namespace):
+                self.write(f"{folder}/state.hpp", f"{SPDX}// why\nnamespace {namespace}\n{{ struct State {{}}; }}\n")
+                self.assert_found(
+                    structure.check_each_folder_has_its_namespace,
+                    f"{folder}/state.hpp:3: {folder} may not define anything in {namespace}",
                 )
+                (self.root / folder / "state.hpp").unlink()
 
-    def test_two_definitions_of_a_type_that_another_declares_are_found(self):
-        for name in ("load", "save"):
-            self.write(f"src/cache/{name}.cpp", SPDX + "namespace heed { struct KvCache::State { int x; }; }")
-        self.assert_found(
-            structure.check_types_have_one_definition,
-            "src/cache/save.cpp:2: defines heed::KvCache::State, which src/cache/load.cpp defines as well",
-        )
-
-    def test_types_that_the_linker_cannot_mix_are_left_alone(self):
-        self.write("src/problem/sequence.hpp", SPDX + "namespace heed { struct Sequence { struct Row {}; }; }")
-        for other in (
-            "namespace heed { struct Sequence; struct Row; }",
-            "namespace heed::cpu { struct Sequence {}; }",
-            "namespace heed { namespace { struct Sequence {}; } }",
-            "namespace heed { struct Table { struct Sequence {}; }; }",
-            "namespace heed { Sequence first(const struct Sequence& x) { return x; } }",
-            "namespace heed { template <> struct Sequence<int> {}; }",
-            "// namespace heed { struct Sequence {}; }",
+    def test_namespaces_that_a_folder_may_open_are_left_alone(self):
+        for folder, text in (
+            ("src/softmax", "namespace heed::softmax { namespace { struct State {}; } }"),
+            ("src/softmax", "namespace heed::softmax::wide { struct State {}; }"),
+            ("src/softmax", "namespace heed { using softmax::State, softmax::Merge;\nusing namespace softmax; }"),
+            ("src/softmax", "namespace heed::inline v0_2 { using namespace softmax; void merge() {} }"),
+            ("src/refusal", "namespace heed::refusing { struct Argument {}; }"),
+            ("include/heed", "namespace heed::inline v0_2 { struct Shape {}; }"),
+            ("include/heed", "namespace heed::cache { struct State; }"),
+            ("cli", "namespace heed::tool { struct Command {}; }"),
+            ("python", "namespace heed::python::dlpack { struct Tensor {}; }"),
+            ("src/softmax", "// namespace heed { struct State {}; }"),
+            ("src/softmax", "namespace fs = std::filesystem;"),
         ):
-            with self.subTest(other):
-                self.write("src/softmax/state.hpp", SPDX + other)
-                self.assertEqual(structure.check_types_have_one_definition(self.root), [])
-
-    def test_a_file_whose_braces_cannot_be_followed_is_found(self):
-        for text, line in (("namespace heed {\n#if A\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n}\n", 9), ("}\n", 2)):
-            self.write("src/softmax/state.hpp", SPDX + text)
-            self.assert_found(
-                structure.check_types_have_one_definition,
-                f"src/softmax/state.hpp:{line}: the braces do not balance, so its types cannot be told",
-            )
+            with self.subTest(folder=folder, text=text):
+                self.write(f"{folder}/state.hpp", SPDX + text)
+                self.assertEqual(structure.check_each_folder_has_its_namespace(self.root), [])
 
     def test_a_call_with_two_arguments_that_may_refuse_is_found(self):
         refuse = "int read(int x) {\n  if (x) throw 1;\n  return x;\n}\nint deep(int x) { return read(x); }\n"
@@ -272,6 +270,10 @@ class Structure(Tree):
             structure.check_spec_and_code_name_the_same_rules,
             "src/reference/more.cpp:2: names S15, which docs/spec.md gives to src/layer",
         )
+
+    def test_a_rule_out_of_order_is_found(self):
+        self.write("docs/spec.md", "### S1 Score\n### S15 Rotary (src/layer)\n### S2 Cap\n### O1 One answer\n")
+        self.assert_found(structure.check_rules_are_in_order, "docs/spec.md: S2 comes after S15")
 
     def test_an_empty_specification_is_found(self):
         self.write("docs/spec.md", "nothing\n")

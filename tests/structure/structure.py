@@ -11,16 +11,17 @@ import sys
 
 import argument_order
 
-CODE = {".hpp", ".cpp", ".cu", ".cuh"}
+CODE = {".hpp", ".cpp", ".h", ".c", ".cu", ".cuh"}
 TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ".js", ".css", ".html", ""}
 LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
 # Data falls downward: a folder of src/ may include those after it, itself, and include/heed.
-DEPTH = {"layer": 0, "problem": 1, "plan": 2, "check": 2, "cpu": 3, "cuda": 3, "mpi": 3, "reference": 3, "softmax": 4, "cache": 4, "rotary": 5,
-         "refusal": 6}
-# Beside that order: the plain data every kernel reads, and the arrays a layer's weights are made of.
-ALLOWED_UPWARD = {"problem/problem.hpp", "problem/sequence.hpp"}
+BACKENDS = ("cpu", "cuda", "mpi")
+ORDER = (("c",), ("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
+         ("softmax", "cache"), ("threads", "rotary"), ("refusal",))
+DEPTH = {folder: depth for depth, folders in enumerate(ORDER) for folder in folders}
+# Beside that order: the arrays a layer's weights are made of, and files of caches and views.
 ALLOWED_BESIDE = {("layer", "files"), ("cache", "files"), ("view", "files")}
 
 
@@ -52,8 +53,10 @@ def includes(path):
 def may_include(folder, target):
     """May a file of src/<folder> include `target`, a path relative to src/?"""
     other = target.split("/")[0]
-    if other == folder or target in ALLOWED_UPWARD or (folder, other) in ALLOWED_BESIDE:
+    if other == folder or (folder, other) in ALLOWED_BESIDE:
         return True
+    if other in BACKENDS:  # a line of the plan's list; nobody else knows which there are
+        return folder == "plan" and target == f"{other}/backend.hpp"
     return DEPTH.get(folder, 99) < DEPTH.get(other, -1)
 
 
@@ -181,25 +184,20 @@ def check_spec_and_code_name_the_same_rules(root):
     return problems
 
 
+def check_rules_are_in_order(root):
+    rules = list(rules_specified(root))
+    return [
+        f"docs/spec.md: {rule} comes after {before}"
+        for before, rule in zip(rules, rules[1:])
+        if rule[0] == before[0] and int(rule[1:]) <= int(before[1:])
+    ]
+
+
 # Comments, strings and characters, which may hold braces; and numbers, whose ' begins no character.
 LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\b\d[\w']*|'(?:\\.|[^'\\\n])+'""", re.DOTALL
 )
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-NAMESPACE = re.compile(r"\bnamespace\s*([\w:]*)$")
-TYPE = re.compile(r"\b(?:struct|class|union|enum(?: class| struct)?) ([\w:]+(?: ?<.*>)?)(?: final)?(?: ?:(?!:).*)?$")
-
-
-def without_arguments(head):
-    """A declaration without attributes and without the <...> that follow `template`."""
-    head = re.sub(r"\[\[.*?\]\]|\b(?:alignas|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)+", " ", head)
-    while found := re.search(r"\btemplate\s*<", head):
-        depth, end = 1, found.end()
-        while depth and end < len(head):
-            depth += {"<": 1, ">": -1}.get(head[end], 0)
-            end += 1
-        head = head[: found.start()] + head[end:]
-    return " ".join(head.split())
 
 
 def only_line_ends(found):
@@ -210,40 +208,46 @@ def without_literals(text):
     return DIRECTIVE.sub(only_line_ends, LITERAL.sub(only_line_ends, text))
 
 
-def types_defined(text):
-    """(line, qualified name) of every type that named namespaces hold; types within types belong to those.
+NAMESPACE = re.compile(r"\bnamespace\s+(heed[\w:]*(?:inline\s+\w+)?)\s*\{")
+ONLY_USING = re.compile(r"(?:\s*using\s[^;{}]*;)*\s*\}")
+ONLY_DECLARES = re.compile(r"(?:\s*(?:struct|class)\s+\w+;)*\s*\}")
+# What a folder calls its namespace where that is not its own name.
+NAMESPACE_OF = {"src/check": "checking", "src/plan": "planning", "src/refusal": "refusing", "cli": "tool"}
 
-    None in place of a name where the braces do not balance: then nothing can be said about the rest of the file.
+
+def api_namespace(root):
+    """heed::inline v0_2 for version 0.2.x: what was compiled against another minor version does not link."""
+    found = re.findall(r"define HEED_VERSION_(?:MAJOR|MINOR) (\d+)", (root / "include/heed/version.hpp").read_text())
+    return f"heed::inline v{'_'.join(found)}"
+
+
+def may_open(folder, namespace, rest):
+    """May a file of `folder` open this namespace? `rest` is the text after its brace."""
+    if folder == "include/heed":
+        return bool(ONLY_DECLARES.match(rest))
+    own = "heed::" + NAMESPACE_OF.get(folder, folder.rpartition("/")[2])
+    if namespace == own or namespace.startswith(own + "::"):
+        return True
+    return namespace == "heed" and bool(ONLY_USING.match(rest))
+
+
+def check_each_folder_has_its_namespace(root):
+    """So that two folders cannot define one name: the linker would keep the functions of either.
+
+    The API has the inline one of its version, and any folder of src/ may define what it declares. `namespace heed` itself
+    holds nothing but using declarations, for the words that all folders share.
     """
-    text = without_literals(text)
-    scopes, begin = [], 0  # what each open brace is: the name of a namespace, or None
-    for found in re.finditer(r"[{};]", text):
-        head, begin, line = text[begin : found.start()], found.end(), text.count("\n", 0, found.start()) + 1
-        if found[0] == "}":
-            if not scopes:
-                yield line, None
-                return
-            scopes.pop()
-        elif found[0] == "{":
-            head = without_arguments(head)
-            namespace, defined = NAMESPACE.search(head), TYPE.search(head)
-            if defined and None not in scopes:
-                yield line, "::".join([*scopes, defined[1].replace(" ", "")])
-            scopes.append((namespace[1] or None) if namespace else None)
-    if scopes:
-        yield text.count("\n"), None
-
-
-def check_types_have_one_definition(root):
-    """Two types of one name are one to the linker, which keeps the functions of either. Unnamed namespaces keep them apart."""
-    problems, places = [], {}
+    problems, api = [], api_namespace(root)
     for path in code_files(root, "include", "src", "cli", "python"):
         here = path.relative_to(root)
-        for line, name in types_defined(path.read_text(encoding="utf-8", errors="replace")):
-            if name is None:
-                problems.append(f"{here}:{line}: the braces do not balance, so its types cannot be told")
-            elif name.startswith("heed::") and places.setdefault(name, here) != here:
-                problems.append(f"{here}:{line}: defines {name}, which {places[name]} defines as well")
+        folder = "/".join(here.parts[:2]) if here.parts[0] in ("include", "src") else here.parts[0]
+        text = without_literals(path.read_text(encoding="utf-8", errors="replace"))
+        for found in NAMESPACE.finditer(text):
+            namespace = " ".join(found[1].split())
+            is_api = namespace == api and folder.startswith(("include/", "src/"))
+            if not is_api and not may_open(folder, namespace, text[found.end() :]):
+                line = text.count("\n", 0, found.start()) + 1
+                problems.append(f"{here}:{line}: {folder} may not define anything in {namespace}")
     return problems
 
 

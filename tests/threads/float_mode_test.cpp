@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cases/selection.hpp"
-#include "cpu/threads/pool.hpp"
 #include "heed/heed.hpp"
+#include "threads/pool.hpp"
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -155,13 +155,13 @@ TEST_F(FloatMode, matters_to_every_answer_here) {
 
 TEST_F(FloatMode, of_the_caller_holds_in_every_task_of_the_pool) {
   set_num_threads(4);
-  in_mode(as_found, [] { cpu::parallel_for(8, [](std::size_t) {}); });
+  in_mode(as_found, [] { threads::parallel_for(8, [](std::size_t) {}); });
   for (const Mode& mode : all_modes)
     in_mode(mode, [&] {
       const std::uint64_t wanted = modes();
       std::atomic<int> other{0};
       for (int repeat = 0; repeat < 50; ++repeat)
-        cpu::parallel_for(64, [&](std::size_t) { other += modes() != wanted; });
+        threads::parallel_for(64, [&](std::size_t) { other += modes() != wanted; });
       EXPECT_EQ(other, 0) << mode.name;
     });
 }
@@ -185,7 +185,7 @@ TEST_F(FloatMode, leaves_the_flags_of_what_happened_alone) {
     std::feclearexcept(FE_ALL_EXCEPT);
     std::feraiseexcept(FE_OVERFLOW);
     set_num_threads(4);
-    cpu::parallel_for(64, [](std::size_t) {});
+    threads::parallel_for(64, [](std::size_t) {});
     EXPECT_TRUE(std::fetestexcept(FE_OVERFLOW));
     EXPECT_FALSE(std::fetestexcept(FE_DIVBYZERO));
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is kept between calls: never shared, never too small, and not for ever.
-#include "cpu/threads/kept_memory.hpp"
+#include "threads/kept_memory.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace heed::cpu {
+namespace heed::threads {
 namespace {
 
 constexpr std::size_t mebi = std::size_t{1} << 18;  // floats in a MiB
@@ -63,4 +63,4 @@ TEST(KeptMemory, of_more_than_64_MiB_is_given_back) {
 }
 
 }  // namespace
-}  // namespace heed::cpu
+}  // namespace heed::threads

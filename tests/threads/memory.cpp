@@ -7,8 +7,8 @@
 #include <new>
 #include <vector>
 
-#include "cpu/threads/pool.hpp"
 #include "heed/threads.hpp"
+#include "threads/pool.hpp"
 
 namespace {
 
@@ -53,7 +53,7 @@ void operator delete[](void* p, std::size_t) noexcept { release(p); }
 void operator delete(void* p, std::align_val_t) noexcept { release(p); }
 void operator delete(void* p, std::size_t, std::align_val_t) noexcept { release(p); }
 
-namespace heed::cpu {
+namespace heed::threads {
 namespace {
 
 // Whether 100 tasks each ran once.
@@ -87,4 +87,4 @@ TEST(FailingAllocations, leave_fewer_threads_that_run_every_task) {
 }
 
 }  // namespace
-}  // namespace heed::cpu
+}  // namespace heed::threads

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/threads/pool.hpp"
 #include "heed/heed.hpp"
+#include "threads/pool.hpp"
 
 namespace heed {
 namespace {
@@ -77,9 +77,9 @@ TEST_F(Threads, ten_callers_at_once_get_the_bits_of_one) {
 
 TEST_F(Threads, a_call_from_inside_a_task_runs_where_it_is) {
   std::atomic<int> different{0}, elsewhere{0};
-  cpu::parallel_for(8, [&](std::size_t) {
+  threads::parallel_for(8, [&](std::size_t) {
     const auto here = std::this_thread::get_id();
-    cpu::parallel_for(4, [&](std::size_t) { elsewhere += std::this_thread::get_id() != here; });
+    threads::parallel_for(4, [&](std::size_t) { elsewhere += std::this_thread::get_id() != here; });
     different += !same_bits(attend(), alone);
   });
   EXPECT_EQ(elsewhere, 0);
@@ -89,7 +89,7 @@ TEST_F(Threads, a_call_from_inside_a_task_runs_where_it_is) {
 TEST_F(Threads, every_task_runs_exactly_once) {
   for (const std::size_t tasks : {0u, 1u, 2u, 3u, 7u, 1000u}) {
     std::vector<std::atomic<int>> ran(tasks);
-    cpu::parallel_for(tasks, [&](std::size_t i) { ++ran[i]; });
+    threads::parallel_for(tasks, [&](std::size_t i) { ++ran[i]; });
     for (std::size_t i = 0; i < tasks; ++i) ASSERT_EQ(ran[i], 1) << "task " << i << " of " << tasks;
   }
 }

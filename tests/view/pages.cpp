@@ -7,7 +7,7 @@
 
 #include "heed/view.hpp"
 
-namespace heed::view {
+namespace heed::inline v0_2::view {
 namespace {
 
 std::string refusal(const std::function<void()>& call) {
@@ -126,4 +126,4 @@ TEST(Page, causal_weights_are_told_by_their_zeros) {
 }
 
 }  // namespace
-}  // namespace heed::view
+}  // namespace heed::inline v0_2::view

@@ -13,10 +13,11 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class S>
+template <Vector S>
 class Decode {
  public:
   static std::int64_t scratch_floats(const Call& c) { return DecodeRows<S>::scratch_floats(c); }
@@ -26,11 +27,11 @@ class Decode {
 
   // Attends to keys [chunk, chunk + chunk_keys) and writes the state they leave.
   void run(std::int64_t chunk, float* partial) {
-    fill<S>(at.max(partial), at.rows, minus_infinity);
-    fill<S>(at.sum(partial), at.rows + at.rows * at.dims, 0.0f);
-    if (c.cached) fill<S>(rows.s, block_keys * at.rows, 0.0f);  // rows that are not real are never scored
+    fill(at.max(partial), at.rows, minus_infinity);
+    fill(at.sum(partial), at.rows + at.rows * at.dims, 0.0f);
+    if (c.cached) fill(rows.s, block_keys * at.rows, 0.0f);  // rows that are not real are never scored
     pack_queries();
-    const Seen seen = seen_by<S>(c, rows.b, 0, c.sequences[rows.b].queries - 1);
+    const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.count, query_at());
       if (keys.end <= keys.begin) keys = {block, block};
@@ -51,10 +52,10 @@ class Decode {
     for (int r = 0; r < rows.count; ++r) {
       const Query n = rows.query(r);
       const float factor = close_row<S>(c, n, {at.max(total)[r], at.sum(total)[r]});
-      write_out(row_of<S>(c.out, n), at.out(total, r), c.value_dim, factor);
+      write_out(row_of(c.out, n), at.out(total, r), c.value_dim, factor);
       if (c.weights.data) finish_weights(n, {at.max(total)[r], at.sum(total)[r]});
     }
-    if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);
+    if (!write_out.wrote_only_numbers()) leave_to_reference(c);
   }
 
  private:
@@ -69,10 +70,10 @@ class Decode {
     if (c.weights.data) write_kept(t);
     advance_rows<S>(rows, t, partial);
     if (c.drop_below)
-      for (int r = 0; r < rows.count; ++r) apply_dropout<S>(c, rows.query(r), r, t);
+      for (int r = 0; r < rows.count; ++r) apply_dropout(c, rows.query(r), r, t);
     if (c.layout.is_quantized)
       apply_scales<S>(t, t.first_key + t.keys,
-                      [&](std::int64_t j) { return value_scales<S>(c, rows.b, rows.kv_head, j); });
+                      [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
     if (c.cached && !partly_hidden)
       cache.add_values(t, partial);
     else
@@ -81,12 +82,12 @@ class Decode {
 
   // (depth, rows), scaled: one vector of rows per dimension.
   void pack_queries() {
-    const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of<S>(q, query(r)); };
+    const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of(q, query(r)); };
     pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
     scale_all<S>(rows.q, rows.depth * at.rows, c.scale_log2e);
   }
 
-  const TaskQueries<S>& query_at() const { return rows.query; }
+  const TaskQueries& query_at() const { return rows.query; }
 
   // By comparison, not by a minimum: a NaN beside an infinity must not hide it. Four at a time, each with its
   // own sum, of which nothing is left when every score is above -inf.
@@ -120,32 +121,32 @@ class Decode {
   void keep_scores(std::int64_t block, const Scores& t) {
     const std::int64_t end = least(block + block_keys, c.keys);
     for (int r = 0; r < rows.count; ++r) {
-      const Row kept = row_of<S>(c.weights, rows.query(r));
+      const Row kept = row_of(c.weights, rows.query(r));
       for (std::int64_t j = block; j < end; ++j)
-        if (j < t.first_key || j >= t.first_key + t.keys) write<S>(kept, j, minus_infinity);
+        if (j < t.first_key || j >= t.first_key + t.keys) write(kept, j, minus_infinity);
     }
   }
 
   void write_kept(const Scores& t) {
     for (int r = 0; r < rows.count; ++r) {
-      const Row kept = row_of<S>(c.weights, rows.query(r));
-      for (std::int64_t j = 0; j < t.keys; ++j) write<S>(kept, t.first_key + j, t.s[j * at.rows + r]);
+      const Row kept = row_of(c.weights, rows.query(r));
+      for (std::int64_t j = 0; j < t.keys; ++j) write(kept, t.first_key + j, t.s[j * at.rows + r]);
     }
   }
 
   // Keys of chunks that no row sees were left alone; the others become weights.
   void finish_weights(const Query& n, const RowEnd& end) {
-    const Seen seen = seen_by<S>(c, n.b, 0, c.sequences[n.b].queries - 1);
-    const Row kept = row_of<S>(c.weights, n);
+    const Seen seen = seen_by(c, n.b, 0, c.sequences[n.b].queries - 1);
+    const Row kept = row_of(c.weights, n);
     for (std::int64_t block = 0; block < c.sequences[n.b].keys; block += block_keys) {
       const std::int64_t chunk = block / chunk_keys * chunk_keys;
       const KeyRange part = seen.within({chunk, chunk + chunk_keys});
       const Scores t{rows.s, 1, block, least(block_keys, c.sequences[n.b].keys - block)};
       for (std::int64_t j = 0; j < t.keys; ++j)
-        t.s[j] = part.begin < part.end ? read<S>(kept, block + j) : minus_infinity;
+        t.s[j] = part.begin < part.end ? read(kept, block + j) : minus_infinity;
       write_weights<S>(c, n, end, 0, t);
     }
-    write_beyond<S>(c, n);
+    write_beyond(c, n);
   }
 
   const DecodeRows<S> rows;
@@ -155,4 +156,4 @@ class Decode {
   const DecodeCache<S> cache;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

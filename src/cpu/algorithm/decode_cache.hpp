@@ -7,10 +7,11 @@
 
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/lines.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class S>
+template <Vector S>
 class DecodeCache {
   static constexpr std::int64_t tile = PageLayout::tile;
   static_assert(tile == line_elements);
@@ -42,7 +43,7 @@ class DecodeCache {
     for (std::int64_t j = 0; j < t.keys; j += tile, keys.step()) {
       TileWalk& upcoming = j + far < t.keys ? ahead : then;
       const float* scales =
-          c.layout.is_quantized ? key_scales<S>(c, rows.b, rows.kv_head, t.first_key + j) : nullptr;
+          c.layout.is_quantized ? key_scales(c, rows.b, rows.kv_head, t.first_key + j) : nullptr;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
           score_tile<type, n.value>({keys.place(), upcoming.place(), scales}, r, t.s + j * at.rows + r);
@@ -110,7 +111,7 @@ class DecodeCache {
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
     score_lines<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, at.rows, t.ahead});
-    for (std::int64_t j = 0; type == Type::i8 && j < tile; ++j)
+    for (std::int64_t j = 0; type == Type::int8 && j < tile; ++j)
       for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] *= t.scales[j];
   }
 
@@ -131,4 +132,4 @@ class DecodeCache {
   const PartialLayout<S>& at;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -9,11 +9,12 @@
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // What a chunk of keys leaves behind: max and sum per row, then out (rows, dims). Sizes in floats.
-template <class S>
+template <Vector S>
 struct PartialLayout {
   std::int64_t rows, dims;
 
@@ -27,7 +28,7 @@ struct PartialLayout {
 };
 
 // One task: every row of one sequence that reads one KV head, and its scratch.
-template <class S>
+template <Vector S>
 struct DecodeRows {
   const Call& c;
   const std::int64_t b, kv_head;
@@ -36,7 +37,7 @@ struct DecodeRows {
   float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
   float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
-  const TaskQueries<S> query;       // of row r
+  const TaskQueries query;          // of row r
 
   static constexpr std::int64_t copied_keys = 8, copied_values = 32;
 
@@ -79,7 +80,7 @@ inline void with_rows(std::int64_t left, const Run& run) {
 }
 
 // The largest of `so_far` and of `keys` vectors `width` floats apart.
-template <class S>
+template <Vector S>
 inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t width, std::int64_t keys) {
   std::int64_t j = 0;
   for (; j + 4 <= keys; j += 4) so_far = larger_of_four<S>(so_far, s + j * width, width);
@@ -88,7 +89,7 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
 }
 
 // advance() of softmax.hpp for any number of row vectors.
-template <class S>
+template <Vector S>
 inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* partial) {
   using F = typename S::F;
   const PartialLayout<S>& at = rows.at;
@@ -113,7 +114,7 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, float* part
 }
 
 // merge() of softmax.hpp.
-template <class S>
+template <Vector S>
 inline void merge_rows(const PartialLayout<S>& at, float* total, float* part) {
   using F = typename S::F;
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
@@ -135,4 +136,4 @@ inline void merge_rows(const PartialLayout<S>& at, float* total, float* part) {
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

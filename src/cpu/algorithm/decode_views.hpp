@@ -7,10 +7,11 @@
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class S>
+template <Vector S>
 class DecodeViews {
   static constexpr int tile = keys_per_dots;
   static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys whose values pass L1 together
@@ -42,14 +43,14 @@ class DecodeViews {
 
   // Where eight whole rows lie as eight_dots can take them, they are read in place.
   void score_tile(const Scores& t, std::int64_t j) const {
-    const bool in_place = !c.cached && c.k.dim == 1 && rows.depth == c.dim && j + tile <= t.keys;
+    const bool in_place = !c.cached && c.k.stride.dim == 1 && rows.depth == c.dim && j + tile <= t.keys;
     if (in_place && c.k.type == Type::f32) return score_in_place<Type::f32>(t, j);
     if (in_place && c.k.type == Type::bf16 && dots_take<S, Type::bf16>)
       return score_in_place<Type::bf16>(t, j);
     if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
     for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
                                                // never read
-      const Row row = key_row<S>(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
+      const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
       float* to = rows.k_rows + n * rows.depth;
       const float* x = widen<S>(row, c.dim, to);
       for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
@@ -61,9 +62,10 @@ class DecodeViews {
   template <Type type>
   void score_in_place(const Scores& t, std::int64_t j) const {
     if constexpr (dots_take<S, type>) {
-      Dots dots{rows.q, at.rows, element(c.k, t.first_key + j), c.k.length, rows.depth, t.s + j * at.rows,
-                at.rows};
-      if (j + 2 * tile <= t.keys) dots.next = {element(c.k, t.first_key + j + tile), c.k.length};
+      Dots dots{
+          rows.q, at.rows, element(c.k, t.first_key + j), c.k.stride.length, rows.depth, t.s + j * at.rows,
+          at.rows};
+      if (j + 2 * tile <= t.keys) dots.next = {element(c.k, t.first_key + j + tile), c.k.stride.length};
       score_rows<type>(dots);
     }
   }
@@ -78,24 +80,24 @@ class DecodeViews {
 
   // Where row j of this task's keys or values begins.
   const char* element(const Tensor& x, std::int64_t j) const {
-    const Row row = row_of<S>(x, rows.b, rows.kv_head, c.sequences[rows.b].first_key + j);
+    const Row row = row_of(x, rows.b, rows.kv_head, c.sequences[rows.b].first_key + j);
     return static_cast<const char*>(row.data) + row.first * (row.type == Type::f32 ? 4 : 2);
   }
 
   void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* partial) const {
     Stripe part{.p = t.s + j * at.rows, .keys = least(stripe, t.keys - j), .partial = partial};
-    if (!c.cached && c.v.dim == 1 && !partly_hidden) {
+    if (!c.cached && c.v.stride.dim == 1 && !partly_hidden) {
       part.values = element(c.v, t.first_key + j);
-      part.value_bytes = c.v.length * (c.v.type == Type::f32 ? 4 : 2);
+      part.value_bytes = c.v.stride.length * (c.v.type == Type::f32 ? 4 : 2);
       // The stripe after this one is touched row by row while this one's dimensions pass by.
-      if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.length};
+      if (j + 2 * stripe <= t.keys) part.next = {element(c.v, t.first_key + j + stripe), c.v.stride.length};
       if (c.v.type == Type::f32) return add_groups<Type::f32>(part);
       if (c.v.type == Type::bf16) return add_groups<Type::bf16>(part);
       return add_groups<Type::f16>(part);
     }
     bool finite = true;
     for (std::int64_t n = 0; n < part.keys; ++n) {
-      const Row row = value_row<S>(c, rows.b, rows.kv_head, t.first_key + j + n);
+      const Row row = value_row(c, rows.b, rows.kv_head, t.first_key + j + n);
       const float* x = widen<S>(row, c.value_dim, rows.v_rows + n * at.dims);
       finite &= all_finite<S>(x, c.value_dim);
       // Either every value of a task lies in place or every one is copied.
@@ -127,7 +129,7 @@ class DecodeViews {
       for (int row = 0; row < n; ++row)
         for (std::int64_t j = 0; j < t.keys; ++j) {
           float& sum = at.out(t.partial, r + row)[d];
-          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read<S>(Row{t.value(j), 0, 1, type}, d), sum);
+          sum = __builtin_fmaf(t.p[j * at.rows + r + row], read(Row{t.value(j), 0, 1, type}, d), sum);
         }
   }
 
@@ -200,4 +202,4 @@ class DecodeViews {
   const PartialLayout<S>& at;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -4,14 +4,15 @@
 #include <cstdint>
 
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr int keys_per_dots = 8;
 
 // Up to how many rows of f32 that see all of a few keys are faster with them in place than packed. An
 // instruction set may specialise it.
-template <class S>
+template <Vector S>
 inline constexpr std::int64_t most_short_rows = most_decode_rows;
 
 // Rows that will be read next, for a kernel to touch one after another while it works on the present ones:
@@ -38,10 +39,10 @@ struct Dots {
 
 // What eight_dots reads in place; other keys are widened to f32 first. An instruction set may specialise
 // both.
-template <class S, Type type>
+template <Vector S, Type type>
 inline constexpr bool dots_take = type == Type::f32;
 
-template <class S, Type type>
+template <Vector S, Type type>
 inline void eight_dots(const Dots& t) {
   static_assert(type == Type::f32);
   const auto* k = static_cast<const float*>(t.k);
@@ -55,11 +56,11 @@ inline void eight_dots(const Dots& t) {
 }
 
 // The same for two vectors of rows side by side. An instruction set that can keep their sums specialises it.
-template <class S, Type type>
+template <Vector S, Type type>
 inline void eight_dots_twice(Dots t) {
   eight_dots<S, type>(t);
   t.q += S::lanes, t.s += S::lanes, t.next = {};
   eight_dots<S, type>(t);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

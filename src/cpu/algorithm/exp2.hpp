@@ -2,8 +2,9 @@
 // 2^x and tanh x as fixed sequences of single operations, so that every instruction set computes the same
 // bits (O2).
 #pragma once
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float minus_infinity = -__builtin_inff();
@@ -31,7 +32,7 @@ constexpr Filled exp2_tail(-0x1p-126f);
 // [-1/2, 1/2]; tests/simd measures the error over every float. The last subtraction,
 // invisible above 2^-101, makes the clamped tail zero without a comparison. `n` vectors advance in lock-step,
 // because one alone waits out every operation's latency.
-template <class S, int n>
+template <Vector S, int n>
 inline void exp2(typename S::F (&x)[n]) {
   typename S::F z[n], p[n];
   for (int i = 0; i < n; ++i) x[i] = S::max(S::fill(-126.0f), x[i]);
@@ -47,7 +48,7 @@ inline void exp2(typename S::F (&x)[n]) {
   for (int i = 0; i < n; ++i) x[i] = S::fma(p[i], S::power_of_two(z[i]), S::addend(exp2_tail.four));
 }
 
-template <class S>
+template <Vector S>
 inline typename S::F exp2(typename S::F x) {
   typename S::F one[1] = {x};
   exp2<S, 1>(one);
@@ -55,7 +56,7 @@ inline typename S::F exp2(typename S::F x) {
 }
 
 // tanh x: our odd minimax below 0.625, (1 - e) / (1 + e) with e = exp(-2|x|) above.
-template <class S>
+template <Vector S>
 inline typename S::F tanh(typename S::F x) {
   const auto size = S::abs(x), z = S::mul(x, x);
   auto p = S::fma(S::fill(-5.704933777e-03f), z, S::fill(2.063904144e-02f));
@@ -68,4 +69,4 @@ inline typename S::F tanh(typename S::F x) {
   return S::less(size, S::fill(0.625f), near, S::copy_sign(far, x));
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: sink, log-sum-exp, and the factor that turns the accumulated sum into the output; the
+// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; the
 // weights and scores of a row when they were asked for.
 #pragma once
 #include <cstdint>
@@ -11,8 +11,9 @@
 #include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr float ln_2 = 0.693147180559945309417f;
 
@@ -21,7 +22,7 @@ struct RowEnd {
   float max, sum;
 };
 
-template <class S>
+template <Vector S>
 inline float one_exp2(float x) {
   float lanes[S::lanes];
   S::store(lanes, exp2<S>(S::fill(x)));
@@ -30,23 +31,19 @@ inline float one_exp2(float x) {
 
 // The largest score has weight 1, so only a row without keys sums to 0; a NaN among the scores may hide from
 // the maximum, but not from the sum.
-template <class S>
-inline bool sees_no_key(const RowEnd& end) {
-  return end.sum == 0;
-}
+inline bool sees_no_key(const RowEnd& end) { return end.sum == 0; }
 
-template <class S>
 inline float sink_of(const Call& c, const Query& q) {
-  return c.sink.data ? read<S>(row_of<S>(c.sink, q.b, q.h, 0), 0) : minus_infinity;
+  return c.sink.data ? read(row_of(c.sink, q.b, q.h, 0), 0) : minus_infinity;
 }
 
 // Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
 // of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
-template <class S>
+template <Vector S>
 inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   if (!c.sink.data) return 1.0f;
-  const float natural = sink_of<S>(c, q), sink = natural * log2_e;
-  if (natural == minus_infinity || sees_no_key<S>(end)) return 1.0f;
+  const float natural = sink_of(c, q), sink = natural * log2_e;
+  if (natural == minus_infinity || sees_no_key(end)) return 1.0f;
   if (sink == minus_infinity && end.max > -0x1p126f) return 1.0f;
   const float max = sink > end.max ? sink : end.max;
   const float factor = one_exp2<S>(end.max - max);
@@ -55,20 +52,23 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
-// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is then
-// NaN. They are one in truth where somebody masks with the lowest number there is, and nothing is left.
+// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is
+// then NaN. They are one in truth where somebody masks with the lowest number there is, and nothing is left.
 // Returns the bias, which is what such scores are in natural units.
-template <class S>
 inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
-  const Row bias = row_of<S>(c.bias, q);
+  const Row bias = row_of(c.bias, q);
+  const auto bias_at = [&](std::int64_t j) {
+    const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
+    return c.bias.data ? read(bias, j) + from_alibi : from_alibi;
+  };
   float shared = minus_infinity;
   for (std::int64_t j = 0; j < c.sequences[q.b].keys; ++j) {
-    if (!sees<S>(c, q, j)) continue;
-    const float x = read<S>(bias, j);
+    if (!sees(c, q, j)) continue;
+    const float x = bias_at(j);
     if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
     shared = x;
   }
-  if (sink_of<S>(c, q) != minus_infinity) end.sum = __builtin_nanf("");
+  if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");
   return static_cast<double>(shared);
 }
 
@@ -84,37 +84,38 @@ struct ClosedRow {
   double log_sum_exp() const { return highest + __builtin_log(static_cast<double>(sum)); }
 };
 
-template <class S>
+template <Vector S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
-  if (sees_no_key<S>(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of<S>(c, q))};
+  if (sees_no_key(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink that is no such number outweighs them all.
   const bool is_lowest =
-      c.bias.data && end.max == -most_finite && !(sink_of<S>(c, q) * log2_e > -0x1p126f);
-  const double lowest = is_lowest ? open_lowest<S>(c, q, end) : 0.0;
+      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
+  const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
   const float rescale = add_sink<S>(c, q, end);
-  if (!is_finite(end.sum)) leave_to_reference<S>(c);
+  if (!is_finite(end.sum)) leave_to_reference(c);
   const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
   return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
 }
 
 // Writes the log-sum-exp and returns the factor of the output. A row that nothing but its scores is asked of
 // needs no more than its sum.
-template <class S>
+template <Vector S>
 inline float close_row(const Call& c, const Query& q, const RowEnd& end) {
-  if (!c.sink.data && !c.bias.data && !c.log_sum_exp.data) return sees_no_key<S>(end) ? 0.0f : 1.0f / end.sum;
+  if (!c.sink.data && !c.bias.data && !c.alibi.of_heads && !c.log_sum_exp.data)
+    return sees_no_key(end) ? 0.0f : 1.0f / end.sum;
   const ClosedRow row = closed<S>(c, q, end);
-  if (c.log_sum_exp.data) write<S>(row_of<S>(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
+  if (c.log_sum_exp.data) write(row_of(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
   return row.out();
 }
 
 // Writes the rows of out, and remembers whether any of them has a NaN or an infinity.
-template <class S>
+template <Vector S>
 class WriteOut {
   using F = typename S::F;
 
  public:
-  // out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took part must
-  // not show.
+  // out = sums * factor. Adding +0 gives every zero one sign: which products with a weight of 0 took part
+  // must not show.
   void operator()(const Row& out, const float* sums, std::int64_t dims, float factor) {
     const F zero = S::fill(0.0f), times = S::fill(factor);
     F poison[4] = {zero, zero, zero, zero};  // each waits for itself alone; no store may change them
@@ -133,7 +134,7 @@ class WriteOut {
     poison_ = S::add(poison_, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
     // What is written one by one is looked at before: to add up its poison on the way cost bf16 on AMX 12 %.
     if (d < dims) has_poison_ |= !is_finite(factor) || !all_finite<S>(sums + d, dims - d);
-    for (; d < dims; ++d) write<S>(out, d, sums[d] * factor + 0.0f);
+    for (; d < dims; ++d) write(out, d, sums[d] * factor + 0.0f);
   }
 
   bool wrote_only_numbers() const { return !has_poison_ && sum_of_lanes<S>(poison_) == 0; }
@@ -143,8 +144,8 @@ class WriteOut {
   bool has_poison_ = false;
 };
 
-// Turns row r of the scores into the weights that were applied and writes them.
-template <class S>
+// Replaces row r of the scores by the weights that were applied and writes them.
+template <Vector S>
 inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r, const Scores& t) {
   const ClosedRow row = closed<S>(c, q, end);
   const float factor = row.weight();
@@ -152,33 +153,30 @@ inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int 
     float& s = t.s[j * t.width + r];
     s = s == minus_infinity ? 0.0f : one_exp2<S>(s - row.max) * factor;
   }
-  if (c.drop_below) apply_dropout<S>(c, q, r, t);
-  const Row weights = row_of<S>(c.weights, q);
+  if (c.drop_below) apply_dropout(c, q, r, t);
+  const Row weights = row_of(c.weights, q);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j)
-    write<S>(weights, t.first_key + j, t.s[j * t.width + r]);
+    write(weights, t.first_key + j, t.s[j * t.width + r]);
 }
 
 // The columns of weights and scores that a sequence shorter than the longest does not fill.
-template <class S>
 inline void write_beyond(const Call& c, const Query& q) {
   for (std::int64_t j = c.sequences[q.b].keys; j < c.keys; ++j) {
-    if (c.weights.data) write<S>(row_of<S>(c.weights, q), j, 0.0f);
-    if (c.scores.data)
-      write<S>(row_of<S>(c.scores, q), j, c.stage == ScoreStage::biased ? minus_infinity : 0.0f);
+    if (c.weights.data) write(row_of(c.weights, q), j, 0.0f);
+    if (c.scores.data) write(row_of(c.scores, q), j, c.stage == ScoreStage::biased ? minus_infinity : 0.0f);
   }
 }
 
 // Scores are kept in base 2; the caller's are natural. One that base 2 cannot hold is the reference's.
-template <class S>
 inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
-  const Row scores = row_of<S>(c.scores, q);
+  const Row scores = row_of(c.scores, q);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
     const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
-    if (!is_known) leave_to_reference<S>(c);
-    write<S>(scores, t.first_key + j, is_known ? s * ln_2 : __builtin_nanf(""));
+    if (!is_known) leave_to_reference(c);
+    write(scores, t.first_key + j, is_known ? s * ln_2 : __builtin_nanf(""));
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "cpu/algorithm/pack.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr int line_elements = 16;
 
@@ -23,7 +24,7 @@ struct Lines {
 
 // sum(rows, 16) += over n of factors(n, rows) * lines(n, 16): one FMA chain each. An instruction set may
 // specialise it.
-template <class S, Type type, int rows>
+template <Vector S, Type type, int rows>
 inline void add_lines(const Lines& t) {
   using F = typename S::F;
   constexpr int vectors = line_elements / S::lanes;
@@ -49,7 +50,7 @@ inline void add_lines(const Lines& t) {
 
 // add_lines() for `blocks` that follow each other sixteen lines apart, each with sums of its own beside the
 // last one's: a tile of values.
-template <class S, Type type, int rows>
+template <Vector S, Type type, int rows>
 inline void add_one_by_one(Lines t, std::int64_t blocks) {
   constexpr std::int64_t bytes = line_elements * line_elements * bytes_of_type<type>;
   for (; blocks > 0; --blocks, t.sum += line_elements) {
@@ -60,14 +61,14 @@ inline void add_one_by_one(Lines t, std::int64_t blocks) {
 }
 
 // The same. An instruction set may specialise it.
-template <class S, Type type, int rows>
+template <Vector S, Type type, int rows>
 inline void add_blocks(const Lines& t, std::int64_t blocks) {
   add_one_by_one<S, type, rows>(t, blocks);
 }
 
-// sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but turned, as scores are
-// kept; the rows that are missing become 0. An instruction set may specialise it.
-template <class S, Type type, int rows>
+// sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but transposed, as scores
+// are kept; the rows that are missing become 0. An instruction set may specialise it.
+template <Vector S, Type type, int rows>
 inline void score_lines(const Lines& t) {
   float sum[4][line_elements] = {};
   add_lines<S, type, rows>({t.factors, t.stride, t.lines, t.count, sum[0], line_elements, t.ahead});
@@ -77,4 +78,4 @@ inline void score_lines(const Lines& t) {
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

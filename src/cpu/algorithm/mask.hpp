@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
 // scores' vectors across the rows: a strip of keys at a time is widened and transposed, or spread over all
-// lanes where every row reads the same one. A boolean is an i8, true unless 0, and takes the same way.
+// lanes where every row reads the same one. A boolean is an int8, true unless 0, and takes the same way.
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/alibi.hpp"
+#include "cpu/algorithm/documents.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // 64 keys of 64 rows take 16 KB, beside as many scores.
 constexpr std::int64_t strip_keys = 64;
 
 // The rows of a bias or mask beside those of a stretch of scores. Rows beyond `count` belong to no query:
 // they repeat the last that does, so that they read and hide nothing that it does not.
-template <class S>
+template <Vector S>
 struct MaskRows {
   static constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
 
@@ -29,25 +32,25 @@ struct MaskRows {
   std::int64_t first[capacity];  // the element of row r and column 0
   bool is_shared = true;         // all rows are one
 
-  template <class QueryAt>
-  MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, std::int64_t count, const QueryAt& query_at)
+  MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, std::int64_t count,
+           const QueryAt auto& query_at)
       : tensor(t), width(rows), keys(about) {
     std::int64_t begin = 0;
     for (std::int64_t r = 0; r < width; ++r) {
-      if (r < count) begin = row_of<S>(t, query_at(r)).first;
+      if (r < count) begin = row_of(t, query_at(r)).first;
       first[r] = begin;
       is_shared &= begin == first[0];
     }
   }
 
   Row row(std::int64_t r, std::int64_t key) const {
-    return {tensor.data, first[r] + (key - keys.begin) * tensor.dim, tensor.dim, tensor.type};
+    return {tensor.data, first[r] + (key - keys.begin) * tensor.stride.dim, tensor.stride.dim, tensor.type};
   }
 
   // Whether every element of a boolean mask over `some` of the keys is surely `value`. Bytes that do not lie
   // side by side are not looked at, and only 1 is taken for true.
   bool are_all(bool value, KeyRange some) const {
-    if (tensor.dim != 1) return false;
+    if (tensor.stride.dim != 1) return false;
     const std::uint64_t wanted = value ? 0x0101010101010101u : 0;
     for (std::int64_t r = 0; r < (is_shared ? 1 : width); ++r) {
       const Row from = row(r, some.begin);
@@ -67,7 +70,7 @@ struct MaskRows {
 };
 
 // Calls visit(strip) for the part of the stretch that lies in `keys`.
-template <class S, class Visit>
+template <class Visit>
 inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
   const std::int64_t end = least(keys.end, t.first_key + t.keys);
   for (std::int64_t key = most(keys.begin, t.first_key); key < end; key += strip_keys)
@@ -76,7 +79,7 @@ inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
 
 // Replaces every score of a strip by change(score, x), x being its element of the bias or mask. Taken by
 // value: after every store the compiler would read again what it only has a reference to.
-template <class S, class Change>
+template <Vector S, class Change>
 inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change change) {
   float widened[4 * strip_keys];
   if (rows.is_shared) {
@@ -98,22 +101,22 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
 // A bias of -inf hides, whatever the score (S4). Any other is an ordinary number, however large and negative:
 // in base 2 it must not overflow into a mask (S3). A row all of whose scores end up as the lowest number is
 // looked at again (finish.hpp).
-template <class S>
+template <Vector S>
 inline void add_bias(const MaskRows<S>& bias, const Scores& t) {
   using F = typename S::F;
   const F lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity), to_base_2 = S::fill(log2_e);
-  for_each_strip<S>(t, bias.keys, [&](const Scores& strip) {
+  for_each_strip(t, bias.keys, [&](const Scores& strip) {
     change_strip<S>(bias, strip, [=](F s, F x) {
       return S::less(x, lowest, hidden, S::max(lowest, S::fma(x, to_base_2, s)));
     });
   });
 }
 
-template <class S>
+template <Vector S>
 inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Scores& t) {
   using F = typename S::F;
   const F half = S::fill(0.5f), hidden = S::fill(minus_infinity);
-  for_each_strip<S>(t, mask.keys, [&](const Scores& strip) {
+  for_each_strip(t, mask.keys, [&](const Scores& strip) {
     if (mask.are_all(visible_when, {strip.first_key, strip.first_key + strip.keys})) return;
     if (visible_when)
       change_strip<S>(mask, strip, [=](F s, F x) { return S::less(S::abs(x), half, hidden, s); });
@@ -123,7 +126,6 @@ inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Sc
 }
 
 // The keys a boolean mask is about: a tree's are the last ones (S18).
-template <class S>
 inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
   const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;
   return {first, s.keys};
@@ -131,30 +133,32 @@ inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
 
 // Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1). Returns
 // whether a key may be hidden from one of them.
-template <class S, class QueryAt>
-inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt& query_at) {
+template <Vector S>
+inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt auto& query_at) {
   const Query first = query_at(0), last = query_at(count - 1);
   const Sequence& s = c.sequences[first.b];
+  if (c.alibi.of_heads) add_alibi<S>(c, t, count, query_at);
   if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, count, query_at), t);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
-    const MaskRows<S> rows(m.where, keys_of<S>(m, s), t.width, count, query_at);
+    const MaskRows<S> rows(m.where, keys_of(m, s), t.width, count, query_at);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
+  for (std::int64_t n = 0; n < c.document_count; ++n)
+    hide_other_documents(c.documents[n], s, t, count, query_at);
   // Keys that no query sees because a tile ends beyond the last one's.
-  const std::int64_t seen = least(t.keys, most(0, visible_keys<S>(c, last.b, last.i).end - t.first_key));
-  fill<S>(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
-  if (sees_all<S>(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
-    return c.bias.data || c.mask_count > 0 || seen < t.keys;
+  const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
+  fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
+  if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
+    return c.bias.data || c.mask_count > 0 || c.document_count > 0 || seen < t.keys;
   const Scores left{t.s, t.width, t.first_key, seen};
-  for (std::int64_t r = 0; r < count; ++r) hide_unseen<S>(c, query_at(r), t.s + r, left);
+  for (std::int64_t r = 0; r < count; ++r) hide_unseen(c, query_at(r), t.s + r, left);
   return true;
 }
 
 // Whether a query sees key j: the masks one by one, where a whole stretch is not to be had.
-template <class S>
 inline bool sees(const Call& c, const Query& q, std::int64_t j) {
-  const KeyRange range = visible_keys<S>(c, q.b, q.i);
+  const KeyRange range = visible_keys(c, q.b, q.i);
   if (j >= range.end || (j >= c.front && j < range.begin)) return false;
   for (std::int64_t n = 0; n < c.gap_count; ++n) {
     const Gap& gap = c.gaps[n * c.batch + q.b];
@@ -162,23 +166,28 @@ inline bool sees(const Call& c, const Query& q, std::int64_t j) {
   }
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
-    const KeyRange about = keys_of<S>(m, c.sequences[q.b]);
+    const KeyRange about = keys_of(m, c.sequences[q.b]);
     if (j < about.begin || j >= about.end) continue;
-    const bool value = read<S>(row_of<S>(m.where, q), j - about.begin) != 0;
+    const bool value = read(row_of(m.where, q), j - about.begin) != 0;
     if (value != m.visible_when) return false;
   }
-  return !c.bias.data || read<S>(row_of<S>(c.bias, q), j) != minus_infinity;
+  for (std::int64_t n = 0; n < c.document_count; ++n) {
+    const DocumentIds& d = c.documents[n];
+    if (key_documents(d, q.b)[j] != document_of(d, c.sequences[q.b], q)) return false;
+  }
+  return !c.bias.data || read(row_of(c.bias, q), j) != minus_infinity;
 }
 
-// What is left of `keys` without those at either end that a boolean mask hides from every one of the queries:
-// they need no scores, just as those that lie outside every query's range.
-template <class S, class QueryAt>
-inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, const QueryAt& query_at) {
+// What is left of `keys` without those at either end that a boolean mask or documents hide from every one of
+// the queries: they need no scores, just as those that lie outside every query's range.
+template <Vector S>
+inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, const QueryAt auto& query_at) {
   constexpr std::int64_t step = 8;
+  keys = trim_documents(c, keys, count, query_at);
   for (std::int64_t n = 0; n < c.mask_count && keys.begin < keys.end; ++n) {
     const BoolTensor& m = c.masks[n];
     if (m.is_tree) continue;  // it leaves all but a few keys to every query
-    const MaskRows<S> rows(m.where, keys_of<S>(m, c.sequences[query_at(0).b]), count, count, query_at);
+    const MaskRows<S> rows(m.where, keys_of(m, c.sequences[query_at(0).b]), count, count, query_at);
     const auto hides = [&](KeyRange some) {
       return some.begin < some.end && rows.are_all(!m.visible_when, some);
     };
@@ -190,4 +199,4 @@ inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, co
   return keys;
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -9,8 +9,9 @@
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/range.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 struct KeyRange {
   std::int64_t begin, end;
@@ -30,16 +31,16 @@ struct Cutter {
 
 // Whether a score of bf16 operands could leave the range of f32, by their largest magnitudes as they lie in
 // memory (NaN is larger than infinity): before the scale is applied, or after.
-static inline bool may_overflow(std::uint16_t query, std::uint16_t key, std::int64_t depth, float scale) {
+inline bool score_may_overflow(std::uint16_t query, std::uint16_t key, std::int64_t depth, float scale) {
   const double q = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{query} << 16)),
                k = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{key} << 16)),
                factor = scale > 1 || scale < -1 ? __builtin_fabs(static_cast<double>(scale)) : 1.0;
   return !(q * k * factor * static_cast<double>(depth) < 0x1p126);
 }
 
-template <class Vector>
+template <Vector V>
 struct PackedF32 {
-  using S = Vector;
+  using S = V;
   static constexpr int rows = Tile<S>::rows;
   static constexpr int key_step = Tile<S>::columns;  // keys are scored in multiples of it
   static constexpr int dim_step = Tile<S>::columns;  // out has value_dim rounded up to it
@@ -58,8 +59,7 @@ struct PackedF32 {
   }
 
   // Panel p from `count` rows of queries, times `scale`.
-  template <class RowAt>
-  void pack_queries(std::int64_t p, const RowAt& row_at, std::int64_t count, float scale) {
+  void pack_queries(std::int64_t p, const RowAt auto& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;
     pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
     query_squares += scale_and_square<S>(panel, rows * depth, scale);
@@ -73,8 +73,7 @@ struct PackedF32 {
 
   // A cache's keys lie as vectors want them. Gathered one by one, the keys and values of 8192 tokens of 128
   // dimensions took 5.8 ms to pack instead of 1.0 (Neoverse-N1, one core, November 2026).
-  template <class RowAt>
-  void pack_keys(const RowAt& row_at, std::int64_t count) {
+  void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += columns)
       if (j + columns <= count && lie_side_by_side(row_at(j), row_at(j + columns - 1), columns))
         pack_columns(row_at(j), k + j * depth);
@@ -86,8 +85,7 @@ struct PackedF32 {
   }
 
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
-  template <class RowAt>
-  bool pack_values(const RowAt& row_at, std::int64_t count) {
+  bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     const std::int64_t whole = value_dim / dim_step * dim_step;
     padded = round_up(count, key_step);
     const std::int64_t tile = padded * dim_step;  // a variable that no store may change
@@ -99,7 +97,7 @@ struct PackedF32 {
       for (std::int64_t d = whole; d < dims; ++d) to[d - whole] = d < value_dim ? x[d] : 0.0f;
     }
     for (std::int64_t d = 0; d < dims; d += dim_step)
-      fill<S>(v + d * padded + count * dim_step, (padded - count) * dim_step, 0.0f);
+      fill(v + d * padded + count * dim_step, (padded - count) * dim_step, 0.0f);
     if (all_finite<S>(v, padded * dims)) return false;
     for (std::int64_t n = 0; n < padded * dims; ++n)
       if (!is_finite(v[n])) v[n] = 0;
@@ -133,8 +131,8 @@ struct PackedF32 {
       }
     });
     for (std::int64_t n = 0; n < columns && dim < depth; n += key_step)
-      fill<S>(to + n * depth + dim * key_step, key_step, 0.0f);
+      fill(to + n * depth + dim * key_step, key_step, 0.0f);
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

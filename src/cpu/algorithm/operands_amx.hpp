@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill's operands for AMX: bf16 throughout, sums in f32. Scores come out (keys, rows) and outputs (dims,
 // rows), so rows lie on the lanes as everywhere else: keys are the first operand as they lie, queries and
-// weights the second, in pairs; values are turned so that a dimension's keys lie side by side.
+// weights the second, in pairs; values are transposed so that a dimension's keys lie side by side.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,12 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/amx.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class Vector>
 struct Bf16Amx {
-  using S = Vector;
+  using S = Amx;
   using Half = std::uint16_t;
   static constexpr int rows = Tile<S>::rows;
   static constexpr int key_step = 32;
@@ -47,8 +47,7 @@ struct Bf16Amx {
     return copy;
   }
 
-  template <class RowAt>
-  void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
+  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     auto* to = reinterpret_cast<std::uint32_t*>(q + panel * rows * depth);
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -63,10 +62,9 @@ struct Bf16Amx {
     query_most = larger_magnitude(query_most, q + panel * rows * depth, rows * depth);
   }
 
-  bool may_overflow() const { return cpu::may_overflow(query_most, key_most, depth, scale); }
+  bool may_overflow() const { return score_may_overflow(query_most, key_most, depth, scale); }
 
-  template <class RowAt>
-  void pack_keys(const RowAt& row_at, std::int64_t count) {
+  void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16) {
       if (j + 16 <= count && lie_side_by_side(row_at(j), row_at(j + 15), 16))
         turn_keys(row_at(j), k + j * depth);
@@ -88,8 +86,7 @@ struct Bf16Amx {
     return so_far;
   }
 
-  template <class RowAt>
-  void copy_keys(const RowAt& row_at, std::int64_t first, std::int64_t count) {
+  void copy_keys(const RowAt auto& row_at, std::int64_t first, std::int64_t count) {
     for (std::int64_t j = first; j < first + 16; ++j) {
       Half* to = k + j * depth;
       if (j < count)
@@ -104,8 +101,8 @@ struct Bf16Amx {
     const auto line = [&](std::int64_t d) { return d < dim ? from + d * first.step : no_halves; };
     for (std::int64_t d = 0; d < depth; d += 32) {
       __m512i pair[16];
-      for (int n = 0; n < 16; ++n) pair[n] = pair_of<S>(line(d + 2 * n), line(d + 2 * n + 1));
-      transpose_dwords<S>(pair);
+      for (int n = 0; n < 16; ++n) pair[n] = pair_of(line(d + 2 * n), line(d + 2 * n + 1));
+      transpose_dwords(pair);
       for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(to + n * depth + d, pair[n]);
     }
   }
@@ -121,8 +118,7 @@ struct Bf16Amx {
 
   // Rows that are short, strided or poisoned are copied, NaN and infinities as 0; the others are read where
   // they lie.
-  template <class RowAt>
-  bool pack_values(const RowAt& row_at, std::int64_t count) {
+  bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     bool poisoned = false;
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
       const Half* value[32];
@@ -137,8 +133,8 @@ struct Bf16Amx {
       }
       for (std::int64_t d = 0; d < dims; d += 16) {
         __m512i pair[16];
-        for (int n = 0; n < 16; ++n) pair[n] = pair_of<S>(value[2 * n] + d, value[2 * n + 1] + d);
-        transpose_dwords<S>(pair);
+        for (int n = 0; n < 16; ++n) pair[n] = pair_of(value[2 * n] + d, value[2 * n + 1] + d);
+        transpose_dwords(pair);
         for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(v + (d + n) * block_keys + j, pair[n]);
       }
     }
@@ -147,7 +143,7 @@ struct Bf16Amx {
 
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     for (std::int64_t j = 0; j < keys; j += key_step)
-      block_product<S>({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
+      block_product({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
     scale_all<S>(s, keys * rows, scale);
   }
 
@@ -159,7 +155,7 @@ struct Bf16Amx {
         _mm512_storeu_si512(p + j * rows + 2 * r, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
       }
     for (std::int64_t d = 0; d < dims; d += dim_step)
-      add_block_product<S>({v + d * block_keys + first, block_keys * 2, p, keys}, out + d * rows);
+      add_block_product({v + d * block_keys + first, block_keys * 2, p, keys}, out + d * rows);
   }
 
   // To bf16, in the low half of each lane.
@@ -172,4 +168,4 @@ struct Bf16Amx {
   AmxTiles tiles{};
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

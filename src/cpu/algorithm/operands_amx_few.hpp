@@ -2,7 +2,7 @@
 // Decode's operands for AMX: sixteen rows at the most, so keys and values are read once and whatever is done
 // to them counts. Rows of keys are the first operand where they lie. What lies in pairs of lines, a cache's
 // keys and all values, becomes the second operand by zipping two lines; then a tile of scores or sums comes
-// out turned, and is turned back: sixteen lines for a whole key's depth, or for a whole block of keys,
+// out transposed, and is transposed back: sixteen lines for a whole key's depth, or for a whole block of keys,
 // instead of every operand. Every sum has the order of operands_amx.hpp, so the bits agree (O3).
 #pragma once
 #include <cstdint>
@@ -11,12 +11,12 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/amx.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class Vector>
 struct Bf16AmxFew {
-  using S = Vector;
+  using S = NarrowAmx;
   using Half = std::uint16_t;
   static constexpr int rows = 16;
   static constexpr int key_step = 32;
@@ -37,8 +37,7 @@ struct Bf16AmxFew {
     value_copy = cut(32 * dims);
   }
 
-  template <class RowAt>
-  void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
+  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;
     Half* to = q_rows + panel * rows * depth;
     for (std::int64_t r = 0; r < rows; ++r)
@@ -53,8 +52,7 @@ struct Bf16AmxFew {
   // Keys are read where they lie: to look at sixteen scores is less than to look at the key of each.
   static bool may_overflow() { return true; }
 
-  template <class RowAt>
-  void pack_keys(const RowAt& row_at, std::int64_t count) {
+  void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16)
       sixteen[j / 16] = j + 16 <= count ? pack_sixteen(row_at(j), row_at(j + 1), row_at(j + 15), j) : Keys{};
     for (std::int64_t j = 0; j < round_up(count, key_step); ++j)
@@ -63,8 +61,7 @@ struct Bf16AmxFew {
   }
 
   // Returns whether values hold a NaN or an infinity; those become 0.
-  template <class RowAt>
-  bool pack_values(const RowAt& row_at, std::int64_t count) {
+  bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     bool poisoned = false;
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
       Lines value[32];
@@ -85,14 +82,14 @@ struct Bf16AmxFew {
     for (std::int64_t j = 0; j < keys; j += 16) {
       __m512i x[16];
       for (int n = 0; n < 16; ++n) x[n] = _mm512_castps_si512(S::load(s + (j + n) * rows));
-      transpose_dwords<S>(x);
+      transpose_dwords(x);
       for (std::int64_t r = 0; r < rows; ++r)
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + r * block_keys + j),
                             reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_castsi512_ps(x[r]))));
     }
     for (std::int64_t d = 0; d < dims; d += 32) {
       alignas(64) float sums[2][16 * 16];
-      turn(out + d * rows, sums[0]), turn(out + (d + 16) * rows, sums[1]);
+      transpose(out + d * rows, sums[0]), transpose(out + (d + 16) * rows, sums[1]);
       _tile_loadd(0, sums[0], 64);
       _tile_loadd(1, sums[1], 64);
       const Half* pairs = v + d * block_keys + first * 16;
@@ -105,7 +102,7 @@ struct Bf16AmxFew {
       }
       _tile_stored(0, sums[0], 64);
       _tile_stored(1, sums[1], 64);
-      turn(sums[0], out + d * rows), turn(sums[1], out + (d + 16) * rows);
+      transpose(sums[0], out + d * rows), transpose(sums[1], out + (d + 16) * rows);
     }
   }
 
@@ -153,11 +150,10 @@ struct Bf16AmxFew {
     const Half* from = begin_of(first);
     const auto line = [&](std::int64_t d) { return d < dim ? from + d * first.step : no_halves; };
     for (std::int64_t d = 0; d < depth; d += 2, to += 32)
-      _mm512_storeu_si512(to, pair_of<S>(line(d), line(d + 1)));
+      _mm512_storeu_si512(to, pair_of(line(d), line(d + 1)));
   }
 
-  template <class RowAt>
-  void find_sixteen(const RowAt& row_at, std::int64_t j, std::int64_t count, Lines* value) const {
+  void find_sixteen(const RowAt auto& row_at, std::int64_t j, std::int64_t count, Lines* value) const {
     if (j + 16 <= count && value_dim % 16 == 0) {
       const Row first = row_at(j);
       if (const std::int64_t stride = stride_of(first, row_at(j + 1), row_at(j + 15)); stride != 0) {
@@ -179,8 +175,8 @@ struct Bf16AmxFew {
     for (std::int64_t d = 0; d < dims; d += 16)
       for (std::int64_t n = 0; n < 32; n += 2) {
         const bool is_there = d < value_dim;
-        const __m512i pair = pair_of<S>(is_there ? value[n].at + d / 16 * value[n].block : no_halves,
-                                        is_there ? value[n + 1].at + d / 16 * value[n + 1].block : no_halves);
+        const __m512i pair = pair_of(is_there ? value[n].at + d / 16 * value[n].block : no_halves,
+                                     is_there ? value[n + 1].at + d / 16 * value[n + 1].block : no_halves);
         const __mmask32 poison = _mm512_cmpeq_epi16_mask(_mm512_and_si512(pair, exponent), exponent);
         bad |= poison;
         _mm512_storeu_si512(v + d * block_keys + (j + n) * 16, _mm512_maskz_mov_epi16(~poison, pair));
@@ -198,9 +194,9 @@ struct Bf16AmxFew {
         _tile_loadd(5, at + d * 16, 64);
         _tile_dpbf16ps(0, 4, 5);
       }
-      alignas(64) float turned[16 * 16];
-      _tile_stored(0, turned, 64);
-      return turn(turned, s);
+      alignas(64) float transposed[16 * 16];
+      _tile_stored(0, transposed, 64);
+      return transpose(transposed, s);
     }
     for (std::int64_t d = 0; d < depth; d += 32) {
       _tile_loadd(4, at + d, keys.at ? keys.stride : depth * 2);
@@ -211,10 +207,10 @@ struct Bf16AmxFew {
   }
 
   // 16 x 16.
-  static void turn(const float* from, float* to) {
+  static void transpose(const float* from, float* to) {
     __m512i x[16];
     for (int n = 0; n < 16; ++n) x[n] = _mm512_loadu_si512(from + n * 16);
-    transpose_dwords<S>(x);
+    transpose_dwords(x);
     for (int n = 0; n < 16; ++n) _mm512_storeu_si512(to + n * 16, x[n]);
   }
 
@@ -226,4 +222,4 @@ struct Bf16AmxFew {
   AmxTiles tiles{};
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -15,12 +15,13 @@
 #include "cpu/call.hpp"
 #include "cpu/simd/neon_bf16.hpp"
 #include "cpu/simd/neon_bf16_product.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class Vector>
+template <Vector V>
 struct PackedBf16 {
-  using S = Vector;
+  using S = V;
   using Half = std::uint16_t;
   using Halves = typename S::Halves;
   static constexpr int rows = Tile<S>::rows;
@@ -42,17 +43,15 @@ struct PackedBf16 {
     p = cut(block_keys * rows);
   }
 
-  template <class RowAt>
-  void pack_queries(std::int64_t panel, const RowAt& row_at, std::int64_t count, float scale_log2e) {
+  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     pack_pairs(row_at, count, rows, q + panel * rows * depth);
     query_most = larger_magnitude(query_most, q + panel * rows * depth, rows * depth);
   }
 
-  bool may_overflow() const { return cpu::may_overflow(query_most, key_most, depth, scale); }
+  bool may_overflow() const { return score_may_overflow(query_most, key_most, depth, scale); }
 
-  template <class RowAt>
-  void pack_keys(const RowAt& row_at, std::int64_t count) {
+  void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += key_step) {
       const auto key_at = [&](std::int64_t n) { return row_at(j + n); };
       const std::int64_t there = least(key_step, count - j);
@@ -65,8 +64,7 @@ struct PackedBf16 {
   }
 
   // NaN and infinities become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
-  template <class RowAt>
-  bool pack_values(const RowAt& row_at, std::int64_t count) {
+  bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     padded = round_up(count, key_step);
     bool poisoned = false;
     for (std::int64_t j = 0; j < padded; j += 4)
@@ -112,8 +110,7 @@ struct PackedBf16 {
   }
 
   // Rows of queries or keys, two at a time; those beyond `count` become zero.
-  template <class RowAt>
-  void pack_pairs(const RowAt& row_at, std::int64_t count, std::int64_t width, Half* to) const {
+  void pack_pairs(const RowAt auto& row_at, std::int64_t count, std::int64_t width, Half* to) const {
     for (std::int64_t r = 0; r < width; r += 2) {
       const Row even = row_at(least(r, count - 1)), odd = row_at(least(r + 1, count - 1));
       Half* pair = to + r * 4;
@@ -129,13 +126,12 @@ struct PackedBf16 {
       Halves line[4];
       for (std::int64_t n = 0; n < 4; ++n)
         line[n] = d + n < dim ? S::load_halves(from + (d + n) * first.step) : S::no_halves();
-      S::store_turned(line, to);
+      S::store_transposed(line, to);
     }
   }
 
   // Packs keys j ... j + 3; returns whether they hold a NaN or an infinity.
-  template <class RowAt>
-  bool pack_four_values(const RowAt& row_at, std::int64_t j, std::int64_t count) const {
+  bool pack_four_values(const RowAt auto& row_at, std::int64_t j, std::int64_t count) const {
     const auto present = [&](std::int64_t n) { return row_at(least(j + n, count - 1)); };
     const Row row[4] = {present(0), present(1), present(2), present(3)};
     Half* to = v + j * dim_step;
@@ -147,7 +143,7 @@ struct PackedBf16 {
         x[n] = eight(row[n], j + n < count ? d : value_dim, value_dim);
         largest = S::larger_magnitude(largest, x[n]);
       }
-      S::store_turned(x, to);
+      S::store_transposed(x, to);
     }
     return S::holds_poison(largest);
   }
@@ -159,4 +155,4 @@ struct PackedBf16 {
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

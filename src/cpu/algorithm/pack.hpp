@@ -9,53 +9,47 @@
 
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/scalar.hpp"
+#include "cpu/simd/vector.hpp"
+#include "heed/half.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-static constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-static constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-static constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
-// cached values lie. Everywhere else a block is sixteen steps.
-struct Row {
-  const void* data;
-  std::int64_t first, step;
-  Type type;
-  std::int64_t block = 16 * step;
+// Where row n of some rows lies.
+template <class At>
+concept RowAt = requires(const At& at, std::int64_t n) {
+  { at(n) } -> std::same_as<Row>;
 };
 
-template <class S>
 inline Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i) {
-  return {t.data, b * t.batch + h * t.heads + i * t.length, t.dim, t.type};
+  return {t.data, b * t.stride.batch + h * t.stride.heads + i * t.stride.length, t.stride.dim, t.type};
 }
 
 // Key j of a sequence, and its value, wherever they lie.
-template <class S>
 inline const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head,
                                          std::int64_t j) {
   return c.cached[b].table[j / c.layout.page_size] + kv_head * c.layout.head_bytes();
 }
 
-template <class S>
 inline Row key_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   constexpr std::int64_t tile = PageLayout::tile;
-  if (!c.cached) return row_of<S>(c.k, b, kv_head, c.sequences[b].first_key + j);
-  return {head_in_page<S>(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, c.k.type};
+  if (!c.cached) return row_of(c.k, b, kv_head, c.sequences[b].first_key + j);
+  return {head_in_page(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, c.k.type};
 }
 
-template <class S>
 inline Row value_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   constexpr std::int64_t tile = PageLayout::tile;
-  if (!c.cached) return row_of<S>(c.v, b, kv_head, c.sequences[b].first_key + j);
-  return {head_in_page<S>(c, b, kv_head, j) + c.layout.values_at(),
+  if (!c.cached) return row_of(c.v, b, kv_head, c.sequences[b].first_key + j);
+  return {head_in_page(c, b, kv_head, j) + c.layout.values_at(),
           c.layout.value_element(j % c.layout.page_size, 0), 1, c.v.type, tile * tile};
 }
 
 // The keys of a head from one of them on, or its values: the caller's lie a stride apart.
-template <class S, Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
+template <Row (*row_at)(const Call&, std::int64_t, std::int64_t, std::int64_t)>
 struct RowsFrom {
   const Call& c;
   const std::int64_t b, kv_head, begin, stride;
@@ -70,15 +64,13 @@ struct RowsFrom {
 
 // What the integers of a quantised key, or value, are multiplied with. Those of the keys that follow lie
 // beside it, as far as its tile of sixteen goes.
-template <class S>
 inline const float* key_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
-  const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.key_scales_at();
+  const void* scales = head_in_page(c, b, kv_head, j) + c.layout.key_scales_at();
   return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
-template <class S>
 inline const float* value_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
-  const void* scales = head_in_page<S>(c, b, kv_head, j) + c.layout.value_scales_at();
+  const void* scales = head_in_page(c, b, kv_head, j) + c.layout.value_scales_at();
   return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
@@ -93,73 +85,42 @@ inline auto with_type(Type type, const Run& run) {
   if (type == Type::f32) return run(Of<Type::f32>());
   if (type == Type::bf16) return run(Of<Type::bf16>());
   if (type == Type::f16) return run(Of<Type::f16>());
-  return run(Of<Type::i8>());
-}
-
-// Element e as f32.
-template <class S, Type type>
-inline float read_as(const void* data, std::int64_t e) {
-  if constexpr (type == Type::f32) return static_cast<const float*>(data)[e];
-  if constexpr (type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(data)[e]);
-  const std::uint32_t half = static_cast<const std::uint16_t*>(data)[e];
-  if constexpr (type == Type::bf16) return __builtin_bit_cast(float, half << 16);
-  const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
-  if (magnitude >= 0x7c00u) return __builtin_bit_cast(float, sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  // Shifted into place the exponent is 112 too small; a product by 2^112 mends it, and makes subnormals
-  // normal.
-  const float widened = __builtin_bit_cast(float, magnitude << 13) * 0x1p112f;
-  return __builtin_bit_cast(float, sign | __builtin_bit_cast(std::uint32_t, widened));
-}
-
-template <class S>
-inline float read(const Row& row, std::int64_t d) {
-  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
-  return with_type(row.type, [&](auto type) { return read_as<S, type.value>(row.data, e); });
-}
-
-// Rounds once, to nearest even; NaN stays NaN.
-template <class S>
-inline void write(const Row& row, std::int64_t d, float x) {
-  const std::int64_t e = row.first + d * row.step;
-  if (row.type == Type::f32) {
-    static_cast<float*>(const_cast<void*>(row.data))[e] = x;
-    return;
-  }
-  auto* p = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + e;
-  const auto u = __builtin_bit_cast(std::uint32_t, x);
-  const std::uint32_t sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
-  if (row.type == Type::bf16)
-    *p = static_cast<std::uint16_t>(magnitude > 0x7f800000u ? u >> 16 | 0x40u
-                                                            : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-  else if (magnitude > 0x7f800000u)
-    *p = static_cast<std::uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-  else if (magnitude >= 0x477ff000u)  // rounds to 65536 or beyond
-    *p = static_cast<std::uint16_t>(sign | 0x7c00u);
-  else if (magnitude < 0x38800000u)  // below 2^-14: adding 0.5 leaves the subnormal, rounded, in the low bits
-    *p = static_cast<std::uint16_t>(
-        sign |
-        (__builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000u));
-  else
-    *p =
-        static_cast<std::uint16_t>(sign | (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13);
+  return run(Of<Type::int8>());
 }
 
 template <Type type>
-inline constexpr std::int64_t bytes_of_type = type == Type::f32  ? 4
-                                              : type == Type::i8 ? 1
-                                                                 : 2;
+inline constexpr std::int64_t bytes_of_type = type == Type::f32    ? 4
+                                              : type == Type::int8 ? 1
+                                                                   : 2;
 
 // One vector from element `at` on, as f32.
-template <class S, Type type>
+template <Vector S, Type type>
 inline typename S::F load_as(const void* row, std::int64_t at) {
   if constexpr (type == Type::f32) return S::load(static_cast<const float*>(row) + at);
   if constexpr (type == Type::bf16) return S::load_bf16(static_cast<const std::uint16_t*>(row) + at);
   if constexpr (type == Type::f16) return S::load_f16(static_cast<const std::uint16_t*>(row) + at);
-  if constexpr (type == Type::i8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
+  if constexpr (type == Type::int8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
+}
+
+// Element d, a vector of one lane.
+inline float read(const Row& row, std::int64_t d) {
+  const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
+  return with_type(row.type, [&](auto type) { return load_as<Scalar, type.value>(row.data, e); });
+}
+
+// Rounds once, to nearest even; NaN stays NaN.
+inline void write(const Row& row, std::int64_t d, float x) {
+  const std::int64_t e = row.first + d * row.step;
+  void* const data = const_cast<void*>(row.data);
+  if (row.type == Type::f32)
+    static_cast<float*>(data)[e] = x;
+  else
+    static_cast<std::uint16_t*>(data)[e] =
+        row.type == Type::bf16 ? from_float<bf16>(x).bits : from_float<f16>(x).bits;
 }
 
 // As many whole groups of vectors as fit in dim; returns how many elements that was.
-template <class S, Type type, int vectors>
+template <Vector S, Type type, int vectors>
 inline std::int64_t widen_groups(const void* p, std::int64_t d, std::int64_t dim, float* buffer) {
   for (; d + vectors * S::lanes <= dim; d += vectors * S::lanes)
     for (int v = 0; v < vectors; ++v)
@@ -168,17 +129,17 @@ inline std::int64_t widen_groups(const void* p, std::int64_t d, std::int64_t dim
 }
 
 // `count` elements from p on, `step` apart.
-template <class S, Type type>
+template <Vector S, Type type>
 inline void widen_stretch(const void* p, std::int64_t step, std::int64_t count, float* buffer) {
   std::int64_t d = 0;
   if (step == 1)
     d = widen_groups<S, type, 1>(p, widen_groups<S, type, 4>(p, 0, count, buffer), count, buffer);
-  for (; d < count; ++d) buffer[d] = read_as<S, type>(p, d * step);
+  for (; d < count; ++d) buffer[d] = load_as<Scalar, type>(p, d * step);
 }
 
-static constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
+constexpr bool is_contiguous(const Row& row) { return row.step == 1 && row.block == 16; }
 
-template <class S, Type type>
+template <Vector S, Type type>
 inline void widen_typed(float* buffer, const Row& row, std::int64_t dim) {
   const char* p = static_cast<const char*>(row.data) + row.first * bytes_of_type<type>;
   const std::int64_t together = row.block == 16 * row.step ? dim : 16;
@@ -186,13 +147,13 @@ inline void widen_typed(float* buffer, const Row& row, std::int64_t dim) {
     widen_stretch<S, type>(p, row.step, least(together, dim - d), buffer + d);
 }
 
-template <class S>
+template <Vector S>
 inline void widen_into(float* buffer, const Row& row, std::int64_t dim) {
   with_type(row.type, [&](auto type) { widen_typed<S, type.value>(buffer, row, dim); });
 }
 
 // The row as contiguous floats: itself where it is that already, else widened into `buffer`.
-template <class S>
+template <Vector S>
 [[gnu::always_inline]] inline const float* widen(const Row& row, std::int64_t dim, float* buffer) {
   if (is_contiguous(row) && row.type == Type::f32) return static_cast<const float*>(row.data) + row.first;
   widen_into<S>(buffer, row, dim);
@@ -201,8 +162,8 @@ template <class S>
 
 // Packs up to `width` rows, given by row_at(r), side by side: element d of row r goes to tile[d * width + r].
 // Rows beyond `count` and dimensions from dim to depth become zero. `buffer` holds four widened rows.
-template <class S, class RowAt>
-inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
+template <Vector S>
+inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
                       std::int64_t depth, float* buffer, float* tile) {
   std::int64_t r = 0;
   for (; r < count; r += 4) {
@@ -229,12 +190,12 @@ inline void pack_rows(const RowAt& row_at, std::int64_t count, std::int64_t widt
 
 // Whether `count` rows, of which these are the first and the last, lie as columns side by side: keys as in a
 // cache, or in the transpose of a matrix.
-static constexpr bool lie_side_by_side(const Row& first, const Row& last, std::int64_t count) {
+constexpr bool lie_side_by_side(const Row& first, const Row& last, std::int64_t count) {
   return first.data == last.data && first.first + count - 1 == last.first;
 }
 
 // x *= factor, four vectors at a time.
-template <class S>
+template <Vector S>
 inline void scale_all(float* x, std::int64_t n, float factor) {
   const auto times = S::fill(factor);
   float* const end = x + n;
@@ -246,9 +207,8 @@ inline void scale_all(float* x, std::int64_t n, float factor) {
   for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
 }
 
-template <class S>
 inline void fill(float* p, std::int64_t n, float x) {
   for (std::int64_t i = 0; i < n; ++i) p[i] = x;
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -14,8 +14,9 @@
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // `Operands` holds queries, keys and values as its products like them; everything else is the same for all.
 template <class Operands>
@@ -39,7 +40,7 @@ class Prefill {
     bool is_first = true;
     for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
          chunk += chunk_keys) {
-      const KeyRange keys = seen.within({chunk, chunk + chunk_keys});
+      const KeyRange keys = wanted(seen, {chunk, chunk + chunk_keys});
       if (keys.end <= keys.begin) continue;
       attend_chunk(chunk, seen);
       add_part(is_first);
@@ -95,13 +96,18 @@ class Prefill {
   }
 
   Seen seen_by_all() const {
-    return seen_by<S>(c, task.batch_entry, task.first_query, task.first_query + task.queries - 1);
+    return seen_by(c, task.batch_entry, task.first_query, task.first_query + task.queries - 1);
+  }
+
+  // The part of `keys` that some row of the task may see.
+  KeyRange wanted(const Seen& seen, KeyRange keys) const {
+    return trim_documents(c, seen.within(keys), count, query_at);
   }
 
   void attend_chunk(std::int64_t chunk, const Seen& seen) {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(part(p), dims);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
-      const KeyRange keys = seen.within({block, block + block_keys});
+      const KeyRange keys = wanted(seen, {block, block + block_keys});
       if (keys.begin < keys.end) attend(keys);
     }
   }
@@ -109,7 +115,7 @@ class Prefill {
   Prefill(const Call& call, const Rows& task_rows, Cutter memory)
       : Prefill(call, task_rows.queries * call.group(), memory) {
     task = task_rows;
-    query_at = TaskQueries<S>(call, task_rows);
+    query_at = TaskQueries(call, task_rows);
   }
 
   Prefill(const Call& call, std::int64_t row_count, Cutter& memory)
@@ -135,20 +141,20 @@ class Prefill {
   auto queries_of(std::int64_t p) const {
     return [this, p](std::int64_t r) { return query(p, static_cast<int>(r)); };
   }
-  Row value(std::int64_t j) const { return value_row<S>(c, task.batch_entry, task.kv_head, j); }
+  Row value(std::int64_t j) const { return value_row(c, task.batch_entry, task.kv_head, j); }
   std::int64_t keys_there_are() const { return c.sequences[task.batch_entry].keys; }
 
   void pack_queries() {
     for (std::int64_t p = 0; p < panels; ++p) {
       const auto row_at = [query = query_at, q = c.q, p](std::int64_t r) {
-        return row_of<S>(q, query(p * rows + r));
+        return row_of(q, query(p * rows + r));
       };
       operands.pack_queries(p, row_at, rows_of(p), c.scale_log2e);
     }
   }
 
   void pack_keys(KeyRange keys) {
-    const RowsFrom<S, key_row<S>> row_at{c, task.batch_entry, task.kv_head, keys.begin, c.k.length};
+    const RowsFrom<key_row> row_at{c, task.batch_entry, task.kv_head, keys.begin, c.k.stride.length};
     operands.pack_keys(row_at, keys.end - keys.begin);
   }
 
@@ -160,7 +166,7 @@ class Prefill {
     const Scores t{s, rows, block.begin + first, keys};
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
-                      [&](std::int64_t j) { return key_scales<S>(c, task.batch_entry, task.kv_head, j); });
+                      [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
     if (c.layout.is_quantized || operands.may_overflow()) spoil_infinities<S>(t);
     return t;
   }
@@ -170,10 +176,10 @@ class Prefill {
     const std::int64_t step = c.cached ? most(Operands::key_step, PageLayout::tile) : Operands::key_step;
     keys.begin = keys.begin / step * step;
     pack_keys(keys);
-    const RowsFrom<S, value_row<S>> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.length};
+    const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.stride.length};
     const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
-      const Seen seen = seen_by<S>(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
+      const Seen seen = seen_by(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
       const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), rows_of(p), queries_of(p));
       if (wanted.end <= wanted.begin) continue;
       const Scores t = score(p, keys, wanted);
@@ -183,11 +189,10 @@ class Prefill {
       const State state = part(p);
       advance<S>(state, s, t.keys, dims);
       if (c.drop_below)
-        for (int r = 0; r < rows_of(p); ++r) apply_dropout<S>(c, query(p, r), r, t);
+        for (int r = 0; r < rows_of(p); ++r) apply_dropout(c, query(p, r), r, t);
       if (c.layout.is_quantized)
-        apply_scales<S>(t, keys_there_are(), [&](std::int64_t j) {
-          return value_scales<S>(c, task.batch_entry, task.kv_head, j);
-        });
+        apply_scales<S>(t, keys_there_are(),
+                        [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
       operands.add_values(t.first_key - keys.begin, t.keys, s, state.out);
       if (poisoned) add_poison(t, state.out);
     }
@@ -198,7 +203,7 @@ class Prefill {
   void add_poison(const Scores& t, float* to) const {
     for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j)
       for (std::int64_t d = 0; d < c.value_dim; ++d) {
-        const float x = read<S>(value(t.first_key + j), d);
+        const float x = read(value(t.first_key + j), d);
         if (is_finite(x)) continue;
         for (int r = 0; r < rows; ++r)
           if (unseen[j * rows + r] == 0)
@@ -206,25 +211,25 @@ class Prefill {
       }
   }
 
-  // The sums are turned from (dims, rows) to (rows, dims) where the last part was, which is in the total by
+  // The sums are transposed from (dims, rows) to (rows, dims) where the last part was, which is in the total by
   // now.
   void finish(std::int64_t p) {
     const State state = total(p);
-    float* turned = part(p).out;
+    float* transposed = part(p).out;
     const int count_here = rows_of(p);
     for (std::int64_t d = 0; d < dims; d += 4)
       for (int r = 0; r < count_here; r += 4) {
         const float* corner = state.out + d * rows + r;
         const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
-        S::transpose(four, turned + r * dims + d, dims);
+        S::transpose(four, transposed + r * dims + d, dims);
       }
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
       const float factor = close_row<S>(c, n, {state.max[r], state.sum[r]});
-      write_out(row_of<S>(c.out, n), turned + r * dims, c.value_dim, factor);
+      write_out(row_of(c.out, n), transposed + r * dims, c.value_dim, factor);
     }
-    if (!write_out.wrote_only_numbers()) leave_to_reference<S>(c);
+    if (!write_out.wrote_only_numbers()) leave_to_reference(c);
   }
 
   // A second pass that writes the weights or the scores: only when they were asked for.
@@ -245,19 +250,19 @@ class Prefill {
       }
     }
     for (std::int64_t p = 0; p < panels; ++p)
-      for (int r = 0; r < rows_of(p); ++r) write_beyond<S>(c, query(p, r));
+      for (int r = 0; r < rows_of(p); ++r) write_beyond(c, query(p, r));
   }
 
   void write_scores(std::int64_t p, const Scores& t) const {
-    for (int r = 0; r < rows_of(p); ++r) write_score_row<S>(c, query(p, r), r, t);
+    for (int r = 0; r < rows_of(p); ++r) write_score_row(c, query(p, r), r, t);
   }
 
   const Call& c;
   Rows task{};
-  TaskQueries<S> query_at{};
+  TaskQueries query_at{};
   const std::int64_t count, panels, dims;
   Operands operands;
   float *s, *unseen, *max, *sum, *out, *total_max, *total_sum, *total_out;
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -5,9 +5,11 @@
 #pragma once
 #include <cstdint>
 
-namespace heed::cpu {
+#include "cpu/simd/vector.hpp"
 
-template <class S>
+namespace heed::cpu::HEED_THIS_TARGET {
+
+template <Vector S>
 struct Tile {
   static constexpr int rows = S::lanes * S::panel_vectors;
   static constexpr int columns = S::tile_columns;
@@ -17,7 +19,7 @@ enum class Start : std::uint8_t { zero, sum };
 
 // c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns); depth is even. An instruction set whose
 // compiler spills these accumulators specialises it.
-template <class S, Start start>
+template <Vector S, Start start>
 inline void tile_product(const float* a, const float* b, std::int64_t depth, float* c) {
   constexpr int vectors = S::panel_vectors, columns = S::tile_columns;
   typename S::F sum[columns][vectors];
@@ -36,4 +38,4 @@ inline void tile_product(const float* a, const float* b, std::int64_t depth, flo
     for (int v = 0; v < vectors; ++v) S::store(c + n * Tile<S>::rows + v * S::lanes, sum[n][v]);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,183 +1,167 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b over weights packed into column tiles: many rows by panels, a few rows at the speed the
-// weights arrive.
+// y = x * W^T + b over weights packed into panels of outputs: many rows of x by tiles, a few at the speed the
+// weights arrive. Outputs lie on the lanes, so results are stored as they come.
 #pragma once
 #include <cstdint>
 
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-constexpr std::int64_t panels_per_block = 8;
-// A stretch of the summed index short enough that a weight tile stays in the first-level cache while the
-// panels pass by. The sums wait in memory between stretches, which changes no bit.
-constexpr std::int64_t depth_per_stretch = 512;
 constexpr std::int64_t most_single_rows = 4;
 
-template <class S>
+template <Vector S>
 class Project {
-  static constexpr int rows = Tile<S>::rows, columns = Tile<S>::columns;
+  static constexpr int outputs = Tile<S>::rows;       // of a panel of weights
+  static constexpr int tile_rows = Tile<S>::columns;  // rows of x that are multiplied together
+  // The summed index is cut so that 24 KiB of a panel stay in the first-level cache while the tiles of x pass
+  // by. The sums wait in memory between stretches, which changes no bit.
+  static constexpr std::int64_t stretch = 6144 / outputs / 2 * 2;
 
  public:
   static std::int64_t scratch_floats(const Linear& t) {
-    return panels_per_block * rows * (t.depth + columns) + 4 * most(t.x_dim, columns) + rows * columns +
-           columns * t.depth;
+    return round_up(t.rows_of_part, tile_rows) * (t.depth + outputs) + outputs * stretch + 4 * t.x_dim;
   }
 
-  Project(const Linear& linear, float* memory) : t(linear), panels(memory) {
-    sums = panels + panels_per_block * rows * t.depth;
-    widened = sums + panels_per_block * rows * columns;
-    buffer = widened + columns * t.depth;
+  Project(const Linear& linear, float* memory) : t(linear), x(memory) {
+    const std::int64_t rows = round_up(t.rows_of_part, tile_rows);
+    sums = x + rows * t.depth;
+    widened = sums + rows * outputs;
+    buffer = widened + outputs * stretch;
   }
 
   void run(const LinearPart& part) {
-    const std::int64_t first = part.first_row, count = part.rows;
-    if constexpr (columns % S::lanes == 0)
-      if (count <= most_single_rows) return run_rows(part);
-    const std::int64_t used = (count + rows - 1) / rows;
-    for (std::int64_t p = 0; p < used; ++p) pack_panel(first + p * rows, least(rows, count - p * rows), p);
-    find_rows(part);
-    for (std::int64_t tile = part.first_tile; tile < part.end_tile; ++tile) {
-      const std::int64_t elements = columns * t.depth;
-      multiply(used, widen<S>({t.tiles, tile * elements, 1, t.tile_type}, elements, widened));
-      for (std::int64_t p = 0; p < used; ++p) {
-        turn(sums + p * rows * columns);
-        write_rows(p * rows, least(rows, count - p * rows), tile, buffer);
-      }
+    for (std::int64_t r = 0; r < part.rows; ++r)
+      first_of_row[r] = row_at(t.y, part.first_row + r, 0).first;
+    if (part.rows <= most_single_rows) return run_rows(part);
+    const std::int64_t tiles = (part.rows + tile_rows - 1) / tile_rows;
+    for (std::int64_t n = 0; n < tiles; ++n)
+      pack_tile(part.first_row + n * tile_rows, least(tile_rows, part.rows - n * tile_rows),
+                x + n * tile_rows * t.depth);
+    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
+      multiply(tiles, panel);
+      write_rows(part.rows, panel, sums);
     }
   }
 
  private:
-  static Row row_at(const Tensor& x, std::int64_t length, std::int64_t row, std::int64_t head) {
-    return row_of<S>(x, row / length, head, row % length);
+  Row row_at(const Tensor& tensor, std::int64_t row, std::int64_t head) const {
+    return row_of(tensor, row / t.length, head, row % t.length);
   }
 
   // Head by head, so that a concatenation of heads is read where they lie.
-  void pack_panel(std::int64_t first, std::int64_t count, std::int64_t p) {
-    float* panel = panels + p * rows * t.depth;
+  void pack_tile(std::int64_t first, std::int64_t count, float* tile) {
     for (std::int64_t h = 0; h < t.x_heads; ++h) {
-      const auto row = [&](std::int64_t r) { return row_at(t.x, t.length, first + r, h); };
+      const auto row = [&](std::int64_t r) { return row_at(t.x, first + r, h); };
       const std::int64_t d = h * t.x_dim;
-      pack_rows<S>(row, count, rows, t.x_dim, h + 1 == t.x_heads ? t.depth - d : t.x_dim, buffer,
-                   panel + d * rows);
+      pack_rows<S>(row, count, tile_rows, t.x_dim, h + 1 == t.x_heads ? t.depth - d : t.x_dim, buffer,
+                   tile + d * tile_rows);
     }
   }
 
-  // sums(columns, rows) of every panel, by one column tile of the weights.
-  void multiply(std::int64_t used, const float* w) {
-    for (std::int64_t k = 0; k < t.depth; k += depth_per_stretch) {
-      const std::int64_t depth = least(depth_per_stretch, t.depth - k);
-      for (std::int64_t p = 0; p < used; ++p) {
-        const float* panel = panels + (p * t.depth + k) * rows;
-        float* sum = sums + p * rows * columns;
+  // sums(rows of x, outputs) by one panel of weights.
+  void multiply(std::int64_t tiles, std::int64_t panel) {
+    for (std::int64_t k = 0; k < t.depth; k += stretch) {
+      const std::int64_t depth = least(stretch, t.depth - k);
+      const float* w = widen<S>({t.panels, (panel * t.depth + k) * outputs, 1, t.panel_type},
+                                depth * outputs, widened);
+      for (std::int64_t n = 0; n < tiles; ++n) {
+        const float* tile = x + (n * t.depth + k) * tile_rows;
+        float* sum = sums + n * tile_rows * outputs;
         if (k == 0)
-          tile_product<S, Start::zero>(panel, w, depth, sum);
+          tile_product<S, Start::zero>(w, tile, depth, sum);
         else
-          tile_product<S, Start::sum>(panel, w + k * columns, depth, sum);
+          tile_product<S, Start::sum>(w, tile, depth, sum);
       }
     }
   }
 
-  // (columns, rows) becomes (rows, columns), in the buffer.
-  void turn(const float* from) {
-    for (int r = 0; r < rows; r += 4)
-      for (int n = 0; n < columns; n += 4) {
-        const float* const corner[4] = {from + n * rows + r, from + (n + 1) * rows + r,
-                                        from + (n + 2) * rows + r, from + (n + 3) * rows + r};
-        S::transpose(corner, buffer + r * columns + n, columns);
+  // values(rows, outputs) are the first rows of this part, by one panel. Outputs of one head lie together.
+  void write_rows(std::int64_t count, std::int64_t panel, float* values) const {
+    const std::int64_t begin = panel * outputs, end = least(begin + outputs, t.out);
+    for (std::int64_t n = begin; n < end;) {
+      const std::int64_t head = n / t.y_dim, next = least(end, (head + 1) * t.y_dim);
+      for (std::int64_t r = 0; r < count; ++r) {
+        float* from = values + r * outputs + (n - begin);
+        if (t.bias)
+          for (std::int64_t i = 0; i < next - n; ++i) from[i] += t.bias[n + i];
+        write_stretch({t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type}, n - head * t.y_dim,
+                      next - n, from);
       }
+      n = next;
+    }
   }
 
-  // Where the rows of y begin, found once: with two divisions for every row of every tile 2048x768x768 was
-  // 2 % slower.
-  void find_rows(const LinearPart& part) {
-    for (std::int64_t r = 0; r < part.rows; ++r)
-      first_of_row[r] = row_at(t.y, t.length, part.first_row + r, 0).first;
-  }
-
-  // values(count, columns) are rows [r, r + count) of this part, by one tile of columns.
-  void write_rows(std::int64_t r, std::int64_t count, std::int64_t tile, float* values) const {
-    const std::int64_t column = tile * columns, real = least(columns, t.out - column);
-    if (t.bias)
-      for (std::int64_t n = 0; n < count * columns; ++n)
-        if (n % columns < real) values[n] += t.bias[column + n % columns];
-    const std::int64_t head = column / t.y_dim, d = column % t.y_dim;
-    const bool in_one_place =
-        real == columns && d + columns <= t.y_dim && t.y.type == Type::f32 && t.y.dim == 1;
-    auto* y = static_cast<float*>(const_cast<void*>(t.y.data)) + (in_one_place ? head * t.y.heads + d : 0);
-    for (std::int64_t n = 0; n < count; ++n, values += columns) {
-      const std::int64_t first = first_of_row[r + n];
-      if (in_one_place)
-        __builtin_memcpy(y + first, values, columns * sizeof(float));
+  static void write_stretch(const Row& row, std::int64_t d, std::int64_t count, const float* values) {
+    if (row.type == Type::f32 && row.step == 1) {
+      auto* y = static_cast<float*>(const_cast<void*>(row.data)) + row.first + d;
+      if (count == outputs)
+        __builtin_memcpy(y, values, outputs * sizeof(float));
       else
-        write_columns(first, column, real, values);
+        for (std::int64_t i = 0; i < count; ++i) y[i] = values[i];
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) write(row, d + i, values[i]);
     }
   }
 
-  void write_columns(std::int64_t first, std::int64_t column, std::int64_t real, const float* values) const {
-    for (std::int64_t n = 0; n < real; ++n) {
-      const std::int64_t head = (column + n) / t.y_dim;
-      write<S>({t.y.data, first + head * t.y.heads, t.y.dim, t.y.type}, (column + n) % t.y_dim, values[n]);
-    }
-  }
-
-  // A few rows: outputs on the lanes, two tiles of weights at a time, so that two streams arrive side by
-  // side.
+  // A few rows: each weight is read once for all of them.
   void run_rows(const LinearPart& part) {
-    const std::int64_t first = part.first_row, count = part.rows;
-    for (std::int64_t r = 0; r < count; ++r) {
-      float* x = panels + r * t.depth;
+    for (std::int64_t r = 0; r < part.rows; ++r) {
+      float* to = x + r * t.depth;
       for (std::int64_t h = 0; h < t.x_heads; ++h) {
-        const float* from = widen<S>(row_at(t.x, t.length, first + r, h), t.x_dim, buffer);
-        for (std::int64_t d = 0; d < t.x_dim; ++d) x[h * t.x_dim + d] = from[d];
+        const float* from = widen<S>(row_at(t.x, part.first_row + r, h), t.x_dim, buffer);
+        for (std::int64_t d = 0; d < t.x_dim; ++d) to[h * t.x_dim + d] = from[d];
       }
-      if (t.x_heads * t.x_dim < t.depth) x[t.depth - 1] = 0;
+      if (t.x_heads * t.x_dim < t.depth) to[t.depth - 1] = 0;
     }
-    find_rows(part);
-    if (t.tile_type == Type::f32) run_tiles<Type::f32>(part);
-    if (t.tile_type == Type::bf16) run_tiles<Type::bf16>(part);
-    if (t.tile_type == Type::f16) run_tiles<Type::f16>(part);
+    with_type(t.panel_type, [&](auto type) {
+      if constexpr (type.value != Type::int8) run_panels<type.value>(part);
+    });
   }
 
   template <Type type>
-  void run_tiles(const LinearPart& part) {
-    std::int64_t tile = part.first_tile;
-    for (; tile + 2 <= part.end_tile; tile += 2) single_rows<type, 2>(part.rows, tile);
-    for (; tile < part.end_tile; ++tile) single_rows<type, 1>(part.rows, tile);
+  void run_panels(const LinearPart& part) {
+    std::int64_t panel = part.first_panel;
+    if (part.rows == 1)
+      for (; panel + 2 <= part.end_panel; panel += 2) few_rows<type, 2, 1>(panel);
+    for (; panel < part.end_panel; ++panel) {
+      if (part.rows == 1) few_rows<type, 1, 1>(panel);
+      if (part.rows == 2) few_rows<type, 1, 2>(panel);
+      if (part.rows == 3) few_rows<type, 1, 3>(panel);
+      if (part.rows == 4) few_rows<type, 1, 4>(panel);
+    }
   }
 
-  template <Type type, int tiles>
-  void single_rows(std::int64_t count, std::int64_t tile) {
-    constexpr int vectors = columns / S::lanes;
-    const void* const all = t.tiles;
+  // One row takes two panels at a time, so that two streams of weights arrive side by side.
+  template <Type type, int panels, int rows>
+  void few_rows(std::int64_t panel) {
+    constexpr int vectors = S::panel_vectors;
+    const void* const weights = t.panels;
     const std::int64_t depth = t.depth;
-    for (std::int64_t r = 0; r < count; ++r) {
-      typename S::F sum[tiles][vectors];
-      for (auto& of_tile : sum)
-        for (auto& s : of_tile) s = S::fill(0.0f);
-      const float* x = panels + r * depth;
-      std::int64_t w = tile * columns * depth;
-      for (std::int64_t k = 0; k < depth; k += 2, w += 2 * columns) {  // depth is even
-        const auto x0 = S::fill(x[k]), x1 = S::fill(x[k + 1]);
-        for (int n = 0; n < tiles; ++n)
-          for (int v = 0; v < vectors; ++v) {
-            const std::int64_t at = w + n * columns * depth + v * S::lanes;
-            sum[n][v] = S::fma(load_as<S, type>(all, at), x0, sum[n][v]);
-            sum[n][v] = S::fma(load_as<S, type>(all, at + columns), x1, sum[n][v]);
-          }
-      }
-      for (int n = 0; n < tiles; ++n) {
-        for (int v = 0; v < vectors; ++v) S::store(sums + v * S::lanes, sum[n][v]);
-        write_rows(r, 1, tile + n, sums);
-      }
+    typename S::F sum[rows][panels][vectors];
+    for (auto& of_row : sum)
+      for (auto& of_panel : of_row)
+        for (auto& s : of_panel) s = S::fill(0.0f);
+    for (std::int64_t k = 0, w = panel * depth * outputs; k < depth; ++k, w += outputs)
+      for (int p = 0; p < panels; ++p)
+        for (int v = 0; v < vectors; ++v) {
+          const auto weight = load_as<S, type>(weights, w + p * depth * outputs + v * S::lanes);
+          for (int r = 0; r < rows; ++r)
+            sum[r][p][v] = S::fma(weight, S::fill(x[r * depth + k]), sum[r][p][v]);
+        }
+    for (int p = 0; p < panels; ++p) {
+      for (int r = 0; r < rows; ++r)
+        for (int v = 0; v < vectors; ++v) S::store(sums + r * outputs + v * S::lanes, sum[r][p][v]);
+      write_rows(rows, panel + p, sums);
     }
   }
 
   const Linear& t;
-  float *panels, *sums, *widened, *buffer;
-  std::int64_t first_of_row[panels_per_block * rows];
+  float *x, *sums, *widened, *buffer;
+  std::int64_t first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -4,25 +4,27 @@
 #pragma once
 #include <cstdint>
 
-namespace heed::cpu {
+#include "cpu/simd/vector.hpp"
 
-template <class S>
+namespace heed::cpu::HEED_THIS_TARGET {
+
+template <Vector S>
 inline float sum_of_lanes(typename S::F x) {
   float lanes[S::lanes], sum = 0;
   S::store(lanes, x);
   for (int lane = 0; lane < S::lanes; ++lane) sum += lanes[lane];
   return sum;
 }
-template <class S>
+template <Vector S>
 inline float sum_of_eight(const typename S::F (&x)[8]) {
   const auto low = S::add(S::add(x[0], x[1]), S::add(x[2], x[3])),
              high = S::add(S::add(x[4], x[5]), S::add(x[6], x[7]));
   return sum_of_lanes<S>(S::add(low, high));
 }
 
-static constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
+constexpr bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
-template <class S>
+template <Vector S>
 inline bool all_finite(const float* x, std::int64_t n) {
   const auto zero = S::fill(0.0f);  // 0 * x is 0 for every finite x, and NaN for the others
   typename S::F poison[4] = {zero, zero, zero, zero};
@@ -37,7 +39,7 @@ inline bool all_finite(const float* x, std::int64_t n) {
 
 // x *= factor; returns x * x summed over the n floats, a multiple of S::lanes: NaN or infinity where one of
 // them is. Eight sums, because each waits four cycles for the last.
-template <class S>
+template <Vector S>
 inline float scale_and_square(float* x, std::int64_t n, float factor) {
   const auto times = S::fill(factor);
   typename S::F sums[8];
@@ -54,7 +56,7 @@ inline float scale_and_square(float* x, std::int64_t n, float factor) {
   return sum_of_eight<S>(sums);
 }
 
-template <class S>
+template <Vector S>
 inline float sum_of_squares(const float* x, std::int64_t n) {
   typename S::F sums[8];
   for (auto& sum : sums) sum = S::fill(0.0f);
@@ -66,4 +68,4 @@ inline float sum_of_squares(const float* x, std::int64_t n) {
   return sum_of_eight<S>(sums);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -9,8 +9,9 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/range.hpp"
 #include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr float most_finite = 3.40282347e+38f;
 
@@ -19,8 +20,13 @@ struct Query {
   std::int64_t b, h, i, row;
 };
 
+// Which query row r of some rows belongs to.
+template <class At>
+concept QueryAt = requires(const At& at, std::int64_t r) {
+  { at(r) } -> std::same_as<Query>;
+};
+
 // The queries of a task in the order of its rows, with nothing left to look up for each of them.
-template <class S>
 struct TaskQueries {
   std::int64_t b = 0, group = 1, first_head = 0, head_step = 0, first_query = 0, first_row = 0;
 
@@ -39,13 +45,9 @@ struct TaskQueries {
   }
 };
 
-template <class S>
-inline Row row_of(const Tensor& t, const Query& q) {
-  return row_of<S>(t, q.b, q.h, q.row);
-}
+inline Row row_of(const Tensor& t, const Query& q) { return row_of(t, q.b, q.h, q.row); }
 
 // The keys that Causal, Window and KeyLengths let query i of batch entry b see, besides the front.
-template <class S>
 inline KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
   const Sequence& s = c.sequences[b];
   return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
@@ -63,18 +65,16 @@ struct Seen {
   }
 };
 
-template <class S>
 inline Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query, std::int64_t last_query) {
-  const std::int64_t end = visible_keys<S>(c, b, last_query).end;
-  return {least(c.front, end), visible_keys<S>(c, b, first_query).begin, end};
+  const std::int64_t end = visible_keys(c, b, last_query).end;
+  return {least(c.front, end), visible_keys(c, b, first_query).begin, end};
 }
 
 // Whether queries [first, last] see every one of those keys, as far as ranges say.
-template <class S>
 inline bool sees_all(const Call& c, std::int64_t b, KeyRange queries, KeyRange keys) {
   if (c.gap_count) return false;
-  const std::int64_t end = visible_keys<S>(c, b, queries.begin).end,
-                     begin = visible_keys<S>(c, b, queries.end).begin;
+  const std::int64_t end = visible_keys(c, b, queries.begin).end,
+                     begin = visible_keys(c, b, queries.end).begin;
   return keys.end <= end && (begin <= keys.begin || begin <= c.front || keys.end <= c.front);
 }
 
@@ -85,7 +85,6 @@ struct Scores {
 };
 
 // Tells the caller that some row is the reference's to compute.
-template <class S>
 inline void leave_to_reference(const Call& c) {
   __atomic_store_n(c.left_range, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
 }
@@ -93,7 +92,7 @@ inline void leave_to_reference(const Call& c) {
 // A score that is not finite, because an operand is not or because f32 cannot hold a sum, becomes NaN: an
 // infinity would pass for a key that is not seen, or for a limit to the softcap. What a mask hides after this
 // is -inf whatever it was; what is left makes the row's sum NaN.
-template <class S>
+template <Vector S>
 inline void spoil_infinities(const Scores& t) {
   const std::int64_t all = t.keys * t.width;
   if (all_finite<S>(t.s, all)) return;
@@ -103,7 +102,7 @@ inline void spoil_infinities(const Scores& t) {
   }
 }
 
-template <class S>
+template <Vector S>
 inline void apply_softcap(const Call& c, const Scores& t) {
   const float reciprocal = 1.0f / c.softcap_log2e;
   // That of a cap below 2^-128 is infinite, and 0 times it NaN.
@@ -114,26 +113,24 @@ inline void apply_softcap(const Call& c, const Scores& t) {
 }
 
 // Keys [begin, end) of the sequence, as far as this stretch has them.
-template <class S>
 inline void hide_keys(std::int64_t begin, std::int64_t end, float* column, const Scores& t) {
   const std::int64_t last = least(end - t.first_key, t.keys);
   for (std::int64_t j = most(0, begin - t.first_key); j < last; ++j) column[j * t.width] = minus_infinity;
 }
 
 // All keys that no range lets the query of this column see.
-template <class S>
 inline void hide_unseen(const Call& c, const Query& q, float* column, const Scores& t) {
-  const KeyRange seen = visible_keys<S>(c, q.b, q.i);
-  hide_keys<S>(c.front, seen.begin, column, t);
+  const KeyRange seen = visible_keys(c, q.b, q.i);
+  hide_keys(c.front, seen.begin, column, t);
   for (std::int64_t n = 0; n < c.gap_count; ++n) {
     const Gap& gap = c.gaps[n * c.batch + q.b];
-    hide_keys<S>(gap.front, q.i + gap.first_offset, column, t);
+    hide_keys(gap.front, q.i + gap.first_offset, column, t);
   }
-  hide_keys<S>(seen.end, t.first_key + t.keys, column, t);
+  hide_keys(seen.end, t.first_key + t.keys, column, t);
 }
 
 // 1 where a score is -inf, 0 elsewhere: weights do not tell a key that is unseen from one that is faint.
-template <class S>
+template <Vector S>
 inline void mark_unseen(const Scores& t, float* unseen) {
   for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
     S::store(unseen + n, S::less(S::load(t.s + n), S::fill(-most_finite), S::fill(1.0f), S::fill(0.0f)));
@@ -141,7 +138,7 @@ inline void mark_unseen(const Scores& t, float* unseen) {
 
 // Multiplies scores or weights s(key, row) of a quantised cache by the scales of their keys or values, looked
 // up once a tile: a look-up for every key cost 5 % of a prefill, and 4 % of decode.
-template <class S, class ScalesFrom>
+template <Vector S, class ScalesFrom>
 inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom& scales_from) {
   const float* scales = nullptr;
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < end_key; ++j) {
@@ -152,4 +149,4 @@ inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -7,8 +7,9 @@
 
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/product.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // Views of one panel's state: max and sum have `rows` entries, out is (dims, rows). An empty state is {-inf,
 // 0, 0}.
@@ -16,19 +17,19 @@ struct State {
   float *max, *sum, *out;
 };
 
-template <class S>
+template <Vector S>
 inline void clear(const State& state, std::int64_t dims) {
   for (int r = 0; r < Tile<S>::rows; ++r) state.max[r] = minus_infinity, state.sum[r] = 0;
   for (std::int64_t n = 0; n < dims * Tile<S>::rows; ++n) state.out[n] = 0;
 }
 
 // The maximum to subtract: 0 where nothing was seen yet, so that -inf - max stays -inf.
-template <class S>
+template <Vector S>
 inline typename S::F finite_max(typename S::F max) {
   return S::less(S::fill(minus_infinity), max, max, S::less(max, S::fill(0.0f), S::fill(0.0f), max));
 }
 
-template <class S>
+template <Vector S>
 inline void scale_rows(float* x, std::int64_t dims, const typename S::F factor[]) {
   for (std::int64_t d = 0; d < dims; ++d)
     for (int v = 0; v < S::panel_vectors; ++v, x += S::lanes) S::store(x, S::mul(S::load(x), factor[v]));
@@ -36,7 +37,7 @@ inline void scale_rows(float* x, std::int64_t dims, const typename S::F factor[]
 
 // As many keys as advance in lock-step: scores s(keys, vectors), `width` floats a key, become 2^(s - max) and
 // are added to the sums in order.
-template <class S, int vectors, int keys>
+template <Vector S, int vectors, int keys>
 inline void weigh_together(float* s, std::int64_t width, const typename S::F* max, typename S::F* sum) {
   typename S::F p[keys * vectors];
   for (int n = 0; n < keys * vectors; ++n)
@@ -49,7 +50,7 @@ inline void weigh_together(float* s, std::int64_t width, const typename S::F* ma
 }
 
 // Any number of keys. An instruction set may specialise it.
-template <class S, int vectors>
+template <Vector S, int vectors>
 inline void weigh(float* s, std::int64_t width, std::int64_t keys, const typename S::F* max,
                   typename S::F* sum) {
   constexpr int together = vectors == 1 ? 4 : 2;
@@ -60,13 +61,13 @@ inline void weigh(float* s, std::int64_t width, std::int64_t keys, const typenam
 
 // The largest of `so_far` and of four vectors `width` floats apart: one after the other, each maximum would
 // wait for the last.
-template <class S>
+template <Vector S>
 inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::int64_t width) {
   const auto a = S::max(S::load(s), S::load(s + width));
   return S::max(so_far, S::max(a, S::max(S::load(s + 2 * width), S::load(s + 3 * width))));
 }
 
-template <class S>
+template <Vector S>
 inline bool any_lane_differs(typename S::F x, float from) {
   float lanes[S::lanes];
   S::store(lanes, x);
@@ -77,14 +78,14 @@ inline bool any_lane_differs(typename S::F x, float from) {
 
 // What sums so far must be multiplied with when the maximum moves; 1 where it stays, whatever 2^0 is to a
 // caller who rounds down, and where nothing was summed.
-template <class S>
+template <Vector S>
 inline typename S::F rescaling(typename S::F before, typename S::F max) {
   const auto one = S::fill(1.0f), factor = exp2<S>(S::sub(before, finite_max<S>(max)));
   return S::less(S::fill(minus_infinity), before, S::less(before, max, factor, one), one);
 }
 
 // Moves the panel's maxima, and rescales what was measured against the old ones.
-template <class S>
+template <Vector S>
 inline void move_max(const State& state, const typename S::F (&max)[S::panel_vectors], std::int64_t dims) {
   typename S::F factor[S::panel_vectors];
   bool rescale = false;
@@ -98,8 +99,8 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
   if (rescale) scale_rows<S>(state.out, dims, factor);
 }
 
-// Turns scores s(keys, rows) into weights against the row's running maximum and adds them to the sum.
-template <class S>
+// Replaces scores s(keys, rows) by weights against the row's running maximum and adds them to the sum.
+template <Vector S>
 inline void advance(const State& state, float* s, std::int64_t keys, std::int64_t dims) {
   constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;
   using F = typename S::F;
@@ -124,7 +125,7 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
 }
 
 // total = total merged with part; an empty part or an empty total changes nothing.
-template <class S>
+template <Vector S>
 inline void merge(const State& total, const State& part, std::int64_t dims) {
   using F = typename S::F;
   for (int v = 0; v < S::panel_vectors; ++v) {
@@ -141,4 +142,4 @@ inline void merge(const State& total, const State& part, std::int64_t dims) {
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

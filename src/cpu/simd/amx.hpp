@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "cpu/simd/avx512.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // Panels of 32 rows: two tiles.
 struct Amx : Avx512 {
@@ -44,7 +45,6 @@ struct AmxBlock {
 
 constexpr std::int64_t amx_row_bytes = 128;  // of b and of the sums
 
-template <class S>
 inline void multiply_block(const AmxBlock& t) {
   const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
   const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
@@ -60,7 +60,6 @@ inline void multiply_block(const AmxBlock& t) {
   }
 }
 
-template <class S>
 inline void store_block(float* c) {
   _tile_stored(0, c, amx_row_bytes);
   _tile_stored(1, c + 16, amx_row_bytes);
@@ -69,29 +68,26 @@ inline void store_block(float* c) {
 }
 
 // c(32, rows) = a * b.
-template <class S>
 inline void block_product(const AmxBlock& t, float* c) {
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  multiply_block<S>(t);
-  store_block<S>(c);
+  multiply_block(t);
+  store_block(c);
 }
 
 // c(32, rows) += a * b.
-template <class S>
 inline void add_block_product(const AmxBlock& t, float* c) {
   _tile_loadd(0, c, amx_row_bytes);
   _tile_loadd(1, c + 16, amx_row_bytes);
   _tile_loadd(2, c + 512, amx_row_bytes);
   _tile_loadd(3, c + 512 + 16, amx_row_bytes);
-  multiply_block<S>(t);
-  store_block<S>(c);
+  multiply_block(t);
+  store_block(c);
 }
 
 // Two lines of sixteen bf16, zipped: those of the first in the low halves of the lanes.
-template <class S>
 inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
   const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
@@ -99,7 +95,6 @@ inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
 }
 
 // Transposes 16 x 16 dwords in registers.
-template <class S>
 inline void transpose_dwords(__m512i (&x)[16]) {
   __m512i y[16];
   for (int i = 0; i < 8; ++i) {  // pairs of rows
@@ -126,4 +121,4 @@ inline void transpose_dwords(__m512i (&x)[16]) {
   for (int i = 0; i < 16; ++i) x[i] = y[i];
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -5,9 +5,10 @@
 
 #include <cstdint>
 
+#include "cpu/simd/vector.hpp"
 #include "cpu/simd/x86.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 struct Avx2 : X86<Avx2> {
   using F = __m256;
@@ -45,4 +46,4 @@ struct Avx2 : X86<Avx2> {
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

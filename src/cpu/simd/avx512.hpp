@@ -5,9 +5,10 @@
 
 #include <cstdint>
 
+#include "cpu/simd/vector.hpp"
 #include "cpu/simd/x86.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 struct Avx512 : X86<Avx512> {
   using F = __m512;
@@ -46,4 +47,4 @@ struct Avx512 : X86<Avx512> {
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

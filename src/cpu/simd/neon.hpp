@@ -5,7 +5,9 @@
 
 #include <cstdint>
 
-namespace heed::cpu {
+#include "cpu/simd/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
 
 struct Neon {
   using F = float32x4_t;
@@ -59,4 +61,4 @@ struct Neon {
   static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

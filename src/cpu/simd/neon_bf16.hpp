@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // Panels of 12 rows (three vectors) where there are many, of 4 (one) where 12 would be mostly empty.
 template <int vectors>
@@ -43,7 +44,7 @@ struct NeonBf16 : Neon {
   }
 
   // Four rows of eight as eight rows of four.
-  static void store_turned(const Halves (&row)[4], std::uint16_t* to) {
+  static void store_transposed(const Halves (&row)[4], std::uint16_t* to) {
     const uint16x8x2_t even = vzipq_u16(row[0], row[2]), odd = vzipq_u16(row[1], row[3]);
     for (int half = 0; half < 2; ++half) {
       const uint16x8x2_t four = vzipq_u16(even.val[half], odd.val[half]);
@@ -63,4 +64,4 @@ struct NeonBf16 : Neon {
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

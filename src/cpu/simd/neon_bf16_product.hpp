@@ -6,13 +6,14 @@
 //
 //                12 rows x 8 columns                         4 rows x 24 columns (or 16, or 8)
 //   v8 ... v31   the sums: rows 2m.., columns 2n.. in        rows 2m.., columns 2n.. in v(8 + 2n + m)
-//                v(8 + 4m + n), the columns' sums in turn
+//                v(8 + 4m + n), the columns' sums in order
 //   the rest     v0-v3 pairs of rows, v4-v7 of columns       v0, v1 pairs of rows, v2-v5 of columns
 #pragma once
 #include <cstdint>
 
 #include "cpu/algorithm/product.hpp"
 #include "cpu/simd/neon_bf16.hpp"
+#include "cpu/simd/vector.hpp"
 
 #define HEED_MULTIPLY(sum, columns, rows) "bfmmla v" #sum ".4s, v" #columns ".8h, v" #rows ".8h\n"
 
@@ -82,7 +83,7 @@
   else                                     \
     HEED_PRODUCT(size, HEED_LOAD, HEED_STORE)
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // A panel times tiles of eight columns.
 struct Bf16Product {
@@ -94,7 +95,7 @@ struct Bf16Product {
 };
 
 // c(columns, rows) = [c +] the product over `tiles` tiles from `first` on.
-template <class S, Start start, int tiles>
+template <Vector S, Start start, int tiles>
 inline void multiply_tiles(const Bf16Product& t, std::int64_t first, float* c) {
   constexpr int vectors = S::panel_vectors;
   static_assert(vectors == 3 ? tiles == 1 : vectors == 1 && tiles <= 3);
@@ -114,7 +115,7 @@ inline void multiply_tiles(const Bf16Product& t, std::int64_t first, float* c) {
 }
 
 // c(columns, rows) = scale * rows * columns, or c += rows * columns.
-template <class S, Start start>
+template <Vector S, Start start>
 inline void bf16_product(const Bf16Product& t, float* c) {
   std::int64_t tile = 0;
   if constexpr (S::panel_vectors == 1) {
@@ -124,7 +125,7 @@ inline void bf16_product(const Bf16Product& t, float* c) {
   for (; tile < t.tiles; ++tile) multiply_tiles<S, start, 1>(t, tile, c);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_MULTIPLY
 #undef HEED_ROWS

@@ -10,6 +10,7 @@
 #pragma once
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
 #define HEED_LANE(x, lane)                                                                              \
   "fmla v24.4s, v" #x ".4s, v0.s[" #lane "]\n" "fmla v25.4s, v" #x ".4s, v1.s[" #lane "]\n"             \
@@ -106,7 +107,7 @@
       : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v16", "v17",\
         "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 template <Type type>
 inline constexpr bool dots_take<Neon, type> = true;
@@ -172,7 +173,7 @@ inline void eight_dots_twice<Neon, Type::bf16>(Dots t) {
   neon_dots<Type::bf16, true>(t);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_LANE
 #undef HEED_LANE_TWICE

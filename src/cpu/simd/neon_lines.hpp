@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows times lines for AArch64 in assembly: sixteen sums stay in registers, which g++ 12 would keep in memory.
 // To add values, dimensions lie on the lanes and v16+4r ... are row r; to score four rows, the rows lie on the lanes
-// and v16+n is key n, so that nothing is left to turn.
+// and v16+n is key n, so that nothing is left to transpose.
 //
 //   v0-v3    a line, as f32
 //   v4       the factors of four rows
@@ -12,6 +12,7 @@
 #pragma once
 #include "cpu/algorithm/lines.hpp"
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
 // One row of sums: v16+4r ... from the four vectors of the line.
 #define HEED_ROW(a, b, c, d, lane)                                                                \
@@ -29,7 +30,7 @@
 #define HEED_LINE_f16                                                                             \
   "ldp q5, q6, [%[line]], #32\n"                                                                  \
   "fcvtl v0.4s, v5.4h\n fcvtl2 v1.4s, v5.8h\n fcvtl v2.4s, v6.4h\n fcvtl2 v3.4s, v6.8h\n"
-#define HEED_LINE_i8                                                                              \
+#define HEED_LINE_int8                                                                              \
   "ldr q5, [%[line]], #16\n zip1 v6.16b, v8.16b, v5.16b\n zip2 v7.16b, v8.16b, v5.16b\n"          \
   "zip1 v0.8h, v8.8h, v6.8h\n zip2 v1.8h, v8.8h, v6.8h\n zip1 v2.8h, v8.8h, v7.8h\n zip2 v3.8h, v8.8h, v7.8h\n" \
   "scvtf v0.4s, v0.4s, #24\n scvtf v1.4s, v1.4s, #24\n scvtf v2.4s, v2.4s, #24\n scvtf v3.4s, v3.4s, #24\n"
@@ -120,7 +121,7 @@
     neon_add_blocks<Type::type>(t, blocks);                                                       \
   }
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 template <Type type, int rows>
 static inline void neon_add_lines(const Lines& t) {
@@ -136,8 +137,8 @@ static inline void neon_add_lines(const Lines& t) {
   if constexpr (type == Type::f16) {
     HEED_ADD_LINES_OF(f16);
   }
-  if constexpr (type == Type::i8) {
-    HEED_ADD_LINES_OF(i8);
+  if constexpr (type == Type::int8) {
+    HEED_ADD_LINES_OF(int8);
   }
 }
 
@@ -150,7 +151,7 @@ static inline void neon_add_blocks(const Lines& t, std::int64_t blocks) {
   if constexpr (type == Type::f32) HEED_ADD_BLOCKS(HEED_LINE_f32);
   if constexpr (type == Type::bf16) HEED_ADD_BLOCKS(HEED_LINE_bf16);
   if constexpr (type == Type::f16) HEED_ADD_BLOCKS(HEED_LINE_f16);
-  if constexpr (type == Type::i8) HEED_ADD_BLOCKS(HEED_LINE_i8);
+  if constexpr (type == Type::int8) HEED_ADD_BLOCKS(HEED_LINE_int8);
 }
 
 template <Type type>
@@ -162,15 +163,15 @@ static inline void neon_score_lines(const Lines& t) {
   if constexpr (type == Type::f32) HEED_SCORE_LINES(HEED_LINE_f32);
   if constexpr (type == Type::bf16) HEED_SCORE_LINES(HEED_LINE_bf16);
   if constexpr (type == Type::f16) HEED_SCORE_LINES(HEED_LINE_f16);
-  if constexpr (type == Type::i8) HEED_SCORE_LINES(HEED_LINE_i8);
+  if constexpr (type == Type::int8) HEED_SCORE_LINES(HEED_LINE_int8);
 }
 
 HEED_SPECIALISE_ROWS(f32)
 HEED_SPECIALISE_ROWS(bf16)
 HEED_SPECIALISE_ROWS(f16)
-HEED_SPECIALISE_ROWS(i8)
+HEED_SPECIALISE_ROWS(int8)
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_ROW
 #undef HEED_ROWS_1
@@ -180,7 +181,7 @@ HEED_SPECIALISE_ROWS(i8)
 #undef HEED_LINE_f32
 #undef HEED_LINE_bf16
 #undef HEED_LINE_f16
-#undef HEED_LINE_i8
+#undef HEED_LINE_int8
 #undef HEED_SUMS
 #undef HEED_ADD_LINES
 #undef HEED_ADD_LINES_OF

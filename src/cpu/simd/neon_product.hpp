@@ -11,6 +11,7 @@
 
 #include "cpu/algorithm/product.hpp"
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
 #define HEED_COLUMN(s0, s1, s2, a0, a1, a2, b, lane) \
   "fmla v" #s0 ".4s, v" #a0 ".4s, v" #b ".s[" #lane  \
@@ -58,7 +59,7 @@
                  "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", \
                  "v27", "v28", "v29", "v30", "v31")
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 // Inlined whatever else is in the loop: a call for every tile costs prefill 0.4 %.
 template <>
@@ -73,7 +74,7 @@ template <>
   HEED_TILE_PRODUCT(HEED_LOAD_SUM);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_COLUMN
 #undef HEED_STEP

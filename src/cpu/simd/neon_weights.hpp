@@ -15,6 +15,7 @@
 
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/simd/neon.hpp"
+#include "cpu/simd/vector.hpp"
 
 #define HEED_X 0, 1, 2, 3, 4, 5, 6, 7
 #define HEED_Z 8, 9, 10, 11, 12, 13, 14, 15
@@ -61,10 +62,10 @@
 #define HEED_FMA_ONE(n, to, a, b) "ldr q" #to ", [%[addends], #16 * " #n "]\n" HEED_ONE(fmla, to, a, b)
 
 // exp2() of exp2.hpp, and the sums.
-#define HEED_WEIGH_EIGHT(turn)                                                                              \
+#define HEED_WEIGH_EIGHT(eight)                                                                             \
   "ldr q16, [%[max]]\n ldr q17, [%[max], #16]\n ldr q18, [%[max], #32]\n"                                   \
   HEED_MOVE(ld1, from, HEED_X)                                                                              \
-  HEED_EIGHT(fsub, HEED_X, HEED_X, HEED_MAX_##turn)                                                         \
+  HEED_EIGHT(fsub, HEED_X, HEED_X, HEED_MAX_##eight)                                                        \
   HEED_EIGHT(fmax, HEED_X, HEED_LEAST, HEED_X)                                                              \
   HEED_EIGHT(fadd, HEED_Z, HEED_X, HEED_MAGIC)                                                              \
   HEED_EIGHT(fsub, HEED_P_0, HEED_Z, HEED_MAGIC)                                                            \
@@ -77,7 +78,7 @@
   HEED_FMA(HEED_P_4, HEED_P_3, HEED_X, 0)                                                                   \
   HEED_FMA(HEED_P_5, HEED_P_4, HEED_Z, 5)                                                                   \
   HEED_MOVE(st1, to, HEED_P_5)                                                                              \
-  HEED_EIGHT(fadd, HEED_SUM_##turn, HEED_SUM_##turn, HEED_P_5)
+  HEED_EIGHT(fadd, HEED_SUM_##eight, HEED_SUM_##eight, HEED_P_5)
 
 #define HEED_WEIGH(eights)                                                                                  \
   asm volatile(                                                                                             \
@@ -93,7 +94,7 @@
         "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",   \
         "v27", "v28", "v29", "v30")
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr Filled exp2_addends[] = {exp2_terms[0], exp2_terms[1], exp2_terms[2],
                                    exp2_terms[3], exp2_terms[4], exp2_tail};
@@ -101,7 +102,7 @@ constexpr Filled exp2_fixed[] = {Filled(-126.0f), Filled(exponent_magic), exp2_t
 
 // A panel: the three vectors of a key side by side, each with its own max and sum. Eight keys are three eights. S is Neon
 // or made from it.
-template <class S>
+template <Vector S>
 static inline void neon_weigh_panel(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
   const float* from = s;
   float* to = s;
@@ -112,7 +113,7 @@ static inline void neon_weigh_panel(float* s, std::int64_t width, std::int64_t k
 }
 
 // One vector a key, and one max and sum for all.
-template <class S>
+template <Vector S>
 static inline void neon_weigh_vector(float* s, std::int64_t width, std::int64_t keys, const Neon::F* one_max,
                                      Neon::F* one_sum) {
   const float* from = s;
@@ -137,7 +138,7 @@ inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, cons
   neon_weigh_vector<Neon>(s, width, keys, max, sum);
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET
 
 #undef HEED_X
 #undef HEED_Z

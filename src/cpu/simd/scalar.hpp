@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdint>
 
-namespace heed::cpu {
+#include "cpu/simd/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
 
 struct Scalar {
   using F = float;
@@ -55,4 +57,4 @@ struct Scalar {
   static float from_bits(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 
-namespace heed::cpu {
+#include "cpu/simd/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
 
 template <class S>
 struct X86 {
@@ -28,4 +30,4 @@ struct X86 {
   }
 };
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET amx
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,6 +33,6 @@ bool has_amx() {
 
 extern const Target amx_target;
 constinit const Target amx_target =
-    make_bf16_target<Bf16Amx<Amx>, Bf16AmxFew<NarrowAmx>>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
+    amx::make_bf16_target<amx::Bf16Amx, amx::Bf16AmxFew>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
 
 }  // namespace heed::cpu

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET avx2
 #include "cpu/simd/avx2.hpp"
 
 #include "cpu/target/table.hpp"
@@ -7,7 +8,7 @@
 namespace heed::cpu {
 
 extern const Target avx2_target;
-constinit const Target avx2_target = make_target<Avx2>(
+constinit const Target avx2_target = avx2::make_target<avx2::Avx2>(
     "avx2", "AVX2, FMA and F16C", [] { return __builtin_cpu_supports("avx2") && has_fma_and_f16c(); });
 
 }  // namespace heed::cpu

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET avx512
 #include "cpu/simd/avx512.hpp"
 
 #include "cpu/target/table.hpp"
@@ -7,7 +8,7 @@
 namespace heed::cpu {
 
 extern const Target avx512_target;
-constinit const Target avx512_target = make_target<Avx512>(
+constinit const Target avx512_target = avx512::make_target<avx512::Avx512>(
     "avx512", "AVX-512F", [] { return __builtin_cpu_supports("avx512f") && has_fma_and_f16c(); });
 
 }  // namespace heed::cpu

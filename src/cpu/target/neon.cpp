@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET neon
 #include "cpu/simd/neon_dots.hpp"
 #include "cpu/simd/neon_lines.hpp"
 #include "cpu/simd/neon_product.hpp"
@@ -8,6 +9,6 @@
 namespace heed::cpu {
 
 extern const Target neon_target;
-constinit const Target neon_target = make_target<Neon>("neon", "AArch64", [] { return true; });
+constinit const Target neon_target = neon::make_target<neon::Neon>("neon", "AArch64", [] { return true; });
 
 }  // namespace heed::cpu

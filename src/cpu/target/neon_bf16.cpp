@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET neon_bf16
 #include <sys/auxv.h>
 
 #include "cpu/algorithm/operands_bfmmla.hpp"
 #include "cpu/simd/neon_weights.hpp"
 #include "cpu/target/table.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::neon_bf16 {
 
 template <>
 inline void weigh<NeonBf16<3>, 3>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max,
@@ -18,6 +19,12 @@ inline void weigh<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t key
   neon_weigh_vector<NeonBf16<1>>(s, width, keys, max, sum);
 }
 
+using Wide = PackedBf16<NeonBf16<3>>;
+using Narrow = PackedBf16<NeonBf16<1>>;
+
+}  // namespace heed::cpu::neon_bf16
+
+namespace heed::cpu {
 namespace {
 
 // Linux's ABI; named here because older headers lack it.
@@ -31,7 +38,7 @@ bool has_bf16() {
 }  // namespace
 
 extern const Target neon_bf16_target;
-constinit const Target neon_bf16_target = make_bf16_target<PackedBf16<NeonBf16<3>>, PackedBf16<NeonBf16<1>>>(
+constinit const Target neon_bf16_target = neon_bf16::make_bf16_target<neon_bf16::Wide, neon_bf16::Narrow>(
     "neon_bf16", "Arm's BF16 extension", has_bf16);
 
 }  // namespace heed::cpu

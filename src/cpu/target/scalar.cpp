@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET scalar
 #include "cpu/simd/scalar.hpp"
 
 #include "cpu/target/table.hpp"
@@ -6,6 +7,7 @@
 namespace heed::cpu {
 
 extern const Target scalar_target;
-constinit const Target scalar_target = make_target<Scalar>("scalar", "any machine", [] { return true; });
+constinit const Target scalar_target =
+    scalar::make_target<scalar::Scalar>("scalar", "any machine", [] { return true; });
 
 }  // namespace heed::cpu

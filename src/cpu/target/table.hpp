@@ -5,11 +5,12 @@
 #include "cpu/algorithm/decode.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
+#include "cpu/simd/vector.hpp"
 #include "cpu/target/target.hpp"
 
-namespace heed::cpu {
+namespace heed::cpu::HEED_THIS_TARGET {
 
-template <class S>
+template <Vector S>
 constexpr Target make_target(const char* name, const char* needs, bool (*available)()) {
   return {
       .name = name,
@@ -82,4 +83,4 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
   };
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keep and Hide are opposites and never turn into each other.
+// Keep and Hide are opposites and never become each other.
 #include "heed/attention.hpp"
 
 heed::Hide opposite(const heed::Keep& keep) {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device does for the rest of the library, which knows no other way to it: it attends, projects,
+// rotates, allocates, copies and merges. Arguments were checked, and lie in the device's memory where nothing
+// else is said.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "heed/rotary.hpp"
+#include "problem/problem.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::backend {
+
+// One way to compute attention.
+struct Kernel {
+  std::string name;                               // backend.role.target
+  Device device;                                  // whose memory it reads and writes
+  std::function<Reason()> unavailable;            // why this machine cannot run it
+  std::function<Reason(const Problem&)> refuses;  // why it does not take this problem
+  // Returns whether it left something to the reference, which reads only the memory of the CPU.
+  std::function<bool(const Problem&)> run;
+};
+
+struct GiveBack {
+  void (*give_back)(void*, std::size_t bytes) noexcept = nullptr;
+  std::size_t bytes = 0;
+  void operator()(void* memory) const noexcept { give_back(memory, bytes); }
+};
+using Memory = std::unique_ptr<void, GiveBack>;
+
+// One linear map of the layer, y = x * W^T + b, over a weight matrix packed once.
+class Projection {
+ public:
+  virtual ~Projection() = default;
+
+  // x is (batch, heads, length, dim) with heads * dim as wide as the matrix: row (b, t) is the concatenation
+  // of its heads. y likewise, so splitting and concatenating heads is only a choice of strides. Any dtype,
+  // any strides; the sum is one f32 FMA chain over x's row, then the bias, then one rounding to y's dtype.
+  virtual void operator()(const View& x, const MutableView& y) const = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual const char* name() const = 0;  // as its kernels begin
+  virtual Device device() const = 0;
+  virtual std::span<const Kernel> kernels() const = 0;  // in the order they are tried
+
+  // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
+  virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
+
+  // What heed::rotate() does.
+  virtual void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary&,
+                      std::span<const std::int64_t> lengths) const = 0;
+
+  // At least so many bytes, on a 64-byte line, not initialised; those of calls that have ended are used
+  // again. Throws std::bad_alloc.
+  virtual Memory allocate(std::size_t bytes) const = 0;
+
+  // Rounds to the dtype of `into`, which has the extents of `from`. Either may be the CPU's.
+  virtual void copy(const View& from, const MutableView& into) const = 0;
+  // `into` has one head: the average of those of `from`, summed in f32 in their order.
+  virtual void average_heads(const View& from, const MutableView& into) const = 0;
+  virtual void fill(const MutableView&, float) const = 0;
+
+  // What heed::merge() does.
+  virtual void merge(const Outputs& into, const Results& other) const = 0;
+};
+
+}  // namespace heed::backend
+
+namespace heed {
+using backend::Backend, backend::Kernel, backend::Memory, backend::Projection;
+}

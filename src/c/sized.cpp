@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "c/sized.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "heed/version.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::c {
+namespace {
+
+void check_size(const char* name, std::size_t size, std::size_t known, std::size_t least) {
+  if (size < least)
+    throw refusal(Error::value, name, ".size: ", static_cast<std::int64_t>(size),
+                  " is not the struct's sizeof: ", static_cast<std::int64_t>(known));
+}
+
+}  // namespace
+
+void check_pointer(const char* name, const void* pointer) {
+  if (!pointer) throw refusal(Error::value, name, ": NULL");
+}
+
+void read_known(const char* name, std::span<const std::byte> given, std::span<std::byte> known,
+                std::size_t least) {
+  check_size(name, given.size(), known.size(), least);
+  const std::size_t both = std::min(given.size(), known.size());
+  if (std::ranges::any_of(given.subspan(both), [](std::byte byte) { return byte != std::byte{}; }))
+    throw refusal(Error::unsupported, name, ": a field beyond the ", static_cast<std::int64_t>(known.size()),
+                  " bytes that heed ", version(), " knows is not 0");
+  std::ranges::copy(given.first(both), known.begin());
+}
+
+void write_known(const char* name, std::span<const std::byte> known, std::span<std::byte> given,
+                 std::size_t least) {
+  check_size(name, given.size(), known.size(), least);
+  const std::size_t both = std::min(given.size(), known.size());
+  std::ranges::copy(known.first(both), given.begin());
+  std::ranges::fill(given.subspan(both), std::byte{});
+}
+
+}  // namespace heed::c

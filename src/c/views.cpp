@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "c/views.hpp"
+
+#include "c/choice.hpp"
+
+namespace heed::c {
+namespace {
+
+constexpr std::array dtypes{
+    Choice<DType>{HEED_DTYPE_F32, "HEED_DTYPE_F32", DType::f32},
+    Choice<DType>{HEED_DTYPE_F16, "HEED_DTYPE_F16", DType::f16},
+    Choice<DType>{HEED_DTYPE_BF16, "HEED_DTYPE_BF16", DType::bf16},
+};
+constexpr std::array devices{
+    Choice<Device>{HEED_DEVICE_CPU, "HEED_DEVICE_CPU", Device::cpu},
+    Choice<Device>{HEED_DEVICE_CUDA, "HEED_DEVICE_CUDA", Device::cuda},
+};
+
+using StridesOf = Strides (*)(const heed_shape&, const heed_strides&);
+constexpr Shape to_shape(const heed_shape& s) { return {s.batch, s.heads, s.length, s.dim}; }
+constexpr std::array layouts{
+    Choice<StridesOf>{HEED_LAYOUT_BHSD, "HEED_LAYOUT_BHSD",
+                      [](const heed_shape& s, const heed_strides&) { return bhsd(to_shape(s)); }},
+    Choice<StridesOf>{HEED_LAYOUT_BSHD, "HEED_LAYOUT_BSHD",
+                      [](const heed_shape& s, const heed_strides&) { return bshd(to_shape(s)); }},
+    Choice<StridesOf>{HEED_LAYOUT_STRIDED, "HEED_LAYOUT_STRIDED",
+                      [](const heed_shape&, const heed_strides& s) {
+                        return Strides{s.batch, s.heads, s.length, s.dim};
+                      }},
+};
+
+template <class CView>
+Strides to_strides(const char* name, const CView& view) {
+  const heed_strides& s = view.stride;
+  if (view.layout != HEED_LAYOUT_STRIDED && (s.batch || s.heads || s.length || s.dim))
+    throw refusal(Error::ambiguous, name, ".stride: given, but layout is not HEED_LAYOUT_STRIDED");
+  check_reserved(name, view.reserved);
+  return choose(name, "layout", view.layout, layouts)(view.shape, s);
+}
+
+template <class CppView, class CView>
+CppView number_view(const char* name, const CView& view) {
+  if (!is_given(view)) throw refusal(Error::value, name, ": not given; all of it is 0");
+  const Strides stride = to_strides(name, view);
+  const DType dtype = choose(name, "dtype", view.dtype, dtypes);
+  const Device device = choose(name, "device", view.device, devices);
+  return {view.data, to_shape(view.shape), stride, dtype, device};
+}
+
+template <class Numbers>
+auto span_of(const char* name, const Numbers& numbers) {
+  if (numbers.count != 0 && !numbers.data)
+    throw refusal(Error::value, name, ".data: NULL, but the count is ",
+                  static_cast<std::int64_t>(numbers.count));
+  return std::span(numbers.data, numbers.count);
+}
+
+}  // namespace
+
+bool is_given(const heed_shape& shape) { return shape.batch || shape.heads || shape.length || shape.dim; }
+
+void check_reserved(const char* name, std::int32_t reserved) {
+  if (reserved != 0)
+    throw refusal(Error::unsupported, name, ".reserved: ", std::int64_t{reserved}, " is not 0");
+}
+
+View to_view(const char* name, const heed_view& view) { return number_view<View>(name, view); }
+
+MutableView to_view(const char* name, const heed_mutable_view& view) {
+  return number_view<MutableView>(name, view);
+}
+
+BoolView to_view(const char* name, const heed_bool_view& view) {
+  if (!is_given(view)) throw refusal(Error::value, name, ": not given; all of it is 0");
+  return {view.data, to_shape(view.shape), to_strides(name, view)};
+}
+
+Optional<View> to_optional(const char* name, const heed_view& view) {
+  return is_given(view) ? Optional<View>(to_view(name, view)) : Optional<View>();
+}
+
+Optional<MutableView> to_optional(const char* name, const heed_mutable_view& view) {
+  return is_given(view) ? Optional<MutableView>(to_view(name, view)) : Optional<MutableView>();
+}
+
+std::span<const std::int64_t> to_span(const char* name, const heed_int64s& numbers) {
+  return span_of(name, numbers);
+}
+std::span<const std::int32_t> to_span(const char* name, const heed_int32s& numbers) {
+  return span_of(name, numbers);
+}
+std::span<const float> to_span(const char* name, const heed_floats& numbers) {
+  return span_of(name, numbers);
+}
+
+}  // namespace heed::c

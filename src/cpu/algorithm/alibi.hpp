@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// ALiBi (S21): what every score loses with the distance of its key, computed where it is added.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/dots.hpp"
+#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/score.hpp"
+#include "cpu/call.hpp"
+#include "cpu/simd/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+// Whole numbers up to 2^24 are exact in f32, and kernels are not given more keys and queries than that.
+inline float place_of(const Call& c, const Query& q) {
+  const Sequence& s = c.sequences[q.b];
+  return static_cast<float>(q.i + (c.alibi.queries_are_last ? s.keys - s.queries : 0));
+}
+
+inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
+  return -c.alibi.of_heads[q.h] * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));
+}
+
+// Added as a bias is that holds the same numbers (mask.hpp): their bits are its bits.
+template <Vector S>
+inline void add_alibi(const Call& c, const Scores& t, std::int64_t count, const QueryAt auto& query_at) {
+  using F = typename S::F;
+  constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
+  float minus_slope[capacity], place[capacity];
+  for (std::int64_t r = 0; r < t.width; ++r) {
+    const Query q = query_at(least(r, count - 1));
+    minus_slope[r] = -c.alibi.of_heads[q.h];
+    place[r] = place_of(c, q);
+  }
+  const F lowest = S::fill(-most_finite), to_base_2 = S::fill(log2_e);
+  float* s = t.s;
+  for (std::int64_t j = 0; j < t.keys; ++j) {
+    const F key = S::fill(static_cast<float>(t.first_key + j));
+    for (std::int64_t r = 0; r < t.width; r += S::lanes, s += S::lanes) {
+      const F distance = S::abs(S::sub(S::load(place + r), key));
+      const F x = S::mul(S::load(minus_slope + r), distance);
+      S::store(s, S::max(lowest, S::fma(x, to_base_2, S::load(s))));
+    }
+  }
+}
+
+}  // namespace heed::cpu::HEED_THIS_TARGET

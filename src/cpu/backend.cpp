@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU as a backend: everything it offers to the rest of the library, in one place.
+#include "cpu/backend.hpp"
+
+#include <vector>
+
+#include "cpu/copy.hpp"
+#include "cpu/merge.hpp"
+#include "cpu/projection.hpp"
+#include "cpu/rotate.hpp"
+#include "cpu/run.hpp"
+#include "threads/kept_memory.hpp"
+
+namespace heed::cpu {
+namespace {
+
+std::vector<Kernel> make_kernels() {
+  std::vector<Kernel> list;
+  for (const Target* target : targets()) {
+    const auto unavailable_here = [target] { return unavailable(*target); };
+    list.push_back({std::string("cpu.decode.") + target->name, Device::cpu, unavailable_here,
+                    [target](const Problem& p) { return decode_refuses(*target, p); },
+                    [target](const Problem& p) { return decode(*target, p); }});
+    list.push_back({std::string("cpu.prefill.") + target->name, Device::cpu, unavailable_here,
+                    [target](const Problem& p) { return prefill_refuses(*target, p); },
+                    [target](const Problem& p) { return prefill(*target, p); }});
+  }
+  return list;
+}
+
+class PackedProjection final : public Projection {
+ public:
+  PackedProjection(const View& w, std::span<const float> bias)
+      : weights_(w), bias_(bias.begin(), bias.end()) {}
+  void operator()(const View& x, const MutableView& y) const override { cpu::project(weights_, bias_, x, y); }
+
+ private:
+  PackedWeights weights_;
+  std::vector<float> bias_;
+};
+
+class Cpu final : public Backend {
+ public:
+  const char* name() const override { return "cpu"; }
+  Device device() const override { return Device::cpu; }
+  std::span<const Kernel> kernels() const override { return kernels_; }
+
+  std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
+    return std::make_unique<const PackedProjection>(w, bias);
+  }
+  void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
+              std::span<const std::int64_t> lengths) const override {
+    cpu::rotate(x, positions, rotary, lengths);
+  }
+  Memory allocate(std::size_t bytes) const override {
+    threads::KeptMemory kept = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
+    const std::size_t held = kept.get_deleter().bytes;
+    return {kept.release(), {&give_back, held}};
+  }
+  void copy(const View& from, const MutableView& into) const override { cpu::copy(from, into); }
+  void average_heads(const View& from, const MutableView& into) const override {
+    cpu::average_heads(from, into);
+  }
+  void fill(const MutableView& x, float value) const override { cpu::fill(x, value); }
+  void merge(const Outputs& into, const Results& other) const override { cpu::merge(into, other); }
+
+ private:
+  static void give_back(void* memory, std::size_t bytes) noexcept {
+    threads::ReturnMemory{bytes}(static_cast<float*>(memory));
+  }
+
+  std::vector<Kernel> kernels_ = make_kernels();
+};
+
+}  // namespace
+
+const Backend& cpu_backend() {
+  static const Cpu only;
+  return only;
+}
+
+}  // namespace heed::cpu

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checks that make_problem() runs, in this order. Each throws Error or changes nothing.
+#pragma once
+#include "problem/problem.hpp"
+#include "refusal/arguments.hpp"
+
+namespace heed::lowering {
+
+// Finds every sequence of the call and fills the extents of the problem.
+void place_sequences(const Inputs&, Problem&);
+// That q, k, v or the cache fit together, which the extents of everything else are taken from. The problem's
+// extents must be set.
+void check_inputs(const Problem&);
+// Those of the problem, by the names that rules ask for them by.
+Extents extents_of(const Problem&);
+// Scale, softcap, dropout and the enumerations.
+void check_choices(const Outputs&, const Options&);
+// The key at the position of query 0 of a sequence, for a mask or an option of that name.
+std::int64_t offset_of(const char* name, std::optional<Align>, const Problem&, const Sequence&);
+// Checks the slopes and where their distances begin. The problem's sequences must be set.
+void lower_alibi(Problem&);
+// Checks the masks, fills the fields of the problem that hold them, and adds what they read to the arguments.
+// Its sequences must be set.
+void lower_masks(Problem&, const Extents&, Arguments&);
+
+// The strides that repeat the one entry of every axis of extent 1.
+Strides broadcast_stride(const Shape& shape, const Strides& stride);
+
+}  // namespace heed::lowering

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call to attention() becomes a Problem: every check, then plain data.
+#include "lowering/make_problem.hpp"
+
+#include <cmath>
+
+#include "heed/cache.hpp"
+#include "lowering/arguments.hpp"
+#include "lowering/checks.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::lowering {
+namespace {
+
+std::optional<View> broadcast(const std::optional<View>& view, const Shape& target) {
+  if (!view) return std::nullopt;
+  return View{view->data, target, broadcast_stride(view->shape, view->stride), view->dtype, view->device};
+}
+
+// In a packed call every entry of the batch reads and writes the same rows, from its own first one on.
+void share_rows(Problem& p) {
+  if (!p.inputs.key_starts.empty()) p.inputs.k.stride.batch = p.inputs.v.stride.batch = 0;
+  if (p.inputs.query_starts.empty()) return;
+  p.inputs.q.stride.batch = 0;
+  for_each_output(p.outputs, [](const char*, MutableView& view, const Rule&) { view.stride.batch = 0; });
+}
+
+// What the window of a cache released is not there to be seen.
+void apply_cache_window(Problem& p) {
+  const std::optional<CacheWindow>& window = p.inputs.cache->config().window;
+  if (!window) return;
+  p.options.masks.push_back(Window{window->length - 1, p.keys, Align::ends, window->front});
+}
+
+// The extents and types of results, and no memory.
+MutableView described(const View& x) {
+  return {static_cast<void*>(nullptr), x.shape, x.stride, x.dtype, x.device};
+}
+Optional<MutableView> described(const std::optional<View>& x) {
+  return x ? Optional<MutableView>(described(*x)) : Optional<MutableView>();
+}
+
+// Every check, in the order in which faults are reported, and the rest of the problem.
+void lower(Problem& p, Arguments& arguments) {
+  const Inputs& inputs = p.inputs;
+  const Options& options = p.options;
+  check_alone(arguments.all());
+  check_devices(arguments.all(), "q.device", p.device());
+  if (inputs.cache && p.device() != Device::cpu)
+    throw refusal(Error::device, "q.device: ", p.device(), " is not the cache's: cpu");
+  place_sequences(inputs, p);
+  check_inputs(p);
+  const Extents extents = extents_of(p);
+  check_extents(arguments.all(), extents);
+  check_dtypes(arguments.all(), inputs.q.dtype);
+  check_choices(p.outputs, options);
+
+  p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim))));
+  if (inputs.cache) apply_cache_window(p);
+  lower_alibi(p);
+  lower_masks(p, extents, arguments);
+  p.bias = broadcast(options.bias, extents.shape(axes_of_scores));
+  p.sink = broadcast(options.sink, extents.shape(axes_of_sinks));
+
+  check_overlap(arguments.all());
+  share_rows(p);
+}
+
+}  // namespace
+
+Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
+  Arguments arguments;
+  add_arguments(inputs, outputs, options, arguments);
+  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  lower(p, arguments);
+  return p;
+}
+
+Problem make_problem_of(const Inputs& inputs, const Results& results, const Options& options) {
+  Arguments arguments;
+  add_arguments(inputs, results, options, arguments);
+  const Outputs outputs{described(results.out), described(results.weights), described(results.log_sum_exp)};
+  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  lower(p, arguments);
+  return p;
+}
+
+}  // namespace heed::lowering

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/backends.hpp"
+
+#include "cpu/backend.hpp"
+
+namespace heed::planning {
+
+std::vector<const Backend*>& backends() {
+  static std::vector<const Backend*> all{
+      &cpu::cpu_backend(),
+  };
+  return all;
+}
+
+const Backend& backend_of(const char* name, Device device) {
+  for (const Backend* backend : backends())
+    if (backend->device() == device) return *backend;
+  if (device == Device::cuda)
+    throw refusal(Error::device, name, ".device: cuda, but this build has no CUDA backend");
+  throw unknown_device(name, device);
+}
+
+}  // namespace heed::planning

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "threads/pool.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "threads/allowed.hpp"
+#include "threads/float_mode.hpp"
+#include "heed/error.hpp"
+#include "heed/threads.hpp"
+
+namespace heed::threads {
+namespace {
+
+struct Job {
+  void (*task)(void*, std::size_t);
+  void* context;
+  std::size_t tasks;
+  FloatMode mode = FloatMode::here();  // the caller's
+  std::atomic<std::size_t> next{0};
+
+  void work() {
+    for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) task(context, i);
+  }
+  // On a thread of heed's.
+  void work_elsewhere() {
+    const BorrowedFloatMode borrowed(mode);
+    work();
+  }
+  // Whose threads an executor has, and which tasks each of them runs, is not known here.
+  static void run_one(void* job, std::size_t i) {
+    const Job& self = *static_cast<Job*>(job);
+    const BorrowedFloatMode borrowed(self.mode);
+    self.task(self.context, i);
+  }
+};
+
+thread_local bool inside_a_run = false;
+
+void relax() {
+#if defined(__aarch64__)
+  asm volatile("yield");
+#elif defined(__x86_64__)
+  asm volatile("pause");
+#endif
+}
+
+class Pool {
+ public:
+  // `threads` with the caller's own.
+  explicit Pool(int threads) : threads_(threads) {
+    try {
+      for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {  // the system gives no more threads: fewer will do
+    } catch (const std::bad_alloc&) {     // nor does it give memory
+    }
+  }
+
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  int threads() const { return threads_; }  // that were asked for
+
+  void run(Job& job) {
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = &job;
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    job.work();
+    std::unique_lock lock(mutex_);
+    job_ = nullptr;  // whoever wakes from here on finds nothing to do
+    left_.wait(lock, [this] { return users_ == 0; });
+  }
+
+ private:
+  void serve() {
+    inside_a_run = true;
+    std::uint64_t seen = 0;
+    for (;;) {
+      // A decode step follows the last within microseconds: look for about 20 of them before sleeping.
+      for (int spin = 0; spin < 2000 && generation_.load(std::memory_order_acquire) == seen; ++spin) relax();
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
+      seen = generation_.load(std::memory_order_relaxed);
+      if (stop_) return;
+      Job* job = job_;
+      if (!job) continue;
+      ++users_;
+      lock.unlock();
+      job->work_elsewhere();
+      lock.lock();
+      if (--users_ == 0) left_.notify_all();
+    }
+  }
+
+  int threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_, left_;
+  std::atomic<std::uint64_t> generation_{0};
+  Job* job_ = nullptr;
+  int users_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> workers_;
+};
+
+// The process's pool and who may use it. Remade when the number of threads changes, and in a forked child,
+// where the parent's threads do not exist: there the old pool is forgotten, not joined.
+struct Owner {
+  std::mutex busy;
+  Pool* pool = nullptr;
+  std::atomic<int> wanted{0};
+  std::atomic<Executor*> executor{nullptr};
+};
+
+Owner& owner() {
+  static Owner* const instance = [] {
+    pthread_atfork(nullptr, nullptr, [] {
+      new (&owner().busy) std::mutex;
+      owner().pool = nullptr;
+    });
+    static Owner only;
+    std::atexit([] {
+      const std::unique_lock lock(only.busy, std::try_to_lock);  // another thread may still be at work
+      if (lock) delete std::exchange(only.pool, nullptr);
+    });
+    return &only;
+  }();
+  return *instance;
+}
+
+// One with so many threads, or nullptr where there is no memory even for the pool itself. Its owner must be
+// locked.
+Pool* pool_of(int threads) {
+  Owner& o = owner();
+  if (o.pool && o.pool->threads() == threads) return o.pool;
+  delete std::exchange(o.pool, nullptr);
+  o.pool = new (std::nothrow) Pool(threads);
+  return o.pool;
+}
+
+}  // namespace
+
+std::size_t concurrency() {
+  if (Executor* executor = owner().executor.load())
+    return static_cast<std::size_t>(std::max(1, executor->concurrency()));
+  return static_cast<std::size_t>(num_threads());
+}
+
+void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* context) {
+  Job job{task, context, tasks};
+  if (tasks <= 1 || inside_a_run) return job.work();
+  if (Executor* executor = owner().executor.load()) return executor->run(tasks, &Job::run_one, &job);
+  const int threads = num_threads();
+  if (threads == 1) return job.work();
+  const std::unique_lock lock(owner().busy, std::try_to_lock);
+  Pool* const pool = lock ? pool_of(threads) : nullptr;
+  if (!pool) return job.work();
+  inside_a_run = true;
+  pool->run(job);
+  inside_a_run = false;
+}
+
+}  // namespace heed::threads
+
+namespace heed::inline v0_2 {
+
+void set_num_threads(int n) {
+  if (n < 1) throw Error(Error::value, "threads: " + std::to_string(n) + " is not at least 1");
+  threads::owner().wanted.store(n);
+}
+
+int num_threads() {
+  std::atomic<int>& wanted = threads::owner().wanted;
+  if (wanted.load() == 0) {
+    int none = 0;
+    wanted.compare_exchange_strong(none, threads::allowed_threads());
+  }
+  return wanted.load();
+}
+
+void set_executor(Executor* executor) { threads::owner().executor.store(executor); }
+
+}  // namespace heed::inline v0_2
