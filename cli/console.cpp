@@ -81,6 +81,8 @@ void Console::progress(const std::string& what) const {
   std::fflush(stderr);
 }
 
+bool Console::has_colors() const { return colors(STDOUT_FILENO); }
+
 std::string Console::paint(Style style, const std::string& text) const {
   return colors(STDOUT_FILENO) ? painted(style, text) : text;
 }

@@ -25,6 +25,7 @@ class Console {
   void error(const std::string& sentence) const;       // never silent
   void progress(const std::string& what) const;        // replaces the previous one; "" clears it
   std::string paint(Style, const std::string&) const;  // as stdout's colour allows
+  bool has_colors() const;                             // on stdout
 
  private:
   enum class Color : std::uint8_t { automatic, always, never };

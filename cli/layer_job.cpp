@@ -14,15 +14,15 @@ namespace heed::tool {
 namespace {
 
 // A count of heads, as the rows of a matrix tell it.
-std::int64_t heads_in(const std::string& name, const Array& matrix, std::int64_t rows_per_head) {
+std::int64_t heads_in(const std::string& flag, const Array& matrix, std::int64_t rows_per_head) {
   const std::int64_t rows = matrix.shape[0];
   if (rows % rows_per_head != 0)
-    throw Error(Error::shape, fmt::format("--weights: the {} rows of {} are no multiple of the head width {}",
-                                          rows, name, rows_per_head));
+    throw Error(Error::shape, fmt::format("{}: the {} rows of W_k are no multiple of the head width {}", flag,
+                                          rows, rows_per_head));
   return rows / rows_per_head;
 }
 
-void refuse_other_ranks(const LayerWeights& weights) {
+void refuse_other_ranks(const std::string& flag, const LayerWeights& weights) {
   const struct {
     const char* name;
     const Array& matrix;
@@ -30,20 +30,21 @@ void refuse_other_ranks(const LayerWeights& weights) {
   for (const auto& [name, matrix] : matrices)
     if (matrix.shape.size() != 2)
       throw Error(Error::shape,
-                  fmt::format("--weights: {} of shape {} is not a matrix", name, text_of(matrix.shape)));
+                  fmt::format("{}: {} of shape {} is not a matrix", flag, name, text_of(matrix.shape)));
 }
 
 // What the matrices say about the layer. Only the number of heads cannot be read off them.
-LayerConfig config_of(const LayerWeights& weights, ShapeOptions& shape) {
-  refuse_other_ranks(weights);
+LayerConfig config_of(const std::string& flag, const LayerWeights& weights, ShapeOptions& shape) {
+  refuse_other_ranks(flag, weights);
   if (!shape.heads)
-    throw Error(Error::value, "--heads: must be said with --weights, a file of matrices does not tell");
+    throw Error(Error::value,
+                fmt::format("--heads: must be said with {}, a file of matrices does not tell", flag));
   const std::int64_t heads = *shape.heads, rows = weights.w_q.shape[0];
   if (rows % heads != 0 || rows == 0)
     throw Error(Error::shape, fmt::format("--heads: {} does not divide the {} rows of W_q", heads, rows));
-  agree(shape.model_dim, {"--model-dim", weights.w_q.shape[1], "--weights"});
-  agree(shape.head_dim, {"--head-dim", rows / heads, "--weights"});
-  agree(shape.kv_heads, {"--kv-heads", heads_in("W_k", weights.w_k, rows / heads), "--weights"});
+  agree(shape.model_dim, {"--model-dim", weights.w_q.shape[1], flag});
+  agree(shape.head_dim, {"--head-dim", rows / heads, flag});
+  agree(shape.kv_heads, {"--kv-heads", heads_in(flag, weights.w_k, rows / heads), flag});
   LayerConfig config;
   config.key_dim = weights.w_k.shape[1];
   config.value_dim = weights.w_v.shape[1];
@@ -115,7 +116,7 @@ LayerJob make_job(JobOptions options) {
   std::optional<Sequence> input, context;
   std::optional<std::int64_t> sliding_window;
   if (!options.prefix.empty() && options.weights.empty())
-    throw Error(Error::value, "--prefix: means nothing without --weights");
+    throw Error(Error::value, fmt::format("--prefix: means nothing without {}", options.weights_flag));
   if (!options.model.empty()) {
     PretrainedLayer model = take_model(options, shape);
     config = model.config;
@@ -125,7 +126,7 @@ LayerJob make_job(JobOptions options) {
     throw Error(Error::value, "--layer: means nothing without --model");
   } else if (!options.weights.empty()) {
     weights = layer_weights(read_safetensors(options.weights), options.prefix);
-    config = config_of(*weights, shape);
+    config = config_of(options.weights_flag, *weights, shape);
   }
   if (!options.input.empty()) {
     input = read_sequence("--input", options.input);

@@ -16,6 +16,7 @@ struct JobOptions {
   std::string model{}, weights{}, prefix{}, input{}, context{};
   std::optional<std::int64_t> layer{};  // of the model
   std::optional<Rotary> rotary{};
+  std::string weights_flag{"--weights"};  // what the command calls it
 
   void add_to(CLI::App&);
 };

@@ -20,6 +20,7 @@
   COMMAND(check)               \
   COMMAND(bench)               \
   COMMAND(convert)             \
+  COMMAND(view)                \
   COMMAND(explain)             \
   COMMAND(doctor)
 

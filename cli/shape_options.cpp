@@ -61,7 +61,7 @@ void ShapeOptions::add_extents(CLI::App& app) {
   extent("--head-dim", 1, head_dim, "Width of a head (default: --model-dim / --heads)");
 }
 
-void ShapeOptions::add_masks(CLI::App& app) {
+void ShapeOptions::add_band(CLI::App& app) {
   const std::string group = "Masks";
   add_switch(app, {.name = "--causal", .help = "A query sees no later key", .group = group}, causal);
   add_value(app,
@@ -75,6 +75,11 @@ void ShapeOptions::add_masks(CLI::App& app) {
       app,
       {.name = "--align", .help = "Where queries and keys coincide if there are more of one", .group = group},
       aligns, [this](Align chosen) { align = chosen; });
+}
+
+void ShapeOptions::add_masks(CLI::App& app) {
+  add_band(app);
+  const std::string group = "Masks";
   add_text(app,
            {.name = "--tokens",
             .help = "Token ids, (batch, keys); those equal to --pad-id are unseen",

@@ -30,6 +30,7 @@ struct ShapeOptions {
   std::optional<std::int64_t> threads{};
 
   void add_to(CLI::App&);
+  void add_band(CLI::App&);  // --causal, --window and --align alone
   void use_threads() const;  // set_num_threads(), if the user named a number
 
  private:

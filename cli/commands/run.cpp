@@ -11,16 +11,20 @@
 #include "digest.hpp"
 #include "kernel_choice.hpp"
 #include "layer_job.hpp"
+#include "layer_stretches.hpp"
+#include "picture_file.hpp"
 #include "staged_files.hpp"
 #include "stopwatch.hpp"
 #include "table.hpp"
+#include "token_list.hpp"
 
 namespace heed::tool {
 namespace {
 
 struct RunOptions {
   JobOptions job{};
-  std::string out{}, save_weights{}, save_layer{};
+  std::string out{}, save_weights{}, save_layer{}, picture{}, words{};
+  bool show = false;
 };
 
 struct Statistics {
@@ -65,7 +69,21 @@ Answer compute(const RunOptions& options, const LayerJob& job) {
   return answer;
 }
 
-void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, const Answer& answer) {
+// The heads of the first batch entry.
+view::Picture picture_of(const RunOptions& options, const LayerJob& job) {
+  const Extents& extents = job.extents;
+  if (extents.batch == 0) throw Error(Error::shape, "--picture: there is no batch entry to show");
+  view::Run run{.queries = extents.queries, .keys = extents.keys};
+  if (!options.words.empty()) run.key_tokens = read_token_list("--words", options.words);
+  if (!job.context) run.query_tokens = run.key_tokens;
+  view::Picture picture(run, {.heads = extents.heads, .kv_heads = extents.kv_heads});
+  HiddenKeys hidden(options.job.shape, extents, 0);
+  for_every_stretch(job, 0, hidden, [&](const view::Rows& rows) { picture.add_rows(rows); });
+  return picture;
+}
+
+void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, const Answer& answer,
+          const std::optional<view::Picture>& picture) {
   const Extents& extents = job.extents;
   files.write(options.out, [&](const auto& path) {
     write_npy(path, Array::from_floats({extents.batch, extents.queries, extents.model_dim},
@@ -77,6 +95,7 @@ void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, co
   });
   files.write(options.save_layer,
               [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::paper)); });
+  files.write(options.picture, [&](const auto& path) { write_picture(*picture, options.picture, path); });
   files.move_in();
 }
 
@@ -112,7 +131,7 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
                                  *job.sliding_window, *job.sliding_window - 1)});
   }
   object["files"] = nlohmann::ordered_json::array();
-  for (const std::string& path : {options.out, options.save_weights, options.save_layer}) {
+  for (const std::string& path : {options.out, options.save_weights, options.save_layer, options.picture}) {
     if (path.empty()) continue;
     object["files"].push_back(path);
     facts.push_back({"wrote", path});
@@ -127,12 +146,22 @@ Status run_layer(const RunOptions& options, Console& console) {
   files.expect("--out", options.out);
   files.expect("--save-weights", options.save_weights);
   files.expect("--save-layer", options.save_layer);
+  files.expect("--picture", options.picture);
+  refuse_other_pictures(options.picture);
+  if (!options.words.empty() && options.picture.empty() && !options.show)
+    throw Error(Error::value, "--words: means nothing without --picture or --show");
   const LayerJob job = make_job(options.job);
   console.progress("computing");
   const Answer answer = compute(options, job);
+  std::optional<view::Picture> picture;
+  if (options.show || !options.picture.empty()) picture.emplace(picture_of(options, job));
   console.progress("");
-  save(files, options, job, answer);
+  save(files, options, job, answer, picture);
   report(console, options, job, answer);
+  if (options.show) {
+    const auto ink = console.has_colors() ? view::Picture::Ink::colours : view::Picture::Ink::shades;
+    console.print("\n" + picture->text(80, ink));
+  }
   return done;
 }
 
@@ -157,6 +186,9 @@ Action add_run(CLI::App& app) {
   file("--save-weights", options->save_weights, "The attention weights, (batch, heads, queries, keys)",
        "A.npy");
   file("--save-layer", options->save_layer, "The layer's matrices, as --weights reads them", "W.safetensors");
+  file("--picture", options->picture, "Heatmaps of the heads of the first batch entry: .png or .svg", "FILE");
+  file("--words", options->words, "What stands at their edges, one word to a line", "words.txt");
+  add_switch(app, {.name = "--show", .help = "Draw small ones in the terminal"}, options->show);
   return [options](Console& console) { return run_layer(*options, console); };
 }
 

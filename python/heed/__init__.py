@@ -30,6 +30,7 @@ from heed._heed import (
 from heed._heed import version as __version__
 from heed.errors import Error, KindError
 from heed.installation import configuration, show_config
+from heed.showing import picture, view
 from heed.verdicts import Verdict
 
 __all__ = [
@@ -50,9 +51,11 @@ __all__ = [
     "look_ahead_mask",
     "merge",
     "padding_mask",
+    "picture",
     "plan",
     "rotate",
     "scaled_dot_product_attention",
     "set_num_threads",
     "show_config",
+    "view",
 ]

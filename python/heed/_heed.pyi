@@ -695,3 +695,53 @@ def share_openmp_threads() -> bool:
     >>> heed._heed.share_openmp_threads() in (True, False)
     True
     """
+
+class Page:
+    """
+    A page that shows attention, as heed.view makes it: runs, their layers, and rows of weights.
+    """
+
+    def __init__(self, title: str, layers: int, budget: int) -> None: ...
+
+    def add_run(self, name: str, extents: tuple[int, int, int | None], query_tokens: list[str] | None, key_tokens: list[str] | None) -> None:
+        """
+        One pass of tokens: extents are the queries, the keys and the first query's position among them, or None.
+        """
+
+    def add_layer(self, name: str, heads: int, kv_heads: int) -> None:
+        """A layer of the run added last."""
+
+    def add_rows(self, weights: Any, hide: Any = None) -> None:
+        """
+        The next queries of every head of the layer: weights (heads, rows, keys), and what a mask hides of them.
+        """
+
+    def html(self) -> str:
+        """The whole page."""
+
+    def save(self, path: Any) -> None:
+        """Writes it to a file, whole or not at all."""
+
+class Picture:
+    """Heatmaps of the heads of a layer, as heed.picture saves them."""
+
+    def __init__(self, extents: tuple[int, int, int | None], query_tokens: list[str] | None, key_tokens: list[str] | None, heads: int) -> None: ...
+
+    def add_rows(self, weights: Any, hide: Any = None) -> None:
+        """
+        The next queries of every head of the layer: weights (heads, rows, keys), and what a mask hides of them.
+        """
+
+    def png(self) -> bytes:
+        """The bytes of a PNG file."""
+
+    def svg(self) -> str:
+        """The text of an SVG file."""
+
+    def save(self, path: Any) -> None:
+        """Writes it to a file, whole or not at all."""
+
+def looks_causal(weights: Any) -> bool:
+    """
+    Is every weight above the diagonal exactly 0? weights are (heads, queries, keys).
+    """

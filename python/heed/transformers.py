@@ -33,8 +33,9 @@ from transformers.masking_utils import (
 import heed
 from heed.torch import dropout_seed, refuse_gradients
 from heed.transformers_cache import CachedStates, HeedCache
+from heed.transformers_watch import ModelRun, watch
 
-__all__ = ["HeedCache", "Pattern", "SeenKeys", "attend", "make_mask", "register"]
+__all__ = ["HeedCache", "ModelRun", "Pattern", "SeenKeys", "attend", "make_mask", "register", "watch"]
 
 
 def register(name: str = "heed") -> None:

@@ -12,7 +12,7 @@ import sys
 import argument_order
 
 CODE = {".hpp", ".cpp", ".h", ".c", ".cu", ".cuh"}
-TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ""}
+TEXT = CODE | {".py", ".cmake", ".md", ".txt", ".in", ".json", ".js", ".css", ".html", ""}
 LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
@@ -21,8 +21,8 @@ BACKENDS = ("cpu", "cuda", "mpi")
 ORDER = (("c",), ("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
          ("softmax", "cache"), ("threads", "rotary"), ("refusal",))
 DEPTH = {folder: depth for depth, folders in enumerate(ORDER) for folder in folders}
-# Beside that order: the arrays a layer's weights are made of, and files of caches.
-ALLOWED_BESIDE = {("layer", "files"), ("cache", "files")}
+# Beside that order: the arrays a layer's weights are made of, and files of caches and views.
+ALLOWED_BESIDE = {("layer", "files"), ("cache", "files"), ("view", "files")}
 
 
 def source_files(root, *folders):

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// See token_list.hpp.
+#include "token_list.hpp"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "heed/error.hpp"
+
+namespace heed::tool {
+
+constexpr std::uintmax_t most_bytes = 256U << 20;
+
+std::vector<std::string> read_token_list(const std::string& flag, const std::string& path) {
+  if (path.empty()) return {};
+  std::error_code problem;
+  if (!std::filesystem::is_regular_file(path, problem))
+    throw Error(Error::file, fmt::format("{}: '{}' is no file that can be read", flag, path));
+  if (const auto bytes = std::filesystem::file_size(path, problem); problem || bytes > most_bytes)
+    throw Error(Error::file, fmt::format("{}: '{}' is larger than {} bytes", flag, path, most_bytes));
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string line; std::getline(file, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    words.push_back(std::move(line));
+  }
+  if (file.bad() || !file.eof()) throw Error(Error::file, fmt::format("{}: '{}' cannot be read", flag, path));
+  if (words.empty()) throw Error(Error::file, fmt::format("{}: '{}' has no lines", flag, path));
+  return words;
+}
+
+}  // namespace heed::tool

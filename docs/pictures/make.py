@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the pictures of these documents again: `make.py HEED [NAME...]`, HEED being the tool.
+
+Needs the package, selenium, Debian's chromium and chromium-driver, and for the two models tests/models/install.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).parent
+sys.path += [str(HERE.parents[1] / "tests" / folder) for folder in ("python", "models")]
+
+TEXT = "The cat that chased the mouse sat on the mat because it was tired, and the mouse went home."
+
+
+def photograph(page, address, name, size=(1440, 900)):
+    import browser
+
+    driver = browser.start(*size)
+    try:
+        driver.get(page.as_uri() + address)
+        time.sleep(3)  # all pictures of all heads are drawn
+        driver.save_screenshot(str(HERE / f"{name}.png"))
+    finally:
+        driver.quit()
+
+
+def watched(model, tokenizer, folder, title):
+    import torch
+
+    import heed
+    import heed.transformers
+
+    inputs = tokenizer(TEXT, return_tensors="pt")
+    with torch.inference_mode(), heed.transformers.watch(model) as run:
+        model(**inputs)
+    page = folder / "model.html"
+    heed.view(run, tokens=tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), title=title).save(page)
+    return page
+
+
+def overview(folder, tool):
+    subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
+    photograph(folder / "page.html", "", "overview", (1000, 900))
+
+
+def example(folder, tool):
+    subprocess.run([tool, "view", "--quiet", "--out", folder / "page.html", "--picture", HERE / "example.png"], check=True)
+
+
+def minilm(folder, _):
+    import conftest
+
+    model = conftest.minilm.__wrapped__()
+    photograph(watched(*model, folder, "all-MiniLM-L6-v2"), "#layer=2&head=5&view=text&query=12&key=12", "minilm")
+
+
+def smollm2(folder, _):
+    import conftest
+
+    model = conftest.smollm2.__wrapped__()
+    photograph(watched(*model, folder, "SmolLM2-135M"), "", "smollm2")
+
+
+def main():
+    tool, *names = sys.argv[1:]
+    for name in names or ["overview", "example", "minilm", "smollm2"]:
+        with tempfile.TemporaryDirectory() as folder:
+            globals()[name](pathlib.Path(folder), pathlib.Path(tool).resolve())
+
+
+if __name__ == "__main__":
+    main()

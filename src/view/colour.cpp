@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// See colour.hpp.
+#include "view/colour.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "view/code.hpp"
+
+namespace heed::inline v0_2::view {
+namespace {
+
+std::uint8_t byte_of(double linear) {
+  const double curved = linear <= 0.0031308 ? 12.92 * linear : 1.055 * std::pow(linear, 1 / 2.4) - 0.055;
+  return static_cast<std::uint8_t>(std::lround(255 * std::clamp(curved, 0.0, 1.0)));
+}
+
+double cube(double x) { return x * x * x; }
+
+// OKLCH, a space in which equal steps look equal, to sRGB.
+Rgb from_oklch(double lightness, double chroma, double degrees) {
+  const double a = chroma * std::cos(degrees * std::numbers::pi / 180),
+               b = chroma * std::sin(degrees * std::numbers::pi / 180);
+  const double l = cube(lightness + 0.3963377774 * a + 0.2158037573 * b);
+  const double m = cube(lightness - 0.1055613458 * a - 0.0638541728 * b);
+  const double s = cube(lightness - 0.0894841775 * a - 1.291485548 * b);
+  return {byte_of(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
+          byte_of(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
+          byte_of(-0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s)};
+}
+
+}  // namespace
+
+Rgb colour_of(double t) {
+  return from_oklch(0.985 - 0.685 * t, 0.016 + 0.4 * t * (1.05 - t) + 0.09 * t * t, 100 + 172 * t);
+}
+
+std::array<Rgb, 256> colours_of_codes(double largest) {
+  std::array<Rgb, 256> colours;
+  for (std::size_t code = 0; code < colours.size(); ++code) {
+    const double weight = static_cast<double>(weight_of(static_cast<std::uint8_t>(code)));
+    colours[code] = std::isnan(weight) ? not_finite_colour : colour_of(std::min(1.0, weight / largest));
+  }
+  return colours;
+}
+
+double end_of_scale(float largest, std::int64_t keys) {
+  return std::max(4 / static_cast<double>(keys), std::min(1.0, static_cast<double>(largest)));
+}
+
+}  // namespace heed::inline v0_2::view

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything by key, and a list of the keys.
+import { maps } from "./detail.js";
+import { allHeads, headAt } from "./head.js";
+import { change, state } from "./state.js";
+
+export function step(by) {
+  const at = allHeads.indexOf(headAt(state.run, state.layer, state.head));
+  const next = allHeads[(at + by + allHeads.length) % allHeads.length];
+  change({ run: next.run, layer: next.layer, head: next.index });
+}
+
+function move(byQuery, byKey) {
+  const head = headAt(state.run, state.layer, state.head);
+  const within = (n, count) => Math.min(count - 1, Math.max(0, n));
+  const query = within(state.query < 0 ? 0 : state.query + byQuery, head.queries);
+  const key = within(state.key < 0 ? 0 : state.key + byKey, head.keys);
+  change({ query, key });
+  maps[0]?.show(query, key);
+}
+
+const help = document.getElementById("help");
+
+// Key, what it does, in words. In the overview only the last ones apply.
+const keys = [
+  { names: ["ArrowUp", "k"], shown: "↑ ↓", words: "the query before, or after", act: () => move(-1, 0) },
+  { names: ["ArrowDown", "j"], act: () => move(1, 0) },
+  { names: ["ArrowLeft", "h"], shown: "← →", words: "the key before, or after", act: () => move(0, -1) },
+  { names: ["ArrowRight", "l"], act: () => move(0, 1) },
+  { names: ["+", "="], shown: "+ −", words: "zoom in and out; 0 shows the whole", act: () => maps[0]?.zoomAt(1.6) },
+  { names: ["-"], act: () => maps[0]?.zoomAt(1 / 1.6) },
+  { names: ["0"], act: () => change({ x: 0, y: 0, zoom: 1 }) },
+  { names: ["["], shown: "[ ]", words: "the head before, or after", act: () => step(-1) },
+  { names: ["]"], act: () => step(1) },
+  { names: ["m"], shown: "M T I", words: "map, text, lines", act: () => change({ view: "map" }) },
+  { names: ["t"], act: () => change({ view: "text" }) },
+  { names: ["i"], act: () => change({ view: "lines" }) },
+  { names: ["Escape"], shown: "Esc", words: "back to all heads", act: () => change({ head: -1 }) },
+  { names: ["s"], shown: "S", words: "linear or logarithmic scale", everywhere: true, act: () => change({ scale: state.scale === "log" ? "linear" : "log" }) },
+  { names: ["d"], shown: "D", words: "light or dark", everywhere: true, act: () => change({ theme: state.theme === "dark" ? "light" : "dark" }) },
+  { names: ["?"], shown: "?", words: "this list", everywhere: true, act: () => help.showModal() },
+];
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName) || help.open) return;
+  const found = keys.find((key) => key.names.includes(event.key) && (key.everywhere || state.head >= 0));
+  if (!found) return;
+  event.preventDefault();
+  found.act();
+});
+
+export function buildHelp() {
+  const heading = document.createElement("h2");
+  heading.textContent = "Keys";
+  const list = document.createElement("dl");
+  for (const { shown, words } of keys.filter((key) => key.shown)) {
+    const term = document.createElement("dt");
+    for (const name of shown.split(" ")) {
+      const cap = document.createElement("kbd");
+      cap.textContent = name;
+      term.append(cap, " ");
+    }
+    const meaning = document.createElement("dd");
+    meaning.textContent = words;
+    list.append(term, meaning);
+  }
+  const note = document.createElement("p");
+  note.className = "quiet";
+  note.textContent = "The wheel zooms, dragging moves, a click chooses a query and a key. The address holds the view: a copied link brings it back.";
+  const close = document.createElement("button");
+  close.textContent = "Close";
+  close.addEventListener("click", () => help.close());
+  help.append(heading, list, note, document.createElement("br"), close);
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A head in numbers, and how far away it looks.
+import { attention } from "./blobs.js";
+
+const percent = (mass) => `${(100 * mass).toFixed(mass < 0.1 && mass > 0 ? 2 : 1)} %`;
+
+// What heads are ordered and filtered by.
+export const measures = [
+  { id: "entropy", name: "Entropy", of: (facts) => facts.entropy, text: (n) => `${n.toFixed(2)} bits`, hint: "how many keys a query spreads over: 2 to this power, on average" },
+  { id: "first", name: "On the first token", of: (facts) => facts.first, text: percent, hint: "mean weight of key 0" },
+  { id: "self", name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true, hint: "mean weight of a query's own position" },
+  { id: "previous", name: "On the token before", of: (facts) => facts.back[1] ?? 0, text: percent, needsPositions: true, hint: "mean weight of the key one before" },
+  { id: "distance", name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true, hint: "between a query and what it attends to, by weight" },
+  { id: "largest", name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3), hint: "of all queries and keys" },
+];
+
+function measuresOf(run) {
+  return measures.filter((measure) => !measure.needsPositions || attention.runs[run].first_position !== null);
+}
+
+function entry(list, name, text, { hint = "", isWarning = false } = {}) {
+  const term = document.createElement("dt");
+  const value = document.createElement("dd");
+  term.textContent = name;
+  term.title = hint;
+  value.textContent = text;
+  if (isWarning) value.className = "warn";
+  list.append(term, value);
+  return value;
+}
+
+export function showNumbers(list, head) {
+  list.replaceChildren();
+  for (const measure of measuresOf(head.run)) {
+    entry(list, measure.name, measure.text(measure.of(head.facts)), measure).dataset.measure = measure.id;
+  }
+  const { least_sum: least, greatest_sum: greatest, not_finite: notFinite, seen } = head.facts;
+  const hidden = head.queries * head.keys - seen;
+  if (hidden > 0) entry(list, "Hidden by masks", percent(hidden / (head.queries * head.keys)));
+  if (Math.max(Math.abs(least - 1), Math.abs(greatest - 1)) > 1e-3) entry(list, "Rows sum to", `${least.toPrecision(4)} … ${greatest.toPrecision(4)}`, { isWarning: true, hint: "weights of attention sum to one" });
+  if (notFinite > 0) entry(list, "Not finite", notFinite.toLocaleString("en"), { isWarning: true, hint: "weights that are NaN or infinite" });
+}
+
+const svg = (name, attributes) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+};
+
+function rangeName(bin) {
+  if (bin <= 1) return String(bin);
+  const far = 2 ** bin - 1;
+  return far >= 1000 ? `${2 ** (bin - 1) / 1024 >= 1 ? `${2 ** (bin - 1) / 1024}k` : 2 ** (bin - 1)}+` : `${2 ** (bin - 1)}+`;
+}
+
+// Bars of mass by distance, behind to the left and ahead to the right of the query's own position.
+export function showProfile(figure, head) {
+  figure.replaceChildren();
+  if (attention.runs[head.run].first_position === null) return;
+  const { back, ahead } = head.facts;
+  const bars = [];
+  for (let bin = back.length - 1; bin >= 0; --bin) bars.push({ name: bin === 0 ? "0" : `−${rangeName(bin)}`, mass: back[bin] });
+  for (let bin = 1; bin < ahead.length; ++bin) bars.push({ name: `+${rangeName(bin).replace("+", "")}`, mass: ahead[bin] });
+  const caption = document.createElement("figcaption");
+  caption.textContent = ahead.length > 1 ? "Weight by distance, behind and ahead" : "Weight by distance behind";
+  const width = 284;
+  const height = 70;
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height + 14}`, role: "img" });
+  drawing.setAttribute("aria-label", `Weight by distance: ${bars.map((bar) => `${bar.name}: ${percent(bar.mass)}`).join(", ")}`);
+  drawing.append(svg("line", { x1: 0, x2: width, y1: height + 0.5, y2: height + 0.5 }));
+  const step = width / Math.max(6, bars.length);
+  const most = Math.max(...bars.map((bar) => bar.mass), 1e-9);
+  bars.forEach((bar, n) => {
+    const tall = Math.max(bar.mass > 0 ? 1 : 0, (height - 4) * (bar.mass / most));
+    const box = svg("rect", { x: n * step + 1.5, width: Math.max(1, step - 3), y: height - tall, height: tall, rx: 1.5 });
+    const title = svg("title", {});
+    title.textContent = `${bar.name}: ${percent(bar.mass)}`;
+    box.append(title);
+    const label = svg("text", { x: (n + 0.5) * step, y: height + 11, "text-anchor": "middle" });
+    label.textContent = bars.length > 11 && n % 2 === (bars.findIndex((each) => each.name === "0") + 1) % 2 ? "" : bar.name;
+    drawing.append(box, label);
+  });
+  figure.append(caption, drawing);
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is being looked at. All of it is in the page's address, so that a link brings it back.
+import { attention } from "./blobs.js";
+
+const longest = Math.max(...attention.runs.map((run) => Math.max(run.queries, run.keys)));
+
+const defaults = {
+  run: 0,
+  layer: 0,
+  head: -1, // none: all heads
+  view: "map", // or text, lines
+  scale: longest > 256 ? "log" : "linear",
+  kind: "max", // or mean: what a pooled cell shows
+  theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
+  compare: -1, // another run
+  query: -1, // the chosen token
+  key: -1,
+  direction: "to", // or from: what the chosen token attends to, or who attends to it
+  sort: "place",
+  filter: "",
+  from: "",
+  to: "",
+  x: 0, // the map's upper left corner in weights, and how much larger than the whole it is
+  y: 0,
+  zoom: 1,
+};
+
+export const state = { ...defaults };
+const listeners = [];
+let scheduled = false;
+
+export function onChange(listener) {
+  listeners.push(listener);
+}
+
+function render() {
+  scheduled = false;
+  for (const listener of listeners) listener();
+}
+
+export function renderSoon() {
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(render);
+}
+
+let writing;
+function writeAddress() {
+  clearTimeout(writing);
+  writing = setTimeout(() => {
+    const changed = Object.entries(state).filter(([name, value]) => value !== defaults[name]);
+    const rounded = changed.map(([name, value]) => [name, typeof value === "number" ? String(Math.round(value * 1000) / 1000) : value]);
+    try {
+      history.replaceState(null, "", `#${new URLSearchParams(rounded)}`);
+    } catch {
+      // A page inside another page may have no address of its own.
+    }
+  }, 120);
+}
+
+export function change(changes) {
+  Object.assign(state, changes);
+  writeAddress();
+  renderSoon();
+}
+
+const fractions = ["x", "y", "zoom"]; // all other numbers are places in lists
+
+const allowed = {
+  view: ["map", "text", "lines"],
+  scale: ["linear", "log"],
+  kind: ["max", "mean"],
+  theme: ["light", "dark"],
+  direction: ["to", "from"],
+};
+
+// An address comes from outside: what it may not say is left at its default.
+export function readAddress() {
+  const said = new URLSearchParams(location.hash.slice(1));
+  Object.assign(state, defaults);
+  for (const [name, value] of said) {
+    if (!Object.hasOwn(defaults, name)) continue;
+    if (typeof defaults[name] === "number") {
+      const number = Number(value);
+      if (fractions.includes(name) ? Number.isFinite(number) : Number.isInteger(number)) state[name] = number;
+    } else if (!allowed[name] || allowed[name].includes(value)) {
+      state[name] = value;
+    }
+  }
+  const run = attention.runs[state.run];
+  if (!run?.layers[state.layer]) Object.assign(state, { run: 0, layer: 0, head: -1 });
+  if (!attention.runs[state.run].layers[state.layer]?.heads[state.head]) state.head = -1;
+  if (!(state.query >= 0 && state.query < attention.runs[state.run].queries)) state.query = -1;
+  if (!(state.key >= 0 && state.key < attention.runs[state.run].keys)) state.key = -1;
+  if (!attention.runs[state.compare]) state.compare = -1;
+  state.zoom = Math.max(1, state.zoom);
+  renderSoon();
+}
+addEventListener("hashchange", readAddress);

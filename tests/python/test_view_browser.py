@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page in a real browser: it opens in silence, does what it says, and shows NumPy's numbers."""
+
+import re
+
+import numpy as np
+import pytest
+
+import browser
+import heed
+from test_view import EVIL, causal_weights, random_weights
+
+LENGTH, LAYERS, HEADS = 24, 2, 4
+WORDS = [f"word{n}" for n in range(LENGTH)]
+
+
+@pytest.fixture(scope="module")
+def tab():
+    driver = browser.start()
+    yield browser.Tab(driver)
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """run -> layer -> (heads, queries, keys)"""
+    return {name: [causal_weights(HEADS, LENGTH, seed=10 * r + n) for n in range(LAYERS)] for r, name in enumerate("AB")}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, weights):
+    path = tmp_path_factory.mktemp("page") / "attention.html"
+    heed.view(weights, tokens=WORDS, kv_heads=2, title="Two runs").save(path)
+    return path
+
+
+def open_head(tab, page, address):
+    tab.open(page, address)
+    tab.until(lambda: tab.colours("#maps canvas") > 8, "the map is blank")
+
+
+def float_of(text):
+    return np.float32(re.search(r"-?\d[\d.e-]*", text)[0])
+
+
+def test_it_opens_without_an_error_and_asks_for_nothing(tab, page):
+    tab.open(page)
+    tab.until(lambda: tab.colours(".thumb canvas") > 5, "the first picture is blank")
+    assert tab.complaints() == []
+    assert {url.partition("#")[0] for url in tab.requests()} <= {page.as_uri()}
+    assert tab.driver.title == "Two runs"
+
+
+def test_every_head_of_every_layer_and_run_is_a_picture(tab, page):
+    tab.open(page)
+    assert tab.count(".thumb") == 2 * LAYERS * HEADS
+    for nth in (0, 7, 15):
+        tab.until(lambda: tab.colours(".thumb canvas", nth) > 5, f"picture {nth} is blank")  # noqa: B023
+    assert tab.count(".group.shared") == 2 * LAYERS * 2
+    labels = [thumb.get_attribute("aria-label") for thumb in tab.all(".thumb")]
+    assert labels[5].startswith("A · Layer 1 · Head 1, Entropy ")
+
+
+def test_a_click_opens_a_head_and_escape_goes_back(tab, page):
+    tab.open(page)
+    tab.all(".thumb")[6].click()
+    tab.until(lambda: tab.one("#detail").is_displayed(), "the head does not open")
+    assert tab.text("#head-name") == "A · Layer 1 · Head 2"
+    tab.until(lambda: "head=2" in tab.address() and "layer=1" in tab.address(), tab.address())
+    assert "Reads KV head 1" in tab.text("#group") and tab.count("#group button") == 2
+    tab.press("\ue00c")
+    tab.until(lambda: tab.one("#overview").is_displayed(), "Escape does not go back")
+    assert tab.complaints() == []
+
+
+def test_the_numbers_of_a_head_are_numpys(tab, page, weights):
+    open_head(tab, page, "#run=1&layer=1&head=3")
+    w = weights["B"][1][3].astype(np.float64)
+    entropy = -(w * np.log2(w, where=w > 0, out=np.zeros_like(w))).sum() / LENGTH
+    numbers = {dd.get_attribute("data-measure"): dd.text for dd in tab.all("#numbers dd")}
+    assert numbers["entropy"] == f"{entropy:.2f} bits"
+    assert numbers["first"] == f"{100 * w[:, 0].mean():.1f} %"
+    assert numbers["largest"] == f"{w.max():.3g}".ljust(4, "0") or float(numbers["largest"]) == pytest.approx(w.max(), rel=5e-3)
+
+
+def test_the_weight_under_the_pointer_is_exact(tab, page, weights):
+    open_head(tab, page, "#run=0&layer=0&head=1")
+    canvas = tab.one("#maps canvas")
+    seen = 0
+    for x, y in ((-150, 120), (-60, 80), (10, 200), (-190, -100), (90, 150), (150, -180)):
+        tab.actions().move_to_element_with_offset(canvas, x, y).perform()
+        tip = tab.text("#tip")
+        place = re.search(r"query (\d+), key (\d+)", tip)
+        if not place or tab.one("#tip").get_attribute("hidden"):
+            continue
+        query, key = map(int, place.groups())
+        assert WORDS[query] in tip and WORDS[key] in tip
+        if key > query:
+            assert tab.text("#tip b") == "hidden"
+        else:
+            assert float_of(tab.text("#tip b")) == weights["A"][0][1][query, key]
+            seen += 1
+    assert seen >= 2
+
+
+def test_arrow_keys_choose_a_weight_and_say_it(tab, page, weights):
+    open_head(tab, page, "#run=0&layer=1&head=2&query=10&key=4")
+    for keys, query, key in (("\ue015", 11, 4), ("\ue014", 11, 5), ("\ue013\ue013", 9, 5), ("\ue012", 9, 4)):
+        tab.press(keys)
+        tab.until(lambda: f"Query {query} to key {key}:" in tab.text("#chosen .cell"), tab.text("#chosen .cell"))  # noqa: B023
+        assert float_of(tab.text("#chosen .cell").split(":")[1]) == weights["A"][1][2][query, key]
+    listed = [float_of(item.text.split("\n")[-1]) for item in tab.all("#chosen li")]
+    expected = np.sort(weights["A"][1][2][9])[::-1][: len(listed)]
+    assert listed == list(expected)
+
+
+def test_the_wheel_and_keys_zoom_and_zero_shows_the_whole(tab, page):
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+    open_head(tab, page, "#head=0")
+    tab.actions().scroll_from_origin(ScrollOrigin.from_element(tab.one("#maps canvas"), 50, 50), 0, -400).perform()
+    tab.until(lambda: "zoom=" in tab.address(), "the wheel does not zoom")
+    zoomed = float(re.search(r"zoom=([\d.]+)", tab.address())[1])
+    assert zoomed > 1.5
+    tab.actions().drag_and_drop_by_offset(tab.one("#maps canvas"), -80, -60).perform()
+    tab.until(lambda: re.search(r"[#&]x=", tab.address()), "dragging does not move the map")
+    tab.press("0")
+    tab.until(lambda: "zoom=" not in tab.address(), "0 does not show the whole")
+    tab.press("+")
+    tab.until(lambda: "zoom=1.6" in tab.address(), "+ does not zoom")
+
+
+def test_the_text_is_coloured_by_what_a_token_attends_to_and_by_who_attends_to_it(tab, page, weights):
+    tab.open(page, "#run=0&layer=0&head=0&view=text")
+    tab.until(lambda: tab.count("#text span") == LENGTH, "there is no text")
+    tab.all("#text span")[12].click()
+    tab.until(lambda: tab.count("#text span.chosen") == 1, "nothing is chosen")
+    w = weights["A"][0][0]
+    titles = [span.get_attribute("title") for span in tab.all("#text span")]
+    assert [np.float32(title) for title in titles[:13]] == list(w[12, :13])
+    assert set(titles[13:]) == {"hidden by a mask"} and tab.count("#text span.unseen") == LENGTH - 13
+    strongest = int(w[12].argmax())
+    assert "rgb" in tab.all("#text span")[strongest].get_attribute("style")
+    tab.all("#direction button")[1].click()
+    tab.until(lambda: tab.count("#text span.unseen") == 12, "earlier tokens cannot attend to it")
+    titles = [span.get_attribute("title") for span in tab.all("#text span")]
+    assert [np.float32(title) for title in titles[12:]] == list(w[12:, 12])
+
+
+def test_lines_are_drawn_between_tokens(tab, page):
+    tab.open(page, "#head=0&view=lines&query=5")
+    tab.until(lambda: tab.colours("#lines canvas") > 8, "there are no lines")
+    assert "Lines from queries 0 to" in tab.one("#lines canvas").get_attribute("aria-label")
+
+
+def test_two_runs_are_compared_with_their_difference(tab, page, weights):
+    open_head(tab, page, "#run=0&layer=0&head=2")
+    tab.choose("#compare", "1")
+    tab.until(lambda: tab.count("#maps canvas") == 3, "there are not three maps")
+    assert [caption.text for caption in tab.all("#maps figcaption")] == ["A", "B", "A − B"]
+    tab.until(lambda: tab.colours("#maps canvas", 2) > 8, "the difference is blank")
+    tab.actions().move_to_element_with_offset(tab.all("#maps canvas")[2], -40, 0).perform()
+    query, key = map(int, re.search(r"query (\d+), key (\d+)", tab.text("#tip")).groups())
+    difference = float(weights["A"][0][2][query, key]) - float(weights["B"][0][2][query, key])
+    found = tab.text("#tip b")
+    assert found == "hidden" if key > query else float(found) == pytest.approx(difference, rel=1e-4, abs=1e-9)
+
+
+def test_heads_are_ordered_and_filtered_by_a_number(tab, page, weights):
+    tab.open(page)
+    first = {(r, l, h): w[h][:, 0].astype(np.float64).mean() for r, name in enumerate("AB") for l, w in enumerate(weights[name]) for h in range(HEADS)}
+    order = sorted(first, key=first.get, reverse=True)
+    tab.choose("#sort", "first")
+    tab.until(lambda: tab.count(".sorted .thumb") == len(first), "the heads are not ordered")
+    shown = [tuple(int(thumb.get_attribute(f"data-{name}")) for name in ("run", "layer", "head")) for thumb in tab.all(".thumb")]
+    assert shown == order
+    limit = (first[order[4]] + first[order[5]]) / 2
+    tab.choose("#filter-by", "first")
+    tab.choose("#filter-from", f"{limit:.6f}")
+    tab.until(lambda: tab.count(".thumb") == 5, "the filter lets others through")
+    assert tab.text("#shown-count") == f"5 of {len(first)} heads"
+
+
+def test_a_link_restores_what_was_seen(tab, page):
+    open_head(tab, page, "#run=1&layer=1&head=1&zoom=2.5&x=4&y=6&scale=log&theme=dark&compare=0&query=9&key=7")
+    tab.press("s")
+    tab.until(lambda: "scale=log" not in tab.address(), "the address does not follow")
+    address = tab.address()
+    tab.open(page, address)
+    tab.until(lambda: tab.count("#maps canvas") == 3, "the comparison is gone")
+    assert tab.text("#head-name") == "B · Layer 1 · Head 1"
+    assert tab.driver.execute_script("return document.documentElement.dataset.theme") == "dark"
+    tab.until(lambda: "Query 9 to key 7" in tab.text("#chosen .cell"), "the chosen weight is gone")
+    assert "zoom=2.5" in address and tab.one("#scale [data-value=linear]").get_attribute("aria-checked") == "true"
+
+
+def test_an_address_from_outside_does_no_harm(tab, page):
+    for address in ("#head=99&run=-3&zoom=NaN&x=Infinity", "#view=<img>&sort=constructor&theme=__proto__", "#%00%ff&query=1e99&filter=toString"):
+        tab.open(page, address)
+        assert tab.one("#overview").is_displayed()
+    tab.open(page, "#head=0&zoom=1e9&x=-1e9&y=1e300&query=1.5&compare=77")
+    assert tab.complaints() == []
+
+
+def test_hostile_tokens_are_shown_as_what_they_are(tab, tmp_path):
+    n = len(EVIL)
+    heed.view(random_weights(1, n, n), tokens=EVIL, title=EVIL[0], names=[EVIL[0]]).save(tmp_path / "evil.html")
+    open_head(tab, tmp_path / "evil.html", "#head=0&query=0")
+    for view in ("t", "i", "m"):
+        tab.press(view)
+    tab.open(tmp_path / "evil.html", "#head=0&view=text&query=3")
+    texts = [span.get_attribute("textContent") for span in tab.all("#text span")]
+    assert texts[0] == EVIL[0] and texts[5] == "⟨0000⟩⟨0007⟩⟨001B⟩[2J" and texts[6] == "⟨202E⟩right to left"
+    assert tab.driver.title == EVIL[0] and tab.text("#title") == EVIL[0]
+    assert tab.complaints() == [] and tab.count("#text script") == 0
+
+
+def test_a_long_input_says_that_it_is_pooled_and_how(tab, tmp_path):
+    weights = causal_weights(1, 1500)
+    heed.view(weights, budget=1_500_000).save(tmp_path / "long.html")
+    open_head(tab, tmp_path / "long.html", "#head=0")
+    assert re.search(r"every cell is the largest of (\d+) × \1 weights, in 8 bits", tab.text("#pooled")), tab.text("#pooled")
+    tab.one("#pooling [data-value=mean]").click()
+    tab.until(lambda: "is the mean of" in tab.text("#pooled"), "the mean is not shown")
+    tab.open(tmp_path / "long.html", "#head=0&zoom=60&x=700&y=700&query=710&key=702")
+    tab.until(lambda: "The page has no finer level" in tab.text("#pooled"), tab.text("#pooled"))
+    largest = [float_of(item.text.split("\n")[-1]) for item in tab.all("#chosen li")]
+    assert largest == list(np.sort(weights[0, 710])[::-1][: len(largest)]) and largest
+    assert tab.complaints() == []
+
+
+def test_queries_and_keys_may_be_two_sequences(tab, tmp_path):
+    weights = random_weights(2, 5, 9)
+    heed.view(weights, query_tokens=list("abcde"), key_tokens=list("123456789")).save(tmp_path / "cross.html")
+    tab.open(tmp_path / "cross.html", "#head=1&view=text&query=2")
+    tab.until(lambda: tab.count("#text span") == 14, "both sequences are there")
+    titles = [span.get_attribute("title") for span in tab.all("#text .passage:last-child span")]
+    assert [np.float32(title) for title in titles] == list(weights[1, 2])
+
+
+def test_a_keyboard_reaches_everything_and_a_screen_reader_has_words(tab, page):
+    tab.open(page)
+    unnamed = tab.driver.execute_script(
+        "return [...document.querySelectorAll('button, select, input, canvas[tabindex]')].filter((e) => !(e.getAttribute('aria-label') ||"
+        " e.textContent.trim() || e.labels?.length || e.title)).map((e) => e.outerHTML)"
+    )
+    assert unnamed == []
+    tab.press("?")
+    tab.until(lambda: tab.one("#help").is_displayed(), "? shows no help")
+    tab.press("\ue00c")
+    tab.until(lambda: not tab.one("#help").is_displayed(), "Escape does not close the help")
+    tab.press("d")
+    tab.until(lambda: "theme=" in tab.address(), "D does not change the theme")
+
+
+def test_a_frame_in_a_notebook_draws(tab, tmp_path):
+    frame = heed.view(causal_weights(2, 8), tokens=WORDS[:8])._repr_html_()
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8><body>{frame}", encoding="utf-8")
+    tab.driver.get("about:blank")
+    tab.complaints()
+    tab.driver.get((tmp_path / "notebook.html").as_uri())
+    tab.driver.switch_to.frame(0)
+    try:
+        tab.until(lambda: tab.count(".thumb") == 2, "the frame draws nothing")
+        tab.all(".thumb")[1].click()
+        tab.until(lambda: tab.one("#detail").is_displayed(), "a click does nothing")
+    finally:
+        tab.driver.switch_to.default_content()
+    assert tab.complaints() == []

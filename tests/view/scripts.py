@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The page's scripts: `scripts.py FOLDER SCRIPT...` prints what is wrong with them and fails if anything is.
+
+Each is a module of one idea: it parses (by node), imports only what others export and it uses, and touches neither the
+network nor markup made from text. All of them joined, as the page has them, parse as well: no name stands twice.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+LONGEST = 300
+FORBIDDEN = {
+    "innerHTML": "text would become markup",
+    "outerHTML": "text would become markup",
+    "insertAdjacentHTML": "text would become markup",
+    "document.write": "text would become markup",
+    "eval(": "text would become code",
+    "new Function": "text would become code",
+    "fetch(": "the page needs no network",
+    "XMLHttpRequest": "the page needs no network",
+    "WebSocket": "the page needs no network",
+    "http://": "the page needs no network",
+    "https://": "the page needs no network",
+    "var ": "const and let have a scope",
+    "console.": "left over from a search for a mistake",
+}
+ALLOWED = ['"http://www.w3.org/2000/svg"']  # a name, not a place
+
+
+def without_comments(text):
+    return re.sub(r"(?m)(^|\s)//.*$", "", text)
+
+
+def syntax(text):
+    with tempfile.NamedTemporaryFile("w", suffix=".mjs", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        ran = subprocess.run(["node", "--check", file.name], capture_output=True, text=True)
+    return [line for line in ran.stderr.splitlines() if "Error" in line]
+
+
+def imports(text):
+    for names, source in re.findall(r'^import \{ ([^}]*) \} from "\./(\w+)\.js";$', text, re.MULTILINE):
+        yield from ((name, source) for name in names.split(", "))
+
+
+def exports(text):
+    return set(re.findall(r"^export (?:async )?(?:const|let|function|class) (\w+)", text, re.MULTILINE))
+
+
+def declared(text):
+    return re.findall(r"^(?:async )?(?:const|let|function|class) (\w+)", text, re.MULTILINE)
+
+
+def complaints(name, texts):
+    text, code = texts[name], without_comments(texts[name])
+    for allowed in ALLOWED:
+        code = code.replace(allowed, '""')
+    lines = text.splitlines()
+    if lines[0] != "// SPDX-License-Identifier: Apache-2.0" or not lines[1].startswith("// "):
+        yield "does not begin with its licence and what it is for"
+    if len(lines) > LONGEST:
+        yield f"{len(lines)} lines, the limit is {LONGEST}"
+    for word, why in FORBIDDEN.items():
+        if word in code:
+            yield f"{word}: {why}"
+    if re.search(r"[^=!]==[^=]|!=[^=]", code):
+        yield "== compares what it has converted; === does not"
+    for imported, source in imports(text):
+        if imported not in exports(texts.get(source, "")):
+            yield f"imports {imported}, which {source}.js does not export"
+        if len(re.findall(rf"\b{imported}\b", code)) < 2:
+            yield f"imports {imported} and does not use it"
+    if len(re.findall(r"^import ", text, re.MULTILINE)) != len({source for _, source in imports(text)}):
+        yield "has an import that is not on one line, or two of one file"
+    for own in declared(text):
+        if len(re.findall(rf"\b{own}\b", code)) < 2:
+            yield f"declares {own} and does not use it"
+    for exported in exports(text):
+        if not any((exported, name) in set(imports(other)) for other in texts.values()):
+            yield f"exports {exported}, which nobody imports"
+    yield from syntax(text)
+
+
+def main():
+    folder, order = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.js"))}
+    problems = [f"{name}.js: {problem}" for name in texts for problem in complaints(name, texts)]
+    if sorted(order) != sorted(texts):
+        problems.append(f"the page joins {sorted(order)}, and there are {sorted(texts)}")
+    joined = "\n".join(re.sub(r"(?m)^import .*$|^export ", "", texts[name]) for name in order if name in texts)
+    problems += [f"all scripts together: {problem}" for problem in syntax(joined)]
+    for problem in problems:
+        print(problem)
+    print(f"{len(texts)} scripts, {len(problems)} complaints")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
