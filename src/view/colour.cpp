@@ -46,7 +46,7 @@ std::array<Rgb, 256> colours_of_codes(double largest) {
 }
 
 double end_of_scale(float largest, std::int64_t keys) {
-  return std::max(4 / static_cast<double>(keys), std::min(1.0, static_cast<double>(largest)));
+  return std::min(1.0, std::max(4 / static_cast<double>(keys), static_cast<double>(largest)));
 }
 
 }  // namespace heed::inline v0_2::view

@@ -143,7 +143,7 @@ def test_run_draws_what_it_computed(tmp_path):
     svg = (tmp_path / "heads.svg").read_text()
     assert all(f">head {n}</text>" in svg for n in range(4)) and ">g</text>" in svg
     shown = heed(tmp_path, "run", *flags, "--show").stdout
-    assert shown.count("head ") == 4 and "            a " in shown and "██············" in shown
+    assert shown.count("head ") == 4 and "           a " in shown and "██············" in shown
 
 
 def test_the_pictures_of_the_documents_are_made_by_these_commands(tmp_path):

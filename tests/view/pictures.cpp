@@ -33,7 +33,7 @@ TEST(Colours, grow_darker_with_the_weight) {
 
 TEST(Picture, in_a_terminal_hidden_is_not_zero) {
   EXPECT_EQ(small_picture({"cat", "sat"}).text(80, Picture::Ink::shades),
-            "head 0\n         cat ██··\n         sat ▒▒▓▓\n");
+            "head 0\n         cat ██··\n         sat ░░▓▓\n");
   EXPECT_NE(small_picture({"cat", "sat"}).text(80, Picture::Ink::colours).find("\x1b[48;2;"),
             std::string::npos);
   EXPECT_EQ(small_picture({"\x1b[2J", "b\n"}).text(80, Picture::Ink::shades).find('\x1b'), std::string::npos);

@@ -173,7 +173,7 @@ export function groupOf(head) {
 // Where the scale of a head ends: at its largest weight, but not below four times what equal weights would be. Heads that
 // are compared have one scale.
 export function endOfScale(head, ...others) {
-  return Math.max(4 / head.keys, ...[head, ...others].map((each) => Math.min(1, each.facts.largest)));
+  return Math.min(1, Math.max(4 / head.keys, ...[head, ...others].map((each) => each.facts.largest)));
 }
 
 export function nameOf(head) {
