@@ -6,36 +6,16 @@
 #include <cstring>
 
 #include "cpu/lower.hpp"
-#include "threads/pool.hpp"
+#include "cpu/tasks.hpp"
 #include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
 
-constexpr std::int64_t tasks_per_thread = 4;
-// Below this many multiplications waking a thread (some 10 us) costs more than it saves.
-constexpr double worth_sharing = 1e5;
 // Sums of dQ that one task may hold, in floats, before rows are better left to tasks of their own.
 constexpr std::int64_t most_row_sums = std::int64_t{1} << 24;
 // Rows of a task that goes through all keys: the more, the less packing keys costs.
 constexpr std::int64_t most_rows_per_task = 1056;
-
-double products(const Call& c) {
-  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
-         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
-}
-
-template <class Body>
-void share_out(std::int64_t tasks, double multiplications, const Body& body) {
-  const auto one = [&](std::size_t n) { body(static_cast<std::int64_t>(n)); };
-  if (multiplications >= worth_sharing) return threads::parallel_for(static_cast<std::size_t>(tasks), one);
-  for (std::int64_t n = 0; n < tasks; ++n) body(n);
-}
-
-template <class AnyView>
-Tensor lower_if_given(const std::optional<AnyView>& x) {
-  return x ? lower(View(*x)) : Tensor{};
-}
 
 SharedGradient shared(const std::optional<MutableView>& lowered, const std::optional<MutableView>& given,
                       unsigned char* left) {

@@ -10,11 +10,6 @@
 namespace heed::cpu {
 namespace {
 
-template <class AnyView>
-Tensor lower_if_given(const std::optional<AnyView>& x) {
-  return x ? lower(View(*x)) : Tensor{};
-}
-
 TensorStrides strides_of(const Strides& stride) {
   return {stride.batch, stride.heads, stride.length, stride.dim};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a Problem to the plain data that CPU kernels read.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "cpu/call.hpp"
@@ -9,6 +10,11 @@
 namespace heed::cpu {
 
 Tensor lower(const View&);
+
+template <class AnyView>
+Tensor lower_if_given(const std::optional<AnyView>& x) {
+  return x ? lower(View(*x)) : Tensor{};
+}
 
 // Scores are kept in base 2: what multiplies or limits them is multiplied by log2(e).
 float in_base_2(float);

@@ -56,7 +56,8 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
   if (rows == 0 || weights.out == 0) return;
   const Target& target = *weights.target;
   const std::int64_t panels = (weights.out + target.panel_rows - 1) / target.panel_rows;
-  const auto [row_parts, panels_per_part] = cut(rows, weights.depth, panels);
+  const Cut parts_of = cut(rows, weights.depth, panels);
+  const std::int64_t row_parts = parts_of.row_parts, panels_per_part = parts_of.panels_per_part;
   // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
   const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;
   const Linear linear{.x = lower(x),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu/lower.hpp"
+#include "cpu/tasks.hpp"
 #include "threads/kept_memory.hpp"
 #include "threads/pool.hpp"
 #include "threads/scratch.hpp"
@@ -23,16 +24,6 @@ std::int64_t rows_per_task(const Call& c) {
   const std::int64_t most_rows = c.mask_count > 0 || c.bias.data ? 384 : 1024;
   return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, most_rows);
 }
-constexpr std::int64_t tasks_per_thread =
-    4;  // enough that the last task to end does not leave the others idle
-// Below this many multiplications waking a thread (some 10 us) costs more than it saves.
-constexpr double worth_sharing = 1e5;
-
-double products(const Call& c) {
-  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
-         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
-}
-
 // How many tasks a call should make at least: one thread would only pack the same keys more than once.
 std::int64_t wanted_tasks(const Call& c) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
@@ -103,13 +94,6 @@ std::vector<KeyTask> cut_along_keys(const Call& c) {
     for (std::int64_t h = 0; c.sequences[b].queries > 0 && h < c.kv_heads; ++h)
       add_chunks(c, {b, h, 0, c.sequences[b].queries}, tasks);
   return tasks;
-}
-
-template <class Body>
-void share_out(std::int64_t tasks, double multiplications, const Body& body) {
-  const auto one = [&](std::size_t n) { body(static_cast<std::int64_t>(n)); };
-  if (multiplications >= worth_sharing) return threads::parallel_for(static_cast<std::size_t>(tasks), one);
-  for (std::int64_t n = 0; n < tasks; ++n) body(n);
 }
 
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can

@@ -12,7 +12,7 @@
 namespace heed::planning {
 namespace {
 
-const GradientKernel& reference_kernel() {
+const GradientKernel& reference_of_gradients() {
   static const GradientKernel only{"reference", Device::cpu, [] { return Reason(); },
                                    [](const GradientProblem&) { return Reason(); },
                                    [](const GradientProblem& g) {
@@ -22,8 +22,8 @@ const GradientKernel& reference_kernel() {
   return only;
 }
 
-const Kind<GradientKernel>& kind() {
-  static const Kind<GradientKernel> only{&Backend::gradient_kernels, reference_kernel(),
+const Kind<GradientKernel>& gradient_kind() {
+  static const Kind<GradientKernel> only{&Backend::gradient_kernels, reference_of_gradients(),
                                          "is not a kernel for gradients"};
   return only;
 }
@@ -44,13 +44,13 @@ void attention_backward(const Inputs& inputs, const Saved& saved, const Gradient
                         const Options& options) {
   backend_of("q", inputs.q.device);
   const GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
-  complete(problem, kind().choose(problem, options.kernel).run(problem));
+  complete(problem, gradient_kind().choose(problem, options.kernel).run(problem));
 }
 
 std::vector<Verdict> plan(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
                           const Options& options) {
   backend_of("q", inputs.q.device);
-  return kind().verdicts(make_gradient_problem(inputs, saved, gradients, options), options.kernel);
+  return gradient_kind().verdicts(make_gradient_problem(inputs, saved, gradients, options), options.kernel);
 }
 
 std::string explain(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
@@ -58,6 +58,6 @@ std::string explain(const Inputs& inputs, const Saved& saved, const Gradients& g
   return in_lines(plan(inputs, saved, gradients, options));
 }
 
-std::vector<std::string> backward_kernel_names() { return kind().names(); }
+std::vector<std::string> backward_kernel_names() { return gradient_kind().names(); }
 
 }  // namespace heed::inline v0_2

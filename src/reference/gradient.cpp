@@ -8,7 +8,7 @@
 namespace heed::reference {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
 double dot(const double* a, const double* b, std::int64_t n) {
   double sum = 0;
@@ -40,11 +40,11 @@ GradientRow gradient_row(const GradientProblem& g, const GradientNumbers& number
                 .applied = std::vector<Term>(keys),
                 .score = std::vector<Term>(keys),
                 .raw = std::vector<Term>(keys)};
-  const auto unseen = [](double x) { return x == -infinity; };
+  const auto unseen = [](double x) { return x == minus_infinity; };
   const double of_lse = g.log_sum_exp_gradient ? read(*g.log_sum_exp_gradient, b, h, query, 0) : 0;
   r.log_sum_exp = read(g.log_sum_exp, b, h, query, 0);
   r.sees_no_key =
-      std::all_of(r.scores.biased.begin(), r.scores.biased.end(), unseen) || r.log_sum_exp == -infinity;
+      std::all_of(r.scores.biased.begin(), r.scores.biased.end(), unseen) || r.log_sum_exp == minus_infinity;
   if (r.sees_no_key) {  // G6: its log-sum-exp is the sink, and nothing else of it is read
     r.sink.value = of_lse;
     return r;
@@ -92,7 +92,7 @@ void add(const GradientProblem& g, const GradientNumbers& numbers, const Gradien
   const double *q_row = numbers.forward.q(b, h, query), *from_out = numbers.out_gradient(b, h, query);
   for (std::int64_t j = 0; j < s.keys; ++j) {
     const auto n = static_cast<std::size_t>(j);
-    if (r.scores.biased[n] == -infinity) continue;  // G6
+    if (r.scores.biased[n] == minus_infinity) continue;  // G6
     const std::int64_t key = s.first_key + j;
     const double* k_row = numbers.forward.k(b, kv_head, key);
     for (std::int64_t d = 0; into.v && d < p.value_dim; ++d)

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a call is worth more than one thread, and how its tasks reach them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/call.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::cpu {
+
+constexpr std::int64_t tasks_per_thread = 4;  // enough that the last task to end does not leave the others idle
+// Below this many multiplications waking a thread (some 10 us) costs more than it saves.
+constexpr double worth_sharing = 1e5;
+
+inline double products(const Call& c) {
+  return static_cast<double>(c.batch * c.heads) * static_cast<double>(c.queries) *
+         static_cast<double>(c.keys) * static_cast<double>(c.dim + c.value_dim);
+}
+
+template <class Body>
+void share_out(std::int64_t tasks, double multiplications, const Body& body) {
+  const auto one = [&](std::size_t n) { body(static_cast<std::int64_t>(n)); };
+  if (multiplications >= worth_sharing) return threads::parallel_for(static_cast<std::size_t>(tasks), one);
+  for (std::int64_t n = 0; n < tasks; ++n) body(n);
+}
+
+}  // namespace heed::cpu
