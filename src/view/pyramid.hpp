@@ -37,7 +37,7 @@ class Pyramid {
   };
   void pass_on(std::size_t level);
 
-  std::int64_t rows_, columns_, added_ = 0;
+  std::int64_t rows_, added_ = 0;
   int finest_;
   std::vector<Strip> strips_{};  // of levels 0, 1, ...
   std::vector<Level> levels_{};
