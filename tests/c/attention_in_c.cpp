@@ -117,7 +117,7 @@ TEST_P(BadCalls, is_refused_in_c_with_the_same_sentence_and_nothing_is_written) 
   Call call;
   bad.spoil(call);
   std::optional<heed_cache> cache;
-  if (call.cache && call.inputs.cache) cache.emplace(std::move(*call.cache));
+  if (call.cache && call.inputs.cache) cache.emplace(heed_cache{std::move(*call.cache)});
   const std::vector<std::byte> before = call.memory();
   const in_c::Choices choices(call.options);
   const heed_inputs inputs = in_c::inputs(call.inputs, cache ? &*cache : nullptr);
