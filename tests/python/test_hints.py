@@ -179,7 +179,8 @@ def own_words(call, *arguments, **keywords):
 
 
 @pytest.mark.parametrize("name", CALLABLES)
-def test_wrong_kinds_get_a_sentence_of_ours(name):
+def test_wrong_kinds_get_a_sentence_of_ours(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a word is a good name for a file
     call, described = CALLABLES[name]
     arguments = signature(described)
     names = [a.arg for a in arguments.posonlyargs + arguments.args + arguments.kwonlyargs if a.arg != "self"]
