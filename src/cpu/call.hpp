@@ -98,12 +98,11 @@ constexpr std::int64_t most_rows_of_part = 384;
 constexpr std::int64_t block_keys = 256;
 constexpr std::int64_t chunk_keys = 1024;
 
-// Decode takes as many rows that share a KV head; more are worth packing keys for.
+// The most rows sharing a KV head that decode takes: for more, it pays to pack the keys.
 constexpr std::int64_t most_decode_rows = 32;
 
 // Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is
-// query first_query
-// + r / group of member r % group, so that neighbouring rows see nearly the same keys.
+// query first_query + r / group of member r % group, so that neighbouring rows see nearly the same keys.
 struct Rows {
   std::int64_t batch_entry, kv_head;
   std::int64_t first_query, queries;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b on the CPU, with W packed once into the micro-kernel's column tiles.
+// y = x * W^T + b on the CPU, with W packed once into the micro-kernel's panels.
 #pragma once
 #include <cstddef>
 #include <cstdint>

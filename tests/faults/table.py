@@ -123,8 +123,8 @@ FAULTS = [
     Fault(
         "dropout-word",
         ALGORITHM + "dropout.hpp",
-        "weight = words.word[n] < c.drop_below",
-        "weight = words.word[3 - n] < c.drop_below",
+        "weight = words.word[n] < below",
+        "weight = words.word[3 - n] < below",
         "dropout reads the four random words backwards (S7)",
     ),
     Fault(
@@ -259,8 +259,8 @@ FAULTS = [
     Fault(
         "document-of-the-first-query",
         ALGORITHM + "documents.hpp",
-        "const std::int64_t own = document_of(d, s, query_at(r));\n    if (own == of_all",
-        "const std::int64_t own = document_of(d, s, query_at(0));\n    if (own == of_all",
+        "const std::int64_t own = document_of(d, s, queries(r));\n    if (own == of_all",
+        "const std::int64_t own = document_of(d, s, queries(0));\n    if (own == of_all",
         "all rows of a panel see the document of the first (S20)",
     ),
     Fault(

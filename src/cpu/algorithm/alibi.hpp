@@ -22,14 +22,14 @@ inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
   return -c.alibi.of_heads[q.h] * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));
 }
 
-// Added as a bias is that holds the same numbers (mask.hpp): their bits are its bits.
+// Added as a bias that holds the same numbers would be (mask.hpp), so that the bits are the same.
 template <Vector S>
-inline void add_alibi(const Call& c, const Scores& t, std::int64_t count, const QueryAt auto& query_at) {
+[[gnu::noinline]] inline void add_alibi(const Call& c, const Scores& t, const Queries& queries) {
   using F = typename S::F;
   constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
   float minus_slope[capacity], place[capacity];
   for (std::int64_t r = 0; r < t.width; ++r) {
-    const Query q = query_at(least(r, count - 1));
+    const Query q = queries(least(r, queries.count - 1));
     minus_slope[r] = -c.alibi.of_heads[q.h];
     place[r] = place_of(c, q);
   }

@@ -34,7 +34,7 @@ class Decode {
     pack_queries();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
-      KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.count, query_at());
+      KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.query);
       if (keys.end <= keys.begin) keys = {block, block};
       if (c.cached)
         keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
@@ -68,7 +68,7 @@ class Decode {
       views.score(t);
     spoil_infinities<S>(t);
     if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
-    const bool partly_hidden = bias_and_mask<S>(c, t, rows.count, query_at()) && note_unseen(t);
+    const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
     if (c.weights.data) write_kept(t);
     advance_rows<S>(rows, t, state);
     if (c.drop_below)
@@ -89,10 +89,8 @@ class Decode {
     scale_all<S>(rows.q, rows.depth * at.rows, c.scale_log2e);
   }
 
-  const TaskQueries& query_at() const { return rows.query; }
-
-  // By comparison, not by a minimum: a NaN beside an infinity must not hide it. Four at a time, each with its
-  // own sum, of which nothing is left when every score is above -inf.
+  // Every score is compared, because a minimum could lose an infinity to a NaN beside it. Four vectors at a
+  // time, each with its own sum, which stays 0 where every score is above -inf.
   bool any_hidden(const Scores& t) const {
     typename S::F found[4];
     for (auto& of : found) of = S::fill(0.0f);
@@ -120,7 +118,7 @@ class Decode {
 
   // Until every key is in, the rows of the weights hold scores in base 2: -inf for keys of the block that
   // were not scored.
-  void keep_scores(std::int64_t block, const Scores& t) {
+  [[gnu::noinline]] void keep_scores(std::int64_t block, const Scores& t) {
     const std::int64_t end = least(block + block_keys, c.keys);
     for (int r = 0; r < rows.count; ++r) {
       const Row kept = row_of(c.weights, rows.query(r));
@@ -129,7 +127,7 @@ class Decode {
     }
   }
 
-  void write_kept(const Scores& t) {
+  [[gnu::noinline]] void write_kept(const Scores& t) {
     for (int r = 0; r < rows.count; ++r) {
       const Row kept = row_of(c.weights, rows.query(r));
       for (std::int64_t j = 0; j < t.keys; ++j) write(kept, t.first_key + j, t.s[j * at.rows + r]);
@@ -137,7 +135,7 @@ class Decode {
   }
 
   // Keys of chunks that no row sees were left alone; the others become weights.
-  void finish_weights(const Query& n, const RowEnd& end) {
+  [[gnu::noinline]] void finish_weights(const Query& n, const RowEnd& end) {
     const Seen seen = seen_by(c, n.b, 0, c.sequences[n.b].queries - 1);
     const Row kept = row_of(c.weights, n);
     for (std::int64_t block = 0; block < c.sequences[n.b].keys; block += block_keys) {

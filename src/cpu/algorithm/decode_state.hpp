@@ -29,7 +29,7 @@ struct DecodeRows {
   float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
   float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
-  const TaskQueries query;          // of row r
+  const Queries query;              // of row r
 
   static constexpr std::int64_t copied_keys = 8, copied_values = 32;
 

@@ -174,8 +174,9 @@ class DecodeViews {
     }
   };
 
-  // A stripe has so many keys as one pass over a quarter-line slice has steps: with f32 all its lines pass by
-  // while all dimensions of this one do; with 16 bits, whose slices are half as many lines, twice over.
+  // A slice of dimensions takes one step for each key of a stripe, and a step touches a line: with f32 the
+  // next stripe's lines are touched once while all slices of this one pass by, with 16 bits, which have half
+  // as many lines, twice.
   template <Type type>
   Touch touch_for(const Stripe& t, std::int64_t d) const {
     constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;

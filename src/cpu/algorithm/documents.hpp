@@ -25,18 +25,18 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
 
 // What is left of `keys` without those at either end whose number is below or above every query's: in a row
 // of documents one after another, all that no query sees.
-inline KeyRange trim_documents(const Call& c, KeyRange keys, std::int64_t count, const QueryAt auto& query_at) {
+[[gnu::noinline]] inline KeyRange trim_documents(const Call& c, KeyRange keys, const Queries& queries) {
   for (std::int64_t n = 0; n < c.document_count; ++n) {
     const DocumentIds& d = c.documents[n];
-    const Sequence& s = c.sequences[query_at(0).b];
+    const Sequence& s = c.sequences[queries(0).b];
     std::int64_t lowest = no_document, highest = -no_document;
-    for (std::int64_t r = 0; r < count; ++r) {
-      const std::int64_t own = document_of(d, s, query_at(r));
+    for (std::int64_t r = 0; r < queries.count; ++r) {
+      const std::int64_t own = document_of(d, s, queries(r));
       if (own == no_document) continue;
       lowest = least(lowest, own);
       highest = most(highest, own);
     }
-    const std::int32_t* of = key_documents(d, query_at(0).b);
+    const std::int32_t* of = key_documents(d, queries(0).b);
     const auto is_others = [&](std::int64_t j) { return of[j] < lowest || of[j] > highest; };
     while (keys.begin < keys.end && is_others(keys.end - 1)) --keys.end;
     while (keys.begin < keys.end && is_others(keys.begin)) ++keys.begin;
@@ -46,13 +46,13 @@ inline KeyRange trim_documents(const Call& c, KeyRange keys, std::int64_t count,
 
 // Rows side by side are mostly of one document, and so are the keys: where a row saw all of them, the next of
 // its document need not look.
-inline void hide_other_documents(const DocumentIds& d, const Sequence& s, const Scores& t, std::int64_t count,
-                                 const QueryAt auto& query_at) {
-  const std::int32_t* of = key_documents(d, query_at(0).b) + t.first_key;
+[[gnu::noinline]] inline void hide_other_documents(const DocumentIds& d, const Sequence& s, const Scores& t,
+                                                   const Queries& queries) {
+  const std::int32_t* of = key_documents(d, queries(0).b) + t.first_key;
   const std::int64_t keys = least(t.keys, s.keys - t.first_key);
   std::int64_t of_all = no_document;
-  for (std::int64_t r = 0; r < count; ++r) {
-    const std::int64_t own = document_of(d, s, query_at(r));
+  for (std::int64_t r = 0; r < queries.count; ++r) {
+    const std::int64_t own = document_of(d, s, queries(r));
     if (own == of_all && own != no_document) continue;
     bool hides_any = false;
     for (std::int64_t j = 0; j < keys; ++j)

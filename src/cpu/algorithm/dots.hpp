@@ -10,8 +10,8 @@ namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr int keys_per_dots = 8;
 
-// Up to how many rows of f32 that see all of a few keys are faster with them in place than packed. An
-// instruction set may specialise it.
+// The most rows of f32 that decode takes where all of them see all of a few keys: up to so many, reading the
+// keys in place is faster than packing them. An instruction set may specialise it.
 template <Vector S>
 inline constexpr std::int64_t most_short_rows = most_decode_rows;
 

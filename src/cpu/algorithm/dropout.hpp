@@ -9,14 +9,17 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Of row r.
-inline void apply_dropout(const Call& c, const Query& q, int r, const Scores& t) {
+// Of row r. What the loops read is copied: after every store the compiler would read again what it only has a
+// reference to.
+inline void apply_dropout(const Call& c, const Query& q, int r, const Scores t) {
+  const std::uint64_t seed = c.seed, below = c.drop_below;
+  const std::int64_t head = q.b * c.heads + q.h, i = q.i;
+  const float scale = c.keep_scale;
   for (std::int64_t j = -(t.first_key % 4); j < t.keys; j += 4) {
-    const softmax::Words words =
-        softmax::dropout_words(c.seed, q.b * c.heads + q.h, q.i, (t.first_key + j) / 4);
+    const softmax::Words words = softmax::dropout_words(seed, head, i, (t.first_key + j) / 4);
     for (std::int64_t n = most(0, -j); n < least(4, t.keys - j); ++n) {
       float& weight = t.s[(j + n) * t.width + r];
-      weight = words.word[n] < c.drop_below ? 0.0f : weight * c.keep_scale;
+      weight = words.word[n] < below ? 0.0f : weight * scale;
     }
   }
 }

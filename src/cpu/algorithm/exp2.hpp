@@ -28,11 +28,10 @@ constexpr Filled exp2_terms[] = {Filled(1.0f),
                                  Filled(1.326472731e-03f)};
 constexpr Filled exp2_tail(-0x1p-126f);
 
-// 2^x for x <= 0: exactly 1 at 0, exactly 0 at and below -126 (so also at -inf), NaN at NaN. Our minimax of
-// degree 5 on
-// [-1/2, 1/2]; tests/simd measures the error over every float. The last subtraction,
-// invisible above 2^-101, makes the clamped tail zero without a comparison. `n` vectors advance in lock-step,
-// because one alone waits out every operation's latency.
+// 2^x for x <= 0: exactly 1 at 0, exactly 0 at and below -126 (so also at -inf), NaN at NaN. The polynomial
+// is our minimax of degree 5 on [-1/2, 1/2]; tests/simd measures the error over every float. The last
+// subtraction, which changes nothing above 2^-101, makes the clamped tail zero without a comparison. `n`
+// vectors advance in lock-step, because one alone would wait for the result of every operation.
 template <Vector S, int n>
 inline void exp2(typename S::F (&x)[n]) {
   typename S::F z[n], p[n];
@@ -56,7 +55,7 @@ inline typename S::F exp2(typename S::F x) {
   return one[0];
 }
 
-// tanh x: our odd minimax below 0.625, (1 - e) / (1 + e) with e = exp(-2|x|) above.
+// tanh x: our odd minimax polynomial below 0.625, (1 - e) / (1 + e) with e = exp(-2|x|) above.
 template <Vector S>
 inline typename S::F tanh(typename S::F x) {
   const auto size = S::abs(x), z = S::mul(x, x);

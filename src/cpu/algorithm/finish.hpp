@@ -50,10 +50,10 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
-// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is
-// then NaN. They are one in truth where somebody masks with the lowest number there is, and nothing is left.
-// Returns the bias, which is what such scores are in natural units.
-inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
+// Where every score of a row is the lowest number that base 2 holds, different biases may have become equal:
+// then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there is and
+// leaves no key. Returns the bias, which is what such scores are in natural units.
+[[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
   const auto bias_at = [&](std::int64_t j) {
     const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
@@ -85,7 +85,7 @@ struct ClosedRow {
 template <Vector S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   if (sees_no_key(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
-  // A sink that is no such number outweighs them all.
+  // A sink above that outweighs them all.
   const bool is_lowest =
       (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
@@ -130,21 +130,28 @@ class WriteOut {
       for (; d + S::lanes <= dims; d += S::lanes) poison[0] = step(d, poison[0]);
     }
     poison_ = S::add(poison_, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
-    // What is written one by one is looked at before: to add up its poison on the way cost bf16 on AMX 12 %.
-    if (d < dims) has_poison_ |= !is_finite(factor) || !all_finite<S>(sums + d, dims - d);
-    for (; d < dims; ++d) write(out, d, sums[d] * factor + 0.0f);
+    if (d < dims) write_one_by_one(out, sums, d, dims, factor);
   }
 
   bool wrote_only_numbers() const { return !has_poison_ && sum_of_lanes<S>(poison_) == 0; }
 
  private:
+  // These are looked at before they are written: to add up their poison on the way takes bf16 on AMX 12 %
+  // longer. Compiled once, not at every call.
+  [[gnu::noinline]] void write_one_by_one(const Row& out, const float* sums, std::int64_t d,
+                                          std::int64_t dims, float factor) {
+    has_poison_ |= !is_finite(factor) || !all_finite<S>(sums + d, dims - d);
+    for (; d < dims; ++d) write(out, d, sums[d] * factor + 0.0f);
+  }
+
   F poison_ = S::fill(0.0f);
   bool has_poison_ = false;
 };
 
 // Replaces row r of the scores by the weights that were applied and writes them.
 template <Vector S>
-inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r, const Scores& t) {
+[[gnu::noinline]] inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r,
+                                            const Scores& t) {
   const ClosedRow row = closed<S>(c, q, end);
   const float factor = row.weight();
   for (std::int64_t j = 0; j < t.keys; ++j) {
@@ -158,7 +165,7 @@ inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int 
 }
 
 // The columns of weights and scores that a sequence shorter than the longest does not fill.
-inline void write_beyond(const Call& c, const Query& q) {
+[[gnu::noinline]] inline void write_beyond(const Call& c, const Query& q) {
   for (std::int64_t j = c.sequences[q.b].keys; j < c.keys; ++j) {
     if (c.weights.data) write(row_of(c.weights, q), j, 0.0f);
     if (c.scores.data) write(row_of(c.scores, q), j, c.stage == ScoreStage::biased ? minus_infinity : 0.0f);
@@ -166,7 +173,7 @@ inline void write_beyond(const Call& c, const Query& q) {
 }
 
 // Scores are kept in base 2; the caller's are natural. One that base 2 cannot hold is the reference's.
-inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
+[[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];

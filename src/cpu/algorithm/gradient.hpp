@@ -213,7 +213,7 @@ class Backward {
   const Call& c;
   const GradientPart part;
   const Extents e;
-  const TaskQueries query;
+  const Queries query;
   Pairs pairs;
   PackedRows<S> packed_rows;
   float *weights, *gradients, *dq, *dk, *dv, *turned;

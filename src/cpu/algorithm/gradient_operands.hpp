@@ -116,14 +116,14 @@ class PackedRows {
   }
 
   // The block whose first row this is.
-  const RowBlock& operator()(const TaskQueries& query, std::int64_t first, std::int64_t count) {
+  const RowBlock& operator()(const Queries& query, std::int64_t first, std::int64_t count) {
     RowBlock& block = blocks[first / gradient_rows % slots];
     if (block.first != first) pack(query, first, count, block);
     return block;
   }
 
  private:
-  void pack(const TaskQueries& query, std::int64_t first, std::int64_t count, RowBlock& block) {
+  void pack(const Queries& query, std::int64_t first, std::int64_t count, RowBlock& block) {
     block.first = first, block.count = count;
     block.q_squares = block.g_squares = 0;
     for (std::int64_t r = 0; r < count; r += rows) pack_panel(query, r, block);
@@ -142,7 +142,7 @@ class PackedRows {
       if (block.state[r] != 0) clear({r, r + 1});
   }
 
-  void pack_panel(const TaskQueries& query, std::int64_t first, RowBlock& block) {
+  void pack_panel(const Queries& query, std::int64_t first, RowBlock& block) {
     const std::int64_t count = least(rows, block.count - first);
     const auto rows_of = [&](const Tensor& t) {
       return [&](std::int64_t r) { return row_of(t, query(block.first + first + r)); };

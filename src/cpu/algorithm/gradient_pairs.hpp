@@ -49,13 +49,12 @@ class GradientPairs {
   enum class By : std::uint8_t { score, product };
 
   // Panel p of the block of rows with the packed keys.
-  Stretch differentiate(const TaskQueries& query_at, const RowBlock& block, std::int64_t p, By by) {
-    const std::int64_t first_row = block.first + p * rows, count = least(rows, block.count - p * rows);
-    const auto queries = [&](std::int64_t r) { return query_at(first_row + r); };
-    const Query first = queries(0), last = queries(count - 1);
+  Stretch differentiate(const Queries& query_at, const RowBlock& block, std::int64_t p, By by) {
+    const Queries queries = query_at.some(block.first + p * rows, least(rows, block.count - p * rows));
+    const Query first = queries(0), last = queries(queries.count - 1);
     const Seen seen = seen_by(c, first.b, first.i, last.i);
     const KeyRange packed{keys.range.begin + keys.first, keys.range.begin + keys.end},
-        wanted = trim_hidden<S>(c, seen.within(packed), count, queries);
+        wanted = trim_hidden<S>(c, seen.within(packed), queries);
     if (wanted.end <= wanted.begin) return {};
     const std::int64_t begin = (wanted.begin - keys.range.begin) / step * step;
     const Stretch at{begin, round_up(wanted.end - keys.range.begin - begin, step)};
@@ -66,12 +65,12 @@ class GradientPairs {
         !stays_in_range(block.q_squares, keys.k_squares) || !stays_in_range(block.g_squares, keys.v_squares);
     if (is_careful) spoil_infinities<S>(t);
     if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
-    bias_and_mask<S>(c, t, count, queries);
+    bias_and_mask<S>(c, t, queries);
     const bool is_marked = is_careful || keys.has_bad || any_marked(block.state + p * rows);
     if (is_marked) mark_unseen<S>(t, unseen);
     weigh_against(block.lse + p * rows, at.keys);
     multiply(block.g + p * rows * e.value_depth, keys.v, e.value_depth, at, gradients);
-    if (c.drop_below) drop(t, count, queries);
+    if (c.drop_below) drop(t, queries);
     combine(block.delta + p * rows, at.keys);
     if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, at.keys);
     if (is_marked) correct(block.state + p * rows, at);
@@ -93,11 +92,10 @@ class GradientPairs {
   }
 
   // The pattern of the forward pass, as factors; and the gradients by the weights under it.
-  template <class QueryAt>
-  void drop(const Scores& t, std::int64_t count, const QueryAt& queries) {
+  void drop(const Scores& t, const Queries& queries) {
     const Scores factors{kept, t.width, t.first_key, t.keys};
     fill(kept, t.keys * rows, 1.0f);
-    for (std::int64_t r = 0; r < count; ++r)
+    for (std::int64_t r = 0; r < queries.count; ++r)
       apply_dropout(c, queries(r), static_cast<int>(r), factors);
     for (std::int64_t n = 0; n < t.keys * rows; n += S::lanes)
       S::store(gradients + n, S::mul(S::load(gradients + n), S::load(kept + n)));

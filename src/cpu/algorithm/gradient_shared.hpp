@@ -68,9 +68,9 @@ class BiasGradient {
 
   void add_head(std::int64_t b, std::int64_t h) {
     const Sequence& s = c.sequences[b];
-    // The rows of one head, where TaskQueries would have those of a group.
+    // The rows of one head, where Queries would have those of a group.
     kv_head = c.tiled_heads ? h % c.kv_heads : h / c.group();
-    TaskQueries query(c, {b, kv_head, 0, s.queries});
+    Queries query(c, {b, kv_head, 0, s.queries});
     query.group = 1, query.first_head = h, query.head_step = 0;
     packed_rows.forget();
     const std::int64_t end = shares_rows ? s.queries : least(s.queries, part.first_row + gradient_rows);
@@ -78,7 +78,7 @@ class BiasGradient {
       add_rows(query, first, least(gradient_rows, end - first));
   }
 
-  void add_rows(const TaskQueries& query, std::int64_t first, std::int64_t count) {
+  void add_rows(const Queries& query, std::int64_t first, std::int64_t count) {
     const RowBlock& block = packed_rows(query, first, count);
     const std::int64_t keys = c.sequences[query.b].keys,
                        end = shares_keys ? keys : least(keys, part.first_key + gradient_keys);

@@ -20,7 +20,7 @@ namespace heed::cpu::HEED_THIS_TARGET {
 // 64 keys of 64 rows take 16 KB, beside as many scores.
 constexpr std::int64_t strip_keys = 64;
 
-// The rows of a bias or mask beside those of a stretch of scores. Rows beyond `count` belong to no query:
+// The rows of a bias or mask beside those of a stretch of scores. Rows beyond the queries belong to none:
 // they repeat the last that does, so that they read and hide nothing that it does not.
 template <Vector S>
 struct MaskRows {
@@ -32,12 +32,11 @@ struct MaskRows {
   std::int64_t first[capacity];  // the element of row r and column 0
   bool is_shared = true;         // all rows are one
 
-  MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, std::int64_t count,
-           const QueryAt auto& query_at)
+  MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, const Queries& queries)
       : tensor(t), width(rows), keys(about) {
     std::int64_t begin = 0;
     for (std::int64_t r = 0; r < width; ++r) {
-      if (r < count) begin = row_of(t, query_at(r)).first;
+      if (r < queries.count) begin = row_of(t, queries(r)).first;
       first[r] = begin;
       is_shared &= begin == first[0];
     }
@@ -131,28 +130,27 @@ inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
   return {first, s.keys};
 }
 
-// Everything between the product and the softmax, for the queries query_at(0) ... query_at(count - 1). Returns
-// whether a key may be hidden from one of them.
+// Everything between the product and the softmax, for these queries. Returns whether a key may be
+// hidden from one of them.
 template <Vector S>
-inline bool bias_and_mask(const Call& c, const Scores& t, std::int64_t count, const QueryAt auto& query_at) {
-  const Query first = query_at(0), last = query_at(count - 1);
+inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries) {
+  const Query first = queries(0), last = queries(queries.count - 1);
   const Sequence& s = c.sequences[first.b];
-  if (c.alibi.of_heads) add_alibi<S>(c, t, count, query_at);
-  if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, count, query_at), t);
+  if (c.alibi.of_heads) add_alibi<S>(c, t, queries);
+  if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
-    const MaskRows<S> rows(m.where, keys_of(m, s), t.width, count, query_at);
+    const MaskRows<S> rows(m.where, keys_of(m, s), t.width, queries);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
-  for (std::int64_t n = 0; n < c.document_count; ++n)
-    hide_other_documents(c.documents[n], s, t, count, query_at);
+  for (std::int64_t n = 0; n < c.document_count; ++n) hide_other_documents(c.documents[n], s, t, queries);
   // Keys that no query sees because a tile ends beyond the last one's.
   const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
   fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
   if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
     return c.bias.data || c.mask_count > 0 || c.document_count > 0 || seen < t.keys;
   const Scores left{t.s, t.width, t.first_key, seen};
-  for (std::int64_t r = 0; r < count; ++r) hide_unseen(c, query_at(r), t.s + r, left);
+  for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
   return true;
 }
 
@@ -189,13 +187,13 @@ inline bool sees_any(const Call& c, const Query& q) {
 // What is left of `keys` without those at either end that a boolean mask or documents hide from every one of
 // the queries: they need no scores, just as those that lie outside every query's range.
 template <Vector S>
-inline KeyRange trim_hidden(const Call& c, KeyRange keys, std::int64_t count, const QueryAt auto& query_at) {
+inline KeyRange trim_hidden(const Call& c, KeyRange keys, const Queries& queries) {
   constexpr std::int64_t step = 8;
-  keys = trim_documents(c, keys, count, query_at);
+  keys = trim_documents(c, keys, queries);
   for (std::int64_t n = 0; n < c.mask_count && keys.begin < keys.end; ++n) {
     const BoolTensor& m = c.masks[n];
     if (m.is_tree) continue;  // it leaves all but a few keys to every query
-    const MaskRows<S> rows(m.where, keys_of(m, c.sequences[query_at(0).b]), count, count, query_at);
+    const MaskRows<S> rows(m.where, keys_of(m, c.sequences[queries(0).b]), queries.count, queries);
     const auto hides = [&](KeyRange some) {
       return some.begin < some.end && rows.are_all(!m.visible_when, some);
     };

@@ -33,8 +33,8 @@ inline bool score_may_overflow(std::uint16_t query, std::uint16_t key, std::int6
   return !(q * k * factor * static_cast<double>(depth) < 0x1p126);
 }
 
-// Parts is their memory: cut for a number of panels, and by itself so that it can be measured where operands
-// cannot be made.
+// Parts are their memory, cut for a number of panels; apart from the operands, so that it can be measured
+// before there are any.
 template <class O>
 concept Operands =
     Vector<typename O::S> && (O::rows == Tile<typename O::S>::rows) && (block_keys % O::key_step == 0) &&

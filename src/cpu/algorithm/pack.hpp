@@ -19,7 +19,7 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n +
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// Where row n of some rows lies.
+// Says where row n of some rows lies.
 template <class At>
 concept RowAt = requires(const At& at, std::int64_t n) {
   { at(n) } -> std::same_as<Row>;
@@ -74,7 +74,7 @@ inline const float* value_scales(const Call& c, std::int64_t b, std::int64_t kv_
   return static_cast<const float*>(scales) + j % c.layout.page_size;
 }
 
-// What elements are, as a type: loops that know it need not ask for each.
+// The type of elements, as a type: loops that know it need not ask for each element.
 template <Type type>
 struct Of {
   static constexpr Type value = type;

@@ -75,14 +75,14 @@ class Prefill {
 
   void run_chunk(std::int64_t chunk, float* partial) {
     pack_queries();
-    at.part = layout_of(c, count).in(partial);
+    at.part = layout_of(c, queries.count).in(partial);
     attend_chunk(chunk, seen_by_all());
   }
 
   // Merges the chunks' states in order and writes the rows.
   void finish_chunks(float* partials, std::int64_t chunks) {
     for (std::int64_t n = 0; n < chunks; ++n) {
-      at.part = layout_of(c, count).in(partials + n * partial_floats(c));
+      at.part = layout_of(c, queries.count).in(partials + n * partial_floats(c));
       add_part(n == 0);
     }
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
@@ -114,7 +114,7 @@ class Prefill {
 
   // The part of `keys` that some row of the task may see.
   KeyRange wanted(const Seen& seen, KeyRange keys) const {
-    return trim_documents(c, seen.within(keys), count, query_at);
+    return trim_documents(c, seen.within(keys), queries);
   }
 
   void attend_chunk(std::int64_t chunk, const Seen& seen) {
@@ -128,9 +128,8 @@ class Prefill {
   Prefill(const Call& call, const Rows& task_rows, Cutter memory)
       : c(call),
         task(task_rows),
-        query_at(call, task_rows),
-        count(task_rows.queries * call.group()),
-        panels(panels_of(count)),
+        queries(call, task_rows),
+        panels(panels_of(queries.count)),
         at(call, panels, memory),
         dims(at.operands.dims),
         operands(call, at.operands) {}
@@ -141,17 +140,15 @@ class Prefill {
   State part(std::int64_t p) const { return panel(at.part, p); }
   State total(std::int64_t p) const { return panel(at.total, p); }
   // Rows of panel p that are real; the rest are zero and never written.
-  int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, count - p * rows)); }
-  Query query(std::int64_t p, int r) const { return query_at(p * rows + r); }
-  auto queries_of(std::int64_t p) const {
-    return [this, p](std::int64_t r) { return query(p, static_cast<int>(r)); };
-  }
+  int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, queries.count - p * rows)); }
+  Query query(std::int64_t p, int r) const { return queries(p * rows + r); }
+  Queries queries_of(std::int64_t p) const { return queries.some(p * rows, rows_of(p)); }
   Row value(std::int64_t j) const { return value_row(c, task.batch_entry, task.kv_head, j); }
   std::int64_t keys_there_are() const { return c.sequences[task.batch_entry].keys; }
 
   void pack_queries() {
     for (std::int64_t p = 0; p < panels; ++p) {
-      const auto row_at = [query = query_at, q = c.q, p](std::int64_t r) {
+      const auto row_at = [query = queries, q = c.q, p](std::int64_t r) {
         return row_of(q, query(p * rows + r));
       };
       operands.pack_queries(p, row_at, rows_of(p), c.scale_log2e);
@@ -185,11 +182,11 @@ class Prefill {
     const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
       const Seen seen = seen_by(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
-      const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), rows_of(p), queries_of(p));
+      const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), queries_of(p));
       if (wanted.end <= wanted.begin) continue;
       const Scores t = score(p, keys, wanted);
       if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
-      bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
+      bias_and_mask<S>(c, t, queries_of(p));
       if (poisoned) mark_unseen<S>(t, at.unseen);
       const State state = part(p);
       advance<S>(state, at.s, t.keys, dims);
@@ -248,7 +245,7 @@ class Prefill {
         if (c.stage == ScoreStage::raw) write_scores(p, t);
         if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
-        bias_and_mask<S>(c, t, rows_of(p), queries_of(p));
+        bias_and_mask<S>(c, t, queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
         for (int r = 0; c.weights.data && r < rows_of(p); ++r)
           write_weights<S>(c, query(p, r), {total(p).max[r], total(p).sum[r]}, r, t);
@@ -264,8 +261,8 @@ class Prefill {
 
   const Call& c;
   const Rows task;
-  const TaskQueries query_at;
-  const std::int64_t count, panels;
+  const Queries queries;
+  const std::int64_t panels;
   Parts at;
   const std::int64_t dims;
   O operands;

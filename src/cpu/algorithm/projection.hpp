@@ -34,6 +34,7 @@ class Project {
   }
 
   void run(const LinearPart& part) {
+    part_rows = part.rows;
     for (std::int64_t r = 0; r < part.rows; ++r)
       first_of_row[r] = row_at(t.y, part.first_row + r, 0).first;
     if (part.rows <= most_single_rows) return run_rows(part);
@@ -43,7 +44,7 @@ class Project {
                 x + n * tile_rows * t.depth);
     for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
       multiply(tiles, panel);
-      write_rows(part.rows, panel, sums);
+      write_rows(panel);
     }
   }
 
@@ -79,17 +80,18 @@ class Project {
     }
   }
 
-  // values(rows, outputs) are the first rows of this part, by one panel. Outputs of one head lie together.
-  void write_rows(std::int64_t count, std::int64_t panel, float* values) const {
+  // Writes sums(rows of x, outputs) of one panel. Outputs of one head lie together. Compiled once, not at
+  // every call.
+  [[gnu::noinline]] void write_rows(std::int64_t panel) const {
     const std::int64_t begin = panel * outputs, end = least(begin + outputs, t.out);
     for (std::int64_t n = begin; n < end;) {
       const std::int64_t head = n / t.y_dim, next = least(end, (head + 1) * t.y_dim);
-      for (std::int64_t r = 0; r < count; ++r) {
-        float* from = values + r * outputs + (n - begin);
+      for (std::int64_t r = 0; r < part_rows; ++r) {
+        float* from = sums + r * outputs + (n - begin);
         if (t.bias)
           for (std::int64_t i = 0; i < next - n; ++i) from[i] += t.bias[n + i];
-        write_stretch({t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type}, n - head * t.y_dim,
-                      next - n, from);
+        const Row row{t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type};
+        write_stretch(row, n - head * t.y_dim, next - n, from);
       }
       n = next;
     }
@@ -155,12 +157,13 @@ class Project {
     for (int p = 0; p < panels; ++p) {
       for (int r = 0; r < rows; ++r)
         for (int v = 0; v < vectors; ++v) S::store(sums + r * outputs + v * S::lanes, sum[r][p][v]);
-      write_rows(rows, panel + p, sums);
+      write_rows(panel + p);
     }
   }
 
   const Linear& t;
   float *x, *sums, *widened, *buffer;
+  std::int64_t part_rows = 0;                    // of the present part
   std::int64_t first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
 };
 

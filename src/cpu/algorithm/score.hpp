@@ -23,25 +23,30 @@ struct Query {
   std::int64_t b, h, i, row;
 };
 
-// Which query row r of some rows belongs to.
-template <class At>
-concept QueryAt = requires(const At& at, std::int64_t r) {
-  { at(r) } -> std::same_as<Query>;
-};
+// The queries of some of a task's rows: row r of them is row first + r of the task. All that is needed to
+// find one is looked up once.
+struct Queries {
+  std::int64_t first, count;
+  std::int64_t b, group, first_head, head_step, first_query, first_row;
 
-// The queries of a task in the order of its rows, with nothing left to look up for each of them.
-struct TaskQueries {
-  std::int64_t b = 0, group = 1, first_head = 0, head_step = 0, first_query = 0, first_row = 0;
-
-  TaskQueries(const Call& c, const Rows& task)
-      : b(task.batch_entry),
+  Queries(const Call& c, const Rows& task)
+      : first(0),
+        count(c.group() * task.queries),
+        b(task.batch_entry),
         group(c.group()),
         first_head(c.head(task.kv_head, 0)),
         head_step(c.head(task.kv_head, 1) - first_head),
         first_query(task.first_query),
         first_row(c.sequences[b].first_query + first_query) {}
 
+  Queries some(std::int64_t first_of_them, std::int64_t how_many) const {
+    Queries part = *this;
+    part.first = first_of_them, part.count = how_many;
+    return part;
+  }
+
   Query operator()(std::int64_t r) const {
+    r += first;
     const std::int64_t n = group == 1 ? r : r / group;  // a division takes as long as all the rest
     return {b, first_head + (r - n * group) * head_step, first_query + n, first_row + n};
   }
@@ -59,7 +64,7 @@ inline KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
 struct Seen {
   std::int64_t front, begin, end;
 
-  // The part of `keys` that is worth scoring; empty when its end is not beyond its begin.
+  // The part of `keys` that is worth scoring; empty where its end is not beyond its beginning.
   KeyRange within(KeyRange keys) const {
     KeyRange part{keys.begin < front ? keys.begin : most(keys.begin, begin), least(keys.end, end)};
     if (part.end <= begin) part.end = least(part.end, front);

@@ -108,7 +108,7 @@ inline void transpose_dwords(__m512i (&x)[16]) {
     x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
   }
   for (int i = 0; i < 4;
-       ++i) {  // columns i, 4+i, 8+i, 12+i now lie in the four 128-bit lanes of x[i], x[4+i], ...
+       ++i) {  // columns i, 4+i, 8+i, 12+i lie in the four 128-bit lanes of x[i], x[4+i], ...
     const __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88),
                   high = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
     const __m512i low2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88),

@@ -5,8 +5,8 @@
 #include <concepts>
 #include <cstdint>
 
-// Whatever is compiled for a target lies in a namespace of the target's own: one function that two targets
-// compile is two to the linker, which could otherwise hand the wide one to a machine that lacks its
+// Whatever is compiled for a target lies in a namespace of the target's own. So a function that two targets
+// compile is two to the linker; of one, it could keep the wide copy for a machine that lacks the
 // instructions.
 #ifndef HEED_THIS_TARGET
 #error "HEED_THIS_TARGET: define it as the name of the target before including its kernels"

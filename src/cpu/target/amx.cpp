@@ -23,7 +23,7 @@ bool is_granted_amx() {
   return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
-// Asked once: every call asks, and CPUID leaves a virtual machine.
+// Asked once and remembered: every call of the library wants to know, and in a virtual machine CPUID is slow.
 bool has_amx() {
   static const bool has = is_granted_amx();
   return has;

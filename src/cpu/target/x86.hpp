@@ -5,7 +5,8 @@
 
 namespace heed::cpu {
 
-// Asked once: every call asks, and CPUID leaves a virtual machine. clang 14 cannot be asked for f16c by name.
+// Asked once and remembered: every call of the library wants to know, and in a virtual machine CPUID is slow.
+// clang 14 cannot be asked for f16c by name.
 // That the system keeps the registers is in the answers for avx2 and avx512f.
 static inline bool has_fma_and_f16c() {
   static const bool has = [] {
