@@ -12,7 +12,7 @@ namespace heed::tool {
 struct OwnedMasks {
   std::optional<HideMatrix> padding{};
   std::vector<std::int32_t> documents{};
-  std::vector<Mask> masks{};  // may view the others, whose memory stays where it is when this moves
+  Masks masks{};  // may view the others, whose memory stays where it is when this moves
 };
 
 OwnedMasks make_masks(const ShapeOptions&, const Extents&);

@@ -15,6 +15,7 @@
 namespace heed::inline v0_2 {
 
 class KvCache;
+struct Executor;
 
 // Multi-head, multi-query and grouped-query attention are only k.shape.heads: equal to q.shape.heads, 1, or a
 // divisor.
@@ -80,7 +81,7 @@ struct Alibi {
 };
 
 struct Options {
-  std::vector<Mask> masks{};
+  Masks masks{};
   Optional<View>
       bias{};  // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
   std::optional<Alibi> alibi{};    // before the bias
@@ -90,7 +91,9 @@ struct Options {
       sink{};  // one extra logit in the denominator; (batch, heads, 1, 1), an extent of 1 broadcasts
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;
-  std::string kernel{};  // force one by name, as explain() lists them; empty: the plan chooses
+  std::string kernel{};          // force one by name, as plan() lists them; empty: the plan chooses
+  int threads = 0;               // for this call; 0: num_threads(). Changes no bit
+  Executor* executor = nullptr;  // whose threads, for this call; default: set_executor()'s, or heed's own
 };
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.

@@ -201,7 +201,7 @@ typedef struct heed_options {
   const char* kernel;  // as heed_explain lists them; NULL: the plan chooses
   heed_floats alibi_slopes;  // one per query head; none: no ALiBi
   heed_align alibi_align;
-  int32_t reserved;
+  int32_t threads;  // for this call; 0: heed_num_threads()
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.

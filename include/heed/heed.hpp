@@ -5,6 +5,7 @@
 #include "heed/cache.hpp"
 #include "heed/check.hpp"
 #include "heed/error.hpp"
+#include "heed/few.hpp"
 #include "heed/files.hpp"
 #include "heed/half.hpp"
 #include "heed/layer.hpp"

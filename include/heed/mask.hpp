@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "heed/export.hpp"
+#include "heed/few.hpp"
 #include "heed/tensor.hpp"
 
 namespace heed::inline v0_2 {
@@ -61,6 +62,7 @@ struct Tree {
 };
 
 using Mask = std::variant<Causal, Window, KeyLengths, Document, Keep, Hide, Tree>;
+using Masks = Few<Mask, 4>;
 
 // A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return
 // it. It converts to Hide, which views it and must not outlive it.

@@ -9,7 +9,7 @@ namespace heed::inline v0_2 {
 
 // Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n >= 1; 1 never wakes a thread.
 HEED_API void set_num_threads(int n);
-HEED_API int num_threads();
+HEED_API int num_threads();  // inside a call, for an executor that asks: those of the call (Options::threads)
 
 // A pool of the caller's own. run() must call task(context, i) once for every i in [0, tasks), on any
 // threads, and return when all have returned. A task borrows the rounding and flush-to-zero modes of the
@@ -21,7 +21,7 @@ struct HEED_API Executor {
 };
 
 // Uses `executor` from now on; nullptr returns to heed's own pool. It must outlive every call made while it
-// is set.
+// is set. Options::executor is that of one call.
 HEED_API void set_executor(Executor* executor);
 
 }  // namespace heed::inline v0_2

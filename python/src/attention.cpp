@@ -86,7 +86,7 @@ nb::object merge(const nb::args& parts) {
     const Part part = read_part(parts[n]);
     check_same_rank(part.out, first.out);
     const Results other = results_of(part);
-    compute({}, [&] { heed::merge(into, other); });
+    compute([&] { heed::merge(into, other); });
   }
   const nb::object merged = out.object();
   return nb::make_tuple(merged, lse.object());

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <mutex>
 #include <utility>
 
 #include "anchors.hpp"
-#include "heed/threads.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -105,7 +103,7 @@ void read_threads(Choices& choices, nb::handle object) {
   const std::int64_t threads = read_integer("threads", object);
   if (threads < 1 || threads > 4096)
     throw Error(Error::value, "threads: " + std::to_string(threads) + " is outside [1, 4096]");
-  choices.threads = static_cast<int>(threads);
+  choices.options.threads = static_cast<int>(threads);
 }
 
 struct Keyword {
@@ -189,11 +187,6 @@ void give_front(Choices& choices) {
   throw Error(Error::value, "front: " + std::to_string(choices.front) + ", but there is no window");
 }
 
-std::mutex& thread_choice() {
-  static std::mutex mutex;
-  return mutex;
-}
-
 }  // namespace
 
 std::uint64_t read_seed(nb::handle object) {
@@ -223,19 +216,6 @@ Choices read_choices(Caller caller, const nb::kwargs& keywords) {
   share_anchor(choices);
   give_front(choices);
   return choices;
-}
-
-ThreadsForOneCall::ThreadsForOneCall(std::optional<int> threads) {
-  if (!threads) return;
-  thread_choice().lock();
-  before_ = num_threads();
-  set_num_threads(*threads);
-}
-
-ThreadsForOneCall::~ThreadsForOneCall() {
-  if (before_ == 0) return;
-  set_num_threads(before_);
-  thread_choice().unlock();
 }
 
 }  // namespace heed::python

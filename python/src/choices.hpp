@@ -20,7 +20,6 @@ struct Choices {
   Weights weights = Weights::none;
   bool wants_log_sum_exp = false;
   std::optional<Stage> scores{};
-  std::optional<int> threads{};
   std::int64_t front = 0;  // of the window
   // What stands for k and v, and which rows belong together:
   KvCache* cache = nullptr;
@@ -52,27 +51,10 @@ void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t 
 // Rows of documents have a number for every token; how many rows there may be is left to the library.
 void check_columns(const Choices& choices, std::int64_t queries, std::int64_t keys);
 
-// Runs body without the GIL, with as many threads as the choices say.
+// Runs body without the GIL.
 template <class Body>
-void compute(const std::optional<int>& threads, Body body);
-
-// Sets the number of threads for as long as it lives. Calls that choose a number wait for each other, so that
-// each puts back what it found.
-class ThreadsForOneCall {
- public:
-  explicit ThreadsForOneCall(std::optional<int> threads);
-  ~ThreadsForOneCall();
-  ThreadsForOneCall(const ThreadsForOneCall&) = delete;
-  ThreadsForOneCall& operator=(const ThreadsForOneCall&) = delete;
-
- private:
-  int before_ = 0;  // 0: nothing was set
-};
-
-template <class Body>
-void compute(const std::optional<int>& threads, Body body) {
+void compute(Body body) {
   const nb::gil_scoped_release released;
-  const ThreadsForOneCall chosen(threads);
   body();
 }
 

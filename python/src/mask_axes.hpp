@@ -15,7 +15,7 @@ void check_last_axes(const Tensor& mask, const Shape& scores);
 template <class Body>
 void compute(const Choices& choices, const Shape& scores, Body body) {
   try {
-    compute(choices.threads, body);
+    compute(body);
   } catch (const Error& error) {
     throw with_axes(error, choices, scores);
   }

@@ -64,7 +64,7 @@ nb::object rotate(nb::handle x, nb::handle positions, nb::handle turning, nb::ha
     if (!std::ranges::equal(target.extents(), from.extents()) || target.element != from.element)
       throw Error(Error::shape, "out: its shape or dtype is not that of x");
   }
-  compute({}, [&] { heed::rotate(view, places, rotary, reached); });
+  compute([&] { heed::rotate(view, places, rotary, reached); });
   if (!into) return turned.object();
   copy_elements(turned.tensor(), into->tensor());
   return into->object();

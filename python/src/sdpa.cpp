@@ -276,7 +276,7 @@ nb::object answer_plain(const Question& question) {
                       view_of(v, right_aligned(v))};
   Result out("out", q, q.element, shape);
   const Outputs outputs{.out = mutable_view_of(out.tensor(), right_aligned(out.tensor()))};
-  compute({}, [&] { heed::attention(inputs, outputs, question.options); });
+  compute([&] { heed::attention(inputs, outputs, question.options); });
   return out.object();
 }
 
@@ -289,7 +289,7 @@ nb::object answer(const Question& question) {
   Result out("out", question.query, question.query.element, last_axes(lattice.out_shape, rank));
   Spread into = spread(out.tensor(), lattice.rank);
   join_leading_axes(lattice, into);
-  compute({}, [&] { walk(question, lattice, into); });
+  compute([&] { walk(question, lattice, into); });
   return out.object();
 }
 

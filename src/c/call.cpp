@@ -64,7 +64,6 @@ Options to_options(const heed_options* given) {
   add_masks(o.masks, options);
   options.bias = to_optional("options.bias", o.bias);
   const std::optional<Align> align = to_align("options", "alibi_align", o.alibi_align);
-  check_reserved("options", o.reserved);
   if (o.alibi_slopes.count > 0)
     options.alibi = Alibi{to_span("options.alibi_slopes", o.alibi_slopes), align};
   else if (align)
@@ -77,6 +76,7 @@ Options to_options(const heed_options* given) {
     options.dropout = Dropout{.drop_probability = o.dropout.drop_probability, .seed = o.dropout.seed};
   options.head_map = to_head_map("options", o.head_map);
   if (o.kernel) options.kernel = o.kernel;
+  options.threads = o.threads;
   return options;
 }
 

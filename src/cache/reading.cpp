@@ -9,6 +9,10 @@ CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)) 
   state_.use.begin_reading("attention");
 }
 
+CacheReading::CacheReading(const CacheReading& other) noexcept : state_(other.state_) {
+  state_.use.read_on();
+}
+
 CacheReading::~CacheReading() { state_.use.end_reading(); }
 
 const PageLayout& CacheReading::layout() const { return state_.layout; }

@@ -10,8 +10,8 @@ namespace heed::cache {
 class CacheReading {
  public:
   explicit CacheReading(const KvCache&);  // throws Error::value while another thread changes the cache
+  CacheReading(const CacheReading&) noexcept;  // one more reader
   ~CacheReading();
-  CacheReading(const CacheReading&) = delete;
   CacheReading& operator=(const CacheReading&) = delete;
 
   const PageLayout& layout() const;

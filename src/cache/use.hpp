@@ -10,6 +10,7 @@ namespace heed::cache {
 class CacheUse {
  public:
   void begin_reading(const char* call);  // `call` begins the sentence of a refusal
+  void read_on() noexcept { now_.fetch_add(1, std::memory_order_relaxed); }  // once more, for a reader
   void end_reading() noexcept;
   void begin_writing(const char* call);
   void end_writing() noexcept { now_.store(0, std::memory_order_release); }

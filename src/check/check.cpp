@@ -114,6 +114,7 @@ Expected::Expected(const Inputs& inputs, const Results& results, const Options& 
   planning::backend_of("q", inputs.q.device);
   const checking::ProblemOnHost held(make_problem_of(inputs, results, options));
   const Problem& p = held.problem();
+  const threads::ForOneCall said(options.threads, options.executor);
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
   const auto made = std::make_shared<Numbers>(results);

@@ -28,14 +28,14 @@ float in_base_2(float x) { return static_cast<float>(x * softmax::log2_e); }
 
 namespace {
 
-std::vector<BoolTensor> lowered_masks(const Problem& p) {
-  std::vector<BoolTensor> masks;
+Few<BoolTensor, 4> lowered_masks(const Problem& p) {
+  Few<BoolTensor, 4> masks;
   for (const BoolMask& m : p.bool_masks)
     masks.push_back({{m.data, strides_of(m.stride), Type::int8}, m.visible_when, m.is_tree});
   return masks;
 }
 
-Call lowered(const Problem& p, const std::vector<BoolTensor>& masks) {
+Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
   return {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,

@@ -2,7 +2,6 @@
 // From a Problem to the plain data that CPU kernels read.
 #pragma once
 #include <optional>
-#include <vector>
 
 #include "cpu/call.hpp"
 #include "problem/problem.hpp"
@@ -25,8 +24,8 @@ struct LoweredCall {
   LoweredCall(const LoweredCall&) = delete;
   LoweredCall& operator=(const LoweredCall&) = delete;
 
-  std::vector<BoolTensor> masks;
-  std::vector<PagedSequence> cached;
+  Few<BoolTensor, 4> masks;
+  Few<PagedSequence, 4> cached;
   unsigned char left_range = 0;  // what call.left_range points to
   Call call;
 };

@@ -4,97 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <vector>
+#include <memory>
 
+#include "cpu/cut.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/tasks.hpp"
-#include "threads/kept_memory.hpp"
 #include "threads/pool.hpp"
 #include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
-
-// Rows that share one packing of keys and values. The more, the less packing costs, as long as their queries
-// and sums leave room for the block in a second-level cache: 512 rows of 128 dimensions take 790 KB, read and
-// written in order once a block. Neoverse-N1, 12 heads of 1024 x 64: 384 rows 81.8 % of peak, 768 82.4 %, all
-// 1024 82.7 % (November 2026).
-std::int64_t rows_per_task(const Call& c) {
-  // Fewer where every row brings a row of a mask: the heads that read the same one follow each other.
-  const std::int64_t most_rows = c.mask_count > 0 || c.bias.data ? 384 : 1024;
-  return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, most_rows);
-}
-// How many tasks a call should make at least: one thread would only pack the same keys more than once.
-std::int64_t wanted_tasks(const Call& c) {
-  const auto threads = static_cast<std::int64_t>(threads::concurrency());
-  return threads == 1 || products(c) < worth_sharing ? 1 : threads * tasks_per_thread;
-}
-
-// How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
-std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows) {
-  const std::int64_t heads = c.batch * c.kv_heads, rows = sequence.queries * c.group();
-  std::int64_t parts = (rows + rows_per_task(c) - 1) / rows_per_task(c);
-  const std::int64_t wanted = wanted_tasks(c);
-  if (heads * parts < wanted)
-    parts = std::min((wanted + heads - 1) / heads, (rows + panel_rows - 1) / panel_rows);
-  const std::int64_t panels = (rows + panel_rows * parts - 1) / (panel_rows * parts);
-  return std::max<std::int64_t>(1, panels * panel_rows / c.group());
-}
-
-struct QueryTask {
-  std::int64_t cost;
-  Rows rows;
-};
-
-// Longest tasks first: the last queries of a causal problem see the most keys.
-std::vector<QueryTask> cut_along_queries(const Call& c, int panel_rows) {
-  std::vector<QueryTask> tasks;
-  tasks.reserve(static_cast<std::size_t>(c.batch * c.kv_heads));
-  for (std::int64_t b = 0; b < c.batch; ++b) {
-    const Sequence& s = c.sequences[b];
-    const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows);
-    for (std::int64_t first = 0; first < s.queries; first += step) {
-      const std::int64_t queries = std::min(step, s.queries - first);
-      const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);
-      for (std::int64_t h = 0; h < c.kv_heads; ++h) tasks.push_back({queries * keys, {b, h, first, queries}});
-    }
-  }
-  const auto costs_more = [](const QueryTask& a, const QueryTask& z) { return a.cost > z.cost; };
-  if (!std::is_sorted(tasks.begin(), tasks.end(), costs_more))  // sorting would allocate
-    std::stable_sort(tasks.begin(), tasks.end(), costs_more);
-  return tasks;
-}
-
-// A chunk of keys for all rows of a sequence that read one KV head.
-struct KeyTask {
-  Rows rows;
-  std::int64_t chunk;
-  std::int64_t chunks = 0;  // that these rows have, where this is the first of them
-};
-
-// The chunks of keys that some row may see: those of the front, then those of the band; at least one, which
-// then says that nothing was seen.
-void add_chunks(const Call& c, const Rows& rows, std::vector<KeyTask>& tasks) {
-  const Sequence& s = c.sequences[rows.batch_entry];
-  const std::size_t first = tasks.size();
-  const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
-  const std::int64_t front = std::min(c.front, end);
-  for (std::int64_t chunk = 0; chunk < front; chunk += chunk_keys) tasks.push_back({rows, chunk});
-  const std::int64_t band = std::clamp<std::int64_t>(s.first_offset, 0, s.key_count);
-  for (std::int64_t chunk = band / chunk_keys * chunk_keys; chunk < end; chunk += chunk_keys)
-    if (chunk >= front) tasks.push_back({rows, chunk});
-  if (tasks.size() == first) tasks.push_back({rows, 0});
-  tasks[first].chunks = std::ssize(tasks) - static_cast<std::int64_t>(first);
-}
-
-std::vector<KeyTask> cut_along_keys(const Call& c) {
-  std::vector<KeyTask> tasks;
-  tasks.reserve(static_cast<std::size_t>(c.batch * c.kv_heads));
-  for (std::int64_t b = 0; b < c.batch; ++b)
-    for (std::int64_t h = 0; c.sequences[b].queries > 0 && h < c.kv_heads; ++h)
-      add_chunks(c, {b, h, 0, c.sequences[b].queries}, tasks);
-  return tasks;
-}
 
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
 // leave out keys that masks hide from a panel, and spread one head's rows over threads.
@@ -105,6 +24,8 @@ std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows
                                                                           : most_decode_rows;
 }
+
+std::size_t slots_for(std::size_t tasks) { return tasks == 1 ? 1 : std::min(tasks, threads::concurrency()); }
 
 }  // namespace
 
@@ -156,15 +77,22 @@ bool prefill(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
   if (c.heads == 0) return false;
-  const std::vector<QueryTask> tasks = cut_along_queries(c, target.panel_rows);
-  if (tasks.empty()) return false;
+  std::size_t count = 0;
   std::int64_t most_queries = 0;
-  for (const QueryTask& task : tasks) most_queries = std::max(most_queries, task.rows.queries);
-  threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()),
-                           target.prefill_floats(c, most_queries * c.group()));
-  share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
+  cut_along_queries(c, target.panel_rows, [&](const QueryTask& task) {
+    ++count;
+    most_queries = std::max(most_queries, task.rows.queries);
+  });
+  if (count == 0) return false;
+  threads::Scratch scratch(slots_for(count), target.prefill_floats(c, most_queries * c.group()),
+                           count * sizeof(QueryTask));
+  QueryTask* const tasks = scratch.front<QueryTask>();
+  QueryTask* end = tasks;
+  cut_along_queries(c, target.panel_rows, [&](const QueryTask& task) { std::construct_at(end++, task); });
+  std::sort(tasks, end, runs_before);
+  share_out(end - tasks, products(c), [&](std::int64_t n) {
     const threads::Scratch::Lease lease(scratch);
-    target.prefill(c, tasks[static_cast<std::size_t>(n)].rows, lease.floats());
+    target.prefill(c, tasks[n].rows, lease.floats());
   });
   return lowered.left_range != 0;
 }
@@ -187,26 +115,33 @@ bool decode(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
   if (c.heads == 0) return false;
-  const std::vector<KeyTask> tasks = cut_along_keys(c);
-  if (tasks.empty()) return false;
-  const bool merges = std::any_of(tasks.begin(), tasks.end(), [](const KeyTask& t) { return t.chunks != 1; });
+  std::size_t count = 0;
+  bool merges = false;
+  cut_along_keys(c, [&](const KeyTask& task) {
+    ++count;
+    merges |= task.chunks != 1;
+  });
+  if (count == 0) return false;
   const std::int64_t own = target.decode_floats(c), left = target.partial_floats(c);
-  const threads::KeptMemory partials =
-      merges ? threads::take_memory(tasks.size() * static_cast<std::size_t>(left)) : threads::KeptMemory();
-  threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()), own + left);
-  share_out(std::ssize(tasks), products(c), [&](std::int64_t n) {
-    const auto& [rows, chunk, chunks] = tasks[static_cast<std::size_t>(n)];
+  const std::size_t task_floats = threads::floats_in_lines(count * sizeof(KeyTask)),
+                    all_left = merges ? count * static_cast<std::size_t>(left) : 0;
+  threads::Scratch scratch(slots_for(count), own + left, (task_floats + all_left) * sizeof(float));
+  KeyTask* const tasks = scratch.front<KeyTask>();
+  KeyTask* end = tasks;
+  cut_along_keys(c, [&](const KeyTask& task) { std::construct_at(end++, task); });
+  float* const partials = scratch.front<float>() + task_floats;  // one per task, where they are merged
+  share_out(end - tasks, products(c), [&](std::int64_t n) {
+    const auto& [rows, chunk, chunks] = tasks[n];
     const threads::Scratch::Lease lease(scratch);
-    float* partial = chunks == 1 ? lease.floats() + own : partials.get() + n * left;
+    float* partial = chunks == 1 ? lease.floats() + own : partials + n * left;
     target.decode(c, rows, chunk, lease.floats(), partial);
     if (chunks == 1) target.decode_finish(c, rows, 1, lease.floats(), partial);
   });
   if (!merges) return lowered.left_range != 0;
-  share_out(std::ssize(tasks), products(c) / chunk_keys, [&](std::int64_t n) {
-    const KeyTask& task = tasks[static_cast<std::size_t>(n)];
-    if (task.chunks < 2) return;
+  share_out(end - tasks, products(c) / chunk_keys, [&](std::int64_t n) {
+    if (tasks[n].chunks < 2) return;
     const threads::Scratch::Lease lease(scratch);
-    target.decode_finish(c, task.rows, task.chunks, lease.floats(), partials.get() + n * left);
+    target.decode_finish(c, tasks[n].rows, tasks[n].chunks, lease.floats(), partials + n * left);
   });
   return lowered.left_range != 0;
 }

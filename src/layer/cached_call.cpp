@@ -6,8 +6,6 @@
 #include <variant>
 
 #include "cache/state.hpp"
-#include "lowering/make_problem.hpp"
-#include "plan/plan.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/check.hpp"
 
@@ -57,15 +55,6 @@ void check_numbers(std::span<const std::int64_t> numbers) {
   }
 }
 
-// Over plain keys the unsaid alignment would be ambiguous; over a cache it is Align::ends (S18).
-void say_alignment(Mask& mask) {
-  std::visit(
-      [](auto& m) {
-        if constexpr (requires { m.align; }) m.align = m.align.value_or(Align::ends);
-      },
-      mask);
-}
-
 void check_counts(const AttentionLayer::Call& call) {
   const std::int64_t entries = std::ssize(call.counts), tokens = call.x.shape.length;
   if (entries != 0 && entries != call.x.shape.batch)
@@ -79,9 +68,7 @@ void check_counts(const AttentionLayer::Call& call) {
 }  // namespace
 
 std::int64_t GrowingSequences::longest_after() const {
-  std::int64_t longest = 0;
-  for (std::size_t b = 0; b < lengths.size(); ++b) longest = std::max(longest, lengths[b] + counts[b]);
-  return longest;
+  return lengths_after.empty() ? 0 : *std::ranges::max_element(lengths_after);
 }
 
 std::vector<std::int64_t> GrowingSequences::next_positions(std::int64_t tokens) const {
@@ -137,22 +124,9 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   check_counts(call);
   found.counts.assign(call.counts.begin(), call.counts.end());
   if (call.counts.empty()) found.counts.resize(static_cast<std::size_t>(batch), call.x.shape.length);
+  for (std::size_t b = 0; b < found.counts.size(); ++b)
+    found.lengths_after.push_back(found.lengths[b] + found.counts[b]);
   return found;
-}
-
-void check_attention(const CachedCall& call, const Outputs& outputs, const Options& given) {
-  Options options = given;
-  for (Mask& mask : options.masks) say_alignment(mask);
-  if (options.alibi) options.alibi->align = options.alibi->align.value_or(Align::ends);
-  // Keys and values of the shape that the cache will have. Nothing reads them, so one row stands for all.
-  const auto grown = [&](View view) {
-    view.shape.length = call.sequences.longest_after();
-    view.stride = {0, 0, 0, view.stride.dim};
-    return view;
-  };
-  const Inputs inputs{
-      .q = call.q, .k = grown(call.k), .v = grown(call.v), .query_counts = call.sequences.counts};
-  planning::choose(make_problem(inputs, outputs, options));
 }
 
 }  // namespace heed::layer

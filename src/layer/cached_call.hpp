@@ -12,7 +12,7 @@ namespace heed::layer {
 
 // One per batch entry: its number in the cache, the tokens it held when the call began, and those it gets.
 struct GrowingSequences {
-  std::vector<std::int64_t> numbers{}, lengths{}, counts{};
+  std::vector<std::int64_t> numbers{}, lengths{}, counts{}, lengths_after{};
 
   std::int64_t longest_after() const;
   std::vector<std::int64_t> next_positions(std::int64_t tokens) const;  // (batch, tokens)
@@ -23,13 +23,5 @@ void check_companions(const AttentionLayer::Call&, const Options&);
 
 // The cache against the completed configuration. x must have been checked.
 GrowingSequences check_cache(const LayerConfig&, const AttentionLayer::Call&);
-
-// What attention() over the cache will refuse once the tokens are there, refused before. q, k and v are those
-// of the new tokens, padding included.
-struct CachedCall {
-  const GrowingSequences& sequences;
-  View q, k, v;
-};
-void check_attention(const CachedCall&, const Outputs&, const Options&);
 
 }  // namespace heed::layer

@@ -13,6 +13,7 @@
 #include "plan/backends.hpp"
 #include "plan/plan.hpp"
 #include "refusal/argument.hpp"
+#include "threads/pool.hpp"
 
 namespace heed::inline v0_2 {
 using namespace layer;
@@ -146,30 +147,33 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   const Floats attended = make_heads(backend, "attended", in.x, c.heads, *c.value_head_dim);
   const ScoreOutput weights(backend, "weights", outputs.weights, c.heads);
   const ScoreOutput scores(backend, "scores.into", outputs.scores.into, c.heads);
-  Inputs heads{q.view, k.view, v.view};
   const Outputs results{.out = attended.view,
                         .weights = weights.target(),
                         .log_sum_exp = outputs.log_sum_exp,
                         .scores = {scores.target(), outputs.scores.stage}};
 
-  // Refusals come before the projections are paid for, and before the cache changes.
-  if (call.cache)
-    check_attention({in.cached, q.view, k.view, v.view}, results, options);
-  else
-    make_problem(heads, results, options);
+  // Refusals come before the projections are paid for, and before the cache changes. The problem lets go of
+  // the cache before its tokens could be taken back.
+  std::optional<AppendedTokens> appended;
+  Problem problem = call.cache ? make_problem({.q = q.view,
+                                               .cache = call.cache,
+                                               .sequences = in.cached.numbers,
+                                               .query_counts = in.cached.counts},
+                                              results, options, in.cached.lengths_after)
+                               : make_problem({q.view, k.view, v.view}, results, options);
+  const threads::ForOneCall said(options.threads, options.executor);
+  const Kernel& kernel = planning::choose(problem);
+
   (*state_->project_q)(in.x, q.view);
   (*state_->project_k)(in.context, k.view);
   (*state_->project_v)(in.value, v.view);
   if (c.rotary && !in.positions.empty()) backend.rotate(q.view, in.positions, *c.rotary, in.lengths);
   if (c.rotary && !in.key_positions.empty()) backend.rotate(k.view, in.key_positions, *c.rotary, in.lengths);
-
-  std::optional<AppendedTokens> appended;
   if (call.cache) {
     appended.emplace(*call.cache, in.cached, k.view, v.view);
-    heads = {
-        .q = q.view, .cache = call.cache, .sequences = in.cached.numbers, .query_counts = in.cached.counts};
+    problem.reading.emplace(*call.cache);
   }
-  attention(heads, results, options);
+  planning::run(kernel, problem);
   fill_padding(backend, in.cached.counts, results);
   weights.deliver();
   scores.deliver();

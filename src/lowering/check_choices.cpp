@@ -17,6 +17,8 @@ void check_choices(const Outputs& outputs, const Options& options) {
     if (!(p >= 0 && p < 1))
       throw refusal(Error::value, "options.dropout.drop_probability: ", p, " is outside [0, 1)");
   }
+  if (options.threads < 0)
+    throw refusal(Error::value, "options.threads: ", std::int64_t{options.threads}, " is negative");
   if (options.head_map > HeadMap::tiled)
     throw refusal(Error::value, "options.head_map: ", static_cast<std::int64_t>(options.head_map),
                   " is none of interleaved, tiled");

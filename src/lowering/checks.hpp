@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // lower() and the checks that it runs, in this order. Each throws Error or changes nothing.
 #pragma once
-#include "problem/problem.hpp"
+#include "lowering/make_problem.hpp"
 #include "refusal/arguments.hpp"
 
 namespace heed::lowering {
 
 // Every check, in the order in which faults are reported, and all of a problem but its inputs, outputs and
 // options, which must be set.
-void lower(Problem&, Arguments&);
+void lower(Problem&, Arguments&, const std::optional<LengthsToCome>& = {});
 
 // Finds every sequence of the call and fills the extents of the problem.
-void place_sequences(const Inputs&, Problem&);
+void place_sequences(const Inputs&, Problem&, const std::optional<LengthsToCome>&);
 // That q, k, v or the cache fit together, which the extents of everything else are taken from. The problem's
 // extents must be set.
 void check_inputs(const Problem&);

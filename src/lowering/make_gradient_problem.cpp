@@ -82,7 +82,7 @@ GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, 
   Arguments arguments;
   add_all(inputs, saved, gradients, options, arguments);
   const Outputs outputs{as_output(saved.out), {}, as_output(saved.log_sum_exp)};
-  GradientProblem g{.forward = {.inputs = inputs, .outputs = outputs, .options = options},
+  GradientProblem g{.forward = Problem(inputs, outputs, options),
                     .out = saved.out,
                     .log_sum_exp = saved.log_sum_exp,
                     .out_gradient = gradients.out,

@@ -42,14 +42,14 @@ Optional<MutableView> described(const std::optional<View>& x) {
 
 }  // namespace
 
-void lower(Problem& p, Arguments& arguments) {
+void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>& to_come) {
   const Inputs& inputs = p.inputs;
   const Options& options = p.options;
   check_alone(arguments.all());
   check_devices(arguments.all(), "q.device", p.device());
   if (inputs.cache && p.device() != Device::cpu)
     throw refusal(Error::device, "q.device: ", p.device(), " is not the cache's: cpu");
-  place_sequences(inputs, p);
+  place_sequences(inputs, p, to_come);
   check_inputs(p);
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
@@ -70,8 +70,17 @@ void lower(Problem& p, Arguments& arguments) {
 Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   Arguments arguments;
   add_arguments(inputs, outputs, options, arguments);
-  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  Problem p(inputs, outputs, options);
   lower(p, arguments);
+  return p;
+}
+
+Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options,
+                     LengthsToCome lengths) {
+  Arguments arguments;
+  add_arguments(inputs, outputs, options, arguments);
+  Problem p(inputs, outputs, options);
+  lower(p, arguments, lengths);
   return p;
 }
 
@@ -79,7 +88,7 @@ Problem make_problem_of(const Inputs& inputs, const Results& results, const Opti
   Arguments arguments;
   add_arguments(inputs, results, options, arguments);
   const Outputs outputs{described(results.out), described(results.weights), described(results.log_sum_exp)};
-  Problem p{.inputs = inputs, .outputs = outputs, .options = options};
+  Problem p(inputs, outputs, options);
   lower(p, arguments);
   return p;
 }

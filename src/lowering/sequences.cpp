@@ -80,22 +80,23 @@ void place_keys(const Inputs& in, Problem& p) {
   }
 }
 
-void place_keys_in_cache(const Inputs& in, Problem& p) {
+// All lengths are of one moment: this one, or that of the call to come.
+void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<LengthsToCome>& to_come) {
   if (in.k.data || in.v.data)
     throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
   if (!in.key_starts.empty())
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
-  p.reading = std::make_shared<const cache::CacheReading>(*in.cache);  // all lengths are of one moment
-  const std::int64_t held = p.reading->sequences(), wanted = std::ssize(in.sequences);
-  if (in.sequences.empty() && held != p.batch)
-    throw refusal(Error::shape, "cache.sequences: ", held, " are not the batch: ", p.batch,
+  if (!to_come) p.reading.emplace(*in.cache);
+  const std::int64_t wanted = std::ssize(in.sequences);
+  if (in.sequences.empty() && p.reading && p.reading->sequences() != p.batch)
+    throw refusal(Error::shape, "cache.sequences: ", p.reading->sequences(), " are not the batch: ", p.batch,
                   "; say which by inputs.sequences");
   if (!in.sequences.empty() && wanted != p.batch)
     throw refusal(Error::shape, "inputs.sequences: ", wanted, " numbers for a batch of ", p.batch);
   for (std::size_t n = 0; n < p.sequences.size(); ++n) {
     Sequence& s = p.sequences[n];
     s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
-    s.keys = p.reading->sequence(s.in_cache).length;
+    s.keys = to_come ? (*to_come)[n] : p.reading->sequence(s.in_cache).length;
     if (s.queries > s.keys)
       throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
                     static_cast<std::int64_t>(n), " are more than the ", s.keys,
@@ -115,10 +116,10 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
   return align == Align::starts ? 0 : s.keys - s.queries;
 }
 
-void place_sequences(const Inputs& inputs, Problem& p) {
+void place_sequences(const Inputs& inputs, Problem& p, const std::optional<LengthsToCome>& to_come) {
   place_queries(inputs, p);
   if (inputs.cache) {
-    place_keys_in_cache(inputs, p);
+    place_keys_in_cache(inputs, p, to_come);
     p.kv_heads = inputs.cache->config().kv_heads;
     p.value_dim = *inputs.cache->config().value_dim;
     p.cache_type = inputs.cache->config().type;

@@ -37,7 +37,7 @@ GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : pro
   }
   problem.inputs.k = k;
   problem.inputs.v = v;
-  problem.reading = nullptr;
+  problem.reading.reset();
 }
 
 }  // namespace heed::planning

@@ -44,13 +44,16 @@ void attention_backward(const Inputs& inputs, const Saved& saved, const Gradient
                         const Options& options) {
   backend_of("q", inputs.q.device);
   const GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
+  const threads::ForOneCall said(options.threads, options.executor);
   complete(problem, gradient_kind().choose(problem, options.kernel).run(problem));
 }
 
 std::vector<Verdict> plan(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
                           const Options& options) {
   backend_of("q", inputs.q.device);
-  return gradient_kind().verdicts(make_gradient_problem(inputs, saved, gradients, options), options.kernel);
+  const GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
+  const threads::ForOneCall said(options.threads, options.executor);
+  return gradient_kind().verdicts(problem, options.kernel);
 }
 
 std::string explain(const Inputs& inputs, const Saved& saved, const Gradients& gradients,

@@ -68,6 +68,7 @@ using namespace planning;
 void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   backend_of("q", inputs.q.device);
   const Problem problem = make_problem(inputs, outputs, options);
+  const threads::ForOneCall said(options.threads, options.executor);
   run(choose(problem), problem);
 }
 
@@ -77,7 +78,9 @@ const char* name_of(Verdict::Choice choice) {
 
 std::vector<Verdict> plan(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   backend_of("q", inputs.q.device);
-  return kind().verdicts(make_problem(inputs, outputs, options), options.kernel);
+  const Problem problem = make_problem(inputs, outputs, options);
+  const threads::ForOneCall said(options.threads, options.executor);
+  return kind().verdicts(problem, options.kernel);
 }
 
 std::string explain(const Inputs& inputs, const Outputs& outputs, const Options& options) {

@@ -4,9 +4,7 @@
 // 0.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <vector>
 
 #include "cache/reading.hpp"
 #include "heed/attention.hpp"
@@ -23,24 +21,29 @@ struct BoolMask {
 };
 
 struct Problem {
+  Problem() {}
+  // Not lowered yet. (A constructor, because g++ clears an aggregate of this size before it fills it.)
+  Problem(const Inputs& in, const Outputs& out, const Options& chosen)
+      : inputs(in), outputs(out), options(chosen) {}
+
   // The call as it was made. The reference reads the masks here, in the words of the specification; kernels
   // do not. Views of packed rows have a batch stride of 0: entry b begins at its sequence's first row.
-  Inputs inputs{};
-  Outputs outputs{};
-  Options options{};
+  Inputs inputs;
+  Outputs outputs;
+  Options options;
 
   // queries and keys are those of the longest sequence.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
   float scale = 1;
 
-  std::vector<Sequence> sequences{};  // one per batch entry
+  Few<Sequence, 4> sequences{};  // one per batch entry
   std::int64_t front = 0;
-  std::vector<Gap> gaps{};  // (further windows, batch)
-  std::vector<BoolMask> bool_masks{};
-  std::vector<DocumentIds> documents{};
+  Few<Gap, 4> gaps{};  // (further windows, batch)
+  Few<BoolMask, 4> bool_masks{};
+  Few<DocumentIds, 4> documents{};
 
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
-  std::shared_ptr<const cache::CacheReading> reading{};
+  std::optional<cache::CacheReading> reading{};
   CacheType cache_type = CacheType::f32;
   // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
   bool turns_keys = false;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the sentence of a refusal from its parts. Nothing is built unless a call is refused.
 #pragma once
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
+#include <type_traits>
 
 #include "heed/error.hpp"
 #include "heed/tensor.hpp"
@@ -18,9 +20,27 @@ inline const char* in_words(Device device) { return device == Device::cpu ? "cpu
 inline const char* in_words(const char* text) { return text; }
 inline const std::string& in_words(const std::string& text) { return text; }
 
-// Why something is not done, in words for who asks; empty when nothing speaks against it. Captures two words
-// at the most, so that it never allocates.
-using Reason = std::function<std::string()>;
+// Why something is not done, in words for who asks; empty when nothing speaks against it. Made of a lambda
+// that captures two words at the most, it costs next to nothing until then.
+class Reason {
+ public:
+  Reason() {}  // captured_ is left unwritten
+  template <class Say>
+    requires std::is_invocable_r_v<std::string, const Say&>
+  Reason(const Say& say)
+      : say_([](const std::byte* captured) -> std::string {
+          return (*reinterpret_cast<const Say*>(captured))();
+        }) {
+    static_assert(sizeof say <= sizeof captured_ && std::is_trivially_copyable_v<Say>);
+    std::construct_at(reinterpret_cast<Say*>(captured_), say);
+  }
+  explicit operator bool() const { return say_ != nullptr; }
+  std::string operator()() const { return say_(captured_); }
+
+ private:
+  std::string (*say_)(const std::byte*) = nullptr;
+  alignas(void*) std::byte captured_[2 * sizeof(void*)];
+};
 
 template <class... Parts>
 [[nodiscard, gnu::cold, gnu::noinline]] Error refusal(Error::Code code, const Parts&... parts) {

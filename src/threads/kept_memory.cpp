@@ -60,36 +60,63 @@ Kept& kept() {
   return only;
 }
 
-// The smallest kept block that is large enough, and no more than twice as large as that: the rest would be
-// missed.
-Block take_block(std::size_t bytes) {
-  const std::unique_lock lock(kept().mutex, std::try_to_lock);  // may be held for ever in a forked child
+// No more than twice as large as it need be: the rest would be missed.
+bool fits(const Block& block, std::size_t bytes) { return block.bytes >= bytes && block.bytes / 2 <= bytes; }
+
+// The smallest kept block that fits.
+Block take_shared(std::size_t bytes) {
+  Kept& all = kept();
+  const std::unique_lock lock(all.mutex, std::try_to_lock);  // may be held for ever in a forked child
   if (!lock) return {};
   Block* best = nullptr;
-  for (Block& block : kept().blocks)
-    if (block.bytes >= bytes && block.bytes / 2 <= bytes && (!best || block.bytes < best->bytes))
-      best = &block;
+  for (Block& block : all.blocks)
+    if (fits(block, bytes) && (!best || block.bytes < best->bytes)) best = &block;
   if (!best) return {};
-  kept().bytes -= best->bytes;
+  all.bytes -= best->bytes;
   return std::exchange(*best, {});
 }
 
-// Makes room by giving up the smallest block, if that is smaller.
-void* keep_block(Block block) {
-  const std::unique_lock lock(kept().mutex, std::try_to_lock);
-  if (!lock) return block.memory;
-  Block& place = *std::ranges::min_element(kept().blocks, {}, &Block::bytes);
-  if (place.bytes >= block.bytes || kept().bytes - place.bytes + block.bytes > kept_at_most)
-    return block.memory;
-  kept().bytes += block.bytes - place.bytes;
-  return std::exchange(place, block).memory;
+// Makes room by giving up the smallest block, if that is smaller. Returns what nobody keeps.
+Block keep_shared(Block block) {
+  Kept& all = kept();
+  const std::unique_lock lock(all.mutex, std::try_to_lock);
+  if (!lock) return block;
+  Block& place = *std::ranges::min_element(all.blocks, {}, &Block::bytes);
+  if (place.bytes >= block.bytes || all.bytes - place.bytes + block.bytes > kept_at_most) return block;
+  all.bytes += block.bytes - place.bytes;
+  return std::exchange(place, block);
+}
+
+// A small block that the thread itself keeps, without asking anybody: calls of one size follow each other.
+constinit thread_local Block own{};
+constexpr std::size_t own_at_most = std::size_t{256} << 10;  // bytes
+
+struct GiveUpOwn {
+  ~GiveUpOwn() {
+    ::operator delete(std::exchange(own.memory, nullptr), alignment);
+    own.bytes = own_at_most + 1;  // and keeps none any more
+  }
+  void at_the_end_of_this_thread() const {}
+};
+
+Block take_block(std::size_t bytes) {
+  if (own.memory && fits(own, bytes)) return std::exchange(own, {});
+  return take_shared(bytes);
+}
+
+Block keep_block(Block block) {
+  if (own.bytes >= block.bytes || block.bytes > own_at_most) return keep_shared(block);
+  thread_local const GiveUpOwn give_up;
+  give_up.at_the_end_of_this_thread();
+  const Block before = std::exchange(own, block);
+  return before.memory ? keep_shared(before) : before;
 }
 
 }  // namespace
 
 void ReturnMemory::operator()(float* memory) const noexcept {
   forbid(memory, bytes);
-  ::operator delete(keep_block({memory, bytes}), alignment);
+  ::operator delete(keep_block({memory, bytes}).memory, alignment);
 }
 
 KeptMemory take_memory(std::size_t floats) {

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "threads/allowed.hpp"
-#include "threads/float_mode.hpp"
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
+#include "threads/allowed.hpp"
+#include "threads/float_mode.hpp"
 
 namespace heed::threads {
 namespace {
@@ -28,6 +28,7 @@ struct Job {
   void (*task)(void*, std::size_t);
   void* context;
   std::size_t tasks;
+  int helpers = 0;                     // threads of heed's that may come
   FloatMode mode = FloatMode::here();  // the caller's
   std::atomic<std::size_t> next{0};
 
@@ -49,6 +50,10 @@ struct Job {
 
 thread_local bool inside_a_run = false;
 
+// What the call that this thread makes says; see ForOneCall.
+constinit thread_local int threads_of_call = 0;
+constinit thread_local Executor* executor_of_call = nullptr;
+
 void relax() {
 #if defined(__aarch64__)
   asm volatile("yield");
@@ -59,8 +64,8 @@ void relax() {
 
 class Pool {
  public:
-  // `threads` with the caller's own.
-  explicit Pool(int threads) : threads_(threads) {
+  // `threads` with the caller's own. `usual` is what the process says, when it is made.
+  Pool(int threads, int usual) : threads_(threads), usual_(usual) {
     try {
       for (int n = 1; n < threads; ++n) workers_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {  // the system gives no more threads: fewer will do
@@ -78,7 +83,8 @@ class Pool {
     for (std::thread& worker : workers_) worker.join();
   }
 
-  int threads() const { return threads_; }  // that were asked for
+  // Whether it is the one that the process wants, and has as many.
+  bool serves(int threads, int usual) const { return usual_ == usual && threads_ >= threads; }
 
   void run(Job& job) {
     {
@@ -86,7 +92,10 @@ class Pool {
       job_ = &job;
       generation_.fetch_add(1, std::memory_order_release);
     }
-    wake_.notify_all();
+    if (job.helpers + 1 >= threads_)
+      wake_.notify_all();
+    else
+      for (int n = 0; n < job.helpers; ++n) wake_.notify_one();
     job.work();
     std::unique_lock lock(mutex_);
     job_ = nullptr;  // whoever wakes from here on finds nothing to do
@@ -105,7 +114,8 @@ class Pool {
       seen = generation_.load(std::memory_order_relaxed);
       if (stop_) return;
       Job* job = job_;
-      if (!job) continue;
+      if (!job || job->helpers == 0) continue;
+      --job->helpers;
       ++users_;
       lock.unlock();
       job->work_elsewhere();
@@ -114,7 +124,7 @@ class Pool {
     }
   }
 
-  int threads_;
+  int threads_, usual_;  // that were asked for
   std::mutex mutex_;
   std::condition_variable wake_, left_;
   std::atomic<std::uint64_t> generation_{0};
@@ -124,8 +134,9 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-// The process's pool and who may use it. Remade when the number of threads changes, and in a forked child,
-// where the parent's threads do not exist: there the old pool is forgotten, not joined.
+// The process's pool and who may use it. Remade when the number of threads changes, when a call asks for more
+// than there are, and in a forked child, where the parent's threads do not exist: there the old pool is
+// forgotten, not joined.
 struct Owner {
   std::mutex busy;
   Pool* pool = nullptr;
@@ -149,30 +160,47 @@ Owner& owner() {
   return *instance;
 }
 
-// One with so many threads, or nullptr where there is no memory even for the pool itself. Its owner must be
-// locked.
+int threads_of_process() {
+  std::atomic<int>& wanted = owner().wanted;
+  if (wanted.load() == 0) {
+    int none = 0;
+    wanted.compare_exchange_strong(none, allowed_threads());
+  }
+  return wanted.load();
+}
+
+// One with at least so many threads, or nullptr where there is no memory even for the pool itself. Its owner
+// must be locked.
 Pool* pool_of(int threads) {
   Owner& o = owner();
-  if (o.pool && o.pool->threads() == threads) return o.pool;
+  const int usual = threads_of_process();
+  if (o.pool && o.pool->serves(threads, usual)) return o.pool;
   delete std::exchange(o.pool, nullptr);
-  o.pool = new (std::nothrow) Pool(threads);
+  o.pool = new (std::nothrow) Pool(std::max(threads, usual), usual);
   return o.pool;
 }
 
+Executor* executor() { return executor_of_call ? executor_of_call : owner().executor.load(); }
+
 }  // namespace
 
+void ForOneCall::say(int threads, Executor* executor) noexcept {
+  threads_before_ = std::exchange(threads_of_call, threads);
+  executor_before_ = std::exchange(executor_of_call, executor);
+}
+
 std::size_t concurrency() {
-  if (Executor* executor = owner().executor.load())
-    return static_cast<std::size_t>(std::max(1, executor->concurrency()));
+  if (Executor* given = executor()) return static_cast<std::size_t>(std::max(1, given->concurrency()));
   return static_cast<std::size_t>(num_threads());
 }
 
 void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* context) {
   Job job{task, context, tasks};
   if (tasks <= 1 || inside_a_run) return job.work();
-  if (Executor* executor = owner().executor.load()) return executor->run(tasks, &Job::run_one, &job);
+  if (Executor* given = executor()) return given->run(tasks, &Job::run_one, &job);
   const int threads = num_threads();
   if (threads == 1) return job.work();
+  job.helpers = threads - 1;
   const std::unique_lock lock(owner().busy, std::try_to_lock);
   Pool* const pool = lock ? pool_of(threads) : nullptr;
   if (!pool) return job.work();
@@ -191,12 +219,7 @@ void set_num_threads(int n) {
 }
 
 int num_threads() {
-  std::atomic<int>& wanted = threads::owner().wanted;
-  if (wanted.load() == 0) {
-    int none = 0;
-    wanted.compare_exchange_strong(none, threads::allowed_threads());
-  }
-  return wanted.load();
+  return threads::threads_of_call > 0 ? threads::threads_of_call : threads::threads_of_process();
 }
 
 void set_executor(Executor* executor) { threads::owner().executor.store(executor); }

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "heed/threads.hpp"
+
 namespace heed::threads {
 
 // Calls task(context, i) for every i in [0, tasks) and returns when all have returned. Runs inline when there
@@ -14,6 +16,27 @@ void run_tasks(std::size_t tasks, void (*task)(void* context, std::size_t i), vo
 
 // How many tasks may run at once.
 std::size_t concurrency();
+
+// What one call says about threads, on the thread that makes it and for as long as this lives. 0 and nullptr:
+// what the process says.
+class ForOneCall {
+ public:
+  ForOneCall(int threads, Executor* executor) : is_said_(threads != 0 || executor) {
+    if (is_said_) say(threads, executor);
+  }
+  ~ForOneCall() {
+    if (is_said_) say(threads_before_, executor_before_);
+  }
+  ForOneCall(const ForOneCall&) = delete;
+  ForOneCall& operator=(const ForOneCall&) = delete;
+
+ private:
+  void say(int threads, Executor*) noexcept;
+
+  bool is_said_;
+  int threads_before_ = 0;
+  Executor* executor_before_ = nullptr;
+};
 
 template <class Body>
 void parallel_for(std::size_t tasks, Body&& body) {

@@ -6,11 +6,12 @@
 
 namespace heed::threads {
 
-Scratch::Scratch(std::size_t slots, std::int64_t floats_per_slot)
+Scratch::Scratch(std::size_t slots, std::int64_t floats_per_slot, std::size_t front_bytes)
     : slots_(slots),
-      stride_((static_cast<std::size_t>(floats_per_slot) + 15) / 16 * 16),
-      memory_(take_memory(slots_ * (stride_ + 1))),
-      taken_(reinterpret_cast<std::atomic<bool>*>(memory_.get() + slots_ * stride_)) {
+      stride_(floats_in_lines(static_cast<std::size_t>(floats_per_slot) * sizeof(float))),
+      memory_(take_memory(floats_in_lines(front_bytes) + slots_ * (stride_ + 1))),
+      slots_begin_(memory_.get() + floats_in_lines(front_bytes)),
+      taken_(reinterpret_cast<std::atomic<bool>*>(slots_begin_ + slots_ * stride_)) {
   for (std::size_t slot = 0; slot < slots_; ++slot) new (taken_ + slot) std::atomic<bool>(false);
 }
 

@@ -10,10 +10,14 @@
 
 namespace heed::threads {
 
+// As many floats for so many bytes that a 64-byte line begins after them.
+constexpr std::size_t floats_in_lines(std::size_t bytes) { return (bytes + 63) / 64 * 16; }
+
 class Scratch {
  public:
-  // Throws std::bad_alloc before anything has run.
-  Scratch(std::size_t slots, std::int64_t floats_per_slot);
+  // One slot for each task that may run at once, and bytes in front of them for all. Throws std::bad_alloc
+  // before anything has run.
+  Scratch(std::size_t slots, std::int64_t floats_per_slot, std::size_t front_bytes = 0);
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
@@ -23,18 +27,24 @@ class Scratch {
     ~Lease() { scratch_.taken_[slot_].store(false, std::memory_order_release); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    float* floats() const { return scratch_.memory_.get() + slot_ * scratch_.stride_; }
+    float* floats() const { return scratch_.slots_begin_ + slot_ * scratch_.stride_; }
 
    private:
     Scratch& scratch_;
     std::size_t slot_;
   };
 
+  template <class T>
+  T* front() const {
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
  private:
   std::size_t take();
 
   std::size_t slots_, stride_;
-  KeptMemory memory_;  // the slots, then whether each is taken
+  KeptMemory memory_;  // what is in front, the slots, then whether each is taken
+  float* slots_begin_;
   std::atomic<bool>* taken_;
 };
 

@@ -2,59 +2,16 @@
 // Every allocation of this program can be made to fail: a call from C then says so, and leaks nothing.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <new>
 #include <set>
 
+#include "cases/allocations.hpp"
 #include "heed/c.h"
 
 namespace {
 
-std::atomic<std::int64_t> live{0};
-std::atomic<std::int64_t> until_failure{-1};  // allocations that still succeed; negative: all
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
-  void* block = std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
-  if (!block) throw std::bad_alloc();
-  ++live;
-  return block;
-}
-
-void release(void* block) noexcept {
-  if (block) --live;
-  std::free(block);
-}
-
-std::size_t as_size(std::align_val_t a) { return static_cast<std::size_t>(a); }
-
-}  // namespace
-
-void* operator new(std::size_t n) { return counted(n, 16); }
-void* operator new[](std::size_t n) { return counted(n, 16); }
-// Sanitizers bring their own of these, which would not go with the delete below.
-void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-  try {
-    return counted(n, 16);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new[](std::size_t n, const std::nothrow_t& nothrow) noexcept {
-  return operator new(n, nothrow);
-}
-void* operator new(std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
-void operator delete(void* p) noexcept { release(p); }
-void operator delete[](void* p) noexcept { release(p); }
-void operator delete(void* p, std::size_t) noexcept { release(p); }
-void operator delete[](void* p, std::size_t) noexcept { release(p); }
-void operator delete(void* p, std::align_val_t) noexcept { release(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { release(p); }
-
-namespace {
+using heed::cases::allocations;
 
 const float numbers[64]{};
 float out[64];
@@ -116,18 +73,18 @@ heed_status make_a_layer() {
   return status;
 }
 
-// Lets every allocation of the call fail, one after another, until a run has enough. Where the library knows what it
-// had no room for it says that instead.
+// Lets every allocation of the call fail, one after another, until a run has enough. Where the library knows
+// what it had no room for it says that instead.
 void expect_to_run_out(const std::function<heed_status()>& call, heed_status at_last) {
   EXPECT_EQ(call(), at_last);  // what is kept between calls is now there, and so is the room for a sentence
   std::int64_t failed = 0;
   for (;; ++failed) {
     ASSERT_LT(failed, 1000);
-    const std::int64_t before = live;
-    until_failure = failed;
+    const std::int64_t before = allocations.live;
+    allocations.until_failure = failed;
     const heed_status status = call();
-    const bool is_enough = until_failure >= 0;
-    until_failure = -1;
+    const bool is_enough = allocations.until_failure >= 0;
+    allocations.until_failure = -1;
     if (is_enough) {
       EXPECT_EQ(status, at_last) << heed_last_error();
       break;
@@ -137,7 +94,7 @@ void expect_to_run_out(const std::function<heed_status()>& call, heed_status at_
     if (status == HEED_ERROR_MEMORY) {
       EXPECT_STREQ(heed_last_error(), "out of memory");
     }
-    EXPECT_LE(live, before + 1);  // at most the last error, which this thread keeps
+    EXPECT_LE(allocations.live, before + 1);  // at most the last error, which this thread keeps
   }
 }
 

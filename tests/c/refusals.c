@@ -115,7 +115,7 @@ static void what_must_be_zero_is_looked_at(void) {
   EXPECT_CALL_REFUSED(c.masks[1].where.reserved = 1, HEED_ERROR_UNSUPPORTED,
                       "options.masks[1].where.reserved: 1 is not 0");
   EXPECT_CALL_REFUSED(c.outputs.scores.reserved = 1, HEED_ERROR_UNSUPPORTED, "scores.reserved: 1 is not 0");
-  EXPECT_CALL_REFUSED(c.options.reserved = 1, HEED_ERROR_UNSUPPORTED, "options.reserved: 1 is not 0");
+  EXPECT_CALL_REFUSED(c.options.threads = -1, HEED_ERROR_VALUE, "options.threads: -1 is negative");
   EXPECT_CALL_REFUSED(c.options.alibi_align = HEED_ALIGN_ENDS, HEED_ERROR_VALUE,
                       "options.alibi_align: given, but alibi_slopes are not");
   EXPECT_CALL_REFUSED(c.options.dropout.reserved = 1, HEED_ERROR_UNSUPPORTED,

@@ -3,69 +3,18 @@
 // nothing; appending does the same little work however long the sequence is; a fork costs its table.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <functional>
-#include <new>
 
 #include "cache/reading.hpp"
+#include "cases/allocations.hpp"
 #include "files/scratch_folder.hpp"
 #include "heed/check.hpp"
 #include "tokens.hpp"
 
-namespace {
-
-std::atomic<std::int64_t> live{0}, allocations{0}, bytes_allocated{0};
-std::atomic<std::int64_t> until_failure{-1};  // allocations that still succeed; negative: all
-
-// The size lies in front of each block, in a header as wide as the block's alignment.
-void* counted(std::size_t bytes, std::size_t alignment) {
-  if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
-  if (bytes > std::size_t{1} << 40) throw std::bad_alloc();  // sanitizers would end the program
-  auto* block = static_cast<std::byte*>(
-      std::aligned_alloc(alignment, (bytes + 2 * alignment - 1) / alignment * alignment));
-  if (block == nullptr) throw std::bad_alloc();
-  *reinterpret_cast<std::size_t*>(block) = bytes;
-  live += static_cast<std::int64_t>(bytes);
-  bytes_allocated += static_cast<std::int64_t>(bytes);
-  ++allocations;
-  return block + alignment;
-}
-
-void release(void* p, std::size_t alignment) noexcept {
-  if (p == nullptr) return;
-  std::byte* block = static_cast<std::byte*>(p) - alignment;
-  live -= static_cast<std::int64_t>(*reinterpret_cast<std::size_t*>(block));
-  std::free(block);
-}
-
-std::size_t as_size(std::align_val_t a) { return static_cast<std::size_t>(a); }
-
-}  // namespace
-
-void* operator new(std::size_t n) { return counted(n, 16); }
-void* operator new[](std::size_t n) { return counted(n, 16); }
-// Sanitizers bring their own of these, which would not go with the delete below.
-void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-  try {
-    return counted(n, 16);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new[](std::size_t n, const std::nothrow_t& nothrow) noexcept {
-  return operator new(n, nothrow);
-}
-void* operator new(std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
-void operator delete(void* p) noexcept { release(p, 16); }
-void operator delete[](void* p) noexcept { release(p, 16); }
-void operator delete(void* p, std::size_t) noexcept { release(p, 16); }
-void operator delete[](void* p, std::size_t) noexcept { release(p, 16); }
-void operator delete(void* p, std::align_val_t a) noexcept { release(p, as_size(a)); }
-void operator delete(void* p, std::size_t, std::align_val_t a) noexcept { release(p, as_size(a)); }
-
 namespace heed::test {
 namespace {
+
+using cases::allocations;
 
 const KvCacheConfig everything{.batch = 2,
                                .kv_heads = 2,
@@ -92,7 +41,7 @@ KvCache used() {
 template <class Call>
 bool fails(int n, const Call& call) {
   bool failed = false;
-  until_failure = n;
+  allocations.until_failure = n;
   try {
     call();
   } catch (const std::bad_alloc&) {
@@ -100,7 +49,7 @@ bool fails(int n, const Call& call) {
   } catch (const Error& error) {
     failed = error.code == Error::capacity;
   }
-  until_failure = -1;
+  allocations.until_failure = -1;
   return failed;
 }
 
@@ -112,7 +61,7 @@ int fail_each(const std::function<KvCache()>& make, const std::function<void(KvC
   change(changed);
   const Seen after(changed);
   for (int n = 0;; ++n) {
-    const std::int64_t before = live;
+    const std::int64_t before = allocations.live_bytes;
     bool failed = false;
     {
       KvCache cache = make();
@@ -124,7 +73,7 @@ int fail_each(const std::function<KvCache()>& make, const std::function<void(KvC
       }
       EXPECT_EQ(Seen(cache), after) << "allocation " << n;
     }
-    EXPECT_EQ(live, before) << "allocation " << n << " failed and something leaked";
+    EXPECT_EQ(allocations.live_bytes, before) << "allocation " << n << " failed and something leaked";
     if (!failed) return n;
   }
 }
@@ -133,8 +82,9 @@ class Failing : public ScratchFolder {};
 
 TEST_F(Failing, construction_leaks_nothing) {
   int n = 0;
-  for (const std::int64_t before = live; fails(n, [] { const KvCache cache(everything); }); ++n)
-    EXPECT_EQ(live, before) << "allocation " << n;
+  for (const std::int64_t before = allocations.live_bytes; fails(n, [] { const KvCache cache(everything); });
+       ++n)
+    EXPECT_EQ(allocations.live_bytes, before) << "allocation " << n;
   EXPECT_GE(n, 5);
 }
 
@@ -202,8 +152,8 @@ TEST_F(Failing, save_leaves_the_file_that_was_there) {
   const Seen before(cache);
   put_file("cache", "what was there");
   int n = 0;
-  for (const std::int64_t held = live; fails(n, [&] { cache.save("cache"); }); ++n) {
-    EXPECT_EQ(live, held) << "allocation " << n;
+  for (const std::int64_t held = allocations.live_bytes; fails(n, [&] { cache.save("cache"); }); ++n) {
+    EXPECT_EQ(allocations.live_bytes, held) << "allocation " << n;
     EXPECT_EQ(file_bytes("cache"), "what was there") << "allocation " << n;
     EXPECT_EQ(names_in("."), std::set<std::string>{"cache"}) << "allocation " << n;
   }
@@ -214,8 +164,8 @@ TEST_F(Failing, save_leaves_the_file_that_was_there) {
 TEST_F(Failing, load_leaks_nothing) {
   used().save("cache");
   int n = 0;
-  for (const std::int64_t before = live; fails(n, [] { KvCache::load("cache"); }); ++n)
-    EXPECT_EQ(live, before) << "allocation " << n;
+  for (const std::int64_t before = allocations.live_bytes; fails(n, [] { KvCache::load("cache"); }); ++n)
+    EXPECT_EQ(allocations.live_bytes, before) << "allocation " << n;
   EXPECT_GE(n, 10);
 }
 
@@ -232,8 +182,8 @@ TEST_F(Failing, a_check_throws_to_its_caller_and_leaks_nothing) {
   const auto check_all = [&] { EXPECT_EQ(check(inputs, outputs).beyond_bound, 0); };
   check_all();  // the pool has its threads from here on
   int n = 0;
-  for (const std::int64_t before = live; fails(n, check_all); ++n)
-    EXPECT_EQ(live, before) << "allocation " << n;
+  for (const std::int64_t before = allocations.live_bytes; fails(n, check_all); ++n)
+    EXPECT_EQ(allocations.live_bytes, before) << "allocation " << n;
   EXPECT_GE(n, 32);
 }
 
@@ -249,13 +199,13 @@ TEST(Work, a_hundred_thousand_appends_allocate_nothing_and_take_a_page_when_one_
   constexpr std::int64_t tokens = 100000;
   KvCache cache({.kv_heads = 1, .capacity = tokens, .dim = 4, .page_size = 64});
   const Tokens token = marked(cache.config(), 1, 4, 1);
-  const std::int64_t before = allocations;
+  const std::int64_t before = allocations.count;
   std::int64_t wrong = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
     cache.append_to(0, token.view(), token.view());
     wrong += cache.pages_in_use() != t / 64 + 1;
   }
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(allocations.count, before);
   EXPECT_EQ(wrong, 0);
 }
 
@@ -267,10 +217,10 @@ TEST(Work, a_long_window_grows_its_table_by_doubling) {
                  .pages = 4,
                  .window = CacheWindow{.length = 20}});
   const Tokens token = marked(cache.config(), 1, 1, 1);
-  const std::int64_t before = allocations, bytes_before = bytes_allocated;
+  const std::int64_t before = allocations.count, bytes_before = allocations.bytes;
   for (int t = 0; t < 100000; ++t) cache.append_to(0, token.view(), token.view());
-  EXPECT_LE(allocations - before, 12);
-  EXPECT_LE(bytes_allocated - bytes_before, 4 * 8 * 100000 / 16);
+  EXPECT_LE(allocations.count - before, 12);
+  EXPECT_LE(allocations.bytes - bytes_before, 4 * 8 * 100000 / 16);
   EXPECT_LE(cache.pages_in_use(), 4);
 }
 
@@ -303,9 +253,9 @@ TEST(Work, a_fork_costs_its_table_and_no_tokens) {
   for (const std::int64_t page_size : {16, 64, 1024}) {
     KvCache cache({.batch = 1, .kv_heads = 2, .capacity = 64 * page_size, .dim = 8, .page_size = page_size});
     append_marked(cache, 0, 64 * page_size - 3, 1);
-    const std::int64_t pages = cache.pages_in_use(), before = bytes_allocated;
+    const std::int64_t pages = cache.pages_in_use(), before = allocations.bytes;
     cache.fork(0);
-    costs.push_back(bytes_allocated - before);
+    costs.push_back(allocations.bytes - before);
     EXPECT_EQ(cache.pages_in_use(), pages);
   }
   EXPECT_EQ(costs[0], costs[1]);
@@ -325,9 +275,9 @@ TEST_F(Failing, a_hostile_file_cannot_ask_for_more_than_its_pool) {
   cache.save("cache");
   const std::int64_t page_bytes = (append_marked(cache, 0, 1, 1), cache.bytes());
   const auto file_size = static_cast<std::int64_t>(file_bytes("cache").size());
-  const std::int64_t before = bytes_allocated;
+  const std::int64_t before = allocations.bytes;
   const KvCache loaded = KvCache::load("cache");
-  EXPECT_LE(bytes_allocated - before, 3 * page_bytes + 20 * file_size);
+  EXPECT_LE(allocations.bytes - before, 3 * page_bytes + 20 * file_size);
 }
 
 }  // namespace

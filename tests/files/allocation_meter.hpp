@@ -3,21 +3,27 @@
 #pragma once
 #include <cstddef>
 
+#include "cases/allocations.hpp"
+
 namespace heed::test {
 
 // Counts from here until it goes out of scope. A request that would exceed `limit` fails as if memory had run
 // out.
 class AllocationMeter {
  public:
-  explicit AllocationMeter(std::size_t limit = ~std::size_t{0});
-  ~AllocationMeter();
+  explicit AllocationMeter(std::size_t limit = std::size_t{1} << 40) {
+    cases::allocations.peak_bytes = before_;
+    cases::allocations.most_bytes = before_ + static_cast<std::int64_t>(limit);
+  }
+  ~AllocationMeter() { cases::allocations.most_bytes = before_most_; }
   AllocationMeter(const AllocationMeter&) = delete;
   AllocationMeter& operator=(const AllocationMeter&) = delete;
 
-  std::size_t peak() const;  // bytes beyond what was held when counting began
+  // Bytes beyond what was held when counting began.
+  std::size_t peak() const { return static_cast<std::size_t>(cases::allocations.peak_bytes - before_); }
 
  private:
-  std::size_t before_;
+  std::int64_t before_ = cases::allocations.live_bytes, before_most_ = cases::allocations.most_bytes;
 };
 
 }  // namespace heed::test

@@ -4,71 +4,28 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdlib>
-#include <new>
 
+#include "cases/allocations.hpp"
 #include "cases/backward.hpp"
 #include "cases/kernels.hpp"
 #include "cases/selection.hpp"
-
-namespace {
-
-std::atomic<std::size_t> live{0}, peak{0};
-
-// The size lies in front of each block, in a header as wide as the block's alignment.
-void* counted(std::size_t bytes, std::size_t alignment) {
-  const std::size_t header = alignment < 16 ? 16 : alignment;
-  const std::size_t total = (bytes + 2 * header - 1) / header * header;
-  auto* block = static_cast<std::byte*>(std::aligned_alloc(header, total));
-  if (block == nullptr) throw std::bad_alloc();
-  *reinterpret_cast<std::size_t*>(block) = bytes;
-  const std::size_t now = live += bytes;
-  std::size_t seen = peak;
-  while (now > seen && !peak.compare_exchange_weak(seen, now)) {
-  }
-  return block + header;
-}
-
-void release(void* p, std::size_t alignment) noexcept {
-  if (p == nullptr) return;
-  std::byte* block = static_cast<std::byte*>(p) - (alignment < 16 ? 16 : alignment);
-  live -= *reinterpret_cast<std::size_t*>(block);
-  std::free(block);
-}
-
-std::size_t as_size(std::align_val_t a) { return static_cast<std::size_t>(a); }
-
-}  // namespace
-
-void* operator new(std::size_t n) { return counted(n, 16); }
-void* operator new[](std::size_t n) { return counted(n, 16); }
-void* operator new(std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
-void* operator new[](std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
-void operator delete(void* p) noexcept { release(p, 16); }
-void operator delete[](void* p) noexcept { release(p, 16); }
-void operator delete(void* p, std::size_t) noexcept { release(p, 16); }
-void operator delete[](void* p, std::size_t) noexcept { release(p, 16); }
-void operator delete(void* p, std::align_val_t a) noexcept { release(p, as_size(a)); }
-void operator delete[](void* p, std::align_val_t a) noexcept { release(p, as_size(a)); }
-void operator delete(void* p, std::size_t, std::align_val_t a) noexcept { release(p, as_size(a)); }
-void operator delete[](void* p, std::size_t, std::align_val_t a) noexcept { release(p, as_size(a)); }
+#include "heed/cache.hpp"
 
 namespace heed::cases {
 namespace {
 
-constexpr std::size_t most_extra = std::size_t{64} << 20;
+constexpr std::int64_t most_extra = std::int64_t{64} << 20;
 
 // What one call allocates beyond what was live before it.
-std::size_t extra_bytes(const Call& call, const Wants& wants = {}) {
+std::int64_t extra_bytes(const Call& call, const Wants& wants = {}) {
   Results results(call, wants);
   const Outputs outputs = results.outputs();
   const Options options = call.options();
-  const std::size_t before = live;
-  peak = before;
+  const std::int64_t before = allocations.live_bytes;
+  allocations.peak_bytes = before;
   attention(call.inputs(), outputs, options);
-  return peak - before;
+  return allocations.peak_bytes - before;
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -96,18 +53,20 @@ Call long_call(std::int64_t length) {
 }
 
 TEST(Memory, the_watch_sees_an_allocation) {
-  const std::size_t before = live;
-  peak = before;
-  { const std::vector<char> block(most_extra + 1); }
-  EXPECT_GT(peak - before, most_extra);
-  EXPECT_EQ(live, before);
+  const std::int64_t before = allocations.live_bytes;
+  allocations.peak_bytes = before;
+  {
+    const std::vector<char> block(most_extra + 1);
+  }
+  EXPECT_GT(allocations.peak_bytes - before, most_extra);
+  EXPECT_EQ(allocations.live_bytes, before);
 }
 
 TEST(Memory, a_long_sequence_never_allocates_queries_times_keys) {
   const std::int64_t length = small_selection() ? 4096 : 16384;  // as floats: 64 MiB or 1 GiB
   const long resident = resident_kilobytes();
   const Call call = long_call(length);
-  const std::size_t allowed = small_selection() ? most_extra / 2 : most_extra;
+  const std::int64_t allowed = small_selection() ? most_extra / 2 : most_extra;
   EXPECT_LT(extra_bytes(call), allowed);
   EXPECT_LT(extra_bytes(call, {.log_sum_exp = true}), allowed);
   if (!sanitized) {
@@ -136,10 +95,10 @@ TEST(Memory, gradients_of_a_long_sequence_never_allocate_queries_times_keys) {
   BackwardResults results(backward);
   const Gradients gradients = results.views(backward);
   const Options options = call.options();
-  const std::size_t before = live;
-  peak = before;
+  const std::int64_t before = allocations.live_bytes;
+  allocations.peak_bytes = before;
   attention_backward(call.inputs(), backward.saved(), gradients, options);
-  EXPECT_LT(peak - before, most_extra / 4);
+  EXPECT_LT(allocations.peak_bytes - before, most_extra / 4);
 }
 
 TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
@@ -147,6 +106,68 @@ TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
             .k = Tensor::random({1, 1, 1 << 18, 8}, 2),
             .v = Tensor::random({1, 1, 1 << 18, 8}, 3)};
   EXPECT_LT(extra_bytes(call), most_extra / 4);
+}
+
+// Allocations of a call that has been made before: its scratch is kept.
+template <class Attend>
+std::int64_t allocations_of(const Attend& attend) {
+  attend();
+  const std::int64_t before = allocations.count;
+  attend();
+  return allocations.count - before;
+}
+
+TEST(Memory, is_not_asked_for_by_a_call_that_has_been_made_before) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t heads : {2, 32})
+      for (const std::int64_t queries : {1, 5, 40})
+        for (const std::int64_t keys : {40, 1100}) {
+          SCOPED_TRACE(std::to_string(heads) + " heads, " + std::to_string(queries) + " queries, " +
+                       std::to_string(keys) + " keys of " + name_of(dtype));
+          const Tensor q = Tensor::random({3, heads, queries, 16}, 1, 1, dtype),
+                       k = Tensor::random({3, heads / 2, keys, 16}, 2, 1, dtype),
+                       v = Tensor::random({3, heads / 2, keys, 16}, 3, 1, dtype);
+          Tensor out(q.shape(), dtype), log_sum_exp({3, heads, queries, 1});
+          const std::vector<std::int32_t> lengths{40, 7, 39};
+          const BoolTensor keep({1, 1, queries, keys});
+          const Tensor bias({1, 1, 1, keys}), sink({1, 1, 1, 1});
+          EXPECT_EQ(allocations_of([&] {
+                      attention({.q = q.view(), .k = k.view(), .v = v.view()},
+                                {.out = out.mutable_view(), .log_sum_exp = log_sum_exp.mutable_view()},
+                                {.masks = {Causal{Align::ends}, Window{200, 0, Align::ends, 4},
+                                           KeyLengths{lengths}, Keep{keep.view()}},
+                                 .bias = bias.view(),
+                                 .sink = sink.view()});
+                    }),
+                    0);
+          KvCache cache({.batch = 3,
+                         .kv_heads = heads / 2,
+                         .capacity = keys,
+                         .dim = 16,
+                         .type = dtype == DType::f32 ? CacheType::f32 : CacheType::bf16,
+                         .page_size = 64});
+          cache.append(k.view(), v.view());
+          EXPECT_EQ(allocations_of([&] {
+                      attention({.q = q.view(), .cache = &cache}, {.out = out.mutable_view()},
+                                {.masks = {Causal{}}});
+                    }),
+                    0);
+        }
+}
+
+TEST(Memory, is_not_asked_for_by_packed_sequences_either) {
+  const Tensor q = Tensor::random({1, 4, 12, 16}, 1), k = Tensor::random({1, 2, 30, 16}, 2);
+  Tensor out(q.shape());
+  const std::vector<std::int64_t> query_starts{0, 5, 9, 12}, key_starts{0, 11, 20, 30};
+  EXPECT_EQ(allocations_of([&] {
+              attention({.q = q.view(),
+                         .k = k.view(),
+                         .v = k.view(),
+                         .query_starts = query_starts,
+                         .key_starts = key_starts},
+                        {.out = out.mutable_view()}, {.masks = {Causal{Align::ends}}});
+            }),
+            0);
 }
 
 }  // namespace

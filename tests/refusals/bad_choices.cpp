@@ -109,7 +109,7 @@ const BadCall bad_overlaps[] = {
      }},
     {"writing_over_the_last_of_many_masks", Error::overlap, "out: shares memory with the hide mask",
      [](Call& c) {
-       c.options.masks.assign(40, Keep{c.place_bools({1, 1, 4, 9})});
+       c.options.masks = std::vector<Mask>(40, Keep{c.place_bools({1, 1, 4, 9})});
        c.options.masks.push_back(Hide{{static_cast<const bool*>(c.outputs.out.data), {1, 1, 4, 1}}});
      }},
     {"writing_over_the_key_lengths", Error::overlap, "log_sum_exp: shares memory with the key lengths",

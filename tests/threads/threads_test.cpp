@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -17,7 +19,7 @@ namespace heed {
 namespace {
 
 // 4 heads over 2 KV heads, 96 queries, 300 keys, 16 dimensions: worth sharing out, and quick.
-std::vector<float> attend() {
+std::vector<float> attend(Options options = {}) {
   const Shape many{1, 4, 96, 16}, few{1, 2, 300, 16};
   std::vector<float> q(static_cast<std::size_t>(many.elements())),
       k(static_cast<std::size_t>(few.elements())), v = k;
@@ -26,7 +28,8 @@ std::vector<float> attend() {
   for (std::vector<float>* x : {&q, &k, &v})
     for (float& y : *x)
       y = static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1.0f;
-  attention({{q, many}, {k, few}, {v, few}}, {.out = {out, many}}, {.masks = {Causal{Align::ends}}});
+  options.masks = {Causal{Align::ends}};
+  attention({{q, many}, {k, few}, {v, few}}, {.out = {out, many}}, options);
   return out;
 }
 
@@ -102,6 +105,73 @@ TEST_F(Threads, the_number_may_change_between_calls) {
   }
   EXPECT_THROW(set_num_threads(0), Error);
   EXPECT_EQ(num_threads(), 3);
+}
+
+TEST_F(Threads, a_call_may_bring_an_executor_of_its_own) {
+  Backwards of_process, of_call;
+  set_executor(&of_process);
+  EXPECT_TRUE(same_bits(attend({.executor = &of_call}), alone));
+  EXPECT_EQ(of_process.ran, 0u);
+  const std::size_t before = of_call.ran;
+  EXPECT_GT(before, 1u);
+  EXPECT_TRUE(same_bits(attend(), alone));
+  EXPECT_GT(of_process.ran, 1u);
+  EXPECT_EQ(of_call.ran, before);
+}
+
+// Runs nothing elsewhere; notes how many threads the call that it is asked by has.
+struct Asking : Executor {
+  int concurrency() const override { return num_threads(); }
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    if (num_threads() != expected) ++wrong;
+    for (std::size_t i = 0; i < tasks; ++i) task(context, i);
+  }
+  int expected = 0;
+  std::atomic<int> wrong{0};
+};
+
+TEST_F(Threads, calls_of_different_numbers_run_beside_each_other) {
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int n = 2; n < 8; ++n)
+    callers.emplace_back([&, n] {
+      Asking executor;
+      executor.expected = n;
+      for (int repeat = 0; repeat < 5; ++repeat) {
+        wrong += !same_bits(attend({.threads = n, .executor = &executor}), alone);
+        wrong += !same_bits(attend({.threads = n}), alone);
+      }
+      wrong += executor.wrong;
+    });
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(num_threads(), 4);
+  EXPECT_THROW(attend({.threads = -1}), Error);
+  EXPECT_EQ(num_threads(), 4);
+}
+
+// As many threads as a call says, and no more, whatever the process says.
+TEST_F(Threads, a_call_has_as_many_as_it_says) {
+  for (const int of_process : {1, 2, 6})
+    for (const int of_call : {1, 2, 3, 5, 4, 1}) {
+      set_num_threads(of_process);
+      const threads::ForOneCall said(of_call, nullptr);
+      EXPECT_EQ(threads::concurrency(), static_cast<std::size_t>(of_call));
+      std::atomic<int> at_work{0}, most{0};
+      threads::parallel_for(64, [&](std::size_t) {
+        const int now = ++at_work;
+        int seen = most;
+        while (now > seen && !most.compare_exchange_weak(seen, now)) {
+        }
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        while (most < std::min(of_call, 2) && std::chrono::steady_clock::now() < deadline)
+          std::this_thread::sleep_for(std::chrono::microseconds(200));
+        --at_work;
+      });
+      EXPECT_LE(most, of_call) << of_process << " threads of the process";
+      EXPECT_GE(most, std::min(of_call, 2));
+    }
+  EXPECT_EQ(num_threads(), 6);
 }
 
 #if !defined(__SANITIZE_THREAD__)  // which does not follow a process with threads through fork

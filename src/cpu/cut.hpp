@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call is cut into tasks that run apart. They are told to an `emit` one by one, so that they can be
+// counted before there is memory for them.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+// How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
+std::int64_t queries_per_task(const Call&, const Sequence&, int panel_rows);
+
+// A stretch of queries of a sequence that read one KV head.
+struct QueryTask {
+  std::int64_t cost;
+  Rows rows;
+};
+
+template <class Emit>
+void cut_along_queries(const Call& c, int panel_rows, const Emit& emit) {
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const Sequence& s = c.sequences[b];
+    const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows);
+    for (std::int64_t first = 0; first < s.queries; first += step) {
+      const std::int64_t queries = std::min(step, s.queries - first);
+      const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);
+      for (std::int64_t h = 0; h < c.kv_heads; ++h) emit(QueryTask{queries * keys, {b, h, first, queries}});
+    }
+  }
+}
+
+// Whether a runs before z: longest tasks first, since the last queries of a causal problem see the most keys.
+constexpr bool runs_before(const QueryTask& a, const QueryTask& z) {
+  if (a.cost != z.cost) return a.cost > z.cost;
+  if (a.rows.batch_entry != z.rows.batch_entry) return a.rows.batch_entry < z.rows.batch_entry;
+  if (a.rows.first_query != z.rows.first_query) return a.rows.first_query < z.rows.first_query;
+  return a.rows.kv_head < z.rows.kv_head;
+}
+
+// A chunk of keys for all rows of a sequence that read one KV head.
+struct KeyTask {
+  Rows rows;
+  std::int64_t chunk;
+  std::int64_t chunks = 0;  // that these rows have, where this is the first of them
+};
+
+// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at
+// least one, which then says that nothing was seen.
+class SeenChunks {
+ public:
+  SeenChunks(const Call& c, const Sequence& s) {
+    const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
+    const std::int64_t band = std::clamp<std::int64_t>(s.first_offset, 0, s.key_count) / chunk_keys;
+    in_front_ = in_chunks(std::min(c.front, end));
+    first_ = std::max(band, in_front_);
+    count_ = std::max<std::int64_t>(1, in_front_ + std::max<std::int64_t>(0, in_chunks(end) - first_));
+    if (in_front_ == 0 && first_ >= in_chunks(end)) first_ = 0;
+  }
+  std::int64_t count() const { return count_; }
+  std::int64_t operator[](std::int64_t n) const {
+    return (n < in_front_ ? n : first_ + n - in_front_) * chunk_keys;
+  }
+
+ private:
+  static std::int64_t in_chunks(std::int64_t keys) { return (keys + chunk_keys - 1) / chunk_keys; }
+  std::int64_t in_front_, first_, count_;
+};
+
+template <class Emit>
+void cut_along_keys(const Call& c, const Emit& emit) {
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const Sequence& s = c.sequences[b];
+    if (s.queries == 0) continue;
+    const SeenChunks chunks(c, s);
+    for (std::int64_t h = 0; h < c.kv_heads; ++h)
+      for (std::int64_t n = 0; n < chunks.count(); ++n)
+        emit(KeyTask{{b, h, 0, s.queries}, chunks[n], n == 0 ? chunks.count() : 0});
+  }
+}
+
+}  // namespace heed::cpu
