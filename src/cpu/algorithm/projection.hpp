@@ -44,7 +44,7 @@ class Project {
                 x + n * tile_rows * t.depth);
     for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
       multiply(tiles, panel);
-      write_rows(panel);
+      write_rows(panel, sums);
     }
   }
 
@@ -80,14 +80,14 @@ class Project {
     }
   }
 
-  // Writes sums(rows of x, outputs) of one panel. Outputs of one head lie together. Compiled once, not at
+  // Writes values(rows of x, outputs) of one panel. Outputs of one head lie together. Compiled once, not at
   // every call.
-  [[gnu::noinline]] void write_rows(std::int64_t panel) const {
+  [[gnu::noinline]] void write_rows(std::int64_t panel, float* values) const {
     const std::int64_t begin = panel * outputs, end = least(begin + outputs, t.out);
     for (std::int64_t n = begin; n < end;) {
       const std::int64_t head = n / t.y_dim, next = least(end, (head + 1) * t.y_dim);
       for (std::int64_t r = 0; r < part_rows; ++r) {
-        float* from = sums + r * outputs + (n - begin);
+        float* from = values + r * outputs + (n - begin);
         if (t.bias)
           for (std::int64_t i = 0; i < next - n; ++i) from[i] += t.bias[n + i];
         const Row row{t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type};
@@ -137,28 +137,29 @@ class Project {
     }
   }
 
-  // One row takes two panels at a time, so that two streams of weights arrive side by side.
+  // One row takes two panels at a time, so that two streams of weights arrive side by side. All loops but that
+  // over the depth are unrolled: g++ 12 stores each sum of an array that is indexed at run time in every step.
   template <Type type, int panels, int rows>
   void few_rows(std::int64_t panel) {
-    constexpr int vectors = S::panel_vectors;
+    constexpr int vectors = S::panel_vectors, columns = panels * vectors;
     const void* const weights = t.panels;
     const std::int64_t depth = t.depth;
-    typename S::F sum[rows][panels][vectors];
-    for (auto& of_row : sum)
-      for (auto& of_panel : of_row)
-        for (auto& s : of_panel) s = S::fill(0.0f);
+    const float* const xs = x;
+    typename S::F sum[rows * columns];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows * columns; ++i) sum[i] = S::fill(0.0f);
     for (std::int64_t k = 0, w = panel * depth * outputs; k < depth; ++k, w += outputs)
-      for (int p = 0; p < panels; ++p)
-        for (int v = 0; v < vectors; ++v) {
-          const auto weight = load_as<S, type>(weights, w + p * depth * outputs + v * S::lanes);
-          for (int r = 0; r < rows; ++r)
-            sum[r][p][v] = S::fma(weight, S::fill(x[r * depth + k]), sum[r][p][v]);
-        }
-    for (int p = 0; p < panels; ++p) {
-      for (int r = 0; r < rows; ++r)
-        for (int v = 0; v < vectors; ++v) S::store(sums + r * outputs + v * S::lanes, sum[r][p][v]);
-      write_rows(panel + p);
-    }
+#pragma GCC unroll 16
+      for (int c = 0; c < columns; ++c) {
+        const std::int64_t at = w + c / vectors * depth * outputs + c % vectors * S::lanes;
+        const auto weight = load_as<S, type>(weights, at);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r)
+          sum[r * columns + c] = S::fma(weight, S::fill(xs[r * depth + k]), sum[r * columns + c]);
+      }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows * columns; ++i) S::store(sums + i * S::lanes, sum[i]);
+    for (int p = 0; p < panels; ++p) write_rows(panel + p, sums + p * outputs);
   }
 
   const Linear& t;
