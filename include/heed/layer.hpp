@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "heed/attention.hpp"
 #include "heed/export.hpp"
@@ -60,9 +61,45 @@ HEED_API LayerWeights pool_kv_heads(LayerWeights, std::int64_t from, std::int64_
 // Reorders the query heads of a tiled checkpoint so that the interleaved map reads the same KV heads (S8).
 HEED_API LayerWeights interleave_heads(LayerWeights, std::int64_t heads, std::int64_t kv_heads);
 
+// A weight matrix, (1, 1, out, in), or a bias, (1, 1, 1, out), by the name LayerWeights has for it. It lies
+// in the CPU's memory, row after row.
+struct Parameter {
+  std::string name;
+  MutableView values;
+};
+
+// The gradients of a loss by what one call of a layer wrote and read (G10).
+struct LayerGradients {
+  // Read: by outputs.out, (batch, 1, queries, model_dim), and by outputs.log_sum_exp; not given: 0.
+  View out;
+  Optional<View> log_sum_exp{};
+
+  // Written, where given, in the extents of what they are gradients of: x, context and value of the call in
+  // any dtype, the options' bias and sink in f32. What the call left out counts with what stood for it.
+  Optional<MutableView> x{}, context{}, value{}, bias{}, sink{};
+
+  bool accumulate = false;       // add to what is there instead
+  bool skip_parameters = false;  // a frozen layer: gradients() stay as they are
+};
+
 class HEED_API AttentionLayer {
  public:
   enum class Mode : std::uint8_t { eval, train };
+
+  // What a call made on the way, for backward() to read: Q, K and V as heads, what attention made of them,
+  // and its log-sum-exp, all f32. The caller owns it.
+  class HEED_API Activations {
+   public:
+    Activations();
+    ~Activations();
+    Activations(Activations&&) noexcept;
+    Activations& operator=(Activations&&) noexcept;
+
+   private:
+    friend class AttentionLayer;
+    struct State;
+    std::unique_ptr<State> state_;
+  };
 
   struct Call {
     View x;                    // (batch, 1, queries, model_dim)
@@ -80,6 +117,9 @@ class HEED_API AttentionLayer {
     // Of the keys; default: positions where x is the context, else 0, 1, 2, ...
     std::span<const std::int64_t> key_positions{};
     std::uint64_t dropout_seed = 0;  // used in Mode::train
+    // Filled by a call without a cache, and read by backward(), which computes them again where there are
+    // none.
+    Activations* activations = nullptr;
   };
 
   AttentionLayer(const LayerConfig&, const LayerWeights&);
@@ -97,6 +137,20 @@ class HEED_API AttentionLayer {
   // other call changes the cache from the append to the end of this one. Others may read it: a call that
   // fails waits for them before it takes its tokens back.
   void operator()(const Call&, const Outputs&, const Options& = {}) const;
+
+  // For the call that it is given, with the same options, mode and weights: writes what `gradients` asks for
+  // and adds to gradients(). A kernel that options.kernel names is one for gradients. The order of every sum
+  // is fixed, so that threads change no bit. Throws Error before anything is written. There is no gradient by
+  // a cache.
+  void backward(const Call&, const LayerGradients& gradients, const Options& = {});
+
+  // The weights where they lie, w_q, w_k, w_v, w_o and then the biases there are, for an optimiser to change;
+  // update() makes the copies anew that calls read. Weights of f64 are refused.
+  std::vector<Parameter> parameters();
+  void update();
+  // What backward() has added up since zero_gradients(): the same names, in f32.
+  std::vector<Parameter> gradients();
+  void zero_gradients();
 
   void set_mode(Mode);
   Mode mode() const;

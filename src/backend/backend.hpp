@@ -66,6 +66,16 @@ class Backend {
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
 
+  // What the matrix and the bias of a projection gain from the gradient by its results: w(out, in) += sum
+  // over rows of y(row, out) * x(row, in), bias(out) += sum of y(row, out). x and y are as a projection has
+  // them; w is (1, 1, out, in), the bias (1, 1, 1, out) or has no data, both f32, row after row, and the
+  // CPU's. Rows run in blocks of one length from the first, whoever computes them. A row of y that is all 0
+  // leaves its x unread.
+  virtual void add_weight_gradient(const View& /*x*/, const View& /*y*/, const MutableView& /*w*/,
+                                   const MutableView& /*bias*/) const {
+    throw refusal(Error::unsupported, name(), ": has no gradients of a projection");
+  }
+
   // What heed::rotate() does.
   virtual void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary&,
                       std::span<const std::int64_t> lengths) const = 0;
@@ -76,6 +86,10 @@ class Backend {
 
   // Rounds to the dtype of `into`, which has the extents of `from`. Either may be the CPU's.
   virtual void copy(const View& from, const MutableView& into) const = 0;
+  // into += from, rounded once.
+  virtual void add(const View& /*from*/, const MutableView& /*into*/) const {
+    throw refusal(Error::unsupported, name(), ": does not add to gradients");
+  }
   // `into` has one head: the average of those of `from`, summed in f32 in their order.
   virtual void average_heads(const View& from, const MutableView& into) const = 0;
   virtual void fill(const MutableView&, float) const = 0;

@@ -10,6 +10,7 @@
 #include "cpu/projection.hpp"
 #include "cpu/rotate.hpp"
 #include "cpu/run.hpp"
+#include "cpu/weight_gradient.hpp"
 #include "threads/kept_memory.hpp"
 
 namespace heed::cpu {
@@ -60,6 +61,10 @@ class Cpu final : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const PackedProjection>(w, bias);
   }
+  void add_weight_gradient(const View& x, const View& y, const MutableView& w,
+                           const MutableView& bias) const override {
+    cpu::add_weight_gradient(x, y, w, bias);
+  }
   void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
               std::span<const std::int64_t> lengths) const override {
     cpu::rotate(x, positions, rotary, lengths);
@@ -70,6 +75,7 @@ class Cpu final : public Backend {
     return {kept.release(), {&give_back, held}};
   }
   void copy(const View& from, const MutableView& into) const override { cpu::copy(from, into); }
+  void add(const View& from, const MutableView& into) const override { cpu::add(from, into); }
   void average_heads(const View& from, const MutableView& into) const override {
     cpu::average_heads(from, into);
   }

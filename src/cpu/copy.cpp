@@ -15,6 +15,17 @@ void copy(const View& from, const MutableView& into) {
   });
 }
 
+void add(const View& from, const MutableView& into) {
+  with_elements(from, [&](const auto* source) {
+    with_elements(into, [&]<class T>(T* to) {
+      for_each_index(into.shape, [&](const Shape& at) {
+        T& sum = to[offset(into.stride, at)];
+        sum = from_float<T>(to_float(sum) + to_float(source[offset(from.stride, at)]));
+      });
+    });
+  });
+}
+
 void average_heads(const View& from, const MutableView& into) {
   const std::int64_t heads = from.shape.heads;
   with_elements(from, [&](const auto* source) {

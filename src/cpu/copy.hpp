@@ -6,6 +6,7 @@
 namespace heed::cpu {
 
 void copy(const View& from, const MutableView& into);
+void add(const View& from, const MutableView& into);
 void average_heads(const View& from, const MutableView& into);
 void fill(const MutableView&, float);
 

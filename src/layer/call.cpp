@@ -52,16 +52,6 @@ void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const 
               {call.context ? "context.length" : "x.length", in.context.shape.length});
 }
 
-Extents extents_of(const LayerConfig& c, const LayerInputs& in) {
-  Extents extents;
-  extents[Extent::batch] = in.x.shape.batch;
-  extents[Extent::heads] = c.heads;
-  extents[Extent::queries] = in.x.shape.length;
-  extents[Extent::keys] = in.keys;
-  extents[Extent::model_dim] = c.model_dim;
-  return extents;
-}
-
 // Those of attention(), but that the heads are put together in `out` and may be averaged in `weights`.
 void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& arguments) {
   const bool is_averaged = outputs.weights && outputs.weights->shape.heads == 1 && c.heads > 1;
@@ -150,7 +140,23 @@ std::vector<std::int64_t> lengths_reached(const LayerInputs& in) {
   return lengths;
 }
 
-void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerInputs& in) {
+}  // namespace
+
+Extents extents_of(const LayerConfig& c, const LayerInputs& in) {
+  Extents extents;
+  extents[Extent::batch] = in.x.shape.batch;
+  extents[Extent::heads] = c.heads;
+  extents[Extent::queries] = in.x.shape.length;
+  extents[Extent::keys] = in.keys;
+  extents[Extent::model_dim] = c.model_dim;
+  return extents;
+}
+
+void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, const Options& options,
+                  LayerInputs& in) {
+  if (options.dropout)
+    throw refusal(Error::value,
+                  "options.dropout: the layer owns it; set config.drop_probability and Mode::train");
   if (!c.rotary) {
     if (!call.positions.empty() || !call.key_positions.empty())
       throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
@@ -166,10 +172,7 @@ void place_tokens(const LayerConfig& c, const AttentionLayer::Call& call, LayerI
   if (rotary::depends_on_length(*c.rotary)) in.lengths = lengths_reached(in);
 }
 
-}  // namespace
-
-LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, const Outputs& outputs,
-                       const Options& options) {
+LayerInputs check_read(const LayerConfig& c, const AttentionLayer::Call& call, const Options& options) {
   const View context = call.context.value_or(call.x);
   LayerInputs in{.x = call.x, .context = context, .value = call.value.value_or(context)};
   check_companions(call, options);
@@ -179,11 +182,16 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
     in.cached = check_cache(c, call);
     in.keys = in.cached.longest_after();
   }
+  return in;
+}
+
+LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, const Outputs& outputs,
+                       const Options& options) {
+  if (call.cache && call.activations)
+    throw refusal(Error::value, "activations: given beside a cache, by which there is no gradient");
+  LayerInputs in = check_read(c, call, options);
   check_outputs(c, in, outputs);
-  if (options.dropout)
-    throw refusal(Error::value,
-                  "options.dropout: the layer owns it; set config.drop_probability and Mode::train");
-  place_tokens(c, call, in);
+  place_tokens(c, call, options, in);
   return in;
 }
 

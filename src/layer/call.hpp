@@ -6,6 +6,7 @@
 
 #include "heed/layer.hpp"
 #include "layer/cached_call.hpp"
+#include "refusal/arguments.hpp"
 
 namespace heed::layer {
 
@@ -17,6 +18,12 @@ struct LayerInputs {
   std::vector<std::int64_t> counted{};                         // where the call says nothing
   std::vector<std::int64_t> lengths{};  // per batch entry; where the rotary asks for them
 };
+
+// What a call reads, against the completed configuration, or throws Error.
+LayerInputs check_read(const LayerConfig&, const AttentionLayer::Call&, const Options&);
+// Where its tokens are; and that the options leave to the layer what it owns.
+void place_tokens(const LayerConfig&, const AttentionLayer::Call&, const Options&, LayerInputs&);
+Extents extents_of(const LayerConfig&, const LayerInputs&);
 
 // Every argument against the completed configuration, or throws Error. What only concerns attention() is left
 // to it.

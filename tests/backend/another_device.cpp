@@ -3,6 +3,8 @@
 // gives the bits of the CPU.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "backend/far_device.hpp"
 #include "cases/compare.hpp"
 #include "cases/random_call.hpp"
@@ -168,6 +170,41 @@ TEST_F(AnotherDevice, runs_a_layer) {
   expect_refused(Error::device, "config.device: cuda is not the cache's: cpu", [&] {
     layer_there({.x = far(x.view()), .cache = &cache}, {.out = far(out_there.mutable_view())});
   });
+}
+
+TEST_F(AnotherDevice, trains_a_layer) {
+  LayerConfig config = grouped_query(16, 4, 2);
+  config.rotary = Rotary{};
+  const LayerWeights weights = random_weights(config, 7);
+  AttentionLayer layer_here(config, weights);
+  config.device = Device::cuda;
+  AttentionLayer layer_there(config, weights);
+  const Tensor x = Tensor::random({2, 1, 6, 16}, 5), out_gradient = Tensor::random({2, 1, 6, 16}, 6),
+               bias = Tensor::random({1, 4, 6, 6}, 8);
+  Tensor x_here({2, 1, 6, 16}), bias_here({1, 4, 6, 6}), out({2, 1, 6, 16});
+  x_here.fill_bytes(0), bias_here.fill_bytes(0);
+  Tensor x_there = x_here, bias_there = bias_here;
+  AttentionLayer::Activations kept;
+  layer_there({.x = far(x.view()), .activations = &kept}, {.out = far(out.mutable_view())},
+              {.bias = far(bias.view())});
+  layer_here.backward({.x = x.view()},
+                      {.out = out_gradient.view(),
+                       .x = x_here.mutable_view(),
+                       .bias = bias_here.mutable_view(),
+                       .accumulate = true},
+                      {.bias = bias.view()});
+  layer_there.backward({.x = far(x.view()), .activations = &kept},
+                       {.out = far(out_gradient.view()),
+                        .x = far(x_there.mutable_view()),
+                        .bias = far(bias_there.mutable_view()),
+                        .accumulate = true},
+                       {.bias = far(bias.view())});
+  EXPECT_TRUE(same_bits(x_here, x_there));
+  EXPECT_TRUE(same_bits(bias_here, bias_there));
+  for (std::size_t n = 0; n < 4; ++n) {
+    const MutableView here = layer_here.gradients()[n].values, there = layer_there.gradients()[n].values;
+    EXPECT_EQ(std::memcmp(here.data, there.data, static_cast<std::size_t>(here.shape.elements()) * 4), 0);
+  }
 }
 
 TEST(NoBackend, is_said_of_the_first_argument_and_of_a_layer) {

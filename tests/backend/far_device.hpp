@@ -46,6 +46,17 @@ inline Problem near(Problem p) {
   return p;
 }
 
+inline Gradients near(Gradients g) {
+  g.out = near(g.out);
+  g.log_sum_exp = near(g.log_sum_exp);
+  g.q = near(g.q);
+  g.k = near(g.k);
+  g.v = near(g.v);
+  g.bias = near(g.bias);
+  g.sink = near(g.sink);
+  return g;
+}
+
 class FarProjection : public Projection {
  public:
   explicit FarProjection(std::unique_ptr<const Projection> here) : here_(std::move(here)) {}
@@ -63,6 +74,11 @@ class FarDevice : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<FarProjection>(cpu().project(w, bias));
   }
+  std::span<const GradientKernel> gradient_kernels() const override { return gradient_kernels_; }
+  void add_weight_gradient(const View& x, const View& y, const MutableView& w,
+                           const MutableView& bias) const override {
+    cpu().add_weight_gradient(near(x), near(y), w, bias);
+  }
   void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
               std::span<const std::int64_t> lengths) const override {
     cpu().rotate(near(x), positions, rotary, lengths);
@@ -73,6 +89,7 @@ class FarDevice : public Backend {
     return {moved(here.release(), far_away), {&give_back, held}};
   }
   void copy(const View& from, const MutableView& into) const override { cpu().copy(near(from), near(into)); }
+  void add(const View& from, const MutableView& into) const override { cpu().add(near(from), near(into)); }
   void average_heads(const View& from, const MutableView& into) const override {
     cpu().average_heads(near(from), near(into));
   }
@@ -101,6 +118,16 @@ class FarDevice : public Backend {
                                   planning::run(planning::choose(here), here);
                                   return false;
                                 }}};
+  std::vector<GradientKernel> gradient_kernels_{
+      {"far.backward", Device::cuda, [] { return Reason(); }, [](const GradientProblem&) { return Reason(); },
+       [](const GradientProblem& g) {
+         const Problem here = near(g.forward);
+         Options options = here.options;
+         options.bias = near(options.bias);
+         options.sink = near(options.sink);
+         attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)}, near(g.given), options);
+         return LeftGradients();
+       }}};
 };
 
 // The device is there while this lives.

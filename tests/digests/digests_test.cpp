@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>
@@ -61,11 +62,21 @@ Digests layer_digests(const std::string& target) {
   };
   for (const Size& s : {Size{48, 3, 3, 2, 17}, Size{80, 5, 1, 1, 1}, Size{1040, 4, 2, 1, 3}}) {
     const LayerConfig config = grouped_query(s.model_dim, s.heads, s.kv_heads);
-    const AttentionLayer layer(config, random_weights(config, 9));
+    AttentionLayer layer(config, random_weights(config, 9));
     const Tensor x = Tensor::random({s.batch, 1, s.length, s.model_dim}, 900, 2);
     Tensor y(x.shape());
     layer({.x = x.view()}, {.out = y.mutable_view()}, {.masks = {Causal{}}});
     made["layer-" + std::to_string(s.model_dim) + " out"] = digest(y);
+    Tensor dx(x.shape());
+    layer.backward({.x = x.view()}, {.out = y.view(), .x = dx.mutable_view()}, {.masks = {Causal{}}});
+    std::uint64_t all = hash(dx, hash_of_nothing);
+    for (const Parameter& gradient : layer.gradients()) {
+      Tensor copy(gradient.values.shape);
+      std::memcpy(copy.mutable_view().data, gradient.values.data,
+                  static_cast<std::size_t>(gradient.values.shape.elements()) * sizeof(float));
+      all = hash(copy, all);
+    }
+    made["layer-" + std::to_string(s.model_dim) + " gradients"] = in_digits(all);
   }
   cpu::forced_target().clear();
   return made;
@@ -113,7 +124,7 @@ TEST_P(OneFile, layers_on_its_instruction_set_give_the_digests_of_the_file) {
   if (!takes_f32()) GTEST_SKIP() << "takes no f32";
   std::int64_t compared = 0;
   compare(layer_digests(target_of(GetParam())), golden(), compared);
-  EXPECT_EQ(compared, 3);
+  EXPECT_EQ(compared, 6);
 }
 
 class OneFileOfGradients : public testing::TestWithParam<std::string> {};
@@ -164,7 +175,9 @@ TEST_P(OneTarget, sixteen_bit_types_have_the_bits_of_its_prefill) {
 }
 
 TEST(Golden, the_file_has_a_line_for_every_output_and_no_other) {
-  std::set<std::string> expected{"layer-48 out", "layer-80 out", "layer-1040 out"}, found;
+  std::set<std::string> expected{"layer-48 out",       "layer-48 gradients", "layer-80 out",
+                                 "layer-80 gradients", "layer-1040 out",     "layer-1040 gradients"},
+      found;
   for (const Problem& p : problems()) {
     expected.insert({p.name + " out", p.name + " log_sum_exp", p.name + " gradients"});
     if (p.weights) expected.insert(p.name + " weights");

@@ -7,6 +7,7 @@
 #include "cpu/algorithm/gradient_shared.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
+#include "cpu/algorithm/weight_gradient.hpp"
 #include "cpu/simd/vector.hpp"
 #include "cpu/target/target.hpp"
 
@@ -42,6 +43,9 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
                           float* scratch) { BiasGradient<S>(g, part, Cutter{scratch}).run(); },
       .sink_gradient = [](const GradientCall& g, std::int64_t b,
                           std::int64_t h) { SinkGradient<S>(g, b, h).run(); },
+      .weight_gradient_floats = WeightGradient<S>::scratch_floats,
+      .weight_gradient = [](const WeightGradientCall& g, const WeightPart& part,
+                            float* scratch) { WeightGradient<S>(g, part, Cutter{scratch}).run(); },
   };
 }
 
@@ -95,6 +99,8 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .bias_gradient_floats = nullptr,
       .bias_gradient = nullptr,
       .sink_gradient = nullptr,
+      .weight_gradient_floats = nullptr,
+      .weight_gradient = nullptr,
   };
 }
 

@@ -7,6 +7,7 @@
 
 #include "cpu/call.hpp"
 #include "cpu/gradient_call.hpp"
+#include "cpu/weight_gradient_call.hpp"
 
 namespace heed::cpu {
 
@@ -34,6 +35,9 @@ struct Target {
   std::int64_t (*bias_gradient_floats)(const GradientCall&);  // scratch of one task
   void (*bias_gradient)(const GradientCall&, const BiasPart&, float* scratch);
   void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head);
+
+  std::int64_t (*weight_gradient_floats)(const WeightGradientCall&);  // scratch of one task
+  void (*weight_gradient)(const WeightGradientCall&, const WeightPart&, float* scratch);
 };
 
 // Every target compiled in, the best first; scalar is last and always available.

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// AttentionLayer::backward(): the gradients of a call by everything it read (G10).
+#include <array>
+#include <limits>
+
+#include "heed/gradient.hpp"
+#include "layer/config.hpp"
+#include "layer/gradient_call.hpp"
+#include "layer/state.hpp"
+#include "lowering/make_problem.hpp"
+#include "refusal/refusal.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::inline v0_2 {
+using namespace layer;
+
+namespace {
+
+// One of x, context and value, and the gradients by those of Q, K and V that were projected from it: side by
+// side in each token's row, so that one product with the stacked matrices is the gradient by it.
+struct Source {
+  View input;
+  std::optional<MutableView> gradient;
+  unsigned projected = 0;
+  std::int64_t width = 0;
+  Floats heads{};
+
+  bool is_wanted(const LayerGradients& g) const { return gradient || !g.skip_parameters; }
+};
+
+// The gradient by Q, K or V: its part of each row of a source.
+struct Part {
+  Source* source;
+  Shape shape;
+  std::int64_t first;  // of the row
+
+  MutableView view() const {
+    const std::int64_t row = source->width;
+    void* const begin = static_cast<float*>(source->heads.view.data) + first;
+    return {begin, shape, Strides{shape.length * row, shape.dim, row, 1}, DType::f32,
+            source->heads.view.device};
+  }
+};
+
+class HeadGradients {
+ public:
+  HeadGradients(const Backend& backend, const AttentionLayer::Call& call, const LayerInputs& in,
+                const LayerGradients& g, const Heads& heads)
+      : sources_{Source{in.x, g.x}, Source{in.context, g.context}, Source{in.value, g.value}} {
+    const std::size_t of_keys = call.context ? 1 : 0, of_values = call.value ? 2 : of_keys;
+    parts_ = {put(0, of_q, heads.q.view.shape), put(of_keys, of_k, heads.k.view.shape),
+              put(of_values, of_v, heads.v.view.shape)};
+    for (Source& s : sources_)
+      if (s.projected) {
+        const Shape shape{s.input.shape.batch, 1, s.input.shape.length, s.width};
+        s.heads = make_floats(backend, "gradients of the heads", shape, bshd(shape));
+        if (g.accumulate) backend.fill(s.heads.view, 0);  // as the bias and the sink are added to
+      }
+  }
+  HeadGradients(const HeadGradients&) = delete;
+  HeadGradients& operator=(const HeadGradients&) = delete;
+
+  MutableView q() const { return parts_[0].view(); }
+  MutableView k() const { return parts_[1].view(); }
+  MutableView v() const { return parts_[2].view(); }
+  const std::array<Source, 3>& sources() const { return sources_; }
+
+  // As attention_backward() takes them: those that something is made of.
+  Gradients for_attention(const LayerGradients& g, const View& out) const {
+    const auto wanted = [&](std::size_t i) {
+      return parts_[i].source->is_wanted(g) ? Optional<MutableView>(parts_[i].view()) : std::nullopt;
+    };
+    return {.out = out,
+            .log_sum_exp = g.log_sum_exp,
+            .q = wanted(0),
+            .k = wanted(1),
+            .v = wanted(2),
+            .bias = g.bias,
+            .sink = g.sink,
+            .accumulate = g.accumulate};
+  }
+
+ private:
+  Part put(std::size_t source, unsigned projected, const Shape& shape) {
+    Source& s = sources_[source];
+    const std::int64_t first = s.width;
+    s.projected |= projected;
+    s.width += shape.heads * shape.dim;
+    return {&s, shape, first};
+  }
+
+  std::array<Source, 3> sources_;
+  std::array<Part, 3> parts_{};
+};
+
+// The turn of the rotary embedding is undone by the turn to minus the position, and an attention factor
+// stays.
+std::vector<std::int64_t> backwards(std::span<const std::int64_t> positions) {
+  constexpr auto limits = std::numeric_limits<std::int64_t>();
+  std::vector<std::int64_t> turned;
+  for (const std::int64_t p : positions) turned.push_back(p == limits.min() ? limits.max() : -p);
+  return turned;
+}
+
+void turn_back(const LayerState& state, const LayerInputs& in, const HeadGradients& d) {
+  if (!state.config.rotary) return;
+  const Rotary& rotary = *state.config.rotary;
+  state.backend.rotate(d.q(), backwards(in.positions), rotary, in.lengths);
+  state.backend.rotate(d.k(), backwards(in.key_positions), rotary, in.lengths);
+}
+
+MutableView view_of(Array& x) {
+  return {x.data.data(), Shape{1, 1, x.shape.size() == 2 ? x.shape[0] : 1, x.shape.back()}, DType::f32};
+}
+
+struct Gain {
+  const View x, y;  // what the projection read, and the gradient by what it wrote
+};
+
+void add_to(const Backend& backend, const Gain& gain, Array& w, std::optional<Array>& bias) {
+  const MutableView matrix = view_of(w), offsets = bias ? view_of(*bias) : MutableView();
+  backend.add_weight_gradient(gain.x, gain.y, matrix, offsets);
+}
+
+void write_inputs(LayerState& state, const HeadGradients& d, bool accumulates) {
+  for (const Source& s : d.sources()) {
+    if (!s.gradient || !s.projected) continue;
+    const Projection& back = state.back(s.projected);
+    if (!accumulates) {
+      back(s.heads.view, *s.gradient);
+      continue;
+    }
+    const Floats gained = make_floats(state.backend, "gradients", s.input.shape, bhsd(s.input.shape));
+    back(s.heads.view, gained.view);
+    state.backend.add(gained.view, *s.gradient);
+  }
+}
+
+}  // namespace
+
+void AttentionLayer::backward(const Call& call, const LayerGradients& g, const Options& given) {
+  LayerState& state = *state_;
+  const Backend& backend = state.backend;
+  const LayerInputs in = check_backward(state.config, call, g, given);
+  FloatOptions floats(backend, given);
+  Options& options = floats.options;
+  state.complete_options(call, options);
+
+  const bool is_kept = call.activations && call.activations->state_;
+  Heads again;
+  if (is_kept) check_activations(state.config, in, call.activations->state_->heads);
+  if (!is_kept) again = make_heads(state.config, backend, in);
+  if (!is_kept) again.log_sum_exp = make_log_sum_exp(state.config, backend, in);
+  const Heads& heads = is_kept ? call.activations->state_->heads : again;
+  const Inputs inputs{heads.q.view, heads.k.view, heads.v.view};
+  const Saved saved{heads.attended.view, heads.log_sum_exp.view};
+
+  const Shape merged = heads.attended.view.shape;
+  const Floats d_attended = make_floats(backend, "gradients of the heads", merged, bshd(merged));
+  const HeadGradients d(backend, call, in, g, heads);
+  const Gradients by_heads = d.for_attention(g, d_attended.view);
+  make_gradient_problem(inputs, saved, by_heads, options);  // refusals come before anything is paid for
+
+  const threads::ForOneCall said(options.threads, options.executor);
+  if (!is_kept) {
+    Options forward = options;
+    forward.kernel.clear();
+    state.project(in, heads);
+    attention(inputs, {.out = heads.attended.view, .log_sum_exp = heads.log_sum_exp.view}, forward);
+  }
+  state.back(of_out)(g.out, d_attended.view);
+  attention_backward(inputs, saved, by_heads, options);
+  turn_back(state, in, d);
+  write_inputs(state, d, g.accumulate);
+  if (g.skip_parameters) return;
+  LayerWeights& gained = state.gradient_arrays();
+  add_to(backend, {in.x, d.q()}, gained.w_q, gained.b_q);
+  add_to(backend, {in.context, d.k()}, gained.w_k, gained.b_k);
+  add_to(backend, {in.value, d.v()}, gained.w_v, gained.b_v);
+  add_to(backend, {heads.attended.view, g.out}, gained.w_o, gained.b_o);
+}
+
+}  // namespace heed::inline v0_2

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/heads.hpp"
+
+#include "refusal/argument.hpp"
+
+namespace heed::layer {
+namespace {
+
+Floats heads_of(const Backend& backend, const char* name, const View& sequence, std::int64_t heads,
+                std::int64_t dim) {
+  const Shape shape{sequence.shape.batch, heads, sequence.shape.length, dim};
+  return make_floats(backend, name, shape, bshd(shape));
+}
+
+Floats widen(const Backend& backend, const char* name, std::optional<View>& view) {
+  if (!view) return {};
+  check_argument({name, *view});
+  check_device({name, *view}, "config.device", backend.device());
+  if (view->dtype == DType::f32) return {};
+  Floats copy = copy_as_floats(backend, name, *view);
+  view = copy.view;
+  return copy;
+}
+
+}  // namespace
+
+Heads make_heads(const LayerConfig& c, const Backend& backend, const LayerInputs& in) {
+  return {.q = heads_of(backend, "q", in.x, c.heads, *c.head_dim),
+          .k = heads_of(backend, "k", in.context, *c.kv_heads, *c.head_dim),
+          .v = heads_of(backend, "v", in.value, *c.kv_heads, *c.value_head_dim),
+          .attended = heads_of(backend, "attended", in.x, c.heads, *c.value_head_dim)};
+}
+
+Floats make_log_sum_exp(const LayerConfig& c, const Backend& backend, const LayerInputs& in) {
+  return heads_of(backend, "log_sum_exp", in.x, c.heads, 1);
+}
+
+FloatOptions::FloatOptions(const Backend& backend, const Options& given) : options(given) {
+  bias_ = widen(backend, "options.bias", options.bias);
+  sink_ = widen(backend, "options.sink", options.sink);
+}
+
+}  // namespace heed::layer

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an AttentionLayer owns: its weights, what backward() has added up by them, and the projections packed
+// of them.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "backend/backend.hpp"
+#include "heed/layer.hpp"
+#include "layer/heads.hpp"
+
+namespace heed::layer {
+
+// Which of Q, K, V and the output a stack of matrices has, by bit.
+enum Stacked : unsigned { of_q = 1, of_k = 2, of_v = 4, of_out = 8 };
+
+struct LayerState {
+  LayerState(const LayerConfig& completed, const LayerWeights&);
+
+  // Makes what is packed anew from `weights`.
+  void pack();
+  // dY * W for the gradients by what these projections write, side by side in one row; packed at the first
+  // request.
+  const Projection& back(unsigned stacked);
+  LayerWeights& gradient_arrays();  // f32; zeros at the first request
+
+  // Q, K and V of a call, turned.
+  void project(const LayerInputs&, const Heads&) const;
+  // The call's options for attention(): the layer's own head map and dropout among them.
+  void complete_options(const AttentionLayer::Call&, Options&) const;
+
+  LayerConfig config;
+  const Backend& backend;
+  LayerWeights weights;
+  std::optional<LayerWeights> gradients{};
+  std::unique_ptr<const Projection> project_q{}, project_k{}, project_v{}, project_out{};
+  std::map<unsigned, std::unique_ptr<const Projection>> transposed{};
+  AttentionLayer::Mode mode = AttentionLayer::Mode::eval;
+};
+
+}  // namespace heed::layer
+
+namespace heed::inline v0_2 {
+
+struct AttentionLayer::State : layer::LayerState {
+  using LayerState::LayerState;
+};
+
+struct AttentionLayer::Activations::State {
+  layer::Heads heads;
+};
+
+}  // namespace heed::inline v0_2
