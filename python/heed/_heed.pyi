@@ -686,10 +686,11 @@ def kernel_names() -> list[str]:
 
 def share_openmp_threads() -> bool:
     """
-    Runs heed's work on the threads of the OpenMP runtime that this process has loaded, from now on.
+    Runs heed's work on the threads of PyTorch's OpenMP runtime from now on; not in a child forked from this process.
 
-    Returns False, and changes nothing, where there is none. heed.torch calls it: PyTorch's threads stay busy looking for
-    work after every operation, and two pools would fight for the cores.
+    Returns False, and changes nothing, where PyTorch is not loaded or has none. heed calls it when it is handed a tensor of
+    PyTorch's, and heed.torch when it is imported: those threads stay busy looking for work after every operation, and two
+    pools would fight for the cores.
 
     >>> import heed._heed
     >>> heed._heed.share_openmp_threads() in (True, False)

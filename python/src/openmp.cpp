@@ -4,6 +4,7 @@
 // cores with them.
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,29 +14,34 @@
 #include "bindings.hpp"
 #include "docs.hpp"
 #include "heed/threads.hpp"
-#include "refusal.hpp"
+#include "openmp.hpp"
 
 namespace heed::python {
 
 namespace {
 
-// What libgomp exports: runs work(data) on every thread of a team of n; and how many its teams have.
+// What libgomp exports, and libomp and libiomp5 too: runs work(data) on every thread of a team of n; and how
+// many its teams have.
 struct OpenMp {
   void (*parallel)(void (*work)(void*), void* data, unsigned n, unsigned flags) = nullptr;
   int (*most_threads)() = nullptr;
 };
 
-// The path of the libgomp this process has loaded, whatever it is called; empty if there is none.
-std::string loaded_runtime() {
-  std::string path;
+// The path of the first library this process has loaded whose path has this word; empty if there is none.
+std::string loaded(const char* word) {
+  struct Search {
+    const char* word;
+    std::string path;
+  } search{word, {}};
   dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* found) {
-        if (!info->dlpi_name || !std::strstr(info->dlpi_name, "libgomp")) return 0;
-        *static_cast<std::string*>(found) = info->dlpi_name;
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        auto& sought = *static_cast<Search*>(data);
+        if (!info->dlpi_name || !std::strstr(info->dlpi_name, sought.word)) return 0;
+        sought.path = info->dlpi_name;
         return 1;
       },
-      &path);
-  return path;
+      &search);
+  return search.path;
 }
 
 template <class Function>
@@ -43,6 +49,17 @@ bool find(void* library, const char* name, Function& function) {
   void* const symbol = dlsym(library, name);
   std::memcpy(&function, &symbol, sizeof symbol);
   return symbol != nullptr;
+}
+
+// The runtime that PyTorch is linked to, whatever it is called: other packages bring runtimes of their own,
+// whose threads are not PyTorch's. It is never unloaded: it is held open.
+OpenMp runtime_of_pytorch() {
+  const std::string path = loaded("libtorch_cpu.");
+  void* const library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  OpenMp runtime;
+  if (library && find(library, "GOMP_parallel", runtime.parallel))
+    find(library, "omp_get_max_threads", runtime.most_threads);
+  return runtime;
 }
 
 class OpenMpThreads : public Executor {
@@ -74,25 +91,23 @@ class OpenMpThreads : public Executor {
   OpenMp runtime_;
 };
 
-// True from the first success on. The runtime is never unloaded: it is held open.
-bool share_openmp_threads() {
-  static const bool is_shared = [] {
-    const std::string path = loaded_runtime();
-    void* const library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    OpenMp runtime;
-    if (!library || !find(library, "GOMP_parallel", runtime.parallel) ||
-        !find(library, "omp_get_max_threads", runtime.most_threads))
-      return false;
-    static OpenMpThreads threads(runtime);
-    set_executor(&threads);
-    return true;
-  }();
-  return is_shared;
-}
+// A forked child has none of the runtime's threads, and a team of libgomp's would wait for them for ever.
+void leave_them_to_the_parent() { set_executor(nullptr); }
 
 }  // namespace
 
-void define_openmp(nb::module_& m) {
+bool share_openmp_threads() {
+  static bool is_shared = false;  // the GIL guards it
+  if (is_shared) return true;
+  const OpenMp runtime = runtime_of_pytorch();
+  if (!runtime.most_threads) return false;
+  static OpenMpThreads threads(runtime);
+  if (pthread_atfork(nullptr, nullptr, leave_them_to_the_parent) != 0) return false;
+  set_executor(&threads);
+  return is_shared = true;
+}
+
+void define_openmp(nanobind::module_& m) {
   m.def("share_openmp_threads", &share_openmp_threads, share_openmp_threads_doc);
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "openmp.hpp"
+
 namespace heed::python {
 
 namespace {
@@ -93,6 +95,7 @@ Kind kind_of(const char* name, nb::handle object) {
   for (const KnownType& entry : known_types())
     if (entry.type == type) return entry.kind;
   const Kind kind = classify(name, object);
+  if (kind.has_gradients) share_openmp_threads();  // a tensor of PyTorch's, whose threads are awake
   remember_type(type, kind);
   return kind;
 }

@@ -70,3 +70,45 @@ assert len(before) == 1 and digests() == before
 @pytest.mark.parametrize("with_torch", [False, True])
 def test_flushing_subnormals_gives_one_answer_on_any_number_of_threads(with_torch):
     subprocess.run([sys.executable, "-c", MODES.format(with_torch=with_torch)], check=True)
+
+
+SEEN = """
+import os, sys
+import torch
+import heed
+torch.set_num_threads(2)
+heed.set_num_threads(2)
+torch.randn(512, 512) @ torch.randn(512, 512)
+torch.randn(1 << 20).exp()  # PyTorch's threads are there now
+q = torch.randn(1, 8, 512, 64)
+before = len(os.listdir("/proc/self/task"))
+heed.attention(q, q, q)
+assert len(os.listdir("/proc/self/task")) == before, (before, os.listdir("/proc/self/task"))
+"""
+
+
+def test_a_tensor_of_pytorchs_brings_its_threads_along():
+    subprocess.run([sys.executable, "-c", SEEN], check=True)
+
+
+FORKED = """
+import os, signal
+import numpy as np
+import torch
+import heed
+torch.set_num_threads(2)
+heed.set_num_threads(2)
+q = torch.randn(1, 8, 300, 64)
+expected = heed.attention(q, q, q).numpy()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    q = q.numpy()
+    os._exit(0 if np.array_equal(heed.attention(q, q, q), expected) else 1)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+"""
+
+
+def test_a_forked_child_does_not_wait_for_pytorchs_threads():
+    subprocess.run([sys.executable, "-c", FORKED], check=True)
