@@ -25,5 +25,8 @@ install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedC
 file(RELATIVE_PATH heed_pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 cmake_path(APPEND heed_pc_libdir "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND heed_pc_includedir "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
+if(HEED_CUDA)
+  set(heed_pc_cuda " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+endif()
 configure_file(cmake/heed.pc.in ${PROJECT_BINARY_DIR}/heed.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/heed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -94,6 +94,9 @@ struct Options {
   std::string kernel{};          // force one by name, as plan() lists them; empty: the plan chooses
   int threads = 0;               // for this call; 0: num_threads(). Changes no bit
   Executor* executor = nullptr;  // whose threads, for this call; default: set_executor()'s, or heed's own
+  // A cudaStream_t, on Device::cuda alone: the call is launched there and returns. Default: the device's
+  // legacy stream.
+  void* stream = nullptr;
 };
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.

@@ -98,7 +98,7 @@ typedef struct heed_bool_view {
   heed_shape shape;
   heed_strides stride;
   heed_layout layout;
-  int32_t reserved;
+  heed_device device;  // the call's, or the CPU
 } heed_bool_view;
 
 typedef struct heed_int64s {
@@ -198,10 +198,11 @@ typedef struct heed_options {
   float softcap;      // 0: none
   heed_head_map head_map;
   heed_dropout dropout;
-  const char* kernel;  // as heed_explain lists them; NULL: the plan chooses
+  const char* kernel;        // as heed_explain lists them; NULL: the plan chooses
   heed_floats alibi_slopes;  // one per query head; none: no ALiBi
   heed_align alibi_align;
   int32_t threads;  // for this call; 0: heed_num_threads()
+  void* stream;     // a cudaStream_t, on HEED_DEVICE_CUDA alone; NULL: the device's legacy stream
 } heed_options;
 
 // `options` may be NULL here and below: the defaults.

@@ -126,11 +126,13 @@ struct BasicView {
 using View = BasicView<const void>;
 using MutableView = BasicView<void>;
 
-// Which keys each query may see, (batch, heads, queries, keys). An extent of 1 broadcasts.
+// Which keys each query may see, (batch, heads, queries, keys). An extent of 1 broadcasts. On a call's device
+// or in the CPU's memory.
 struct BoolView {
   const bool* data = nullptr;
   Shape shape{};
   Strides stride{};
+  Device device = Device::cpu;
 
   BoolView() = default;
   template <elements::Bools From>
@@ -138,6 +140,8 @@ struct BoolView {
   template <elements::Bools From>
   constexpr BoolView(From&& from, const Shape& extents, const Strides& strides)
       : data(elements::first_of(from, extents, strides)), shape(extents), stride(strides) {}
+  constexpr BoolView(const bool* from, const Shape& extents, const Strides& strides, Device where)
+      : data(from), shape(extents), stride(strides), device(where) {}
 
   template <class From>
   BoolView(From&&, const Shape&) = delete;  // no bools (std::vector<bool> holds bits); or gone at the end

@@ -77,6 +77,7 @@ Options to_options(const heed_options* given) {
   options.head_map = to_head_map("options", o.head_map);
   if (o.kernel) options.kernel = o.kernel;
   options.threads = o.threads;
+  options.stream = o.stream;
   return options;
 }
 

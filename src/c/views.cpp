@@ -23,10 +23,9 @@ constexpr std::array layouts{
                       [](const heed_shape& s, const heed_strides&) { return bhsd(to_shape(s)); }},
     Choice<StridesOf>{HEED_LAYOUT_BSHD, "HEED_LAYOUT_BSHD",
                       [](const heed_shape& s, const heed_strides&) { return bshd(to_shape(s)); }},
-    Choice<StridesOf>{HEED_LAYOUT_STRIDED, "HEED_LAYOUT_STRIDED",
-                      [](const heed_shape&, const heed_strides& s) {
-                        return Strides{s.batch, s.heads, s.length, s.dim};
-                      }},
+    Choice<StridesOf>{
+        HEED_LAYOUT_STRIDED, "HEED_LAYOUT_STRIDED",
+        [](const heed_shape&, const heed_strides& s) { return Strides{s.batch, s.heads, s.length, s.dim}; }},
 };
 
 template <class CView>
@@ -34,7 +33,6 @@ Strides to_strides(const char* name, const CView& view) {
   const heed_strides& s = view.stride;
   if (view.layout != HEED_LAYOUT_STRIDED && (s.batch || s.heads || s.length || s.dim))
     throw refusal(Error::ambiguous, name, ".stride: given, but layout is not HEED_LAYOUT_STRIDED");
-  check_reserved(name, view.reserved);
   return choose(name, "layout", view.layout, layouts)(view.shape, s);
 }
 
@@ -42,6 +40,7 @@ template <class CppView, class CView>
 CppView number_view(const char* name, const CView& view) {
   if (!is_given(view)) throw refusal(Error::value, name, ": not given; all of it is 0");
   const Strides stride = to_strides(name, view);
+  check_reserved(name, view.reserved);
   const DType dtype = choose(name, "dtype", view.dtype, dtypes);
   const Device device = choose(name, "device", view.device, devices);
   return {view.data, to_shape(view.shape), stride, dtype, device};
@@ -72,7 +71,8 @@ MutableView to_view(const char* name, const heed_mutable_view& view) {
 
 BoolView to_view(const char* name, const heed_bool_view& view) {
   if (!is_given(view)) throw refusal(Error::value, name, ": not given; all of it is 0");
-  return {view.data, to_shape(view.shape), to_strides(name, view)};
+  const Strides stride = to_strides(name, view);
+  return {view.data, to_shape(view.shape), stride, choose(name, "device", view.device, devices)};
 }
 
 Optional<View> to_optional(const char* name, const heed_view& view) {

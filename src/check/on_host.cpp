@@ -23,6 +23,10 @@ ProblemOnHost::ProblemOnHost(const Problem& p)
       k_("k", problem().inputs.k),
       v_("v", problem().inputs.v) {
   Problem& own = gathered_.problem;
+  for (const BoolMask& mask : own.bool_masks)
+    if (mask.device != Device::cpu)
+      throw refusal(Error::unsupported, "options.masks: a check reads booleans of the CPU's memory, not of ",
+                    mask.device, "'s");
   if (own.bias) own.bias = bias_.emplace("options.bias", *own.bias).view();
   if (own.sink) own.sink = sink_.emplace("options.sink", *own.sink).view();
   own.inputs.q = q_.view();

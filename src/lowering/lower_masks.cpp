@@ -91,6 +91,7 @@ void lower(Problem& p, const Document& document) {
 void lower_bools(Problem& p, const BoolView& view, BoolMask mask) {
   mask.data = view.data;
   mask.stride = broadcast_stride(view.shape, view.stride);
+  mask.device = view.device;
   p.bool_masks.push_back(mask);
 }
 
@@ -115,6 +116,7 @@ void lower_masks(Problem& p, const Extents& extents, Arguments& arguments) {
     const std::size_t first = arguments.size();
     add_arguments(mask, arguments);
     check_alone(arguments.from(first));
+    check_devices(arguments.from(first), "q.device", p.device());
     check_extents(arguments.from(first), extents);
     std::visit([&p](const auto& m) { lower(p, m); }, mask);
   }

@@ -49,6 +49,8 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   check_devices(arguments.all(), "q.device", p.device());
   if (inputs.cache && p.device() != Device::cpu)
     throw refusal(Error::device, "q.device: ", p.device(), " is not the cache's: cpu");
+  if (options.stream && p.device() == Device::cpu)
+    throw refusal(Error::device, "options.stream: given, but q.device is cpu");
   place_sequences(inputs, p, to_come);
   check_inputs(p);
   const Extents extents = extents_of(p);

@@ -2,13 +2,16 @@
 #include "plan/backends.hpp"
 
 #include "cpu/backend.hpp"
+#include "cuda/backend.hpp"
 
 namespace heed::planning {
 
 std::vector<const Backend*>& backends() {
-  static std::vector<const Backend*> all{
-      &cpu::cpu_backend(),
-  };
+  static std::vector<const Backend*> all = [] {
+    std::vector<const Backend*> list{&cpu::cpu_backend()};
+    if (const Backend* cuda = cuda::cuda_backend()) list.push_back(cuda);
+    return list;
+  }();
   return all;
 }
 

@@ -18,6 +18,7 @@ struct BoolMask {
   Strides stride{};
   bool visible_when = true;  // Keep, Tree: true; Hide: false
   bool is_tree = false;      // column 0 is not key 0 but the first of the last `queries` keys
+  Device device = Device::cpu;
 };
 
 struct Problem {

@@ -85,9 +85,13 @@ double RowBound::out(std::int64_t d) const {
   const double magnitude = magnitude_[static_cast<std::size_t>(d)],
                largest = largest_value_[static_cast<std::size_t>(d)];
   const DType dtype = p_.outputs.out.dtype;
-  // Matrix instructions for bf16 take the weights rounded to bf16 as well, and lose what is subnormal.
-  const bool is_bf16 = p_.inputs.q.dtype == DType::bf16;
-  const double operand = is_bf16 ? roundoff(DType::bf16) : 0, lost = is_bf16 ? 2 * underflow : underflow;
+  // Matrix instructions take the weights rounded to the operands' type as well. Those for bf16 lose what is
+  // subnormal; in f16 a weight is kept as 2^7 times as much, and may lose half the spacing of its subnormals.
+  const DType operands = p_.inputs.q.dtype;
+  const double operand = operands == DType::f32 ? 0 : roundoff(operands);
+  const double lost = operands == DType::bf16  ? 2 * underflow
+                      : operands == DType::f16 ? 0x1p-7 * smallest(DType::f16)
+                                               : underflow;
   const double relative = relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype);
   return part_of(magnitude, relative, 2 * largest / kept) + smallest(dtype) +
          static_cast<double>(p_.keys) * lost * (largest + 1) / kept;

@@ -59,7 +59,14 @@ struct Argument {
         rule(r),
         article(the) {}
   Argument(const char* n, const BoolView& v, const Rule& r = {}, const char* the = "")
-      : name(n), data(v.data), shape(v.shape), stride(v.stride), element_bytes(1), rule(r), article(the) {}
+      : name(n),
+        data(v.data),
+        shape(v.shape),
+        stride(v.stride),
+        element_bytes(1),
+        device(v.device),
+        rule(r),
+        article(the) {}
   template <class Count>
   Argument(const char* n, std::span<const Count> counts, const Rule& r = {}, const char* the = "")
       : name(n),

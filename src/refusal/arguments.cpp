@@ -91,7 +91,7 @@ void check_dtypes(std::span<const Argument> arguments, DType of_q) {
 
 void check_devices(std::span<const Argument> arguments, const char* name, Device wanted) {
   for (const Argument& a : arguments)
-    if (a.dtype && a.device != wanted) check_device(a, name, wanted);
+    if ((a.dtype || a.device != Device::cpu) && a.device != wanted) check_device(a, name, wanted);
 }
 
 void check_overlap(std::span<const Argument> arguments) {

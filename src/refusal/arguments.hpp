@@ -69,7 +69,7 @@ void check_alone(std::span<const Argument>);
 void check_extents(const Argument&, const Extents&);
 void check_extents(std::span<const Argument>, const Extents&);
 void check_dtypes(std::span<const Argument>, DType of_q);
-// All numbers lie on one device.
+// All numbers lie on one device; booleans there or in the CPU's memory.
 void check_devices(std::span<const Argument>, const char* name, Device wanted);
 // Nothing that is written shares memory with itself, what is written before it in the table, or anything that
 // is read. For arguments that were checked alone.

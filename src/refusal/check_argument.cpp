@@ -58,13 +58,13 @@ void check_kind(const Argument& a) {
   if (*a.dtype > DType::bf16)
     throw refusal(Error::dtype, a.name, ".dtype: ", static_cast<std::int64_t>(*a.dtype),
                   " is none of f32, f16, bf16");
-  if (a.device > Device::cuda) throw unknown_device(a.name, a.device);
 }
 
 }  // namespace
 
 void check_argument(const Argument& a) {
   if (a.dtype) check_kind(a);
+  if (a.device > Device::cuda) throw unknown_device(a.name, a.device);
   const auto [has_negative, is_too_long] = measure(a);
   if (has_negative) throw negative(a);
   if (is_too_long) throw too_long(a);

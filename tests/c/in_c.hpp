@@ -30,7 +30,7 @@ CView number_view(const CppView& v) {
 inline heed_view view(const View& v) { return number_view<heed_view>(v); }
 inline heed_mutable_view view(const MutableView& v) { return number_view<heed_mutable_view>(v); }
 inline heed_bool_view view(const BoolView& v) {
-  return {v.data, shape(v.shape), strides(v.stride), HEED_LAYOUT_STRIDED, 0};
+  return {v.data, shape(v.shape), strides(v.stride), HEED_LAYOUT_STRIDED, static_cast<heed_device>(v.device)};
 }
 template <class AnyView>
 auto view(const Optional<AnyView>& v) {
@@ -117,6 +117,7 @@ struct Choices {
     options.head_map = static_cast<heed_head_map>(from.head_map);
     if (from.dropout) options.dropout = {from.dropout->drop_probability, 0, from.dropout->seed};
     options.kernel = kernel.c_str();
+    options.stream = from.stream;
   }
   Choices(const Choices&) = delete;
   Choices& operator=(const Choices&) = delete;

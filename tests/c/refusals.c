@@ -112,8 +112,6 @@ static void fields_that_contradict_each_other_are_refused(void) {
 
 static void what_must_be_zero_is_looked_at(void) {
   EXPECT_CALL_REFUSED(c.inputs.q.reserved = 1, HEED_ERROR_UNSUPPORTED, "q.reserved: 1 is not 0");
-  EXPECT_CALL_REFUSED(c.masks[1].where.reserved = 1, HEED_ERROR_UNSUPPORTED,
-                      "options.masks[1].where.reserved: 1 is not 0");
   EXPECT_CALL_REFUSED(c.outputs.scores.reserved = 1, HEED_ERROR_UNSUPPORTED, "scores.reserved: 1 is not 0");
   EXPECT_CALL_REFUSED(c.options.threads = -1, HEED_ERROR_VALUE, "options.threads: -1 is negative");
   EXPECT_CALL_REFUSED(c.options.alibi_align = HEED_ALIGN_ENDS, HEED_ERROR_VALUE,

@@ -131,6 +131,14 @@ const BadCall bad_devices_and_dtypes[] = {
      "q.device: cuda, but this build has no CUDA backend", [](Call& c) { c.inputs.q.device = Device::cuda; }},
     {"an_output_on_another_device", Error::device, "out.device: cuda is not q.device: cpu",
      [](Call& c) { c.outputs.out.device = Device::cuda; }},
+    {"a_mask_on_another_device", Error::device, "keep mask.device: cuda is not q.device: cpu",
+     [](Call& c) {
+       BoolView keep = c.place_bools({1, 1, 4, 9});
+       keep.device = Device::cuda;
+       c.options.masks = {Keep{keep}};
+     }},
+    {"a_stream_for_the_cpu", Error::device, "options.stream: given, but q.device is cpu",
+     [](Call& c) { c.options.stream = &c; }},
     {"a_device_that_does_not_exist", Error::device, "v.device: 9 is none of cpu, cuda",
      [](Call& c) { c.inputs.v.device = static_cast<Device>(9); }},
     {"a_dtype_that_does_not_exist", Error::dtype, "q.dtype: 7 is none of f32, f16, bf16",

@@ -251,14 +251,19 @@ def check_each_folder_has_its_namespace(root):
     return problems
 
 
-# What is compiled together. Kernels, in src/cpu, do not throw.
+# What is compiled together. Not backends: kernels do not throw, and those who would, copy and fill, have names of the
+# standard library's.
 COMPILED_TOGETHER = (("python",), ("include", "src"), ("cli",))
 
 
 def check_at_most_one_argument_of_a_call_may_refuse(root):
     problems = []
     for folders in COMPILED_TOGETHER:
-        paths = [path for path in code_files(root, *folders) if not path.is_relative_to(root / "src/cpu")]
+        paths = [
+            path
+            for path in code_files(root, *folders)
+            if not any(path.is_relative_to(root / "src" / backend) for backend in BACKENDS)
+        ]
         texts = {path: without_literals(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
         refusing = argument_order.refusing_functions(texts.values())
         for path, text in texts.items():

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch takes for the problems of time_kernels: cuDNN's and its own flash kernels, each in a CUDA graph.
+
+Prints the same names, so that lines of the two programs can be put side by side.
+"""
+
+import statistics
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION}
+
+
+def sizes():
+    lengths = [1024, 2048, 4096, 8192, 16384]
+    for dim, heads, kv_heads in ((128, 64, 8), (64, 64, 64)):
+        for causal in (False, True):
+            for n in lengths:
+                yield "prefill", torch.bfloat16, max(1, 4096 // n), heads, kv_heads, n, n, dim, causal
+    for causal in (False, True):
+        for n in (4096, 16384):
+            yield "prefill", torch.bfloat16, 1, 32, 8, n, n, 256, causal
+    for batch, kv_heads, keys in ((64, 8, 4096), (16, 8, 8192), (1, 8, 1024), (1, 8, 4096), (1, 8, 32768), (64, 1, 4096)):
+        yield "decode", torch.bfloat16, batch, 32, kv_heads, 1, keys, 128, False
+    yield "exact", torch.float32, 1, 32, 32, 8192, 8192, 64, False
+
+
+def microseconds(attend, inside):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            attend()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(inside):
+            attend()
+    times = []
+    for _ in range(9):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) * 1e3 / inside)
+    return statistics.median(times)
+
+
+def main():
+    print("torch", torch.__version__, "cudnn", torch.backends.cudnn.version(), torch.cuda.get_device_name())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for role, dtype, batch, heads, kv_heads, queries, keys, dim, causal in sizes():
+        layout = (lambda h, n: (batch, n, h, dim)) if role != "decode" else (lambda h, n: (batch, h, n, dim))
+        make = lambda h, n: torch.randn(layout(h, n), device="cuda", dtype=dtype)  # noqa: E731
+        q, k, v = make(heads, queries), make(kv_heads, keys), make(kv_heads, keys)
+        if role != "decode":
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        flops = 4.0 * batch * heads * queries * keys * dim * (0.5 if causal else 1.0)
+        inside = 2 if flops > 1e12 else 5 if flops > 1e11 else 20
+        name = f"{role}/{str(dtype)[6:].replace('bfloat16', 'bf16').replace('float32', 'f32')}/{batch}x{heads}x{kv_heads}x{queries}x{keys}x{dim}" + ("/causal" if causal else "")
+        line = name
+        for label, backend in BACKENDS.items():
+            if (label == "efficient") != (dtype == torch.float32):
+                continue
+            if label == "flash" and keys * queries > 4096 * 4096:
+                continue
+            try:
+                with sdpa_kernel(backend):
+                    us = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(
+                        q, k, v, is_causal=causal, enable_gqa=heads != kv_heads), inside)
+                read = 2.0 * k.numel() * k.element_size()
+                line += f"  {label} {us:.2f} us {flops / us / 1e6:.1f} TFLOP/s {read / us / 1e6:.2f} TB/s"
+            except RuntimeError as error:
+                line += f"  {label} refuses ({str(error).splitlines()[0][:60]})"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The running softmax {max, sum, out} of the exact kernel's rows as its threads hold it. Every step is the
+// CPU's (softmax/state.hpp).
+#pragma once
+#include "cuda/algorithm/exp2.cuh"
+
+namespace heed::cuda {
+
+// The maximum to subtract: 0 where nothing was seen yet, so that -inf - max stays -inf.
+HEED_DEVICE float finite_max(float x) { return x == minus_infinity ? 0.0f : x; }
+// What sums so far must be multiplied with when the maximum moves.
+HEED_DEVICE float rescaling(float before, float now) {
+  return before > minus_infinity && before < now ? exp2(before - finite_max(now)) : 1.0f;
+}
+
+template <int slabs>
+struct ExactState {
+  float max[8];            // of the eight rows whose outputs are this thread's
+  float own_max, own_sum;  // of the one row whose sum is this thread's
+  float o[slabs][4][8];    // [dim][row]
+
+  HEED_DEVICE void clear() {
+    own_max = minus_infinity, own_sum = 0;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      max[n] = minus_infinity;
+#pragma unroll
+      for (int v = 0; v < slabs; ++v)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[v][e][n] = 0;
+    }
+  }
+
+  HEED_DEVICE void scale(const float (&factor)[8]) {
+#pragma unroll
+    for (int v = 0; v < slabs; ++v)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+#pragma unroll
+        for (int n = 0; n < 8; ++n) o[v][e][n] = o[v][e][n] * factor[n];
+  }
+
+  // This = `total`, the keys before, merged with this.
+  HEED_DEVICE void merge(const ExactState& total) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float now = fmaxf(total.max[n], max[n]), subtract = finite_max(now);
+      const float a = exp2(total.max[n] - subtract), b = exp2(max[n] - subtract);
+      max[n] = now;
+#pragma unroll
+      for (int v = 0; v < slabs; ++v)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[v][e][n] = fmaf(o[v][e][n], b, total.o[v][e][n] * a);
+    }
+    const float now = fmaxf(total.own_max, own_max), subtract = finite_max(now);
+    const float a = exp2(total.own_max - subtract), b = exp2(own_max - subtract);
+    own_max = now;
+    own_sum = fmaf(own_sum, b, total.own_sum * a);
+  }
+};
+
+}  // namespace heed::cuda

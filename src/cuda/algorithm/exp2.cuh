@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// 2^x and tanh x by the operations of src/cpu/algorithm/exp2.hpp in the same order, so that a GPU computes
+// the same bits (O2). Compiled with -fmad=false: an operator is one rounding.
+#pragma once
+#include "cuda/tile/block.cuh"
+
+namespace heed::cuda {
+
+constexpr float log2_e = 1.44269504088896340736f;
+constexpr float ln_2 = 0.693147180559945309417f;
+constexpr float minus_infinity = -__builtin_inff();
+constexpr float most_finite = 3.40282347e+38f;
+
+HEED_DEVICE bool is_finite(float x) { return x * 0.0f == 0.0f; }
+
+// For x <= 0: exactly 1 at 0, exactly 0 at and below -126, NaN at NaN.
+HEED_DEVICE float exp2(float x) {
+  constexpr float magic = 12582912.0f + 127.0f;  // leaves the biased exponent in the low bits of a sum
+  x = max_or_nan(-126.0f, x);
+  const float z = x + magic;
+  x = x - (z - magic);
+  float p = fmaf(x, 1.326472731e-03f, 9.671512991e-03f);
+  p = fmaf(p, x, 5.550733581e-02f);
+  p = fmaf(p, x, 2.402224243e-01f);
+  p = fmaf(p, x, 6.931470037e-01f);
+  p = fmaf(p, x, 1.0f);
+  return fmaf(p, __int_as_float(__float_as_int(z) << 23), -0x1p-126f);
+}
+
+HEED_DEVICE float tanh(float x) {
+  const float size = fabsf(x), z = x * x;
+  float p = fmaf(-5.704933777e-03f, z, 2.063904144e-02f);
+  p = fmaf(p, z, -5.373970047e-02f);
+  p = fmaf(p, z, 1.333144158e-01f);
+  p = fmaf(p, z, -3.333328068e-01f);
+  const float near = fmaf(p * z, x, x);
+  const float e = exp2(size * (-2 * log2_e));
+  const float far = (1.0f - e) / (1.0f + e);
+  return size < 0.625f ? near : copysignf(far, x);
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a row: sink, log-sum-exp, and the factor that turns the accumulated sum into the output, by the
+// operations of src/cpu/algorithm/finish.hpp.
+#pragma once
+#include <cstdint>
+
+#include "cuda/algorithm/exact_plan.hpp"
+#include "cuda/algorithm/exp2.cuh"
+#include "cuda/algorithm/visible.cuh"
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+// The largest score has weight 1, so only a row without keys sums to 0.
+HEED_DEVICE bool sees_no_key(const RowEnd& end) { return end.sum == 0; }
+
+HEED_DEVICE float sink_of(const Call& c, const Query& q) {
+  return c.sink.data ? read(row_of(c.sink, q.b, q.h, 0), 0) : minus_infinity;
+}
+
+// Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
+// of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
+HEED_DEVICE float add_sink(const Call& c, const Query& q, RowEnd& end) {
+  if (!c.sink.data) return 1.0f;
+  const float natural = sink_of(c, q), sink = natural * log2_e;
+  if (natural == minus_infinity || sees_no_key(end)) return 1.0f;
+  if (sink == minus_infinity && end.max > -0x1p126f) return 1.0f;
+  const float max = sink > end.max ? sink : end.max;
+  const float factor = exp2(end.max - max);
+  end.sum = fmaf(end.sum, factor, exp2(sink - max));
+  end.max = max;
+  return factor;
+}
+
+// Where every score of a row is as low as base 2 goes, biases that differ may have become one: the sum is
+// then NaN. They are one in truth where somebody masks with the lowest number there is. Returns that bias.
+inline __device__ __noinline__ double open_lowest(const Call& c, const Query& q, RowEnd& end) {
+  const Row bias = row_of(c.bias, q);
+  float shared = minus_infinity;
+  for (std::int64_t j = 0; j < c.sequence(q.b).keys; ++j) {
+    if (!sees(c, q, j)) continue;
+    const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
+    const float x = c.bias.data ? read(bias, j) + from_alibi : from_alibi;
+    if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
+    shared = x;
+  }
+  if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");
+  return static_cast<double>(shared);
+}
+
+// A row when all its keys and the sink are in. A score's weight is 2^(score - max) times weight(), an output
+// the accumulated values times out(): 0 for a row that saw no key (S6), and NaN for one that f32 cannot hold.
+struct ClosedRow {
+  float max, sum, rescale;
+  double highest;  // the maximum in natural units
+
+  HEED_DEVICE float weight() const { return 1.0f / sum; }
+  HEED_DEVICE float out() const { return rescale / sum; }
+  HEED_DEVICE double log_sum_exp() const { return highest + log(static_cast<double>(sum)); }
+};
+
+HEED_DEVICE ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
+  if (sees_no_key(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
+  // A sink that is no such number outweighs them all.
+  const bool is_lowest =
+      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
+  const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
+  const float rescale = add_sink(c, q, end);
+  const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
+  return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A second pass that writes the weights or the scores of a row: only when they were asked for. One thread for
+// each key, whose score is the same chain of products as in the kernel before (O1).
+#pragma once
+#include <cstdint>
+
+#include "cuda/algorithm/dropout.cuh"
+#include "cuda/algorithm/exact_work.cuh"
+#include "cuda/algorithm/finish.cuh"
+#include "cuda/algorithm/visible.cuh"
+#include "cuda/algorithm/wide_row.cuh"
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+class Inspection {
+ public:
+  static constexpr int threads = 128;
+
+  // Blocks are (batch, heads, queries, keys / threads), the last of them fastest.
+  HEED_DEVICE Inspection(const Call& call, const KeptEnd* kept) : c(call) {
+    const std::int64_t parts = (c.keys + threads - 1) / threads;
+    std::int64_t n = block_index();
+    j = n % parts * threads + thread_index();
+    n /= parts;
+    q.i = n % c.queries, q.h = n / c.queries % c.heads, q.b = n / c.queries / c.heads;
+    q.row = c.sequence(q.b).first_query + q.i;
+    end = kept ? kept + n : nullptr;
+  }
+
+  HEED_DEVICE void run() const {
+    const Sequence& s = c.sequence(q.b);
+    if (q.i >= s.queries || j >= c.keys) return;
+    if (j >= s.keys) return write_beyond();
+    const float raw = score();
+    if (c.stage == ScoreStage::raw) write_score(raw);
+    const float softcapped = softcapped_score(c, raw);
+    if (c.stage == ScoreStage::softcapped) write_score(softcapped);
+    const float biased = biased_score(c, q, j, softcapped);
+    if (c.stage == ScoreStage::biased) write_score(biased);
+    if (c.weights.data) write(row_of(c.weights, q), j, weight(biased));
+  }
+
+ private:
+  HEED_DEVICE float score() const {
+    const std::int64_t kv_head = c.kv_head(q.h);
+    const Row query = row_of(c.q, q), key = key_row(c, q.b, kv_head, j);
+    float sum = 0;
+    for (std::int64_t d = 0; d < c.dim; ++d) {
+      const float scaled = read(query, d) * c.scale_log2e;
+      sum = fmaf(scaled, read(key, d), sum);
+    }
+    if (c.dim % 2 != 0) sum = fmaf(0.0f, 0.0f, sum);  // as the CPU fills up an odd dimension: -0 becomes 0
+    return raw_score(c, q.b, kv_head, j, sum);
+  }
+
+  // A weight that f32 left as no number is said in double precision (S13).
+  HEED_DEVICE float weight(float biased) const {
+    if (biased == minus_infinity) return 0.0f;
+    const ClosedRow row = closed(c, q, end->row);
+    const float narrow = after_dropout(c, q, j, exp2(biased - row.max) * row.weight());
+    if (is_finite(narrow)) return narrow;
+    return static_cast<float>(wide_weight(c, q, end->wide, j, wide_score(c, q, j).biased));
+  }
+
+  // Scores are kept in base 2; the caller's are natural. One that base 2 cannot hold is said in double
+  // precision.
+  HEED_DEVICE void write_score(float s) const {
+    const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
+    const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
+    float natural = s * ln_2;
+    if (!is_known) {
+      const WideScore wide = wide_score(c, q, j);
+      natural = static_cast<float>(c.stage == ScoreStage::raw          ? wide.raw
+                                   : c.stage == ScoreStage::softcapped ? wide.softcapped
+                                                                       : wide.biased);
+    }
+    write(row_of(c.scores, q), j, natural);
+  }
+
+  // The columns that a sequence shorter than the longest does not fill.
+  HEED_DEVICE void write_beyond() const {
+    if (c.weights.data) write(row_of(c.weights, q), j, 0.0f);
+    if (c.scores.data) write(row_of(c.scores, q), j, c.stage == ScoreStage::biased ? minus_infinity : 0.0f);
+  }
+
+  const Call& c;
+  Query q{};
+  std::int64_t j;
+  const KeptEnd* end;
+};
+
+}  // namespace heed::cuda

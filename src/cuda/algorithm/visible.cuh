@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys a query sees, and a score on its way from the product to the softmax: softcap, bias, masks. One
+// query and one key at a time, by the operations of src/cpu/algorithm/score.hpp and mask.hpp.
+#pragma once
+#include <cstdint>
+
+#include "cuda/algorithm/element.cuh"
+#include "cuda/algorithm/exp2.cuh"
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+HEED_DEVICE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+HEED_DEVICE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+struct KeyRange {
+  std::int64_t begin, end;
+};
+
+// Query i of sequence b, row `row` of q, out and every mask.
+struct Query {
+  std::int64_t b, h, i, row;
+};
+HEED_DEVICE Row row_of(const Tensor& t, const Query& q) { return row_of(t, q.b, q.h, q.row); }
+
+// The keys that Causal, Window and KeyLengths let query i of batch entry b see, besides the front.
+HEED_DEVICE KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
+  const Sequence& s = c.sequence(b);
+  return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
+}
+
+// What a range of queries may see: keys [0, front) and [begin, end).
+struct Seen {
+  std::int64_t front, begin, end;
+
+  // The part of `keys` that is worth scoring; empty when its end is not beyond its begin.
+  HEED_DEVICE KeyRange within(KeyRange keys) const {
+    KeyRange part{keys.begin < front ? keys.begin : most(keys.begin, begin), least(keys.end, end)};
+    if (part.end <= begin) part.end = least(part.end, front);
+    return part;
+  }
+};
+HEED_DEVICE Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query, std::int64_t last_query) {
+  const std::int64_t end = visible_keys(c, b, last_query).end;
+  return {least(c.front, end), visible_keys(c, b, first_query).begin, end};
+}
+
+// Whether ranges let the query see key j.
+HEED_DEVICE bool in_range(const Call& c, const Query& q, std::int64_t j) {
+  const KeyRange range = visible_keys(c, q.b, q.i);
+  if (j >= range.end || (j >= c.front && j < range.begin)) return false;
+  for (std::int64_t n = 0; n < c.gap_count; ++n) {
+    const Gap& gap = c.gaps[n * c.batch + q.b];
+    if (j >= gap.front && j < q.i + gap.first_offset) return false;
+  }
+  return true;
+}
+
+// S20: a query is of the document that is named for it, or of that of the key it stands beside.
+HEED_DEVICE bool is_of_document(const DocumentIds& d, const Sequence& s, const Query& q, std::int64_t j) {
+  const std::int32_t* of_keys = d.keys + q.b * d.keys_step;
+  if (d.queries) return of_keys[j] == d.queries[q.b * d.queries_step + q.i];
+  const std::int64_t own = q.i + (d.queries_are_last ? s.keys - s.queries : 0);
+  return own >= 0 && own < s.keys && of_keys[j] == of_keys[own];
+}
+
+HEED_DEVICE bool masks_let_see(const Call& c, const Query& q, std::int64_t j) {
+  const Sequence& s = c.sequence(q.b);
+  for (std::int64_t n = 0; n < c.document_count; ++n)
+    if (!is_of_document(c.documents[n], s, q, j)) return false;
+  for (std::int64_t n = 0; n < c.mask_count; ++n) {
+    const BoolTensor& m = c.masks[n];
+    const std::int64_t column = j - (m.is_tree ? s.keys - s.queries : 0);  // S18
+    if (column < 0 || j >= s.keys) continue;
+    const bool value = read(row_of(m.where, q), column) != 0;
+    if (value != m.visible_when) return false;
+  }
+  return true;
+}
+
+// Called where it is needed rarely.
+inline __device__ __noinline__ bool sees(const Call& c, const Query& q, std::int64_t j) {
+  if (!in_range(c, q, j) || !masks_let_see(c, q, j)) return false;
+  return !c.bias.data || read(row_of(c.bias, q), j) != minus_infinity;
+}
+
+// Whether masks are nothing but ranges of keys, and nothing else happens to a score.
+HEED_DEVICE bool only_ranges(const Call& c) {
+  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 &&
+         c.gap_count == 0 && c.front == 0 && c.softcap_log2e == 0 && !c.layout.is_quantized;
+}
+
+// A score that is not finite becomes NaN: an infinity would pass for a key that is not seen. x + 0 * x is x
+// for every finite x, and NaN for the others.
+HEED_DEVICE float spoil_infinity(float x) { return fmaf(x, 0.0f, x); }
+
+// A product of query and key, in base 2.
+HEED_DEVICE float raw_score(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j,
+                            float product) {
+  if (c.layout.is_quantized) product = product * key_scale(c, b, kv_head, j);
+  return spoil_infinity(product);
+}
+
+inline __device__ __noinline__ float softcapped_score(const Call& c, float s) {
+  if (c.softcap_log2e == 0) return s;
+  const float reciprocal = 1.0f / c.softcap_log2e;
+  return c.softcap_log2e * tanh(s * (reciprocal > most_finite ? most_finite : reciprocal));
+}
+
+// ALiBi (S21): what the score of key j loses with its distance. Whole numbers up to 2^24 are exact in f32.
+HEED_DEVICE float alibi_at(const Call& c, const Query& q, std::int64_t j) {
+  const Sequence& s = c.sequence(q.b);
+  const auto place = static_cast<float>(q.i + (c.alibi.queries_are_last ? s.keys - s.queries : 0));
+  return -c.alibi.of_heads[q.h] * fabsf(place - static_cast<float>(j));
+}
+
+// What enters the softmax: -inf for a key that is not seen.
+inline __device__ __noinline__ float biased_score(const Call& c, const Query& q, std::int64_t j, float s) {
+  if (!in_range(c, q, j) || !masks_let_see(c, q, j)) return minus_infinity;
+  if (c.alibi.of_heads) s = max_or_nan(-most_finite, fmaf(alibi_at(c, q, j), log2_e, s));
+  if (!c.bias.data) return s;
+  const float bias = read(row_of(c.bias, q), j);
+  return bias < -most_finite ? minus_infinity : max_or_nan(-most_finite, fmaf(bias, log2_e, s));
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launch of decode for one head size; each has a file of its own, because they take long to compile.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/algorithm/decode.cuh"
+#include "cuda/launch/launch.hpp"
+
+namespace heed::cuda {
+
+void launch_decode_64(const Call&, const DecodePlan&, Stream);
+void launch_decode_128(const Call&, const DecodePlan&, Stream);
+
+template <class Shape>
+__global__ void __launch_bounds__(decode_threads, 1)
+    decode_kernel(const __grid_constant__ Call c, const __grid_constant__ DecodePlan plan) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  using Kernel = Decode<Shape>;
+  Kernel(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+}
+
+template <class Shape>
+void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
+  constexpr int shared = sizeof(typename Decode<Shape>::Shared);
+  const auto kernel = decode_kernel<Shape>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+        "cudaFuncSetAttribute");
+  const auto blocks = static_cast<unsigned>(c.batch * c.kv_heads * plan.splits);
+  kernel<<<blocks, decode_threads, shared, stream>>>(c, plan);
+  check(cudaGetLastError(), "cuda.decode");
+}
+
+template <int dim, Type type>
+void launch_decode_type(const Call& c, const DecodePlan& plan, Stream stream) {
+  const bool few = c.queries * c.group() <= 8;
+  if (c.cached)
+    few ? launch_decode_shape<DecodeShape<dim, type, 1, true>>(c, plan, stream)
+        : launch_decode_shape<DecodeShape<dim, type, 4, true>>(c, plan, stream);
+  else
+    few ? launch_decode_shape<DecodeShape<dim, type, 1, false>>(c, plan, stream)
+        : launch_decode_shape<DecodeShape<dim, type, 4, false>>(c, plan, stream);
+}
+
+template <int dim>
+void launch_decode_dim(const Call& c, const DecodePlan& plan, Stream stream) {
+  c.q.type == Type::bf16 ? launch_decode_type<dim, Type::bf16>(c, plan, stream)
+                         : launch_decode_type<dim, Type::f16>(c, plan, stream);
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+#include "cuda/algorithm/exact.cuh"
+#include "cuda/algorithm/inspect.cuh"
+#include "cuda/launch/launch.hpp"
+
+namespace heed::cuda {
+namespace {
+
+template <int slabs, bool in_place>
+__global__ void __launch_bounds__(exact_threads, 2)
+    attend(const __grid_constant__ Call c, const __grid_constant__ ExactPlan plan) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Kernel = Exact<slabs, in_place>;
+  Kernel(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+}
+
+__global__ void __launch_bounds__(Inspection::threads)
+    inspect(const __grid_constant__ Call c, const KeptEnd* ends) {
+  Inspection(c, ends).run();
+}
+
+template <int slabs, bool in_place>
+void launch(const Call& c, const ExactLaunch& launch, Stream stream) {
+  constexpr int shared = sizeof(typename Exact<slabs, in_place>::Shared);
+  const auto kernel = attend<slabs, in_place>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+        "cudaFuncSetAttribute");
+  kernel<<<static_cast<unsigned>(launch.blocks()), exact_threads, shared, stream>>>(c, launch.plan);
+  check(cudaGetLastError(), "cuda.exact");
+}
+
+std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Two blocks of threads fit one multiprocessor.
+ExactLaunch plan(const Call& c, int splits_keys) {
+  const std::int64_t at_once = 2 * device_facts().multiprocessors;
+  return plan_exact(c, splits_keys < 0 ? at_once : splits_keys * std::int64_t{1} << 30);
+}
+
+}  // namespace
+
+const char* exact_refuses(const Call& c) {
+  if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";
+  if (!std::isfinite(c.softcap_log2e)) return "options.softcap times log2(e) is beyond the range of f32";
+  if (c.keys >= std::int64_t{1} << 31) return "there are 2^31 keys or more";
+  if (c.alibi.of_heads && c.keys + c.queries > std::int64_t{1} << 24)
+    return "options.alibi: there are more than 2^24 keys and queries";
+  return nullptr;
+}
+
+std::int64_t exact_bytes(const Call& c) {
+  const ExactLaunch made = plan(c, c.keys > chunk_keys ? 1 : 0);  // the most it may take
+  return rounded(made.partial_floats * 4) + made.kept_ends * std::int64_t{sizeof(KeptEnd)};
+}
+
+void launch_exact(const Call& c, const Workspace& workspace, Stream stream, int splits_keys) {
+  ExactLaunch made = plan(c, splits_keys);
+  if (made.blocks() == 0) return;
+  made.plan.arrivals = workspace.counters();
+  made.plan.partials = reinterpret_cast<float*>(workspace.rest());
+  if (made.kept_ends > 0)
+    made.plan.ends = reinterpret_cast<KeptEnd*>(workspace.rest() + rounded(made.partial_floats * 4));
+  if (made.slabs == 1)
+    made.in_place ? launch<1, true>(c, made, stream) : launch<1, false>(c, made, stream);
+  else
+    made.in_place ? launch<2, true>(c, made, stream) : launch<2, false>(c, made, stream);
+  if (!c.weights.data && !c.scores.data) return;
+  const std::int64_t parts = (c.keys + Inspection::threads - 1) / Inspection::threads;
+  const std::int64_t blocks = c.batch * c.heads * c.queries * parts;
+  if (blocks == 0) return;
+  inspect<<<static_cast<unsigned>(blocks), Inspection::threads, 0, stream>>>(c, made.plan.ends);
+  check(cudaGetLastError(), "cuda.exact: weights and scores");
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor as the copy engine knows it.
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+// Whether the copy engine can take a tensor: 16 bits, rows without gaps, everything on 16 bytes.
+bool is_mappable(const Tensor&);
+
+struct MapExtents {
+  std::int64_t dim, rows, heads, entries;
+};
+// Boxes of 64 dimensions and this many rows; an axis of stride 0 has one entry.
+CUtensorMap tensor_map(const Tensor&, const MapExtents&, int box_rows);
+
+}  // namespace heed::cuda

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/memory.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <list>
+#include <new>
+
+namespace heed::cuda {
+namespace {
+
+void give_back(void* memory, std::size_t) noexcept { cudaFree(memory); }
+
+void* allocated(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
+  check(error, "cudaMalloc");
+  return memory;
+}
+
+struct Kept {
+  int device;
+  unsigned long long stream;  // its number: handles of streams that are gone come again
+  Memory memory;
+  std::int64_t bytes;
+};
+
+// The one used last is first; programs that make streams without end do not keep memory without end.
+constexpr std::size_t most_kept = 32;
+
+struct Workspaces {
+  std::mutex in_use;
+  std::list<Kept> all;
+};
+Workspaces& workspaces() {
+  static auto* const only = new Workspaces;  // outlives the runtime, which is gone when statics end
+  return *only;
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void clear_counters(std::byte* memory, Stream stream) {
+  check(cudaMemsetAsync(memory, 0, Workspace::counter_bytes, stream), "cudaMemsetAsync");
+}
+
+}  // namespace
+
+Memory take_memory(std::size_t bytes) {
+  const std::size_t least = std::max<std::size_t>(bytes, 1);
+  return {allocated(least), {&give_back, least}};
+}
+
+CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream) {
+  is_capturing(stream) ? capture(bytes) : take_kept(bytes);
+}
+
+CallWorkspace::~CallWorkspace() {
+  if (is_captured_) cudaFreeAsync(workspace_.memory, stream_);
+}
+
+void CallWorkspace::take_kept(std::int64_t bytes) {
+  const int device = device_facts().ordinal;
+  unsigned long long number = 0;
+  check(cudaStreamGetId(stream_, &number), "cudaStreamGetId");
+  lock_ = std::unique_lock(workspaces().in_use);
+  std::list<Kept>& all = workspaces().all;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Kept& kept) {
+    return kept.device == device && kept.stream == number;
+  });
+  if (found == all.end())
+    all.push_front({device, number, {}, 0});
+  else
+    all.splice(all.begin(), all, found);
+  Kept& own = all.front();
+  if (own.bytes < bytes) {
+    const std::int64_t grown = std::max(bytes, 2 * own.bytes);
+    Memory memory = take_memory(static_cast<std::size_t>(grown));
+    clear_counters(static_cast<std::byte*>(memory.get()), stream_);
+    own.memory = std::move(memory);  // what it was is freed when nobody uses it
+    own.bytes = grown;
+  }
+  if (all.size() > most_kept) all.pop_back();
+  workspace_ = {static_cast<std::byte*>(own.memory.get()), own.bytes};
+}
+
+void CallWorkspace::capture(std::int64_t bytes) {
+  void* memory = nullptr;
+  check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream_), "cudaMallocAsync");
+  is_captured_ = true;
+  workspace_ = {static_cast<std::byte*>(memory), bytes};
+  clear_counters(workspace_.memory, stream_);
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory on the current device.
+#pragma once
+#include <cstdint>
+#include <mutex>
+
+#include "backend/backend.hpp"
+#include "cuda/launch/launch.hpp"
+
+namespace heed::cuda {
+
+// At least so many bytes. Throws std::bad_alloc where there is no room.
+Memory take_memory(std::size_t bytes);
+
+// What a call works in. Calls on one stream follow each other, so they share one that is kept for the stream;
+// only growing it asks for memory. A call that is captured in a graph has its own, which the graph allocates
+// and frees.
+class CallWorkspace {
+ public:
+  CallWorkspace(std::int64_t bytes, Stream);
+  ~CallWorkspace();
+  CallWorkspace(const CallWorkspace&) = delete;
+  CallWorkspace& operator=(const CallWorkspace&) = delete;
+
+  const Workspace& get() const { return workspace_; }
+
+ private:
+  void take_kept(std::int64_t bytes);
+  void capture(std::int64_t bytes);
+
+  Stream stream_;
+  bool is_captured_ = false;
+  std::unique_lock<std::mutex> lock_{};  // one thread launches at a time
+  Workspace workspace_{};
+};
+
+}  // namespace heed::cuda

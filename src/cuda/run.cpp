@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/run.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <vector>
+
+#include "cuda/lower.hpp"
+
+namespace heed::cuda {
+namespace {
+
+// Lists that kernels read, one after the other as they will lie on the device.
+class Lists {
+ public:
+  explicit Lists(std::byte* on_device) : device_(on_device) {}
+
+  const void* add(const void* from, std::size_t bytes) {
+    const std::size_t at = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(at + bytes);
+    if (bytes > 0) std::memcpy(bytes_.data() + at, from, bytes);
+    return device_ + at;
+  }
+  template <class T>
+  const T* add(const std::vector<T>& list) {
+    return static_cast<const T*>(add(list.data(), list.size() * sizeof(T)));
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::byte* device_;
+  std::vector<std::byte> bytes_{};
+};
+
+std::vector<int> tile_starts(const LoweredCall& lowered) {
+  const std::int64_t rows = prefill_rows(lowered.call);
+  std::vector<int> starts{0};
+  for (const Sequence& s : lowered.sequences)
+    starts.push_back(starts.back() + static_cast<int>((s.queries + rows - 1) / rows));
+  return starts;
+}
+
+// A call and the lists it points to, once they are on the device.
+struct Brought {
+  Call call;
+  PrefillTiles tiles{};
+  Lists lists;
+
+  Brought(Role role, const LoweredCall& lowered, std::byte* to) : call(lowered.call), lists(to) {
+    if (call.sequences) call.sequences = lists.add(lowered.sequences);
+    if (call.gap_count > 0) call.gaps = lists.add(lowered.gaps);
+    if (call.mask_count > 0) bring_masks(lowered);
+    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.slopes);
+    if (call.document_count > 0) bring_documents(lowered);
+    if (call.cached) bring_tables(lowered);
+    if (role != Role::prefill) return;
+    const std::vector<int> starts = tile_starts(lowered);
+    tiles.count = starts.back();
+    if (call.sequences) tiles.starts = lists.add(starts);
+  }
+
+ private:
+  void bring_masks(const LoweredCall& lowered) {
+    std::vector<BoolTensor> moved = lowered.masks;
+    for (std::size_t n = 0; n < moved.size(); ++n)
+      if (const auto bytes = static_cast<std::size_t>(lowered.masks_to_bring[n]); bytes > 0)
+        moved[n].where.data = lists.add(moved[n].where.data, bytes);
+    call.masks = lists.add(moved);
+  }
+  void bring_documents(const LoweredCall& lowered) {
+    std::vector<DocumentIds> moved = lowered.documents;
+    for (std::size_t n = 0; n < moved.size(); ++n) {
+      moved[n].keys = lists.add(lowered.document_numbers[2 * n]);
+      const std::int32_t* of_queries = lists.add(lowered.document_numbers[2 * n + 1]);
+      if (moved[n].queries) moved[n].queries = of_queries;
+    }
+    call.documents = lists.add(moved);
+  }
+  void bring_tables(const LoweredCall& lowered) {
+    std::vector<cache::PagedSequence> moved;
+    for (const cache::PagedSequence& s : lowered.cached) {
+      const std::int64_t pages = (s.length + call.layout.page_size - 1) / call.layout.page_size;
+      moved.push_back({lists.add(std::vector<const unsigned char*>(s.table, s.table + pages)), s.length});
+    }
+    call.cached = lists.add(moved);
+  }
+};
+
+std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+std::int64_t own_bytes(Role role, const Call& c) {
+  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? prefill_bytes(c) : exact_bytes(c);
+}
+
+std::int64_t list_bytes(Role role, const LoweredCall& p) {
+  return rounded(static_cast<std::int64_t>(Brought(role, p, nullptr).lists.bytes().size()));
+}
+
+}  // namespace
+
+Reason unavailable() {
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess || devices == 0)
+    return [error] { return std::string("there is no CUDA device: ") + cudaGetErrorString(error); };
+  return {};
+}
+
+Reason is_not_hopper() {
+  const DeviceFacts facts = device_facts();
+  if (facts.major != 9)
+    return [facts] {
+      return "device " + std::to_string(facts.ordinal) + " has compute capability " +
+             std::to_string(facts.major) + "." + std::to_string(facts.minor) +
+             "; the kernels are for 9.0 (Hopper)";
+    };
+  return {};
+}
+
+Reason refuses(Role role, const LoweredCall& lowered) {
+  const char* reason = role == Role::decode    ? decode_refuses(lowered.call)
+                       : role == Role::prefill ? prefill_refuses(lowered.call)
+                                               : exact_refuses(lowered.call);
+  if (!reason) return {};
+  return [reason] { return std::string(reason); };
+}
+
+std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
+  return Workspace::counter_bytes + list_bytes(role, lowered) + rounded(own_bytes(role, lowered.call));
+}
+
+void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
+  const Brought brought(role, lowered, workspace.rest());
+  const auto& lists = brought.lists.bytes();
+  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
+  Workspace behind = workspace;
+  behind.scratch = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  const Call& c = brought.call;
+  if (role == Role::exact) return launch_exact(c, behind, stream, static_cast<int>(cut));
+  if (role == Role::decode) return launch_decode(c, behind, stream, static_cast<int>(cut));
+  launch_prefill(c, {lowered.query_rows, lowered.key_rows}, brought.tiles, behind, stream);
+}
+
+}  // namespace heed::cuda

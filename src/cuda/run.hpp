@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a call whose numbers lie on the current device: brings its lists over and launches a kernel.
+#pragma once
+#include <string>
+
+#include "cuda/launch/launch.hpp"
+#include "cuda/lower.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::cuda {
+
+enum class Role : std::uint8_t { decode, prefill, exact };
+
+// Why this machine cannot run CUDA kernels, and why the current device cannot run ours; empty when it can.
+Reason unavailable();
+Reason is_not_hopper();
+// Why a kernel does not take a call; empty when it does.
+Reason refuses(Role, const LoweredCall&);
+std::int64_t workspace_bytes(Role, const LoweredCall&);
+
+// How keys are shared out, which no bit depends on.
+enum class Cut : std::int8_t { by_the_plan = -1, together = 0, apart = 1 };
+// Returns when all is launched. Rows that f32 cannot hold are done in double precision on the device (S13),
+// so nothing is left to anybody.
+void run(Role, const LoweredCall&, const Workspace&, Stream, Cut = Cut::by_the_plan);
+
+}  // namespace heed::cuda

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Hopper (sm_90a) adds: barriers in shared memory that count arrivals and bytes, the copy engine that
+// moves boxes of a tensor, and warpgroups that take registers from each other. Addresses in shared memory are
+// 32 bits.
+#pragma once
+#include <cuda.h>  // types of a tensor map
+
+#include <cstdint>
+
+#include "cuda/tile/block.cuh"
+
+namespace heed::cuda {
+
+using SharedAddress = std::uint32_t;
+
+HEED_DEVICE SharedAddress shared_address(const void* p) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
+}
+
+// A barrier completes a phase when `count` threads have arrived and all expected bytes are there. Waiting for
+// parity 1 of a fresh one returns at once.
+HEED_DEVICE void barrier_init(SharedAddress barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+HEED_DEVICE void barriers_are_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+HEED_DEVICE void barrier_arrive(SharedAddress barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+HEED_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+HEED_DEVICE bool barrier_has_completed(SharedAddress barrier, unsigned parity) {
+  std::uint32_t has;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(has)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return has != 0;
+}
+HEED_DEVICE void barrier_wait(SharedAddress barrier, unsigned parity) {
+  while (!barrier_has_completed(barrier, parity)) {
+  }
+}
+
+// One thread of a warp whose threads are all here.
+HEED_DEVICE bool is_elected() {
+  std::uint32_t is;
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b32 t;\n"
+      "elect.sync t|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(is));
+  return is != 0;
+}
+
+template <int count>
+HEED_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count>
+HEED_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// Named barriers, 1 to 15, for some of a block's threads: to meet there, or to let others go on.
+HEED_DEVICE void meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+HEED_DEVICE void let_go(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+HEED_DEVICE bool any_at(int barrier, int threads, bool one) {
+  std::uint32_t found;
+  asm volatile(
+      "{\n.reg .pred p, q;\n"
+      "setp.ne.u32 p, %3, 0;\n"
+      "barrier.cta.red.or.pred q, %1, %2, p;\n"
+      "selp.u32 %0, 1, 0, q;\n}\n"
+      : "=r"(found)
+      : "r"(barrier), "r"(threads), "r"(static_cast<std::uint32_t>(one))
+      : "memory");
+  return found != 0;
+}
+
+// Known to be the same in all threads of a warp, so that addresses made of it are computed once for all of
+// them.
+HEED_DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+HEED_DEVICE int warpgroup_index() { return uniform(thread_index() / 128); }
+
+// The 128 threads of a warpgroup, which meet at a named barrier of their own.
+struct Warpgroup {
+  static constexpr int threads = 128;
+  int barrier;
+  HEED_DEVICE int thread() const { return thread_index() % threads; }
+  HEED_DEVICE void sync() const { meet(barrier, threads); }
+  HEED_DEVICE bool any(bool one) const { return any_at(barrier, threads, one); }
+};
+
+// How long the second-level cache should keep what is read.
+constexpr std::uint64_t evict_first = 0x12F0000000000000u, evict_last = 0x14F0000000000000u;
+
+struct BoxAt {
+  int dim, row, head, entry;
+};
+
+HEED_DEVICE void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// Outside the tensor a box is filled with zeros, which count as bytes all the same.
+HEED_DEVICE void load_box(SharedAddress to, const CUtensorMap* map, const BoxAt& at, SharedAddress barrier,
+                          std::uint64_t keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(keep)
+      : "memory");
+}
+HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddress from) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+      "r"(from), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry)
+      : "memory");
+}
+HEED_DEVICE void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's stores no longer need their memory, or until they are done.
+HEED_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+HEED_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// What this thread wrote to shared memory is there for the copy engine and the matrix units.
+HEED_DEVICE void show_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Four 8 x 8 matrices of 16-bit numbers from a warp's registers to rows of 16 bytes, one row for each lane.
+HEED_DEVICE void store_matrices(SharedAddress row, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+HEED_DEVICE uint4 load_shared16(SharedAddress from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from));
+  return x;
+}
+HEED_DEVICE void clear_shared16(SharedAddress to) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of one warp's matrix instructions, 16 rows times 8 columns, 16 deep: bf16 or f16 in, sums in f32.
+// Lane l holds of the sums rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
+#pragma once
+#include <cstdint>
+
+#include "cuda/call.hpp"
+#include "cuda/tile/hopper.cuh"
+
+namespace heed::cuda {
+
+// Four 8 x 8 matrices, one row of 16 bytes for each lane; or their transposes.
+HEED_DEVICE void load_matrices(std::uint32_t (&to)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+HEED_DEVICE void load_transposed(std::uint32_t (&to)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+// An 8 x 8 matrix that lies in the lanes' registers.
+HEED_DEVICE std::uint32_t transposed(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+template <Type type>
+HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1) {
+  if constexpr (type == Type::bf16)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes into shared memory past the first-level cache, or zeros.
+HEED_DEVICE void stream16(SharedAddress to, const void* from, bool is_there) {
+  const int bytes = is_there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+HEED_DEVICE void sync_warp() { __syncwarp(); }
+HEED_DEVICE bool any_of_warp(bool one) { return __any_sync(0xffffffffu, one); }
+
+// Two numbers side by side, as operands have them.
+template <Type type>
+HEED_DEVICE std::uint32_t side_by_side(float low, float high) {
+  std::uint32_t both;
+  if constexpr (type == Type::bf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+// An f16 below 2^-14 has fewer bits, and none is above 2^16: weights, which are at most 2^8, are kept as
+// 2^lift times as much, and so are their sums.
+template <Type type>
+constexpr float lift = type == Type::f16 ? 7.0f : 0.0f;
+template <Type type>
+constexpr float lowered = type == Type::f16 ? 0x1p-7f : 1.0f;
+
+// 2^x to within two units of the last place, 0 below 2^-126.
+HEED_DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulated/fibers.hpp"
+
+#include <ucontext.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+namespace heed::cuda::emulated {
+namespace {
+
+constexpr std::size_t stack_bytes = std::size_t{256} << 10;
+
+struct Fiber {
+  ucontext_t context{};
+  std::unique_ptr<char[]> stack = std::make_unique<char[]>(stack_bytes);
+  bool has_ended = false;
+  float given = 0;
+};
+
+ucontext_t scheduler;
+std::vector<Fiber> fibers;
+int running = 0;
+std::int64_t block = 0;
+const std::function<void()>* body = nullptr;
+bool gathered = false, agreed = false;
+
+void enter() {
+  (*body)();
+  fibers[static_cast<std::size_t>(running)].has_ended = true;
+}
+
+void step_aside() { swapcontext(&fibers[static_cast<std::size_t>(running)].context, &scheduler); }
+
+// Every thread once, up to where it next waits or ends; returns whether any is left.
+bool round() {
+  bool left = false;
+  for (running = 0; running < static_cast<int>(fibers.size()); ++running) {
+    Fiber& fiber = fibers[static_cast<std::size_t>(running)];
+    if (fiber.has_ended) continue;
+    swapcontext(&scheduler, &fiber.context);
+    left |= !fiber.has_ended;
+  }
+  agreed = gathered, gathered = false;
+  return left;
+}
+
+}  // namespace
+
+void launch(std::int64_t blocks, int threads, const std::function<void()>& run) {
+  body = &run;
+  fibers.resize(static_cast<std::size_t>(threads));
+  for (block = 0; block < blocks; ++block) {
+    for (Fiber& fiber : fibers) {
+      fiber.has_ended = false;
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = stack_bytes;
+      fiber.context.uc_link = &scheduler;
+      makecontext(&fiber.context, enter, 0);
+    }
+    while (round()) {
+    }
+  }
+}
+
+int current_thread() { return running; }
+std::int64_t current_block() { return block; }
+
+// All threads of a kernel wait at the same places, so one round brings each of them to the same one.
+void meet() { step_aside(); }
+
+bool any(bool one) {
+  gathered |= one;
+  step_aside();
+  return agreed;
+}
+
+float exchange(float x, int bits) {
+  fibers[static_cast<std::size_t>(running)].given = x;
+  step_aside();
+  const float across = fibers[static_cast<std::size_t>(running ^ bits)].given;
+  step_aside();  // before anyone gives the next
+  return across;
+}
+
+}  // namespace heed::cuda::emulated

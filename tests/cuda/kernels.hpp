@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels as tests see them: over numbers in the host's memory. One implementation copies them to a
+// GPU and back, the other pretends to be one.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cases/call.hpp"
+#include "lowering/make_problem.hpp"
+
+namespace heed::cuda::test {
+
+// How the work is cut, which no bit may depend on.
+enum class Cut { by_the_plan, apart, together };
+
+std::vector<std::string> kernel_names();
+// Whether the kernel took the problem.
+bool run(const std::string& kernel, const Problem&, Cut = Cut::by_the_plan);
+
+inline std::optional<cases::Results> run(const std::string& kernel, const cases::Call& call,
+                                         const cases::Wants& wants, Cut cut = Cut::by_the_plan) {
+  cases::Results results(call, wants);
+  const Problem problem = make_problem(call.inputs(), results.outputs(), call.options());
+  if (!run(kernel, problem, cut)) return std::nullopt;
+  return results;
+}
+
+}  // namespace heed::cuda::test

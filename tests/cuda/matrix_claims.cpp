@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the matrix units, prefill and decode: within the bound of the reference on problems of every
+// kind they take, and one answer (O3): the same bits again, whatever runs beside a sequence and however it is
+// cut.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cases/lattice.hpp"
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+#include "claims.hpp"
+#include "heed/cache.hpp"
+#include "heed/check.hpp"
+#include "kernels.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+using cases::Call;
+using cases::Dice;
+using cases::Results;
+using cases::Tensor;
+using cases::Wants;
+using claims::expect;
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+const std::string prefill = "cuda.prefill", decode = "cuda.decode";
+
+// A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
+// are shared.
+Call range_call(std::uint64_t seed, std::int64_t most_queries) {
+  Dice dice(seed);
+  const std::int64_t dim = dice.pick<std::int64_t>({64, 128, 128, 256}), kv_heads = dice.between(1, 2);
+  const std::int64_t heads = kv_heads * dice.pick<std::int64_t>({1, 2, 4}), batch = dice.between(1, 2);
+  const std::int64_t keys =
+      dice.pick<std::int64_t>({1, 5, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 383, 500, 1030});
+  const std::int64_t queries = most_queries == 1 ? 1 : dice.between(1, most_queries);
+  const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
+  Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
+            .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
+            .v = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 2, 2, dtype)};
+  const Align align = dice.one_in(3) ? Align::starts : Align::ends;
+  if (dice.one_in(2)) call.causal = Causal{align};
+  if (dice.one_in(3)) call.window = Window{dice.between(0, 300), dice.between(0, 40), align};
+  if (dice.one_in(3)) {
+    call.key_lengths.emplace();
+    for (std::int64_t b = 0; b < batch; ++b)
+      call.key_lengths->push_back(static_cast<std::int32_t>(dice.between(0, keys)));
+  }
+  if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
+  if (dice.one_in(4)) call.softcap = dice.pick<float>({2.0f, 30.0f});
+  if (dice.one_in(4)) call.scale = dice.pick<float>({0.125f, 0.5f});
+  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
+  return call;
+}
+
+void expect_right(const std::string& kernel, const Call& call, const Wants& wants, const std::string& what) {
+  auto got = run(kernel, call, wants);
+  expect(got.has_value(), kernel, " refuses ", what);
+  if (!got) return;
+  const Check result = check(call.inputs(), got->outputs(), call.options());
+  expect(result.beyond_bound == 0, kernel, ", ", what, ": ", result.beyond_bound, " of ", result.compared,
+         " beyond the bound, first ", result.first_miss);
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) { return a.memory() == b.memory(); }
+
+CLAIM(prefill_is_within_the_bound) {
+  for (const std::uint64_t seed : cases::seeds(1, 160)) {
+    const Call call = range_call(seed, 400);
+    expect_right(prefill, call, {.log_sum_exp = true},
+                 "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
+  }
+}
+
+CLAIM(decode_is_within_the_bound) {
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 240)) {
+    const Call call = range_call(seed, 1 + seed % 5);
+    if (call.q.shape().dim == 256) continue;
+    if (call.queries() * (call.heads() / call.k.shape().heads) > 32) continue;
+    ++taken;
+    expect_right(decode, call, {.log_sum_exp = true},
+                 "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
+  }
+  expect(taken > 40, "only ", taken, " problems");
+}
+
+CLAIM(every_problem_of_the_conformance_table_is_within_the_bound) {
+  for (const std::string& kernel : kernel_names()) {
+    int taken = 0, refused = 0;
+    for (std::int64_t number = 0; number < cases::case_count(); number += cases::small_selection() ? 7 : 1) {
+      const cases::Case c = cases::make_case(number);
+      auto got = run(kernel, c.call, c.wants);
+      if (!got) {
+        ++refused;
+        continue;
+      }
+      ++taken;
+      const Check result = check(c.call.inputs(), got->outputs(), c.call.options());
+      expect(result.beyond_bound == 0, kernel, ", case ", number, " ", c.name, ": ", result.beyond_bound,
+             " beyond the bound, first ", result.first_miss);
+    }
+    std::cout << "  " << kernel << ": " << taken << " taken, " << refused << " refused" << std::endl;
+  }
+}
+
+// Prefill of all rows, and of each sequence's rows in two calls, the first of which sees fewer keys.
+CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
+  for (const std::int64_t dim : {64, 128, 256}) {
+    Call whole{.q = Tensor::random({1, 2, 333, dim}, 5, 4, DType::bf16),
+               .k = Tensor::random({1, 1, 333, dim}, 6, 2, DType::bf16),
+               .v = Tensor::random({1, 1, 333, dim}, 7, 2, DType::bf16)};
+    whole.causal = Causal{Align::ends};
+    const Results all = *run(prefill, whole, {.log_sum_exp = true});
+    std::int64_t first = 0;
+    for (const std::int64_t rows : {100, 3, 230}) {
+      Call part = whole;
+      part.q = whole.q.rows(first, rows);
+      part.k = whole.k.rows(0, first + rows), part.v = whole.v.rows(0, first + rows);
+      const Results some = *run(prefill, part, {.log_sum_exp = true});
+      expect(same_bits(some.out, all.out.rows(first, rows)), "out of rows from ", first, ", dim ", dim);
+      expect(same_bits(*some.log_sum_exp, all.log_sum_exp->rows(first, rows)), "log-sum-exp of rows from ",
+             first);
+      first += rows;
+    }
+  }
+}
+
+// A sequence alone, and as one of a padded batch whose padding is NaN.
+CLAIM(batch_mates_and_padding_change_no_bit) {
+  for (const std::string& kernel : {prefill, decode})
+    for (const std::int64_t dim : {64, 128}) {
+      const std::int64_t queries = kernel == prefill ? 150 : 2;
+      Call batch{.q = Tensor::random({3, 4, queries, dim}, 15, 4, DType::bf16),
+                 .k = Tensor::random({3, 2, 1500, dim}, 16, 2, DType::bf16),
+                 .v = Tensor::random({3, 2, 1500, dim}, 17, 2, DType::bf16)};
+      batch.key_lengths = {{700, 1500, 5}};
+      for (Tensor* x : {&batch.k, &batch.v})
+        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
+          if (j >= (*batch.key_lengths)[static_cast<std::size_t>(b)]) x->set(b, h, j, d, nan);
+        });
+      const auto all = run(kernel, batch, {});
+      expect(all.has_value(), kernel, " refuses");
+      if (!all) continue;
+      for (std::int64_t b = 0; b < 3; ++b) {
+        const std::int64_t keys = (*batch.key_lengths)[static_cast<std::size_t>(b)];
+        const auto of = [&](const Tensor& x, std::int64_t rows) {
+          Tensor made({1, x.shape().heads, rows, dim}, DType::bf16);
+          cases::for_each(made.shape(),
+                          [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+          return made;
+        };
+        const Call alone{.q = of(batch.q, queries), .k = of(batch.k, keys), .v = of(batch.v, keys)};
+        for (const Cut cut : {Cut::apart, Cut::together})
+          expect(same_bits(run(kernel, alone, {}, cut)->out, of(all->out, queries)), kernel, ", sequence ", b,
+                 ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
+      }
+    }
+}
+
+CLAIM(the_same_call_gives_the_same_bits_again) {
+  const Call call{.q = Tensor::random({2, 8, 300, 128}, 25, 4, DType::bf16),
+                  .k = Tensor::random({2, 2, 900, 128}, 26, 2, DType::bf16),
+                  .v = Tensor::random({2, 2, 900, 128}, 27, 2, DType::bf16)};
+  Call one = call;
+  one.q = call.q.rows(0, 1);
+  const Results first = *run(prefill, call, {}), first_one = *run(decode, one, {}, Cut::apart);
+  for (int n = 0; n < 100; ++n) {
+    expect(same_bits(run(prefill, call, {})->out, first.out), "prefill, time ", n);
+    expect(same_bits(run(decode, one, {}, Cut::apart)->out, first_one.out), "decode, time ", n);
+  }
+}
+
+CLAIM(strides_change_no_bit_of_the_matrix_units) {
+  Call call{.q = Tensor::random({2, 4, 200, 128}, 35, 4, DType::f16),
+            .k = Tensor::random({2, 2, 300, 128}, 36, 2, DType::f16),
+            .v = Tensor::random({2, 2, 300, 128}, 37, 2, DType::f16)};
+  const Results plain = *run(prefill, call, {});
+  for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
+    const Shape s = (call.*x).shape();
+    call.*x = (call.*x).laid_out({s.length * s.heads * 136, 136, s.heads * 136, 1});
+  }
+  const auto turned = run(prefill, call, {});
+  expect(turned.has_value(), "heads inside the length are refused");
+  if (turned) expect(same_bits(turned->out, plain.out), "heads inside the length");
+}
+
+// NaN and infinities reach the rows that see them and no others; the others keep what they had.
+CLAIM(poison_reaches_only_the_rows_that_see_it) {
+  for (const std::string& kernel : {prefill, decode}) {
+    const std::int64_t queries = kernel == prefill ? 200 : 4;
+    Call call{.q = Tensor::random({1, 2, queries, 64}, 45, 4, DType::bf16),
+              .k = Tensor::random({1, 1, 200, 64}, 46, 2, DType::bf16),
+              .v = Tensor::random({1, 1, 200, 64}, 47, 2, DType::bf16)};
+    call.causal = Causal{Align::ends};
+    call.v.set(0, 0, 198, 3, nan), call.k.set(0, 0, 199, 5, nan), call.v.set(0, 0, 199, 7, HUGE_VALF);
+    expect_right(kernel, call, {.log_sum_exp = true}, "poison");
+  }
+}
+
+struct CachedDecode {
+  CacheType type;
+  std::int64_t page_size, tokens, queries, dim;
+};
+
+CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
+  for (const CachedDecode& t : {CachedDecode{CacheType::bf16, 16, 70, 1, 64},
+                                {CacheType::bf16, 64, 1100, 1, 128},
+                                {CacheType::f16, 256, 3000, 2, 128},
+                                {CacheType::bf16, 32, 517, 8, 64}}) {
+    const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
+    KvCache cache({.batch = 2,
+                   .kv_heads = 2,
+                   .capacity = t.tokens,
+                   .dim = t.dim,
+                   .type = t.type,
+                   .page_size = t.page_size});
+    const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 51, 2, dtype),
+                 v = Tensor::random({2, 2, t.tokens, t.dim}, 52, 2, dtype);
+    cache.append(k.view(), v.view());
+    const Tensor q = Tensor::random({2, 8, t.queries, t.dim}, 53, 3, dtype);
+    const auto attend = [&](const Inputs& inputs, Cut cut) {
+      Tensor out(q.shape(), dtype);
+      out.fill_bytes(0xff);
+      expect(run(decode, make_problem(inputs, {.out = out.mutable_view()}, {.masks = {Causal{Align::ends}}}),
+                 cut),
+             "refused");
+      return out;
+    };
+    const Tensor rows = attend({.q = q.view(), .k = k.view(), .v = v.view()}, Cut::by_the_plan);
+    for (const Cut cut : {Cut::apart, Cut::together, Cut::by_the_plan}) {
+      expect(same_bits(attend({.q = q.view(), .cache = &cache}, cut), rows), "pages of ", t.page_size,
+             ", dim ", t.dim, ", tokens ", t.tokens, ", cut ", static_cast<int>(cut));
+      expect(same_bits(attend({.q = q.view(), .k = k.view(), .v = v.view()}, cut), rows), "rows, tokens ",
+             t.tokens, ", cut ", static_cast<int>(cut));
+    }
+  }
+}
+
+CLAIM(packed_sequences_have_the_bits_of_each_alone) {
+  const std::vector<std::int64_t> queries{0, 130, 131, 131, 500, 503}, keys{0, 200, 201, 330, 700, 1000};
+  for (const std::int64_t dim : {64, 128, 256}) {
+    const Tensor q = Tensor::random({1, 4, 503, dim}, 61, 3, DType::bf16),
+                 k = Tensor::random({1, 2, 1000, dim}, 62, 2, DType::bf16),
+                 v = Tensor::random({1, 2, 1000, dim}, 63, 2, DType::bf16);
+    Tensor out(q.shape(), DType::bf16);
+    out.fill_bytes(0xff);
+    const Options options{.masks = {Causal{Align::ends}}};
+    expect(run(prefill,
+               make_problem(
+                   {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
+                   {.out = out.mutable_view()}, options)),
+           "refused");
+    for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
+      const std::int64_t rows = queries[n + 1] - queries[n];
+      if (rows == 0) continue;
+      Call alone{.q = q.rows(queries[n], rows),
+                 .k = k.rows(keys[n], keys[n + 1] - keys[n]),
+                 .v = v.rows(keys[n], keys[n + 1] - keys[n])};
+      alone.causal = Causal{Align::ends};
+      expect(same_bits(run(prefill, alone, {})->out, out.rows(queries[n], rows)), "sequence ", n, ", dim ",
+             dim);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heed::cuda::test

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention() over memory of the device: the plan chooses among its kernels, calls go to the caller's stream
+// and into graphs, and what does not fit together is refused.
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <thread>
+
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+#include "claims.hpp"
+#include "heed/attention.hpp"
+#include "heed/layer.hpp"
+#include "on_device/brought.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+using cases::Call;
+using cases::Results;
+using cases::Tensor;
+using cases::Wants;
+using claims::expect;
+
+Call plain_call(DType dtype, std::int64_t queries, std::int64_t keys = 300) {
+  Call call{.q = Tensor::random({2, 4, queries, 64}, 1, 3, dtype),
+            .k = Tensor::random({2, 2, keys, 64}, 2, 2, dtype),
+            .v = Tensor::random({2, 2, keys, 64}, 3, 2, dtype)};
+  call.causal = Causal{Align::ends};
+  return call;
+}
+
+bool same(const Results& a, const Results& b) {
+  return a.out.memory() == b.out.memory() &&
+         (!a.log_sum_exp || a.log_sum_exp->memory() == b.log_sum_exp->memory());
+}
+
+Results on_device(const Call& call, const Wants& wants, Brought::Masks masks = Brought::Masks::on_the_device,
+                  cudaStream_t stream = nullptr) {
+  Results results(call, wants);
+  Brought there;
+  Options options = there.options(call.options(), masks);
+  options.stream = stream;
+  attention(there.inputs(call.inputs()), there.outputs(results.outputs()), options);
+  there.fetch();
+  return results;
+}
+
+void expect_refused(Error::Code code, const std::string& sentence, const std::function<void()>& call) {
+  try {
+    call();
+    expect(false, "is not refused with: ", sentence);
+  } catch (const Error& error) {
+    expect(error.what() == sentence && error.code == code, "is refused with: ", error.what());
+  }
+}
+
+CLAIM(the_device_takes_each_call_by_the_kernel_for_it) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t queries : {1, 100}) {
+      const Call call = plain_call(dtype, queries);
+      Results results(call, {});
+      Brought there;
+      const std::string expected = dtype == DType::f32 ? "cuda.exact"
+                                   : queries == 1      ? "cuda.decode"
+                                                       : "cuda.prefill";
+      const std::string lines = explain(there.inputs(call.inputs()), there.outputs(results.outputs()),
+                                        there.options(call.options()));
+      expect(lines.find(expected + ".sm90: taken") != std::string::npos, "not ", expected, ":\n", lines);
+    }
+}
+
+// Masks of booleans may lie on the device or not.
+CLAIM(the_device_gives_the_bits_of_the_cpu_in_f32) {
+  for (const std::uint64_t seed : cases::seeds(1, 60)) {
+    const Call call = cases::random_call(seed, {.dropout = true});
+    if (call.q.dtype() != DType::f32) continue;
+    const Results wanted = cases::run(call, {.log_sum_exp = true}, "cpu.prefill.scalar");
+    for (const auto masks : {Brought::Masks::on_the_device, Brought::Masks::where_they_are})
+      expect(same(on_device(call, {.log_sum_exp = true}, masks), wanted), "seed ", seed, " (",
+             cases::describe(call), ")");
+  }
+}
+
+CLAIM(the_device_runs_calls_of_several_threads_on_their_streams) {
+  const Call prefill = plain_call(DType::bf16, 200), decode = plain_call(DType::bf16, 1, 3000),
+             exact = plain_call(DType::f32, 3, 3000);
+  const Call* const calls[] = {&prefill, &decode, &exact};
+  std::vector<Results> wanted;
+  for (const Call* call : calls) wanted.push_back(on_device(*call, {}));
+  std::vector<int> wrong(6);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < wrong.size(); ++t)
+    threads.emplace_back([&, t] {
+      cudaStream_t stream = nullptr;
+      expect_success(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      for (int n = 0; n < 20; ++n) {
+        const std::size_t which = (t + static_cast<std::size_t>(n)) % 3;
+        wrong[t] += !same(on_device(*calls[which], {}, {}, stream), wanted[which]);
+      }
+      expect_success(cudaStreamDestroy(stream));
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (std::size_t t = 0; t < wrong.size(); ++t)
+    expect(wrong[t] == 0, wrong[t], " calls of thread ", t, " differ");
+}
+
+// Packed sequences bring lists along, splits of keys counters.
+CLAIM(the_device_replays_calls_that_a_graph_has_captured) {
+  const Call decode = plain_call(DType::bf16, 1, 5000), exact = plain_call(DType::f32, 2, 3000);
+  const Call masked = [] {
+    Call call = plain_call(DType::f32, 70);
+    call.key_lengths = {{300, 120}};
+    return call;
+  }();
+  for (const Call* call : {&decode, &exact, &masked}) {
+    const Results wanted = on_device(*call, {});
+    Results results(*call, {});
+    Brought there;
+    cudaStream_t stream = nullptr;
+    expect_success(cudaStreamCreate(&stream));
+    const Inputs inputs = there.inputs(call->inputs());
+    const Outputs outputs = there.outputs(results.outputs());
+    Options options = there.options(call->options());
+    options.stream = stream;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    attention(inputs, outputs, options);
+    attention(inputs, outputs, options);
+    expect_success(cudaStreamEndCapture(stream, &graph));
+    expect_success(cudaGraphInstantiate(&ready, graph, 0));
+    for (int n = 0; n < 3; ++n) {
+      expect_success(cudaMemsetAsync(outputs.out.data, 0xff, results.out.memory().size(), stream));
+      expect_success(cudaGraphLaunch(ready, stream));
+      there.fetch();
+      expect(same(results, wanted), "replay ", n, " of ", cases::describe(*call));
+    }
+    expect_success(cudaGraphExecDestroy(ready));
+    expect_success(cudaGraphDestroy(graph));
+    expect_success(cudaStreamDestroy(stream));
+  }
+}
+
+CLAIM(memory_that_is_not_the_devices_is_refused) {
+  const Call call = plain_call(DType::f32, 3);
+  Results results(call, {});
+  Brought there;
+  const Inputs inputs = there.inputs(call.inputs());
+  const Outputs outputs = there.outputs(results.outputs());
+  expect_refused(Error::device, "k.device: cpu is not q.device: cuda",
+                 [&] { attention({.q = inputs.q, .k = call.k.view(), .v = inputs.v}, outputs, {}); });
+  Inputs lying = inputs;
+  lying.k.data = call.k.view().data;
+  expect_refused(Error::device, "k.data: the address is in no CUDA device's memory",
+                 [&] { attention(lying, outputs, {}); });
+  expect_refused(Error::unsupported, "device: cuda: this backend attends, but does not project", [&] {
+    LayerConfig config = multi_head(8, 2);
+    config.device = Device::cuda;
+    AttentionLayer(config, random_weights(config, 1));
+  });
+}
+
+}  // namespace
+}  // namespace heed::cuda::test
