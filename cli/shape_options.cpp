@@ -98,8 +98,8 @@ void ShapeOptions::add_masks(CLI::App& app) {
 
 void ShapeOptions::use_threads() const {
   if (!threads) return;
-  if (*threads > std::numeric_limits<int>::max())
-    throw Error(Error::value, fmt::format("--threads: {} is too many", *threads));
+  if (*threads > 4096)
+    throw Error(Error::value, fmt::format("--threads: {} is outside [1, 4096]", *threads));
   set_num_threads(static_cast<int>(*threads));
 }
 

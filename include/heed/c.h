@@ -47,7 +47,7 @@ HEED_C_API const char* heed_last_error(void);
 HEED_C_API const char* heed_version(void);  // of the library that is linked
 HEED_C_API void heed_free(void* text);      // what a function here gave the caller to own; NULL is nothing
 
-// At least 1; the number never changes a bit of any result.
+// In [1, 4096]; the number never changes a bit of any result.
 HEED_C_API heed_status heed_set_num_threads(int threads);
 HEED_C_API int heed_num_threads(void);
 

@@ -24,12 +24,7 @@ class Few {
   }
   Few(const Few& other) { append(other); }
   Few(Few&& other) noexcept { take(other); }
-  Few& operator=(const Few& other) {
-    if (this == &other) return *this;
-    clear();
-    append(other);
-    return *this;
-  }
+  Few& operator=(const Few& other) { return *this = Few(other); }  // all or nothing
   Few& operator=(Few&& other) noexcept {
     if (this == &other) return *this;
     give_back();

@@ -7,7 +7,7 @@
 
 namespace heed::inline v0_2 {
 
-// Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n >= 1; 1 never wakes a thread.
+// Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n is in [1, 4096]; 1 never wakes one.
 HEED_API void set_num_threads(int n);
 HEED_API int num_threads();  // inside a call, for an executor that asks: those of the call (Options::threads)
 

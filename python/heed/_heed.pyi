@@ -654,7 +654,7 @@ def compiler() -> str:
 
 def set_num_threads(n: int) -> None:
     """
-    Sets how many threads heed uses from now on, at least 1.
+    Sets how many threads heed uses from now on, in [1, 4096].
 
     The number never changes a bit of any result. The default is HEED_NUM_THREADS, else what the machine allows.
 

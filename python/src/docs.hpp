@@ -123,7 +123,7 @@ Each part is a pair (out, lse) as attention(..., return_lse=True) returns it: ou
 True
 )";
 
-constexpr const char* set_num_threads_doc = R"(Sets how many threads heed uses from now on, at least 1.
+constexpr const char* set_num_threads_doc = R"(Sets how many threads heed uses from now on, in [1, 4096].
 
 The number never changes a bit of any result. The default is HEED_NUM_THREADS, else what the machine allows.
 

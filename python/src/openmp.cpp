@@ -101,7 +101,7 @@ bool share_openmp_threads() {
   if (is_shared) return true;
   const OpenMp runtime = runtime_of_pytorch();
   if (!runtime.most_threads) return false;
-  static OpenMpThreads threads(runtime);
+  static auto& threads = *new OpenMpThreads(runtime);  // never destroyed: calls may come until the end
   if (pthread_atfork(nullptr, nullptr, leave_them_to_the_parent) != 0) return false;
   set_executor(&threads);
   return is_shared = true;

@@ -6,7 +6,9 @@
 namespace heed::cache {
 namespace {
 
-const std::string prefix = "config.rotary.scaling";
+constexpr const char* prefix = "config.rotary.scaling";
+
+std::string path_of(const char* field) { return std::string(prefix) + "." + field; }
 
 // The fields of each kind under the names they have in a file, for writing and for reading.
 template <class Scaling, class Field>
@@ -33,16 +35,16 @@ struct Put {
   Arrays& arrays;
 
   void operator()(const char* name, const std::vector<float>& numbers) const {
-    arrays[prefix + "." + name] = Array::from_floats({std::ssize(numbers)}, numbers);
+    arrays[path_of(name)] = Array::from_floats({std::ssize(numbers)}, numbers);
   }
   void operator()(const char* name, float number) const {
-    arrays[prefix + "." + name] = Array::from_floats({}, {number});
+    arrays[path_of(name)] = Array::from_floats({}, {number});
   }
   void operator()(const char* name, const std::optional<float>& number) const {
     if (number) (*this)(name, *number);
   }
   void operator()(const char* name, std::int64_t number) const {
-    arrays[prefix + "." + name] = integer_array(number);
+    arrays[path_of(name)] = integer_array(number);
   }
   void operator()(const char* name, bool truth) const { (*this)(name, std::int64_t{truth}); }
 };
@@ -51,16 +53,14 @@ struct Take {
   CacheFields& fields;
 
   void operator()(const char* name, std::vector<float>& numbers) const {
-    numbers = fields.reals(prefix + "." + name);
+    numbers = fields.reals(path_of(name));
   }
-  void operator()(const char* name, float& number) const { number = fields.real(prefix + "." + name); }
+  void operator()(const char* name, float& number) const { number = fields.real(path_of(name)); }
   void operator()(const char* name, std::optional<float>& number) const {
-    if (fields.has(prefix + "." + name)) number = fields.real(prefix + "." + name);
+    if (fields.has(path_of(name))) number = fields.real(path_of(name));
   }
-  void operator()(const char* name, std::int64_t& number) const {
-    number = fields.integer(prefix + "." + name);
-  }
-  void operator()(const char* name, bool& truth) const { truth = fields.choice(prefix + "." + name, 1) == 1; }
+  void operator()(const char* name, std::int64_t& number) const { number = fields.integer(path_of(name)); }
+  void operator()(const char* name, bool& truth) const { truth = fields.choice(path_of(name), 1) == 1; }
 };
 
 // The kind of this place in the variant.

@@ -94,7 +94,7 @@ class Cpu final : public Backend {
 }  // namespace
 
 const Backend& cpu_backend() {
-  static const Cpu only;
+  static const Cpu& only = *new Cpu;  // never destroyed: threads may be at work when the process ends
   return only;
 }
 

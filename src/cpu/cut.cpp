@@ -16,18 +16,17 @@ std::int64_t rows_per_task(const Call& c) {
   return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, most_rows);
 }
 
-// How many tasks a call should make at least: one thread would only pack the same keys more than once.
+}  // namespace
+
+// One thread would only pack the same keys more than once.
 std::int64_t wanted_tasks(const Call& c) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
   return threads == 1 || products(c) < worth_sharing ? 1 : threads * tasks_per_thread;
 }
 
-}  // namespace
-
-std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows) {
+std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows, std::int64_t wanted) {
   const std::int64_t heads = c.batch * c.kv_heads, rows = sequence.queries * c.group();
   std::int64_t parts = (rows + rows_per_task(c) - 1) / rows_per_task(c);
-  const std::int64_t wanted = wanted_tasks(c);
   if (heads * parts < wanted)
     parts = std::min((wanted + heads - 1) / heads, (rows + panel_rows - 1) / panel_rows);
   const std::int64_t panels = (rows + panel_rows * parts - 1) / (panel_rows * parts);

@@ -9,8 +9,12 @@
 
 namespace heed::cpu {
 
+// How many tasks a call should make at least. Asks how many threads there are, which may change meanwhile: a
+// call asks once.
+std::int64_t wanted_tasks(const Call&);
+
 // How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
-std::int64_t queries_per_task(const Call&, const Sequence&, int panel_rows);
+std::int64_t queries_per_task(const Call&, const Sequence&, int panel_rows, std::int64_t wanted);
 
 // A stretch of queries of a sequence that read one KV head.
 struct QueryTask {
@@ -19,10 +23,10 @@ struct QueryTask {
 };
 
 template <class Emit>
-void cut_along_queries(const Call& c, int panel_rows, const Emit& emit) {
+void cut_along_queries(const Call& c, int panel_rows, std::int64_t wanted, const Emit& emit) {
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const Sequence& s = c.sequences[b];
-    const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows);
+    const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows, wanted);
     for (std::int64_t first = 0; first < s.queries; first += step) {
       const std::int64_t queries = std::min(step, s.queries - first);
       const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);

@@ -30,9 +30,9 @@ std::size_t slots_for(std::size_t tasks) { return tasks == 1 ? 1 : std::min(task
 }  // namespace
 
 std::string& forced_target() {
-  static std::string forced = [] {
+  static std::string& forced = *[] {  // never destroyed, as the backend
     const char* name = std::getenv("HEED_TARGET");
-    return std::string(name ? name : "");
+    return new std::string(name ? name : "");
   }();
   return forced;
 }
@@ -77,9 +77,10 @@ bool prefill(const Target& target, const Problem& problem) {
   const LoweredCall lowered(problem);
   const Call& c = lowered.call;
   if (c.heads == 0) return false;
+  const std::int64_t wanted = wanted_tasks(c);
   std::size_t count = 0;
   std::int64_t most_queries = 0;
-  cut_along_queries(c, target.panel_rows, [&](const QueryTask& task) {
+  cut_along_queries(c, target.panel_rows, wanted, [&](const QueryTask& task) {
     ++count;
     most_queries = std::max(most_queries, task.rows.queries);
   });
@@ -88,7 +89,8 @@ bool prefill(const Target& target, const Problem& problem) {
                            count * sizeof(QueryTask));
   QueryTask* const tasks = scratch.front<QueryTask>();
   QueryTask* end = tasks;
-  cut_along_queries(c, target.panel_rows, [&](const QueryTask& task) { std::construct_at(end++, task); });
+  cut_along_queries(c, target.panel_rows, wanted,
+                    [&](const QueryTask& task) { std::construct_at(end++, task); });
   std::sort(tasks, end, runs_before);
   share_out(end - tasks, products(c), [&](std::int64_t n) {
     const threads::Scratch::Lease lease(scratch);

@@ -63,7 +63,7 @@ class Cuda final : public Backend {
 }  // namespace
 
 const Backend* cuda_backend() {
-  static const Cuda only;
+  static const Cuda& only = *new Cuda;  // never destroyed: see backends()
   return &only;
 }
 

@@ -28,6 +28,7 @@ const ModelType& find_type(const ModelFields& model) {
 
 // Where layers differ, layer_types says which have the window; before that it was max_window_layers.
 std::optional<std::int64_t> find_window(const ModelFields& model, const ModelType& type, std::int64_t layer) {
+  if (!type.slides) return {};
   std::optional<std::int64_t> window = model.find_integer("sliding_window");
   const bool says_none = !window && model.says_null("sliding_window");
   if (!window && !says_none) window = type.sliding_window;

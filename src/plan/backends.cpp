@@ -6,10 +6,11 @@
 
 namespace heed::planning {
 
+// Never destroyed, as nothing is that a call reads: threads may be at work when the process ends.
 std::vector<const Backend*>& backends() {
-  static std::vector<const Backend*> all = [] {
-    std::vector<const Backend*> list{&cpu::cpu_backend()};
-    if (const Backend* cuda = cuda::cuda_backend()) list.push_back(cuda);
+  static auto& all = *[] {
+    auto* list = new std::vector<const Backend*>{&cpu::cpu_backend()};
+    if (const Backend* cuda = cuda::cuda_backend()) list->push_back(cuda);
     return list;
   }();
   return all;

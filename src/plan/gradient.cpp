@@ -13,12 +13,12 @@ namespace heed::planning {
 namespace {
 
 const GradientKernel& reference_of_gradients() {
-  static const GradientKernel only{"reference", Device::cpu, [] { return Reason(); },
-                                   [](const GradientProblem&) { return Reason(); },
-                                   [](const GradientProblem& g) {
-                                     reference::run(g);
-                                     return LeftGradients();
-                                   }};
+  static const GradientKernel& only = *new GradientKernel{"reference", Device::cpu, [] { return Reason(); },
+                                                          [](const GradientProblem&) { return Reason(); },
+                                                          [](const GradientProblem& g) {
+                                                            reference::run(g);
+                                                            return LeftGradients();
+                                                          }};  // never destroyed: see backends()
   return only;
 }
 

@@ -13,13 +13,13 @@ namespace heed::planning {
 namespace {
 
 const Kernel& reference_kernel() {
-  static const Kernel only{"reference", Device::cpu, [] { return Reason(); },
-                           [](const Problem&) { return Reason(); },
-                           [](const Problem& p) {
-                             const GatheredCache plain(p, backend_of("q", Device::cpu));
-                             reference::run(plain.problem);
-                             return false;
-                           }};
+  static const Kernel& only =
+      *new Kernel{"reference", Device::cpu, [] { return Reason(); }, [](const Problem&) { return Reason(); },
+                  [](const Problem& p) {
+                    const GatheredCache plain(p, backend_of("q", Device::cpu));
+                    reference::run(plain.problem);
+                    return false;
+                  }};  // never destroyed: see backends()
   return only;
 }
 

@@ -69,7 +69,7 @@ int cgroup_quota(const std::string& root, std::string_view membership) {
 int allowed_threads() {
   if (const char* text = std::getenv("HEED_NUM_THREADS")) {
     const long n = std::strtol(text, nullptr, 10);
-    if (n >= 1 && n <= 4096) return static_cast<int>(n);
+    if (n >= 1 && n <= most_threads) return static_cast<int>(n);
   }
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   cpu_set_t set;

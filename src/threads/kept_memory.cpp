@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -29,9 +31,6 @@ struct Kept {
   std::mutex mutex;
   std::array<Block, 8> blocks{};  // a layer's call takes five
   std::size_t bytes = 0;
-  ~Kept() {
-    for (const Block& block : blocks) ::operator delete(block.memory, alignment);
-  }
 };
 
 // What nobody may touch: memory that is kept, and what a block has beyond what was asked for. Only an address
@@ -55,8 +54,18 @@ void spoil([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 #endif
 }
 
+// At the end of the process, after which calls may still come.
+void give_up(Kept& kept) {
+  const std::unique_lock lock(kept.mutex, std::try_to_lock);  // another thread may still be at work
+  if (!lock) return;
+  for (Block& block : kept.blocks) ::operator delete(std::exchange(block, {}).memory, alignment);
+  kept.bytes = 0;
+}
+
 Kept& kept() {
-  static Kept only;
+  static constinit Kept only;
+  static_assert(std::is_trivially_destructible_v<Kept>);
+  [[maybe_unused]] static const int is_registered = std::atexit([] { give_up(only); });
   return only;
 }
 

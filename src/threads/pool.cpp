@@ -10,14 +10,13 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "heed/error.hpp"
 #include "heed/threads.hpp"
+#include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
 #include "threads/float_mode.hpp"
 
@@ -214,7 +213,9 @@ void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* contex
 namespace heed::inline v0_2 {
 
 void set_num_threads(int n) {
-  if (n < 1) throw Error(Error::value, "threads: " + std::to_string(n) + " is not at least 1");
+  if (n < 1 || n > threads::most_threads)
+    throw refusal(Error::value, "threads: ", std::int64_t{n}, " is outside [1, ",
+                  std::int64_t{threads::most_threads}, "]");
   threads::owner().wanted.store(n);
 }
 

@@ -113,7 +113,9 @@ static void fields_that_contradict_each_other_are_refused(void) {
 static void what_must_be_zero_is_looked_at(void) {
   EXPECT_CALL_REFUSED(c.inputs.q.reserved = 1, HEED_ERROR_UNSUPPORTED, "q.reserved: 1 is not 0");
   EXPECT_CALL_REFUSED(c.outputs.scores.reserved = 1, HEED_ERROR_UNSUPPORTED, "scores.reserved: 1 is not 0");
-  EXPECT_CALL_REFUSED(c.options.threads = -1, HEED_ERROR_VALUE, "options.threads: -1 is negative");
+  EXPECT_CALL_REFUSED(c.options.threads = -1, HEED_ERROR_VALUE, "options.threads: -1 is outside [0, 4096]");
+  EXPECT_CALL_REFUSED(c.options.threads = 4097, HEED_ERROR_VALUE,
+                      "options.threads: 4097 is outside [0, 4096]");
   EXPECT_CALL_REFUSED(c.options.alibi_align = HEED_ALIGN_ENDS, HEED_ERROR_VALUE,
                       "options.alibi_align: given, but alibi_slopes are not");
   EXPECT_CALL_REFUSED(c.options.dropout.reserved = 1, HEED_ERROR_UNSUPPORTED,
@@ -154,9 +156,10 @@ static void merging_names_its_sides(void) {
                  "into.log_sum_exp: not given; merge needs it to weigh the two results");
 }
 
-static void threads_are_at_least_one(void) {
+static void threads_are_few(void) {
   const int before = heed_num_threads();
-  EXPECT_REFUSED(heed_set_num_threads(0), HEED_ERROR_VALUE, "threads: 0 is not at least 1");
+  EXPECT_REFUSED(heed_set_num_threads(0), HEED_ERROR_VALUE, "threads: 0 is outside [1, 4096]");
+  EXPECT_REFUSED(heed_set_num_threads(4097), HEED_ERROR_VALUE, "threads: 4097 is outside [1, 4096]");
   EXPECT_DONE(heed_set_num_threads(2));
   EXPECT(heed_num_threads() == 2);
   EXPECT_DONE(heed_set_num_threads(before));
@@ -179,7 +182,7 @@ const claim refusal_claims[] = {
     {"lists_without_data_are_refused", lists_without_data_are_refused},
     {"sentences_say_what_to_write_in_c", sentences_say_what_to_write_in_c},
     {"merging_names_its_sides", merging_names_its_sides},
-    {"threads_are_at_least_one", threads_are_at_least_one},
+    {"threads_are_few", threads_are_few},
     {"what_succeeds_forgets_the_error_before_it", what_succeeds_forgets_the_error_before_it},
     {0, 0},
 };

@@ -19,8 +19,9 @@ static void wait_for_all(void) {
 }
 
 static void* fail_in_an_own_way(void* number) {
-  static const char* const sentences[] = {"threads: -1 is not at least 1", "threads: -2 is not at least 1",
-                                          "threads: -3 is not at least 1", "threads: -4 is not at least 1"};
+  static const char* const sentences[] = {
+      "threads: -1 is outside [1, 4096]", "threads: -2 is outside [1, 4096]",
+      "threads: -3 is outside [1, 4096]", "threads: -4 is outside [1, 4096]"};
   const int own = *(const int*)number;
   const heed_status status = heed_set_num_threads(-1 - own);
   wait_for_all();
@@ -37,7 +38,7 @@ static void each_thread_has_its_own_last_error(void) {
     pthread_join(threads[i], &held);
     EXPECT(held == &numbers[i]);
   }
-  EXPECT(strcmp(heed_last_error(), "threads: 0 is not at least 1") == 0);
+  EXPECT(strcmp(heed_last_error(), "threads: 0 is outside [1, 4096]") == 0);
 }
 
 const claim thread_claims[] = {

@@ -73,6 +73,16 @@ TEST_F(pretrained, stored_frequencies_of_older_checkpoints_are_passed_over) {
   EXPECT_TRUE(same_weights(from_pretrained("m", 1).weights, random_weights(grouped_query(16, 4, 2), 1)));
 }
 
+// transformers passes over the key in models that never slide.
+TEST_F(pretrained, only_models_that_slide_have_a_window) {
+  const auto window_of = [](const std::string& type) {
+    reword("\"llama\"", '"' + type + R"(", "sliding_window": 9)");
+    return from_pretrained("m", 1).sliding_window;
+  };
+  for (const char* slides : {"mistral", "mixtral"}) EXPECT_EQ(window_of(slides), 9) << slides;
+  for (const char* does_not : {"llama", "gemma"}) EXPECT_EQ(window_of(does_not), std::nullopt) << does_not;
+}
+
 TEST_F(pretrained, rotary_scalings_are_read_in_both_spellings) {
   const auto scaling = [](const std::string& text) {
     add(text);

@@ -104,6 +104,7 @@ TEST_F(Threads, the_number_may_change_between_calls) {
     EXPECT_TRUE(same_bits(attend(), alone)) << n << " threads";
   }
   EXPECT_THROW(set_num_threads(0), Error);
+  EXPECT_THROW(set_num_threads(4097), Error);
   EXPECT_EQ(num_threads(), 3);
 }
 
@@ -130,6 +131,27 @@ struct Asking : Executor {
   std::atomic<int> wrong{0};
 };
 
+// Says another number from the nth time on that it is asked: another thread may set one at any time.
+struct Changing : Executor {
+  Changing(int before, int from_then_on, int n) : before_(before), after_(from_then_on), left_(n) {}
+  int concurrency() const override { return left_-- > 0 ? before_ : after_; }
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    for (std::size_t i = 0; i < tasks; ++i) task(context, i);
+  }
+
+ private:
+  int before_, after_;
+  mutable int left_;
+};
+
+TEST_F(Threads, the_number_may_change_in_the_middle_of_a_call) {
+  for (int asked = 0; asked < 12; ++asked) {
+    Changing more(1, 64, asked), fewer(64, 1, asked);
+    EXPECT_TRUE(same_bits(attend({.executor = &more}), alone)) << "after asking " << asked << " times";
+    EXPECT_TRUE(same_bits(attend({.executor = &fewer}), alone)) << "after asking " << asked << " times";
+  }
+}
+
 TEST_F(Threads, calls_of_different_numbers_run_beside_each_other) {
   std::vector<std::thread> callers;
   std::atomic<int> wrong{0};
@@ -147,6 +169,7 @@ TEST_F(Threads, calls_of_different_numbers_run_beside_each_other) {
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(num_threads(), 4);
   EXPECT_THROW(attend({.threads = -1}), Error);
+  EXPECT_THROW(attend({.threads = 4097}), Error);
   EXPECT_EQ(num_threads(), 4);
 }
 
@@ -187,6 +210,24 @@ TEST_F(Threads, a_forked_child_has_threads_of_its_own) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 #endif
+
+// What is alive since before the first call ends after everything that the library keeps for its own.
+[[noreturn]] void call_at_the_end() {
+  static std::vector<float> in_main, of_reference;
+  std::atexit([] {
+    const bool same =
+        same_bits(attend(), in_main) && same_bits(attend({.kernel = "reference"}), of_reference);
+    _exit(same && !kernel_names().empty() ? 0 : 1);
+  });
+  in_main = attend();
+  of_reference = attend({.kernel = "reference"});
+  std::exit(2);
+}
+
+TEST(Exit, calls_may_come_until_the_process_has_ended) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, where nothing was called before
+  EXPECT_EXIT(call_at_the_end(), testing::ExitedWithCode(0), "");
+}
 
 }  // namespace
 }  // namespace heed
