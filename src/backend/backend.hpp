@@ -50,7 +50,7 @@ class Projection {
 
   // x is (batch, heads, length, dim) with heads * dim as wide as the matrix: row (b, t) is the concatenation
   // of its heads. y likewise, so splitting and concatenating heads is only a choice of strides. Any dtype,
-  // any strides; the sum is one f32 FMA chain over x's row, then the bias, then one rounding to y's dtype.
+  // any strides; the sum is f32 FMA chains over x's row, then the bias, then one rounding to y's dtype.
   virtual void operator()(const View& x, const MutableView& y) const = 0;
 };
 

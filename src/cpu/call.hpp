@@ -98,6 +98,13 @@ constexpr std::int64_t most_rows_of_part = 384;
 constexpr std::int64_t block_keys = 256;
 constexpr std::int64_t chunk_keys = 1024;
 
+// Sums are cut into chains, because the error of a chain grows with its length: each begins from 0, and what it
+// comes to is added to those before it. A chain of weights has so many keys, and one over the dimensions of a
+// head or the inputs of a projection so many terms, counted from key 0 and from dimension 0; one of weighted
+// values is a block.
+constexpr std::int64_t chain_keys = 32;
+constexpr std::int64_t chain_terms = 128;
+
 // The most rows sharing a KV head that decode takes: for more, it pays to pack the keys.
 constexpr std::int64_t most_decode_rows = 32;
 

@@ -70,5 +70,8 @@ struct Call {
 // merged in order whether or not they ran apart.
 constexpr std::int64_t block_keys = 256;
 constexpr std::int64_t chunk_keys = 1024;
+// Sums are cut into chains, each from 0: of weights, and of products over dimensions.
+constexpr std::int64_t chain_keys = 32;
+constexpr std::int64_t chain_terms = 128;
 
 }  // namespace heed::cuda

@@ -10,6 +10,8 @@ namespace {
 constexpr double least_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
 constexpr std::int64_t keys_per_rescale = 128;
+// The terms of a chain in f32: dimensions of a score, keys of an output.
+constexpr std::int64_t chain_of_dimensions = 128, chain_of_keys = 256;
 
 // An int8 cache holds whole numbers and a scale. Kernels multiply the finished score by the key's scale, and
 // the weight by the value's: one rounding. What the reference reads is scale times number, rounded to f32:
@@ -27,6 +29,10 @@ double part_of(double number, double relative, double most) {
 
 double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
 
+double chained_roundings(std::int64_t n) {
+  return static_cast<double>(std::min(n, chain_of_dimensions) + n / chain_of_dimensions);
+}
+
 double roundoff(DType dtype) { return dtype == DType::f32 ? u : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
 double smallest(DType dtype) {
@@ -42,7 +48,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const double scale =
       std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
-  const bool flushes = p.inputs.q.dtype == DType::bf16;
+  const bool is_bf16 = p.inputs.q.dtype == DType::bf16;
   double largest_dot = 0, largest_flushed = 0, largest_lost = 0, largest_bias = 0;
   const std::int64_t query = s.first_query + i;
   const double* q_row = numbers.q(b, h, query);
@@ -50,12 +56,12 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
     const double *k_row = numbers.k(b, p.kv_head(h), s.first_key + j),
                  *v_row = numbers.v(b, p.kv_head(h), s.first_key + j);
-    double dot = 0, keys = 0, flushed = flushes ? 2 * static_cast<double>(p.dim) * least_normal : 0;
+    double dot = 0, keys = 0, flushed = is_bf16 ? 2 * static_cast<double>(p.dim) * least_normal : 0;
     for (std::int64_t d = 0; d < p.dim; ++d) {
       const double q = std::abs(q_row[d]), k = std::abs(k_row[d]);
       dot += q * k;
       keys += k;
-      if (flushes && (q < least_normal || k < least_normal)) flushed += q * k;
+      if (is_bf16 && (q < least_normal || k < least_normal)) flushed += q * k;
     }
     largest_dot = std::max(largest_dot, scale * dot);
     largest_flushed = std::max(largest_flushed, scale * flushed);
@@ -70,14 +76,18 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
   }
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
-  // dim roundings of the chain, a few of scale and log2(e), those of int8, then those of adding the bias and
+  // Those of the chains, a few of scale and log2(e), those of int8, then those of adding the bias and
   // subtracting the maximum. The scale may be subnormal, and so may the query times it.
-  score_error_ = gamma(static_cast<double>(p.dim) + 4 + int8_roundings(p)) * largest_dot +
-                 gamma(8) * largest_score_ + largest_flushed + largest_lost;
+  // Matrix instructions for 16-bit types have one chain.
+  const bool is_chained = p.inputs.q.dtype == DType::f32;
+  const double roundings = is_chained ? chained_roundings(p.dim) : static_cast<double>(p.dim);
+  score_error_ = gamma(roundings + 4 + int8_roundings(p)) * largest_dot + gamma(8) * largest_score_ +
+                 largest_flushed + largest_lost;
   if (p.options.softcap) score_error_ += tanh_error * std::min<double>(*p.options.softcap, largest_dot);
   const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
+  const std::int64_t chain = is_chained ? std::min(p.keys, chain_of_keys) : p.keys;
   relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
-                    2 * gamma(static_cast<double>(p.keys) + rescales + 8);
+                    2 * gamma(static_cast<double>(chain) + rescales + 8);
 }
 
 double RowBound::out(std::int64_t d) const {

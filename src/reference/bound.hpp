@@ -18,6 +18,8 @@ constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's 
 constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
 
 double gamma(double roundings);
+// Of a term on its way through a sum over n dimensions: one for each term of its chain, one for each later chain.
+double chained_roundings(std::int64_t n);
 double roundoff(DType);
 double smallest(DType);  // half the spacing of the subnormals, which rounding may lose whatever the value
 

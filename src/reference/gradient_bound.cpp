@@ -43,7 +43,7 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
   const std::int64_t query = s.first_query + i;
   if (r.sees_no_key) return;
   const RowBound of_scores(p, numbers.forward, r.scores, b, h, i);
-  const double lse = std::abs(r.log_sum_exp), width = static_cast<double>(p.value_dim);
+  const double lse = std::abs(r.log_sum_exp), width = chained_roundings(p.value_dim);
   const double exponent_error = of_scores.score_error() + 3 * u * (lse + of_scores.largest_score());
   const double* from_out = numbers.out_gradient(b, h, query);
   const double of_lse =

@@ -20,6 +20,11 @@ inline double roundoff(DType dtype) {
 // n roundings, each of relative size u.
 inline double gamma(double n, double u) { return n * u / (1 - n * u); }
 
+// Those that a term of a sum of n passes through: its chain, and the addition of every chain.
+inline double roundings(std::int64_t n, std::int64_t chain) {
+  return n == 0 ? 0 : static_cast<double>(std::min(n, chain) + n / chain);
+}
+
 // u is the unit roundoff of the arithmetic: f32_roundoff for kernels, less for the reference.
 struct RowTolerance {
   double score = 0;     // absolute error of a score
@@ -27,10 +32,13 @@ struct RowTolerance {
   double operand =
       0;  // rounding of weights to bf16, where matrix instructions multiply them with bf16 values
   double u = f32_roundoff;
-  double largest_score = 0, dim = 0;
+  double largest_score = 0, dim_roundings = 0;
 
-  RowTolerance(const Call& call, const OracleRow& row, double unit)
-      : u(unit), dim(static_cast<double>(call.q.shape().dim)) {
+  RowTolerance(const Call& call, const OracleRow& row, double unit) : u(unit) {
+    // Kernels cut their sums into chains of 128 dimensions and 256 keys, but for those of 16-bit types; the
+    // reference does not.
+    const bool is_cut = u == f32_roundoff && call.q.dtype() == DType::f32;
+    dim_roundings = roundings(call.q.shape().dim, is_cut ? 128 : call.q.shape().dim);
     double magnitude = 0;
     for (std::size_t j = 0; j < row.raw.size(); ++j) {
       if (std::isinf(row.biased[j])) continue;
@@ -38,13 +46,14 @@ struct RowTolerance {
       largest_score = std::max(largest_score, row.magnitude[j] + std::abs(row.biased[j] - row.softcapped[j]));
     }
     const auto keys = static_cast<double>(call.keys());
+    const double key_roundings = roundings(call.keys(), is_cut ? 256 : call.keys());
     // The default scale 1/sqrt(dim) may itself be a rounded f32 number in any arithmetic (S13).
-    score = gamma(dim + 4, u) * magnitude + f32_roundoff * magnitude;
+    score = gamma(dim_roundings + 4, u) * magnitude + f32_roundoff * magnitude;
     if (call.softcap) score += 8 * u * std::min<double>(magnitude, *call.softcap);
     score += 8 * u * (largest_score + (std::isfinite(row.log_sum_exp) ? std::abs(row.log_sum_exp) : 0.0));
     const double exponential = 8 * u;
     if (call.q.dtype() == DType::bf16 && u == f32_roundoff) operand = roundoff(DType::bf16);
-    relative = std::expm1(2 * score) + exponential * (2 + keys / 64) + 2 * gamma(2 * keys + 8, u);
+    relative = std::expm1(2 * score) + exponential * (2 + keys / 64) + 2 * gamma(key_roundings + keys / 64 + 8, u);
   }
   // Weights that underflow next to the row's largest are lost whatever the arithmetic.
   double out(const OracleRow& row, std::size_t d, DType dtype) const {
@@ -54,7 +63,7 @@ struct RowTolerance {
   // Of one key's own score at any stage, seen or not.
   double score_of(const OracleRow& row, std::size_t j) const {
     const double finite = std::isinf(row.biased[j]) ? 0.0 : std::abs(row.biased[j]);
-    return (gamma(dim + 4, u) + 16 * f32_roundoff) * row.magnitude[j] + 4 * f32_roundoff * finite + 0x1p-140;
+    return (gamma(dim_roundings + 4, u) + 16 * f32_roundoff) * row.magnitude[j] + 4 * f32_roundoff * finite + 0x1p-140;
   }
   double weight(const OracleRow& row, std::size_t j) const {
     return (relative + 2 * f32_roundoff) * row.weight[j] + 0x1p-120;

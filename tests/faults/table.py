@@ -455,11 +455,11 @@ FAULTS = [
         "queries get the gradient of the last block of keys only (G5)",
     ),
     Fault(
-        "gradient-in-one-chain",
-        ALGORITHM + "gradient.hpp",
-        "tile_product<S, Start::apart>(weights + from,",
-        "tile_product<S, Start::sum>(weights + from,",
-        "sums over rows run on from block to block: right numbers, other bits (O2)",
+        "chains-from-the-first-key",
+        ALGORITHM + "softmax.hpp",
+        "within = first_key % chain_keys;",
+        "within = 0 * first_key;",
+        "chains of weights begin where a window begins and not at key 0: right numbers, other bits (O1)",
     ),
     Fault(
         "gradient-rows-swapped",

@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, Cached, testing::ValuesIn(plan_and_kernels()),
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 TokenShape random_tokens(Dice& dice) {
-  const std::int64_t kv_heads = dice.between(1, 3), dim = dice.pick<std::int64_t>({1, 8, 16, 33, 64});
+  const std::int64_t kv_heads = dice.between(1, 3), dim = dice.pick<std::int64_t>({1, 8, 16, 33, 64, 140});
   return {kv_heads * dice.between(1, 5), kv_heads, dim,
           dice.one_in(3) ? dice.pick<std::int64_t>({1, 7, 16, 40}) : dim,
           dice.pick<DType>({DType::f32, DType::bf16})};

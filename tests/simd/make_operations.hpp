@@ -104,7 +104,7 @@ constexpr Operations make_operations(const char* target) {
       .product = [](const float* a, const float* b, std::int64_t depth,
                     float* c) { kernels::tile_product<S, kernels::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,
-                         float* c) { kernels::tile_product<S, kernels::Start::sum>(a, b, depth, c); },
+                         float* c) { kernels::tile_product<S, kernels::Start::apart>(a, b, depth, c); },
       .eight_dots = [](const EightDots& t) { kernels::eight_dots<S, cpu::Type::f32>(dots_of<S>(t)); },
       .eight_dots_twice =
           [](const EightDots& t) { kernels::eight_dots_twice<S, cpu::Type::f32>(dots_of<S>(t)); },

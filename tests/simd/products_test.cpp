@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The micro-kernels against plain loops of fmaf, to the bit: every result is one chain over the depth.
+#include <algorithm>
 #include <cmath>
 
 #include "simd/available.hpp"
@@ -28,7 +29,8 @@ struct ProductCase {
     b.randomize(static_cast<std::uint64_t>(depth) + 5000);
     c.randomize(static_cast<std::uint64_t>(depth) + 9000);
   }
-  float expected(std::int64_t n, std::int64_t r, float sum) {
+  float expected(std::int64_t n, std::int64_t r) {
+    float sum = 0;
     for (std::int64_t k = 0; k < depth; ++k) sum = std::fmaf(a[k * rows + r], b[k * columns + n], sum);
     return sum;
   }
@@ -39,27 +41,27 @@ TEST_P(Products, a_tile_is_single_chains_over_every_depth_and_nothing_is_read_be
   for (const std::int64_t depth : depths(2)) {
     ProductCase t{depth, vector().rows, vector().columns};
     t.randomize();
-    std::vector<float> from_zero, from_c;
+    std::vector<float> from_zero, added;
     for (std::int64_t n = 0; n < t.columns; ++n)
       for (std::int64_t r = 0; r < t.rows; ++r) {
-        from_zero.push_back(t.expected(n, r, 0));
-        from_c.push_back(t.expected(n, r, t.c[n * t.rows + r]));
+        from_zero.push_back(t.expected(n, r));
+        added.push_back(t.c[n * t.rows + r] + from_zero.back());
       }
     vector().more_product(t.a.data(), t.b.data(), depth, t.c.data());
-    for (std::size_t i = 0; i < from_c.size(); ++i)
-      if (!same(t.c[static_cast<std::int64_t>(i)], from_c[i]) && wrong++ == 0)
-        ADD_FAILURE() << "depth " << depth << ", starting from c, element " << i;
+    for (std::size_t i = 0; i < added.size(); ++i)
+      if (!same(t.c[static_cast<std::int64_t>(i)], added[i]) && wrong++ == 0)
+        ADD_FAILURE() << "depth " << depth << ", added to c, element " << i;
     vector().product(t.a.data(), t.b.data(), depth, t.c.data());
     for (std::size_t i = 0; i < from_zero.size(); ++i)
       if (!same(t.c[static_cast<std::int64_t>(i)], from_zero[i]) && wrong++ == 0)
-        ADD_FAILURE() << "depth " << depth << ", starting from zero, element " << i;
+        ADD_FAILURE() << "depth " << depth << ", in place of c, element " << i;
   }
   EXPECT_EQ(wrong, 0);
 }
 
 // Rows, keys and scores with gaps between them, as decode lays them out; upcoming keys that end where memory
 // ends.
-TEST_P(Products, eight_dots_are_single_chains_and_touch_no_memory_but_their_own) {
+TEST_P(Products, eight_dots_are_chains_of_128_and_touch_no_memory_but_their_own) {
   constexpr std::int64_t keys = 8;
   std::int64_t wrong = 0;
   for (const bool twice : {false, true})
@@ -78,8 +80,12 @@ TEST_P(Products, eight_dots_are_single_chains_and_touch_no_memory_but_their_own)
           for (std::int64_t n = 0; n < keys; ++n)
             for (std::int64_t r = 0; r < (n == keys - 1 ? rows : s_stride); ++r) {
               float sum = r < rows ? 0.0f : -7.0f;
-              for (std::int64_t d = 0; r < rows && d < depth; ++d)
-                sum = std::fmaf(q[d * q_stride + r], k[n * k_stride + d], sum);
+              for (std::int64_t d = 0; r < rows && d < depth;) {
+                float chain = 0;
+                for (const std::int64_t end = std::min(d + 128, depth); d < end; ++d)
+                  chain = std::fmaf(q[d * q_stride + r], k[n * k_stride + d], chain);
+                sum += chain;
+              }
               if (!same(s[n * s_stride + r], sum) && wrong++ == 0)
                 ADD_FAILURE() << "depth " << depth << ", gap " << gap << ", key " << n << ", row " << r;
             }

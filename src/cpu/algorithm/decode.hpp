@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention for a few rows over many keys: keys and values are read where they lie, once for all query heads
-// that share them. Every sum is a single FMA chain in the same order as prefill's: the bits agree (O1).
+// that share them. Every sum has the chains of prefill's in the same order: the bits agree (O1).
 #pragma once
 #include <cstdint>
 
@@ -76,10 +76,13 @@ class Decode {
     if (c.layout.is_quantized)
       apply_scales<S>(t, t.first_key + t.keys,
                       [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
+    fill(rows.values, rows.count * at.dims, 0.0f);
     if (c.cached && !partly_hidden)
-      cache.add_values(t, state.out);
+      cache.add_values(t, rows.values);
     else
-      views.add_values(t, partly_hidden, state.out);
+      views.add_values(t, partly_hidden, rows.values);
+    for (std::int64_t n = 0; n < rows.count * at.dims; n += S::lanes)
+      S::store(state.out + n, S::add(S::load(state.out + n), S::load(rows.values + n)));
   }
 
   // (depth, rows), scaled: one vector of rows per dimension.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode over a cache's pages (cache/layout.hpp): both halves are single streams. Scores have sixteen keys on
-// the lanes, outputs sixteen dimensions, so no lane is idle however few rows there are; each sum is the same
-// FMA chain as everywhere.
+// the lanes, outputs sixteen dimensions, so no lane is idle however few rows there are; each sum has the same
+// FMA chains as everywhere.
 #pragma once
 #include <cstdint>
 
@@ -109,7 +109,15 @@ class DecodeCache {
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
-    score_lines<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, at.rows, t.ahead});
+    constexpr std::int64_t bytes = tile * bytes_of_type<type>;  // of one dimension
+    score_lines<S, type, n>({rows.q + r, at.rows, t.keys, least(chain_terms, c.dim), s, at.rows, t.ahead});
+    for (std::int64_t d = chain_terms; d < c.dim; d += chain_terms) {
+      float chain[tile][4];
+      score_lines<S, type, n>({rows.q + d * at.rows + r, at.rows, t.keys + d * bytes,
+                               least(chain_terms, c.dim - d), chain[0], 4, t.ahead + d * bytes});
+      for (std::int64_t j = 0; j < tile; ++j)
+        for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] += chain[j][row];
+    }
     for (std::int64_t j = 0; type == Type::int8 && j < tile; ++j)
       for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] *= t.scales[j];
   }

@@ -28,6 +28,7 @@ struct DecodeRows {
   const std::int64_t depth, count;  // of q, a multiple of 4; rows that are real
   float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
   float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
+  float* values;                    // (rows, dims): the weighted values of one block
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
   const Queries query;              // of row r
 
@@ -36,8 +37,8 @@ struct DecodeRows {
   static std::int64_t scratch_floats(const Call& c) {
     const StateLayout layout = decode_layout<S>(c);
     const std::int64_t depth = round_up(c.dim, 4);
-    return depth * layout.rows + 2 * block_keys * layout.rows + copied_keys * depth +
-           copied_values * layout.dims;
+    return depth * layout.rows + 2 * block_keys * layout.rows + layout.rows * layout.dims +
+           copied_keys * depth + copied_values * layout.dims;
   }
 
   DecodeRows(const Call& call, const Rows& task, float* memory)
@@ -50,7 +51,8 @@ struct DecodeRows {
         q(memory),
         s(q + depth * at.rows),
         unseen(s + block_keys * at.rows),
-        k_rows(unseen + block_keys * at.rows),
+        values(unseen + block_keys * at.rows),
+        k_rows(values + at.rows * at.dims),
         v_rows(k_rows + copied_keys * depth),
         query(call, task) {}
 };
@@ -92,7 +94,7 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State
     const F factor = softmax::rescaling<Exponential<S>>(before, max);
     max = softmax::finite_max<Exponential<S>>(max);
     F sum = S::mul(S::load(state.sum + r), factor);
-    weigh<S, 1>(t.s + r, at.rows, t.keys, &max, &sum);
+    weigh_in_chains<S, 1>(t.s + r, at.rows, t.first_key, t.keys, &max, &sum);
     S::store(state.sum + r, sum);
     float factors[S::lanes];
     S::store(factors, factor);

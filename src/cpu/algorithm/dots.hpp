@@ -25,8 +25,8 @@ struct Upcoming {
   std::int64_t stride = 0;  // elements
 };
 
-// s(key, rows) = sum over d of q(d, rows) * k(key, d) for one vector of rows and eight keys, each sum one FMA
-// chain. Rows of q lie q_stride apart, keys k_stride, scores s_stride; depth is a multiple of 4.
+// s(key, rows) = sum over d of q(d, rows) * k(key, d) for one vector of rows and eight keys, in FMA chains of
+// chain_terms. Rows of q lie q_stride apart, keys k_stride, scores s_stride; depth is a multiple of 4.
 struct Dots {
   const float* q;
   std::int64_t q_stride;
@@ -46,13 +46,19 @@ template <Vector S, Type type>
 inline void eight_dots(const Dots& t) {
   static_assert(type == Type::f32);
   const auto* k = static_cast<const float*>(t.k);
-  typename S::F sum[keys_per_dots];
-  for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fill(0.0f);
-  for (std::int64_t d = 0; d < t.depth; ++d) {
-    const auto x = S::load(t.q + d * t.q_stride);
-    for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(k[n * t.k_stride + d]), sum[n]);
+  for (std::int64_t first = 0; first < t.depth; first += chain_terms) {
+    const std::int64_t end = t.depth - first < chain_terms ? t.depth : first + chain_terms;
+    typename S::F sum[keys_per_dots];
+    for (auto& of : sum) of = S::fill(0.0f);
+    for (std::int64_t d = first; d < end; ++d) {
+      const auto x = S::load(t.q + d * t.q_stride);
+      for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(k[n * t.k_stride + d]), sum[n]);
+    }
+    for (int n = 0; n < keys_per_dots; ++n) {
+      float* const s = t.s + n * t.s_stride;
+      S::store(s, first == 0 ? sum[n] : S::add(S::load(s), sum[n]));
+    }
   }
-  for (int n = 0; n < keys_per_dots; ++n) S::store(t.s + n * t.s_stride, sum[n]);
 }
 
 // The same for two vectors of rows side by side. An instruction set that can keep their sums specialises it.

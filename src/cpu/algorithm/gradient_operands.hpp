@@ -170,12 +170,16 @@ class PackedRows {
     }
   }
 
-  // delta = the gradient of out times out, one chain for each row.
+  // delta = the gradient of out times out, in chains as a score is.
   void multiply_columns(const float* gradient, float* delta) const {
     for (int v = 0; v < rows; v += S::lanes) {
       auto sum = S::fill(0.0f);
-      for (std::int64_t d = 0; d < e.value_dim; ++d)
-        sum = S::fma(S::load(gradient + d * rows + v), S::load(out + d * rows + v), sum);
+      for (std::int64_t d = 0; d < e.value_dim;) {
+        auto chain = S::fill(0.0f);
+        for (const std::int64_t end = least(d + chain_terms, e.value_dim); d < end; ++d)
+          chain = S::fma(S::load(gradient + d * rows + v), S::load(out + d * rows + v), chain);
+        sum = S::add(sum, chain);
+      }
       S::store(delta + v, sum);
     }
   }

@@ -81,7 +81,7 @@ class GradientPairs {
   void multiply(const float* panel, const float* tiles, std::int64_t depth, const Stretch& at,
                 float* to) const {
     for (std::int64_t j = 0; j < at.keys; j += step)
-      tile_product<S, Start::zero>(panel, tiles + (at.first + j) * depth, depth, to + j * rows);
+      chained_product<S>(panel, tiles + (at.first + j) * depth, depth, to + j * rows);
   }
 
   // weights = 2^(score - log-sum-exp).

@@ -159,8 +159,12 @@ class SinkGradient {
     }
     const Row gradient = row_of(g.out_gradient, q), out = row_of(c.out, q);
     float delta = 0;
-    for (std::int64_t d = 0; d < c.value_dim; ++d)
-      delta = __builtin_fmaf(read(gradient, d), read(out, d), delta);
+    for (std::int64_t d = 0; d < c.value_dim;) {
+      float chain = 0;
+      for (const std::int64_t end = least(d + chain_terms, c.value_dim); d < end; ++d)
+        chain = __builtin_fmaf(read(gradient, d), read(out, d), chain);
+      delta += chain;
+    }
     const float sink = sink_of(c, q) * log2_e, base = lse * log2_e;
     // An infinity of base 2 that is none in natural numbers, and a weight beyond 1, are the reference's.
     const bool is_good =

@@ -89,13 +89,13 @@ struct PackedF32 : F32Parts<V> {
 
   void score(std::int64_t p, std::int64_t first, std::int64_t keys, float* s) const {
     for (std::int64_t j = 0; j < keys; j += key_step)
-      tile_product<S, Start::zero>(q + p * rows * depth, k + (first + j) * depth, depth, s + j * rows);
+      chained_product<S>(q + p * rows * depth, k + (first + j) * depth, depth, s + j * rows);
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
     const float* tile = v + first * dim_step;
     for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
-      tile_product<S, Start::sum>(s, tile, keys, out + d * rows);
+      tile_product<S, Start::apart>(s, tile, keys, out + d * rows);
   }
 
  private:

@@ -189,7 +189,7 @@ class Prefill {
       bias_and_mask<S>(c, t, queries_of(p));
       if (poisoned) mark_unseen<S>(t, at.unseen);
       const State state = part(p);
-      advance<S>(state, at.s, t.keys, dims);
+      advance<S>(state, at.s, t.first_key, t.keys, dims);
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout(c, query(p, r), r, t);
       if (c.layout.is_quantized)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The micro-kernel under everything: a panel of rows (queries, or rows of x) times a tile of columns (keys,
 // value dimensions, or outputs of a projection). Rows lie on the lanes and the summed index runs one step at
-// a time, so each result is a single FMA chain whatever the vector width (O2).
+// a time, so each result is one FMA chain whatever the vector width (O2).
 #pragma once
 #include <cstdint>
 
+#include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -15,18 +16,18 @@ struct Tile {
   static constexpr int columns = S::tile_columns;
 };
 
-// From what a chain starts: 0; what is in c; or 0, and what it comes to is added to c.
+// What a product does with c: takes its place, goes on from it, or starts from 0 and is added to it.
 enum class Start : std::uint8_t { zero, sum, apart };
 
-// c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns); depth is even. An instruction set whose
-// compiler spills these accumulators specialises it.
+// c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns), one chain from 0; depth is even. An
+// instruction set whose compiler spills these accumulators specialises it.
 template <Vector S, Start start>
+  requires(start != Start::sum)
 inline void tile_product(const float* a, const float* b, std::int64_t depth, float* c) {
   constexpr int vectors = S::panel_vectors, columns = S::tile_columns;
   typename S::F sum[columns][vectors];
-  for (int n = 0; n < columns; ++n)
-    for (int v = 0; v < vectors; ++v)
-      sum[n][v] = start == Start::sum ? S::load(c + n * Tile<S>::rows + v * S::lanes) : S::fill(0.0f);
+  for (auto& column : sum)
+    for (auto& s : column) s = S::fill(0.0f);
   for (std::int64_t k = 0; k < depth; ++k, a += Tile<S>::rows, b += columns) {
     typename S::F x[vectors];
     for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
@@ -40,6 +41,17 @@ inline void tile_product(const float* a, const float* b, std::int64_t depth, flo
       float* const to = c + n * Tile<S>::rows + v * S::lanes;
       S::store(to, start == Start::apart ? S::add(S::load(to), sum[n][v]) : sum[n][v]);
     }
+}
+
+// The same in chains of `chain_terms`.
+template <Vector S, Start start = Start::zero>
+inline void chained_product(const float* a, const float* b, std::int64_t depth, float* c) {
+  if (depth <= chain_terms) return tile_product<S, start>(a, b, depth, c);
+  tile_product<S, start>(a, b, chain_terms, c);
+  while (depth -= chain_terms, depth > 0) {
+    a += chain_terms * Tile<S>::rows, b += chain_terms * Tile<S>::columns;
+    tile_product<S, Start::apart>(a, b, depth < chain_terms ? depth : chain_terms, c);
+  }
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -68,6 +68,37 @@ inline void weigh(float* s, std::int64_t width, std::int64_t keys, const typenam
   for (; keys > 0; --keys, s += width) weigh_together<S, vectors, 1>(s, width, max, sum);
 }
 
+// The same, but what these keys come to is added to the sums.
+template <Vector S, int vectors>
+inline void weigh_apart(float* s, std::int64_t width, std::int64_t keys, const typename S::F* max,
+                        typename S::F* sum) {
+  typename S::F chain[vectors];
+  for (auto& of : chain) of = S::fill(0.0f);
+  weigh<S, vectors>(s, width, keys, max, chain);
+  for (int v = 0; v < vectors; ++v) sum[v] = S::add(sum[v], chain[v]);
+}
+
+// So many whole chains. An instruction set may specialise it.
+template <Vector S, int vectors>
+inline void weigh_chains(float* s, std::int64_t width, std::int64_t chains, const typename S::F* max,
+                         typename S::F* sum) {
+  for (; chains > 0; --chains, s += chain_keys * width) weigh_apart<S, vectors>(s, width, chain_keys, max, sum);
+}
+
+// Keys from `first_key` on, in chains counted from key 0.
+template <Vector S, int vectors>
+inline void weigh_in_chains(float* s, std::int64_t width, std::int64_t first_key, std::int64_t keys,
+                            const typename S::F* max, typename S::F* sum) {
+  if (const std::int64_t within = first_key % chain_keys; within > 0 && keys > 0) {
+    const std::int64_t count = keys < chain_keys - within ? keys : chain_keys - within;
+    weigh_apart<S, vectors>(s, width, count, max, sum);
+    s += count * width, keys -= count;
+  }
+  weigh_chains<S, vectors>(s, width, keys / chain_keys, max, sum);
+  if (keys % chain_keys > 0)
+    weigh_apart<S, vectors>(s + keys / chain_keys * chain_keys * width, width, keys % chain_keys, max, sum);
+}
+
 // The largest of `so_far` and of four vectors `width` floats apart: one after the other, each maximum would
 // wait for the last.
 template <Vector S>
@@ -100,9 +131,10 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
   if (rescale) scale_rows<S>(state.out, dims, factor);
 }
 
-// Replaces scores s(keys, rows) by weights against the row's running maximum and adds them to the sum.
+// Replaces scores s(keys, rows) from `first_key` on by weights against the row's running maximum and adds them
+// to the sum.
 template <Vector S>
-inline void advance(const State& state, float* s, std::int64_t keys, std::int64_t dims) {
+inline void advance(const State& state, float* s, std::int64_t first_key, std::int64_t keys, std::int64_t dims) {
   constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;
   using F = typename S::F;
   F max[vectors], sum[vectors];
@@ -121,7 +153,7 @@ inline void advance(const State& state, float* s, std::int64_t keys, std::int64_
     max[v] = softmax::finite_max<Exponential<S>>(max[v]);
     sum[v] = S::load(state.sum + v * S::lanes);
   }
-  weigh<S, vectors>(s, rows, keys, max, sum);
+  weigh_in_chains<S, vectors>(s, rows, first_key, keys, max, sum);
   for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }
 

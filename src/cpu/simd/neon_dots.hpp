@@ -118,8 +118,9 @@ inline constexpr bool dots_take<Neon, type> = true;
 template <>
 inline constexpr std::int64_t most_short_rows<Neon> = 64;
 
-template <Type type, bool twice>
-static inline void neon_dots(const Dots& t) {
+// One chain; added to s where it is not the first.
+template <Type type, bool twice, bool adds>
+static inline void neon_chain(const Dots& t) {
   constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
   const char* k[keys_per_dots];
   for (int n = 0; n < keys_per_dots; ++n) k[n] = static_cast<const char*>(t.k) + n * t.k_stride * bytes;
@@ -131,21 +132,43 @@ static inline void neon_dots(const Dots& t) {
   const std::int64_t steps = touches ? t.depth / 32 : t.depth / 4;
   const std::int64_t next_row = touches ? (t.next.stride - t.depth) * bytes : 0;
   std::int64_t parts = touches ? 8 : 1, left;
+  constexpr int vectors = twice ? 2 : 1;
+  float32x4_t sum[keys_per_dots][vectors];
   if constexpr (twice) {
     const struct {
       float* s;
       std::int64_t stride;
-    } end{t.s, t.s_stride * 4};
+    } end{adds ? reinterpret_cast<float*>(sum) : t.s, adds ? std::int64_t{sizeof(sum[0])} : t.s_stride * 4};
     if constexpr (type == Type::f32) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_f32);
     if constexpr (type == Type::bf16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_bf16));
     if constexpr (type == Type::f16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_f16));
-    return;
+    if (!adds) return;
+  } else {
+    if constexpr (type == Type::f32) HEED_EIGHT_DOTS(HEED_KEYS_f32);
+    if constexpr (type == Type::bf16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_bf16));
+    if constexpr (type == Type::f16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_f16));
   }
-  float32x4_t sum[keys_per_dots];
-  if constexpr (type == Type::f32) HEED_EIGHT_DOTS(HEED_KEYS_f32);
-  if constexpr (type == Type::bf16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_bf16));
-  if constexpr (type == Type::f16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_f16));
-  for (int n = 0; n < keys_per_dots; ++n) vst1q_f32(t.s + n * t.s_stride, sum[n]);
+  for (int n = 0; n < keys_per_dots; ++n)
+    for (int v = 0; v < vectors; ++v) {
+      float* const s = t.s + n * t.s_stride + v * 4;
+      vst1q_f32(s, adds ? vaddq_f32(vld1q_f32(s), sum[n][v]) : sum[n][v]);
+    }
+}
+
+// Each chain touches its own dimensions of the upcoming keys.
+template <Type type, bool twice>
+static inline void neon_dots(const Dots& t) {
+  if (t.depth <= chain_terms) return neon_chain<type, twice, false>(t);
+  Dots chain = t;
+  chain.depth = chain_terms;
+  neon_chain<type, twice, false>(chain);
+  for (std::int64_t left = t.depth - chain_terms; left > 0; left -= chain_terms) {
+    constexpr std::int64_t bytes = chain_terms * (type == Type::f32 ? 4 : 2);
+    chain.q += chain_terms * t.q_stride, chain.k = static_cast<const char*>(chain.k) + bytes;
+    if (t.next.rows) chain.next.rows = static_cast<const char*>(chain.next.rows) + bytes;
+    if (left < chain_terms) chain.depth = left;
+    neon_chain<type, twice, true>(chain);
+  }
 }
 
 template <>

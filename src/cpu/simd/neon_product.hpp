@@ -41,13 +41,12 @@
       f(18, 160) f(19, 176) f(20, 192) f(21, 208) f(22, 224) f(23, 240) f(24, 256) f(25, 272) f(26, 288) \
           f(27, 304) f(28, 320) f(29, 336) f(30, 352) f(31, 368)
 #define HEED_ZERO_SUM(r, place) "movi v" #r ".4s, #0\n"
-#define HEED_LOAD_SUM(r, place) "ldr q" #r ", [%[c], #" #place "]\n"
 #define HEED_STORE_SUM(r, place) "str q" #r ", [%[c], #" #place "]\n"
 
 #define HEED_ADD_SUM(r, place) "ldr q0, [%[c], #" #place "]\n fadd v" #r ".4s, v" #r ".4s, v0.4s\n" HEED_STORE_SUM(r, place)
 
-#define HEED_TILE_PRODUCT(first, last) \
-  asm volatile(HEED_EACH_SUM(first)                                                                                \
+#define HEED_TILE_PRODUCT(last) \
+  asm volatile(HEED_EACH_SUM(HEED_ZERO_SUM)                                                                        \
                HEED_LOAD(0, a) HEED_LOAD(1, a) HEED_LOAD(2, a) HEED_LOAD(3, b) HEED_LOAD(4, b)                     \
                "subs %[n], %[n], #2\n"                                                                             \
                "b.eq 2f\n"                                                                                         \
@@ -67,19 +66,13 @@ namespace heed::cpu::HEED_THIS_TARGET {
 template <>
 [[gnu::always_inline]] inline void tile_product<Neon, Start::zero>(const float* a, const float* b,
                                                                   std::int64_t depth, float* c) {
-  HEED_TILE_PRODUCT(HEED_ZERO_SUM, HEED_STORE_SUM);
-}
-
-template <>
-[[gnu::always_inline]] inline void tile_product<Neon, Start::sum>(const float* a, const float* b,
-                                                                  std::int64_t depth, float* c) {
-  HEED_TILE_PRODUCT(HEED_LOAD_SUM, HEED_STORE_SUM);
+  HEED_TILE_PRODUCT(HEED_STORE_SUM);
 }
 
 template <>
 [[gnu::always_inline]] inline void tile_product<Neon, Start::apart>(const float* a, const float* b,
                                                                     std::int64_t depth, float* c) {
-  HEED_TILE_PRODUCT(HEED_ZERO_SUM, HEED_ADD_SUM);
+  HEED_TILE_PRODUCT(HEED_ADD_SUM);
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
@@ -92,7 +85,6 @@ template <>
 #undef HEED_LAST
 #undef HEED_EACH_SUM
 #undef HEED_ZERO_SUM
-#undef HEED_LOAD_SUM
 #undef HEED_STORE_SUM
 #undef HEED_ADD_SUM
 #undef HEED_TILE_PRODUCT

@@ -10,6 +10,7 @@
 //   v16-v24   the polynomial; FMLA overwrites its addend, so each goes to the register that the last one left
 //   v25-v27   the sums
 //   v28-v30   -126, the magic number, the highest term
+//   v31       the sum of whole chains
 #pragma once
 #include <cstdint>
 
@@ -80,6 +81,27 @@
   HEED_MOVE(st1, to, HEED_P_5)                                                                              \
   HEED_EIGHT(fadd, HEED_SUM_##eight, HEED_SUM_##eight, HEED_P_5)
 
+// Whole chains of one vector a key.
+#define HEED_WEIGH_CHAINS(eight)                                                                            \
+  asm volatile(                                                                                             \
+      "ldr q31, [%[sum]]\n"                                                                                 \
+      "ldr q28, [%[fixed]]\n ldr q29, [%[fixed], #16]\n ldr q30, [%[fixed], #32]\n"                         \
+      "0: movi v25.4s, #0\n"                                                                                \
+      "mov %[times], %[eights]\n"                                                                           \
+      "1:\n" eight                                                                                          \
+      "subs %[times], %[times], #1\n"                                                                       \
+      "b.ne 1b\n"                                                                                           \
+      "fadd v31.4s, v31.4s, v25.4s\n"                                                                       \
+      "subs %[chains], %[chains], #1\n"                                                                     \
+      "b.ne 0b\n"                                                                                           \
+      "str q31, [%[sum]]\n"                                                                                 \
+      : [from] "+r"(from), [to] "+r"(to), [chains] "+r"(chains), [times] "=&r"(times)                       \
+      : [apart] "r"(width * 4), [eights] "i"(chain_keys / 8), [max] "r"(max), [sum] "r"(sum),               \
+        [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed)                                                \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",    \
+        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v28",   \
+        "v29", "v30", "v31")
+
 #define HEED_WEIGH(eights)                                                                                  \
   asm volatile(                                                                                             \
       "ldr q25, [%[sum]]\n ldr q26, [%[sum], #16]\n ldr q27, [%[sum], #32]\n"                               \
@@ -129,6 +151,15 @@ static inline void neon_weigh_vector(float* s, std::int64_t width, std::int64_t 
   for (std::int64_t j = keys / 8 * 8; j < keys; ++j) weigh_together<S, 1, 1>(s + j * width, width, one_max, one_sum);
 }
 
+static inline void neon_weigh_chains(float* s, std::int64_t width, std::int64_t chains, const Neon::F* one_max,
+                                     Neon::F* sum) {
+  const float* from = s;
+  float* to = s;
+  std::int64_t times;
+  const Neon::F max[3] = {*one_max, *one_max, *one_max};
+  if (chains > 0) HEED_WEIGH_CHAINS(HEED_WEIGH_EIGHT(ONE));
+}
+
 template <>
 inline void weigh<Neon, 3>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
   neon_weigh_panel<Neon>(s, width, keys, max, sum);
@@ -136,6 +167,11 @@ inline void weigh<Neon, 3>(float* s, std::int64_t width, std::int64_t keys, cons
 template <>
 inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max, Neon::F* sum) {
   neon_weigh_vector<Neon>(s, width, keys, max, sum);
+}
+template <>
+inline void weigh_chains<Neon, 1>(float* s, std::int64_t width, std::int64_t chains, const Neon::F* max,
+                                  Neon::F* sum) {
+  neon_weigh_chains(s, width, chains, max, sum);
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
@@ -172,4 +208,5 @@ inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, cons
 #undef HEED_FMA_OF
 #undef HEED_FMA_ONE
 #undef HEED_WEIGH_EIGHT
+#undef HEED_WEIGH_CHAINS
 #undef HEED_WEIGH

@@ -18,6 +18,11 @@ inline void weigh<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t key
                                   Neon::F* sum) {
   neon_weigh_vector<NeonBf16<1>>(s, width, keys, max, sum);
 }
+template <>
+inline void weigh_chains<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t chains, const Neon::F* max,
+                                         Neon::F* sum) {
+  neon_weigh_chains(s, width, chains, max, sum);
+}
 
 using Wide = PackedBf16<NeonBf16<3>>;
 using Narrow = PackedBf16<NeonBf16<1>>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in f32 with the bits of the CPU's kernels (O2): every score and every output is one chain of
-// fused multiply-adds in the CPU's order, the softmax moves by blocks of 256 keys and chunks of 1024, and the
-// exponential is the CPU's. All options, any type of element, widened to f32.
+// Attention in f32 with the bits of the CPU's kernels (O2): every score, sum and output has the CPU's chains in
+// the CPU's order, the softmax moves by blocks of 256 keys and chunks of 1024, and the exponential is the
+// CPU's. All options, any type of element, widened to f32.
 //
 // A block of threads does 64 rows that share a KV head. Keys come through a ring of stages in pieces of 128
 // keys x 32 dimensions, values in pieces of as many floats. A thread keeps the scores of 8 rows and 2 x 8
@@ -24,6 +24,7 @@ template <int slabs, bool in_place>
 class Exact : private ExactState<slabs> {
   using Loads = ExactLoads<slabs, in_place>;
   using State = ExactState<slabs>;
+  using Total = ExactTotal<slabs>;
   using State::max, State::own_max, State::own_sum, State::o;
 
  public:
@@ -110,8 +111,10 @@ class Exact : private ExactState<slabs> {
     score_tile<0>(block, first <= 0 && 0 <= last);
     score_tile<1>(block, first <= 1 && 1 <= last);
     move_max();
-    if (first <= 0 && 0 <= last) add_tile<0>(block, seen, careful);
-    if (first <= 1 && 1 <= last) add_tile<1>(block, seen, careful);
+    float values[slabs][4][8] = {};  // this block's, weighted: a chain of their own
+    if (first <= 0 && 0 <= last) add_tile<0>(block, seen, careful, values);
+    if (first <= 1 && 1 <= last) add_tile<1>(block, seen, careful, values);
+    State::add(values);
   }
 
   // Scores of keys [block + 128 * tile, + 128).
@@ -124,8 +127,10 @@ class Exact : private ExactState<slabs> {
     if (!is_wanted) return;
     for (std::int64_t d = 0; d < c.dim; d += exact_depth) {
       const float* keys = loads.take();
+      if (d > 0 && d % chain_terms == 0) end_chain<tile>(d == chain_terms, false);
       multiply<tile>(loads.queries(d), keys, static_cast<int>(least(exact_depth, c.dim - d) + 3) / 4);
     }
+    if (c.dim > chain_terms) end_chain<tile>(false, true);
     const std::int64_t first_key = block + tile * exact_tile;
 #pragma unroll
     for (int m = 0; m < 8; ++m)
@@ -135,6 +140,26 @@ class Exact : private ExactState<slabs> {
       change_scores<tile>(first_key);
     else if (!work.all_see(c, {first_key, first_key + exact_tile}))
       hide_unseen<tile>(static_cast<int>(first_key));
+  }
+
+  // A chain has ended. What the chains so far come to waits in shared.p, each thread's where no other looks.
+  template <int tile>
+  HEED_DEVICE void end_chain(bool is_first, bool is_last) {
+#pragma unroll
+    for (int m = 0; m < 8; ++m)
+#pragma unroll
+      for (int half = 0; half < 8; half += 4) {
+        float* const kept = &shared.p[key(m)][row(half)];
+        float so_far[4];
+        load4(so_far, kept);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          float& score = s[tile][m][half + n];
+          so_far[n] = is_first ? score : so_far[n] + score;
+          score = is_last ? so_far[n] : 0.0f;
+        }
+        store4(kept, so_far);
+      }
   }
 
   // Adds the products of `fours` times four dimensions, one after the other.
@@ -258,7 +283,7 @@ class Exact : private ExactState<slabs> {
 
   // Turns the tile's scores into weights and adds its values.
   template <int tile>
-  HEED_DEVICE void add_tile(std::int64_t block, KeyRange seen, bool careful) {
+  HEED_DEVICE void add_tile(std::int64_t block, KeyRange seen, bool careful, float (&sums)[slabs][4][8]) {
     const std::int64_t first_key = block + tile * exact_tile;
     sync();  // the last tile's weights have been read
 #pragma unroll
@@ -274,19 +299,21 @@ class Exact : private ExactState<slabs> {
         if (c.drop_below || c.layout.is_quantized) change_weights(first_key);
       }
       is_first = false;
-      const bool poisoned = careful && clear_poison(values);
-      add_values(values, &shared.p[group - first_key][row_group * 4]);
+      const bool poisoned = careful && Loads::clear_poison(values);
+      add_values(values, &shared.p[group - first_key][row_group * 4], sums);
       if (poisoned) spread_poison(group);
     }
   }
 
-  // Each row's weights in the order of the keys, by the one thread that owns the row.
+  // Each row's weights in chains in the order of the keys, by the one thread that owns the row.
   HEED_DEVICE void sum_weights() {
     if (own_row < 0) return;
-    float sum = own_sum;
+    for (int first = 0; first < exact_tile; first += chain_keys) {
+      float chain = 0;
 #pragma unroll 16
-    for (int j = 0; j < exact_tile; ++j) sum = sum + shared.p[j][own_row];
-    own_sum = sum;
+      for (int j = first; j < first + chain_keys; ++j) chain = chain + shared.p[j][own_row];
+      own_sum = own_sum + chain;
+    }
   }
 
   HEED_DEVICE void change_weights(std::int64_t first_key) {
@@ -302,7 +329,7 @@ class Exact : private ExactState<slabs> {
     sync();
   }
 
-  HEED_DEVICE void add_values(const float* values, const float* p) {
+  HEED_DEVICE void add_values(const float* values, const float* p, float (&sums)[slabs][4][8]) {
     values += column * 4;
 #pragma unroll 8
     for (int j = 0; j < Loads::value_keys; ++j, p += rows, values += dims) {
@@ -315,19 +342,8 @@ class Exact : private ExactState<slabs> {
 #pragma unroll
         for (int e = 0; e < 4; ++e)
 #pragma unroll
-          for (int n = 0; n < 8; ++n) o[v][e][n] = fmaf(x[n], y[v][e], o[v][e][n]);
+          for (int n = 0; n < 8; ++n) sums[v][e][n] = fmaf(x[n], y[v][e], sums[v][e][n]);
     }
-  }
-
-  // Values that are not finite become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
-  HEED_DEVICE bool clear_poison(float* values) {
-    bool found = false;
-    for (int n = thread_index(); n < Loads::value_keys * dims; n += threads) {
-      if (is_finite(values[n])) continue;
-      values[n] = 0;
-      found = true;
-    }
-    return any(found);
   }
 
   // The rows that see such a value have no number there, until complete() says what they have (S4).
@@ -350,14 +366,6 @@ class Exact : private ExactState<slabs> {
         }
     }
   }
-
-  // The chunks so far; touched once in 1024 keys.
-  struct Total {
-    bool is_empty = true;
-    State state{};
-
-    HEED_DEVICE void keep(const State& part) { is_empty = false, state = part; }
-  };
 
   // The part = the total merged with the part. The first part is the total so far: merging it into an empty
   // state would change nothing.

@@ -61,6 +61,17 @@ class ExactLoads {
     sync();
   }
 
+  // Values that are not finite become 0, so that an unseen key's 0 * v is 0; returns whether there were any.
+  HEED_DEVICE static bool clear_poison(float* values) {
+    bool found = false;
+    for (int n = thread_index(); n < value_keys * dims; n += exact_threads) {
+      if (is_finite(values[n])) continue;
+      values[n] = 0;
+      found = true;
+    }
+    return any(found);
+  }
+
   // The keys of whole pieces of values.
   HEED_DEVICE static KeyRange value_groups(KeyRange part) {
     return {part.begin / value_keys * value_keys, (part.end + value_keys - 1) / value_keys * value_keys};

@@ -40,6 +40,15 @@ struct ExactState {
         for (int n = 0; n < 8; ++n) o[v][e][n] = o[v][e][n] * factor[n];
   }
 
+  HEED_DEVICE void add(const float (&values)[slabs][4][8]) {
+#pragma unroll
+    for (int v = 0; v < slabs; ++v)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+#pragma unroll
+        for (int n = 0; n < 8; ++n) o[v][e][n] = o[v][e][n] + values[v][e][n];
+  }
+
   // This = `total`, the keys before, merged with this.
   HEED_DEVICE void merge(const ExactState& total) {
 #pragma unroll
@@ -57,6 +66,15 @@ struct ExactState {
     own_max = now;
     own_sum = fmaf(own_sum, b, total.own_sum * a);
   }
+};
+
+// The chunks so far; touched once in 1024 keys.
+template <int slabs>
+struct ExactTotal {
+  bool is_empty = true;
+  ExactState<slabs> state{};
+
+  HEED_DEVICE void keep(const ExactState<slabs>& part) { is_empty = false, state = part; }
 };
 
 }  // namespace heed::cuda

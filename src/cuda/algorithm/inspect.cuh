@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A second pass that writes the weights or the scores of a row: only when they were asked for. One thread for
-// each key, whose score is the same chain of products as in the kernel before (O1).
+// each key, whose score has the same chains of products as in the kernel before (O1).
 #pragma once
 #include <cstdint>
 
@@ -46,11 +46,14 @@ class Inspection {
     const std::int64_t kv_head = c.kv_head(q.h);
     const Row query = row_of(c.q, q), key = key_row(c, q.b, kv_head, j);
     float sum = 0;
-    for (std::int64_t d = 0; d < c.dim; ++d) {
-      const float scaled = read(query, d) * c.scale_log2e;
-      sum = fmaf(scaled, read(key, d), sum);
+    for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
+      const std::int64_t end_of_chain = least(first + chain_terms, c.dim);
+      float chain = 0;
+      for (std::int64_t d = first; d < end_of_chain; ++d)
+        chain = fmaf(read(query, d) * c.scale_log2e, read(key, d), chain);
+      if (end_of_chain % 2 != 0) chain = fmaf(0.0f, 0.0f, chain);  // as the CPU fills up an odd dimension: -0 becomes 0
+      sum = first == 0 ? chain : sum + chain;
     }
-    if (c.dim % 2 != 0) sum = fmaf(0.0f, 0.0f, sum);  // as the CPU fills up an odd dimension: -0 becomes 0
     return raw_score(c, q.b, kv_head, j, sum);
   }
 
