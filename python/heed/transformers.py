@@ -11,7 +11,7 @@ never repeated, and a (queries, keys) mask is made only for patterns that have n
 A model asked for `output_attentions=True` in the call returns the weights. With a `HeedCache` as `past_key_values`,
 keys and values stay in a `heed.KvCache`, in 8 bits if wanted.
 
-There is no backward pass yet: run the model under `torch.no_grad()` or `torch.inference_mode()`.
+Models train with it: the gradients are heed's own, gradient checkpointing and `torch.compile` included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from transformers.masking_utils import (
 )
 
 import heed
-from heed.torch import dropout_seed, refuse_gradients
+from heed import torch_operators
 from heed.transformers_cache import CachedStates, HeedCache
 from heed.transformers_watch import ModelRun, watch
 
@@ -214,6 +214,27 @@ def _in_cache(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, optio
     return (query, *(states.dense() if isinstance(states, CachedStates) else states for states in (key, value)))
 
 
+def _recorded(
+    arrays: tuple[torch.Tensor, ...], options: dict[str, Any], weights_of: int | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """attend() in operators that autograd records; `weights_of` so many keys, where weights are wanted."""
+    for name, states in zip(("key", "value"), arrays[1:], strict=True):
+        if isinstance(states, CachedStates):
+            raise RuntimeError(
+                f"{name}: is in a HeedCache, which has no gradient; run the model under torch.no_grad() or without the cache"
+            )
+    out, _ = torch_operators.attention(*arrays, options)
+    out = out.transpose(1, 2)
+    if weights_of is None:
+        return out, None
+    said = {name: value for name, value in options.items() if value is not None}
+    if "seed" in said:
+        said["seed"] = int(said["seed"])
+    with torch.no_grad():
+        _, weights = heed.attention(*arrays, return_weights=True, **said)
+    return out, torch.nn.functional.pad(weights, (0, weights_of - weights.shape[3]))
+
+
 def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -236,8 +257,6 @@ def attend(
     sink per head and position_bias (batch or 1, heads, queries, keys). Returns (batch, queries, heads, dim) and, if
     output_attentions, the weights (batch, heads, queries, keys).
     """
-    if torch.is_grad_enabled():
-        refuse_gradients(query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias)
     batch, heads, queries, _ = query.shape
     keys = key.shape[2]
     options: dict[str, Any] = {"scale": scaling}
@@ -258,7 +277,11 @@ def attend(
     if s_aux is not None:
         options["sink"] = s_aux
     if dropout > 0.0:
-        options.update(dropout=dropout, seed=dropout_seed())
+        options.update(dropout=dropout, seed=torch_operators.drawn_seed())
+    if torch_operators.records(query, key, value, options.get("bias"), s_aux):
+        return _recorded((query, key, value), options, keys if output_attentions else None)
+    if dropout > 0.0:
+        options["seed"] = int(options["seed"])
     arrays = (query, key, value)
     if isinstance(key, CachedStates) or isinstance(value, CachedStates):
         arrays = _in_cache(query, key, value, options)

@@ -110,6 +110,10 @@ class HeedCacheLayer(CacheLayerMixin):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Appends (batch, kv_heads, tokens, dim) to every sequence, or to none where it raises."""
+        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+            raise RuntimeError(
+                "past_key_values: a HeedCache has no gradient; run the model under torch.no_grad(), or with use_cache=False"
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys = key_states if self.spreading is None else self.spread(key_states.float())

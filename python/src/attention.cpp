@@ -55,20 +55,13 @@ Part read_part(nb::handle object) {
   return part;
 }
 
-// One number per row: (batch, heads, queries) becomes (batch, heads, queries, 1).
-Placed rows_of(const Tensor& lse) {
-  const Placed at = right_aligned(lse);
-  return {{at.shape.heads, at.shape.length, at.shape.dim, 1},
-          {at.stride.heads, at.stride.length, at.stride.dim, 1}};
-}
-
 Results results_of(const Part& part) {
   return {.out = view_of(part.out, right_aligned(part.out)),
-          .log_sum_exp = view_of(part.lse, rows_of(part.lse))};
+          .log_sum_exp = view_of(part.lse, one_per_row(part.lse))};
 }
 
 Outputs outputs_of(const Tensor& out, const Tensor& lse) {
-  return {.out = mutable_view_of(out, right_aligned(out)), .log_sum_exp = mutable_view_of(lse, rows_of(lse))};
+  return {.out = mutable_view_of(out, right_aligned(out)), .log_sum_exp = mutable_view_of(lse, one_per_row(lse))};
 }
 
 nb::object merge(const nb::args& parts) {

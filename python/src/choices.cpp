@@ -136,8 +136,10 @@ constexpr std::array keywords_known{
             true},
     Keyword{"sink", read_sink, true, true},
     Keyword{"dropout",
-            [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_float("dropout", o), 0}; }, true,
-            false},
+            [](Choices& c, nb::handle o) {
+              c.options.dropout = Dropout{read_float("dropout", o), 0};
+            },
+            true, false},
     Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
     Keyword{"head_map", [](Choices& c, nb::handle o) { c.options.head_map = read_head_map(o); }, true, false},
     Keyword{"return_weights",
@@ -160,15 +162,25 @@ constexpr std::array keywords_known{
             [](Choices& c, nb::handle o) { c.key_positions = read_integers("key_positions", o).values; },
             false, true}};
 
+// What a backward pass does not have: it returns gradients only, and there are none by a cache.
+constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences",     "return_weights",
+                                                       "return_lse", "return_scores", "out"};
+
 bool is_of(Caller caller, const Keyword& keyword) {
-  return caller == Caller::attention ? keyword.of_attention : keyword.of_layer;
+  if (caller == Caller::layer) return keyword.of_layer;
+  return keyword.of_attention &&
+         (caller == Caller::attention ||
+          std::find(only_forward.begin(), only_forward.end(), keyword.name) == only_forward.end());
 }
 
 const Keyword& find_keyword(Caller caller, std::string_view name) {
   for (const Keyword& keyword : keywords_known)
     if (is_of(caller, keyword) && keyword.name == name) return keyword;
   nb::list known;
-  if (caller == Caller::attention)
+  if (caller == Caller::backward)
+    for (const char* argument : {"out_gradient", "q", "k", "v", "out", "lse", "lse_gradient", "by"})
+      known.append(argument);
+  else if (caller == Caller::attention)
     for (const char* argument : {"q", "k", "v"}) known.append(argument);
   else
     for (const char* argument : {"x", "context", "value"}) known.append(argument);

@@ -7,11 +7,14 @@ namespace heed::python {
 
 class Question {
  public:
-  Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords);
+  Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords,
+           Caller caller = Caller::attention);
   Question(const Question&) = delete;
   Question& operator=(const Question&) = delete;
 
   const Tensor& q() const { return q_; }
+  const Tensor& k() const { return k_; }
+  const Tensor& v() const { return v_; }
   const Inputs& inputs() const { return inputs_; }
   const Choices& choices() const { return choices_; }
   std::int64_t value_dim() const { return value_dim_; }

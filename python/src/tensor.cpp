@@ -108,7 +108,7 @@ void check_gradients(const Tensor& tensor) {
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   if (torch.is_valid() && !nb::cast<bool>(torch.attr("is_grad_enabled")())) return;
   const std::string name = tensor.name;
-  throw Error(Error::value, name + ": requires grad, and heed has no backward pass yet; pass " + name +
+  throw Error(Error::value, name + ": requires grad, which only heed.torch records; pass " + name +
                                 ".detach(), or call it under torch.no_grad()");
 }
 

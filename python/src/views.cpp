@@ -88,6 +88,12 @@ Placed right_aligned(const Tensor& tensor) {
   return {{shape[0], shape[1], shape[2], shape[3]}, {stride[0], stride[1], stride[2], stride[3]}};
 }
 
+Placed one_per_row(const Tensor& tensor) {
+  const Placed at = right_aligned(tensor);
+  return {{at.shape.heads, at.shape.length, at.shape.dim, 1},
+          {at.stride.heads, at.stride.length, at.stride.dim, 1}};
+}
+
 View view_of(const Tensor& tensor, const Placed& placed) {
   return {tensor.data, placed.shape, placed.stride, dtype_of(tensor), tensor.device};
 }

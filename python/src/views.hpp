@@ -15,6 +15,9 @@ struct Placed {
 // The array's axes, aligned to the right among the four; missing ones are 1. Refuses more than four.
 Placed right_aligned(const Tensor& tensor);
 
+// One number per row: (batch, heads, queries) becomes (batch, heads, queries, 1).
+Placed one_per_row(const Tensor& tensor);
+
 View view_of(const Tensor& tensor, const Placed& placed);
 MutableView mutable_view_of(const Tensor& tensor, const Placed& placed);
 BoolView bool_view_of(const Tensor& tensor, const Placed& placed);  // refuses all but booleans

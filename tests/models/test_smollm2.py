@@ -83,3 +83,21 @@ def test_in_bfloat16_heed_is_no_further_from_float32_than_eager_attention(smollm
     expected = states(judge, "eager")
     ours, eager = ((states(narrow, name) - expected).square().mean().sqrt() for name in ("heed", "eager"))
     assert 0 < ours <= 2 * eager
+
+
+def test_three_steps_of_an_optimiser_have_the_losses_of_eager_attention(smollm2):
+    model, tokenizer = smollm2
+    ids = torch.tensor([tokenizer(passage)["input_ids"][:64] for passage in PASSAGES[:2]])
+    losses = {}
+    for attention in ("eager", "heed"):
+        trained = copy.deepcopy(model).train()
+        trained.set_attn_implementation(attention)
+        optimiser = torch.optim.SGD(trained.parameters(), lr=1e-2)
+        for _ in range(3):
+            optimiser.zero_grad()
+            loss = trained(ids, labels=ids).loss
+            loss.backward()
+            optimiser.step()
+            losses.setdefault(attention, []).append(loss.item())
+    assert losses["heed"] == pytest.approx(losses["eager"], abs=1e-4)
+    assert losses["heed"][2] < losses["heed"][0]

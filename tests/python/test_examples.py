@@ -15,11 +15,13 @@ PRINTS = {
     "decode_with_cache.py": "two sequences of 100 tokens in 2 pages, 512 bytes per token\n"
     "as if computed at once, bit for bit: True\n"
     "lengths [120, 105]\n",
+    "jax_gradients.py": "loss agrees: True\ngradients agree: True\n",
     "layer_from_torch.py": "output agrees: True\nweights agree: True\n",
     "padded_batch.py": "lengths [4, 2]\nthe same bits: True | finite: True\n",
     "quickstart.py": "10.000  [1. 0. 0.]\n19.442  [0.056 0.944 0.   ]\n28.414  [0.053 0.053 0.894]\n",
     "split_and_merge.py": "merged equals whole: True\n",
     "torch_drop_in.py": "Tensor (2, 8, 5, 64) differs by less than 1e-5: True\n",
+    "torch_training.py": "it learns: True\n",
 }
 
 

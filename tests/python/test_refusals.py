@@ -113,7 +113,7 @@ VALUES = {
     "a capsule that was used": (lambda: {"q": Used()}, "q: __dlpack__ gave no unused DLPack capsule"),
     "a gradient that would be lost": (
         lambda: {"v": torch.ones(2, 3, 4, 8, requires_grad=True)},
-        r"v: requires grad, and heed has no backward pass yet; pass v.detach\(\), or call it under torch.no_grad\(\)",
+        r"v: requires grad, which only heed.torch records; pass v.detach\(\), or call it under torch.no_grad\(\)",
     ),
     "a scale that no float holds": (lambda: {"scale": -1e300}, r"scale: -1e\+300 is not in float32's range"),
     "a softcap that no float holds": (lambda: {"softcap": 4e38}, r"softcap: 4e\+38 is not in float32's range"),

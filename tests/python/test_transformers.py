@@ -340,12 +340,6 @@ def test_everybody_else_sees_an_ordinary_mask():
         assert type(look(mask)) is torch.Tensor and torch.equal(look(mask), look(dense))
 
 
-def test_training_is_refused_with_a_sentence():
-    models = decoder("llama")
-    with pytest.raises(RuntimeError, match="query: requires a gradient, and heed has no backward pass yet"):
-        models.heed(tokens(5)[0])
-
-
 def test_dropout_follows_the_generator_of_torch():
     config = DECODERS["llama"]()
     config.attention_dropout = 0.5

@@ -64,7 +64,7 @@ def _is_torch(array: Any) -> bool:
 def _torch_to_numpy(name: str, tensor: Any) -> np.ndarray:
     torch = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise Error(f"{name}: requires a gradient, and heed has no backward pass yet; use torch.no_grad()")
+        raise Error(f"{name}: requires a gradient, which only heed.torch records; use torch.no_grad()")
     if tensor.device.type != "cpu":
         raise KindError(f"{name}: must be on the CPU; found {tensor.device}")
     tensor = tensor.detach().resolve_neg()

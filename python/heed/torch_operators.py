@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed's attention as operators of PyTorch, so that autograd and torch.compile know what it does.
+
+`attention(q, k, v, options)` is heed.attention with a gradient by q, k, v, the bias and the sink. The operator behind it,
+`torch.ops.heed.attention`, takes tensors in a list and every other option in one line of text, because an operator's
+arguments are of few types and the options of attention are many.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import heed
+
+__all__ = ["as_autocast_says", "attention", "drawn_seed", "records", "turned_units"]
+
+
+def records(*tensors: Any) -> bool:
+    """Whether an operation on these must be one that PyTorch knows: autograd or the compiler looks on."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def drawn_seed() -> torch.Tensor:
+    """A seed for heed's dropout out of PyTorch's generator: `torch.manual_seed` makes it repeat."""
+    return torch.randint(2**63 - 1, ())
+
+
+def as_autocast_says(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """What PyTorch's own attention would compute with under autocast."""
+    if tensor is None or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.get_autocast_dtype("cpu"))
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(out, lse) of heed.attention(q, k, v, **options). out has the heads of a token side by side in memory."""
+    arrays: list[torch.Tensor] = []
+    words = []
+    for name, value in options.items():
+        if value is not None:
+            words.append(f"{name}={_written(value, arrays)}")
+    return torch.ops.heed.attention(q, k, v, arrays, " ".join(words))
+
+
+def _written(value: Any, arrays: list[torch.Tensor]) -> str:
+    """The value in words; a tensor goes to `arrays`, and a @ stands for it."""
+    if isinstance(value, torch.Tensor):
+        arrays.append(value)
+        return "@"
+    if isinstance(value, (tuple, list)):
+        return "".join(f"{_written(part, arrays)}:" for part in value)
+    if hasattr(value, "__dlpack__"):
+        return _written(torch.as_tensor(value), arrays)
+    return str(value)
+
+
+@functools.lru_cache(maxsize=256)
+def _read(said: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, _value(text)) for name, _, text in (word.partition("=") for word in said.split()))
+
+
+def _value(text: str) -> Any:
+    if text.endswith(":"):
+        return tuple(_value(part) for part in text[:-1].split(":"))
+    constants = {"None": None, "True": True, "False": False}
+    if text in constants:
+        return constants[text]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _options(arrays: Sequence[torch.Tensor], said: str) -> dict[str, Any]:
+    """heed's keywords again. A seed is a tensor, since drawing one must not stop the compiler."""
+    left = iter(arrays)
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(filled(part) for part in value)
+        return next(left) if value == "@" else value
+
+    options = {name: filled(value) for name, value in _read(said)}
+    if "seed" in options:
+        options["seed"] = int(options["seed"])
+    return options
+
+
+def _place(said: str, name: str) -> int | None:
+    """Which of the arrays is the option of this name."""
+    before = 0
+    for found, value in _read(said):
+        count = sum(part == "@" for part in value) if isinstance(value, tuple) else int(value == "@")
+        if found == name:
+            return before if count else None
+        before += count
+    return None
+
+
+def _empty_out(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """(batch, heads, queries, value_dim) with the heads of a token side by side, as a projection reads them."""
+    batch, heads, queries, _ = q.shape
+    return q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+
+
+@torch.library.custom_op("heed::attention", mutates_args=())
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arrays: Sequence[torch.Tensor], said: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = _empty_out(q, v)
+    _, lse = heed.attention(q, k, v, out=out, return_lse=True, **_options(arrays, said))
+    return out, lse
+
+
+@_attention.register_fake
+def _(q, k, v, arrays, said):  # noqa: ANN001, ANN202
+    return _empty_out(q, v), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("heed::attention_backward", mutates_args=())
+def _attention_backward(
+    out_gradient: torch.Tensor,
+    lse_gradient: torch.Tensor | None,
+    saved: Sequence[torch.Tensor],
+    arrays: Sequence[torch.Tensor],
+    said: str,
+    by: str,
+) -> list[torch.Tensor]:
+    q, k, v, out, lse = saved
+    options = _options(arrays, said)
+    options.pop("kernel", None)  # one of the forward pass
+    return list(
+        heed.attention_backward(
+            out_gradient, q, k, v, out, lse, lse_gradient=lse_gradient, by=tuple(by.split()), **options
+        )
+    )
+
+
+@_attention_backward.register_fake
+def _(out_gradient, lse_gradient, saved, arrays, said, by):  # noqa: ANN001, ANN202
+    named = dict(zip("qkv", saved[:3], strict=True))
+    for name in ("bias", "sink"):
+        place = _place(said, name)
+        if place is not None:
+            named[name] = arrays[place]
+    return [named[name].new_empty(named[name].shape) for name in by.split()]
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    q, k, v, arrays, ctx.said = inputs
+    ctx.save_for_backward(q, k, v, *output, *arrays)
+    ctx.set_materialize_grads(False)
+    named = {"q": q, "k": k, "v": v}
+    for name in ("bias", "sink"):
+        place = _place(ctx.said, name)
+        if place is not None:
+            named[name] = arrays[place]
+    ctx.by = " ".join(name for name, tensor in named.items() if tensor.requires_grad)
+
+
+def _differentiate(ctx: Any, out_gradient: torch.Tensor | None, lse_gradient: torch.Tensor | None) -> tuple:
+    q, k, v, out, lse, *arrays = ctx.saved_tensors
+    if out_gradient is None:
+        out_gradient = torch.zeros_like(out)
+    found = torch.ops.heed.attention_backward(
+        out_gradient, lse_gradient, [q, k, v, out, lse], arrays, ctx.said, ctx.by
+    )
+    gradients = dict(zip(ctx.by.split(), found, strict=True))
+    by_arrays: list[torch.Tensor | None] = [None] * len(arrays)
+    for name in ("bias", "sink"):
+        place = _place(ctx.said, name)
+        if place is not None:
+            by_arrays[place] = gradients.get(name)
+    return gradients.get("q"), gradients.get("k"), gradients.get("v"), by_arrays, None
+
+
+def _refuse_twice(ctx: Any, *gradients: Any) -> tuple:
+    raise RuntimeError(
+        "heed: the gradient of a gradient of attention (double backward) is not computed; call backward() without create_graph, "
+        "or use torch.nn.functional.scaled_dot_product_attention there"
+    )
+
+
+_attention.register_autograd(_differentiate, setup_context=_save)
+_attention_backward.register_autograd(_refuse_twice)
+
+
+@functools.lru_cache(maxsize=16)
+def _rotary(said: str) -> heed.Rotary:
+    import ast
+
+    return heed.Rotary(**ast.literal_eval(said))
+
+
+@torch.library.custom_op("heed::turned_units", mutates_args=())
+def turned_units(positions: torch.Tensor, lengths: torch.Tensor, dim: int, said: str) -> torch.Tensor:
+    """How a heed.Rotary, given as the text of its arguments, turns the first of every pair: (batch, length, dim).
+
+    A pair of it is (a * cos, a * sin). positions is (batch, length), lengths (batch,).
+    """
+    rotary = _rotary(said)
+    turning = dim if rotary.dims is None else rotary.dims
+    unit = torch.zeros(dim)
+    unit[turning:] = 1
+    if rotary.pairs == "halves":
+        unit[: turning // 2] = 1
+    else:
+        unit[:turning:2] = 1
+    units = unit.expand(*positions.shape[:1], 1, *positions.shape[1:], dim).contiguous()
+    return heed.rotate(units, positions, rotary, lengths=lengths)[:, 0]
+
+
+@turned_units.register_fake
+def _(positions, lengths, dim, said):  # noqa: ANN001, ANN202
+    return positions.new_empty((*positions.shape, dim), dtype=torch.float32)

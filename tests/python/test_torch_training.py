@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed.torch with gradients: autograd, torch.compile, autocast and checkpointing."""
+
+import copy
+
+import pytest
+
+import heed
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import heed.torch  # noqa: E402
+
+SHAPES = {
+    "(heads, length, dim)": ((3, 5, 8), (3, 7, 8), (3, 7, 6)),
+    "a batch": ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)),
+    "leading axes that broadcast": ((2, 1, 3, 5, 8), (4, 3, 7, 8), (1, 3, 7, 8)),
+    "(length, dim)": ((5, 8), (7, 8), (7, 8)),
+}
+
+
+def draw(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def gradients(function, tensors, **options):
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    out = function(*leaves, **options)
+    out.backward(draw(*out.shape, seed=99, dtype=out.dtype))
+    return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+
+def close(ours, theirs, tolerance=2e-5):
+    return all(
+        a.dtype == b.dtype and torch.allclose(a, b, atol=tolerance, rtol=tolerance) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "additive"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_the_drop_in_has_the_gradients_of_torch(shapes, mask):
+    tensors = [draw(*shape, seed=n) for n, shape in enumerate(SHAPES[shapes])]
+    options = {"is_causal": mask == "causal", "scale": 0.3}
+    if mask == "boolean":
+        options["attn_mask"] = (draw(5, 7, seed=9) > -0.5) | torch.eye(5, 7, dtype=torch.bool)
+    if mask == "additive":
+        tensors.append(draw(5, 7, seed=9))
+        options = {"scale": 0.3}
+    assert close(gradients(heed.torch.scaled_dot_product_attention, tensors, **options),
+                 gradients(F.scaled_dot_product_attention, tensors, **options))  # fmt: skip
+
+
+@pytest.mark.parametrize("kv_heads", [(2, 2), (1, 1), (3, 2)])
+def test_shared_heads_add_up_their_gradients(kv_heads):
+    tensors = [draw(2, 6, 5, 8), draw(2, kv_heads[0], 7, 8, seed=1), draw(2, kv_heads[1], 7, 8, seed=2)]
+    assert close(gradients(heed.torch.scaled_dot_product_attention, tensors, enable_gqa=True),
+                 gradients(F.scaled_dot_product_attention, tensors, enable_gqa=True))  # fmt: skip
+
+
+def test_gradients_of_masked_nan_are_zero_and_reach_nobody():
+    q, k, v = draw(1, 2, 4, 8), draw(1, 2, 6, 8, seed=1), draw(1, 2, 6, 8, seed=2)
+    k[:, :, 4:], v[:, :, 4:] = torch.nan, torch.nan
+    keep = torch.arange(6) < 4
+    _, dq, dk, dv = gradients(heed.torch.scaled_dot_product_attention, (q, k, v), attn_mask=keep.expand(4, 6))
+    _, *short = gradients(heed.torch.scaled_dot_product_attention, (q, k[:, :, :4], v[:, :, :4]))
+    assert (dk[:, :, 4:] == 0).all() and (dv[:, :, 4:] == 0).all()
+    assert close([dq, dk[:, :, :4], dv[:, :, :4]], short)
+
+
+@pytest.mark.filterwarnings("ignore:Input #. requires gradient")
+def test_gradcheck_passes_on_the_reference():
+    def attend(q, k, v, bias):
+        return heed.torch.attention(q, k, v, bias=bias, causal="ends", kernel="reference")
+
+    leaves = [draw(*shape, seed=n).requires_grad_() for n, shape in enumerate([(1, 4, 3, 4), (1, 2, 5, 4), (1, 2, 5, 3), (4, 1, 5)])]
+    torch.autograd.gradcheck(attend, leaves, eps=1e-2, atol=1e-3, rtol=1e-3, nondet_tol=0.0)
+
+
+def test_the_operators_keep_the_rules_of_torch_library():
+    q, k, v, bias = draw(1, 4, 3, 8), draw(1, 2, 5, 8, seed=1), draw(1, 2, 5, 8, seed=2), draw(1, 1, 3, 5, seed=3)
+    for tensor in (q, k, v, bias):
+        tensor.requires_grad_()
+    torch.library.opcheck(torch.ops.heed.attention.default, (q, k, v, [bias], "bias=@ causal=ends"))
+
+
+def test_a_compiled_function_traces_through_and_trains_alike():
+    def loss(q, k, v, mask):
+        return heed.torch.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask).sin().sum()
+
+    tensors = [draw(1, 2, 5, 8), draw(1, 2, 7, 8, seed=1), draw(1, 2, 7, 8, seed=2), draw(5, 7, seed=3)]
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    assert close(gradients_of_loss(compiled, tensors), gradients_of_loss(loss, tensors))
+
+
+def gradients_of_loss(loss, tensors):
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    loss(*leaves).backward()
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("rotary", [None, heed.Rotary()], ids=["plain", "rotary"])
+def test_a_compiled_module_traces_through_with_dropout_and_rotary(rotary):
+    layer = heed.torch.AttentionLayer(24, 4, 2, dropout=0.25, rotary=rotary)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x, found = draw(2, 5, 24), []
+    for module in (layer, compiled):
+        layer.zero_grad()
+        torch.manual_seed(3)
+        module(x, causal=True).square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in layer.parameters()])
+    assert close(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_what_it_does_to_torchs_own(dtype):
+    tensors = [draw(1, 2, 5, 8), draw(1, 2, 7, 8, seed=1), draw(1, 2, 7, 8, seed=2)]
+    with torch.autocast("cpu", dtype):
+        ours = gradients(heed.torch.scaled_dot_product_attention, tensors)
+        theirs = gradients(F.scaled_dot_product_attention, tensors)
+    assert [x.dtype for x in ours] == [dtype, *[torch.float32] * 3] and close(ours, theirs, 0.02)
+    layer = heed.torch.AttentionLayer(24, 4)
+    with torch.autocast("cpu", dtype):
+        out = layer(draw(2, 5, 24))
+    out.float().sum().backward()
+    assert out.dtype == dtype and layer.q_proj.weight.grad.dtype == torch.float32
+
+
+def test_the_gradient_of_a_gradient_is_refused_in_a_sentence():
+    q = draw(1, 2, 4, 8).requires_grad_()
+    (dq,) = torch.autograd.grad(heed.torch.scaled_dot_product_attention(q, q, q).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"^heed: the gradient of a gradient of attention \(double backward\) is not computed"):
+        dq.sum().backward()
+
+
+def test_dropout_repeats_with_the_seed_of_torch_and_through_a_checkpoint():
+    tensors = [draw(1, 2, 9, 8, seed=n) for n in range(3)]
+
+    def dropped(*qkv):
+        return heed.torch.scaled_dot_product_attention(*qkv, dropout_p=0.5)
+
+    def checkpointed(*qkv):
+        return checkpoint(dropped, *qkv, use_reentrant=False)
+
+    answers = []
+    for seed, function in ((1, dropped), (1, checkpointed), (2, dropped)):
+        torch.manual_seed(seed)
+        answers.append(gradients(function, tensors))
+    assert all(map(torch.equal, answers[0], answers[1]))
+    assert not torch.equal(answers[0][1], answers[2][1])
+
+
+def multihead_like(layer, **widths):
+    multihead = torch.nn.MultiheadAttention(24, 4, batch_first=True, **widths)
+    names = {"q": "q_proj_weight", "k": "k_proj_weight", "v": "v_proj_weight"}
+    with torch.no_grad():
+        if multihead.in_proj_weight is not None:
+            multihead.in_proj_weight.copy_(torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight]))
+        else:
+            for letter, name in names.items():
+                getattr(multihead, name).copy_(getattr(layer, f"{letter}_proj").weight)
+        multihead.in_proj_bias.copy_(torch.cat([layer.q_proj.bias, layer.k_proj.bias, layer.v_proj.bias]))
+        multihead.out_proj.weight.copy_(layer.o_proj.weight)
+        multihead.out_proj.bias.copy_(layer.o_proj.bias)
+    return multihead
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": 20, "vdim": 28}], ids=["one width", "three widths"])
+def test_the_module_has_the_gradients_of_multihead_attention(widths):
+    layer = heed.torch.AttentionLayer(24, 4, bias=True, key_dim=widths.get("kdim"), value_dim=widths.get("vdim"))
+    multihead = multihead_like(layer, **widths)
+    x, context, value = draw(2, 5, 24), draw(2, 7, widths.get("kdim", 24), seed=1), draw(2, 7, widths.get("vdim", 24), seed=2)
+    ours = gradients(lambda *inputs: layer(*inputs), (x, context, value))
+    theirs = gradients(lambda *inputs: multihead(*inputs, need_weights=False)[0], (x, context, value))
+    assert close(ours, theirs)
+    in_proj = (
+        multihead.in_proj_weight.grad.chunk(3)
+        if not widths
+        else [multihead.q_proj_weight.grad, multihead.k_proj_weight.grad, multihead.v_proj_weight.grad]
+    )
+    for letter, weight, bias in zip("qkv", in_proj, multihead.in_proj_bias.grad.chunk(3), strict=True):
+        linear = getattr(layer, f"{letter}_proj")
+        assert close([linear.weight.grad, linear.bias.grad], [weight, bias])
+    assert close([layer.o_proj.weight.grad, layer.o_proj.bias.grad], [multihead.out_proj.weight.grad, multihead.out_proj.bias.grad])
+
+
+@pytest.mark.parametrize("rotary", [
+    heed.Rotary(), heed.Rotary(dims=4, pairs="adjacent"),
+    heed.Rotary(scaling={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}),
+    heed.Rotary(scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}),
+], ids=["halves", "adjacent", "dynamic", "yarn"])  # fmt: skip
+def test_a_recorded_call_gives_what_a_call_without_gradients_gives(rotary):
+    layer = heed.torch.AttentionLayer(24, 3, 1, rotary=rotary, bias=True)
+    x, context = draw(2, 5, 24), draw(2, 7, 24, seed=1)
+    calls = [((x,), {"causal": True}), ((x, context), {"key_lengths": [7, 3], "return_weights": True}),
+             ((x,), {"positions": [[3, 4, 5, 6, 7], [0, 1, 2, 3, 4]], "return_lse": True, "return_weights": "average"}),
+             ((x[0],), {"window": (2, 0, "ends"), "return_scores": "biased"})]  # fmt: skip
+    for arrays, options in calls:
+        recorded = layer(*arrays, **options)
+        with torch.no_grad():
+            plain = layer(*arrays, **options)
+        recorded, plain = ([x] if isinstance(x, torch.Tensor) else x for x in (recorded, plain))
+        assert recorded[0].requires_grad and [x.shape for x in recorded] == [x.shape for x in plain]
+        assert close(recorded, plain)
+
+
+def test_a_cache_is_refused_where_gradients_are_recorded():
+    layer = heed.torch.AttentionLayer(24, 4)
+    cache = heed.KvCache(batch=1, kv_heads=4, capacity=8, dim=6)
+    with pytest.raises(RuntimeError, match=r"^cache: has no gradient; call the layer under torch.no_grad"):
+        layer(draw(1, 3, 24), cache=cache, causal=True)
+
+
+def test_a_step_of_an_optimiser_is_seen_with_and_without_gradients():
+    layer = heed.torch.AttentionLayer(24, 4, 2)
+    optimiser = torch.optim.AdamW(layer.parameters(), lr=0.01)
+    x = draw(2, 5, 24)
+    losses = []
+    for _ in range(3):
+        optimiser.zero_grad()
+        loss = layer(x, causal=True).square().mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+        with torch.no_grad():
+            assert close([layer(x, causal=True)], [copy.deepcopy(layer)(x, causal=True)])
+    assert losses[0] > losses[1] > losses[2]

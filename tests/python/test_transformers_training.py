@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed.transformers trains: miniatures with heed's gradients against the same models with eager attention."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import heed.transformers  # noqa: E402
+
+heed.transformers.register("heed")
+
+VOCABULARY = 61
+LLAMA = {
+    "vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None,
+}  # fmt: skip
+BERT = {
+    "vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+
+
+def llama():
+    return transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA), attn_implementation="eager")
+
+
+def bert():
+    return transformers.AutoModelForMaskedLM.from_config(transformers.BertConfig(**BERT), attn_implementation="eager")
+
+
+def pair(make):
+    """The same model twice: with eager attention and with heed's."""
+    torch.manual_seed(5)
+    eager = make().train()
+    ours = copy.deepcopy(eager)
+    ours.set_attn_implementation("heed")
+    return eager, ours
+
+
+def batch(step):
+    """Three sentences of different lengths, padded on the right."""
+    generator = torch.Generator().manual_seed(step)
+    mask = (torch.arange(17) < torch.tensor([[17], [11], [4]])).long()
+    ids = torch.randint(2, VOCABULARY, mask.shape, generator=generator) * mask
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.where(mask == 1, ids, -100)}
+
+
+def losses(model, steps=20):
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    found = []
+    for step in range(steps):
+        optimiser.zero_grad()
+        loss = model(**batch(step % 4)).loss
+        loss.backward()
+        optimiser.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("make", [llama, bert])
+def test_twenty_steps_have_the_losses_of_eager_attention(make):
+    eager, ours = pair(make)
+    theirs, found = losses(eager), losses(ours)
+    assert found == pytest.approx(theirs, abs=1e-5)
+    assert found[-1] < found[0] - 0.3
+
+
+def test_gradient_checkpointing_gives_the_gradients_it_gives_without():
+    _, plain = pair(llama)
+    checkpointed = copy.deepcopy(plain)
+    checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for model in (plain, checkpointed):
+        model(**batch(0)).loss.backward()
+    for ours, theirs in zip(checkpointed.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_a_compiled_model_traces_through_without_a_break():
+    _, plain = pair(llama)
+    compiled = copy.deepcopy(plain)
+    traced = torch.compile(compiled, fullgraph=True, backend="aot_eager")
+    found = batch(0)
+    plain(**found).loss.backward()
+    traced(**found).loss.backward()
+    for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)
+
+
+def test_weights_that_are_asked_for_come_without_gradients():
+    eager, ours = pair(llama)
+    found, theirs = (model(**batch(0), output_attentions=True) for model in (ours, eager))
+    assert not found.attentions[0].requires_grad and found.loss.requires_grad
+    seen = batch(0)["attention_mask"][:, None, :, None].bool()
+    assert torch.allclose(found.attentions[1] * seen, theirs.attentions[1] * seen, atol=1e-5)
+
+
+def test_a_cache_of_heed_is_refused_where_gradients_are_recorded():
+    _, ours = pair(llama)
+    with pytest.raises(RuntimeError, match="^past_key_values: a HeedCache has no gradient"):
+        ours(batch(0)["input_ids"], past_key_values=heed.transformers.HeedCache(ours.config))
