@@ -91,9 +91,11 @@ struct Options {
       sink{};  // one extra logit in the denominator; (batch, heads, 1, 1), an extent of 1 broadcasts
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;
-  std::string kernel{};          // force one by name, as plan() lists them; empty: the plan chooses
-  int threads = 0;               // for this call; 0: num_threads(). Changes no bit
-  Executor* executor = nullptr;  // whose threads, for this call; default: set_executor()'s, or heed's own
+  std::string kernel{};  // force one by name, as plan() lists them; empty: the plan chooses
+  int threads = 0;  // for this call; 0: num_threads(). Changes no bit
+  // Whose threads, for this call and for those that it makes on this thread. Default: set_executor()'s, or
+  // heed's own.
+  Executor* executor = nullptr;
   // A cudaStream_t, on Device::cuda alone: the call is launched there and returns. Default: the device's
   // legacy stream.
   void* stream = nullptr;

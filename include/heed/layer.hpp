@@ -131,8 +131,9 @@ class HEED_API AttentionLayer {
   // options.dropout is refused: the layer owns it.
   //
   // Over a cache, `keys` are those of the longest sequence after the call, and the call is all or nothing:
-  // what it throws leaves every sequence as it was. (Where memory ran out or a page was missing, pages that a
-  // window no longer shows may be gone all the same, and pages shared with a fork may be its own by now.)
+  // what it throws leaves every sequence as it was. (Where memory ran out, a page was missing or an executor
+  // threw, pages that a window no longer shows may be gone all the same, and pages shared with a fork may be
+  // its own by now.)
   // Rows of padding (counts) are 0 in out, weights and scores, and -inf in log_sum_exp and biased scores. No
   // other call changes the cache from the append to the end of this one. Others may read it: a call that
   // fails waits for them before it takes its tokens back.
