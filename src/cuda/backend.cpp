@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA as a backend. It attends; layers, caches and copies on the device are refused in so many words.
+// CUDA as a backend. Caches and gradients are the CPU's alone.
 #include "cuda/backend.hpp"
 
 #include <vector>
 
+#include "cuda/arrays.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/places.hpp"
 #include "cuda/run.hpp"
@@ -31,28 +32,26 @@ Kernel kernel_of(const char* name, Role role) {
           [role](const Problem& p) { return run_on_stream(role, p); }};
 }
 
-Error not_offered(const char* what) {
-  return refusal(Error::unsupported, "device: cuda: this backend attends, but does not ", what);
-}
-
 class Cuda final : public Backend {
  public:
   const char* name() const override { return "cuda"; }
   Device device() const override { return Device::cuda; }
   std::span<const Kernel> kernels() const override { return kernels_; }
 
-  std::unique_ptr<const Projection> project(const View&, std::span<const float>) const override {
-    throw not_offered("project");
+  std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
+    return cuda::project(w, bias);
   }
-  void rotate(const MutableView&, std::span<const std::int64_t>, const Rotary&,
-              std::span<const std::int64_t>) const override {
-    throw not_offered("rotate");
+  void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
+              std::span<const std::int64_t> lengths) const override {
+    cuda::rotate(x, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override { return take_memory(bytes); }
-  void copy(const View&, const MutableView&) const override { throw not_offered("copy"); }
-  void average_heads(const View&, const MutableView&) const override { throw not_offered("average heads"); }
-  void fill(const MutableView&, float) const override { throw not_offered("fill"); }
-  void merge(const Outputs&, const Results&) const override { throw not_offered("merge"); }
+  void copy(const View& from, const MutableView& into) const override { cuda::copy(from, into); }
+  void average_heads(const View& from, const MutableView& into) const override {
+    cuda::average_heads(from, into);
+  }
+  void fill(const MutableView& x, float value) const override { cuda::fill(x, value); }
+  void merge(const Outputs& into, const Results& other) const override { cuda::merge(into, other); }
 
  private:
   std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),

@@ -11,13 +11,22 @@ namespace heed::cuda {
 namespace {
 
 void give_back(void* memory, std::size_t) noexcept { cudaFree(memory); }
+void give_back_in_order(void* memory, std::size_t) noexcept { cudaFreeAsync(memory, nullptr); }
 
-void* allocated(std::size_t bytes) {
+Memory allocated(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
   check(error, "cudaMalloc");
-  return memory;
+  return {memory, {&give_back, bytes}};
+}
+
+// What is given back stays with the device's pool, for the calls that follow.
+void keep_what_is_freed() {
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device_facts().ordinal), "cudaDeviceGetDefaultMemPool");
+  std::uint64_t all = ~std::uint64_t{0};
+  check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute");
 }
 
 struct Kept {
@@ -53,7 +62,12 @@ void clear_counters(std::byte* memory, Stream stream) {
 
 Memory take_memory(std::size_t bytes) {
   const std::size_t least = std::max<std::size_t>(bytes, 1);
-  return {allocated(least), {&give_back, least}};
+  keep_what_is_freed();
+  void* memory = nullptr;
+  const cudaError_t error = cudaMallocAsync(&memory, least, nullptr);
+  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
+  check(error, "cudaMallocAsync");
+  return {memory, {&give_back_in_order, least}};
 }
 
 CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream) {
@@ -80,7 +94,7 @@ void CallWorkspace::take_kept(std::int64_t bytes) {
   Kept& own = all.front();
   if (own.bytes < bytes) {
     const std::int64_t grown = std::max(bytes, 2 * own.bytes);
-    Memory memory = take_memory(static_cast<std::size_t>(grown));
+    Memory memory = allocated(static_cast<std::size_t>(grown));
     clear_counters(static_cast<std::byte*>(memory.get()), stream_);
     own.memory = std::move(memory);  // what it was is freed when nobody uses it
     own.bytes = grown;

@@ -9,7 +9,8 @@
 
 namespace heed::cuda {
 
-// At least so many bytes. Throws std::bad_alloc where there is no room.
+// At least so many bytes, for what is launched on the legacy stream; given back, they are used again there in
+// the order of launches, without waiting. Throws std::bad_alloc where there is no room.
 Memory take_memory(std::size_t bytes);
 
 // What a call works in. Calls on one stream follow each other, so they share one that is kept for the stream;

@@ -189,6 +189,8 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
                        const Options& options) {
   if (call.cache && call.activations)
     throw refusal(Error::value, "activations: given beside a cache, by which there is no gradient");
+  if (options.stream && c.device != Device::cpu)
+    throw refusal(Error::unsupported, "options.stream: a layer computes on its device's legacy stream");
   LayerInputs in = check_read(c, call, options);
   check_outputs(c, in, outputs);
   place_tokens(c, call, options, in);

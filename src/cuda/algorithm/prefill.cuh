@@ -56,7 +56,19 @@ class PrefillConsumer {
     if (team.thread() == 0) barrier_arrive(barrier);
   }
 
+  // Tiles of keys that some row of this warpgroup sees; last < first: none.
+  struct OwnTiles {
+    int first, last;
+  };
+  HEED_DEVICE OwnTiles own_tiles() const {
+    const int here = rows_here() < 64 ? rows_here() : 64, i0 = tile->first_query + group * 64,
+              i1 = i0 + here - 1;
+    if (here <= 0 || tile->begin_of(i0) >= tile->end_of(i1)) return {tile->last + 1, tile->last};
+    return {tile->begin_of(i0) / keys, (tile->end_of(i1) - 1) / keys};
+  }
+
   HEED_DEVICE void attend(unsigned n) {
+    const OwnTiles own{uniform(own_tiles().first), uniform(own_tiles().last)};
     const int first = tile->first, last = tile->last, plain_begin = tile->plain_begin,
               plain_end = tile->plain_end;
 #pragma unroll
@@ -64,24 +76,47 @@ class PrefillConsumer {
     max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0;
 
     barrier_wait(shared.queries_there(), n & 1);
-    barrier_wait(shared.keys_there(taken), shared.phase(taken));
-    multiply_keys(stage(taken));
-    wait_for_products<0>();
-    pin(s);
-    release(shared.keys_used(taken));
-    weigh(last, last < plain_begin, last >= plain_end);
-    narrow();
-    if (tile->tail < keys) clear_tail();
+    const bool sees_any = own.first <= own.last;
+    // Turns are taken once for each tile but one: that where the first scores are found.
+#pragma unroll 1
+    for (int j = last; j > (sees_any ? own.last : first - 1); --j) pass(j == last, sees_any || j < last);
+    if (sees_any) {
+      barrier_wait(shared.keys_there(taken), shared.phase(taken));
+      multiply_keys(stage(taken));
+      wait_for_products<0>();
+      pin(s);
+      release(shared.keys_used(taken));
+      weigh(own.last, own.last < plain_begin, own.last >= plain_end);
+      narrow();
+      if (own.last == last && tile->tail < keys) clear_tail();
 
 #pragma unroll 1
-    for (int j = last - 1; j >= first; --j) step(j, j < plain_begin, j >= plain_end);
+      for (int j = own.last - 1; j >= own.first; --j) step(j, j < plain_begin, j >= plain_end);
 
+      barrier_wait(shared.values_there(taken), shared.phase(taken));
+      multiply_values(stage(taken));
+      wait_for_products<0>();
+      pin(o), pin(p);
+      release(shared.values_used(taken));
+      ++taken;
+#pragma unroll 1
+      for (int j = own.first - 1; j >= first; --j) pass(false, true);
+    }
     if (Shape::out_has_room) release(shared.queries_used());
+  }
+
+  // A tile that only other warpgroups see. Released when all threads have seen that it was there: they could
+  // not tell its phase from a later one.
+  HEED_DEVICE void pass(bool is_last, bool takes_turn) {
+    barrier_wait(shared.keys_there(taken), shared.phase(taken));
+    if (is_last && tile->tail < keys) clear_tail();
+    if (takes_turn) {
+      meet(1 + group, 256);
+      let_go(1 + (group + 1) % Shape::groups, 256);
+    }
     barrier_wait(shared.values_there(taken), shared.phase(taken));
-    multiply_values(stage(taken));
-    wait_for_products<0>();
-    pin(o), pin(p);
-    release(shared.values_used(taken));
+    team.sync();
+    release(shared.keys_used(taken)), release(shared.values_used(taken));
     ++taken;
   }
 

@@ -10,7 +10,6 @@
 #include "cases/selection.hpp"
 #include "claims.hpp"
 #include "heed/attention.hpp"
-#include "heed/layer.hpp"
 #include "on_device/brought.hpp"
 
 namespace heed::cuda::test {
@@ -154,11 +153,6 @@ CLAIM(memory_that_is_not_the_devices_is_refused) {
   lying.k.data = call.k.view().data;
   expect_refused(Error::device, "k.data: the address is in no CUDA device's memory",
                  [&] { attention(lying, outputs, {}); });
-  expect_refused(Error::unsupported, "device: cuda: this backend attends, but does not project", [&] {
-    LayerConfig config = multi_head(8, 2);
-    config.device = Device::cuda;
-    AttentionLayer(config, random_weights(config, 1));
-  });
 }
 
 }  // namespace

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backend does beside attention, on the device's legacy stream.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "backend/backend.hpp"
+
+namespace heed::cuda {
+
+void copy(const View& from, const MutableView& into);
+void average_heads(const View& from, const MutableView& into);
+void fill(const MutableView&, float);
+void merge(const Outputs& into, const Results& other);
+void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary&,
+            std::span<const std::int64_t> lengths);
+std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias);
+
+}  // namespace heed::cuda
