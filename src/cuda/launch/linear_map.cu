@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * w^T + bias with the bits of the CPU (O2): every number is one chain of fused multiply-adds in the
-// order of the inputs, then the bias, then one rounding. A block of threads does 64 rows and 64 outputs, a
-// thread 4 x 4.
+// y = x * w^T + bias with the bits of the CPU (O2): every number is chains of fused multiply-adds in the order
+// of the inputs, added up in order, then the bias, then one rounding. A block of threads does 64 rows and 64
+// outputs, a thread 4 x 4.
 #include <cuda_runtime.h>
 
 #include "cuda/algorithm/element.cuh"
@@ -11,6 +11,7 @@ namespace heed::cuda {
 namespace {
 
 constexpr int tile = 64, depth = 16, threads = 256;
+static_assert(chain_terms % depth == 0);
 
 HEED_DEVICE float x_at(const LinearMap& m, std::int64_t row, std::int64_t k) {
   if (row >= m.rows || k >= m.in) return 0;
@@ -26,8 +27,17 @@ __global__ void __launch_bounds__(threads) map_linearly(const __grid_constant__ 
   const std::int64_t first_row = block_index() * tile, first_out = std::int64_t{blockIdx.y} * tile;
   const int t = thread_index(), across = t % 16 * 4, down = t / 16 * 4;
   const std::int64_t summed = (m.in + 1) / 2 * 2;  // as the CPU fills up an odd width: -0 becomes 0
-  float sum[4][4] = {};
+  float total[4][4], sum[4][4] = {};
+  const auto end_chain = [&](std::int64_t k) {
+#pragma unroll
+    for (int n = 0; n < 16; ++n) {
+      float& chain = sum[n / 4][n % 4];
+      total[n / 4][n % 4] = k <= chain_terms ? chain : total[n / 4][n % 4] + chain;
+      chain = 0;
+    }
+  };
   for (std::int64_t k = 0; k < summed; k += depth) {
+    if (k > 0 && k % chain_terms == 0) end_chain(k);
     for (int n = t; n < tile * depth; n += threads) {
       x[n % depth][n / depth] = x_at(m, first_row + n / depth, k + n % depth);
       w[n % depth][n / depth] = w_at(m, first_out + n / depth, k + n % depth);
@@ -45,11 +55,12 @@ __global__ void __launch_bounds__(threads) map_linearly(const __grid_constant__ 
     }
     sync();
   }
+  end_chain(summed);
   for (int r = 0; r < 4; ++r)
     for (int c = 0; c < 4; ++c) {
       const std::int64_t row = first_row + down + r, n = first_out + across + c;
       if (row >= m.rows || n >= m.out) continue;
-      const float result = m.bias ? sum[r][c] + m.bias[n] : sum[r][c];
+      const float result = m.bias ? total[r][c] + m.bias[n] : total[r][c];
       write(row_of(m.y, row / m.length, n / m.y_dim, row % m.length), n % m.y_dim, result);
     }
 }
