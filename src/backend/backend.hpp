@@ -50,8 +50,11 @@ class Projection {
 
   // x is (batch, heads, length, dim) with heads * dim as wide as the matrix: row (b, t) is the concatenation
   // of its heads. y likewise, so splitting and concatenating heads is only a choice of strides. Any dtype,
-  // any strides; the sum is f32 FMA chains over x's row, then the bias, then one rounding to y's dtype.
+  // any strides; the sum is f32 FMA chains over x's row, or what matrix instructions make of bf16 (O3), then
+  // the bias, then one rounding to y's dtype.
   virtual void operator()(const View& x, const MutableView& y) const = 0;
+  // Whether the matrix is bf16 and so is multiplied with an x in bf16 by matrix instructions.
+  virtual bool takes_bf16() const { return false; }
 };
 
 class Backend {

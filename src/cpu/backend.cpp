@@ -45,6 +45,7 @@ class PackedProjection final : public Projection {
   PackedProjection(const View& w, std::span<const float> bias)
       : weights_(w), bias_(bias.begin(), bias.end()) {}
   void operator()(const View& x, const MutableView& y) const override { cpu::project(weights_, bias_, x, y); }
+  bool takes_bf16() const override { return weights_.takes_bf16(); }
 
  private:
   PackedWeights weights_;

@@ -79,9 +79,9 @@ struct Call {
 struct Linear {
   Tensor x, y;
   std::int64_t x_heads, x_dim, y_dim, length;
-  const void* panels;  // W as panels of outputs, each (depth, outputs), of this type
+  const void* panels;  // W as its kernel wants it (cpu/projection.hpp), of this type
   Type panel_type;
-  std::int64_t depth, out;  // depth: the width of x made even
+  std::int64_t depth, out;  // depth: the width of x, filled up
   const float* bias;        // null: none
   std::int64_t rows_of_part;  // no task has more
 };

@@ -32,31 +32,66 @@ Cut cut(std::int64_t rows, std::int64_t depth, std::int64_t panels) {
   return {row_parts, ((panels + panel_parts - 1) / panel_parts + 1) / 2 * 2};
 }
 
-}  // namespace
+// W as it was given, row after row.
+struct Given {
+  std::int64_t in;
 
-PackedWeights::PackedWeights(const View& w)
-    : target(&best_target()), out(w.shape.length), in(w.shape.dim), depth((in + 1) / 2 * 2), dtype(w.dtype) {
-  const std::int64_t outputs = target->panel_rows;
-  panels.resize(static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype));
-  const auto pack = [&]<class T>(const T* from, T* to) {
-    for (std::int64_t n = 0; n < out; ++n, from += in) {
-      T* column = to + n / outputs * outputs * depth + n % outputs;
-      for (std::int64_t k = 0; k < in; ++k) column[k * outputs] = from[k];
+  std::int64_t first_of(std::int64_t output) const { return output * in; }
+  static std::int64_t further(std::int64_t input) { return input; }
+};
+
+// Elements are copied as they are.
+template <class From>
+void fill(Panels& panels, const PackedWeights& w, const From& from, const void* elements) {
+  const auto copy = [&]<class T>(const T* source, T* to) {
+    for (std::int64_t n = 0; n < w.out; ++n) {
+      const T* row = source + from.first_of(n);
+      T* column = to + panels.first_of(n);
+      for (std::int64_t k = 0; k < w.in; ++k) column[panels.further(k)] = row[from.further(k)];
     }
   };
-  void* packed = panels.data();
-  if (dtype == DType::f32)
-    pack(static_cast<const float*>(w.data), static_cast<float*>(packed));
+  void* const to = panels.bytes.data();
+  if (w.dtype == DType::f32)
+    copy(static_cast<const float*>(elements), static_cast<float*>(to));
   else
-    pack(static_cast<const std::uint16_t*>(w.data), static_cast<std::uint16_t*>(packed));
+    copy(static_cast<const std::uint16_t*>(elements), static_cast<std::uint16_t*>(to));
+}
+
+const Target& target_for(DType weights) {
+  if (weights == DType::bf16)
+    if (const Target* matrix = best_bf16_target()) return *matrix;
+  return best_target();
+}
+
+}  // namespace
+
+Panels::Panels(const Target& kernels, std::int64_t out, std::int64_t in, DType dtype)
+    : target(&kernels), depth((in + kernels.depth_step - 1) / kernels.depth_step * kernels.depth_step) {
+  const std::int64_t outputs = target->panel_rows;
+  bytes.resize(static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype));
+}
+
+PackedWeights::PackedWeights(const View& w)
+    : out(w.shape.length), in(w.shape.dim), dtype(w.dtype), packed_(target_for(dtype), out, in, dtype) {
+  fill(packed_, *this, Given{in}, w.data);
+}
+
+const Panels& PackedWeights::panels_for(DType x) const {
+  if (!takes_bf16() || x == DType::bf16) return packed_;
+  std::call_once(asked_for_vectors_, [this] {
+    for_vectors_.emplace(best_target(), out, in, dtype);
+    fill(*for_vectors_, *this, packed_, packed_.bytes.data());
+  });
+  return *for_vectors_;
 }
 
 void project(const PackedWeights& weights, std::span<const float> bias, const View& x, const MutableView& y) {
   const std::int64_t rows = x.shape.batch * x.shape.length;
   if (rows == 0 || weights.out == 0) return;
-  const Target& target = *weights.target;
+  const Panels& packed = weights.panels_for(x.dtype);
+  const Target& target = *packed.target;
   const std::int64_t panels = (weights.out + target.panel_rows - 1) / target.panel_rows;
-  const Cut parts_of = cut(rows, weights.depth, panels);
+  const Cut parts_of = cut(rows, packed.depth, panels);
   const std::int64_t row_parts = parts_of.row_parts, panels_per_part = parts_of.panels_per_part;
   // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
   const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;
@@ -66,9 +101,9 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
                       .x_dim = x.shape.dim,
                       .y_dim = y.shape.dim,
                       .length = x.shape.length,
-                      .panels = weights.panels.data(),
+                      .panels = packed.bytes.data(),
                       .panel_type = cache::type_of(weights.dtype),
-                      .depth = weights.depth,
+                      .depth = packed.depth,
                       .out = weights.out,
                       .bias = bias.empty() ? nullptr : bias.data(),
                       .rows_of_part = std::min(rows, (tiles + row_parts - 1) / row_parts * tile)};

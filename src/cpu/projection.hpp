@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b on the CPU, with W packed once into the micro-kernel's panels.
+// y = x * W^T + b on the CPU, with W packed once into a micro-kernel's panels.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,15 +13,44 @@
 
 namespace heed::cpu {
 
-// W (out, in) as panels of `panel_rows` outputs, each (in made even, panel_rows); the last is filled up with
-// zeros. In its own dtype: a single row of x reads every weight once, so 16 bits take half the time.
-struct PackedWeights {
-  explicit PackedWeights(const View& w);  // (1, 1, out, in), row after row
+// W (out, in) as one target's kernels read it: panels of `panel_rows` outputs, each (depth / together, panel_rows,
+// together) with `depth_together` neighbouring inputs together; zeros fill up the last panel and the inputs. In its
+// own dtype: a single row of x reads every weight once, so 16 bits take half the time.
+struct Panels {
+  Panels(const Target&, std::int64_t out, std::int64_t in, DType);
+
+  // Where the first input of an output lies, and how far from there another one, in elements.
+  std::int64_t first_of(std::int64_t output) const {
+    const std::int64_t outputs = target->panel_rows;
+    return output / outputs * outputs * depth + output % outputs * target->depth_together;
+  }
+  std::int64_t further(std::int64_t input) const {
+    const std::int64_t within = input & (target->depth_together - 1);
+    return (input - within) * target->panel_rows + within;
+  }
 
   const Target* target;
-  std::int64_t out, in, depth;
-  DType dtype;
-  std::vector<std::byte> panels;
+  std::int64_t depth;
+  std::vector<std::byte> bytes;
+};
+
+// Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as well once
+// there was an x that is not bf16.
+class PackedWeights {
+ public:
+  explicit PackedWeights(const View& w);  // (1, 1, out, in), row after row
+
+  // Whether an x in bf16 is multiplied by matrix instructions.
+  bool takes_bf16() const { return packed_.target->only_bf16; }
+  const Panels& panels_for(DType x) const;
+
+  const std::int64_t out, in;
+  const DType dtype;
+
+ private:
+  Panels packed_;
+  mutable std::once_flag asked_for_vectors_;
+  mutable std::optional<Panels> for_vectors_;
 };
 
 // x and y are (batch, heads, length, dim), their rows the concatenation of the heads.

@@ -46,8 +46,14 @@ Reason unavailable(const Target& target) {
 
 const Target& best_target() {
   for (const Target* target : targets())
-    if (target->project && !unavailable(*target)) return *target;
+    if (!target->only_bf16 && !unavailable(*target)) return *target;
   return *targets().back();
+}
+
+const Target* best_bf16_target() {
+  for (const Target* target : targets())
+    if (target->only_bf16 && !unavailable(*target)) return target;
+  return nullptr;
 }
 
 // Kernels count places in f32, and add what the farthest key loses to its score in base 2.

@@ -16,8 +16,9 @@ std::string& forced_target();
 // Why this machine, or the forced target, rules the target out; empty when neither does.
 Reason unavailable(const Target&);
 
-// The first target with projections that nothing rules out.
+// The first target for every dtype that nothing rules out; and the first for bf16 alone, null where there is none.
 const Target& best_target();
+const Target* best_bf16_target();
 
 // Why a target does not take a problem; empty when it does. Each kernel returns whether it left something to
 // the reference: where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every

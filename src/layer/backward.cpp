@@ -149,7 +149,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   const bool is_kept = call.activations && call.activations->state_;
   Heads again;
   if (is_kept) check_activations(state.config, in, call.activations->state_->heads);
-  if (!is_kept) again = make_heads(state.config, backend, in);
+  if (!is_kept) again = make_heads(state.config, backend, in, state.head_type(call, in));
   if (!is_kept) again.log_sum_exp = make_log_sum_exp(state.config, backend, in);
   const Heads& heads = is_kept ? call.activations->state_->heads : again;
   const Inputs inputs{heads.q.view, heads.k.view, heads.v.view};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of floats that the layer owns while it computes: projected heads, and stand-ins for arrays of other
-// dtypes.
+// Tensors of floats, of 32 bits unless said otherwise, that the layer owns while it computes: projected heads, and
+// stand-ins for arrays of other dtypes.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,7 +15,8 @@ struct Floats {
 };
 
 // Packed with these strides, not initialised. No room: Error with the name and the shape.
-Floats make_floats(const Backend&, const char* name, const Shape& shape, const Strides& stride);
+Floats make_floats(const Backend&, const char* name, const Shape& shape, const Strides& stride,
+                   DType dtype = DType::f32);
 Floats copy_as_floats(const Backend&, const char* name, const View&);
 
 // Writes the value to every row of entry b from number counts[b] on.

@@ -7,9 +7,9 @@ namespace heed::layer {
 namespace {
 
 Floats heads_of(const Backend& backend, const char* name, const View& sequence, std::int64_t heads,
-                std::int64_t dim) {
+                std::int64_t dim, DType dtype) {
   const Shape shape{sequence.shape.batch, heads, sequence.shape.length, dim};
-  return make_floats(backend, name, shape, bshd(shape));
+  return make_floats(backend, name, shape, bshd(shape), dtype);
 }
 
 Floats widen(const Backend& backend, const char* name, std::optional<View>& view) {
@@ -24,15 +24,15 @@ Floats widen(const Backend& backend, const char* name, std::optional<View>& view
 
 }  // namespace
 
-Heads make_heads(const LayerConfig& c, const Backend& backend, const LayerInputs& in) {
-  return {.q = heads_of(backend, "q", in.x, c.heads, *c.head_dim),
-          .k = heads_of(backend, "k", in.context, *c.kv_heads, *c.head_dim),
-          .v = heads_of(backend, "v", in.value, *c.kv_heads, *c.value_head_dim),
-          .attended = heads_of(backend, "attended", in.x, c.heads, *c.value_head_dim)};
+Heads make_heads(const LayerConfig& c, const Backend& backend, const LayerInputs& in, DType dtype) {
+  return {.q = heads_of(backend, "q", in.x, c.heads, *c.head_dim, dtype),
+          .k = heads_of(backend, "k", in.context, *c.kv_heads, *c.head_dim, dtype),
+          .v = heads_of(backend, "v", in.value, *c.kv_heads, *c.value_head_dim, dtype),
+          .attended = heads_of(backend, "attended", in.x, c.heads, *c.value_head_dim, dtype)};
 }
 
 Floats make_log_sum_exp(const LayerConfig& c, const Backend& backend, const LayerInputs& in) {
-  return heads_of(backend, "log_sum_exp", in.x, c.heads, 1);
+  return heads_of(backend, "log_sum_exp", in.x, c.heads, 1, DType::f32);
 }
 
 FloatOptions::FloatOptions(const Backend& backend, const Options& given) : options(given) {

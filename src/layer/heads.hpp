@@ -11,13 +11,12 @@ struct Heads {
   Floats log_sum_exp{};  // where backward() will ask for it
 };
 
-// (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row. Not
-// initialised.
-Heads make_heads(const LayerConfig&, const Backend&, const LayerInputs&);
+// (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row. Of one dtype, but for
+// the log-sum-exp, which is f32. Not initialised.
+Heads make_heads(const LayerConfig&, const Backend&, const LayerInputs&, DType);
 Floats make_log_sum_exp(const LayerConfig&, const Backend&, const LayerInputs&);
 
-// attention() works on f32 heads in the layer, so a bias or sink of another dtype is read through an f32
-// copy.
+// A bias or sink need not have the dtype of the heads, so one that is not f32 is read through an f32 copy.
 class FloatOptions {
  public:
   FloatOptions(const Backend&, const Options& given);

@@ -77,7 +77,7 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   FloatOptions floats(backend, given);
   Options& options = floats.options;
   state_->complete_options(call, options);
-  Heads heads = make_heads(c, backend, in);
+  Heads heads = make_heads(c, backend, in, state_->head_type(call, in));
   if (call.activations) heads.log_sum_exp = make_log_sum_exp(c, backend, in);
   const ScoreOutput weights(backend, "weights", outputs.weights, c.heads);
   const ScoreOutput scores(backend, "scores.into", outputs.scores.into, c.heads);

@@ -84,6 +84,15 @@ LayerWeights& LayerState::gradient_arrays() {
   return *gradients;
 }
 
+DType LayerState::head_type(const AttentionLayer::Call& call, const LayerInputs& in) const {
+  if (call.cache && call.cache->config().type != CacheType::bf16) return DType::f32;
+  for (const View* input : {&in.x, &in.context, &in.value})
+    if (input->dtype != DType::bf16) return DType::f32;
+  for (const auto* projection : {&project_q, &project_k, &project_v, &project_out})
+    if (!(*projection)->takes_bf16()) return DType::f32;
+  return DType::bf16;
+}
+
 void LayerState::project(const LayerInputs& in, const Heads& heads) const {
   (*project_q)(in.x, heads.q.view);
   (*project_k)(in.context, heads.k.view);

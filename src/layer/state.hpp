@@ -25,6 +25,8 @@ struct LayerState {
   const Projection& back(unsigned stacked);
   LayerWeights& gradient_arrays();  // f32; zeros at the first request
 
+  // bf16 where the inputs, all weights and a cache are and matrix instructions multiply them, else f32.
+  DType head_type(const AttentionLayer::Call&, const LayerInputs&) const;
   // Q, K and V of a call, turned.
   void project(const LayerInputs&, const Heads&) const;
   // The call's options for attention(): the layer's own head map and dropout among them.

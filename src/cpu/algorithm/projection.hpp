@@ -6,6 +6,7 @@
 
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/projection_rows.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -27,7 +28,7 @@ class Project {
     return round_up(t.rows_of_part, tile_rows) * (t.depth + outputs) + outputs * stretch + 4 * t.x_dim;
   }
 
-  Project(const Linear& linear, float* memory) : t(linear), x(memory) {
+  Project(const Linear& linear, float* memory) : t(linear), rows_of(linear), x(memory) {
     const std::int64_t rows = round_up(t.rows_of_part, tile_rows);
     sums = x + rows * t.depth;
     widened = sums + rows * outputs;
@@ -35,9 +36,7 @@ class Project {
   }
 
   void run(const LinearPart& part) {
-    part_rows = part.rows;
-    for (std::int64_t r = 0; r < part.rows; ++r)
-      first_of_row[r] = row_at(t.y, part.first_row + r, 0).first;
+    rows_of.begin(part);
     if (part.rows <= most_single_rows) return run_rows(part);
     const std::int64_t tiles = (part.rows + tile_rows - 1) / tile_rows;
     for (std::int64_t n = 0; n < tiles; ++n)
@@ -45,19 +44,15 @@ class Project {
                 x + n * tile_rows * t.depth);
     for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
       multiply(tiles, panel);
-      write_rows(panel, sums);
+      rows_of.write(panel, sums);
     }
   }
 
  private:
-  Row row_at(const Tensor& tensor, std::int64_t row, std::int64_t head) const {
-    return row_of(tensor, row / t.length, head, row % t.length);
-  }
-
   // Head by head, so that a concatenation of heads is read where they lie.
   void pack_tile(std::int64_t first, std::int64_t count, float* tile) {
     for (std::int64_t h = 0; h < t.x_heads; ++h) {
-      const auto row = [&](std::int64_t r) { return row_at(t.x, first + r, h); };
+      const auto row = [&](std::int64_t r) { return rows_of.at(t.x, first + r, h); };
       const std::int64_t d = h * t.x_dim;
       pack_rows<S>(row, count, tile_rows, t.x_dim, h + 1 == t.x_heads ? t.depth - d : t.x_dim, buffer,
                    tile + d * tile_rows);
@@ -81,41 +76,12 @@ class Project {
     }
   }
 
-  // Writes values(rows of x, outputs) of one panel. Outputs of one head lie together. Compiled once, not at
-  // every call.
-  [[gnu::noinline]] void write_rows(std::int64_t panel, float* values) const {
-    const std::int64_t begin = panel * outputs, end = least(begin + outputs, t.out);
-    for (std::int64_t n = begin; n < end;) {
-      const std::int64_t head = n / t.y_dim, next = least(end, (head + 1) * t.y_dim);
-      for (std::int64_t r = 0; r < part_rows; ++r) {
-        float* from = values + r * outputs + (n - begin);
-        if (t.bias)
-          for (std::int64_t i = 0; i < next - n; ++i) from[i] += t.bias[n + i];
-        const Row row{t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type};
-        write_stretch(row, n - head * t.y_dim, next - n, from);
-      }
-      n = next;
-    }
-  }
-
-  static void write_stretch(const Row& row, std::int64_t d, std::int64_t count, const float* values) {
-    if (row.type == Type::f32 && row.step == 1) {
-      auto* y = static_cast<float*>(const_cast<void*>(row.data)) + row.first + d;
-      if (count == outputs)
-        __builtin_memcpy(y, values, outputs * sizeof(float));
-      else
-        for (std::int64_t i = 0; i < count; ++i) y[i] = values[i];
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) write(row, d + i, values[i]);
-    }
-  }
-
   // A few rows: each weight is read once for all of them.
   void run_rows(const LinearPart& part) {
     for (std::int64_t r = 0; r < part.rows; ++r) {
       float* to = x + r * t.depth;
       for (std::int64_t h = 0; h < t.x_heads; ++h) {
-        const float* from = widen<S>(row_at(t.x, part.first_row + r, h), t.x_dim, buffer);
+        const float* from = widen<S>(rows_of.at(t.x, part.first_row + r, h), t.x_dim, buffer);
         for (std::int64_t d = 0; d < t.x_dim; ++d) to[h * t.x_dim + d] = from[d];
       }
       if (t.x_heads * t.x_dim < t.depth) to[t.depth - 1] = 0;
@@ -143,7 +109,7 @@ class Project {
   void few_rows(std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += chain_terms)
       add_chain<type, panels, rows>(panel, k, least(k + chain_terms, t.depth));
-    for (int p = 0; p < panels; ++p) write_rows(panel + p, sums + p * outputs);
+    for (int p = 0; p < panels; ++p) rows_of.write(panel + p, sums + p * outputs);
   }
 
   // sums(rows, panels, outputs) over inputs [first, end): those of the first chain take their place. All loops
@@ -184,9 +150,8 @@ class Project {
   }
 
   const Linear& t;
+  ProjectedRows<outputs> rows_of;
   float *x, *sums, *widened, *buffer;
-  std::int64_t part_rows = 0;                    // of the present part
-  std::int64_t first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -87,6 +87,29 @@ inline void add_block_product(const AmxBlock& t, float* c) {
   store_block(c);
 }
 
+// c(16, rows) [+]= the first sixteen rows of a, times b.
+template <bool adds>
+inline void half_block_product(const AmxBlock& t, float* c) {
+  const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
+  const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
+  if constexpr (adds) {
+    _tile_loadd(0, c, amx_row_bytes);
+    _tile_loadd(1, c + 16, amx_row_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+  }
+  for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * amx_row_bytes) {
+    _tile_loadd(4, a, t.a_stride);
+    _tile_loadd(6, b, amx_row_bytes);
+    _tile_loadd(7, b + 64, amx_row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  _tile_stored(0, c, amx_row_bytes);
+  _tile_stored(1, c + 16, amx_row_bytes);
+}
+
 // Two lines of sixteen bf16, zipped: those of the first in the low halves of the lanes.
 inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));

@@ -3,6 +3,7 @@
 #include <sys/auxv.h>
 
 #include "cpu/algorithm/operands_bfmmla.hpp"
+#include "cpu/algorithm/projection_bfmmla.hpp"
 #include "cpu/simd/neon_weights.hpp"
 #include "cpu/target/table.hpp"
 
@@ -43,7 +44,8 @@ bool has_bf16() {
 }  // namespace
 
 extern const Target neon_bf16_target;
-constinit const Target neon_bf16_target = neon_bf16::make_bf16_target<neon_bf16::Wide, neon_bf16::Narrow>(
-    "neon_bf16", "Arm's BF16 extension", has_bf16);
+constinit const Target neon_bf16_target =
+    neon_bf16::make_bf16_target<neon_bf16::Wide, neon_bf16::Narrow, neon_bf16::BfmmlaProjection>(
+        "neon_bf16", "Arm's BF16 extension", has_bf16);
 
 }  // namespace heed::cpu

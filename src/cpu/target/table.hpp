@@ -7,6 +7,7 @@
 #include "cpu/algorithm/gradient_shared.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
+#include "cpu/algorithm/projection_bf16.hpp"
 #include "cpu/algorithm/weight_gradient.hpp"
 #include "cpu/simd/vector.hpp"
 #include "cpu/target/target.hpp"
@@ -22,6 +23,8 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .only_bf16 = false,
       .panel_rows = Tile<S>::rows,
       .tile_columns = Tile<S>::columns,
+      .depth_step = 2,
+      .depth_together = 1,
       .most_short_rows = most_short_rows<S>,
       .prefill_floats = Prefill<PackedF32<S>>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
@@ -74,7 +77,8 @@ struct DecodeByPrefill {
 };
 
 // A target whose matrix instructions take bf16 only.
-template <Operands Wide, Operands Narrow = Wide>
+template <Operands Wide, Operands Narrow, ProjectsBf16 Projection>
+  requires(Projection::outputs == Wide::rows)
 constexpr Target make_bf16_target(const char* name, const char* needs, bool (*available)()) {
   using Decoding = DecodeByPrefill<Wide, Narrow>;
   return {
@@ -83,7 +87,9 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .available = available,
       .only_bf16 = true,
       .panel_rows = Wide::rows,
-      .tile_columns = 0,
+      .tile_columns = Projection::tile_rows,
+      .depth_step = Projection::depth_step,
+      .depth_together = Projection::together,
       .most_short_rows = most_decode_rows,
       .prefill_floats = Prefill<Wide>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
@@ -92,8 +98,9 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .partial_floats = Decoding::partial_floats,
       .decode = Decoding::run,
       .decode_finish = Decoding::finish,
-      .project_floats = nullptr,
-      .project = nullptr,
+      .project_floats = ProjectBf16<Projection>::scratch_floats,
+      .project = [](const Linear& t, const LinearPart& part,
+                    float* scratch) { ProjectBf16<Projection>(t, scratch).run(part); },
       .gradient_floats = nullptr,
       .gradient = nullptr,
       .bias_gradient_floats = nullptr,

@@ -15,8 +15,9 @@ struct Target {
   const char* name;       // "neon"
   const char* requires_;  // what the machine must have, in words for explain() and doctor
   bool (*available)();
-  bool only_bf16;  // takes q, k and v in bf16 only, and has no projections
+  bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients
   int panel_rows, tile_columns;
+  int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
   std::int64_t most_short_rows;  // that decode takes where they see all of a few keys
 
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x * W^T + b where x and W are bf16, by matrix instructions: each output is one chain over the inputs in f32, in the
+// order of the instructions, however many rows there are (O3).
+#pragma once
+#include <concepts>
+#include <cstdint>
+
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/projection_rows.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+// A panel of weights, (depth / together, outputs, together), times tiles of rows of x.
+struct Bf16Panel {
+  const std::uint16_t *w, *x;
+  std::int64_t depth, whole_depth;  // inputs of this stretch, and of w and x
+  std::int64_t rows;
+};
+
+template <class O>
+concept ProjectsBf16 = (most_rows_of_part % O::tile_rows == 0) && (O::depth_step % O::together == 0) &&
+                       requires(const std::uint16_t* rows, std::uint16_t* tile, std::int64_t n, float* sums) {
+                         // Halves of a tile from one input to the next; 1: tiles are rows side by side.
+                         { O::input_step } -> std::convertible_to<int>;
+                         // A tile from its rows, n halves each.
+                         O::pack(rows, n, tile);
+                         // sums(rows, outputs) = or += their product.
+                         O::template multiply<Start::zero>(Bf16Panel{}, sums);
+                         O::template multiply<Start::sum>(Bf16Panel{}, sums);
+                       };
+
+template <ProjectsBf16 O>
+class ProjectBf16 {
+  using Half = std::uint16_t;
+  static constexpr int outputs = O::outputs, tile_rows = O::tile_rows;
+  // So many inputs of a panel stay in the first-level cache while the rows of x pass by. The sums wait in memory between
+  // stretches, which changes no bit.
+  static constexpr std::int64_t stretch = 16384 / outputs / O::depth_step * O::depth_step;
+
+  struct Parts {
+    Half *x, *row_copies;
+    float* sums;
+
+    Parts(const Linear& t, Cutter& memory)
+        : x(memory.cut_halves(rows_of_part(t) * t.depth)),
+          row_copies(memory.cut_halves(O::input_step == 1 ? 0 : tile_rows * t.depth)),
+          sums(memory.cut(rows_of_part(t) * outputs)) {}
+    static std::int64_t rows_of_part(const Linear& t) { return round_up(t.rows_of_part, tile_rows); }
+  };
+
+ public:
+  static std::int64_t scratch_floats(const Linear& t) {
+    Cutter nothing{nullptr};
+    const Parts measured(t, nothing);
+    return nothing.floats;
+  }
+
+  ProjectBf16(const Linear& linear, float* memory) : ProjectBf16(linear, Cutter{memory}) {}
+
+  void run(const LinearPart& part) {
+    rows_of.begin(part);
+    // The last tile has rows that nobody asks for: whatever they are, they change no other.
+    for (std::int64_t r = 0; r < part.rows; r += tile_rows) {
+      Half *tile = at.x + r * t.depth, *rows = O::input_step == 1 ? tile : at.row_copies;
+      for (std::int64_t n = 0; n < least(tile_rows, part.rows - r); ++n)
+        copy_row(part.first_row + r + n, rows + n * t.depth);
+      if (rows != tile) O::pack(rows, t.depth, tile);
+    }
+    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
+      multiply(panel, part.rows);
+      rows_of.write(panel, at.sums);
+    }
+  }
+
+ private:
+  ProjectBf16(const Linear& linear, Cutter memory) : t(linear), rows_of(linear), at(linear, memory) {}
+
+  // Its heads side by side, and zeros.
+  void copy_row(std::int64_t row, Half* to) const {
+    for (std::int64_t h = 0; h < t.x_heads; ++h, to += t.x_dim) {
+      const Row from = rows_of.at(t.x, row, h);
+      const Half* x = static_cast<const Half*>(from.data) + from.first;
+      if (from.step == 1)
+        __builtin_memcpy(to, x, static_cast<std::size_t>(t.x_dim) * sizeof(Half));
+      else
+        for (std::int64_t d = 0; d < t.x_dim; ++d) to[d] = x[d * from.step];
+    }
+    for (std::int64_t d = t.x_heads * t.x_dim; d < t.depth; ++d) *to++ = 0;
+  }
+
+  void multiply(std::int64_t panel, std::int64_t rows) {
+    const Half* w = static_cast<const Half*>(t.panels) + panel * t.depth * outputs;
+    O::template multiply<Start::zero>({w, at.x, least(stretch, t.depth), t.depth, rows}, at.sums);
+    for (std::int64_t k = stretch; k < t.depth; k += stretch)
+      O::template multiply<Start::sum>(
+          {w + k * outputs, at.x + k * O::input_step, least(stretch, t.depth - k), t.depth, rows}, at.sums);
+  }
+
+  const Linear& t;
+  ProjectedRows<outputs> rows_of;
+  Parts at;
+  O instructions{};  // what they need while they run
+};
+
+}  // namespace heed::cpu::HEED_THIS_TARGET
