@@ -16,7 +16,7 @@ SAMPLES = 6
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """role is prefill, decode, layer or projection; a projection has rows, out and in, the others six extents."""
+    """role is prefill, decode, backward, layer or projection; a projection has rows, out and in, the others six extents."""
 
     name: str
     role: str
@@ -59,11 +59,14 @@ def inputs_of(problem):
         matrices = {"w_q": width, "w_k": kv_heads * dim, "w_v": kv_heads * dim, "w_o": width}
         weights = {name: uniform(out, width, scale=width**-0.5) for name, out in matrices.items()}
         return {"x": uniform(batch, queries, width), **weights}
-    return {
+    arrays = {
         "q": uniform(batch, heads, queries, dim),
         "k": uniform(batch, kv_heads, keys, dim),
         "v": uniform(batch, kv_heads, keys, dim),
     }
+    if problem.role == "backward":
+        arrays["out_gradient"] = uniform(batch, heads, queries, dim)
+    return arrays
 
 
 def softmax_rows(scores):
@@ -72,7 +75,7 @@ def softmax_rows(scores):
 
 
 def attention_row(problem, arrays, row):
-    """(index of the row in the result, the row in float64)"""
+    """(index of the row in the result, the row in float64); of a backward pass, the gradient by that query"""
     _, heads, kv_heads, queries, keys, dim = problem.shape
     batch, head, query = row // (heads * queries), row // queries % heads, row % queries
     kv_head = head // (heads // kv_heads)
@@ -80,7 +83,11 @@ def attention_row(problem, arrays, row):
     q = arrays["q"][batch, head, query].astype(np.float64)
     k = arrays["k"][batch, kv_head, :seen].astype(np.float64)
     v = arrays["v"][batch, kv_head, :seen].astype(np.float64)
-    return (batch, head, query), softmax_rows(k @ q / np.sqrt(dim)) @ v
+    weights = softmax_rows(k @ q / np.sqrt(dim))
+    if problem.role != "backward":
+        return (batch, head, query), weights @ v
+    by_weights = v @ arrays["out_gradient"][batch, head, query].astype(np.float64)
+    return (batch, head, query), (weights * (by_weights - weights @ by_weights)) @ k / np.sqrt(dim)
 
 
 def layer_row(problem, arrays, row):

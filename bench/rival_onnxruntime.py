@@ -160,6 +160,8 @@ def candidates(problem):
 
 def ways(problem, arrays, threads):
     """Yields (name, run) for every operator that accepts the case; run() returns the result."""
+    if problem.role == "backward":
+        return
     refusals = []
     for name, build in candidates(problem):
         try:

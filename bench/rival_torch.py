@@ -38,6 +38,26 @@ def attention_ways(problem, arrays):
     )
 
 
+def backward_ways(problem, arrays):
+    """The gradients by q, k and v of a forward pass that is over; what comes out is the one by q."""
+    q, k, v = (tensor(problem, arrays[name]).requires_grad_() for name in ("q", "k", "v"))
+    out_gradient = tensor(problem, arrays["out_gradient"])
+    forms = {"sdpa backward": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=problem.causal)}
+    if problem.is_grouped:
+        groups = problem.shape[1] // problem.shape[2]
+        forms = {
+            "sdpa enable_gqa backward": lambda: F.scaled_dot_product_attention(
+                q, k, v, is_causal=problem.causal, enable_gqa=True
+            ),
+            "sdpa repeat_interleave backward": lambda: F.scaled_dot_product_attention(
+                q, *repeated((k, v), groups), is_causal=problem.causal
+            ),
+        }
+    for name, forward in forms.items():
+        out = forward()
+        yield name, lambda out=out: torch.autograd.grad(out, (q, k, v), out_gradient, retain_graph=True)[0]
+
+
 def regrouped_ways(problem, arrays, _threads):
     """The heads of a group as queries of one head: what a user who knows the trick writes for a decode step."""
     batch, heads, kv_heads, queries, _, dim = problem.shape if problem.role == "decode" else [1] * 6
@@ -94,6 +114,9 @@ def ways(problem, arrays, threads):
     if problem.role == "projection":
         x, w = tensor(problem, arrays["x"]), tensor(problem, arrays["w"])
         found = [("linear", lambda: F.linear(x, w))]
+    elif problem.role == "backward":
+        yield from backward_ways(problem, arrays)
+        return
     elif problem.role == "layer":
         found = layer_ways(problem, arrays)
     else:

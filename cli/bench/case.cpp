@@ -25,6 +25,8 @@ const char* name_of(Role role) {
       return "prefill";
     case Role::decode:
       return "decode";
+    case Role::backward:
+      return "backward";
     case Role::layer:
       return "layer";
     case Role::projection:
@@ -75,6 +77,7 @@ std::string Case::name() const {
 
 double Case::operations() const {
   if (role == Role::projection) return product(batch * queries, model_dim(), model_dim());
+  if (role == Role::backward) return 2.5 * attention_operations(*this);  // five products for two
   if (role != Role::layer) return attention_operations(*this);
   const std::int64_t rows = batch * queries;
   return attention_operations(*this) + 2 * product(rows, model_dim(), model_dim()) +

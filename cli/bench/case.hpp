@@ -13,6 +13,7 @@ namespace heed::tool {
 enum class Role : std::uint8_t {
   prefill,     // attention() with as many queries as keys
   decode,      // attention() with one query
+  backward,    // attention_backward() by q, k and v, of a prefill
   layer,       // AttentionLayer of model_dim = heads * dim
   projection,  // one linear map of model_dim x model_dim over `batch` rows
   cache,       // attention() with one query per sequence of a KvCache, or several

@@ -117,6 +117,25 @@ void add_layer(std::vector<Case>& cases) {
     cases.push_back({.role = Role::projection, .dtype = dtype, .heads = 32, .kv_heads = 32, .dim = 128});
 }
 
+// The shapes of prefill that training has.
+void add_backward(std::vector<Case>& cases) {
+  const Case shapes[] = {
+      {.role = Role::backward, .heads = 12, .kv_heads = 12, .queries = 1024, .keys = 1024, .dim = 64},
+      {.role = Role::backward,
+       .heads = 32,
+       .kv_heads = 8,
+       .queries = 2048,
+       .keys = 2048,
+       .dim = 128,
+       .between = Between::causal},
+  };
+  for (Case shape : shapes)
+    for (const DType dtype : dtypes) {
+      shape.dtype = dtype;
+      cases.push_back(shape);
+    }
+}
+
 }  // namespace
 
 std::vector<Case> cases_of(Suite suite, Size size) {
@@ -130,6 +149,7 @@ std::vector<Case> cases_of(Suite suite, Size size) {
     add_steps(cases);
   }
   if (wants(Suite::layer)) add_layer(cases);
+  if (wants(Suite::backward)) add_backward(cases);
   // A layer may be in two suites.
   std::vector<Case> once;
   for (const Case& c : cases)

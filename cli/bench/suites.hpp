@@ -8,7 +8,7 @@
 
 namespace heed::tool {
 
-enum class Suite : std::uint8_t { limits, heads, prefill, decode, layer, all };  // limits: no case at all
+enum class Suite : std::uint8_t { limits, heads, prefill, decode, layer, backward, all };  // limits: no case at all
 enum class Size : std::uint8_t { full, quick };  // quick: the long prefill is 2048 tokens, not 4096
 
 std::vector<Case> cases_of(Suite, Size);

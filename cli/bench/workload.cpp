@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "bench/workload_backward.hpp"
 #include "bench/workload_cached.hpp"
 #include "kernel_choice.hpp"
 #include "random_values.hpp"
@@ -101,6 +102,7 @@ class ProjectionWorkload : public LayerWorkload {
 
 std::unique_ptr<Workload> make_workload(const Case& c) {
   if (c.is_cached()) return make_cached_workload(c);
+  if (c.role == Role::backward) return make_backward_workload(c);
   if (c.role == Role::layer) return std::make_unique<LayerWorkload>(c);
   if (c.role == Role::projection) return std::make_unique<ProjectionWorkload>(c);
   return std::make_unique<AttentionWorkload>(c);

@@ -29,9 +29,10 @@ struct BenchOptions {
 };
 
 void BenchOptions::add_to(CLI::App& app) {
-  const std::vector<Choice<Suite>> suites = {
-      {"heads", Suite::heads, "seeds"}, {"prefill", Suite::prefill}, {"decode", Suite::decode},
-      {"layer", Suite::layer},          {"all", Suite::all},         {"limits", Suite::limits}};
+  const std::vector<Choice<Suite>> suites = {{"heads", Suite::heads, "seeds"}, {"prefill", Suite::prefill},
+                                             {"decode", Suite::decode},        {"layer", Suite::layer},
+                                             {"backward", Suite::backward},    {"all", Suite::all},
+                                             {"limits", Suite::limits}};
   add_choice(app, {.name = "--suite", .help = "What to time; limits: the machine alone"}, suites,
              [this](Suite chosen) { suite = chosen; });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
@@ -109,6 +110,7 @@ Action add_bench(CLI::App& app) {
            "  heed bench\n"
            "  heed bench --suite decode --filter 'bf16/1x32x8x'\n"
            "  heed bench --suite decode --filter '^(cache|step)/'\n"
+           "  heed bench --suite backward --filter f32\n"
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
            "  heed bench --suite limits --threads 1");
   auto options = std::make_shared<BenchOptions>();

@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include <functional>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "arguments.hpp"
 #include "buffer.hpp"
 #include "command.hpp"
+#include "heed/gradient.hpp"
 #include "masks.hpp"
 #include "random_values.hpp"
 #include "shape_options.hpp"
@@ -23,6 +25,7 @@ namespace {
 struct CheckOptions {
   ShapeOptions shape{.default_length = 256};
   std::optional<float> at_most{};
+  bool is_backward = false;
 };
 
 struct Outcome {
@@ -120,31 +123,80 @@ std::string sentence_of(const Outcome& failed, const std::optional<float>& at_mo
                      found.worst_error_in_bounds, at_most.value_or(1));
 }
 
-Status check_kernels(const CheckOptions& options, Console& console) {
-  options.shape.use_threads();
-  const Extents extents = resolve(options.shape);
-  const OwnedMasks masks = make_masks(options.shape, extents);
-  Tensors tensors = random_tensors(options.shape, extents);
-  const std::vector<std::string> names =
-      options.shape.kernel.empty() ? kernel_names() : std::vector<std::string>{options.shape.kernel};
-  const std::vector<Verdict> verdicts =
-      plan(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = options.shape.kernel});
+// What a kernel is asked for, whichever way it goes.
+struct Trial {
+  std::vector<std::string> kernels{};
+  std::vector<Verdict> verdicts{};
+  std::function<Check(const std::string& kernel)> run{};
+};
+
+Trial forward_trial(const CheckOptions& options, Tensors& tensors, const OwnedMasks& masks,
+                    Console& console) {
+  return {kernel_names(),
+          plan(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = options.shape.kernel}),
+          [&, expected = std::optional<Expected>()](const std::string& kernel) mutable {
+            run_kernel(kernel, tensors, masks);
+            return expected_of(expected, tensors, masks, console).check(tensors.outputs());
+          }};
+}
+
+// The gradients by q, k and v of a random one by out; `tensors` hold what the forward pass saved.
+struct GradientTensors {
+  Buffer out, q, k, v;
+
+  GradientTensors(const ShapeOptions& options, const Tensors& of)
+      : out(of.q.shape(), options.dtype),
+        q(of.q.shape(), options.dtype),
+        k(of.k.shape(), options.dtype),
+        v(of.v.shape(), options.dtype) {
+    fill_random(out, {.seed = options.seed, .stream = Stream::x});
+  }
+  Gradients views() { return {.out = out.view(), .q = q.writable(), .k = k.writable(), .v = v.writable()}; }
+};
+
+Trial backward_trial(const CheckOptions& options, Tensors& tensors, GradientTensors& gradients,
+                     const OwnedMasks& masks) {
+  attention(tensors.inputs(), tensors.outputs(), {.masks = masks.masks});
+  const Saved saved{tensors.out.view(), tensors.log_sum_exp.view()};
+  return {backward_kernel_names(),
+          plan(tensors.inputs(), saved, gradients.views(),
+               {.masks = masks.masks, .kernel = options.shape.kernel}),
+          [&, saved](const std::string& kernel) {
+            for (Buffer* written : {&gradients.q, &gradients.k, &gradients.v})
+              written->fill(std::numeric_limits<float>::quiet_NaN());
+            attention_backward(tensors.inputs(), saved, gradients.views(),
+                               {.masks = masks.masks, .kernel = kernel});
+            return check(tensors.inputs(), saved, gradients.views(), {.masks = masks.masks});
+          }};
+}
+
+std::vector<Outcome> outcomes_of(const Trial& trial, const CheckOptions& options, const Console& console) {
+  const bool is_forced = !options.shape.kernel.empty();
   std::vector<Outcome> outcomes;
-  std::optional<Expected> expected;
-  for (const std::string& name : names) {
+  for (const std::string& name : is_forced ? std::vector<std::string>{options.shape.kernel} : trial.kernels) {
     console.progress("checking " + name);
-    Outcome outcome{.kernel = name, .refusal = reason_against(name, verdicts)};
+    Outcome outcome{.kernel = name, .refusal = reason_against(name, trial.verdicts)};
     // A kernel asked for by name is run in any case: if it refuses, nothing has been checked.
-    if (outcome.refusal.empty() || !options.shape.kernel.empty()) {
-      run_kernel(name, tensors, masks);
-      outcome.check = expected_of(expected, tensors, masks, console).check(tensors.outputs());
-    }
+    if (outcome.refusal.empty() || is_forced) outcome.check = trial.run(name);
     outcome.failed = outcome.check.beyond_bound > 0 ||
                      (options.at_most && !(outcome.check.worst_error_in_bounds <= *options.at_most));
     outcomes.push_back(std::move(outcome));
   }
   console.progress("");
-  const std::string problem = command_line(options.shape, extents);
+  return outcomes;
+}
+
+Status check_kernels(const CheckOptions& options, Console& console) {
+  options.shape.use_threads();
+  const Extents extents = resolve(options.shape);
+  const OwnedMasks masks = make_masks(options.shape, extents);
+  Tensors tensors = random_tensors(options.shape, extents);
+  std::optional<GradientTensors> gradients;
+  if (options.is_backward) gradients.emplace(options.shape, tensors);
+  const Trial trial = gradients ? backward_trial(options, tensors, *gradients, masks)
+                                : forward_trial(options, tensors, masks, console);
+  const std::vector<Outcome> outcomes = outcomes_of(trial, options, console);
+  const std::string problem = command_line(options.shape, extents) + (gradients ? " --backward" : "");
   report(console, outcomes, problem);
   Status status = done;
   for (const Outcome& outcome : outcomes) {
@@ -167,9 +219,13 @@ Action add_check(CLI::App& app) {
       "  heed check --length 64\n"
       "  heed check --heads 8 --kv-heads 2 --head-dim 32 --length 33 --context-length 57 --causal --align "
       "ends\n"
-      "  heed check --batch 1 --length 40 --window 7,0 --dtype bf16 --json");
+      "  heed check --batch 1 --length 40 --window 7,0 --dtype bf16 --json\n"
+      "  heed check --backward --length 64 --causal");
   auto options = std::make_shared<CheckOptions>();
   options->shape.add_to(app);
+  add_switch(app,
+             {.name = "--backward", .help = "Check the gradients by q, k and v, and the kernels for them"},
+             options->is_backward);
   add_value(app,
             {.name = "--at-most",
              .help = "Also fail if the worst error exceeds this share of its bound",

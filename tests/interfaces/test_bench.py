@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the to
 SHORT = ["bench", "--seconds", "0.001", "--skip-limits"]
 DECODE = "decode/bf16/1x32x1x1x4096x128"
 NAME = re.compile(
-    r"(prefill|decode|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal|/bias|/keep)?|projection/(f32|bf16)/\d+x\d+x\d+"
+    r"(prefill|decode|backward|layer)/(f32|f16|bf16)/\d+(x\d+){5}(/causal|/bias|/keep)?|projection/(f32|bf16)/\d+x\d+x\d+"
     r"|cache/(f32|f16|bf16|int8)/\d+(x\d+){5}(/paged64|/mixed)?|step/f32/\d+(x\d+){5}"
 )
 
@@ -85,6 +85,14 @@ def test_a_cache_counts_the_bytes_it_keeps_and_a_step_its_weights_too(tmp_path):
         assert moved == pytest.approx(weights + 8192 * step["kv_bytes_per_token"], rel=1e-9)
 
 
+def test_a_backward_pass_is_checked_and_counts_two_and_a_half_times_the_forward_pass(tmp_path):
+    name = "backward/f32/1x12x12x1024x1024x64"
+    (case,) = json_of(tmp_path, *SHORT, "--suite", "backward", "--filter", f"^{name}$")["cases"]
+    assert case["right"] is True and case["kernel"].startswith("cpu.backward.") and case["checked_elements"] > 10000
+    forward = 4 * 12 * 1024 * 1024 * 64
+    assert case["flops"] * case["median_seconds"] == pytest.approx(2.5 * forward, rel=1e-9)
+
+
 def test_a_layer_counts_its_projections_and_its_attention(tmp_path):
     name = "layer/f32/2x12x6x1024x1024x64"
     (case,) = json_of(tmp_path, *SHORT, "--suite", "layer", "--filter", f"^{name}$")["cases"]
@@ -116,6 +124,7 @@ def test_suites_hold_what_they_promise(tmp_path):
         one = f"cache/{stored}/1x32x8x1x32768x128"
         assert {one, f"{one}/paged64", f"cache/{stored}/64x32x8x1x512x128/mixed"} <= set(decode)
     assert {name.split("/")[0] for name in names(tmp_path, "--suite", "layer")} == {"layer", "projection"}
+    assert {name.split("/")[0] for name in names(tmp_path, "--suite", "backward")} == {"backward"}
 
 
 def test_quick_shortens_the_long_prefill_only(tmp_path):

@@ -162,6 +162,17 @@ def test_every_kernel_gives_the_same_bits_in_float32_but_the_reference(tmp_path)
     assert len(set(digests.values())) == 1, digests
 
 
+@pytest.mark.parametrize("flags", [[], ["--causal"], ["--dtype", "bf16"]])
+def test_check_backward_finds_every_kernel_for_gradients_right(tmp_path, flags):
+    answer = json_of(tmp_path, "check", *SMALL, "--kv-heads", 1, "--backward", *flags)
+    assert answer["failed"] is False and "--backward" in answer["problem"]
+    assert [row["kernel"] for row in answer["kernels"]][-1] == "reference"
+    assert all(row["kernel"].startswith("cpu.backward.") for row in answer["kernels"][:-1])
+    assert all(row["beyond_bound"] == 0 and row["compared"] > 0 for row in answer["kernels"])
+    ended = heed(tmp_path, "check", *SMALL, "--backward", "--at-most", "0")
+    assert ended.returncode == 1 and "--backward --kernel cpu.backward." in ended.stderr
+
+
 def test_run_finds_weights_after_a_prefix_under_the_llama_names(tmp_path):
     weights, x = write_sample(tmp_path)
     renamed = {f"model.layers.3.self_attn.{name[2]}_proj.weight": matrix for name, matrix in weights.items()}

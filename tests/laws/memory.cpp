@@ -55,9 +55,7 @@ Call long_call(std::int64_t length) {
 TEST(Memory, the_watch_sees_an_allocation) {
   const std::int64_t before = allocations.live_bytes;
   allocations.peak_bytes = before;
-  {
-    const std::vector<char> block(most_extra + 1);
-  }
+  { const std::vector<char> block(most_extra + 1); }
   EXPECT_GT(allocations.peak_bytes - before, most_extra);
   EXPECT_EQ(allocations.live_bytes, before);
 }
@@ -99,6 +97,23 @@ TEST(Memory, gradients_of_a_long_sequence_never_allocate_queries_times_keys) {
   allocations.peak_bytes = before;
   attention_backward(call.inputs(), backward.saved(), gradients, options);
   EXPECT_LT(allocations.peak_bytes - before, most_extra / 4);
+}
+
+// A window keeps the time short; what a call allocates does not depend on how many keys a query sees.
+TEST(Memory, training_on_131072_tokens_takes_at_most_128_mebibytes_beyond_the_callers_arrays) {
+  const std::int64_t length = small_selection() ? 16384 : 131072;
+  Call call{.q = Tensor::random({1, 1, length, 64}, 1),
+            .k = Tensor::random({1, 1, length, 64}, 2),
+            .v = Tensor::random({1, 1, length, 64}, 3)};
+  call.causal = Causal{};
+  call.window = Window{256, 0};
+  const BackwardCall backward(call, 5);
+  BackwardResults results(backward);
+  const Gradients gradients = results.views(backward);
+  const std::int64_t before = allocations.live_bytes;
+  allocations.peak_bytes = before;
+  attention_backward(call.inputs(), backward.saved(), gradients, call.options());
+  EXPECT_LT(allocations.peak_bytes - before, std::int64_t{128} << 20);
 }
 
 TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
