@@ -21,7 +21,8 @@ struct HEED_API Error : std::runtime_error {
     unsupported,  // a kernel name that does not exist, or one that cannot take this problem
     capacity,     // no room
     file,         // a file that cannot be read or written, or whose contents break the format's rules
-    busy          // another call is at the cache right now; the same call may do later
+    busy,         // another call is at the cache right now; the same call may do later
+    rank          // a rank of a group that is gone, late, or does something else than the others
   } code;
   Error(Code c, const std::string& sentence) : std::runtime_error(sentence), code(c) {}
 };

@@ -12,6 +12,7 @@
 #include "heed/mask.hpp"
 #include "heed/pretrained.hpp"
 #include "heed/rotary.hpp"
+#include "heed/stream.hpp"
 #include "heed/tensor.hpp"
 #include "heed/threads.hpp"
 #include "heed/version.hpp"

@@ -7,7 +7,7 @@ from __future__ import annotations
 class Error(ValueError):
     """Bad input: one sentence that names the argument, the rule and what was found.
 
-    ``code`` is one of shape, dtype, device, value, ambiguous, overlap, unsupported, capacity, file, busy.
+    ``code`` is one of shape, dtype, device, value, ambiguous, overlap, unsupported, capacity, file, busy, rank.
 
     >>> import numpy, heed
     >>> q = numpy.zeros((1, 8, 4, 16), numpy.float32)

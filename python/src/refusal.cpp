@@ -10,9 +10,9 @@ namespace heed::python {
 
 namespace {
 
-constexpr std::array code_names{"shape",   "dtype",       "device",   "value", "ambiguous",
-                                "overlap", "unsupported", "capacity", "file",  "busy"};
-static_assert(code_names.size() == std::size_t{Error::busy} + 1);
+constexpr std::array code_names{"shape",   "dtype",       "device",   "value", "ambiguous", "overlap",
+                                "unsupported", "capacity", "file",  "busy", "rank"};
+static_assert(code_names.size() == std::size_t{Error::rank} + 1);
 
 // Never freed: exceptions may be raised until the interpreter is gone.
 PyObject* error_type = nullptr;

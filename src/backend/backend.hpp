@@ -36,6 +36,23 @@ struct GradientKernel {
   std::function<LeftGradients(const GradientProblem&)> run;  // what it left to the reference
 };
 
+// Attention whose keys come in stretches, in order. Each is read before add() returns.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void add(const View& k, const View& v) = 0;
+  virtual bool finish() = 0;  // writes the outputs; returns whether a number left the range of f32 (S13)
+};
+
+// One way to compute it. The problem's k and v have extents and no memory; it must outlive the stream.
+struct StreamKernel {
+  std::string name;  // backend.stream.target
+  Device device;
+  std::function<Reason()> unavailable;
+  std::function<Reason(const Problem&)> refuses;
+  std::function<std::unique_ptr<Stream>(const Problem&)> begin;
+};
+
 struct GiveBack {
   void (*give_back)(void*, std::size_t bytes) noexcept = nullptr;
   std::size_t bytes = 0;
@@ -65,6 +82,7 @@ class Backend {
   virtual Device device() const = 0;
   virtual std::span<const Kernel> kernels() const = 0;  // in the order they are tried
   virtual std::span<const GradientKernel> gradient_kernels() const { return {}; }  // likewise
+  virtual std::span<const StreamKernel> stream_kernels() const { return {}; }
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
@@ -104,5 +122,6 @@ class Backend {
 }  // namespace heed::backend
 
 namespace heed {
-using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projection;
+using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projection, backend::Stream,
+    backend::StreamKernel;
 }

@@ -41,6 +41,8 @@ heed_status status_of_code(Error::Code code) {
       return HEED_ERROR_FILE;
     case Error::busy:
       return HEED_ERROR_BUSY;
+    case Error::rank:  // C has no groups
+      return HEED_ERROR_OTHER;
   }
   return HEED_ERROR_OTHER;
 }

@@ -10,6 +10,7 @@
 #include "cpu/projection.hpp"
 #include "cpu/rotate.hpp"
 #include "cpu/run.hpp"
+#include "cpu/stream.hpp"
 #include "cpu/weight_gradient.hpp"
 #include "threads/kept_memory.hpp"
 
@@ -40,6 +41,16 @@ std::vector<GradientKernel> make_gradient_kernels() {
   return list;
 }
 
+std::vector<StreamKernel> make_stream_kernels() {
+  std::vector<StreamKernel> list;
+  for (const Target* target : targets())
+    list.push_back({std::string("cpu.stream.") + target->name, Device::cpu,
+                    [target] { return unavailable(*target); },
+                    [target](const Problem& p) { return prefill_refuses(*target, p); },
+                    [target](const Problem& p) { return begin_stream(*target, p); }});
+  return list;
+}
+
 class PackedProjection final : public Projection {
  public:
   PackedProjection(const View& w, std::span<const float> bias)
@@ -58,6 +69,7 @@ class Cpu final : public Backend {
   Device device() const override { return Device::cpu; }
   std::span<const Kernel> kernels() const override { return kernels_; }
   std::span<const GradientKernel> gradient_kernels() const override { return gradient_kernels_; }
+  std::span<const StreamKernel> stream_kernels() const override { return stream_kernels_; }
 
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const PackedProjection>(w, bias);
@@ -90,6 +102,7 @@ class Cpu final : public Backend {
 
   std::vector<Kernel> kernels_ = make_kernels();
   std::vector<GradientKernel> gradient_kernels_ = make_gradient_kernels();
+  std::vector<StreamKernel> stream_kernels_ = make_stream_kernels();
 };
 
 }  // namespace

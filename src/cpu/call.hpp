@@ -64,10 +64,14 @@ struct Call {
   std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
   std::uint64_t seed = 0;
   float keep_scale = 1;  // 1 / (1 - drop_probability)
+  // Of a larger call (heed/stream.hpp): the queries here are [first_query, first_query + here) of each
+  // sequence, or all of them where `here` is negative; the heads those from first_head on of all_heads.
+  std::int64_t first_query = 0, here = -1, first_head = 0, all_heads = 0;
   bool tiled_heads = false;
   // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
   unsigned char* left_range = nullptr;
 
+  std::int64_t end_query(const Sequence& s) const { return here < 0 ? s.queries : first_query + here; }
   std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
   // The member-th query head that reads kv_head.
   std::int64_t head(std::int64_t kv_head, std::int64_t member) const {
@@ -81,8 +85,8 @@ struct Linear {
   std::int64_t x_heads, x_dim, y_dim, length;
   const void* panels;  // W as its kernel wants it (cpu/projection.hpp), of this type
   Type panel_type;
-  std::int64_t depth, out;  // depth: the width of x, filled up
-  const float* bias;        // null: none
+  std::int64_t depth, out;    // depth: the width of x, filled up
+  const float* bias;          // null: none
   std::int64_t rows_of_part;  // no task has more
 };
 
@@ -107,6 +111,13 @@ constexpr std::int64_t chain_terms = 128;
 
 // The most rows sharing a KV head that decode takes: for more, it pays to pack the keys.
 constexpr std::int64_t most_decode_rows = 32;
+
+// Whole chunks of a stream's keys, but for the last: [begin, end). The first of them begin the state that is
+// kept.
+struct ChunkRange {
+  std::int64_t begin, end;
+  bool is_first;
+};
 
 // Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is
 // query first_query + r / group of member r % group, so that neighbouring rows see nearly the same keys.

@@ -25,7 +25,7 @@ std::int64_t wanted_tasks(const Call& c) {
 }
 
 std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel_rows, std::int64_t wanted) {
-  const std::int64_t heads = c.batch * c.kv_heads, rows = sequence.queries * c.group();
+  const std::int64_t heads = c.batch * c.kv_heads, rows = (c.end_query(sequence) - c.first_query) * c.group();
   std::int64_t parts = (rows + rows_per_task(c) - 1) / rows_per_task(c);
   if (heads * parts < wanted)
     parts = std::min((wanted + heads - 1) / heads, (rows + panel_rows - 1) / panel_rows);

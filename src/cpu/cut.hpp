@@ -26,9 +26,10 @@ template <class Emit>
 void cut_along_queries(const Call& c, int panel_rows, std::int64_t wanted, const Emit& emit) {
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const Sequence& s = c.sequences[b];
-    const std::int64_t step = s.queries == 0 ? 1 : queries_per_task(c, s, panel_rows, wanted);
-    for (std::int64_t first = 0; first < s.queries; first += step) {
-      const std::int64_t queries = std::min(step, s.queries - first);
+    const std::int64_t end = c.end_query(s),
+                       step = end <= c.first_query ? 1 : queries_per_task(c, s, panel_rows, wanted);
+    for (std::int64_t first = c.first_query; first < end; first += step) {
+      const std::int64_t queries = std::min(step, end - first);
       const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);
       for (std::int64_t h = 0; h < c.kv_heads; ++h) emit(QueryTask{queries * keys, {b, h, first, queries}});
     }

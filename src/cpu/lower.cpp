@@ -64,6 +64,10 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
           .alibi = p.alibi,
           .documents = p.documents.data(),
           .document_count = std::ssize(p.documents),
+          .first_query = p.first_query_here(),
+          .here = p.place ? p.inputs.q.shape.length : -1,
+          .first_head = p.place ? p.place->first_head : 0,
+          .all_heads = p.place ? p.place->heads : p.heads,
           .tiled_heads = p.options.head_map == HeadMap::tiled};
 }
 

@@ -78,7 +78,8 @@ void lower(Problem& p, const Document& document) {
   DocumentIds ids{.keys = document.ids.data(),
                   .keys_step = step_of(document.ids, {"ids", "key", p.keys}, p.batch)};
   if (!document.query_ids.empty()) {
-    const std::int64_t queries = p.inputs.query_starts.empty() ? p.inputs.q.shape.length : p.queries;
+    const bool is_whole = p.inputs.query_starts.empty() && !p.place;
+    const std::int64_t queries = is_whole ? p.inputs.q.shape.length : p.queries;
     ids.queries = document.query_ids.data();
     ids.queries_step = step_of(document.query_ids, {"query_ids", "query", queries}, p.batch);
   } else {

@@ -20,11 +20,17 @@ Problem make_problem(const Inputs&, const Outputs&, const Options&, LengthsToCom
 // The same for results that were computed before: the problem's outputs have extents and no memory.
 Problem make_problem_of(const Inputs&, const Results&, const Options&);
 
+// The same for a stream: k and v have extents and no memory.
+Problem make_stream_problem(const StreamInputs&, const Outputs&, const Options&);
+// That a stretch of keys and values fits what the stream was told, after `so_far` keys.
+void check_stretch(const Problem&, const View& k, const View& v, std::int64_t so_far);
+
 // The same for a call to attention_backward().
 GradientProblem make_gradient_problem(const Inputs&, const Saved&, const Gradients&, const Options&);
 
 }  // namespace heed::lowering
 
 namespace heed {
-using lowering::make_gradient_problem, lowering::make_problem, lowering::make_problem_of;
+using lowering::make_gradient_problem, lowering::make_problem, lowering::make_problem_of,
+    lowering::make_stream_problem;
 }

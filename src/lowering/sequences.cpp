@@ -138,6 +138,8 @@ void place_sequences(const Inputs& inputs, Problem& p, const std::optional<Lengt
     p.queries = inputs.q.shape.length;
     p.keys = inputs.cache ? 0 : inputs.k.shape.length;
   }
+  if (p.place)  // only whole views are a part of something larger (make_stream_problem.cpp)
+    for (Sequence& s : p.sequences) s.queries = p.place->queries, s.first_query = -p.place->first_query;
   for (Sequence& s : p.sequences) {
     s.key_count = s.keys;
     p.queries = std::max(p.queries, s.queries);

@@ -8,6 +8,7 @@
 
 #include "cache/reading.hpp"
 #include "heed/attention.hpp"
+#include "heed/stream.hpp"
 #include "problem/sequence.hpp"
 
 namespace heed::problem {
@@ -20,6 +21,9 @@ struct BoolMask {
   bool is_tree = false;      // column 0 is not key 0 but the first of the last `queries` keys
   Device device = Device::cpu;
 };
+
+// The keys of a stream that was not told how many will come: more than can.
+constexpr std::int64_t keys_unsaid = std::int64_t{1} << 36;
 
 struct Problem {
   Problem() {}
@@ -38,6 +42,9 @@ struct Problem {
   float scale = 1;
 
   Few<Sequence, 4> sequences{};  // one per batch entry
+  // Not given: q is whole. Else sequences and `queries` are those of the larger problem, and a sequence's
+  // first_query is negative.
+  std::optional<Place> place{};
   std::int64_t front = 0;
   Few<Gap, 4> gaps{};  // (further windows, batch)
   Few<BoolMask, 4> bool_masks{};
@@ -54,6 +61,11 @@ struct Problem {
   AlibiSlopes alibi{};
 
   Device device() const { return inputs.q.device; }  // of everything that is computed with
+  // The queries of a sequence that q has rows for: [first, end).
+  std::int64_t first_query_here() const { return place ? place->first_query : 0; }
+  std::int64_t end_query_here(const Sequence& s) const {
+    return place ? place->first_query + inputs.q.shape.length : s.queries;
+  }
   std::int64_t kv_head(std::int64_t h) const {
     return options.head_map == HeadMap::interleaved ? h / (heads / kv_heads) : h % kv_heads;
   }
@@ -62,5 +74,5 @@ struct Problem {
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::Problem;
+using problem::BoolMask, problem::keys_unsaid, problem::Problem;
 }

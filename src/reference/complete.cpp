@@ -68,7 +68,7 @@ std::vector<LeftRow> left_rows(const Problem& p) {
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h) {
       const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
-      for (std::int64_t i = 0; i < s.queries; ++i)
+      for (std::int64_t i = p.first_query_here(); i < p.end_query_here(s); ++i)
         if (is_left(p, b, h, s.first_query + i)) rows.push_back({b, h, i});
     }
   return rows;

@@ -11,6 +11,7 @@
 #include "cases/kernels.hpp"
 #include "cases/selection.hpp"
 #include "heed/cache.hpp"
+#include "heed/stream.hpp"
 
 namespace heed::cases {
 namespace {
@@ -114,6 +115,23 @@ TEST(Memory, training_on_131072_tokens_takes_at_most_128_mebibytes_beyond_the_ca
   allocations.peak_bytes = before;
   attention_backward(call.inputs(), backward.saved(), gradients, call.options());
   EXPECT_LT(allocations.peak_bytes - before, std::int64_t{128} << 20);
+}
+
+TEST(Memory, a_stream_keeps_its_queries_and_one_chunk_of_keys) {
+  const Tensor q = Tensor::random({1, 4, 64, 16}, 1), k = Tensor::random({1, 4, 3000, 16}, 2);
+  Tensor out(q.shape());
+  const std::int64_t before = allocations.live_bytes;
+  allocations.peak_bytes = before;
+  KeyStream keys({.q = q.view()}, {.out = out.mutable_view()}, {.threads = 1});
+  std::int64_t after_first = 0;
+  for (int n = 0; n < 40; ++n) {
+    keys.add(k.view(), k.view());
+    if (n == 0) after_first = allocations.peak_bytes;
+  }
+  EXPECT_EQ(allocations.peak_bytes, after_first) << "the fortieth stretch asked for more than the first";
+  keys.finish();
+  const std::int64_t chunk = 2 * 4 * 1024 * 16 * 4, states = 4 * 64 * 18 * 4;
+  EXPECT_LT(allocations.peak_bytes - before, 2 * (chunk + states) + (1 << 19));
 }
 
 TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {

@@ -13,7 +13,7 @@ namespace heed::cpu::HEED_THIS_TARGET {
 // reference to.
 inline void apply_dropout(const Call& c, const Query& q, int r, const Scores t) {
   const std::uint64_t seed = c.seed, below = c.drop_below;
-  const std::int64_t head = q.b * c.heads + q.h, i = q.i;
+  const std::int64_t head = q.b * c.all_heads + c.first_head + q.h, i = q.i;
   const float scale = c.keep_scale;
   for (std::int64_t j = -(t.first_key % 4); j < t.keys; j += 4) {
     const softmax::Words words = softmax::dropout_words(seed, head, i, (t.first_key + j) / 4);

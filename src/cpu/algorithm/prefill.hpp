@@ -70,6 +70,29 @@ class Prefill {
     if (c.weights.data || c.scores.data) inspect();
   }
 
+  // A stream's: what these chunks leave is merged into the total that is kept from one go to the next.
+  static std::int64_t kept_floats(const Call& c, std::int64_t count) { return layout_of(c, count).floats(); }
+
+  void stream(const ChunkRange& range, float* kept) {
+    at.total = layout_of(c, queries.count).in(kept);
+    if (range.is_first) clear_total();
+    const Seen seen = seen_by_all();
+    bool has_queries = false;
+    for (std::int64_t chunk = range.begin; chunk < range.end; chunk += chunk_keys) {
+      const KeyRange keys = wanted(seen, {chunk, chunk + chunk_keys});
+      if (keys.end <= keys.begin) continue;
+      if (!has_queries) pack_queries();
+      has_queries = true;
+      attend_chunk(chunk, seen);
+      add_part(false);
+    }
+  }
+
+  void finish_stream(float* kept) {
+    at.total = layout_of(c, queries.count).in(kept);
+    for (std::int64_t p = 0; p < panels; ++p) finish(p);
+  }
+
   // Decode's cut along the keys: what keys [chunk, chunk + chunk_keys) leave behind goes to `partial`.
   static std::int64_t partial_floats(const Call& c) { return layout_of(c, c.group() * c.queries).floats(); }
 

@@ -3,8 +3,8 @@
 // machine.
 #pragma once
 #include "cpu/algorithm/decode.hpp"
-#include "cpu/algorithm/operands_f32.hpp"
 #include "cpu/algorithm/gradient_shared.hpp"
+#include "cpu/algorithm/operands_f32.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
 #include "cpu/algorithm/projection_bf16.hpp"
@@ -29,6 +29,11 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .prefill_floats = Prefill<PackedF32<S>>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
                     float* scratch) { Prefill<PackedF32<S>>(c, rows, scratch).run(); },
+      .kept_floats = Prefill<PackedF32<S>>::kept_floats,
+      .stream = [](const Call& c, const Rows& rows, const ChunkRange& keys, float* scratch,
+                   float* kept) { Prefill<PackedF32<S>>(c, rows, scratch).stream(keys, kept); },
+      .stream_finish = [](const Call& c, const Rows& rows, float* scratch,
+                          float* kept) { Prefill<PackedF32<S>>(c, rows, scratch).finish_stream(kept); },
       .decode_floats = Decode<S>::scratch_floats,
       .partial_floats = [](const Call& c) { return decode_layout<S>(c).floats(); },
       .decode = [](const Call& c, const Rows& rows, std::int64_t chunk, float* scratch,
@@ -94,6 +99,11 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .prefill_floats = Prefill<Wide>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
                     float* scratch) { Prefill<Wide>(c, rows, scratch).run(); },
+      .kept_floats = Prefill<Wide>::kept_floats,
+      .stream = [](const Call& c, const Rows& rows, const ChunkRange& keys, float* scratch,
+                   float* kept) { Prefill<Wide>(c, rows, scratch).stream(keys, kept); },
+      .stream_finish = [](const Call& c, const Rows& rows, float* scratch,
+                          float* kept) { Prefill<Wide>(c, rows, scratch).finish_stream(kept); },
       .decode_floats = Decoding::scratch_floats,
       .partial_floats = Decoding::partial_floats,
       .decode = Decoding::run,

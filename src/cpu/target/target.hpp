@@ -23,6 +23,12 @@ struct Target {
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
   void (*prefill)(const Call&, const Rows&, float* scratch);
 
+  // The same keys in several goes: what they leave is merged into `kept`, of so many floats, and the rows are
+  // written at the end. Scratch as in prefill.
+  std::int64_t (*kept_floats)(const Call&, std::int64_t rows);
+  void (*stream)(const Call&, const Rows&, const ChunkRange&, float* scratch, float* kept);
+  void (*stream_finish)(const Call&, const Rows&, float* scratch, float* kept);
+
   std::int64_t (*decode_floats)(const Call&);   // scratch of one task
   std::int64_t (*partial_floats)(const Call&);  // what one chunk of one KV head leaves behind
   void (*decode)(const Call&, const Rows&, std::int64_t chunk, float* scratch, float* partial);

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// KeyStream: the choice among the kernels for streams, and what is refused of a stretch.
+#include "heed/stream.hpp"
+
+#include "lowering/make_problem.hpp"
+#include "plan/choice.hpp"
+#include "reference/row.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::planning {
+namespace {
+
+const StreamKernel& reference_of_streams() {
+  static const StreamKernel only{
+      "reference", Device::cpu, [] { return Reason(); },
+      [](const Problem&) -> Reason { return [] { return std::string("it needs all keys at once"); }; },
+      [](const Problem&) { return std::unique_ptr<Stream>(); }};
+  return only;
+}
+
+const Kind<StreamKernel>& stream_kind() {
+  static const Kind<StreamKernel> only{&Backend::stream_kernels, reference_of_streams(),
+                                       "is not a kernel for streams"};
+  return only;
+}
+
+}  // namespace
+}  // namespace heed::planning
+
+namespace heed::inline v0_2 {
+using namespace planning;
+
+struct KeyStream::State {
+  State(const StreamInputs& inputs, const Outputs& outputs, const Options& options)
+      : problem(make_stream_problem(inputs, outputs, options)) {
+    const threads::ForOneCall said(options.threads, options.executor);
+    running = stream_kind().choose(problem, options.kernel).begin(problem);
+  }
+
+  Stream& going(const char* name) const {
+    if (!running) throw refusal(Error::value, name, ": the stream is finished");
+    return *running;
+  }
+
+  Problem problem;
+  std::unique_ptr<Stream> running{};
+  std::int64_t keys = 0;
+};
+
+KeyStream::KeyStream(const StreamInputs& inputs, const Outputs& outputs, const Options& options) {
+  backend_of("q", inputs.q.device);
+  state_ = std::make_unique<State>(inputs, outputs, options);
+}
+KeyStream::~KeyStream() = default;
+KeyStream::KeyStream(KeyStream&&) noexcept = default;
+KeyStream& KeyStream::operator=(KeyStream&&) noexcept = default;
+
+void KeyStream::add(const View& k, const View& v) {
+  Stream& running = state_->going("add");
+  lowering::check_stretch(state_->problem, k, v, state_->keys);
+  const threads::ForOneCall said(state_->problem.options.threads, state_->problem.options.executor);
+  running.add(k, v);
+  state_->keys += k.shape.length;
+}
+
+std::int64_t KeyStream::keys() const { return state_->keys; }
+
+void KeyStream::finish() {
+  Stream& running = state_->going("finish");
+  const Problem& p = state_->problem;
+  if (p.keys != keys_unsaid && state_->keys != p.keys)
+    throw refusal(Error::shape, "finish: ", state_->keys, " keys were added, not ", p.keys, ", as was said");
+  const threads::ForOneCall said(p.options.threads, p.options.executor);
+  const bool left_range = running.finish();
+  state_->running.reset();
+  if (!left_range) return;
+  const std::vector<reference::LeftRow> left = reference::left_rows(p);
+  if (left.empty()) return;
+  throw refusal(Error::value, "finish: numbers on the way to out(", left[0].b, ", ", left[0].h, ", ",
+                left[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
+                static_cast<std::int64_t>(left.size()),
+                " rows in all; attention() over all keys at once computes them in 64 bits");
+}
+
+std::vector<Verdict> plan(const StreamInputs& inputs, const Outputs& outputs, const Options& options) {
+  backend_of("q", inputs.q.device);
+  const Problem problem = make_stream_problem(inputs, outputs, options);
+  const threads::ForOneCall said(options.threads, options.executor);
+  return stream_kind().verdicts(problem, options.kernel);
+}
+
+std::string explain(const StreamInputs& inputs, const Outputs& outputs, const Options& options) {
+  return in_lines(plan(inputs, outputs, options));
+}
+
+std::vector<std::string> stream_kernel_names() { return stream_kind().names(); }
+
+}  // namespace heed::inline v0_2
