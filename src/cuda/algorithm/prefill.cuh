@@ -56,19 +56,24 @@ class PrefillConsumer {
     if (team.thread() == 0) barrier_arrive(barrier);
   }
 
+  // Where a tile of rows is longer than one of keys, a warpgroup may see fewer tiles than the others do.
+  // Elsewhere only the last rows of a sequence may leave one idle.
+  static constexpr bool may_pass = Shape::rows > keys;
+
   // Tiles of keys that some row of this warpgroup sees; last < first: none.
   struct OwnTiles {
     int first, last;
   };
   HEED_DEVICE OwnTiles own_tiles() const {
+    if constexpr (!may_pass) return {tile->first, tile->last};
     const int here = rows_here() < 64 ? rows_here() : 64, i0 = tile->first_query + group * 64,
               i1 = i0 + here - 1;
     if (here <= 0 || tile->begin_of(i0) >= tile->end_of(i1)) return {tile->last + 1, tile->last};
-    return {tile->begin_of(i0) / keys, (tile->end_of(i1) - 1) / keys};
+    return {uniform(tile->begin_of(i0) / keys), uniform((tile->end_of(i1) - 1) / keys)};
   }
 
   HEED_DEVICE void attend(unsigned n) {
-    const OwnTiles own{uniform(own_tiles().first), uniform(own_tiles().last)};
+    const OwnTiles own = own_tiles();
     const int first = tile->first, last = tile->last, plain_begin = tile->plain_begin,
               plain_end = tile->plain_end;
 #pragma unroll
@@ -76,10 +81,11 @@ class PrefillConsumer {
     max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0;
 
     barrier_wait(shared.queries_there(), n & 1);
-    const bool sees_any = own.first <= own.last;
+    const bool sees_any = !may_pass || own.first <= own.last;
     // Turns are taken once for each tile but one: that where the first scores are found.
 #pragma unroll 1
-    for (int j = last; j > (sees_any ? own.last : first - 1); --j) pass(j == last, sees_any || j < last);
+    for (int j = last; may_pass && j > (sees_any ? own.last : first - 1); --j)
+      pass(j == last, sees_any || j < last);
     if (sees_any) {
       barrier_wait(shared.keys_there(taken), shared.phase(taken));
       multiply_keys(stage(taken));
@@ -93,6 +99,7 @@ class PrefillConsumer {
 #pragma unroll 1
       for (int j = own.last - 1; j >= own.first; --j) step(j, j < plain_begin, j >= plain_end);
 
+      if (Shape::out_has_room) release(shared.queries_used());
       barrier_wait(shared.values_there(taken), shared.phase(taken));
       multiply_values(stage(taken));
       wait_for_products<0>();
@@ -100,9 +107,10 @@ class PrefillConsumer {
       release(shared.values_used(taken));
       ++taken;
 #pragma unroll 1
-      for (int j = own.first - 1; j >= first; --j) pass(false, true);
+      for (int j = own.first - 1; may_pass && j >= first; --j) pass(false, true);
+    } else if (Shape::out_has_room) {
+      release(shared.queries_used());
     }
-    if (Shape::out_has_room) release(shared.queries_used());
   }
 
   // A tile that only other warpgroups see. Released when all threads have seen that it was there: they could

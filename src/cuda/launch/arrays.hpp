@@ -37,8 +37,7 @@ struct Turns {
 };
 void launch_turn(const Tensor& x, const ArrayShape&, const Turns&, Stream);
 
-// y = x * w^T + bias, rows being the concatenation of heads: one chain of fused multiply-adds for each
-// number.
+// y = x * w^T + bias, rows being the concatenation of heads: chains of fused multiply-adds, as on the CPU.
 struct LinearMap {
   Tensor x, y;
   std::int64_t x_dim, y_dim, length, rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * w^T + bias with the bits of the CPU (O2): every number is chains of fused multiply-adds in the order
-// of the inputs, added up in order, then the bias, then one rounding. A block of threads does 64 rows and 64
-// outputs, a thread 4 x 4.
+// y = x * w^T + bias with the bits of the CPU (O2): every number is a sum of chains of fused multiply-adds in
+// the order of the inputs, then the bias, then one rounding. A block of threads does 64 rows and 64 outputs,
+// a thread 4 x 4.
 #include <cuda_runtime.h>
 
 #include "cuda/algorithm/element.cuh"
@@ -22,22 +22,25 @@ HEED_DEVICE float w_at(const LinearMap& m, std::int64_t n, std::int64_t k) {
   return read({m.w, n * m.in, 1, m.w_type, 16}, k);
 }
 
+// The first chain is the total so far: -0 stays.
+HEED_DEVICE void end_chain(float (&total)[4][4], float (&sum)[4][4], bool is_first) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      total[r][c] = is_first ? sum[r][c] : total[r][c] + sum[r][c];
+      sum[r][c] = 0;
+    }
+}
+
 __global__ void __launch_bounds__(threads) map_linearly(const __grid_constant__ LinearMap m) {
   __shared__ __align__(16) float x[depth][tile + 4], w[depth][tile + 4];
   const std::int64_t first_row = block_index() * tile, first_out = std::int64_t{blockIdx.y} * tile;
   const int t = thread_index(), across = t % 16 * 4, down = t / 16 * 4;
   const std::int64_t summed = (m.in + 1) / 2 * 2;  // as the CPU fills up an odd width: -0 becomes 0
-  float total[4][4], sum[4][4] = {};
-  const auto end_chain = [&](std::int64_t k) {
-#pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      float& chain = sum[n / 4][n % 4];
-      total[n / 4][n % 4] = k <= chain_terms ? chain : total[n / 4][n % 4] + chain;
-      chain = 0;
-    }
-  };
+  float total[4][4] = {}, sum[4][4] = {};
   for (std::int64_t k = 0; k < summed; k += depth) {
-    if (k > 0 && k % chain_terms == 0) end_chain(k);
+    if (k > 0 && k % chain_terms == 0) end_chain(total, sum, k == chain_terms);
     for (int n = t; n < tile * depth; n += threads) {
       x[n % depth][n / depth] = x_at(m, first_row + n / depth, k + n % depth);
       w[n % depth][n / depth] = w_at(m, first_out + n / depth, k + n % depth);
@@ -55,7 +58,7 @@ __global__ void __launch_bounds__(threads) map_linearly(const __grid_constant__ 
     }
     sync();
   }
-  end_chain(summed);
+  end_chain(total, sum, summed <= chain_terms);
   for (int r = 0; r < 4; ++r)
     for (int c = 0; c < 4; ++c) {
       const std::int64_t row = first_row + down + r, n = first_out + across + c;
