@@ -87,7 +87,7 @@ class HEED_API AttentionLayer {
   enum class Mode : std::uint8_t { eval, train };
 
   // What a call made on the way, for backward() to read: Q, K and V as heads, what attention made of them,
-  // and its log-sum-exp, all f32. The caller owns it.
+  // and its log-sum-exp. The caller owns it.
   class HEED_API Activations {
    public:
     Activations();
