@@ -17,7 +17,7 @@ configure_package_config_file(cmake/heedConfig.cmake.in ${PROJECT_BINARY_DIR}/he
   INSTALL_DESTINATION ${heed_package_dir} NO_SET_AND_CHECK_MACRO)
 # 0.3 may break what was written for 0.2.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/heedConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake cmake/heedMpi.cmake
   DESTINATION ${heed_package_dir})
 
 # The prefix is found from where heed.pc itself lies, so an installed tree can be moved and `cmake --install --prefix` is

@@ -53,6 +53,34 @@ struct StreamKernel {
   std::function<std::unique_ptr<Stream>(const Problem&)> begin;
 };
 
+// How the tokens of a cache's sequences are spread over ranks: chunk n of a sequence is rank n % ranks',
+// after the chunks that rank has already.
+struct Spread {
+  static constexpr std::int64_t chunk_tokens = 1024;
+  int rank = 0, ranks = 1;
+};
+
+// Attention of a few rows over such a cache: each rank leaves states, and who has those of all writes the
+// rows.
+class SpreadDecode {
+ public:
+  virtual ~SpreadDecode() = default;
+  virtual std::int64_t floats_of(int rank) const = 0;  // that its states take
+  virtual void attend(float* states) = 0;              // this rank's
+  // Those of rank r begin at states[r]. Returns whether a number left the range of f32 (S13).
+  virtual bool finish(std::span<const float* const> states) = 0;
+};
+
+// One way to compute it. The problem's sequences have the lengths of the whole, its cache holds a rank's
+// part. It must outlive what is begun.
+struct SpreadKernel {
+  std::string name;  // backend.spread.target
+  Device device;
+  std::function<Reason()> unavailable;
+  std::function<Reason(const Problem&)> refuses;
+  std::function<std::unique_ptr<SpreadDecode>(const Problem&, const Spread&)> begin;
+};
+
 struct GiveBack {
   void (*give_back)(void*, std::size_t bytes) noexcept = nullptr;
   std::size_t bytes = 0;
@@ -83,6 +111,7 @@ class Backend {
   virtual std::span<const Kernel> kernels() const = 0;  // in the order they are tried
   virtual std::span<const GradientKernel> gradient_kernels() const { return {}; }  // likewise
   virtual std::span<const StreamKernel> stream_kernels() const { return {}; }
+  virtual std::span<const SpreadKernel> spread_kernels() const { return {}; }
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
@@ -122,6 +151,6 @@ class Backend {
 }  // namespace heed::backend
 
 namespace heed {
-using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projection, backend::Stream,
-    backend::StreamKernel;
+using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projection,
+    backend::Spread, backend::SpreadDecode, backend::SpreadKernel, backend::Stream, backend::StreamKernel;
 }

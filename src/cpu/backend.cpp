@@ -10,6 +10,7 @@
 #include "cpu/projection.hpp"
 #include "cpu/rotate.hpp"
 #include "cpu/run.hpp"
+#include "cpu/spread.hpp"
 #include "cpu/stream.hpp"
 #include "cpu/weight_gradient.hpp"
 #include "threads/kept_memory.hpp"
@@ -51,6 +52,16 @@ std::vector<StreamKernel> make_stream_kernels() {
   return list;
 }
 
+std::vector<SpreadKernel> make_spread_kernels() {
+  std::vector<SpreadKernel> list;
+  for (const Target* target : targets())
+    list.push_back(
+        {std::string("cpu.spread.") + target->name, Device::cpu, [target] { return unavailable(*target); },
+         [target](const Problem& p) { return decode_refuses(*target, p); },
+         [target](const Problem& p, const Spread& spread) { return begin_spread(*target, p, spread); }});
+  return list;
+}
+
 class PackedProjection final : public Projection {
  public:
   PackedProjection(const View& w, std::span<const float> bias)
@@ -70,6 +81,7 @@ class Cpu final : public Backend {
   std::span<const Kernel> kernels() const override { return kernels_; }
   std::span<const GradientKernel> gradient_kernels() const override { return gradient_kernels_; }
   std::span<const StreamKernel> stream_kernels() const override { return stream_kernels_; }
+  std::span<const SpreadKernel> spread_kernels() const override { return spread_kernels_; }
 
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const PackedProjection>(w, bias);
@@ -103,6 +115,7 @@ class Cpu final : public Backend {
   std::vector<Kernel> kernels_ = make_kernels();
   std::vector<GradientKernel> gradient_kernels_ = make_gradient_kernels();
   std::vector<StreamKernel> stream_kernels_ = make_stream_kernels();
+  std::vector<SpreadKernel> spread_kernels_ = make_spread_kernels();
 };
 
 }  // namespace

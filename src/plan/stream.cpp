@@ -4,6 +4,7 @@
 
 #include "lowering/make_problem.hpp"
 #include "plan/choice.hpp"
+#include "plan/left.hpp"
 #include "reference/row.hpp"
 #include "threads/pool.hpp"
 
@@ -25,6 +26,16 @@ const Kind<StreamKernel>& stream_kind() {
 }
 
 }  // namespace
+
+void check_none_left(const char* name, const Problem& p) {
+  const std::vector<reference::LeftRow> left = reference::left_rows(p);
+  if (left.empty()) return;
+  throw refusal(Error::value, name, ": numbers on the way to out(", left[0].b, ", ", left[0].h, ", ",
+                left[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
+                static_cast<std::int64_t>(left.size()),
+                " rows in all; attention() over all keys at once computes them in 64 bits");
+}
+
 }  // namespace heed::planning
 
 namespace heed::inline v0_2 {
@@ -73,13 +84,7 @@ void KeyStream::finish() {
   const threads::ForOneCall said(p.options.threads, p.options.executor);
   const bool left_range = running.finish();
   state_->running.reset();
-  if (!left_range) return;
-  const std::vector<reference::LeftRow> left = reference::left_rows(p);
-  if (left.empty()) return;
-  throw refusal(Error::value, "finish: numbers on the way to out(", left[0].b, ", ", left[0].h, ", ",
-                left[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
-                static_cast<std::int64_t>(left.size()),
-                " rows in all; attention() over all keys at once computes them in 64 bits");
+  if (left_range) check_none_left("finish", p);
 }
 
 std::vector<Verdict> plan(const StreamInputs& inputs, const Outputs& outputs, const Options& options) {

@@ -17,8 +17,8 @@ LINE_LIMIT = 500
 JUNK_DRAWER = re.compile(r"(utils?|common|helpers?|misc|core|base)", re.IGNORECASE)
 
 # Data falls downward: a folder of src/ may include those after it, itself, and include/heed.
-BACKENDS = ("cpu", "cuda", "mpi")
-ORDER = (("c",), ("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
+BACKENDS = ("cpu", "cuda")
+ORDER = (("c",), ("ranks",), ("layer",), ("check",), ("plan",), ("lowering",), (*BACKENDS, "reference"), ("backend",), ("problem",),
          ("softmax", "cache"), ("threads", "rotary"), ("refusal",))
 DEPTH = {folder: depth for depth, folders in enumerate(ORDER) for folder in folders}
 # Beside that order: the arrays a layer's weights are made of, and files of caches and views.

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group over MPI: opt-in, by this header and the CMake target heed::mpi. It is compiled with the caller's
+// own mpi.h, because those of different MPIs do not agree on anything but names.
+#pragma once
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "heed/group.hpp"
+
+namespace heed::inline v0_2 {
+
+// What a rank does whose group is broken: other ranks learn of it by their own deadlines, or the whole job
+// ends.
+enum class OnFault : std::uint8_t { throws, ends_the_job };
+
+namespace mpi {
+
+inline std::string sentence_of(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  return {text, static_cast<std::size_t>(length)};
+}
+
+inline void check(int code) {
+  if (code != MPI_SUCCESS) throw Error(Error::rank, "MPI says: " + sentence_of(code));
+}
+
+// A message in pieces that an int can count.
+class PieceMessage final : public Messages::Message {
+ public:
+  static constexpr std::size_t most = std::size_t{1} << 30;
+
+  static std::unique_ptr<Message> send(MPI_Comm comm, int to, std::span<const std::byte> bytes, int tag) {
+    auto made = std::make_unique<PieceMessage>();
+    for (std::size_t at = 0; at < bytes.size(); at += most) {
+      const int count = static_cast<int>(std::min(most, bytes.size() - at));
+      check(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, comm,
+                      &made->pieces_.emplace_back().request));
+    }
+    return made;
+  }
+  static std::unique_ptr<Message> receive(MPI_Comm comm, int from, std::span<std::byte> bytes, int tag) {
+    auto made = std::make_unique<PieceMessage>();
+    for (std::size_t at = 0; at < bytes.size(); at += most) {
+      const int count = static_cast<int>(std::min(most, bytes.size() - at));
+      Piece& piece = made->pieces_.emplace_back();
+      piece.expected = count;
+      check(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, from, tag, comm, &piece.request));
+    }
+    return made;
+  }
+
+  // One that is called back: what was posted is cancelled. A send that the other side has begun to take may
+  // not be cancelled, and then nothing but its end sets the memory free; MPI gives no other way.
+  ~PieceMessage() override {
+    for (Piece& piece : pieces_) {
+      if (piece.request == MPI_REQUEST_NULL) continue;
+      if (piece.expected >= 0) MPI_Cancel(&piece.request);
+      MPI_Request_free(&piece.request);
+    }
+  }
+
+  bool is_done() override {
+    bool all = true;
+    for (Piece& piece : pieces_) {
+      if (piece.request == MPI_REQUEST_NULL) continue;
+      int done = 0;
+      MPI_Status status;
+      const int code = MPI_Test(&piece.request, &done, &status);
+      if (code != MPI_SUCCESS) {
+        int kind = 0;
+        MPI_Error_class(code, &kind);
+        if (kind == MPI_ERR_TRUNCATE)
+          throw Error(Error::rank, "it has more than the " + std::to_string(piece.expected) +
+                                       " bytes that were agreed on");
+        check(code);
+      }
+      if (!done) {
+        all = false;
+      } else if (piece.expected >= 0) {
+        int count = 0;
+        check(MPI_Get_count(&status, MPI_BYTE, &count));
+        if (count != piece.expected)
+          throw Error(Error::rank,
+                      "it has " + std::to_string(count) + " bytes, not " + std::to_string(piece.expected));
+      }
+    }
+    return all;
+  }
+
+ private:
+  struct Piece {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int expected = -1;  // of one that is received
+  };
+  std::vector<Piece> pieces_{};
+};
+
+// MPI_Init where nobody has called it, and then MPI_Finalize at the end of the program where nobody has.
+inline void initialise_if_nobody_did() {
+  int is_initialised = 0;
+  MPI_Initialized(&is_initialised);
+  if (is_initialised) return;
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided));
+  std::atexit([] {
+    int is_finalised = 0;
+    MPI_Finalized(&is_finalised);
+    if (!is_finalised) MPI_Finalize();
+  });
+}
+
+class MpiMessages final : public Messages {
+ public:
+  MpiMessages(MPI_Comm of_caller, OnFault on_fault) : on_fault_(on_fault) {
+    check(MPI_Comm_dup(of_caller, &comm_));
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+    int is_known = 0;
+    void* most = nullptr;
+    MPI_Comm_get_attr(comm_, MPI_TAG_UB, &most, &is_known);
+    if (is_known) tags_ = static_cast<std::uint32_t>(*static_cast<int*>(most)) + 1u;
+  }
+  // A broken group's communicator is left to the end of the process: to free it would wait for ranks that are
+  // gone.
+  ~MpiMessages() override {
+    int is_finalised = 0;
+    MPI_Finalized(&is_finalised);
+    if (!is_finalised && !is_broken_) MPI_Comm_free(&comm_);
+  }
+  MpiMessages(const MpiMessages&) = delete;
+  MpiMessages& operator=(const MpiMessages&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
+    return PieceMessage::send(comm_, to, bytes, static_cast<int>(step % tags_));
+  }
+  std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
+    return PieceMessage::receive(comm_, from, bytes, static_cast<int>(step % tags_));
+  }
+  void pause() override { std::this_thread::yield(); }
+  void abort(const std::string& why) noexcept override {
+    is_broken_ = true;
+    if (on_fault_ != OnFault::ends_the_job) return;
+    std::fprintf(stderr, "heed: %s\n", why.c_str());
+    std::fflush(stderr);
+    MPI_Abort(comm_, 75);
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  OnFault on_fault_;
+  int rank_ = 0, size_ = 1;
+  std::uint32_t tags_ = 32768;  // as many as every MPI has
+  bool is_broken_ = false;
+};
+
+}  // namespace mpi
+
+// All ranks of a communicator, which is duplicated: heed's messages never meet the caller's. Called by all of
+// them.
+inline Group mpi_group(MPI_Comm comm, const GroupOptions& options = {}, OnFault on_fault = OnFault::throws) {
+  return Group(std::make_unique<mpi::MpiMessages>(comm, on_fault), options);
+}
+// All ranks of the job. Initialises MPI where nobody has.
+inline Group mpi_group(const GroupOptions& options = {}, OnFault on_fault = OnFault::throws) {
+  mpi::initialise_if_nobody_did();
+  return mpi_group(MPI_COMM_WORLD, options, on_fault);
+}
+
+}  // namespace heed::inline v0_2

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over ranks: every rank streams the keys of its heads, its own and those it is sent, in order.
+// While a piece is computed the next one travels.
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "heed/distributed.hpp"
+#include "heed/stream.hpp"
+#include "heed/version.hpp"
+#include "ranks/agreement.hpp"
+#include "ranks/pieces.hpp"
+#include "refusal/arguments.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::ranks {
+namespace {
+
+std::int64_t element_bytes(const View& x) { return static_cast<std::int64_t>(bytes_of(x.dtype)); }
+
+std::int64_t total(const std::vector<Stretch>& stretches) {
+  std::int64_t rows = 0;
+  for (const Stretch& s : stretches) rows += s.length;
+  return rows;
+}
+
+template <class Memory>
+BasicView<Memory> rows_of(BasicView<Memory> x, std::int64_t first, std::int64_t count) {
+  using Byte = std::conditional_t<std::is_const_v<Memory>, const std::byte, std::byte>;
+  if (x.data && count > 0 && first > 0)
+    x.data = static_cast<Byte*>(x.data) + first * x.stride.length * element_bytes(x);
+  x.shape.length = count;
+  return x;
+}
+BoolView rows_of(BoolView x, std::int64_t first, std::int64_t count) {
+  if (x.data && count > 0 && first > 0) x.data += first * x.stride.length;
+  x.shape.length = count;
+  return x;
+}
+
+// Rows [first, first + count) of what has all `rows` of the share; what broadcasts stays as it is.
+template <class AnyView>
+AnyView rows_unless_shared(const AnyView& x, std::int64_t rows, std::int64_t first, std::int64_t count) {
+  return x.shape.length == rows && x.shape.length != 1 ? rows_of(x, first, count) : x;
+}
+
+Options options_of_rows(const Options& options, std::int64_t rows, std::int64_t first, std::int64_t count) {
+  Options part = options;
+  if (part.bias) part.bias = rows_unless_shared(*part.bias, rows, first, count);
+  for (Mask& mask : part.masks) {
+    if (auto* keep = std::get_if<Keep>(&mask))
+      keep->where = rows_unless_shared(keep->where, rows, first, count);
+    if (auto* hide = std::get_if<Hide>(&mask))
+      hide->where = rows_unless_shared(hide->where, rows, first, count);
+  }
+  return part;
+}
+
+void check_refused(const Inputs& in) {
+  if (in.cache) throw refusal(Error::unsupported, "inputs.cache: given, but ranks share keys as k and v");
+  if (!in.query_starts.empty() || !in.key_starts.empty())
+    throw refusal(Error::unsupported, "query_starts: given, but over ranks sequences are packed by Document");
+  if (!in.query_counts.empty())
+    throw refusal(Error::unsupported, "query_counts: given, but a share has no padding");
+}
+
+void check_rows(const char* name, const View& x, std::int64_t rows) {
+  if (x.shape.length != rows)
+    throw refusal(Error::shape, name, ".length: ", x.shape.length,
+                  " is not the rows of this rank's share: ", rows);
+}
+
+// One rank's part of the call.
+class RankCall {
+ public:
+  RankCall(Group& group, const Split& split, const Inputs& in, const Outputs& out, const Options& options)
+      : group_(group), split_(split), in_(in), options_(options) {
+    Agreement agreement;
+    try {
+      prepare(out);
+    } catch (const std::exception& e) {  // also where memory ends
+      agreement.refuse(e.what());
+    }
+    describe(agreement);
+    agreement.settle(group);
+  }
+
+  void run() {
+    try {
+      stream_keys();
+    } catch (const std::exception& e) {
+      group_.abort(e.what());
+      throw;
+    }
+    for (KeyStream& stream : streams_) stream.finish();
+  }
+
+ private:
+  // Pieces travel ahead of what is computed, as many as this rank has room for: under a causal mask not all
+  // have the same to do with every piece, only with all of them.
+  void stream_keys() {
+    std::size_t most = 0;
+    for (const HeadGroup& g : groups_) most = std::max(most, g.pieces.size());
+    const std::size_t ahead = slots_.size() - 1;
+    for (std::size_t n = 0; n < most + ahead; ++n) {
+      if (n < most) send_off(n);
+      if (n >= ahead) attend(n - ahead);
+    }
+    for (Slot& slot : slots_) slot.under_way.wait();
+  }
+
+  // A piece that travels, or is there.
+  struct Slot {
+    std::vector<std::byte> bytes{};
+    Group::Pending under_way{};
+  };
+
+  const Share& share() const { return split_.of_rank[static_cast<std::size_t>(group_.rank())]; }
+
+  void prepare(const Outputs& out) {
+    check_refused(in_);
+    if (split_.of_rank.size() != static_cast<std::size_t>(group_.size()))
+      throw refusal(Error::shape, "split: for ", static_cast<std::int64_t>(split_.of_rank.size()),
+                    " ranks, and the group has ", std::int64_t{group_.size()});
+    groups_ = head_groups(split_);
+    for (const HeadGroup& g : groups_)
+      for (const int member : g.members)
+        if (member == group_.rank()) own_ = &g;
+    const Share& mine = share();
+    if (options_.head_map == HeadMap::tiled && mine.kv_heads != split_.whole.kv_heads)
+      throw refusal(Error::unsupported,
+                    "options.head_map: tiled, but heads are split; heads that share keys must be neighbours");
+    if (!own_) return;
+    check_rows("q", in_.q, total(mine.queries));
+    check_rows("k", in_.k, total(mine.keys));
+    check_rows("v", in_.v, total(mine.keys));
+    const std::int64_t of_group = split_.whole.heads / split_.whole.kv_heads;
+    if (in_.k.shape.heads != mine.kv_heads || in_.q.shape.heads != mine.kv_heads * of_group)
+      throw refusal(Error::shape, "k.heads: ", in_.k.shape.heads, " and q.heads: ", in_.q.shape.heads,
+                    " are not those of this rank's share: ", mine.kv_heads, " and ",
+                    mine.kv_heads * of_group);
+    check_keys();
+    check_rows("out", View(out.out), total(mine.queries));
+    begin_streams(out, of_group);
+    const Shape &k = in_.k.shape, &v = in_.v.shape;
+    row_bytes_ = {k.batch * k.heads * k.dim * element_bytes(in_.k),
+                  v.batch * v.heads * v.dim * element_bytes(in_.v)};
+    const std::int64_t piece = std::min(piece_keys, split_.whole.keys), own = total(mine.keys);
+    slots_.resize(static_cast<std::size_t>(std::max<std::int64_t>(2, (own + piece_keys - 1) / piece_keys)));
+    for (Slot& slot : slots_)
+      slot.bytes.resize(static_cast<std::size_t>(piece * (row_bytes_[0] + row_bytes_[1])));
+  }
+
+  // That every piece of this rank's will fit every stream, before any has travelled.
+  void check_keys() const {
+    const Shape &q = in_.q.shape, &k = in_.k.shape, &v = in_.v.shape;
+    if (in_.k.dtype != in_.q.dtype || in_.v.dtype != in_.q.dtype)
+      throw refusal(Error::dtype, in_.k.dtype != in_.q.dtype ? "k" : "v",
+                    ".dtype: ", name_of(in_.k.dtype != in_.q.dtype ? in_.k.dtype : in_.v.dtype),
+                    " is not q.dtype: ", name_of(in_.q.dtype));
+    if (k.batch != q.batch || v.batch != q.batch || v.heads != k.heads || k.dim != q.dim)
+      throw refusal(Error::shape, "k.shape: ", k, " and v.shape: ", v, " do not fit q.shape: ", q);
+    Arguments keys;
+    keys.add("k", in_.k);
+    keys.add("v", in_.v);
+    check_alone(keys.all());
+    check_devices(keys.all(), "q.device", in_.q.device);
+  }
+
+  void begin_streams(const Outputs& out, std::int64_t of_group) {
+    const Share& mine = share();
+    const std::int64_t rows = total(mine.queries);
+    std::int64_t row = 0;
+    for (const auto& [first, length] : mine.queries) {
+      Outputs part = out;
+      part.out = rows_of(out.out, row, length);
+      if (out.log_sum_exp) part.log_sum_exp = rows_of(*out.log_sum_exp, row, length);
+      const StreamInputs inputs{
+          .q = rows_of(in_.q, row, length),
+          .kv_heads = mine.kv_heads,
+          .value_dim = in_.v.shape.dim,
+          .keys = split_.whole.keys,
+          .place = Place{first, split_.whole.queries, mine.first_kv_head * of_group, split_.whole.heads}};
+      const Options options = options_of_rows(options_, rows, row, length);
+      streams_.emplace_back(inputs, part, options);
+      row += length;
+    }
+  }
+
+  // What must be the same on every rank that has heads, and of the split on all.
+  void describe(Agreement& a) const {
+    a.add("heed's version", HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
+    a.add("the size of the group", group_.size());
+    const WholeCall& w = split_.whole;
+    a.add("whole.queries", w.queries);
+    a.add("whole.keys", w.keys);
+    a.add("whole.heads", w.heads);
+    a.add("whole.kv_heads", w.kv_heads);
+    a.add("the split, as a number,", hash_of(split_));
+    if (!own_) return;  // it knows nothing of the numbers
+    a.add("q.batch", in_.q.shape.batch);
+    a.add("q.dim", in_.q.shape.dim);
+    a.add("v.dim", in_.v.shape.dim);
+    a.add("q.dtype", static_cast<std::int64_t>(in_.q.dtype));
+    a.add_bits("options.scale, in bits,", options_.scale ? double{*options_.scale} : -0.0);
+    a.add_bits("options.softcap, in bits,", options_.softcap ? double{*options_.softcap} : 0.0);
+    a.add_bits("options.dropout, in bits,",
+               options_.dropout ? double{options_.dropout->drop_probability} : 0.0);
+    a.add("options.dropout.seed", options_.dropout ? static_cast<std::int64_t>(options_.dropout->seed) : 0);
+    a.add("options.head_map", static_cast<std::int64_t>(options_.head_map));
+    a.add("that options.bias is given", options_.bias.has_value());
+    a.add("that options.sink is given", options_.sink.has_value());
+    a.add("that options.alibi is given", options_.alibi.has_value());
+    a.add("options.masks, as a number,", hash_of(options_.masks));
+  }
+
+  static std::int64_t mix(std::int64_t hash, std::int64_t value) {
+    const auto x =
+        (static_cast<std::uint64_t>(hash) ^ static_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15u;
+    return static_cast<std::int64_t>(x ^ (x >> 29));
+  }
+  static std::int64_t hash_of(const Split& split) {
+    std::int64_t hash = 1;
+    for (const Share& s : split.of_rank) {
+      hash = mix(mix(hash, s.first_kv_head), s.kv_heads);
+      for (const auto* stretches : {&s.queries, &s.keys}) {
+        hash = mix(hash, std::ssize(*stretches));
+        for (const Stretch& one : *stretches) hash = mix(mix(hash, one.first), one.length);
+      }
+    }
+    return hash;
+  }
+  static std::int64_t hash_of(const Masks& masks) {
+    std::int64_t hash = 2;
+    for (const Mask& mask : masks) {
+      hash = mix(hash, static_cast<std::int64_t>(mask.index()));
+      if (const auto* m = std::get_if<Causal>(&mask))
+        hash = mix(hash, m->align ? 1 + static_cast<std::int64_t>(*m->align) : 0);
+      if (const auto* m = std::get_if<Window>(&mask))
+        hash = mix(mix(mix(mix(hash, m->left), m->right), m->front),
+                   m->align ? 1 + static_cast<std::int64_t>(*m->align) : 0);
+      if (const auto* m = std::get_if<KeyLengths>(&mask))
+        for (const std::int32_t count : m->valid) hash = mix(hash, count);
+      if (const auto* m = std::get_if<Document>(&mask)) {
+        for (const std::int32_t id : m->ids) hash = mix(hash, id);
+        for (const std::int32_t id : m->query_ids) hash = mix(hash, id);
+      }
+    }
+    return hash;
+  }
+
+  Slot& slot_of(std::size_t n) { return slots_[n % slots_.size()]; }
+
+  // Piece n of every group of heads. The slot is that of a piece this rank is done with, and has sent to all
+  // if it is its own.
+  void send_off(std::size_t n) {
+    Slot& slot = slot_of(n);
+    slot.under_way.wait();
+    for (const HeadGroup& g : groups_) {
+      if (n >= g.pieces.size()) continue;
+      const Piece& piece = g.pieces[n];
+      const bool is_own = &g == own_;
+      std::span<std::byte> bytes;
+      if (is_own) {
+        bytes = std::span(slot.bytes)
+                    .first(static_cast<std::size_t>(piece.length * (row_bytes_[0] + row_bytes_[1])));
+        if (piece.owner == group_.rank()) pack(piece, bytes);
+      }
+      Group::Pending pending = group_.broadcast("keys and values", piece.owner, bytes, g.members);
+      if (is_own) slot.under_way = std::move(pending);
+    }
+  }
+
+  void attend(std::size_t n) {
+    if (!own_ || n >= own_->pieces.size()) return;
+    const Piece& piece = own_->pieces[n];
+    Slot& slot = slot_of(n);
+    if (piece.owner != group_.rank()) slot.under_way.wait();
+    const std::byte* bytes = slot.bytes.data();
+    const Shape k{in_.k.shape.batch, in_.k.shape.heads, piece.length, in_.k.shape.dim},
+        v{k.batch, k.heads, piece.length, in_.v.shape.dim};
+    for (KeyStream& stream : streams_) {
+      stream.add({bytes, k, in_.k.dtype}, {bytes + piece.length * row_bytes_[0], v, in_.v.dtype});
+      for (Slot& each : slots_) each.under_way.is_done();  // moves what is under way
+    }
+  }
+
+  void pack(const Piece& piece, std::span<std::byte> into) const {
+    std::byte* at = into.data();
+    for (const View* x : {&in_.k, &in_.v}) {
+      const std::int64_t element = element_bytes(*x), row = x->shape.dim * element;
+      for (std::int64_t b = 0; b < x->shape.batch; ++b)
+        for (std::int64_t h = 0; h < x->shape.heads; ++h)
+          for (std::int64_t i = 0; i < piece.length; ++i, at += row)
+            copy_row(*x, b * x->stride.batch + h * x->stride.heads + (piece.row + i) * x->stride.length,
+                     element, at);
+    }
+  }
+  static void copy_row(const View& x, std::int64_t first, std::int64_t element, std::byte* to) {
+    const auto* from = static_cast<const std::byte*>(x.data) + first * element;
+    if (x.stride.dim == 1 || x.shape.dim == 1) {
+      std::memcpy(to, from, static_cast<std::size_t>(x.shape.dim * element));
+    } else {
+      for (std::int64_t d = 0; d < x.shape.dim; ++d)
+        std::memcpy(to + d * element, from + d * x.stride.dim * element, static_cast<std::size_t>(element));
+    }
+  }
+
+  Group& group_;
+  const Split& split_;
+  const Inputs& in_;
+  const Options& options_;
+  std::vector<HeadGroup> groups_{};
+  const HeadGroup* own_ = nullptr;           // null: this rank has no heads
+  std::vector<KeyStream> streams_{};         // one for each stretch of queries
+  std::array<std::int64_t, 2> row_bytes_{};  // of one key, and of one value, of all batch entries and heads
+  std::vector<Slot> slots_ = std::vector<Slot>(2);
+};
+
+}  // namespace
+}  // namespace heed::ranks
+
+namespace heed::inline v0_2 {
+
+void attention(Group& group, const Split& split, const Inputs& inputs, const Outputs& outputs,
+               const Options& options) {
+  ranks::RankCall(group, split, inputs, outputs, options).run();
+}
+
+}  // namespace heed::inline v0_2

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group's operations as messages between pairs of ranks, and what becomes of one that does not move.
+#include "heed/group.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "refusal/refusal.hpp"
+
+namespace heed::inline v0_2 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string seconds(std::chrono::milliseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+}  // namespace
+
+struct Group::State {
+  std::unique_ptr<Messages> messages;
+  GroupOptions options;
+  std::uint32_t step = 0;
+  std::string fault{};  // of a broken group
+
+  std::string place(std::uint32_t at, const char* what) const {
+    return "rank " + std::to_string(messages->rank()) + ", step " + std::to_string(at) + " (" + what + "): ";
+  }
+
+  // Breaks the group.
+  Error broken(const std::string& sentence) {
+    if (fault.empty()) {
+      fault = sentence;
+      messages->abort(sentence);
+    }
+    return {Error::rank, fault};
+  }
+};
+
+struct Group::Pending::Operation {
+  struct Part {
+    int peer;
+    bool is_sent;
+    std::unique_ptr<Messages::Message> message;
+  };
+
+  Operation(State& of, const char* name_of_step, std::uint32_t number)
+      : group(of), what(name_of_step), step(number) {}
+
+  State& group;
+  const char* what;
+  std::uint32_t step;
+  std::vector<Part> parts{};  // that are under way
+  Clock::time_point moved = Clock::now();
+
+  static std::string name(const Part& part) {
+    return (part.is_sent ? "to rank " : "from rank ") + std::to_string(part.peer);
+  }
+
+  // Whether all are done.
+  bool advance() {
+    if (!group.fault.empty()) throw Error(Error::rank, group.fault);
+    const std::size_t before = parts.size();
+    std::erase_if(parts, [&](Part& part) {
+      try {
+        return part.message->is_done();
+      } catch (const Error& e) {
+        throw group.broken(group.place(step, what) + "the message " + name(part) + ": " + e.what());
+      }
+    });
+    if (parts.size() != before) moved = Clock::now();
+    return parts.empty();
+  }
+
+  void wait() {
+    while (!advance()) {
+      if (Clock::now() - moved > group.options.deadline) throw late();
+      group.messages->pause();
+    }
+  }
+
+  // Who receives nothing knows more than who cannot send: the peer may only be waiting for a third.
+  Error late() {
+    const Part* first = &parts.front();
+    for (const Part& part : parts)
+      if (!part.is_sent) {
+        first = &part;
+        break;
+      }
+    return group.broken(group.place(step, what) +
+                        (first->is_sent ? "nothing taken by rank " : "nothing received from rank ") +
+                        std::to_string(first->peer) + " for " + seconds(group.options.deadline));
+  }
+};
+
+Group::Pending::Pending() = default;
+Group::Pending::Pending(std::unique_ptr<Operation> operation) : operation_(std::move(operation)) {}
+Group::Pending::~Pending() = default;
+Group::Pending::Pending(Pending&&) noexcept = default;
+Group::Pending& Group::Pending::operator=(Pending&&) noexcept = default;
+
+bool Group::Pending::is_done() {
+  if (operation_ && operation_->advance()) operation_.reset();
+  return !operation_;
+}
+
+void Group::Pending::wait() {
+  if (operation_) operation_->wait();
+  operation_.reset();
+}
+
+Group::Group(std::unique_ptr<Messages> messages, const GroupOptions& options)
+    : state_(new State{std::move(messages), options}) {
+  if (options.deadline.count() <= 0)
+    throw refusal(Error::value, "options.deadline: ", std::int64_t{options.deadline.count()},
+                  " ms is not above 0");
+}
+Group::~Group() = default;
+Group::Group(Group&&) noexcept = default;
+Group& Group::operator=(Group&&) noexcept = default;
+
+int Group::rank() const { return state_->messages->rank(); }
+int Group::size() const { return state_->messages->size(); }
+
+namespace {
+
+void check_rank(const char* name, int rank, int size) {
+  if (rank < 0 || rank >= size)
+    throw refusal(Error::value, name, ": ", std::int64_t{rank}, " is none of the ", std::int64_t{size},
+                  " ranks");
+}
+
+void check_count(const char* name, std::size_t count, int size) {
+  if (count != static_cast<std::size_t>(size))
+    throw refusal(Error::shape, name, ": ", static_cast<std::int64_t>(count), " pieces for ",
+                  std::int64_t{size}, " ranks");
+}
+
+void copy_own(const char* name, std::span<const std::byte> from, std::span<std::byte> to) {
+  if (from.size() != to.size())
+    throw refusal(Error::shape, name, ": ", static_cast<std::int64_t>(from.size()),
+                  " bytes of this rank's own are not ", static_cast<std::int64_t>(to.size()));
+  if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
+}
+
+}  // namespace
+
+Group::Pending Group::broadcast(const char* what, int root, std::span<std::byte> data,
+                                std::span<const int> members) {
+  if (!state_->fault.empty()) throw Error(Error::rank, state_->fault);
+  check_rank("root", root, size());
+  std::vector<int> to(members.begin(), members.end());
+  if (members.empty()) to.resize(static_cast<std::size_t>(size())), std::iota(to.begin(), to.end(), 0);
+  for (const int member : to) check_rank("members", member, size());
+  auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
+  for (const int member : to) {
+    if (member == root || data.empty()) continue;
+    if (rank() == root)
+      made->parts.push_back({member, true, state_->messages->send(member, data, made->step)});
+    if (rank() == member)
+      made->parts.push_back({root, false, state_->messages->receive(root, data, made->step)});
+  }
+  return Pending(std::move(made));
+}
+
+Group::Pending Group::gather(const char* what, std::span<const std::byte> own,
+                             std::span<const std::span<std::byte>> all) {
+  check_count("all", all.size(), size());
+  const std::vector<std::span<const std::byte>> to(all.size(), own);
+  return all_to_all(what, to, all);
+}
+
+Group::Pending Group::all_to_all(const char* what, std::span<const std::span<const std::byte>> to,
+                                 std::span<const std::span<std::byte>> from) {
+  if (!state_->fault.empty()) throw Error(Error::rank, state_->fault);
+  check_count("to", to.size(), size());
+  check_count("from", from.size(), size());
+  const auto own = static_cast<std::size_t>(rank());
+  copy_own("to", to[own], from[own]);
+  auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
+  for (std::size_t r = 0; r < from.size(); ++r)
+    if (r != own && !from[r].empty())
+      made->parts.push_back(
+          {static_cast<int>(r), false, state_->messages->receive(static_cast<int>(r), from[r], made->step)});
+  for (std::size_t r = 0; r < to.size(); ++r)
+    if (r != own && !to[r].empty())
+      made->parts.push_back(
+          {static_cast<int>(r), true, state_->messages->send(static_cast<int>(r), to[r], made->step)});
+  return Pending(std::move(made));
+}
+
+void Group::abort(const std::string& why) {
+  state_->broken("rank " + std::to_string(rank()) + " gave up: " + why);
+}
+
+std::vector<Group> group_of_threads(int ranks, const GroupOptions& options) {
+  std::vector<Group> ends;
+  for (std::unique_ptr<Messages>& end : messages_of_threads(ranks))
+    ends.emplace_back(std::move(end), options);
+  return ends;
+}
+
+}  // namespace heed::inline v0_2

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a split as they travel: pieces in the order of the keys, from the rank that has them to all
+// that share their heads.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "heed/distributed.hpp"
+
+namespace heed::ranks {
+
+// No piece has more: whole chunks of every kernel, and a few MB where heads are not many.
+constexpr std::int64_t piece_keys = 2048;
+
+struct Piece {
+  int owner;
+  std::int64_t first, length;  // among the keys
+  std::int64_t row;            // of the owner's k and v
+};
+
+struct HeadGroup {
+  std::int64_t first_kv_head, kv_heads;
+  std::vector<int> members;
+  std::vector<Piece> pieces;
+};
+
+// Throws Error where a split leaves something out or has it twice.
+std::vector<HeadGroup> head_groups(const Split&);
+
+}  // namespace heed::ranks

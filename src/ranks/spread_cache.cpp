@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode over caches that are spread over ranks: states of chunks are gathered in order and folded.
+#include <algorithm>
+#include <cstring>
+
+#include "heed/cache.hpp"
+#include "heed/distributed.hpp"
+#include "heed/version.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/left.hpp"
+#include "plan/spread.hpp"
+#include "ranks/agreement.hpp"
+#include "refusal/refusal.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::ranks {
+namespace {
+
+constexpr std::int64_t chunk = Spread::chunk_tokens;
+
+void check_rank(int rank, int ranks) {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    throw refusal(Error::value, "rank: ", std::int64_t{rank}, " is none of ", std::int64_t{ranks}, " ranks");
+}
+
+// One rank's part of the call.
+class SpreadCall {
+ public:
+  SpreadCall(Group& group, const View& q, const SpreadCache& spread, const Outputs& out,
+             const Options& options)
+      : group_(group), options_(options), said_(options.threads, options.executor) {
+    Agreement agreement;
+    try {
+      prepare(q, spread, out);
+    } catch (const std::exception& e) {
+      agreement.refuse(e.what());
+    }
+    describe(agreement, q, spread);
+    agreement.settle(group);
+  }
+
+  void run() {
+    std::vector<std::vector<float>> states(static_cast<std::size_t>(group_.size()));
+    std::vector<std::span<std::byte>> into;
+    std::vector<const float*> all;
+    for (std::size_t r = 0; r < states.size(); ++r) {
+      states[r].resize(static_cast<std::size_t>(decode_->floats_of(static_cast<int>(r))));
+      into.push_back(std::as_writable_bytes(std::span(states[r])));
+      all.push_back(states[r].data());
+    }
+    std::vector<float>& own = states[static_cast<std::size_t>(group_.rank())];
+    decode_->attend(own.data());
+    group_.gather("the states of chunks", std::as_bytes(std::span(own)), into).wait();
+    if (decode_->finish(all)) planning::check_none_left("attention", *problem_);
+  }
+
+ private:
+  void prepare(const View& q, const SpreadCache& spread, const Outputs& out) {
+    if (!spread.cache) throw refusal(Error::value, "cache: not given");
+    if (out.weights || out.scores.into)
+      throw refusal(Error::unsupported, out.weights ? "weights" : "scores.into",
+                    ": asked for, but no rank has all keys to compute them");
+    check_cache(spread, q);
+    const Inputs inputs{.q = q, .cache = spread.cache, .sequences = spread.sequences};
+    problem_.emplace(lowering::make_problem(inputs, out, options_, spread.lengths));
+    problem_->reading.emplace(*spread.cache);
+    for (std::size_t b = 0; b < spread.lengths.size(); ++b) {
+      const std::int64_t held = spread.cache->length(problem_->sequences[b].in_cache),
+                         wanted = own_tokens(spread.lengths[b], group_.rank(), group_.size());
+      if (held != wanted)
+        throw refusal(Error::shape, "cache: sequence ", problem_->sequences[b].in_cache, " has ", held,
+                      " tokens, and of ", spread.lengths[b], " this rank's are ", wanted);
+    }
+    decode_ = planning::begin_spread(*problem_, {group_.rank(), group_.size()});
+  }
+
+  static void check_cache(const SpreadCache& spread, const View& q) {
+    const KvCacheConfig& config = spread.cache->config();
+    if (std::ssize(spread.lengths) != q.shape.batch)
+      throw refusal(Error::shape, "lengths: ", std::ssize(spread.lengths), " for q.batch: ", q.shape.batch);
+    if (*config.page_size > chunk)
+      throw refusal(Error::unsupported, "cache.page_size: ", *config.page_size, " is more than ", chunk,
+                    ", the tokens of a chunk");
+    if (config.window)
+      throw refusal(Error::unsupported, "cache.window: given, but a part of a sequence has none");
+    if (config.rotary)
+      throw refusal(Error::unsupported,
+                    "cache.rotary: given, but a part of a sequence does not know its positions");
+  }
+
+  void describe(Agreement& a, const View& q, const SpreadCache& spread) const {
+    a.add("heed's version", HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
+    a.add("q.batch", q.shape.batch);
+    a.add("q.heads", q.shape.heads);
+    a.add("q.length", q.shape.length);
+    a.add("q.dim", q.shape.dim);
+    a.add("q.dtype", static_cast<std::int64_t>(q.dtype));
+    a.add("cache.type", spread.cache ? static_cast<std::int64_t>(spread.cache->config().type) : 0);
+    a.add("cache.kv_heads", spread.cache ? spread.cache->config().kv_heads : 0);
+    std::int64_t tokens = 0;
+    for (const std::int64_t length : spread.lengths) tokens = tokens * 31 + length;
+    a.add("lengths, as a number,", tokens);
+    a.add("the size of the states", decode_ ? decode_->floats_of(0) : 0);
+    a.add_bits("options.scale, in bits,", options_.scale ? double{*options_.scale} : -0.0);
+    a.add_bits("options.softcap, in bits,", options_.softcap ? double{*options_.softcap} : 0.0);
+    a.add("options.dropout.seed", options_.dropout ? static_cast<std::int64_t>(options_.dropout->seed) : 0);
+    a.add("how many options.masks there are", static_cast<std::int64_t>(options_.masks.size()));
+  }
+
+  Group& group_;
+  const Options& options_;
+  const threads::ForOneCall said_;
+  std::optional<Problem> problem_{};
+  std::unique_ptr<SpreadDecode> decode_{};
+};
+
+}  // namespace
+}  // namespace heed::ranks
+
+namespace heed::inline v0_2 {
+
+std::int64_t own_tokens(std::int64_t length, int rank, int ranks) {
+  ranks::check_rank(rank, ranks);
+  const std::int64_t round = ranks::chunk * ranks, rest = length % round - ranks::chunk * rank;
+  return length / round * ranks::chunk + std::clamp<std::int64_t>(rest, 0, ranks::chunk);
+}
+
+void append_own(KvCache& cache, std::int64_t sequence, std::int64_t length, const View& k, const View& v,
+                int rank, int ranks) {
+  ranks::check_rank(rank, ranks);
+  const std::int64_t bytes_k = static_cast<std::int64_t>(bytes_of(k.dtype)),
+                     bytes_v = static_cast<std::int64_t>(bytes_of(v.dtype)),
+                     count = std::min(k.shape.length, v.shape.length);
+  const auto rows = [count](const View& x, std::int64_t first, std::int64_t end, std::int64_t bytes) {
+    View part = x;
+    part.data = static_cast<const std::byte*>(x.data) + (first > 0 ? first * x.stride.length * bytes : 0);
+    part.shape.length =
+        end - first + x.shape.length - count;  // a v of another length is the cache's to refuse
+    return part;
+  };
+  const std::int64_t before = cache.length(sequence);
+  try {
+    for (std::int64_t first = 0; first < count;) {
+      const std::int64_t at = length + first, end = std::min(count, first + ranks::chunk - at % ranks::chunk);
+      if (at / ranks::chunk % ranks == rank) {
+        const View keys = rows(k, first, end, bytes_k), values = rows(v, first, end, bytes_v);
+        cache.append_to(sequence, keys, values);
+      }
+      first = end;
+    }
+  } catch (...) {  // all or nothing, as the cache itself
+    cache.truncate(sequence, before);
+    throw;
+  }
+}
+
+void attention(Group& group, const View& q, const SpreadCache& cache, const Outputs& outputs,
+               const Options& options) {
+  ranks::SpreadCall(group, q, cache, outputs, options).run();
+}
+
+}  // namespace heed::inline v0_2

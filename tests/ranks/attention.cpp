@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over ranks has the bits of one process (O1), whatever the number of ranks and who has what.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "cases/selection.hpp"
+#include "ranks/rank_threads.hpp"
+#include "ranks/schedules.hpp"
+
+namespace heed::cases {
+namespace {
+
+TEST(Ranks, any_number_of_them_and_any_split_gives_the_bits_of_one_process) {
+  for (const std::uint64_t seed : seeds(9000, 9300)) {
+    const int ranks = 1 + static_cast<int>(seed % 8);
+    std::atomic<int> compared = 0;
+    const auto said = on_ranks(group_of_threads(ranks), [&](Group& group) {
+      const auto same = has_the_bits_of_one_process(group, seed);
+      EXPECT_TRUE(same);
+      ++compared;
+    });
+    for (const std::string& sentence : said)
+      EXPECT_EQ(sentence, "") << "seed " << seed << ": " << describe(schedule_call(seed));
+    EXPECT_EQ(compared, ranks);
+  }
+}
+
+TEST(Ranks, many_calls_of_one_group_follow_each_other) {
+  const auto said = on_ranks(group_of_threads(3), [](Group& group) {
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) EXPECT_TRUE(has_the_bits_of_one_process(group, seed));
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
+// What rank 1 does differently is refused by all ranks, before anything is written, and the group goes on.
+TEST(Ranks, another_call_on_one_rank_is_refused_by_all) {
+  const Call whole{.q = Tensor::random({1, 2, 8, 4}, 1),
+                   .k = Tensor::random({1, 1, 8, 4}, 2),
+                   .v = Tensor::random({1, 1, 8, 4}, 3)};
+  struct Difference {
+    const char* sentence;
+    std::function<void(Call&, Split&, Options&)> make;
+  };
+  const std::vector<Difference> differences{
+      {"rank 1: options.scale, in bits,", [](Call&, Split&, Options& o) { o.scale = 0.5f; }},
+      {"rank 1: options.masks, as a number,", [](Call&, Split&, Options& o) { o.masks = {Causal{}}; }},
+      {"rank 1: options.dropout.seed is 8", [](Call&, Split&, Options& o) { o.dropout = Dropout{0, 8}; }},
+      {"rank 1: whole.keys is 9", [](Call&, Split& s, Options&) { s = split_sequence({8, 9, 2, 1}, 3); }},
+      {"rank 1 refuses: k.length: 2 is not the rows of this rank's share: 3",
+       [](Call& c, Split&, Options&) { c.k = Tensor({1, 1, 2, 4}); }},
+      {"rank 1: q.batch is 2",
+       [](Call& c, Split&, Options&) {
+         c.q = Tensor({2, 2, 3, 4}), c.k = Tensor({2, 1, 3, 4}), c.v = Tensor({2, 1, 3, 4});
+       }},
+      {"rank 1 refuses: options.softcap: -1", [](Call&, Split&, Options& o) { o.softcap = -1.0f; }}};
+  const auto said = on_ranks(group_of_threads(3), [&](Group& group) {
+    for (const auto& [sentence, make] : differences) {
+      Split split = split_sequence({8, 8, 2, 1}, 3);
+      Call call = call_of(whole, split.of_rank[static_cast<std::size_t>(group.rank())]);
+      Options options;
+      if (group.rank() == 1) make(call, split, options);
+      Results results(call, {});
+      const Tensor before = results.out;
+      try {
+        attention(group, split, call.inputs(), results.outputs(), options);
+        ADD_FAILURE() << "nothing was said of " << sentence;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code, Error::rank);
+        EXPECT_EQ(std::string(e.what()).find(sentence), 0u) << e.what();
+        EXPECT_EQ(results.out.memory(), before.memory());
+      }
+    }
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
+TEST(Ranks, a_split_that_leaves_something_out_is_refused) {
+  const auto refusal_of = [](const Split& split) {
+    const Tensor rows({1, 1, 4, 2});
+    Tensor out({1, 1, 4, 2});
+    std::vector<Group> one = group_of_threads(1);
+    try {
+      attention(one[0], split, {rows.view(), rows.view(), rows.view()}, {.out = out.mutable_view()});
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal_of({{4, 4, 1, 1}, {{{{0, 4}}, {{0, 3}}, 0, 1}}}),
+            "rank 0 refuses: split: nobody has key 3 of one group of heads");
+  EXPECT_EQ(refusal_of({{4, 4, 1, 1}, {{{{0, 2}, {1, 2}}, {{0, 4}}, 0, 1}}}),
+            "rank 0 refuses: split: two ranks have query 1 of one group of heads");
+  EXPECT_EQ(refusal_of({{4, 4, 2, 2}, {{{{0, 4}}, {{0, 4}}, 0, 1}}}),
+            "rank 0 refuses: split: nobody has KV head 1");
+}
+
+}  // namespace
+}  // namespace heed::cases

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of three does what ranks should not, as the argument says; the others print what they are told of
+// it. The job must end by itself.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "cases/tensor.hpp"
+#include "heed/distributed.hpp"
+#include "heed/mpi.hpp"
+
+namespace {
+
+using namespace heed;
+
+void attend(Group& group, std::int64_t keys) {
+  const Split split = split_sequence({600, keys, 1, 1}, group.size());
+  const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
+  const auto rows = [](const std::vector<Stretch>& stretches) {
+    return stretches[0].length + stretches[1].length;
+  };
+  const cases::Tensor q({1, 1, rows(share.queries), 8}), k({1, 1, rows(share.keys), 8});
+  cases::Tensor out(q.shape());
+  attention(group, split, {q.view(), k.view(), k.view()}, {.out = out.mutable_view()});
+}
+
+void send_short(Group& group) {
+  long data = 0;
+  const std::size_t bytes = group.rank() == 1 ? 4 : 8;
+  group.broadcast("what", 1, std::as_writable_bytes(std::span(&data, 1)).first(bytes)).wait();
+  if (group.rank() == 1) sleep(5);
+}
+
+// Once all are in the middle of a call.
+void misbehave(const std::string& how) {
+  if (how == "stopped") raise(SIGSTOP);
+  if (how == "sleeping") sleep(20);
+  if (how == "killed") raise(SIGKILL);
+  if (how == "exiting") _exit(3);
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const std::string how = arguments[1];
+  Group group = mpi_group({.deadline = std::chrono::milliseconds(2000)}, OnFault::ends_the_job);
+  try {
+    if (how == "cut_short") {
+      send_short(group);
+    } else if (how == "another_shape") {
+      attend(group, group.rank() == 1 ? 9 : 6000);
+    } else {
+      std::vector<std::byte> word(1), words(3);
+      std::vector<std::span<std::byte>> all;
+      for (std::byte& one : words) all.emplace_back(&one, 1);
+      group.gather("begin", word, all).wait();
+      if (group.rank() == 1) misbehave(how);
+      std::byte one{};
+      group.broadcast("keys and values", 1, {&one, 1}).wait();
+    }
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

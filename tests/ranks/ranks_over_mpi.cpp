@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests/ranks/attention.cpp claims, with processes for ranks. Every rank runs this program and compares
+// its own rows.
+#include <gtest/gtest.h>
+
+#include "cases/selection.hpp"
+#include "heed/mpi.hpp"
+#include "ranks/schedules.hpp"
+
+namespace heed::cases {
+namespace {
+
+Group& world() {
+  static Group group = mpi_group();
+  return group;
+}
+
+TEST(RanksOverMpi, any_split_gives_the_bits_of_one_process) {
+  const auto first = static_cast<std::uint64_t>(9000 + 100 * world().size());
+  for (const std::uint64_t seed : seeds(first, first + 60))
+    ASSERT_TRUE(has_the_bits_of_one_process(world(), seed));
+}
+
+TEST(RanksOverMpi, messages_beyond_two_gibibytes_arrive) {
+  if (small_selection() || world().size() != 2) GTEST_SKIP() << "once is enough";
+  const std::size_t bytes = (std::size_t{2} << 30) + 5;
+  std::vector<std::byte> data(bytes);
+  if (world().rank() == 0) data[7] = std::byte{1}, data[bytes - 1] = std::byte{2};
+  world().broadcast("much", 0, data).wait();
+  EXPECT_EQ(data[7], std::byte{1});
+  EXPECT_EQ(data[bytes - 1], std::byte{2});
+}
+
+TEST(RanksOverMpi, the_callers_own_messages_are_left_alone) {
+  Group group = mpi_group(MPI_COMM_WORLD);
+  const int next = (group.rank() + 1) % group.size(),
+            before = (group.rank() + group.size() - 1) % group.size();
+  int sent = group.rank(), received = -1;
+  MPI_Request requests[2];
+  MPI_Irecv(&received, 1, MPI_INT, before, 0, MPI_COMM_WORLD, &requests[0]);
+  MPI_Isend(&sent, 1, MPI_INT, next, 0, MPI_COMM_WORLD, &requests[1]);
+  EXPECT_TRUE(has_the_bits_of_one_process(group, 77));
+  MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+  EXPECT_EQ(received, before);
+}
+
+}  // namespace
+}  // namespace heed::cases
