@@ -26,10 +26,10 @@ void read(const heed::Arrays& arrays, const std::string& name, std::span<float> 
 
 void draw_bar(const std::string& label, std::int64_t done, std::int64_t steps, double loss) {
   if (!isatty(2)) return;
-  constexpr int width = 28;
-  const int full = static_cast<int>(done * width / steps);
+  constexpr int places = 28;
+  const int full = static_cast<int>(done * places / steps);
   std::string bar;
-  for (int n = 0; n < width; ++n) bar += n < full ? "█" : "░";
+  for (int n = 0; n < places; ++n) bar += n < full ? "█" : "░";
   std::fprintf(stderr, "\r%-26s %s %5lld/%lld  loss %.3f ", label.c_str(), bar.c_str(),
                static_cast<long long>(done), static_cast<long long>(steps), loss);
   if (done == steps) std::fprintf(stderr, "\r\033[K");
