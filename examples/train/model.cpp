@@ -174,16 +174,16 @@ Score Model::judge(const Batch& b, Pass pass) {
       std::fill_n(row, vocabulary, 0.0f);
       continue;
     }
-    const auto right = static_cast<std::size_t>(b.targets[t]);
+    const auto answer = static_cast<std::size_t>(b.targets[t]);
     const float largest = *std::max_element(row, row + vocabulary);
-    score.hits += row[right] == largest ? 1 : 0;
+    score.hits += row[answer] == largest ? 1 : 0;
     float sum = 0;
     for (std::size_t n = 0; n < vocabulary; ++n) sum += std::exp(row[n] - largest);
-    score.loss += static_cast<double>(largest + std::log(sum) - row[right]);
+    score.loss += static_cast<double>(largest + std::log(sum) - row[answer]);
     if (pass == Pass::forward) continue;
     for (std::size_t n = 0; n < vocabulary; ++n)
       row[n] =
-          (std::exp(row[n] - largest) / sum - (n == right ? 1.0f : 0.0f)) / static_cast<float>(score.targets);
+          (std::exp(row[n] - largest) / sum - (n == answer ? 1.0f : 0.0f)) / static_cast<float>(score.targets);
   }
   score.loss /= static_cast<double>(std::max<std::int64_t>(score.targets, 1));
   return score;
