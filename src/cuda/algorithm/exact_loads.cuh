@@ -78,13 +78,13 @@ class ExactLoads {
   }
 
  private:
-  HEED_DEVICE void load_queries(std::int64_t begin, std::int64_t end) {
-    const std::int64_t padded = (end - begin + 3) / 4 * 4;
+  HEED_DEVICE void load_queries(std::int64_t first_dim, std::int64_t end_dim) {
+    const std::int64_t padded = (end_dim - first_dim + 3) / 4 * 4;
     for (std::int64_t n = thread_index(); n < padded * exact_rows; n += exact_threads) {
       const int r = static_cast<int>(n % exact_rows);
-      const std::int64_t d = begin + n / exact_rows;
+      const std::int64_t d = first_dim + n / exact_rows;
       shared.q[n / exact_rows][r] =
-          d < end && work.is_row(r) ? read(row_of(c.q, work.query(r)), d) * c.scale_log2e : 0.0f;
+          d < end_dim && work.is_row(r) ? read(row_of(c.q, work.query(r)), d) * c.scale_log2e : 0.0f;
     }
   }
 
