@@ -26,8 +26,9 @@ import time
 RIVALS = ("torch", "torch-regrouped", "onnxruntime", "numpy")
 # What --quick races: one case of every kind that the other options race at length.
 QUICK = re.compile(
-    r"prefill/f32/2x12x6x.*|layer/f32/2x12x6x.*|prefill/(f32|bf16)/1x12x12x[^/]*|prefill/f32/1x12x12x.*/causal"
-    r"|prefill/f32/1x32x8x.*/causal|backward/f32/.*|decode/(f32|bf16)/1x32x8x1x32768x128|projection/f32/.*"
+    r"prefill/f32/2x12x6x.*|layer/(f32|bf16)/2x12x6x.*|prefill/(f32|bf16)/1x1[26]x1[26]x[^/]*"
+    r"|prefill/f32/1x12x12x.*/causal|prefill/f32/1x32x8x.*/causal|backward/f32/.*"
+    r"|decode/(f32|bf16)/1x32x8x1x32768x128|projection/(f32/.*|bf16/1x.*)"
 )
 NOT_FOR_THIS = "not for this case"
 LONG = 1.0  # seconds after which a single run says enough

@@ -33,6 +33,11 @@ void add_prefill(std::vector<Case>& cases, Size size) {
         shape.between = between;
         cases.push_back(shape);
       }
+  // Short sequences, and heads of a size that fills no vector of sixteen twice.
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    cases.push_back({.dtype = dtype, .heads = 12, .kv_heads = 12, .queries = 128, .keys = 128, .dim = 64});
+    cases.push_back({.dtype = dtype, .heads = 16, .kv_heads = 16, .queries = 512, .keys = 512, .dim = 80});
+  }
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Between between : {Between::bias, Between::keep}) {
       Case masked = shapes[0];
@@ -99,7 +104,10 @@ void add_steps(std::vector<Case>& cases) {
 }
 
 void add_layer(std::vector<Case>& cases) {
-  cases.push_back(twelve_heads(Role::layer, 6));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    cases.push_back(twelve_heads(Role::layer, 6));
+    cases.back().dtype = dtype;
+  }
   // 2048 rows as 128 sequences of 16: little attention between the projections, but enough that queries and
   // keys are checked.
   Case projection{.role = Role::projection,

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t parts_per_thread = 4;
 constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too often
+constexpr std::int64_t least_matrix_rows = 128;  // the same for matrix instructions, which wait for weights sooner
 constexpr std::int64_t floats_of_part = 1 << 17;  // of x: half a MiB, for the second-level cache
 
 // Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut too.
@@ -21,14 +22,16 @@ struct Cut {
   std::int64_t row_parts, panels_per_part;
 };
 
-Cut cut(std::int64_t rows, std::int64_t depth, std::int64_t panels) {
+Cut cut(const Target& target, std::int64_t rows, std::int64_t depth, std::int64_t panels) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
+  const std::int64_t least_rows = target.only_bf16 ? least_matrix_rows : least_rows_of_part;
   const std::int64_t most = std::clamp(floats_of_part / depth, least_rows_of_part, most_rows_of_part);
   const std::int64_t wanted = threads * parts_per_thread;
-  std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / least_rows_of_part));
+  std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / least_rows));
   row_parts = std::max<std::int64_t>(row_parts, 1);
   if (row_parts > threads) row_parts = (row_parts + threads - 1) / threads * threads;
-  const std::int64_t panel_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (panels + 1) / 2);
+  std::int64_t panel_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (panels + 1) / 2);
+  if (target.only_bf16 && row_parts >= threads) panel_parts = 1;
   return {row_parts, ((panels + panel_parts - 1) / panel_parts + 1) / 2 * 2};
 }
 
@@ -91,7 +94,7 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
   const Panels& packed = weights.panels_for(x.dtype);
   const Target& target = *packed.target;
   const std::int64_t panels = (weights.out + target.panel_rows - 1) / target.panel_rows;
-  const Cut parts_of = cut(rows, packed.depth, panels);
+  const Cut parts_of = cut(target, rows, packed.depth, panels);
   const std::int64_t row_parts = parts_of.row_parts, panels_per_part = parts_of.panels_per_part;
   // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
   const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;

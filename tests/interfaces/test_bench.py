@@ -156,7 +156,7 @@ def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):
         (["--seconds", "0"], "--seconds: 0 is not in (0, 3600]"),
         (["--seconds", "nan"], "--seconds: nan is not in (0, 3600]"),
         (["--threads", "0"], "--threads: 0 is less than 1"),
-        (["--suite", "fast"], "--suite: 'fast' is not heads, prefill, decode, layer, all or limits"),
+        (["--suite", "fast"], "--suite: 'fast' is not heads, prefill, decode, layer, backward, all or limits"),
     ],
 )
 def test_bad_usage_is_refused_in_a_sentence(tmp_path, flags, sentence):
