@@ -84,7 +84,10 @@ TEST_P(Faults, are_reported_by_every_other_rank_within_the_deadline) {
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begun, milliseconds(5000));
   for (const std::size_t r : {0u, 2u, 3u}) {
-    EXPECT_NE(said[r].find(", step 1 (keys): "), std::string::npos) << said[r];
+    // Word of a rank that gave up may come while this one is still in the step before.
+    const bool is_early = said[r].find("gave up") != std::string::npos &&
+                          said[r].find(", step 0 (first): ") != std::string::npos;
+    EXPECT_TRUE(is_early || said[r].find(", step 1 (keys): ") != std::string::npos) << said[r];
     EXPECT_NE(said[r].find("rank 1"), std::string::npos) << said[r];
   }
   EXPECT_TRUE(said[0].find(GetParam().sentence) != std::string::npos ||

@@ -37,7 +37,9 @@ TEST(RanksMemory, a_thousand_calls_of_one_group_need_no_more_than_ten) {
     }
   });
   for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
-  EXPECT_LE(at_last, after_ten + 4096);
+  // How much memory is kept for the next call depends on which calls met; a stretch of keys lost in each would
+  // come to 47 MB.
+  EXPECT_LE(at_last, after_ten + (128 << 10));
 }
 
 }  // namespace
