@@ -18,7 +18,7 @@ def symbols(listing):
 
 def strangers(listing, api):
     """What is exported and should not be."""
-    allowed = re.compile(rf"{api}::(?!.*\bState::)|(?:vtable|typeinfo|typeinfo name) for {api}::\w+$|heed_\w+$")
+    allowed = re.compile(rf"{api}::(?!.*\bState::)|(?:vtable|typeinfo|typeinfo name) for {api}::(?!.*\bState\b)[\w:]+$|heed_\w+$")
     return sorted({name for _, name in symbols(listing) if not allowed.match(name)})
 
 
