@@ -86,15 +86,16 @@ class Pool {
   bool serves(int threads, int usual) const { return usual_ == usual && threads_ >= threads; }
 
   void run(Job& job) {
+    const int helpers = job.helpers;  // fewer from the moment that others see the job
     {
       const std::lock_guard lock(mutex_);
       job_ = &job;
       generation_.fetch_add(1, std::memory_order_release);
     }
-    if (job.helpers + 1 >= threads_)
+    if (helpers + 1 >= threads_)
       wake_.notify_all();
     else
-      for (int n = 0; n < job.helpers; ++n) wake_.notify_one();
+      for (int n = 0; n < helpers; ++n) wake_.notify_one();
     job.work();
     std::unique_lock lock(mutex_);
     job_ = nullptr;  // whoever wakes from here on finds nothing to do
