@@ -26,6 +26,8 @@ struct HEED_API Messages {
     // Moves it forward and says whether it has arrived. Throws Error::rank where it never will: "it has 3
     // bytes, not 8".
     virtual bool is_done() = 0;
+    // Grows as it moves, where the network can tell: a long message that moves is not late.
+    virtual std::uint64_t moved() const { return 0; }
   };
 
   virtual ~Messages() = default;

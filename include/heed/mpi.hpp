@@ -17,9 +17,11 @@
 
 namespace heed::inline v0_2 {
 
-// What a rank does whose group is broken: other ranks learn of it by their own deadlines, or the whole job
-// ends.
-enum class OnFault : std::uint8_t { throws, ends_the_job };
+// What a rank does whose group is broken. The whole job ends, by MPI_Abort. Or the call throws, and the other
+// ranks learn of it by their own deadlines; since MPI cannot call back a message that is under way, all of
+// them then go through memory of heed's own, which costs a copy on either side, and what is under way at a
+// fault is never freed.
+enum class OnFault : std::uint8_t { ends_the_job, throws };
 
 namespace mpi {
 
@@ -34,40 +36,59 @@ inline void check(int code) {
   if (code != MPI_SUCCESS) throw Error(Error::rank, "MPI says: " + sentence_of(code));
 }
 
-// A message in pieces that an int can count.
+// A message in pieces: an int can count their bytes, and the others have moved while one is under way.
 class PieceMessage final : public Messages::Message {
  public:
-  static constexpr std::size_t most = std::size_t{1} << 30;
+  static constexpr std::size_t most = std::size_t{64} << 20;
+  enum class Memory : std::uint8_t { of_caller, own };
 
-  static std::unique_ptr<Message> send(MPI_Comm comm, int to, std::span<const std::byte> bytes, int tag) {
+  static std::unique_ptr<Message> send(MPI_Comm comm, int to, std::span<const std::byte> bytes, int tag,
+                                       Memory memory) {
     auto made = std::make_unique<PieceMessage>();
+    const std::byte* from = bytes.data();
+    if (memory == Memory::own) {
+      made->own_.reset(new std::byte[bytes.size()]);
+      std::copy(bytes.begin(), bytes.end(), made->own_.get());
+      from = made->own_.get();
+    }
     for (std::size_t at = 0; at < bytes.size(); at += most) {
       const int count = static_cast<int>(std::min(most, bytes.size() - at));
-      check(MPI_Isend(bytes.data() + at, count, MPI_BYTE, to, tag, comm,
-                      &made->pieces_.emplace_back().request));
+      check(MPI_Isend(from + at, count, MPI_BYTE, to, tag, comm, &made->pieces_.emplace_back().request));
     }
     return made;
   }
-  static std::unique_ptr<Message> receive(MPI_Comm comm, int from, std::span<std::byte> bytes, int tag) {
+  static std::unique_ptr<Message> receive(MPI_Comm comm, int from, std::span<std::byte> bytes, int tag,
+                                          Memory memory) {
     auto made = std::make_unique<PieceMessage>();
+    std::byte* to = bytes.data();
+    if (memory == Memory::own) {
+      made->own_.reset(new std::byte[bytes.size()]);
+      made->into_ = bytes;
+      to = made->own_.get();
+    }
     for (std::size_t at = 0; at < bytes.size(); at += most) {
       const int count = static_cast<int>(std::min(most, bytes.size() - at));
       Piece& piece = made->pieces_.emplace_back();
       piece.expected = count;
-      check(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, from, tag, comm, &piece.request));
+      check(MPI_Irecv(to + at, count, MPI_BYTE, from, tag, comm, &piece.request));
     }
     return made;
   }
 
-  // One that is called back: what was posted is cancelled. A send that the other side has begun to take may
-  // not be cancelled, and then nothing but its end sets the memory free; MPI gives no other way.
+  // MPI may go on with what is under way whatever is done here: its memory, where it is our own, is left to
+  // it.
   ~PieceMessage() override {
+    bool is_under_way = false;
     for (Piece& piece : pieces_) {
       if (piece.request == MPI_REQUEST_NULL) continue;
+      is_under_way = true;
       if (piece.expected >= 0) MPI_Cancel(&piece.request);
       MPI_Request_free(&piece.request);
     }
+    if (is_under_way) static_cast<void>(own_.release());
   }
+
+  std::uint64_t moved() const override { return done_; }
 
   bool is_done() override {
     bool all = true;
@@ -84,6 +105,7 @@ class PieceMessage final : public Messages::Message {
                                        " bytes that were agreed on");
         check(code);
       }
+      done_ += static_cast<std::uint64_t>(done);
       if (!done) {
         all = false;
       } else if (piece.expected >= 0) {
@@ -94,6 +116,8 @@ class PieceMessage final : public Messages::Message {
                       "it has " + std::to_string(count) + " bytes, not " + std::to_string(piece.expected));
       }
     }
+    if (all && !into_.empty()) std::copy_n(own_.get(), into_.size(), into_.data());
+    if (all) into_ = {};
     return all;
   }
 
@@ -103,6 +127,9 @@ class PieceMessage final : public Messages::Message {
     int expected = -1;  // of one that is received
   };
   std::vector<Piece> pieces_{};
+  std::uint64_t done_ = 0;  // pieces
+  std::unique_ptr<std::byte[]> own_{};
+  std::span<std::byte> into_{};
 };
 
 // MPI_Init where nobody has called it, and then MPI_Finalize at the end of the program where nobody has.
@@ -121,7 +148,9 @@ inline void initialise_if_nobody_did() {
 
 class MpiMessages final : public Messages {
  public:
-  MpiMessages(MPI_Comm of_caller, OnFault on_fault) : on_fault_(on_fault) {
+  MpiMessages(MPI_Comm of_caller, OnFault on_fault)
+      : on_fault_(on_fault),
+        memory_(on_fault == OnFault::throws ? PieceMessage::Memory::own : PieceMessage::Memory::of_caller) {
     check(MPI_Comm_dup(of_caller, &comm_));
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
     MPI_Comm_rank(comm_, &rank_);
@@ -144,12 +173,22 @@ class MpiMessages final : public Messages {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
-    return PieceMessage::send(comm_, to, bytes, static_cast<int>(step % tags_));
+    return PieceMessage::send(comm_, to, bytes, static_cast<int>(step % tags_), memory_);
   }
   std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
-    return PieceMessage::receive(comm_, from, bytes, static_cast<int>(step % tags_));
+    return PieceMessage::receive(comm_, from, bytes, static_cast<int>(step % tags_), memory_);
   }
-  void pause() override { std::this_thread::yield(); }
+  // What is late by more than a message takes is left to others on the same core for a while.
+  void pause() override {
+    using namespace std::chrono_literals;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - paused_ > 1ms) waiting_since_ = now;
+    paused_ = now;
+    if (now - waiting_since_ < 2ms)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(50us);
+  }
   void abort(const std::string& why) noexcept override {
     is_broken_ = true;
     if (on_fault_ != OnFault::ends_the_job) return;
@@ -161,20 +200,23 @@ class MpiMessages final : public Messages {
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;
   OnFault on_fault_;
+  PieceMessage::Memory memory_;
   int rank_ = 0, size_ = 1;
   std::uint32_t tags_ = 32768;  // as many as every MPI has
   bool is_broken_ = false;
+  std::chrono::steady_clock::time_point paused_{}, waiting_since_{};
 };
 
 }  // namespace mpi
 
 // All ranks of a communicator, which is duplicated: heed's messages never meet the caller's. Called by all of
 // them.
-inline Group mpi_group(MPI_Comm comm, const GroupOptions& options = {}, OnFault on_fault = OnFault::throws) {
+inline Group mpi_group(MPI_Comm comm, const GroupOptions& options = {},
+                       OnFault on_fault = OnFault::ends_the_job) {
   return Group(std::make_unique<mpi::MpiMessages>(comm, on_fault), options);
 }
 // All ranks of the job. Initialises MPI where nobody has.
-inline Group mpi_group(const GroupOptions& options = {}, OnFault on_fault = OnFault::throws) {
+inline Group mpi_group(const GroupOptions& options = {}, OnFault on_fault = OnFault::ends_the_job) {
   mpi::initialise_if_nobody_did();
   return mpi_group(MPI_COMM_WORLD, options, on_fault);
 }

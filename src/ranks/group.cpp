@@ -57,6 +57,7 @@ struct Group::Pending::Operation {
   std::uint32_t step;
   std::vector<Part> parts{};  // that are under way
   Clock::time_point moved = Clock::now();
+  std::uint64_t moved_so_far = 0;
 
   static std::string name(const Part& part) {
     return (part.is_sent ? "to rank " : "from rank ") + std::to_string(part.peer);
@@ -73,7 +74,10 @@ struct Group::Pending::Operation {
         throw group.broken(group.place(step, what) + "the message " + name(part) + ": " + e.what());
       }
     });
-    if (parts.size() != before) moved = Clock::now();
+    std::uint64_t now = 0;
+    for (const Part& part : parts) now += part.message->moved();
+    if (parts.size() != before || now != moved_so_far) moved = Clock::now();
+    moved_so_far = now;
     return parts.empty();
   }
 

@@ -72,7 +72,9 @@ TEST_P(StreamLaw, stretches_of_any_lengths_give_the_bits_of_one_call) {
 TEST_P(StreamLaw, keys_need_not_be_counted_before_they_come) {
   int tried = 0;
   for (const std::uint64_t seed : seeds(7100, 7160)) {
-    const Call call = random_call(seed, long_enough);
+    Limits limits = long_enough;
+    limits.masks = limits.bias = seed % 2 == 0;  // most of which need to know
+    const Call call = random_call(seed, limits);
     SCOPED_TRACE(trace(seed, call));
     StreamInputs inputs = stream_inputs(call);
     inputs.keys.reset();
@@ -85,7 +87,7 @@ TEST_P(StreamLaw, keys_need_not_be_counted_before_they_come) {
       EXPECT_EQ(e.code, Error::ambiguous) << e.what();
     }
   }
-  EXPECT_GT(tried, 3);
+  EXPECT_GT(tried, 0);
 }
 
 TEST_P(StreamLaw, a_part_of_the_queries_and_heads_gives_the_bits_of_the_whole) {
