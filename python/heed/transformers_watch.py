@@ -36,9 +36,11 @@ class Call:
 
     def __init__(self, entry: int, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, options: dict[str, Any]) -> None:
         self.query = query[entry].detach().clone()
-        self.keys = key.shape[2]
+        self.keys = key.shape[1]
         self.hidden, self.bias = _hidden_and_bias(mask, entry)
         self.is_causal = mask is None and query.shape[2] > 1 and bool(options.get("is_causal"))
+        self.before = 0  # queries of earlier calls
+        self.place = 0  # of its first key among all keys: a cache with a window hands over the last ones
 
     def hidden_rows(self, keys: int) -> torch.Tensor:
         """(heads or 1, queries, keys), True = hidden, over as many keys as there are in the end."""
@@ -46,10 +48,18 @@ class Call:
         if self.hidden is not None:
             hidden = self.hidden[..., : self.keys]
         elif self.is_causal:
-            hidden = torch.ones(1, queries, self.keys, dtype=torch.bool).triu(self.keys - queries + 1)
+            hidden = torch.ones(1, queries, self.keys, dtype=torch.bool).triu(self.before - self.place + 1)
         else:
             hidden = torch.zeros(1, queries, self.keys, dtype=torch.bool)
-        return torch.nn.functional.pad(hidden.expand(-1, queries, -1), (0, keys - self.keys), value=True)
+        return torch.nn.functional.pad(hidden.expand(-1, queries, -1), self.around(keys), value=True)
+
+    def bias_rows(self, keys: int) -> torch.Tensor | None:
+        """What is added to the scores, over as many keys."""
+        return None if self.bias is None else torch.nn.functional.pad(self.bias[..., : self.keys], self.around(keys))
+
+    def around(self, keys: int) -> tuple[int, int]:
+        """How many keys there are before and after those it was given; fewer than none where an end is left out."""
+        return self.place, keys - self.place - self.keys
 
 
 class LayerRun:
@@ -61,12 +71,24 @@ class LayerRun:
         self.key: torch.Tensor | None = None
         self.options: dict[str, Any] = {}
 
-    def goes_on(self, query: torch.Tensor, key: torch.Tensor) -> bool:
-        """Do these queries follow those of the last call, over keys that were kept?"""
-        seen = sum(call.query.shape[1] for call in self.calls)
-        return bool(self.calls) and query.shape[2] < key.shape[2] and key.shape[2] in (seen + query.shape[2], self.calls[-1].keys)
+    def kept(self, queries: int, key: torch.Tensor) -> torch.Tensor | None:
+        """All keys of the sequence, if these queries follow those of the last call; None if they begin another.
+
+        `key` is (heads, keys, width): all keys there are; those of a window, which are the last ones; or a static cache, or another
+        sequence, whose number does not change.
+        """
+        keys, before = key.shape[1], self.queries
+        if not self.calls or queries >= keys:
+            return None
+        earlier = self.key[:, max(0, before + queries - keys) : before]
+        has_window = keys < before + queries and torch.equal(key[:, :-queries], earlier)
+        if has_window or keys == before + queries:
+            return torch.cat([self.key[:, :before], key[:, -queries:]], 1)  # a cache may have let go of the first ones
+        return key if keys == self.calls[-1].keys else None
 
     def add(self, call: Call, key: torch.Tensor, options: dict[str, Any]) -> None:
+        call.before = self.queries
+        call.place = max(0, key.shape[1] - call.keys)
         self.calls.append(call)
         self.key, self.options = key, options
 
@@ -74,17 +96,23 @@ class LayerRun:
     def queries(self) -> int:
         return sum(call.query.shape[1] for call in self.calls)
 
+    @property
+    def filled(self) -> torch.Tensor:
+        """The keys without the empty end of a static cache, which is zeros."""
+        used = self.key.abs().amax((0, 2)).nonzero()
+        return self.key[:, : int(used[-1]) + 1] if len(used) else self.key
+
     def rows(self) -> Iterator[Rows]:
         """The weights, a stretch of queries at a time: computed again from queries and keys."""
-        key = self.key
+        key = self.filled
         heads, keys = self.calls[0].query.shape[0], key.shape[1]
         nothing = key.new_zeros(key.shape[0], keys, 1)
         for call in self.calls:
-            hidden = call.hidden_rows(keys)
+            hidden, bias = call.hidden_rows(keys), call.bias_rows(keys)
             for part in stretches(call.query.shape[1], 4 * heads * keys):
                 options = {name: value for name, value in self.options.items() if value is not None}
-                if call.bias is not None:
-                    options["bias"] = torch.nn.functional.pad(call.bias[..., : call.keys], (0, keys - call.keys))[:, part]
+                if bias is not None:
+                    options["bias"] = bias[:, part]
                 hide = hidden[:, part].contiguous()
                 _, weights = heed.attention(call.query[:, part], key, nothing, hide=hide, return_weights=True, **options)
                 yield Rows(weights, hide)
@@ -114,18 +142,20 @@ class ModelRun:
             raise ValueError(f"entry: {self._entry} is not below the batch of {query.shape[0]}")
         if options.get("is_causal") is None:
             options["is_causal"] = getattr(module, "is_causal", True)
-        passes = [each for each in self._passes if id(module) in each]
-        if not passes or not passes[-1][id(module)].goes_on(query, key):
+        key = key[self._entry].detach()
+        run = next((each[id(module)] for each in reversed(self._passes) if id(module) in each), LayerRun(name))
+        kept = run.kept(query.shape[2], key)
+        if kept is None:
+            run, kept = LayerRun(name), key
             if not self._passes or id(module) in self._passes[-1]:
                 self._passes.append({})
-            self._passes[-1][id(module)] = LayerRun(name)
+            self._passes[-1][id(module)] = run
         scores = {"scale": options.get("scaling"), "softcap": options.get("softcap"), "sink": options.get("s_aux")}
         call = Call(self._entry, query, key, mask, options)
         if isinstance(options.get("position_bias"), torch.Tensor):
             added = options["position_bias"][min(self._entry, options["position_bias"].shape[0] - 1)][..., : call.keys]
             call.bias = added if call.bias is None else call.bias + added
-        run = next(each for each in reversed(self._passes) if id(module) in each)[id(module)]
-        run.add(call, key[self._entry].detach().clone(), scores)
+        run.add(call, kept.clone(), scores)
 
     @property
     def layers(self) -> list[str]:
@@ -140,7 +170,7 @@ class ModelRun:
         for number, layers in enumerate(self._passes):
             extents: dict[tuple[int, int], list[LayerRun]] = {}
             for layer in layers.values():
-                extents.setdefault((layer.queries, layer.key.shape[1]), []).append(layer)
+                extents.setdefault((layer.queries, layer.filled.shape[1]), []).append(layer)
             for (queries, keys), alike in extents.items():
                 name = f"Pass {number}" if len(self._passes) > 1 else ""
                 own = keys - queries if queries <= keys and not any("cross" in layer.name.lower() for layer in alike) else None
