@@ -40,13 +40,6 @@ GRADIENT_FAULTS = [
         "queries get the gradient of the last block of keys only (G5)",
     ),
     Fault(
-        "chains-from-the-first-key",
-        ALGORITHM + "softmax.hpp",
-        "within = first_key % chain_keys;",
-        "within = 0 * first_key;",
-        "chains of weights begin where a window begins and not at key 0: right numbers, other bits (O1)",
-    ),
-    Fault(
         "gradient-rows-swapped",
         ALGORITHM + "gradient.hpp",
         "{from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r}",
@@ -75,11 +68,11 @@ GRADIENT_FAULTS = [
         "a query that sees no key gives the sink more than its own gradient (G7)",
     ),
     Fault(
-        "gradient-unread-row",
-        ALGORITHM + "gradient_operands.hpp",
-        "block.state[r] = sees_any(c, q) ? bad_row : hollow_row;",
-        "block.state[r] = bad_row;",
-        "NaN in a query that sees no key counts as seen (G6)",
+        "gradient-of-a-bad-row",
+        ALGORITHM + "gradient_pairs.hpp",
+        "else if (state[r] == bad_row || (keys.has_bad && keys.is_bad[at.first + j]))",
+        "else if (keys.has_bad && keys.is_bad[at.first + j])",
+        "NaN in a query, or in the gradient of its out, reaches no key (S13)",
     ),
     Fault(
         "weight-gradient-of-the-last-block",

@@ -405,4 +405,11 @@ FAULTS = [
         "bf16 kernels are handed the f32 keys of a cache that turns them when they are read",
         emulated=True,
     ),
+    Fault(
+        "chains-from-the-first-key",
+        ALGORITHM + "softmax.hpp",
+        "within = first_key % chain_keys;",
+        "within = 0 * first_key;",
+        "chains of weights begin where a window begins and not at key 0: right numbers, other bits (O1)",
+    ),
 ] + GRADIENT_FAULTS

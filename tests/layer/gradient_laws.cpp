@@ -125,6 +125,28 @@ TEST(the_gradients_of_a_layer, are_not_reached_by_a_hidden_token_that_is_not_a_n
     for (const float number : values) ASSERT_TRUE(std::isfinite(number)) << name;
 }
 
+TEST(the_gradients_of_a_layer, know_dropout_in_training_only_and_a_probability_of_0_not_at_all) {
+  Case c = cases()[8];
+  c.dropout_seed = 0;
+  const auto gradients = [&](float drop_probability, AttentionLayer::Mode mode, std::uint64_t seed) {
+    c.config.drop_probability = drop_probability;
+    Backward run(c, 9000);
+    run.layer.set_mode(mode);
+    AttentionLayer::Call call = run.call();
+    call.dropout_seed = seed;
+    run.layer.backward(call, run.gradients(), run.options());
+    return run.found();
+  };
+  using enum AttentionLayer::Mode;
+  const auto plain = gradients(0, eval, 1);
+  EXPECT_EQ(gradients(0, train, 1), plain);
+  EXPECT_EQ(gradients(0.3f, eval, 1), plain);
+  const auto dropped = gradients(0.3f, train, 1);
+  EXPECT_NE(dropped, plain);
+  EXPECT_EQ(gradients(0.3f, train, 1), dropped);
+  EXPECT_NE(gradients(0.3f, train, 2), dropped);
+}
+
 TEST(the_parameters_of_a_layer, are_read_anew_after_an_update) {
   const LayerConfig config = multi_head(8, 2);
   for (const Element element : {Element::f32, Element::bf16}) {
