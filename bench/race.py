@@ -9,6 +9,10 @@ gets no figure and ends the race with status 1. A ratio above 1 means that heed 
     python3 -m venv build/race && build/race/bin/pip install -r bench/requirements.txt
     build/race/bin/python bench/race.py --heed build/release/bin/heed --quick --json race.json
     python3 bench/table.py race.json
+
+--mode says how they alternate. "tool", unless said: heed is its tool, in a process of its own. "blocks" and
+"turns": heed is its Python package, in the process of the rivals and handed PyTorch's tensors, which is how a
+program has both; in each round every contestant runs for its time in one piece, or they take turns call by call.
 """
 
 import argparse
@@ -26,9 +30,9 @@ import time
 RIVALS = ("torch", "torch-regrouped", "onnxruntime", "numpy")
 # What --quick races: one case of every kind that the other options race at length.
 QUICK = re.compile(
-    r"prefill/f32/2x12x6x.*|layer/(f32|bf16)/2x12x6x.*|prefill/(f32|bf16)/1x1[26]x1[26]x[^/]*"
+    r"prefill/f32/2x12x6x.*|layer/f32/2x12x6x.*|prefill/(f32|bf16)/1x12x12x[^/]*|prefill/f32/1x16x16x.*"
     r"|prefill/f32/1x12x12x.*/causal|prefill/f32/1x32x8x.*/causal|backward/f32/.*"
-    r"|decode/(f32|bf16)/1x32x8x1x32768x128|projection/(f32/.*|bf16/1x.*)"
+    r"|decode/(f32|bf16)/1x32x8x1x32768x128|projection/f32/.*"
 )
 NOT_FOR_THIS = "not for this case"
 LONG = 1.0  # seconds after which a single run says enough
@@ -50,6 +54,9 @@ def options_of(arguments):
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s"
     )
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument(
+        "--mode", choices=("tool", "blocks", "turns"), default="tool", help="how they alternate"
+    )
     parser.add_argument(
         "--seconds", type=float, help="per case, round and rival; default: 0.5, 0.15 if quick"
     )
@@ -77,6 +84,8 @@ def cases_of(options):
     names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
     # Rivals have no caches; what a bias or a mask costs is shown beside the case without one.
     names = [name for name in names if not re.match("(cache|step)/|.*/(bias|keep)$", name)]
+    if options.mode != "tool":  # which the package does not offer
+        names = [name for name in names if not re.match("(projection|backward)/", name)]
     if options.quick:
         names = [name for name in names if QUICK.fullmatch(name)]
     return [name for name in names if re.search(options.filter, name)]
@@ -123,6 +132,17 @@ def heed_seconds(options, name):
     return (answer["cases"][0]["median_seconds"], answer["cases"][0]["kernel"]) if is_right else None
 
 
+def take_turns(runs, seconds):
+    """The median of each, called one after the other until the time of all is over."""
+    times = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    while sum(map(sum, times.values())) < seconds * len(runs):
+        for name, run in runs.items():
+            times[name].append(seconds_of(run))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
 def right_ways(rival, case, threads):
     """[(seconds, way, run)] of the ways whose result is right, a sentence for every wrong one, and the refusal if
     the rival does not take the case at all."""
@@ -155,6 +175,35 @@ def fastest_way(rival, case, threads):
     return {"wrong": "; ".join(remarks)} if remarks else {"skipped": refusal or NOT_FOR_THIS}
 
 
+def rival_heed():
+    return importlib.import_module("rival_heed")
+
+
+def race_round(options, record, runners, package):
+    """Adds everybody's time of one round; False if heed's result is wrong."""
+    ours = heed_seconds(options, record["name"]) if package is None else (None, package.get("way"))
+    if ours is None or (package is not None and "run" not in package):
+        return False
+    record["kernel"] = ours[1]
+    first = record["heed_seconds"][:1]
+    racing = {
+        rival: runner
+        for rival, runner in runners.items()
+        if "run" in runner and not (runner["seconds"] and runner["seconds"][0] > HOPELESS * first[0])
+    }
+    if options.mode == "turns":
+        runs = {rival: runner["run"] for rival, runner in racing.items()}
+        medians = take_turns({"heed": package["run"]} | runs, options.seconds)
+    else:
+        medians = {"heed": ours[0] if package is None else median_seconds(package["run"], options.seconds)}
+        for rival, runner in racing.items():
+            medians[rival] = median_seconds(runner["run"], options.seconds)
+    record["heed_seconds"].append(medians["heed"])
+    for rival, runner in racing.items():
+        runner["seconds"].append(medians[rival])
+    return True
+
+
 def race_case(options, name, rivals):
     """The case's record: heed's times and each rival's, round by round."""
     from problem import expected_rows, inputs_of, parse
@@ -164,19 +213,13 @@ def race_case(options, name, rivals):
     case = {"problem": problem, "arrays": arrays, "expected": expected_rows(problem, arrays)}
     runners = {rival: fastest_way(rivals[rival], case, options.threads) for rival in rivals}
     record = {"name": name, "kernel": None, "heed_seconds": [], "rivals": {}, "right": True}
+    package = None
+    if options.mode != "tool":
+        package = fastest_way((rival_heed(), rival_heed().ways), case, options.threads)
     for _ in range(options.rounds):
-        ours = heed_seconds(options, name)
-        if ours is None:
+        if not race_round(options, record, runners, package):
             record["right"] = False
             break
-        record["heed_seconds"].append(ours[0])
-        record["kernel"] = ours[1]
-        for runner in runners.values():
-            is_hopeless = (
-                runner.get("seconds") and runner["seconds"][0] > HOPELESS * record["heed_seconds"][0]
-            )
-            if "run" in runner and not is_hopeless:
-                runner["seconds"].append(median_seconds(runner["run"], options.seconds))
     for rival, runner in runners.items():
         runner.pop("run", None)
         pairs = zip(runner.get("seconds", []), record["heed_seconds"])

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed's own Python package, in the process of its rivals: what a program that has both gets."""
+
+import heed
+import rival_torch
+import torch
+
+
+def ways(problem, arrays, threads):
+    """Yields (name, run); run() returns the result as a tensor. Projections are not in the package."""
+    heed.set_num_threads(threads)
+    if problem.role == "layer":
+        _, heads, kv_heads, _, _, dim = problem.shape
+        layer = heed.AttentionLayer(heads * dim, heads, kv_heads)
+        names = {"W_q.weight": "w_q", "W_k.weight": "w_k", "W_v.weight": "w_v", "W_o.weight": "w_o"}
+        layer.load({name: arrays[key] for name, key in names.items()})
+        x = rival_torch.tensor(problem, arrays["x"])
+        yield "AttentionLayer", lambda: layer(x)
+    if problem.role in ("prefill", "decode"):
+        q, k, v = (rival_torch.tensor(problem, arrays[name]) for name in ("q", "k", "v"))
+        causal = "ends" if problem.causal else None
+        yield "attention", lambda: heed.attention(q, k, v, causal=causal)
+
+
+def to_array(result, _problem):
+    return result.to(torch.float32).numpy()
