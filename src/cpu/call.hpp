@@ -8,6 +8,7 @@
 #include "cache/layout.hpp"
 #include "heed/dtype.hpp"
 #include "problem/sequence.hpp"
+#include "softmax/order.hpp"
 
 namespace heed::cpu {
 
@@ -96,18 +97,7 @@ struct LinearPart {
 };
 constexpr std::int64_t most_rows_of_part = 384;
 
-// Key blocks and chunks have fixed lengths anchored at key 0, so that the order of every sum depends on
-// nothing but the row (O1). A chunk starts a fresh softmax state; chunks are merged in order whether or not
-// they ran apart.
-constexpr std::int64_t block_keys = 256;
-constexpr std::int64_t chunk_keys = 1024;
-
-// Sums are cut into chains, because the error of a chain grows with its length: each begins from 0, and what it
-// comes to is added to those before it. A chain of weights has so many keys, and one over the dimensions of a
-// head or the inputs of a projection so many terms, counted from key 0 and from dimension 0; one of weighted
-// values is a block.
-constexpr std::int64_t chain_keys = 32;
-constexpr std::int64_t chain_terms = 128;
+using softmax::block_keys, softmax::chunk_keys, softmax::chain_keys, softmax::chain_terms;
 
 // The most rows sharing a KV head that decode takes: for more, it pays to pack the keys.
 constexpr std::int64_t most_decode_rows = 32;

@@ -6,6 +6,7 @@
 
 #include "cache/layout.hpp"
 #include "problem/sequence.hpp"
+#include "softmax/order.hpp"
 
 namespace heed::cuda {
 
@@ -65,13 +66,6 @@ struct Call {
   }
 };
 
-// As on the CPU (docs/numerics.md): key blocks and chunks have fixed lengths anchored at key 0, so that the
-// order of every sum depends on nothing but the row (O1). A chunk starts a fresh softmax state; chunks are
-// merged in order whether or not they ran apart.
-constexpr std::int64_t block_keys = 256;
-constexpr std::int64_t chunk_keys = 1024;
-// Sums are cut into chains, each from 0: of weights, and of products over dimensions.
-constexpr std::int64_t chain_keys = 32;
-constexpr std::int64_t chain_terms = 128;
+using softmax::block_keys, softmax::chunk_keys, softmax::chain_keys, softmax::chain_terms;
 
 }  // namespace heed::cuda
