@@ -8,7 +8,8 @@
 
 namespace heed::tool {
 
-enum class Suite : std::uint8_t { limits, heads, prefill, decode, layer, backward, all };  // limits: no case at all
+// limits and ranks have no case at all.
+enum class Suite : std::uint8_t { limits, heads, prefill, decode, layer, backward, ranks, all };
 enum class Size : std::uint8_t { full, quick };  // quick: the long prefill is 2048 tokens, not 4096
 
 std::vector<Case> cases_of(Suite, Size);

@@ -9,6 +9,7 @@
 
 #include "arguments.hpp"
 #include "bench/measure.hpp"
+#include "bench/ranks.hpp"
 #include "bench/report.hpp"
 #include "bench/suites.hpp"
 #include "command.hpp"
@@ -32,9 +33,11 @@ void BenchOptions::add_to(CLI::App& app) {
   const std::vector<Choice<Suite>> suites = {{"heads", Suite::heads, "seeds"}, {"prefill", Suite::prefill},
                                              {"decode", Suite::decode},        {"layer", Suite::layer},
                                              {"backward", Suite::backward},    {"all", Suite::all},
-                                             {"limits", Suite::limits}};
-  add_choice(app, {.name = "--suite", .help = "What to time; limits: the machine alone"}, suites,
-             [this](Suite chosen) { suite = chosen; });
+                                             {"limits", Suite::limits},        {"ranks", Suite::ranks}};
+  add_choice(app,
+             {.name = "--suite",
+              .help = "What to time; limits: the machine alone; ranks: 1, 2, 4 and 8 against one process"},
+             suites, [this](Suite chosen) { suite = chosen; });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
   add_integer(app, {.name = "--threads", .help = "How many threads"}, 1, threads);
   add_value(app, {.name = "--seconds", .help = "Per case; 1 by default", .value = "S"},
@@ -74,6 +77,7 @@ Status list(const std::vector<Case>& cases, Console& console) {
 }
 
 Status bench(const BenchOptions& options, Console& console) {
+  if (options.suite == Suite::ranks) return bench_ranks(options.is_quick, console);
   const std::vector<Case> cases = chosen_cases(options);
   if (options.lists) return list(cases, console);
   if (options.threads) {
@@ -112,7 +116,8 @@ Action add_bench(CLI::App& app) {
            "  heed bench --suite decode --filter '^(cache|step)/'\n"
            "  heed bench --suite backward --filter f32\n"
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
-           "  heed bench --suite limits --threads 1");
+           "  heed bench --suite limits --threads 1\n"
+           "  heed bench --suite ranks --quick");
   auto options = std::make_shared<BenchOptions>();
   options->add_to(app);
   return [options](Console& console) { return bench(*options, console); };

@@ -1,60 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over ranks: every rank streams the keys of its heads, its own and those it is sent, in order.
 // While a piece is computed the next one travels.
+#include <algorithm>
 #include <array>
-#include <cstring>
-#include <optional>
 
 #include "heed/distributed.hpp"
 #include "heed/stream.hpp"
-#include "heed/version.hpp"
 #include "ranks/agreement.hpp"
+#include "ranks/meaning.hpp"
 #include "ranks/pieces.hpp"
+#include "ranks/rows.hpp"
 #include "refusal/arguments.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {
 namespace {
-
-std::int64_t element_bytes(const View& x) { return static_cast<std::int64_t>(bytes_of(x.dtype)); }
-
-std::int64_t total(const std::vector<Stretch>& stretches) {
-  std::int64_t rows = 0;
-  for (const Stretch& s : stretches) rows += s.length;
-  return rows;
-}
-
-template <class Memory>
-BasicView<Memory> rows_of(BasicView<Memory> x, std::int64_t first, std::int64_t count) {
-  using Byte = std::conditional_t<std::is_const_v<Memory>, const std::byte, std::byte>;
-  if (x.data && count > 0 && first > 0)
-    x.data = static_cast<Byte*>(x.data) + first * x.stride.length * element_bytes(x);
-  x.shape.length = count;
-  return x;
-}
-BoolView rows_of(BoolView x, std::int64_t first, std::int64_t count) {
-  if (x.data && count > 0 && first > 0) x.data += first * x.stride.length;
-  x.shape.length = count;
-  return x;
-}
-
-// Rows [first, first + count) of what has all `rows` of the share; what broadcasts stays as it is.
-template <class AnyView>
-AnyView rows_unless_shared(const AnyView& x, std::int64_t rows, std::int64_t first, std::int64_t count) {
-  return x.shape.length == rows && x.shape.length != 1 ? rows_of(x, first, count) : x;
-}
-
-Options options_of_rows(const Options& options, std::int64_t rows, std::int64_t first, std::int64_t count) {
-  Options part = options;
-  if (part.bias) part.bias = rows_unless_shared(*part.bias, rows, first, count);
-  for (Mask& mask : part.masks) {
-    if (auto* keep = std::get_if<Keep>(&mask))
-      keep->where = rows_unless_shared(keep->where, rows, first, count);
-    if (auto* hide = std::get_if<Hide>(&mask))
-      hide->where = rows_unless_shared(hide->where, rows, first, count);
-  }
-  return part;
-}
 
 void check_refused(const Inputs& in) {
   if (in.cache) throw refusal(Error::unsupported, "inputs.cache: given, but ranks share keys as k and v");
@@ -81,7 +41,7 @@ class RankCall {
     } catch (const std::exception& e) {  // also where memory ends
       agreement.refuse(e.what());
     }
-    describe(agreement);
+    describe(agreement, group, split, own_ ? &in : nullptr, options);
     agreement.settle(group);
   }
 
@@ -187,68 +147,6 @@ class RankCall {
     }
   }
 
-  // What must be the same on every rank that has heads, and of the split on all.
-  void describe(Agreement& a) const {
-    a.add("heed's version", HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
-    a.add("the size of the group", group_.size());
-    const WholeCall& w = split_.whole;
-    a.add("whole.queries", w.queries);
-    a.add("whole.keys", w.keys);
-    a.add("whole.heads", w.heads);
-    a.add("whole.kv_heads", w.kv_heads);
-    a.add("the split, as a number,", hash_of(split_));
-    if (!own_) return;  // it knows nothing of the numbers
-    a.add("q.batch", in_.q.shape.batch);
-    a.add("q.dim", in_.q.shape.dim);
-    a.add("v.dim", in_.v.shape.dim);
-    a.add("q.dtype", static_cast<std::int64_t>(in_.q.dtype));
-    a.add_bits("options.scale, in bits,", options_.scale ? double{*options_.scale} : -0.0);
-    a.add_bits("options.softcap, in bits,", options_.softcap ? double{*options_.softcap} : 0.0);
-    a.add_bits("options.dropout, in bits,",
-               options_.dropout ? double{options_.dropout->drop_probability} : 0.0);
-    a.add("options.dropout.seed", options_.dropout ? static_cast<std::int64_t>(options_.dropout->seed) : 0);
-    a.add("options.head_map", static_cast<std::int64_t>(options_.head_map));
-    a.add("that options.bias is given", options_.bias.has_value());
-    a.add("that options.sink is given", options_.sink.has_value());
-    a.add("that options.alibi is given", options_.alibi.has_value());
-    a.add("options.masks, as a number,", hash_of(options_.masks));
-  }
-
-  static std::int64_t mix(std::int64_t hash, std::int64_t value) {
-    const auto x =
-        (static_cast<std::uint64_t>(hash) ^ static_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15u;
-    return static_cast<std::int64_t>(x ^ (x >> 29));
-  }
-  static std::int64_t hash_of(const Split& split) {
-    std::int64_t hash = 1;
-    for (const Share& s : split.of_rank) {
-      hash = mix(mix(hash, s.first_kv_head), s.kv_heads);
-      for (const auto* stretches : {&s.queries, &s.keys}) {
-        hash = mix(hash, std::ssize(*stretches));
-        for (const Stretch& one : *stretches) hash = mix(mix(hash, one.first), one.length);
-      }
-    }
-    return hash;
-  }
-  static std::int64_t hash_of(const Masks& masks) {
-    std::int64_t hash = 2;
-    for (const Mask& mask : masks) {
-      hash = mix(hash, static_cast<std::int64_t>(mask.index()));
-      if (const auto* m = std::get_if<Causal>(&mask))
-        hash = mix(hash, m->align ? 1 + static_cast<std::int64_t>(*m->align) : 0);
-      if (const auto* m = std::get_if<Window>(&mask))
-        hash = mix(mix(mix(mix(hash, m->left), m->right), m->front),
-                   m->align ? 1 + static_cast<std::int64_t>(*m->align) : 0);
-      if (const auto* m = std::get_if<KeyLengths>(&mask))
-        for (const std::int32_t count : m->valid) hash = mix(hash, count);
-      if (const auto* m = std::get_if<Document>(&mask)) {
-        for (const std::int32_t id : m->ids) hash = mix(hash, id);
-        for (const std::int32_t id : m->query_ids) hash = mix(hash, id);
-      }
-    }
-    return hash;
-  }
-
   Slot& slot_of(std::size_t n) { return slots_[n % slots_.size()]; }
 
   // Piece n of every group of heads. The slot is that of a piece this rank is done with, and has sent to all
@@ -264,7 +162,8 @@ class RankCall {
       if (is_own) {
         bytes = std::span(slot.bytes)
                     .first(static_cast<std::size_t>(piece.length * (row_bytes_[0] + row_bytes_[1])));
-        if (piece.owner == group_.rank()) pack(piece, bytes);
+        if (piece.owner == group_.rank())
+          pack_rows(in_.v, piece.row, piece.length, pack_rows(in_.k, piece.row, piece.length, bytes.data()));
       }
       Group::Pending pending = group_.broadcast("keys and values", piece.owner, bytes, g.members);
       if (is_own) slot.under_way = std::move(pending);
@@ -282,27 +181,6 @@ class RankCall {
     for (KeyStream& stream : streams_) {
       stream.add({bytes, k, in_.k.dtype}, {bytes + piece.length * row_bytes_[0], v, in_.v.dtype});
       for (Slot& each : slots_) each.under_way.is_done();  // moves what is under way
-    }
-  }
-
-  void pack(const Piece& piece, std::span<std::byte> into) const {
-    std::byte* at = into.data();
-    for (const View* x : {&in_.k, &in_.v}) {
-      const std::int64_t element = element_bytes(*x), row = x->shape.dim * element;
-      for (std::int64_t b = 0; b < x->shape.batch; ++b)
-        for (std::int64_t h = 0; h < x->shape.heads; ++h)
-          for (std::int64_t i = 0; i < piece.length; ++i, at += row)
-            copy_row(*x, b * x->stride.batch + h * x->stride.heads + (piece.row + i) * x->stride.length,
-                     element, at);
-    }
-  }
-  static void copy_row(const View& x, std::int64_t first, std::int64_t element, std::byte* to) {
-    const auto* from = static_cast<const std::byte*>(x.data) + first * element;
-    if (x.stride.dim == 1 || x.shape.dim == 1) {
-      std::memcpy(to, from, static_cast<std::size_t>(x.shape.dim * element));
-    } else {
-      for (std::int64_t d = 0; d < x.shape.dim; ++d)
-        std::memcpy(to + d * element, from + d * x.stride.dim * element, static_cast<std::size_t>(element));
     }
   }
 

@@ -34,6 +34,7 @@ void* make(std::size_t size, std::size_t alignment) {
   *reinterpret_cast<std::int64_t*>(block) = bytes;
   Allocations& a = allocations;
   ++a.count, ++a.live, a.bytes += bytes;
+  if (alignment >= 64) ++a.live_aligned, a.aligned_bytes += bytes;
   const std::int64_t now = a.live_bytes += bytes;
   for (std::int64_t seen = a.peak_bytes; now > seen && !a.peak_bytes.compare_exchange_weak(seen, now);) {
   }
@@ -50,8 +51,10 @@ void* make_or_throw(std::size_t size, std::size_t alignment) {
 [[gnu::noinline]] void release(void* p, std::size_t alignment) noexcept {
   if (p == nullptr) return;
   std::byte* block = static_cast<std::byte*>(p) - header_of(alignment);
-  --allocations.live;
-  allocations.live_bytes -= *reinterpret_cast<std::int64_t*>(block);
+  const std::int64_t bytes = *reinterpret_cast<std::int64_t*>(block);
+  Allocations& a = allocations;
+  --a.live, a.live_bytes -= bytes;
+  if (alignment >= 64) --a.live_aligned, a.aligned_bytes -= bytes;
   std::free(block);
 }
 

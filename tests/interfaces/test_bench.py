@@ -148,6 +148,15 @@ def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
+def test_ranks_have_the_bits_of_one_process_and_say_what_they_did(tmp_path):
+    answer = json_of(tmp_path, "bench", "--suite", "ranks", "--quick")
+    assert answer["tokens"] == 2048
+    assert [row["ranks"] for row in answer["ranks"]] == [1, 2, 4, 8]
+    one, two = answer["ranks"][:2]
+    assert one["received_bytes"] == 0 and two["received_bytes"] > 2 * 8 * 1024 * 64 * 4
+    assert all(0 < row["efficiency"] and 0 < row["predicted_efficiency"] <= 1 for row in answer["ranks"])
+
+
 @pytest.mark.parametrize(
     "flags, sentence",
     [
@@ -156,7 +165,7 @@ def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):
         (["--seconds", "0"], "--seconds: 0 is not in (0, 3600]"),
         (["--seconds", "nan"], "--seconds: nan is not in (0, 3600]"),
         (["--threads", "0"], "--threads: 0 is less than 1"),
-        (["--suite", "fast"], "--suite: 'fast' is not heads, prefill, decode, layer, backward, all or limits"),
+        (["--suite", "fast"], "--suite: 'fast' is not heads, prefill, decode, layer, backward, all, limits or ranks"),
     ],
 )
 def test_bad_usage_is_refused_in_a_sentence(tmp_path, flags, sentence):

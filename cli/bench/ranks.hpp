@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// heed bench --suite ranks: attention over ranks against one process, and what docs/scale.md predicts of it.
+#pragma once
+#include "command.hpp"
+#include "console.hpp"
+
+namespace heed::tool {
+
+// Ranks are threads of this process, with one thread each. 16384 tokens, or `quick` 2048. Fails where a bit
+// differs.
+Status bench_ranks(bool is_quick, const Console&);
+
+}  // namespace heed::tool

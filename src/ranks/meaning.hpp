@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call over ranks means, in numbers that must be the same on all of them.
+#pragma once
+#include "heed/distributed.hpp"
+#include "ranks/agreement.hpp"
+
+namespace heed::ranks {
+
+// A rank without heads knows nothing of the inputs and the options: null.
+void describe(Agreement&, const Group&, const Split&, const Inputs*, const Options&);
+
+}  // namespace heed::ranks

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of what a rank has: of its views, of options that have rows, and as bytes that travel.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "heed/distributed.hpp"
+
+namespace heed::ranks {
+
+inline std::int64_t element_bytes(const View& x) { return static_cast<std::int64_t>(bytes_of(x.dtype)); }
+
+inline std::int64_t total(const std::vector<Stretch>& stretches) {
+  std::int64_t rows = 0;
+  for (const Stretch& s : stretches) rows += s.length;
+  return rows;
+}
+
+template <class Memory>
+BasicView<Memory> rows_of(BasicView<Memory> x, std::int64_t first, std::int64_t count) {
+  using Byte = std::conditional_t<std::is_const_v<Memory>, const std::byte, std::byte>;
+  if (x.data && count > 0 && first > 0)
+    x.data = static_cast<Byte*>(x.data) + first * x.stride.length * element_bytes(x);
+  x.shape.length = count;
+  return x;
+}
+inline BoolView rows_of(BoolView x, std::int64_t first, std::int64_t count) {
+  if (x.data && count > 0 && first > 0) x.data += first * x.stride.length;
+  x.shape.length = count;
+  return x;
+}
+
+// Options for rows [first, first + count) of a share of `rows`; what broadcasts stays as it is.
+Options options_of_rows(const Options&, std::int64_t rows, std::int64_t first, std::int64_t count);
+
+// Rows [first, first + count) of all batch entries and heads, one after another without gaps. Returns where
+// they end.
+std::byte* pack_rows(const View&, std::int64_t first, std::int64_t count, std::byte* into);
+
+}  // namespace heed::ranks
