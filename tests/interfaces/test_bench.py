@@ -150,11 +150,17 @@ def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):
 
 def test_ranks_have_the_bits_of_one_process_and_say_what_they_did(tmp_path):
     answer = json_of(tmp_path, "bench", "--suite", "ranks", "--quick")
-    assert answer["tokens"] == 2048
-    assert [row["ranks"] for row in answer["ranks"]] == [1, 2, 4, 8]
-    one, two = answer["ranks"][:2]
-    assert one["received_bytes"] == 0 and two["received_bytes"] > 2 * 8 * 1024 * 64 * 4
-    assert all(0 < row["efficiency"] and 0 < row["predicted_efficiency"] <= 1 for row in answer["ranks"])
+    assert (answer["tokens"], answer["kept_tokens"]) == (2048, 8192)
+    for row in answer["prefill"] + answer["decode"]:
+        assert row["has_the_bits"] and 0 < row["computing_seconds"] and 0 < row["efficiency"]
+        assert row["predicted_seconds"] >= row["one_process_seconds"] > 0
+        assert row["waiting_seconds"] <= row["seconds"]
+    assert [row["ranks"] for row in answer["prefill"]] == [row["ranks"] for row in answer["decode"]] == [1, 2, 4, 8]
+    one, two = answer["prefill"][:2]
+    words = 64 * 8 + 8 + 512  # what a rank says of its call
+    assert one["received_bytes"] == 0 and two["received_bytes"] == 2 * 8 * 1024 * 64 * 4 + words
+    states = 8 // 2 * 8 * (64 + 2) * 4  # of half the chunks, in as many rows as a vector has
+    assert (answer["decode"][1]["received_bytes"] - words) // states in (4, 8, 16)
 
 
 @pytest.mark.parametrize(
