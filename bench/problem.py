@@ -2,6 +2,7 @@
 """A case of `heed bench` as its name says it: the same shapes for every rival, and float64 to judge them by."""
 
 import dataclasses
+import itertools
 import re
 
 import ml_dtypes
@@ -40,6 +41,13 @@ def parse(name):
         raise ValueError(f"{name}: not the name of a case")
     extents = tuple(int(number) for number in found[3].split("x"))
     return Problem(name, found[1], found[2], extents, bool(found[4]))
+
+
+def in_turn(make):
+    """One that calls four others one after another: heed's projections are the four of a layer, so no rival finds
+    the weights of the last call in a cache either. make() builds one of the four, with memory of its own."""
+    four = itertools.cycle([make() for _ in range(4)])
+    return lambda: next(four)()
 
 
 def inputs_of(problem):

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from problem import NUMPY_TYPE
+from problem import NUMPY_TYPE, in_turn
 
 
 def softmax_in_place(scores):
@@ -46,7 +46,12 @@ def ways(problem, arrays, _threads):
     if NUMPY_TYPE[problem.dtype] is not np.float32:
         raise NotImplementedError(f"NumPy has no fast product of {problem.dtype}")
     if problem.role == "projection":
-        yield "matmul", lambda: arrays["x"] @ arrays["w"].T
+
+        def matmul():
+            w = arrays["w"].copy()
+            return lambda: arrays["x"] @ w.T
+
+        yield "matmul", in_turn(matmul)
     elif problem.role == "layer":
         yield "matmul", lambda: layer(problem, arrays["x"], arrays)
     else:

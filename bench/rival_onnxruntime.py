@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from problem import in_turn
 
 ELEMENT = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 OPSETS = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
@@ -144,7 +145,7 @@ def matmul(problem, arrays, threads):
 
 def candidates(problem):
     if problem.role == "projection":
-        return [("MatMul", matmul)]
+        return [("MatMul", lambda *given: in_turn(lambda: matmul(*given)))]
     if problem.role == "layer":
         found = [("MatMul, Attention-23", layer_with("Attention"))]
         if not problem.is_grouped:

@@ -162,27 +162,30 @@ class DecodeViews {
     void next() {}
   };
 
-  // Walks the cache lines of the next stripe, row after row.
+  // Walks the cache lines of the next stripe, row after row. A slice of dimensions takes one step for each key
+  // of a stripe, and a step touches as many lines as the slice has in a key, or one: the next stripe's lines are
+  // touched once while all slices of this one pass by, or twice where a slice has but half a line.
+  template <Type type>
   struct Touch {
+    static constexpr int bytes = bytes_of_type<type>, slice = 4 * S::lanes * bytes, lines = slice < 64 ? 1 : slice / 64;
     const char* row;
     std::int64_t column, width, row_stride;  // bytes
 
     void next() {
-      S::touch(row + column);
-      column += 64;
-      if (column == width) column = 0, row += row_stride;
+      for (int n = 0; n < lines; ++n) {
+        S::touch(row + column);
+        column += 64;
+        if (column == width) column = 0, row += row_stride;
+      }
     }
   };
 
-  // A slice of dimensions takes one step for each key of a stripe, and a step touches a line: with f32 the
-  // next stripe's lines are touched once while all slices of this one pass by, with 16 bits, which have half
-  // as many lines, twice.
   template <Type type>
-  Touch touch_for(const Stripe& t, std::int64_t d) const {
-    constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
+  Touch<type> touch_for(const Stripe& t, std::int64_t d) const {
+    constexpr std::int64_t bytes = Touch<type>::bytes;
     const std::int64_t width = c.value_dim * bytes, lines = width / 64;
     if (lines * 64 != width) return {reinterpret_cast<const char*>(t.p), 0, 64, 0};
-    const std::int64_t line = d / (4 * S::lanes) * stripe % (lines * stripe);
+    const std::int64_t line = d / (4 * S::lanes) * stripe * Touch<type>::lines % (lines * stripe);
     return {static_cast<const char*>(t.next.rows) + line / lines * t.next.stride * bytes, line % lines * 64,
             width, t.next.stride * bytes};
   }

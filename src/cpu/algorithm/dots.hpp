@@ -42,6 +42,13 @@ struct Dots {
 template <Vector S, Type type>
 inline constexpr bool dots_take = type == Type::f32;
 
+// The cache line with dimension d of each upcoming key of f32.
+template <Vector S>
+inline void touch_line(const Upcoming& next, std::int64_t d) {
+  const auto* k = static_cast<const float*>(next.rows);
+  for (int n = 0; k && n < keys_per_dots; ++n) S::touch(k + n * next.stride + d);
+}
+
 template <Vector S, Type type>
 inline void eight_dots(const Dots& t) {
   static_assert(type == Type::f32);
@@ -50,9 +57,12 @@ inline void eight_dots(const Dots& t) {
     const std::int64_t end = t.depth - first < chain_terms ? t.depth : first + chain_terms;
     typename S::F sum[keys_per_dots];
     for (auto& of : sum) of = S::fill(0.0f);
-    for (std::int64_t d = first; d < end; ++d) {
-      const auto x = S::load(t.q + d * t.q_stride);
-      for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(k[n * t.k_stride + d]), sum[n]);
+    for (std::int64_t d = first, line_end; d < end;) {
+      touch_line<S>(t.next, d);
+      for (line_end = end - d < 16 ? end : d + 16; d < line_end; ++d) {
+        const auto x = S::load(t.q + d * t.q_stride);
+        for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(k[n * t.k_stride + d]), sum[n]);
+      }
     }
     for (int n = 0; n < keys_per_dots; ++n) {
       float* const s = t.s + n * t.s_stride;

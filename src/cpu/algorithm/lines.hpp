@@ -32,9 +32,12 @@ inline void add_lines(const Lines& t) {
   for (int r = 0; r < rows; ++r)
     for (int v = 0; v < vectors; ++v) total[r][v] = S::load(t.sum + r * t.sum_stride + v * S::lanes);
   const auto* line = static_cast<const unsigned char*>(t.lines);
+  const auto* ahead = static_cast<const unsigned char*>(t.ahead);
   const float* factors = t.factors;
+  constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
   const std::int64_t stride = t.stride;
-  for (std::int64_t n = t.count; n > 0; --n, factors += stride, line += line_elements * bytes_of_type<type>) {
+  for (std::int64_t n = t.count; n > 0; --n, factors += stride, line += bytes, ahead += bytes) {
+    S::touch(ahead);
     const auto four = S::load_four(factors);
     for (int v = 0; v < vectors; ++v) {
       const F x = load_as<S, type>(line, v * S::lanes);

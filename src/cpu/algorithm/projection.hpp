@@ -38,42 +38,63 @@ class Project {
   void run(const LinearPart& part) {
     rows_of.begin(part);
     if (part.rows <= most_single_rows) return run_rows(part);
-    const std::int64_t tiles = (part.rows + tile_rows - 1) / tile_rows;
+    tiles = (part.rows + tile_rows - 1) / tile_rows;
     for (std::int64_t n = 0; n < tiles; ++n)
-      pack_tile(part.first_row + n * tile_rows, least(tile_rows, part.rows - n * tile_rows),
-                x + n * tile_rows * t.depth);
+      pack_tile(n, part.first_row + n * tile_rows, least(tile_rows, part.rows - n * tile_rows));
     for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
-      multiply(tiles, panel);
+      multiply(panel);
       rows_of.write(panel, sums);
     }
   }
 
  private:
+  // Where input k of tile n is: (stretches, tiles, stretch, tile_rows), so that what a stretch of weights meets
+  // is read in order.
+  float* tile_at(std::int64_t n, std::int64_t k) const {
+    const std::int64_t first = k / stretch * stretch;
+    return x + (first * tiles + n * least(stretch, t.depth - first) + k - first) * tile_rows;
+  }
+
   // Head by head, so that a concatenation of heads is read where they lie.
-  void pack_tile(std::int64_t first, std::int64_t count, float* tile) {
-    for (std::int64_t h = 0; h < t.x_heads; ++h) {
-      const auto row = [&](std::int64_t r) { return rows_of.at(t.x, first + r, h); };
-      const std::int64_t d = h * t.x_dim;
-      pack_rows<S>(row, count, tile_rows, t.x_dim, h + 1 == t.x_heads ? t.depth - d : t.x_dim, buffer,
-                   tile + d * tile_rows);
+  void pack_tile(std::int64_t n, std::int64_t first, std::int64_t count) {
+    const std::int64_t in = t.x_heads * t.x_dim;
+    for (std::int64_t k = 0, end; k < in; k = end) {
+      const std::int64_t h = k / t.x_dim, d = k - h * t.x_dim;
+      end = least((h + 1) * t.x_dim, (k / stretch + 1) * stretch);
+      const auto row = [&](std::int64_t r) {
+        const Row whole = rows_of.at(t.x, first + r, h);
+        return Row{whole.data, whole.first + d * whole.step, whole.step, whole.type};
+      };
+      pack_rows<S>(row, count, tile_rows, end - k, end == in ? t.depth - k : end - k, buffer, tile_at(n, k));
     }
   }
 
   // sums(rows of x, outputs) by one panel of weights.
-  void multiply(std::int64_t tiles, std::int64_t panel) {
+  void multiply(std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += stretch) {
-      const std::int64_t depth = least(stretch, t.depth - k);
-      const float* w = widen<S>({t.panels, (panel * t.depth + k) * outputs, 1, t.panel_type},
-                                depth * outputs, widened);
+      const std::int64_t depth = least(stretch, t.depth - k), at = (panel * t.depth + k) * outputs;
+      const float* w = widen<S>({t.panels, at, 1, t.panel_type}, depth * outputs, widened);
       for (std::int64_t n = 0; n < tiles; ++n) {
-        const float* tile = x + (n * t.depth + k) * tile_rows;
+        const float* tile = tile_at(n, k);
         float* sum = sums + n * tile_rows * outputs;
+        ask_for(at + depth * outputs, n);
         if (k == 0)
           chained_product<S, Start::zero>(w, tile, depth, sum);
         else
           chained_product<S, Start::apart>(w, tile, depth, sum);
       }
     }
+  }
+
+  // Weights that follow are on their way to the second-level cache while those before them are used: tile n asks
+  // for its share of a stretch.
+  void ask_for(std::int64_t weight, std::int64_t n) const {
+    constexpr std::int64_t line = 64;
+    const std::int64_t bytes = t.panel_type == Type::f32 ? 4 : 2, all = round_up(t.out, outputs) * t.depth * bytes;
+    const std::int64_t lines = (outputs * stretch * bytes / line + tiles - 1) / tiles,
+                       first = weight * bytes + n * lines * line;
+    for (std::int64_t at = first; at < least(first + lines * line, all); at += line)
+      __builtin_prefetch(static_cast<const char*>(t.panels) + at, 0, 2);
   }
 
   // A few rows: each weight is read once for all of them.
@@ -151,6 +172,7 @@ class Project {
 
   const Linear& t;
   ProjectedRows<outputs> rows_of;
+  std::int64_t tiles = 0;  // of the present rows
   float *x, *sums, *widened, *buffer;
 };
 

@@ -11,12 +11,14 @@ namespace heed::cpu::HEED_THIS_TARGET {
 struct AmxProjection {
   static constexpr int outputs = 32, tile_rows = 32, depth_step = 32, together = 2, input_step = 1;
 
+  explicit AmxProjection(std::int64_t rows) : tiles(rows < 16 ? static_cast<int>(rows) : 16) {}
+
   static void pack(const std::uint16_t*, std::int64_t, std::uint16_t*) {}
 
   template <Start start>
   static void multiply(const Bf16Panel& t, float* sums) {
     for (std::int64_t r = 0; r < t.rows; r += tile_rows, sums += tile_rows * outputs) {
-      const AmxBlock block{t.x + r * t.whole_depth, t.whole_depth * 2, t.w, t.depth};
+      const AmxBlock block{t.x + r * t.row_step, t.row_step * 2, t.w, t.depth};
       if (t.rows - r <= tile_rows / 2)
         half_block_product<start == Start::sum>(block, sums);
       else if constexpr (start == Start::sum)
@@ -26,7 +28,7 @@ struct AmxProjection {
     }
   }
 
-  AmxTiles tiles{};
+  AmxTiles tiles;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

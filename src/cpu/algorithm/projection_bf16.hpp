@@ -16,12 +16,14 @@ namespace heed::cpu::HEED_THIS_TARGET {
 // A panel of weights, (depth / together, outputs, together), times tiles of rows of x.
 struct Bf16Panel {
   const std::uint16_t *w, *x;
-  std::int64_t depth, whole_depth;  // inputs of this stretch, and of w and x
+  std::int64_t depth;     // inputs of this stretch
+  std::int64_t row_step;  // halves from one row of x to the next, a share of a tile where they lie together
   std::int64_t rows;
 };
 
 template <class O>
-concept ProjectsBf16 = (most_rows_of_part % O::tile_rows == 0) && (O::depth_step % O::together == 0) &&
+concept ProjectsBf16 = std::constructible_from<O, std::int64_t> &&  // for so many rows
+                       (most_rows_of_part % O::tile_rows == 0) && (O::depth_step % O::together == 0) &&
                        requires(const std::uint16_t* rows, std::uint16_t* tile, std::int64_t n, float* sums) {
                          // Halves of a tile from one input to the next; 1: tiles are rows side by side.
                          { O::input_step } -> std::convertible_to<int>;
@@ -45,10 +47,13 @@ class ProjectBf16 {
     float* sums;
 
     Parts(const Linear& t, Cutter& memory)
-        : x(memory.cut_halves(rows_of_part(t) * t.depth)),
+        : x(memory.cut_halves(rows_of_part(t) * row_step(t))),
           row_copies(memory.cut_halves(O::input_step == 1 ? 0 : tile_rows * t.depth)),
           sums(memory.cut(rows_of_part(t) * outputs)) {}
     static std::int64_t rows_of_part(const Linear& t) { return round_up(t.rows_of_part, tile_rows); }
+    // Rows side by side lie no power of two apart: else those of a tile would share a few places of the first-level
+    // cache.
+    static std::int64_t row_step(const Linear& t) { return t.depth + (O::input_step == 1 ? O::depth_step : 0); }
   };
 
  public:
@@ -61,12 +66,13 @@ class ProjectBf16 {
   ProjectBf16(const Linear& linear, float* memory) : ProjectBf16(linear, Cutter{memory}) {}
 
   void run(const LinearPart& part) {
+    [[maybe_unused]] const O instructions(part.rows);  // what they need while they run
     rows_of.begin(part);
     // The last tile has rows that nobody asks for: whatever they are, they change no other.
     for (std::int64_t r = 0; r < part.rows; r += tile_rows) {
-      Half *tile = at.x + r * t.depth, *rows = O::input_step == 1 ? tile : at.row_copies;
+      Half *tile = at.x + r * Parts::row_step(t), *rows = O::input_step == 1 ? tile : at.row_copies;
       for (std::int64_t n = 0; n < least(tile_rows, part.rows - r); ++n)
-        copy_row(part.first_row + r + n, rows + n * t.depth);
+        copy_row(part.first_row + r + n, rows + n * Parts::row_step(t));
       if (rows != tile) O::pack(rows, t.depth, tile);
     }
     for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
@@ -93,16 +99,16 @@ class ProjectBf16 {
 
   void multiply(std::int64_t panel, std::int64_t rows) {
     const Half* w = static_cast<const Half*>(t.panels) + panel * t.depth * outputs;
-    O::template multiply<Start::zero>({w, at.x, least(stretch, t.depth), t.depth, rows}, at.sums);
+    O::template multiply<Start::zero>({w, at.x, least(stretch, t.depth), Parts::row_step(t), rows}, at.sums);
     for (std::int64_t k = stretch; k < t.depth; k += stretch)
       O::template multiply<Start::sum>(
-          {w + k * outputs, at.x + k * O::input_step, least(stretch, t.depth - k), t.depth, rows}, at.sums);
+          {w + k * outputs, at.x + k * O::input_step, least(stretch, t.depth - k), Parts::row_step(t), rows},
+          at.sums);
   }
 
   const Linear& t;
   ProjectedRows<outputs> rows_of;
   Parts at;
-  O instructions{};  // what they need while they run
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

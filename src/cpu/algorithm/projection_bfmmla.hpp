@@ -15,6 +15,8 @@ struct BfmmlaProjection {
   static constexpr int outputs = Tile<S>::rows, tile_rows = Tile<S>::columns, depth_step = 8, together = 4,
                        input_step = tile_rows;
 
+  explicit BfmmlaProjection(std::int64_t) {}
+
   static void pack(const std::uint16_t* rows, std::int64_t depth, std::uint16_t* tile) {
     for (int r = 0; r < tile_rows; r += 2) {
       const std::uint16_t *even = rows + r * depth, *odd = even + depth;
@@ -26,7 +28,7 @@ struct BfmmlaProjection {
 
   template <Start start>
   static void multiply(const Bf16Panel& t, float* sums) {
-    bf16_product<S, start>({t.w, t.x, tile_rows * t.whole_depth, (t.rows + tile_rows - 1) / tile_rows, t.depth},
+    bf16_product<S, start>({t.w, t.x, tile_rows * t.row_step, (t.rows + tile_rows - 1) / tile_rows, t.depth},
                            sums);
   }
 };

@@ -22,11 +22,13 @@ struct NarrowAmx : Amx {
   static constexpr int panel_vectors = 1;
 };
 
-// A thread's tiles while it lives: all eight are 16 rows of 64 bytes.
+// A thread's tiles while it lives: all eight are 16 rows of 64 bytes, but for those of half_block_product's first
+// operand and sums, which may have fewer.
 struct AmxTiles {
-  AmxTiles() {
+  explicit AmxTiles(int rows_of_half = 16) {
     alignas(64) std::uint8_t config[64] = {1};
     for (int tile = 0; tile < 8; ++tile) config[16 + 2 * tile] = 64, config[48 + tile] = 16;
+    config[48 + 0] = config[48 + 1] = config[48 + 4] = static_cast<std::uint8_t>(rows_of_half);
     _tile_loadconfig(config);
   }
   ~AmxTiles() { _tile_release(); }

@@ -50,7 +50,7 @@ struct Neon {
   static F fma_lane(F x, Four four, F a) {
     return vfmaq_laneq_f32(a, x, four, lane);
   }
-  // Reads a cache line early, for its own sake.
+  // Reads a cache line early, for its own sake: software prefetches are slower.
   static void touch(const void* p) { asm volatile("ldr wzr, [%0]" : : "r"(p)); }
   static F load_bf16(const std::uint16_t* p) {  // zipping takes either pipe of Neoverse-N1, shifting one
     const uint16x8_t halves = vcombine_u16(vld1_u16(p), vcreate_u16(0));
