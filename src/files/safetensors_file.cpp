@@ -51,4 +51,16 @@ Array SafetensorsFile::read(const std::string& tensor) {
   return {array.element, array.shape, std::exchange(array.data, {})};
 }
 
+Array SafetensorsFile::read_rows(const std::string& tensor, std::int64_t first, std::int64_t count) const {
+  const Placement& placement =
+      *std::ranges::find(layout_.placements, tensor, [](const Placement& p) { return p.array->first; });
+  const Array& whole = placement.array->second;
+  const std::int64_t row = (placement.end - placement.begin) / whole.shape[0];
+  Array rows{whole.element, whole.shape, std::vector<std::byte>(static_cast<std::size_t>(count * row))};
+  rows.shape[0] = count;
+  file_.read_at(data_begin_ + placement.begin + first * row, rows.data.data(), rows.data.size());
+  check_contents(file_.name() + ": tensor " + quote_briefly(tensor), rows);
+  return rows;
+}
+
 }  // namespace heed::files

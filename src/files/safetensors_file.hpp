@@ -19,6 +19,8 @@ class SafetensorsFile {
   // Fills in the data of an array of the layout, from its own bytes of the file and no others.
   void read(const Placement&) const;
   Array read(const std::string& tensor);  // one that is there; its data does not stay here
+  // Rows [first, first + count) of one that has them, and no other bytes.
+  Array read_rows(const std::string& tensor, std::int64_t first, std::int64_t count) const;
 
  private:
   InputFile file_;

@@ -20,4 +20,8 @@ inline constexpr const char* packed_matrix = "in_proj_weight";
 inline constexpr const char* packed_heads = "qkv_proj.weight";
 inline constexpr const char* packed_bias = "in_proj_bias";
 
+// The scheme of the names after `prefix`. Throws Error where there is none, or two, or a part that a layer
+// does not have. Only names are looked at.
+Naming naming_of(const Arrays&, const std::string& prefix);
+
 }  // namespace heed::layer

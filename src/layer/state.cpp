@@ -19,11 +19,6 @@ std::unique_ptr<const Projection> make_projection(const Backend& backend, const 
   return backend.project({values, shape}, offsets);
 }
 
-const LayerWeights& checked(const LayerWeights& w, const LayerConfig& completed) {
-  check_weights(w, completed);
-  return w;
-}
-
 // One matrix (in, out of all): the stacked ones, transposed.
 std::unique_ptr<const Projection> make_transposed(const Backend& backend,
                                                   const std::vector<const Array*>& stacked) {
@@ -53,7 +48,7 @@ std::optional<Array> zeros_like(const std::optional<Array>& x) {
 }  // namespace
 
 LayerState::LayerState(const LayerConfig& completed, const LayerWeights& w)
-    : config(completed), backend(planning::backend_of("config", config.device)), weights(checked(w, config)) {
+    : config(completed), backend(planning::backend_of("config", config.device)), weights(w) {
   pack();
 }
 

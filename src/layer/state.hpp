@@ -9,6 +9,7 @@
 #include "backend/backend.hpp"
 #include "heed/layer.hpp"
 #include "layer/heads.hpp"
+#include "layer/weights.hpp"
 
 namespace heed::layer {
 
@@ -16,6 +17,7 @@ namespace heed::layer {
 enum Stacked : unsigned { of_q = 1, of_k = 2, of_v = 4, of_out = 8 };
 
 struct LayerState {
+  // Of weights that are checked.
   LayerState(const LayerConfig& completed, const LayerWeights&);
 
   // Makes what is packed anew from `weights`.
@@ -46,7 +48,8 @@ struct LayerState {
 namespace heed::inline v0_2 {
 
 struct AttentionLayer::State : layer::LayerState {
-  using LayerState::LayerState;
+  State(const LayerConfig& completed, const LayerWeights& w)
+      : LayerState(completed, layer::checked(w, completed)) {}
 };
 
 struct AttentionLayer::Activations::State {

@@ -29,5 +29,9 @@ void check_array(const std::string& name, const Array&, std::size_t rank);
 void check_weights(const LayerWeights&, const WeightNames& = {});
 // And the shapes a completed configuration asks for.
 void check_weights(const LayerWeights&, const LayerConfig&);
+inline const LayerWeights& checked(const LayerWeights& w, const LayerConfig& completed) {
+  check_weights(w, completed);
+  return w;
+}
 
 }  // namespace heed::layer

@@ -150,6 +150,20 @@ LayerWeights read_torch(const Checkpoint& from, const std::string& present) {
 }
 
 }  // namespace
+}  // namespace heed::inline v0_2
+
+namespace heed::layer {
+
+Naming naming_of(const Arrays& arrays, const std::string& prefix) {
+  const Checkpoint from{arrays, prefix};
+  const Match match = detect(from);
+  refuse_strangers(from);
+  return match.naming;
+}
+
+}  // namespace heed::layer
+
+namespace heed::inline v0_2 {
 
 LayerWeights layer_weights(const Arrays& arrays, const std::string& prefix) {
   const Checkpoint from{arrays, prefix};

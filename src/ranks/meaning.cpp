@@ -57,6 +57,10 @@ void describe(Agreement& a, const Group& group, const Split& split, const Inputs
   a.add("q.dim", in->q.shape.dim);
   a.add("v.dim", in->v.shape.dim);
   a.add("q.dtype", static_cast<std::int64_t>(in->q.dtype));
+  describe_options(a, options);
+}
+
+void describe_options(Agreement& a, const Options& options) {
   a.add_bits("options.scale, in bits,", options.scale ? double{*options.scale} : -0.0);
   a.add_bits("options.softcap, in bits,", options.softcap ? double{*options.softcap} : 0.0);
   a.add_bits("options.dropout, in bits,", options.dropout ? double{options.dropout->drop_probability} : 0.0);

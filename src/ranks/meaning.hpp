@@ -9,4 +9,7 @@ namespace heed::ranks {
 // A rank without heads knows nothing of the inputs and the options: null.
 void describe(Agreement&, const Group&, const Split&, const Inputs*, const Options&);
 
+// What the options of any call over ranks have in common.
+void describe_options(Agreement&, const Options&);
+
 }  // namespace heed::ranks

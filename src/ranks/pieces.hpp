@@ -2,12 +2,19 @@
 // The keys of a split as they travel: pieces in the order of the keys, from the rank that has them to all
 // that share their heads.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "heed/distributed.hpp"
 
 namespace heed::ranks {
+
+// Part n of `parts` nearly equal ones.
+inline Stretch part(std::int64_t length, std::int64_t parts, std::int64_t n) {
+  const std::int64_t first = length / parts * n + std::min(n, length % parts);
+  return {first, length / parts + (n < length % parts ? 1 : 0)};
+}
 
 // No piece has more: whole chunks of every kernel, and a few MB where heads are not many.
 constexpr std::int64_t piece_keys = 2048;

@@ -18,12 +18,6 @@ void check_whole(const WholeCall& whole, int ranks) {
                   " does not divide whole.heads: ", whole.heads);
 }
 
-// Part n of `parts` nearly equal ones.
-Stretch part(std::int64_t length, std::int64_t parts, std::int64_t n) {
-  const std::int64_t first = length / parts * n + std::min(n, length % parts);
-  return {first, length / parts + (n < length % parts ? 1 : 0)};
-}
-
 }  // namespace
 
 Split split_grid(const WholeCall& whole, int ranks, int head_groups) {
@@ -34,11 +28,11 @@ Split split_grid(const WholeCall& whole, int ranks, int head_groups) {
   Split split{whole, {}};
   const std::int64_t together = ranks / head_groups;
   for (std::int64_t r = 0; r < ranks; ++r) {
-    const Stretch heads = part(whole.kv_heads, head_groups, r / together);
+    const Stretch heads = heed::ranks::part(whole.kv_heads, head_groups, r / together);
     Share share{.first_kv_head = heads.first, .kv_heads = heads.length};
     for (const std::int64_t n : {r % together, 2 * together - 1 - r % together}) {
-      share.queries.push_back(part(heads.length > 0 ? whole.queries : 0, 2 * together, n));
-      share.keys.push_back(part(heads.length > 0 ? whole.keys : 0, 2 * together, n));
+      share.queries.push_back(heed::ranks::part(heads.length > 0 ? whole.queries : 0, 2 * together, n));
+      share.keys.push_back(heed::ranks::part(heads.length > 0 ? whole.keys : 0, 2 * together, n));
     }
     split.of_rank.push_back(std::move(share));
   }

@@ -45,10 +45,18 @@ TEST(Ranks, another_call_on_one_rank_is_refused_by_all) {
   const std::vector<Difference> differences{
       {"rank 1: options.scale, in bits,", [](Call&, Split&, Options& o) { o.scale = 0.5f; }},
       {"rank 1: options.masks, as a number,", [](Call&, Split&, Options& o) { o.masks = {Causal{}}; }},
-      {"rank 1: options.dropout.seed is 8", [](Call&, Split&, Options& o) { o.dropout = Dropout{0, 8}; }},
-      {"rank 1: whole.keys is 9", [](Call&, Split& s, Options&) { s = split_sequence({8, 9, 2, 1}, 3); }},
+      {"rank 1: options.dropout.seed is 8",
+       [](Call&, Split&, Options& o) {
+         o.dropout = Dropout{0, 8};
+       }},
+      {"rank 1: whole.keys is 9",
+       [](Call&, Split& s, Options&) {
+         s = split_sequence({8, 9, 2, 1}, 3);
+       }},
       {"rank 1 refuses: k.length: 2 is not the rows of this rank's share: 3",
-       [](Call& c, Split&, Options&) { c.k = Tensor({1, 1, 2, 4}); }},
+       [](Call& c, Split&, Options&) {
+         c.k = Tensor({1, 1, 2, 4});
+       }},
       {"rank 1: q.batch is 2",
        [](Call& c, Split&, Options&) {
          c.q = Tensor({2, 2, 3, 4}), c.k = Tensor({2, 1, 3, 4}), c.v = Tensor({2, 1, 3, 4});

@@ -5,6 +5,7 @@
 
 #include "cases/selection.hpp"
 #include "heed/mpi.hpp"
+#include "ranks/layer_schedules.hpp"
 #include "ranks/schedules.hpp"
 
 namespace heed::cases {
@@ -19,6 +20,12 @@ TEST(RanksOverMpi, any_split_gives_the_bits_of_one_process) {
   const auto first = static_cast<std::uint64_t>(9000 + 100 * world().size());
   for (const std::uint64_t seed : seeds(first, first + 60))
     ASSERT_TRUE(has_the_bits_of_one_process(world(), seed));
+}
+
+TEST(RanksOverMpi, a_layer_gives_the_bits_of_one_process) {
+  const auto first = static_cast<std::uint64_t>(9700 + 100 * world().size());
+  for (const std::uint64_t seed : seeds(first, first + 20))
+    ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
 }
 
 // Of a job of its own: two ranks have room for it.
