@@ -5,7 +5,7 @@
 table.py FILE...                     prints one table after the other
 table.py --into docs/performance.md FILE...
                                      puts each between the file's <!-- race --> or <!-- bench --> and the next
-                                     <!-- end -->
+                                     <!-- end -->; with --machine NAME after <!-- race NAME -->
 """
 
 import argparse
@@ -99,17 +99,18 @@ def bench_table(bench):
     return f"{bench['machine']['threads']} threads. {limits}" + markdown(headings, rows)
 
 
-def insert(text, kind, table):
-    """`text` with the table between its marks; the marks must be there."""
-    pattern = re.compile(rf"(<!-- {kind} -->\n).*?(<!-- end -->)", re.DOTALL)
+def insert(text, mark, table):
+    """`text` with the table between its marks, which must be there."""
+    pattern = re.compile(rf"(<!-- {re.escape(mark)} -->\n).*?(<!-- end -->)", re.DOTALL)
     if not pattern.search(text):
-        sys.exit(f"table: there is no <!-- {kind} --> ... <!-- end --> to fill")
+        sys.exit(f"table: there is no <!-- {mark} --> ... <!-- end --> to fill")
     return pattern.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", text, count=1)
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--into", metavar="MARKDOWN", type=pathlib.Path)
+    parser.add_argument("--machine", metavar="NAME", default="", help="whose tables --into fills")
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args(arguments)
     for file in options.files:
@@ -117,9 +118,9 @@ def main(arguments):
         kind = "race" if "median_ratios" in document else "bench"
         table = race_table(document) if kind == "race" else bench_table(document)
         if options.into:
-            options.into.write_text(
-                insert(options.into.read_text(encoding="utf-8"), kind, table), encoding="utf-8"
-            )
+            mark = f"{kind} {options.machine}".strip()
+            text = options.into.read_text(encoding="utf-8")
+            options.into.write_text(insert(text, mark, table), encoding="utf-8")
         else:
             print(table + "\n")
 
