@@ -97,6 +97,17 @@ TEST_F(Threads, every_task_runs_exactly_once) {
   }
 }
 
+// Threads look for the next job for some microseconds and then sleep: jobs come at both times, and just between.
+TEST_F(Threads, every_task_runs_exactly_once_however_soon_jobs_follow_each_other) {
+  set_num_threads(2);
+  for (int job = 0; job < 4000; ++job) {
+    std::vector<int> runs(static_cast<std::size_t>(1 + job % 7));
+    threads::parallel_for(runs.size(), [&](std::size_t i) { ++runs[i]; });
+    ASSERT_EQ(std::count(runs.begin(), runs.end(), 1), std::ssize(runs)) << "job " << job;
+    if (job % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(job % 90));
+  }
+}
+
 TEST_F(Threads, the_number_may_change_between_calls) {
   for (const int n : {2, 8, 1, 3}) {
     set_num_threads(n);
