@@ -30,7 +30,7 @@ struct ViewOptions {
   std::string weights{}, compare{}, tokens{}, query_tokens{}, key_tokens{}, title{}, picture{};
   std::string out{"attention.html"};
   std::optional<std::int64_t> budget_megabytes{}, entry{};
-  bool open = false;
+  bool open = false, play = false;
 
   bool has_layer() const { return !job.weights.empty(); }
   std::int64_t batch_entry() const { return entry.value_or(0); }
@@ -160,7 +160,35 @@ void save_picture(StagedFiles& files, const std::string& path, const Shown& show
   files.write(path, [&](const auto& beside) { write_picture(picture, path, beside); });
 }
 
+void open_if_asked(const ViewOptions& options) {
+  if (options.open && !open_in_browser(options.out))
+    throw Error(Error::file,
+                fmt::format("--open: no browser could be started on '{}', which is written", options.out));
+}
+
+// The playground brings its own tokens and vectors.
+Status play(const ViewOptions& options, Console& console) {
+  for (const auto& [value, flag] : {std::pair{options.weights, "--weights"},
+                                    {options.job.weights, "--layer"},
+                                    {options.picture, "--picture"},
+                                    {options.title, "--title"}})
+    if (!value.empty()) throw Error(Error::value, fmt::format("{}: means nothing beside --play", flag));
+  if (options.budget_megabytes) throw Error(Error::value, "--budget: means nothing beside --play");
+  refuse_strays(options);
+  StagedFiles files;
+  files.expect("--out", options.out);
+  files.write(options.out, [](const auto& path) { view::save_playground(path); });
+  files.move_in();
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(options.out));
+  console.result({{"page", options.out}, {"bytes", bytes}});
+  console.print(list_of(console, {{"wrote", options.out},
+                                  {"size", fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)}}));
+  open_if_asked(options);
+  return done;
+}
+
 Status show(const ViewOptions& options, Console& console) {
+  if (options.play) return play(options, console);
   options.job.shape.use_threads();
   StagedFiles files;
   files.expect("--out", options.out);
@@ -192,9 +220,7 @@ Status show(const ViewOptions& options, Console& console) {
   for (const Shown& shown : runs) names.push_back(shown.run.name);
   console.result({{"page", options.out}, {"bytes", bytes}, {"runs", names}, {"seconds", seconds}});
   console.print(list_of(console, facts));
-  if (options.open && !open_in_browser(options.out))
-    throw Error(Error::file,
-                fmt::format("--open: no browser could be started on '{}', which is written", options.out));
+  open_if_asked(options);
   return done;
 }
 
@@ -207,6 +233,7 @@ Action add_view(CLI::App& app) {
       "Weights that are all 0 above the diagonal are taken to be causal; --causal and --window say it.\n\n"
       "Examples:\n"
       "  heed view --open\n"
+      "  heed view --play --open\n"
       "  heed view --weights a.npy --tokens words.txt --out attention.html\n"
       "  heed view --weights mha.npy --compare gqa.npy --tokens words.txt --title 'MHA and GQA'\n"
       "  heed view --layer w.safetensors --heads 4 --input x.npy --causal --budget 10");
@@ -258,6 +285,11 @@ Action add_view(CLI::App& app) {
       app, {.name = "--budget", .help = "The page stays below so many megabytes (default 40)", .value = "MB"},
       1, options->budget_megabytes);
   add_integer(app, {.name = "--threads", .help = "Threads to use"}, 1, options->job.shape.threads);
+  add_switch(app,
+             {.name = "--play",
+              .help = "A page to play with attention in instead, heed itself inside as WebAssembly",
+              .group = "What is shown"},
+             options->play);
   add_switch(app, {.name = "--open", .help = "Start a browser on it"}, options->open);
   return [options](Console& console) { return show(*options, console); };
 }

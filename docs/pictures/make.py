@@ -52,6 +52,11 @@ def example(folder, tool):
     subprocess.run([tool, "view", "--quiet", "--out", folder / "page.html", "--picture", HERE / "example.png"], check=True)
 
 
+def playground(folder, tool):
+    subprocess.run([tool, "view", "--quiet", "--play", "--out", folder / "page.html"], check=True)
+    photograph(folder / "page.html", "#head=0&query=8&cached=6", "playground", (1400, 1400))
+
+
 def minilm(folder, _):
     import conftest
 
@@ -68,7 +73,7 @@ def smollm2(folder, _):
 
 def main():
     tool, *names = sys.argv[1:]
-    for name in names or ["overview", "example", "minilm", "smollm2"]:
+    for name in names or ["overview", "example", "playground", "minilm", "smollm2"]:
         with tempfile.TemporaryDirectory() as folder:
             globals()[name](pathlib.Path(folder), pathlib.Path(tool).resolve())
 

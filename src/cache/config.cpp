@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvCacheConfig: its defaults, and what is refused.
+#include <algorithm>
 #include <bit>
 #include <initializer_list>
 #include <limits>
@@ -12,17 +13,19 @@ namespace heed::cache {
 namespace {
 
 constexpr std::int64_t most_entries = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
+constexpr std::int64_t most_tokens = std::int64_t{1} << 60;
+constexpr std::int64_t most_bytes =
+    std::min<std::int64_t>(most_tokens, std::numeric_limits<std::ptrdiff_t>::max());
 
 void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most)
     throw refusal(Error::value, "config.", name, ": ", value, " is not in [", least, ", ", most, "]");
 }
 
-bool fits(std::initializer_list<std::int64_t> factors) {
+bool fits(std::int64_t most, std::initializer_list<std::int64_t> factors) {
   std::int64_t product = 1;
   for (const std::int64_t factor : factors)
-    if (__builtin_mul_overflow(product, factor, &product) || product > most_bytes) return false;
+    if (__builtin_mul_overflow(product, factor, &product) || product > most) return false;
   return true;
 }
 
@@ -34,7 +37,7 @@ void check_pages(const KvCacheConfig& c) {
                   PageLayout::tile);
   // More than any page takes: elements of 4 bytes, two scales, and parts rounded up to lines of 64 bytes.
   const std::int64_t most_per_token = 4 * (c.dim + *c.value_dim + 64);
-  if (!fits({page_size, c.kv_heads, most_per_token, *c.pages + 1}))
+  if (!fits(most_bytes, {page_size, c.kv_heads, most_per_token, *c.pages + 1}))
     throw refusal(Error::capacity, "config.pages: ", *c.pages, " pages of ", page_size,
                   " tokens are beyond any memory");
 }
@@ -44,8 +47,8 @@ void check_choices(const KvCacheConfig& c) {
     throw refusal(Error::value, "config.type: ", static_cast<std::int64_t>(c.type),
                   " is none of f32, f16, bf16, int8");
   if (c.window) {
-    check_range("window.length", c.window->length, 1, most_bytes);
-    check_range("window.front", c.window->front, 0, most_bytes);
+    check_range("window.length", c.window->length, 1, most_tokens);
+    check_range("window.front", c.window->front, 0, most_tokens);
   }
   if (!c.rotary) return;
   rotary::check_rotary(c.rotary->rotary, c.dim, "config.rotary");
@@ -71,15 +74,15 @@ KvCacheConfig complete(const KvCacheConfig& config) {
   KvCacheConfig c = config;
   check_range("batch", c.batch, 0, most_entries);
   check_range("kv_heads", c.kv_heads, 1, most_entries);
-  check_range("capacity", c.capacity, 1, most_bytes);
+  check_range("capacity", c.capacity, 1, most_tokens);
   check_range("dim", c.dim, 1, most_entries);
   if (!c.value_dim) c.value_dim = c.dim;
   check_range("value_dim", *c.value_dim, 1, most_entries);
   if (!c.page_size) c.page_size = PageLayout::whole(c.capacity, PageLayout::tile);
-  check_range("page_size", *c.page_size, 1, 2 * most_bytes);
+  check_range("page_size", *c.page_size, 1, 2 * most_tokens);
   if (!c.pages) {
     const std::int64_t per_sequence = (c.capacity - 1) / *c.page_size + 1;
-    c.pages = fits({c.batch, per_sequence}) ? c.batch * per_sequence : most_bytes;
+    c.pages = fits(most_tokens, {c.batch, per_sequence}) ? c.batch * per_sequence : most_tokens;
   }
   check_range("pages", *c.pages, 1, most_entries);
   check_choices(c);

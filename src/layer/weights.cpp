@@ -64,19 +64,20 @@ void check_array(const std::string& name, const Array& array, std::size_t rank) 
   if (!is_floating(array.element))
     throw refusal(Error::dtype, name.c_str(), ".element: ", name_of(array.element),
                   " is not a floating-point type");
-  std::size_t bytes = bytes_of(array.element);
+  const std::int64_t held = std::ssize(array.data);
+  auto bytes = static_cast<std::int64_t>(bytes_of(array.element));
   for (const std::int64_t extent : array.shape) {
     if (extent < 1)
       throw refusal(Error::shape, name.c_str(), ".shape: ", written(array.shape).c_str(),
                     " has an extent below 1");
-    if (bytes > array.data.size() / static_cast<std::size_t>(extent)) {
-      bytes = array.data.size() + 1;  // more than there are, and no product that could overflow
+    if (bytes > held / extent) {
+      bytes = held + 1;  // more than there are, and no product that could overflow
       break;
     }
-    bytes *= static_cast<std::size_t>(extent);
+    bytes *= extent;
   }
-  if (bytes != array.data.size())
-    throw refusal(Error::shape, name.c_str(), ".data: ", std::ssize(array.data), " bytes are not ",
+  if (bytes != held)
+    throw refusal(Error::shape, name.c_str(), ".data: ", held, " bytes are not ",
                   written(array.shape).c_str(), " of ", name_of(array.element));
 }
 

@@ -16,7 +16,7 @@
 namespace heed::ranks {
 namespace {
 
-layer::WeightRows rows_of(const LayerConfig& c, const LayerShare& s) {
+layer::WeightRows weight_rows_of(const LayerConfig& c, const LayerShare& s) {
   return {{{s.first_head * *c.head_dim, s.heads * *c.head_dim},
            {s.first_kv_head * *c.head_dim, s.kv_heads * *c.head_dim},
            {s.first_kv_head * *c.value_head_dim, s.kv_heads * *c.value_head_dim},
@@ -31,7 +31,7 @@ LayerConfig config_of(const LayerConfig& whole, const LayerShare& share) {
 }
 
 const LayerWeights& checked(const LayerWeights& part, const LayerConfig& c, const LayerShare& share) {
-  layer::check_rows(part, c, rows_of(c, share));
+  layer::check_rows(part, c, weight_rows_of(c, share));
   return part;
 }
 
@@ -203,13 +203,13 @@ struct LayerOverRanks::State : ranks::RankLayer {
 
 LayerWeights weights_of_share(const LayerWeights& whole, const LayerConfig& config, const LayerShare& share) {
   const LayerConfig c = layer::complete(config);
-  return layer::take_rows(whole, c, ranks::rows_of(c, share));
+  return layer::take_rows(whole, c, ranks::weight_rows_of(c, share));
 }
 
 LayerWeights weights_of_share(const std::filesystem::path& path, const LayerConfig& config,
                               const LayerShare& share, const std::string& prefix) {
   const LayerConfig c = layer::complete(config);
-  return layer::read_rows(path, prefix, c, ranks::rows_of(c, share));
+  return layer::read_rows(path, prefix, c, ranks::weight_rows_of(c, share));
 }
 
 LayerOverRanks::LayerOverRanks(const LayerConfig& config, const LayerWeights& part, int rank, int ranks) {

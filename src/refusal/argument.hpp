@@ -2,8 +2,11 @@
 // One array of a call under the name its refusals use, whatever its type: q, out, a bias, a boolean mask; and
 // what is refused of it before anything is believed about it. Each check throws Error or changes nothing.
 #pragma once
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -86,7 +89,8 @@ constexpr Axes axes(const Shape& s) { return {s.batch, s.heads, s.length, s.dim}
 constexpr Axes axes(const Strides& s) { return {s.batch, s.heads, s.length, s.dim}; }
 
 // No array reaches further than this many bytes, so sums of a few reaches fit in 64 bits.
-constexpr std::int64_t longest_reach = std::int64_t{1} << 60;
+constexpr std::int64_t longest_reach =
+    std::min<std::int64_t>(std::int64_t{1} << 60, std::numeric_limits<std::ptrdiff_t>::max());
 
 // Bytes from the first element to the end of the last one. Of a checked argument that is not empty.
 constexpr std::int64_t reach_bytes(const Argument& a) {

@@ -98,7 +98,7 @@ void check_apart(const Argument& output, const Argument& other) {
              b = reinterpret_cast<std::uintptr_t>(other.data);
   if (a + static_cast<std::uintptr_t>(reach_bytes(output)) <= b) return;
   if (b + static_cast<std::uintptr_t>(reach_bytes(other)) <= a) return;
-  const auto distance = static_cast<std::int64_t>(b - a);
+  const auto distance = static_cast<std::int64_t>(std::uint64_t{b} - std::uint64_t{a});
   switch (Search(output, other)
               .reaches(1 - other.element_bytes - distance, output.element_bytes - 1 - distance)) {
     case Answer::apart:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the sentence of a refusal from its parts. Nothing is built unless a call is refused.
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,7 @@ namespace heed::refusing {
 std::string in_words(float);         // the shortest text that reads back as the same float; "nan" has no sign
 std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
 std::string in_words(const Strides&);
-inline std::string in_words(std::int64_t number) { return std::to_string(number); }
+inline std::string in_words(std::integral auto number) { return std::to_string(number); }
 inline const char* in_words(Device device) { return device == Device::cpu ? "cpu" : "cuda"; }
 inline const char* in_words(const char* text) { return text; }
 inline const std::string& in_words(const std::string& text) { return text; }
@@ -39,7 +40,7 @@ class Reason {
 
  private:
   std::string (*say_)(const std::byte*) = nullptr;
-  alignas(void*) std::byte captured_[2 * sizeof(void*)];
+  alignas(std::int64_t) std::byte captured_[2 * sizeof(std::int64_t)];
 };
 
 template <class... Parts>

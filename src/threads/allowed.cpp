@@ -72,8 +72,10 @@ int allowed_threads() {
     if (n >= 1 && n <= most_threads) return static_cast<int>(n);
   }
   int threads = static_cast<int>(std::thread::hardware_concurrency());
+#ifdef __linux__
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) threads = CPU_COUNT(&set);
+#endif
   if (const int limit = cgroup_quota("/sys/fs/cgroup", text_of("/proc/self/cgroup")))
     threads = std::min(threads, limit);
   return std::max(threads, 1);

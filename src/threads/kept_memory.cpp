@@ -63,10 +63,14 @@ void give_up(Kept& kept) {
 }
 
 Kept& kept() {
-  static constinit Kept only;
-  static_assert(std::is_trivially_destructible_v<Kept>);
-  [[maybe_unused]] static const int is_registered = std::atexit([] { give_up(only); });
-  return only;
+  // Never destroyed, whatever the destructor of a mutex does: a union destroys no member.
+  union Undying {
+    Kept kept{};
+    ~Undying() {}
+  };
+  static constinit Undying only;
+  [[maybe_unused]] static const int is_registered = std::atexit([] { give_up(only.kept); });
+  return only.kept;
 }
 
 // No more than twice as large as it need be: the rest would be missed.

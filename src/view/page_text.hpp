@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page without its data, as embed.cmake makes it from page/: what stands before the title, the data and
-// the end.
+// What embed.cmake makes of page/ and playground/page/: the viewer's page without its data, which is what
+// stands before the title, the data and the end; and the playground.
 #pragma once
 #include <string_view>
 
 namespace heed::inline v0_2::view {
 
-extern const std::string_view page_before_title, page_before_data, page_after_data;
+extern const std::string_view page_before_title, page_before_data, page_after_data, playground_whole;
 
 }  // namespace heed::inline v0_2::view

@@ -115,7 +115,7 @@ struct BoolTensor {
   std::shared_ptr<bool[]> data{};
 
   explicit BoolTensor(Shape s)
-      : shape(s), data(std::make_shared<bool[]>(static_cast<std::size_t>(s.elements()))) {}
+      : shape(s), data(new bool[static_cast<std::size_t>(s.elements())]()) {}
   bool& at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
     return data[((b * shape.heads + h) * shape.length + i) * shape.dim + j];
   }

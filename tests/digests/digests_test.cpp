@@ -102,7 +102,7 @@ std::string target_of(const std::string& kernel) { return kernel.substr(kernel.r
 
 // A target of matrix instructions may leave f32, or few rows, to the others; a target of vectors may not.
 bool must_take(const std::string& kernel) {
-  return std::set<std::string>{"scalar", "neon", "avx2", "avx512"}.count(target_of(kernel)) > 0;
+  return std::set<std::string>{"scalar", "neon", "avx2", "avx512", "wasm"}.count(target_of(kernel)) > 0;
 }
 
 class OneFile : public testing::TestWithParam<std::string> {

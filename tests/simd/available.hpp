@@ -18,6 +18,8 @@ extern const Operations scalar_operations;
 extern const Operations neon_operations;
 #elif defined(__x86_64__)
 extern const Operations avx2_operations, avx512_operations;
+#elif defined(__wasm__)
+extern const Operations wasm_operations;
 #endif
 
 inline std::vector<const Operations*> compiled() {
@@ -26,6 +28,8 @@ inline std::vector<const Operations*> compiled() {
     &neon_operations,
 #elif defined(__x86_64__)
     &avx512_operations, &avx2_operations,
+#elif defined(__wasm__)
+    &wasm_operations,
 #endif
         &scalar_operations,
   };

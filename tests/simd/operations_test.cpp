@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each operation of every vector type against the scalar one, lane by lane: special values in all
 // combinations, then random bit patterns.
+#include <algorithm>
 #include <sstream>
 
 #include "cases/counter_random.hpp"
@@ -75,6 +76,20 @@ TEST_P(Simd, each_operation_gives_the_bits_of_the_scalar_one_special_values_incl
       EXPECT_TRUE(
           same_lanes(x, apply(vector().exact[n].apply, x), apply(scalar_operations.exact[n].apply, x)))
           << vector().exact[n].name;
+}
+
+// (2^-127 + 2^-149) + (2^-150 - 2^-190) is just below the middle of two subnormal floats, and in the middle
+// once it is rounded to a double.
+TEST_P(Simd, fma_rounds_once_where_its_result_is_subnormal_too) {
+  Operands x;
+  for (const float sign : {1.0f, -1.0f})
+    for (int n = 0; n < 8; ++n)
+      x.a.push_back(sign * 0x1.00001p-75f), x.b.push_back(0x1.ffffep-76f), x.c.push_back(sign * 0x1.000004p-127f);
+  pad(x);
+  const auto* const fma = std::find_if(std::begin(vector().exact), std::end(vector().exact),
+                                       [](const auto& each) { return std::string(each.name) == "fma"; });
+  const std::vector<float> got = apply(fma->apply, x);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(got[i], x.c[i]);
 }
 
 // What the algorithms rely on: the second operand's NaN survives. A first operand's NaN may be dropped

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The page's scripts: `scripts.py FOLDER SCRIPT...` prints what is wrong with them and fails if anything is.
+"""A page's scripts: `scripts.py SCRIPT...`, in the order of the page, prints what is wrong and fails if anything is.
 
-Each is a module of one idea: it parses (by node), imports only what others export and it uses, and touches neither the
-network nor markup made from text. All of them joined, as the page has them, parse as well: no name stands twice.
+Each is a module of one idea: it parses (by node), imports only what others before it export and it uses, and touches neither
+the network nor markup made from text. All of them joined, as the page has them, parse as well: no name stands twice. The
+folder of the last has no others; those of another folder are another page's too.
 """
 
 import pathlib
@@ -44,7 +45,7 @@ def syntax(text):
 
 
 def imports(text):
-    for names, source in re.findall(r'^import \{ ([^}]*) \} from "\./(\w+)\.js";$', text, re.MULTILINE):
+    for names, source in re.findall(r'^import \{ ([^}]*) \} from "[./\w]*/(\w+)\.js";$', text, re.MULTILINE):
         yield from ((name, source) for name in names.split(", "))
 
 
@@ -80,19 +81,32 @@ def complaints(name, texts):
     for own in declared(text):
         if len(re.findall(rf"\b{own}\b", code)) < 2:
             yield f"declares {own} and does not use it"
-    for exported in exports(text):
-        if not any((exported, name) in set(imports(other)) for other in texts.values()):
-            yield f"exports {exported}, which nobody imports"
     yield from syntax(text)
 
 
+def unwanted_exports(name, texts):
+    for exported in exports(texts[name]):
+        if not any((exported, name) in set(imports(other)) for other in texts.values()):
+            yield f"{name}.js: exports {exported}, which nobody imports"
+
+
+def misplaced_imports(name, order, texts):
+    for _, source in imports(texts[name]):
+        if source in order and order.index(source) > order.index(name):
+            yield f"{name}.js: imports {source}.js, which the page has after it"
+
+
 def main():
-    folder, order = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.js"))}
+    paths = [pathlib.Path(path) for path in sys.argv[1:]]
+    order, own = [path.stem for path in paths], paths[-1].parent
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in paths}
     problems = [f"{name}.js: {problem}" for name in texts for problem in complaints(name, texts)]
-    if sorted(order) != sorted(texts):
-        problems.append(f"the page joins {sorted(order)}, and there are {sorted(texts)}")
-    joined = "\n".join(re.sub(r"(?m)^import .*$|^export ", "", texts[name]) for name in order if name in texts)
+    for path in paths:
+        if path.parent == own:
+            problems += unwanted_exports(path.stem, texts)
+        problems += misplaced_imports(path.stem, order, texts)
+    problems += [f"{path}: no page has it" for path in own.glob("*.js") if path not in paths]
+    joined = "\n".join(re.sub(r"(?m)^import .*$|^export ", "", texts[name]) for name in order)
     problems += [f"all scripts together: {problem}" for problem in syntax(joined)]
     for problem in problems:
         print(problem)

@@ -8,6 +8,8 @@ extern const Target scalar_target;
 extern const Target neon_bf16_target, neon_target;
 #elif defined(__x86_64__)
 extern const Target amx_target, avx2_target, avx512_target;
+#elif defined(__wasm__)
+extern const Target wasm_target;
 #endif
 
 std::span<const Target* const> targets() {
@@ -19,6 +21,8 @@ std::span<const Target* const> targets() {
     &amx_target,
     &avx512_target,
     &avx2_target,
+#elif defined(__wasm__)
+    &wasm_target,
 #endif
     &scalar_target,
   };

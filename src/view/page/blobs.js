@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the page holds: one description, and compressed bytes that are unpacked when somebody looks.
+import { unpack } from "./unpack.js";
 
 export const attention = JSON.parse(document.getElementById("attention").textContent);
 
 const unpacked = new Map();
 
-async function unpack(number) {
-  const text = atob(document.getElementById(`blob-${number}`).textContent);
-  const packed = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; ++i) packed[i] = text.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
 // The bytes of a blob, unpacked once.
 export function bytesOf(number) {
-  if (!unpacked.has(number)) unpacked.set(number, unpack(number));
+  if (!unpacked.has(number)) unpacked.set(number, unpack(`blob-${number}`));
   return unpacked.get(number);
 }
 

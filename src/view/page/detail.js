@@ -3,13 +3,15 @@
 import { attention } from "./blobs.js";
 import { codes, pixelOfDifference, pixelsOfCodes } from "./colour.js";
 import { drawThumb } from "./grid.js";
-import { digitsOf, endOfScale, groupOf, headAt, nameOf } from "./head.js";
+import { digitsOf } from "./digits.js";
+import { endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { Heatmap } from "./heatmap.js";
 import { drawLines } from "./lines.js";
 import { showNumbers, showProfile } from "./profile.js";
 import { change, state } from "./state.js";
 import { drawText } from "./text.js";
-import { shortened, tokensOf, visible } from "./tokens.js";
+import { tokensOf } from "./tokens.js";
+import { shortened, visible } from "./visible.js";
 
 const byId = (id) => document.getElementById(id);
 const tip = byId("tip");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The edges of a map: the words of queries and keys where there is room for them, else their numbers.
-import { shortened, tokensOf, visible } from "./tokens.js";
+import { tokensOf } from "./tokens.js";
+import { shortened, visible } from "./visible.js";
 
 const font = '12px "Inter", system-ui, "Noto Sans", "DejaVu Sans", sans-serif';
 const roomForAWord = 10; // pixels

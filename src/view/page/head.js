@@ -182,13 +182,3 @@ export function nameOf(head) {
   const layerName = run.layers.length > 1 || layer.name ? layer.name || `Layer ${head.layer}` : "";
   return [attention.runs.length > 1 ? run.name || `Run ${head.run}` : "", layerName, `Head ${head.index}`].filter(Boolean).join(" · ");
 }
-
-// A weight with the fewest digits that mean this very float, as NumPy prints it.
-export function digitsOf(weight) {
-  if (!Number.isFinite(weight)) return String(weight);
-  for (let digits = 1; digits <= 9; ++digits) {
-    const text = weight.toPrecision(digits);
-    if (Math.fround(Number(text)) === Math.fround(weight)) return weight !== 0 && weight < 1e-4 ? weight.toExponential(digits - 1) : String(Number(text));
-  }
-  return String(weight);
-}

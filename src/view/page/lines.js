@@ -4,7 +4,8 @@ import { attention } from "./blobs.js";
 import { strength } from "./colour.js";
 import { endOfScale } from "./head.js";
 import { change, state } from "./state.js";
-import { shortened, tokensOf, visible } from "./tokens.js";
+import { tokensOf } from "./tokens.js";
+import { shortened, visible } from "./visible.js";
 
 const lineHeight = 21;
 const canvas = document.querySelector("#lines canvas");

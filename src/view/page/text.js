@@ -2,9 +2,10 @@
 // The text itself, coloured by what the chosen token attends to, or by who attends to it.
 import { attention } from "./blobs.js";
 import { cssColour, inkOn, strength } from "./colour.js";
-import { digitsOf } from "./head.js";
+import { digitsOf } from "./digits.js";
 import { change, state } from "./state.js";
-import { areWords, asProse, tokensOf, visible } from "./tokens.js";
+import { tokensOf } from "./tokens.js";
+import { areWords, asProse, visible } from "./visible.js";
 
 const panel = document.getElementById("text");
 let built = null; // the run whose tokens stand there

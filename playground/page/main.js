@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts heed, and computes and draws all there is whenever something changes: it is little.
+import { drawCaches } from "./cache.js";
+import { buildControls, drawControls } from "./controls.js";
+import { attend, startHeed } from "./heed.js";
+import { drawWeights } from "./map.js";
+import { hiddenPairs, onChange, readAddress, state, words } from "./state.js";
+import { drawSteps } from "./steps.js";
+import { vectorsFor } from "./vectors.js";
+
+const number = (text) => (text === "" ? NaN : Number(text));
+
+function draw() {
+  const tokens = words().length;
+  drawControls(tokens);
+  const refusal = document.getElementById("refusal");
+  try {
+    if (tokens === 0) throw new Error("tokens: none; there must be at least one");
+    const { heads, kvHeads, dim } = state;
+    const problem = { tokens, heads, kvHeads, dim, scale: number(state.scale), softcap: number(state.softcap) };
+    const vectors = vectorsFor(kvHeads);
+    const found = attend(problem, vectors, hiddenPairs(tokens));
+    drawWeights(found);
+    drawSteps(problem, vectors, found);
+    drawCaches(problem);
+    refusal.hidden = true;
+  } catch (error) {
+    refusal.textContent = error.message; // heed's own sentence; what is drawn stays as it was
+    refusal.hidden = false;
+  }
+}
+
+buildControls();
+const { version, target } = await startHeed();
+document.getElementById("engine").textContent = `computed in this page by heed ${version} (${target})`;
+onChange(draw);
+readAddress();

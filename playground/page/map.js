@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of all heads, small, and of one, large: a row for every query. Masks are drawn on it.
+import { cssColour, inkOn } from "../../src/view/page/colour.js";
+import { digitsOf } from "../../src/view/page/digits.js";
+import { visible } from "../../src/view/page/visible.js";
+import { asDigits, change, hiddenPairs, state, words } from "./state.js";
+import { headKinds } from "./vectors.js";
+
+const box = document.getElementById("map");
+let painting = null; // what dragging does: 1 hides, 0 shows
+
+export const digits = (x) => (Number.isNaN(x) ? "NaN" : x === -Infinity ? "−∞" : x.toFixed(3).replace("-", "−"));
+
+function paint(query, key) {
+  const count = words().length;
+  const pairs = hiddenPairs(count);
+  pairs[query * count + key] = painting;
+  change({ hidden: asDigits(pairs), query, key });
+}
+
+function cellAt(event) {
+  const cell = document.elementFromPoint(event.clientX, event.clientY)?.closest("#map [data-key]");
+  return cell && { query: Number(cell.dataset.query), key: Number(cell.dataset.key) };
+}
+
+box.addEventListener("pointerdown", (event) => {
+  const at = cellAt(event);
+  if (!at) return;
+  if (state.tool === "follow") {
+    change(at);
+    return;
+  }
+  const count = words().length;
+  painting = 1 - hiddenPairs(count)[at.query * count + at.key];
+  paint(at.query, at.key);
+});
+box.addEventListener("pointermove", (event) => {
+  const at = painting !== null && cellAt(event);
+  if (at && (at.query !== state.query || at.key !== state.key)) paint(at.query, at.key);
+});
+addEventListener("pointerup", () => (painting = null));
+
+const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+box.addEventListener("keydown", (event) => {
+  const move = moves[event.key];
+  if (move) {
+    event.preventDefault();
+    change({ query: Math.max(0, state.query + move[0]), key: Math.max(0, state.key + move[1]) });
+  } else if (event.key.toLowerCase() === "x") {
+    const count = words().length;
+    painting = 1 - hiddenPairs(count)[state.query * count + state.key];
+    paint(state.query, state.key);
+    painting = null;
+  }
+});
+
+function colourCell(cell, weight, isHidden) {
+  const dark = state.theme === "dark";
+  cell.classList.toggle("unseen", isHidden);
+  cell.style.background = isHidden ? "" : cssColour(Math.min(1, weight), dark);
+  cell.style.color = isHidden ? "" : inkOn(Math.min(1, weight), dark);
+}
+
+function drawMap(found, count) {
+  const tokens = words().map(visible);
+  const label = (text, name) => {
+    const cell = document.createElement("span");
+    cell.className = name;
+    cell.textContent = cell.title = text;
+    return cell;
+  };
+  const cells = [label("", "corner"), ...tokens.map((token) => label(token, "key-name"))];
+  for (let query = 0; query < count; ++query) {
+    cells.push(label(tokens[query], query === state.query ? "query-name chosen" : "query-name"));
+    for (let key = 0; key < count; ++key) {
+      const cell = document.createElement("span");
+      const weight = found.weights[(state.head * count + query) * count + key];
+      const isHidden = found.masked[(state.head * count + query) * count + key] === -Infinity;
+      cell.dataset.query = query;
+      cell.dataset.key = key;
+      cell.className = query === state.query && key === state.key ? "chosen" : query === state.query ? "followed" : "";
+      cell.textContent = isHidden || count > 14 ? "" : weight.toFixed(2).replace(/^0/, "");
+      colourCell(cell, weight, isHidden);
+      cells.push(cell);
+    }
+  }
+  box.style.gridTemplateColumns = `minmax(2em, auto) repeat(${count}, minmax(0, 1fr))`;
+  box.replaceChildren(...cells);
+  const at = (state.head * count + state.query) * count + state.key;
+  const weight = found.masked[at] === -Infinity ? "hidden" : digitsOf(found.weights[at]);
+  document.getElementById("cell").textContent = `Query ${state.query} (${tokens[state.query]}) to key ${state.key} (${tokens[state.key]}): ${weight}`;
+}
+
+function thumb(found, count, head) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.setAttribute("role", "tab");
+  button.setAttribute("aria-selected", String(head === state.head));
+  button.title = `Head ${head}: ${headKinds[head % headKinds.length]}`;
+  button.setAttribute("aria-label", button.title);
+  button.addEventListener("click", () => change({ head }));
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = count;
+  const pen = canvas.getContext("2d");
+  for (let at = 0; at < count * count; ++at) {
+    if (found.masked[head * count * count + at] === -Infinity) continue;
+    pen.fillStyle = cssColour(Math.min(1, found.weights[head * count * count + at]), state.theme === "dark");
+    pen.fillRect(at % count, Math.floor(at / count), 1, 1);
+  }
+  button.append(canvas, `Head ${head}`);
+  return button;
+}
+
+export function drawWeights(found) {
+  const count = words().length;
+  const shared = state.heads / state.kvHeads;
+  const groups = Array.from({ length: state.kvHeads }, (_, kv) => {
+    const group = document.createElement("div");
+    group.className = "sharing";
+    group.dataset.name = `KV head ${kv}`;
+    group.append(...Array.from({ length: shared }, (_, n) => thumb(found, count, kv * shared + n)));
+    return group;
+  });
+  document.getElementById("strip").replaceChildren(...groups);
+  document.getElementById("head-name").textContent = `of head ${state.head}, which asks for ${headKinds[state.head % headKinds.length]}`;
+  drawMap(found, count);
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is played with. All of it is in the page's address, so that a link brings it back.
+
+export const limits = { tokens: 24, heads: [1, 2, 4, 6, 8], dims: [2, 4, 8, 16], tokenLength: 32 };
+export const cacheTypes = ["f32", "f16", "bf16", "int8"]; // as heed numbers them
+
+const defaults = {
+  tokens: "The cat that chased the mouse saw the cat",
+  heads: 4,
+  kvHeads: 4,
+  dim: 8,
+  scale: "", // heed's own, 1/√dim
+  softcap: "", // none
+  hidden: "", // a digit for four pairs of query and key; none is hidden where it is empty
+  edits: "", // numbers put in by hand: "q.0.3.1:0.5 v.1.2.0:-2" are head, token, place and value
+  head: 0,
+  query: 4,
+  key: 0,
+  tool: "follow", // or draw
+  cacheType: "f32",
+  cached: 0, // tokens in the caches
+  theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
+};
+
+export const state = { ...defaults };
+const listeners = [];
+let scheduled = false;
+
+export function onChange(listener) {
+  listeners.push(listener);
+}
+
+export const words = () => state.tokens.trim().split(/\s+/).filter(Boolean).slice(0, limits.tokens).map((word) => word.slice(0, limits.tokenLength));
+
+export const kvChoices = (heads) => Array.from({ length: heads }, (_, i) => i + 1).filter((kv) => heads % kv === 0);
+
+// A byte for every query and key, 1 where the key is hidden.
+export function hiddenPairs(count) {
+  const pairs = new Uint8Array(count * count);
+  if (state.hidden.length !== Math.ceil(pairs.length / 4)) return pairs;
+  return pairs.map((_, i) => (parseInt(state.hidden[i >> 2], 16) >> (i & 3)) & 1);
+}
+
+export function asDigits(pairs) {
+  if (!pairs.includes(1)) return "";
+  const digits = new Uint8Array(Math.ceil(pairs.length / 4));
+  pairs.forEach((hidden, i) => (digits[i >> 2] |= hidden << (i & 3)));
+  return Array.from(digits, (digit) => digit.toString(16)).join("");
+}
+
+// Whatever was said, what follows from it fits.
+function settle() {
+  const count = words().length;
+  if (!limits.heads.includes(state.heads)) state.heads = defaults.heads;
+  if (!limits.dims.includes(state.dim)) state.dim = defaults.dim;
+  if (!kvChoices(state.heads).includes(state.kvHeads)) state.kvHeads = state.heads;
+  if (!cacheTypes.includes(state.cacheType)) state.cacheType = defaults.cacheType;
+  if (!/^[0-9a-f]*$/.test(state.hidden)) state.hidden = "";
+  if (state.tool !== "draw") state.tool = "follow";
+  if (state.theme !== "dark") state.theme = "light";
+  const place = (at, end) => (Number.isInteger(at) ? Math.max(0, Math.min(at, end - 1)) : 0);
+  state.head = place(state.head, state.heads);
+  state.query = place(state.query, count);
+  state.key = place(state.key, count);
+  state.cached = place(state.cached, count + 1);
+}
+
+function render() {
+  scheduled = false;
+  for (const listener of listeners) listener();
+}
+
+function renderSoon() {
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(render);
+}
+
+let writing;
+function writeAddress() {
+  clearTimeout(writing);
+  writing = setTimeout(() => {
+    const changed = Object.entries(state).filter(([name, value]) => value !== defaults[name]);
+    try {
+      history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
+    } catch {
+      // A page inside another page may have no address of its own.
+    }
+  }, 120);
+}
+
+// What a mask, edits and cached tokens are of must stay as it is for them to mean anything.
+const outdates = { tokens: ["hidden", "edits", "cached"], dim: ["edits", "cached"], heads: ["edits", "cached"], kvHeads: ["edits", "cached"] };
+
+export function change(changes) {
+  const stale = Object.keys(changes).flatMap((name) => outdates[name] ?? []);
+  Object.assign(state, Object.fromEntries(stale.map((name) => [name, defaults[name]])), changes);
+  settle();
+  writeAddress();
+  renderSoon();
+}
+
+export const startOver = () => change({ ...defaults, theme: state.theme });
+
+// An address comes from outside: what it may not say is left at its default.
+export function readAddress() {
+  Object.assign(state, defaults);
+  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+    if (Object.hasOwn(defaults, name)) state[name] = typeof defaults[name] === "number" ? Number(value) : value.slice(0, 4000);
+  }
+  settle();
+  renderSoon();
+}
+addEventListener("hashchange", readAddress);

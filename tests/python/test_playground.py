@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The playground in a real browser: heed computes inside the page, and every number shown is NumPy's."""
+
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+import browser
+
+TOOL = os.environ.get("HEED_TOOL", "")
+pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
+WORDS = "The cat that chased the mouse saw the cat".split()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("playground") / "play.html"
+    ran = subprocess.run([TOOL, "view", "--play", "--out", path], capture_output=True, text=True)
+    if "built without one" in ran.stderr:
+        pytest.skip("the tool was built without the playground")
+    assert ran.returncode == 0, ran.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def tab():
+    driver = browser.start(1400, 1100)
+    yield browser.Tab(driver)
+    driver.quit()
+
+
+def play(tab, page, address=""):
+    tab.driver.get("about:blank")
+    tab.complaints(), tab.requests()
+    tab.driver.get(page.as_uri() + address)
+    tab.until(lambda: tab.count("#steps tr") and tab.count("#map [data-key]") and tab.count("#caches .cache"), "the page draws nothing")
+
+
+def shown_vectors(tab, kind):
+    """token -> numbers, as the inputs of the chosen head have them."""
+    values = tab.driver.execute_script(
+        "return [...document.querySelectorAll('#steps input')].map((input) => [input.dataset.place, input.value])"
+    )
+    rows = {}
+    for place, value in values:
+        name, _, token, _ = place.split(".")
+        if name == kind:
+            rows.setdefault(int(token), []).append(np.float32(value))
+    return {token: np.array(row, np.float64) for token, row in rows.items()}
+
+
+def column(tab, nth):
+    return tab.driver.execute_script(
+        "return [...document.querySelectorAll('#steps tr')].slice(2, -1).map((row) => row.children[arguments[0]].firstChild.textContent)", nth
+    )
+
+
+def weights(tab):
+    return np.array([np.float32(cell.get_attribute("title")) for cell in tab.all("#steps td.weight[title]")], np.float64)
+
+
+def number(text):
+    return -np.inf if text == "−∞" else float(text.replace("−", "-"))
+
+
+def expected(tab, query, scale=8**-0.5, softcap=None, hidden=()):
+    """The steps of one query by NumPy, from the vectors that the page shows."""
+    q, k, v = (shown_vectors(tab, kind) for kind in "qkv")
+    keys, values = np.array([k[n] for n in sorted(k)]), np.array([v[n] for n in sorted(v)])
+    raw = keys @ q[query] * scale
+    scores = raw if softcap is None else softcap * np.tanh(raw / softcap)
+    scores = np.where(np.isin(np.arange(len(scores)), list(hidden)), -np.inf, scores)
+    shares = np.exp(scores - scores.max())
+    return raw, scores, shares, shares / shares.sum(), (shares / shares.sum()) @ values
+
+
+def assert_steps(tab, query, columns=(2, 3, 4), **options):
+    raw, scores, shares, share, out = expected(tab, query, **options)
+    for nth, numbers in zip(columns, (raw, scores, shares), strict=True):
+        np.testing.assert_allclose([number(text) for text in column(tab, nth)], numbers, atol=6e-4)
+    np.testing.assert_allclose(weights(tab), share, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose([number(each.text) for each in tab.all("#result output")], out, atol=6e-4)
+
+
+def test_it_opens_without_an_error_and_asks_for_nothing(tab, page):
+    play(tab, page)
+    assert re.fullmatch(r"computed in this page by heed [\d.]+ \(wasm\)", tab.text("#engine"))
+    assert tab.count("#map [data-key]") == len(WORDS) ** 2 and tab.count("#strip button") == 4
+    assert tab.complaints() == []
+    assert {url.partition("#")[0] for url in tab.requests()} <= {page.as_uri()}
+
+
+def test_every_step_of_a_query_is_numpys(tab, page):
+    play(tab, page, "#head=0&query=8")
+    assert_steps(tab, 8)
+    assert "cat in head 0" in tab.text("#query-name")
+    play(tab, page, "#head=1&query=3&scale=0.5&softcap=4")
+    raw, scores, shares, share, _ = expected(tab, 3, scale=0.5, softcap=4)
+    np.testing.assert_allclose([number(text) for text in column(tab, 2)], raw, atol=6e-4)
+    np.testing.assert_allclose([number(text) for text in column(tab, 3)], scores, atol=6e-4)
+    np.testing.assert_allclose(weights(tab), share, rtol=1e-5)
+
+
+def test_numbers_of_a_vector_are_shown_whole_and_as_decimals(tab, page):
+    play(tab, page)
+    shown = [each.get_attribute("value") for each in tab.all("#steps .vector input")]
+    assert any(text.startswith("-0.0") for text in shown) and all(re.fullmatch(r"-?\d(\.\d\d?)?", text) for text in shown), shown
+    assert tab.driver.execute_script("return [...document.querySelectorAll('#steps input')].every((e) => e.scrollWidth <= e.clientWidth)")
+
+
+def test_a_number_put_in_by_hand_changes_what_follows(tab, page):
+    play(tab, page, "#head=0&query=8")
+    before = weights(tab)
+    tab.choose('input[data-place="k.0.2.1"]', "3.5")
+    tab.until(lambda: not np.array_equal(weights(tab), before), "the weights stay as they were")
+    assert shown_vectors(tab, "k")[2][1] == 3.5
+    assert_steps(tab, 8)
+    tab.until(lambda: "edits=k.0.2.1%3A3.5" in tab.address(), tab.address())
+
+
+def test_masks_are_chosen_and_drawn(tab, page):
+    play(tab, page, "#query=4")
+    tab.choose("#mask", "causal")
+    n = len(WORDS)
+    tab.until(lambda: tab.count("#map .unseen") == n * (n - 1) // 2, "a causal mask hides what comes later")
+    assert_steps(tab, 4, hidden=range(5, n))
+    tab.one('#tool [data-tool="draw"]').click()
+    tab.until(lambda: tab.count("#map.drawing"), "nothing can be drawn")
+    tab.one('#map [data-query="4"][data-key="0"]').click()
+    tab.until(lambda: tab.count('#map .unseen[data-query="4"][data-key="0"]'), "a click does not hide a key")
+    assert_steps(tab, 4, hidden=[0, *range(5, n)])
+    assert tab.one("#mask").get_attribute("value") == "drawn"
+    row = [tab.one(f'#map [data-query="4"][data-key="{key}"]') for key in (1, 4)]
+    tab.actions().click_and_hold(row[0]).move_to_element(row[1]).release().perform()
+    tab.until(lambda: tab.count('#map .unseen[data-query="4"][data-key="1"]'), "dragging hides nothing")
+
+
+def test_a_query_that_sees_no_key_yields_zeros(tab, page):
+    play(tab, page, "#tokens=only+two&query=0&key=0")
+    tab.one("#map").click()
+    tab.press("x", "\ue014", "x")
+    tab.until(lambda: tab.count('#map .unseen[data-query="0"]') == 2, "X hides no key")
+    assert (weights(tab) == 0).all() and {each.text for each in tab.all("#result output")} == {"0.000"}
+    assert tab.complaints() == []
+
+
+def test_query_heads_share_kv_heads(tab, page):
+    play(tab, page, "#heads=6&kvHeads=6")
+    tab.choose("#kvHeads", "2")
+    tab.until(lambda: tab.count(".sharing") == 2, "the heads are not grouped")
+    assert [group.find_elements("css selector", "button").__len__() for group in tab.all(".sharing")] == [3, 3]
+    assert_steps(tab, 4)
+    assert [option.text for option in tab.all("#kvHeads option")] == ["1 (MQA)", "2 (GQA)", "3 (GQA)", "6 (MHA)"]
+
+
+def test_a_cache_fills_token_by_token_and_its_bytes_are_counted(tab, page):
+    play(tab, page, "#heads=4&dim=8")
+    tab.one("#cache-next").click()
+    tab.until(lambda: tab.count(".cells i.kept") == 3, "no token is kept")
+    tab.one("#cache-all").click()
+    n = len(WORDS)
+    tab.until(lambda: tab.count(".cells i.kept") == 3 * n, "not all tokens are kept")
+    per_head = 2 * 8 * 4 * n  # keys and values of 8 floats
+    used = {row.get_attribute("data-kind"): row.find_element("css selector", "output").text for row in tab.all(".cache")}
+    assert used == {kind: f"{heads * per_head:,} bytes" for kind, heads in (("MHA", 4), ("GQA", 2), ("MQA", 1))}
+    assert "has the bits of attention over all tokens at once" in tab.text("#cache-check")
+    tab.choose("#cacheType", "f16")
+    tab.until(lambda: f"{4 * per_head // 2:,} bytes" in tab.text('[data-kind="MHA"] output'), "f16 takes half of it")
+    assert "from that of numbers kept whole" in tab.text("#cache-check")
+
+
+def test_what_heed_refuses_is_said_in_its_words(tab, page):
+    play(tab, page)
+    tab.choose("#softcap", "-1")
+    tab.until(lambda: tab.text("#refusal").startswith("options.softcap: -1 is not a finite number above 0"), tab.text("#refusal"))
+    assert tab.one("#refusal").is_displayed()
+    tab.choose("#softcap", "")
+    tab.until(lambda: not tab.one("#refusal").is_displayed(), "the refusal stays")
+    tab.choose("#tokens", "   ")
+    tab.until(lambda: tab.one("#refusal").is_displayed(), "no tokens are accepted")
+
+
+def test_a_link_restores_what_was_played(tab, page):
+    play(tab, page, "#tokens=a+b+c+d&heads=2&kvHeads=1&dim=4&head=1&query=2&theme=dark&cached=3")
+    tab.choose("#mask", "causal")
+    tab.until(lambda: "hidden=" in tab.address(), "the address does not follow")
+    address, seen = tab.address(), weights(tab)
+    play(tab, page, address)
+    assert tab.count("#map .unseen") == 6 and np.array_equal(weights(tab), seen) and tab.count(".cells i.kept") == 2 * 3
+    assert tab.driver.execute_script("return document.documentElement.dataset.theme") == "dark"
+
+
+def test_hostile_tokens_and_addresses_do_no_harm(tab, page):
+    play(tab, page, "#tokens=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E+%E2%80%AEturned+%00&heads=99&kvHeads=-1&dim=1e9&hidden=zz&query=NaN&edits=q.9.9.9:1+x")
+    assert tab.text("#map .key-name") == "<img" and "⟨202E⟩turned" in tab.text("#map")
+    assert tab.count("img") == 0 and tab.complaints() == []
+    play(tab, page, "#tokens=" + "x" * 3000 + "+y" * 100)
+    assert tab.count("#map .query-name") == 24
+    assert tab.complaints() == []
+
+
+def test_everything_has_a_name_for_screen_readers(tab, page):
+    play(tab, page)
+    unnamed = tab.driver.execute_script(
+        "return [...document.querySelectorAll('button, select, input, [tabindex]')].filter((e) => !(e.getAttribute('aria-label') ||"
+        " e.textContent.trim() || e.labels?.length || e.title)).map((e) => e.outerHTML)"
+    )
+    assert unnamed == []
