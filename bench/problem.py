@@ -17,7 +17,8 @@ SAMPLES = 6
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """role is prefill, decode, backward, layer or projection; a projection has rows, out and in, the others six extents."""
+    """role is prefill, decode, backward, layer, training (a layer there and back) or projection; a projection has rows,
+    out and in, the others six extents."""
 
     name: str
     role: str
@@ -62,11 +63,14 @@ def inputs_of(problem):
         rows, out, width = problem.extents
         return {"x": uniform(rows, width), "w": uniform(out, width, scale=width**-0.5)}
     batch, heads, kv_heads, queries, keys, dim = problem.shape
-    if problem.role == "layer":
+    if problem.role in ("layer", "training"):
         width = heads * dim
         matrices = {"w_q": width, "w_k": kv_heads * dim, "w_v": kv_heads * dim, "w_o": width}
         weights = {name: uniform(out, width, scale=width**-0.5) for name, out in matrices.items()}
-        return {"x": uniform(batch, queries, width), **weights}
+        arrays = {"x": uniform(batch, queries, width), **weights}
+        if problem.role == "training":
+            arrays["out_gradient"] = uniform(batch, queries, width)
+        return arrays
     arrays = {
         "q": uniform(batch, heads, queries, dim),
         "k": uniform(batch, kv_heads, keys, dim),
@@ -77,13 +81,26 @@ def inputs_of(problem):
     return arrays
 
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of a result in float64, and what its errors are measured by: at least its largest element."""
+
+    index: tuple
+    values: np.ndarray
+    terms: float = 0.0
+
+    @property
+    def size(self):
+        return max(np.abs(self.values).max(), self.terms)
+
+
 def softmax_rows(scores):
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def attention_row(problem, arrays, row):
-    """(index of the row in the result, the row in float64); of a backward pass, the gradient by that query"""
+    """A row of the result; of a backward pass, the gradient by that query."""
     _, heads, kv_heads, queries, keys, dim = problem.shape
     batch, head, query = row // (heads * queries), row // queries % heads, row % queries
     kv_head = head // (heads // kv_heads)
@@ -93,9 +110,12 @@ def attention_row(problem, arrays, row):
     v = arrays["v"][batch, kv_head, :seen].astype(np.float64)
     weights = softmax_rows(k @ q / np.sqrt(dim))
     if problem.role != "backward":
-        return (batch, head, query), weights @ v
+        return Row((batch, head, query), weights @ v)
     by_weights = v @ arrays["out_gradient"][batch, head, query].astype(np.float64)
-    return (batch, head, query), (weights * (by_weights - weights @ by_weights)) @ k / np.sqrt(dim)
+    # The first query of a causal mask sees one key: its gradient is a difference of two equal numbers.
+    terms = (weights * np.abs(by_weights)) @ np.abs(k) / np.sqrt(dim)
+    gradient = (weights * (by_weights - weights @ by_weights)) @ k / np.sqrt(dim)
+    return Row((batch, head, query), gradient, terms.max())
 
 
 def layer_row(problem, arrays, row):
@@ -106,29 +126,53 @@ def layer_row(problem, arrays, row):
     q = (w_q @ x[query]).reshape(heads, dim)
     k, v = ((x @ w.T).reshape(-1, kv_heads, dim).repeat(heads // kv_heads, axis=1) for w in (w_k, w_v))
     weights = softmax_rows(np.einsum("hd,jhd->hj", q, k) / np.sqrt(dim))
-    return (batch, query), w_o @ np.einsum("hj,jhd->hd", weights, v).reshape(-1)
+    return Row((batch, query), w_o @ np.einsum("hj,jhd->hd", weights, v).reshape(-1))
+
+
+def training_gradient(problem, arrays, batch):
+    """The gradient of a batch entry by x, of a layer whose result has the gradient out_gradient."""
+    _, heads, kv_heads, _, _, dim = problem.shape
+    x, out_gradient = (arrays[name][batch].astype(np.float64) for name in ("x", "out_gradient"))
+    w_q, w_k, w_v, w_o = (arrays[name].astype(np.float64) for name in ("w_q", "w_k", "w_v", "w_o"))
+    by_out = out_gradient @ w_o
+    gradient = np.zeros_like(x)
+    for head in range(heads):
+        rows = slice(head * dim, (head + 1) * dim)
+        kv_head = head // (heads // kv_heads)
+        kv_rows = slice(kv_head * dim, (kv_head + 1) * dim)
+        q, k, v = x @ w_q[rows].T, x @ w_k[kv_rows].T, x @ w_v[kv_rows].T
+        weights = softmax_rows(q @ k.T / np.sqrt(dim))
+        by_weights = by_out[:, rows] @ v.T
+        by_scores = weights * (by_weights - (weights * by_weights).sum(-1, keepdims=True)) / np.sqrt(dim)
+        gradient += by_scores @ k @ w_q[rows] + by_scores.T @ q @ w_k[kv_rows]
+        gradient += weights.T @ by_out[:, rows] @ w_v[kv_rows]
+    return gradient
 
 
 def projection_row(_, arrays, row):
-    return (row,), arrays["w"].astype(np.float64) @ arrays["x"][row].astype(np.float64)
+    return Row((row,), arrays["w"].astype(np.float64) @ arrays["x"][row].astype(np.float64))
 
 
 def expected_rows(problem, arrays):
-    """[(index, row)] spread over the result, the first and the last included."""
+    """Rows spread over the result, the first and the last included."""
     if problem.role == "projection":
         rows, reference = problem.extents[0], projection_row
-    elif problem.role == "layer":
+    elif problem.role in ("layer", "training"):
         rows, reference = problem.shape[0] * problem.shape[3], layer_row
     else:
         rows, reference = problem.shape[0] * problem.shape[1] * problem.shape[3], attention_row
     chosen = sorted({n * (rows - 1) // (SAMPLES - 1) for n in range(SAMPLES)})
+    if problem.role == "training":
+        gradients = [training_gradient(problem, arrays, batch) for batch in range(problem.shape[0])]
+        indices = [divmod(row, problem.shape[3]) for row in chosen]
+        return [Row(index, gradients[index[0]][index[1]]) for index in indices]
     return [reference(problem, arrays, row) for row in chosen]
 
 
 def misses(problem, expected, result):
     """How many elements of the sampled rows are off; result is indexed as the expected rows are."""
     off = 0
-    for index, row in expected:
-        found = np.asarray(result[index]).astype(np.float64)
-        off += int(np.sum(~(np.abs(found - row) <= TOLERANCE[problem.dtype] * np.abs(row).max())))
+    for row in expected:
+        found = np.asarray(result[row.index]).astype(np.float64)
+        off += int(np.sum(~(np.abs(found - row.values) <= TOLERANCE[problem.dtype] * row.size)))
     return off

@@ -31,9 +31,10 @@ RIVALS = ("torch", "torch-regrouped", "onnxruntime", "numpy")
 # What --quick races: one case of every kind that the other options race at length.
 QUICK = re.compile(
     r"prefill/f32/2x12x6x.*|layer/f32/2x12x6x.*|prefill/(f32|bf16)/1x12x12x[^/]*|prefill/f32/1x16x16x.*"
-    r"|prefill/f32/1x12x12x.*/causal|prefill/f32/1x32x8x.*/causal|backward/f32/.*"
+    r"|prefill/f32/1x12x12x.*/causal|prefill/f32/1x32x8x.*/causal|(backward|training)/f32/.*"
     r"|decode/(f32|bf16)/1x32x8x1x32768x128|projection/f32/.*"
 )
+TRAINING = ["training/f32/2x12x6x1024x1024x64"]  # the seeds' layer, there and back
 NOT_FOR_THIS = "not for this case"
 LONG = 1.0  # seconds after which a single run says enough
 HOPELESS = 10  # a rival this many times slower than heed runs in the first round only
@@ -84,8 +85,8 @@ def cases_of(options):
     names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
     # Rivals have no caches; what a bias or a mask costs is shown beside the case without one.
     names = [name for name in names if not re.match("(cache|step)/|.*/(bias|keep)$", name)]
-    if options.mode != "tool":  # which the package does not offer
-        names = [name for name in names if not re.match("(projection|backward)/", name)]
+    if options.mode != "tool":  # the package has no projections of its own, and autograd is the package's
+        names = [name for name in names if not re.match("projection/", name)] + TRAINING
     if options.quick:
         names = [name for name in names if QUICK.fullmatch(name)]
     return [name for name in names if re.search(options.filter, name)]

@@ -161,7 +161,7 @@ def candidates(problem):
 
 def ways(problem, arrays, threads):
     """Yields (name, run) for every operator that accepts the case; run() returns the result."""
-    if problem.role == "backward":
+    if problem.role in ("backward", "training"):
         return
     refusals = []
     for name, build in candidates(problem):

@@ -76,13 +76,13 @@ def regrouped_ways(problem, arrays, _threads):
 class Layer(torch.nn.Module):
     """Four bias-free linear maps around grouped-query attention."""
 
-    def __init__(self, problem, arrays, shares):
+    def __init__(self, problem, arrays, shares, trains=False):
         super().__init__()
         self.extents, self.shares = problem.shape, shares
         for name in ("w_q", "w_k", "w_v", "w_o"):
             matrix = tensor(problem, arrays[name])
             linear = torch.nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, dtype=matrix.dtype)
-            linear.weight = torch.nn.Parameter(matrix, requires_grad=False)
+            linear.weight = torch.nn.Parameter(matrix, requires_grad=trains)
             setattr(self, name, linear)
 
     def forward(self, x):
@@ -109,6 +109,20 @@ def layer_ways(problem, arrays):
         yield "Linear, sdpa repeat_interleave", lambda: copied(x)
 
 
+def there_and_back(layer, problem, arrays):
+    """A run of a module, and of its gradients by x and the parameters; what comes out is the one by x."""
+    x = tensor(problem, arrays["x"]).requires_grad_()
+    out_gradient = tensor(problem, arrays["out_gradient"])
+    return lambda: torch.autograd.grad(layer(x), (x, *layer.parameters()), out_gradient)[0]
+
+
+def training_ways(problem, arrays):
+    for shares in (True, False) if problem.is_grouped else (True,):
+        layer = Layer(problem, arrays, shares, trains=True)
+        name = "Linear, sdpa" if shares else "Linear, sdpa repeat_interleave"
+        yield name, there_and_back(layer, problem, arrays)
+
+
 def ways(problem, arrays, threads):
     """Yields (name, run); run() returns the result as a tensor."""
     torch.set_num_threads(threads)
@@ -122,6 +136,9 @@ def ways(problem, arrays, threads):
         found = [("linear", in_turn(linear))]
     elif problem.role == "backward":
         yield from backward_ways(problem, arrays)
+        return
+    elif problem.role == "training":
+        yield from training_ways(problem, arrays)
         return
     elif problem.role == "layer":
         found = layer_ways(problem, arrays)

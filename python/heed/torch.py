@@ -6,7 +6,8 @@
 >>> heed.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
 torch.Size([1, 8, 5, 64])
 
-Both train: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient is refused.
+Both train: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient, and derivatives
+in forward mode, are refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """`heed.attention` of (batch, heads, length, dim), with gradients by q, k, v, bias and sink.
 
-    options are those of heed.attention but for what it returns; seed may be a tensor. Returns out (batch, heads, queries,
+    options are those of heed.attention but for caches and what it returns or writes to; seed may be a tensor. Returns out (batch, heads, queries,
     value_dim), or (out, lse).
 
     >>> q = torch.ones(1, 4, 5, 8, requires_grad=True)

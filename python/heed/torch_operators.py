@@ -13,17 +13,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 import heed
 
 __all__ = ["as_autocast_says", "attention", "drawn_seed", "records", "turned_units"]
 
 
+_NOT_RECORDED = {"cache", "sequences", "out", "return_weights", "return_scores"}
+
+
 def records(*tensors: Any) -> bool:
     """Whether an operation on these must be one that PyTorch knows: autograd or the compiler looks on."""
     if torch.compiler.is_compiling():
         return True
+    _refuse_forward_mode(tensors)
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def _refuse_forward_mode(tensors: Sequence[Any]) -> None:
+    """Where nobody records, a tensor's tangent would be lost without a word."""
+    if any(isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise RuntimeError(
+            "heed: derivatives in forward mode (torch.autograd.forward_ad) of attention are not computed; use backward(), or "
+            "torch.nn.functional.scaled_dot_product_attention there"
+        )
 
 
 def drawn_seed() -> torch.Tensor:
@@ -45,8 +59,12 @@ def attention(
     arrays: list[torch.Tensor] = []
     words = []
     for name, value in options.items():
+        if name in _NOT_RECORDED:
+            raise TypeError(f"{name}: has no gradient, so it is no option here; heed.attention takes it")
         if value is not None:
             words.append(f"{name}={_written(value, arrays)}")
+    if not torch.compiler.is_compiling():
+        _refuse_forward_mode((q, k, v, *arrays))
     return torch.ops.heed.attention(q, k, v, arrays, " ".join(words))
 
 

@@ -96,9 +96,9 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
   const double scale = reference::scale_of(p);
   Check result;
   using reference::roundings_of;
-  compare({"gradients.q", computed.q, expected.q, roundings_of(p.keys), scale}, result);
-  compare({"gradients.k", computed.k, expected.k, roundings_of(rows), scale}, result);
-  compare({"gradients.v", computed.v, expected.v, roundings_of(rows), 1}, result);
+  compare({"gradients.q", computed.q, expected.q, roundings_of(g, p.keys), scale}, result);
+  compare({"gradients.k", computed.k, expected.k, roundings_of(g, rows), scale}, result);
+  compare({"gradients.v", computed.v, expected.v, roundings_of(g, rows), 1}, result);
   compare({"gradients.bias", computed.bias, expected.bias, sharing(computed.bias, all), 1}, result);
   compare({"gradients.sink", computed.sink, expected.sink, sharing(computed.sink, {p.batch, p.heads, p.queries, 1}), 1}, result);
   return result;

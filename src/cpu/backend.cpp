@@ -35,10 +35,10 @@ std::vector<Kernel> make_kernels() {
 std::vector<GradientKernel> make_gradient_kernels() {
   std::vector<GradientKernel> list;
   for (const Target* target : targets())
-    if (target->gradient)
-      list.push_back({std::string("cpu.backward.") + target->name, Device::cpu,
-                      [target] { return unavailable(*target); }, gradient_refuses,
-                      [target](const GradientProblem& g) { return gradient(*target, g); }});
+    list.push_back({std::string("cpu.backward.") + target->name, Device::cpu,
+                    [target] { return unavailable(*target); },
+                    [target](const GradientProblem& g) { return gradient_refuses(*target, g); },
+                    [target](const GradientProblem& g) { return gradient(*target, g); }});
   return list;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cpu/lower.hpp"
+#include "cpu/run.hpp"
 #include "cpu/tasks.hpp"
 #include "threads/scratch.hpp"
 
@@ -167,13 +168,10 @@ void clear_padding(const GradientProblem& g) {
 
 }  // namespace
 
-Reason gradient_refuses(const GradientProblem& g) {
-  const Problem& p = g.forward;
-  if (!std::isfinite(in_base_2(p.scale)))
-    return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
-  if (p.options.softcap && !std::isfinite(in_base_2(*p.options.softcap)))
-    return [] { return std::string("options.softcap times log2(e) is beyond the range of f32"); };
-  return {};
+Reason gradient_refuses(const Target& target, const GradientProblem& g) {
+  if (target.only_bf16 && g.out_gradient.dtype != DType::bf16)
+    return [&g] { return std::string("it takes gradients of out in bf16, not ") + name_of(g.out_gradient.dtype); };
+  return prefill_refuses(target, g.forward);
 }
 
 LeftGradients gradient(const Target& target, const GradientProblem& problem) {

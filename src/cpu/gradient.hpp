@@ -7,8 +7,8 @@
 
 namespace heed::cpu {
 
-// Why no target takes a problem; empty when those do that have gradients.
-Reason gradient_refuses(const GradientProblem&);
+// Why a target does not take a problem; empty when it does.
+Reason gradient_refuses(const Target&, const GradientProblem&);
 
 // What it leaves to the reference is not written.
 [[nodiscard]] LeftGradients gradient(const Target&, const GradientProblem&);

@@ -7,7 +7,6 @@
 namespace heed::reference {
 namespace {
 
-constexpr double least_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
 constexpr std::int64_t keys_per_rescale = 128;
 // The terms of a chain in f32: dimensions of a score, keys of an output.

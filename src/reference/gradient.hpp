@@ -23,6 +23,7 @@ struct GradientNumbers {
 
 struct Term {
   double value = 0, error = 0;
+  double lost = 0;  // of its product with anything
 };
 
 // One query of one head: what each key's value, score and product q * k get from it.
@@ -50,7 +51,7 @@ struct Sum {
       error = t.error;
       return;
     }
-    error += t.error * std::abs(x);
+    error += t.error * std::abs(x) + t.lost;
     magnitude += (std::abs(t.value) + t.error) * std::abs(x);
   }
 };

@@ -13,7 +13,7 @@ void add_errors(const GradientProblem&, const GradientNumbers&, std::int64_t b, 
                 std::int64_t i, GradientRow&);
 
 // That a term of a sum over so many keys or rows passes through.
-double roundings_of(std::int64_t terms);
+double roundings_of(const GradientProblem&, std::int64_t terms);
 
 // Of an element: a sum whose terms are rounded so often, times `factor`, rounded to `dtype`.
 double bound_of(const Sum&, double roundings, double factor, DType dtype);

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of random calls of heed.torch's drop-in, judged by PyTorch in float64. `--seed N` runs one.
 
-The calls are those of torch_lattice.py and so is the rule, FlashAttention's: the error of a gradient may be at most twice
-that of the same computation done eagerly, step by step, in the call's own dtype. Where eager happens to be exact a floor takes
-over, element by element: float32 scores and a float32 log-sum-exp, out as it was saved, and one rounding of the gradient.
+torch_calls.py has the rule. The floor is element by element: float32 scores and a float32 log-sum-exp, out as it was saved,
+and one rounding of the gradient.
 """
 
-import argparse
 import math
 import sys
 
 import torch
-import torch_lattice
+import torch_calls
 
 import heed.torch
 
@@ -26,51 +24,22 @@ def leaves(call, dtype=None):
     return tensors
 
 
-def weights_of(q, k, mask, call):
-    """The softmax in the dtype of q, without a NaN where a query sees no key, and the largest score that is seen."""
-    if call.options.get("enable_gqa"):
-        group = q.shape[-3] // k.shape[-3]
-        k = k.repeat_interleave(group, -3)
-    scale = call.options["scale"]
-    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool)
-    if call.options.get("is_causal"):
-        seen = seen.tril()
-    if mask is not None:
-        seen = seen & (mask if mask.dtype == torch.bool else mask > -math.inf)
-        if mask.dtype != torch.bool:
-            scores = scores + torch.where(seen, mask, 0.0)
-    scores = scores.masked_fill(~seen, -math.inf)
-    scores = torch.where(seen.any(-1, keepdim=True), scores, 0.0)
-    return torch.where(seen, torch.softmax(scores, -1), 0.0), torch.where(seen, scores, 0.0)
-
-
-def repeated(v, call):
-    return v.repeat_interleave(call.q.shape[-3] // v.shape[-3], -3) if call.options.get("enable_gqa") else v
-
-
-def textbook(q, k, v, mask, call):
-    """The steps of eager attention, in the dtype of q."""
-    return weights_of(q, k, mask, call)[0] @ repeated(v, call)
-
-
 def floors(call, out_gradient):
     """For q, k, v and an additive mask, element by element: what the roundings of the rule above may cost."""
     q, k, v, mask = exact = leaves(call, torch.float64)
     with torch.no_grad():
-        weights, scores = weights_of(q, k, mask, call)
+        weights = torch_calls.weights_of(call, q, k, mask)
+        scores = torch.where(call.seen(), torch_calls.scores_of(call, q, k, mask), 0.0)
         largest = scores.abs().amax().item() if scores.numel() else 0.0
         of_out = out_gradient.double().abs()
-        values = repeated(v, call).abs()
+        values = call.repeated(v).abs()
         # |dS| <= w (|dO| |v| + |dO| |out|), each with the error of its weight and of what was saved.
         of_scores = weights * (of_out @ values.mT + (of_out * (weights @ values)).sum(-1, keepdim=True))
     of_weight = 4 * torch.finfo(torch.float32).eps * (largest + 1)
     saved = 0.0 if call.q.dtype == torch.float32 else torch.finfo(call.q.dtype).eps
-    scale = call.options["scale"]
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else abs(scale)
     # A sum whose derivatives by q, k, v and the mask are the sums of those magnitudes, broadcast as theirs are.
-    queries, keys, values = q.abs(), repeated(k, call).abs(), repeated(v, call).abs()
-    cost = ((of_weight + saved) * of_scores * scale * (queries @ keys.mT)).sum()
+    queries, keys, values = q.abs(), call.repeated(k).abs(), call.repeated(v).abs()
+    cost = ((of_weight + saved) * of_scores * abs(call.scale) * (queries @ keys.mT)).sum()
     cost = cost + (of_weight * (weights @ values) * of_out).sum()
     if mask is not None and mask.requires_grad:
         cost = cost + ((of_weight + saved) * of_scores * torch.where(mask > -math.inf, mask, 0.0)).sum()
@@ -85,10 +54,10 @@ def gradients(out, tensors, out_gradient):
 def disagreement(call):
     """None, or a sentence: which gradient breaks the rule."""
     exact, stepped, ours = leaves(call, torch.float64), leaves(call), leaves(call)
-    out = textbook(*exact, call)
+    out = torch_calls.textbook(call, *exact)
     out_gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(7)).to(call.q.dtype)
     truths = gradients(out, exact, out_gradient)
-    eager = gradients(textbook(*stepped, call), stepped, out_gradient)
+    eager = gradients(torch_calls.textbook(call, *stepped), stepped, out_gradient)
     options = {name: option for name, option in call.options.items() if name != "attn_mask"}
     found = gradients(
         heed.torch.scaled_dot_product_attention(*ours[:3], attn_mask=ours[3], **options), ours, out_gradient
@@ -109,15 +78,5 @@ def disagreement(call):
     return None
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, required=True)
-    call = torch_lattice.random_call(parser.parse_args().seed)
-    print(call.describe())
-    found = disagreement(call)
-    print(found or "agrees")
-    return 1 if found else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(torch_calls.judge_one(__doc__, disagreement))

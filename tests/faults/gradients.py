@@ -28,15 +28,15 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-of-hidden-pairs",
         ALGORITHM + "gradient_pairs.hpp",
-        "if (unseen[j * rows + r] != 0 || state[r] == hollow_row)",
-        "if (state[r] == hollow_row)",
+        "if (unseen[j * rows + r] != 0 || state[r] == RowState::hollow)",
+        "if (state[r] == RowState::hollow)",
         "a NaN that is hidden from a row reaches it (G6)",
     ),
     Fault(
         "gradient-of-the-last-block",
         ALGORITHM + "gradient.hpp",
-        "tile_product<S, Start::apart>(pairs.gradients, lines,",
-        "tile_product<S, Start::zero>(pairs.gradients, lines,",
+        "    pairs.products.scores.add_values(first,",
+        "    fill(dq + row * dims, rows * dims, 0.0f);\n    pairs.products.scores.add_values(first,",
         "queries get the gradient of the last block of keys only (G5)",
     ),
     Fault(
@@ -49,8 +49,8 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-without-scale",
         ALGORITHM + "gradient.hpp",
-        "{dk, e.dims, e.dim, g.scale, g.left_k}",
-        "{dk, e.dims, e.dim, 1.0f, g.left_k}",
+        "{dk, dims, c.dim, g.scale, g.left_k}",
+        "{dk, dims, c.dim, 1.0f, g.left_k}",
         "the gradient by the keys is not scaled (G5)",
     ),
     Fault(
@@ -70,9 +70,23 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-of-a-bad-row",
         ALGORITHM + "gradient_pairs.hpp",
-        "else if (state[r] == bad_row || (keys.has_bad && keys.is_bad[at.first + j]))",
-        "else if (keys.has_bad && keys.is_bad[at.first + j])",
+        "else if (state[r] == RowState::bad || (keys.has_bad && is_bad[j]))",
+        "else if (keys.has_bad && is_bad[j])",
         "NaN in a query, or in the gradient of its out, reaches no key (S13)",
+    ),
+    Fault(
+        "gradient-of-rows-packed-before",
+        ALGORITHM + "gradient_operands.hpp",
+        "if (block.first == first) return block;",
+        "if (block.first >= 0) return block;",
+        "rows that take the place of others in memory are not packed",
+    ),
+    Fault(
+        "gradient-of-an-odd-panel",
+        ALGORITHM + "gradient.hpp",
+        "p * rows < round_up(block.count, summed_rows<O>); ++p",
+        "p * rows < block.count; ++p",
+        "sums over rows by matrix instructions read weights of a panel that is not there",
     ),
     Fault(
         "weight-gradient-of-the-last-block",

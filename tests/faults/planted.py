@@ -54,8 +54,8 @@ def applies(fault):
 class Copy:
     """A copy of the tree with its build, kept between faults so that only what a fault touches is built again."""
 
-    def __init__(self, folder, jobs):
-        self.tree, self.build, self.jobs = folder / "tree", folder / "build", jobs
+    def __init__(self, folder, jobs, tests):
+        self.tree, self.build, self.jobs, self.tests = folder / "tree", folder / "build", jobs, tests
         self.tree.mkdir(parents=True, exist_ok=True)
         for name in COPIED:
             source = ROOT / name
@@ -91,7 +91,7 @@ class Copy:
         """{test program: claims that fail, but not before}, of the first program that has any or of everybody."""
         prefix, options = (EMULATOR, ["--gtest_filter=*neon_bf16*:*Bfmmla*"]) if emulated else ([], [])
         found = {}
-        for name in TESTS:
+        for name in self.tests:
             if found and not everybody:
                 break
             self.call("ninja", "-C", self.build, "-j", self.jobs, f"test_{name}")
@@ -127,7 +127,7 @@ class Copy:
 
 
 def run(arguments, folder):
-    copy = Copy(folder, arguments.jobs)
+    copy = Copy(folder, arguments.jobs, arguments.tests.split(","))
     before = {claim for claims in copy.noticed_by(True, set()).values() for claim in claims}
     if before:
         print(f"these fail without any fault and notice nothing: {', '.join(sorted(before))}", flush=True)
@@ -155,6 +155,7 @@ def main():
     parser.add_argument(
         "--everybody", action="store_true", help="run the other tests too once one has noticed"
     )
+    parser.add_argument("--tests", default=",".join(TESTS), help="whom to ask, in this order; default: %(default)s")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", type=pathlib.Path, help="keep the copy and its build here")
     arguments = parser.parse_args()

@@ -25,6 +25,8 @@ class GradientKernel : public testing::TestWithParam<std::string> {
     compared += result.compared;
     return true;
   }
+  void judge_remainders(DType);
+
   double worst = 0;
   std::int64_t compared = 0;
 };
@@ -46,16 +48,25 @@ TEST_P(GradientKernel, every_random_problem_is_within_the_stated_bound) {
     taken += judge(BackwardCall(call, seed ^ 0xD0u, dice.one_in(3)), dtype);
     if (HasFailure()) return;
   }
-  EXPECT_GT(taken, small_selection() ? 50 : 300);
+  EXPECT_GT(taken, small_selection() ? 20 : 300);
   RecordProperty("worst_error_in_bounds", std::to_string(worst));
 }
 
-// Tiles have up to 48 rows and 8 columns, blocks 96 rows and 192 keys.
+// Tiles have up to 48 rows and 32 columns, blocks 96 rows and 192 keys. In bf16 besides: kernels by matrix
+// instructions take nothing else.
 TEST_P(GradientKernel, every_remainder_of_a_tile_and_a_block_is_within_the_stated_bound) {
-  const auto plain = [](std::int64_t queries, std::int64_t keys, std::int64_t dim, std::uint64_t seed) {
-    return Call{.q = Tensor::random({1, 2, queries, dim}, seed, 2),
-                .k = Tensor::random({1, 1, keys, dim}, seed + 1, 2),
-                .v = Tensor::random({1, 1, keys, dim + 3}, seed + 2, 2)};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(heed::name_of(dtype));
+    judge_remainders(dtype);
+  }
+  EXPECT_GT(compared, 100000);
+}
+
+void GradientKernel::judge_remainders(DType dtype) {
+  const auto plain = [dtype](std::int64_t queries, std::int64_t keys, std::int64_t dim, std::uint64_t seed) {
+    return Call{.q = Tensor::random({1, 2, queries, dim}, seed, 2, dtype),
+                .k = Tensor::random({1, 1, keys, dim}, seed + 1, 2, dtype),
+                .v = Tensor::random({1, 1, keys, dim + 3}, seed + 2, 2, dtype)};
   };
   for (std::int64_t n = 1; n <= 50; ++n) {
     SCOPED_TRACE(n);
@@ -79,15 +90,17 @@ TEST_P(GradientKernel, every_remainder_of_a_tile_and_a_block_is_within_the_state
 }
 
 TEST_P(GradientKernel, scores_far_from_zero_are_within_the_stated_bound) {
-  for (const float shift : {-1000.0f, -88.0f, 88.0f, 1000.0f, -1e6f, 1e6f}) {
-    SCOPED_TRACE(shift);
-    Call call{.q = Tensor::random({1, 2, 13, 16}, 1, 2),
-              .k = Tensor::random({1, 2, 65, 16}, 2, 2),
-              .v = Tensor::random({1, 2, 65, 16}, 3, 2),
-              .bias = Tensor({1, 1, 1, 65})};
-    for (std::int64_t j = 0; j < 65; ++j) call.bias->set(0, 0, 0, j, shift + 0.25f * static_cast<float>(j % 5));
-    judge(BackwardCall(call, 4, true));
-  }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const float shift : {-1000.0f, -88.0f, 88.0f, 1000.0f, -1e6f, 1e6f}) {
+      SCOPED_TRACE(shift);
+      Call call{.q = Tensor::random({1, 2, 13, 16}, 1, 2, dtype),
+                .k = Tensor::random({1, 2, 65, 16}, 2, 2, dtype),
+                .v = Tensor::random({1, 2, 65, 16}, 3, 2, dtype),
+                .bias = Tensor({1, 1, 1, 65})};
+      for (std::int64_t j = 0; j < 65; ++j) call.bias->set(0, 0, 0, j, shift + 0.25f * static_cast<float>(j % 5));
+      judge(BackwardCall(call, 4, true));
+    }
+  EXPECT_GT(compared, 1000);
 }
 
 }  // namespace

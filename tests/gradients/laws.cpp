@@ -240,68 +240,70 @@ TEST_P(GradientLaw, nothing_planted_in_what_is_hidden_changes_a_bit) {
     planted += got.has_value();
     if (HasFailure()) return;
   }
-  EXPECT_GT(planted, 10);
+  EXPECT_GT(planted, small_selection() ? 2 : 10);
 }
 
 // A key that some rows see and others do not: what it holds reaches the rows that see it and no others.
 TEST_P(GradientLaw, a_nan_in_one_key_reaches_exactly_the_rows_that_see_it) {
-  for (Tensor Call::*where : {&Call::k, &Call::v}) {
-    Call call{.q = Tensor::random({1, 2, 120, 8}, 1),
-              .k = Tensor::random({1, 1, 120, 8}, 2),
-              .v = Tensor::random({1, 1, 120, 8}, 3)};
-    call.causal = Causal{};
-    const BackwardCall clean(call, 4);
-    const auto expected = attend(clean);
-    BackwardCall poisoned = clean;
-    (poisoned.call.*where).set(0, 0, 70, 3, nan);
-    const auto got = attend(poisoned);
-    if (!expected || !got) continue;
-    const auto sees = [](auto, auto, auto i, auto) { return i >= 70; };
-    const auto does_not = [](auto, auto, auto i, auto) { return i < 70; };
-    const auto other_key = [](auto, auto, auto j, auto) { return j != 70; };
-    EXPECT_TRUE(same_bits_where(*(*expected)[Of::q], *(*got)[Of::q], does_not));
-    EXPECT_TRUE(same_bits_where(*(*expected)[Of::k], *(*got)[Of::k], other_key));
-    EXPECT_TRUE(same_bits_where(*(*expected)[Of::v], *(*got)[Of::v], other_key));
-    for_each((*got)[Of::q]->shape(), [&](auto b, auto h, auto i, auto d) {
-      if (sees(b, h, i, d)) {
-        EXPECT_TRUE(std::isnan((*got)[Of::q]->at(b, h, i, d)));
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (Tensor Call::*where : {&Call::k, &Call::v}) {
+      Call call{.q = Tensor::random({1, 2, 120, 8}, 1, 1, dtype),
+                .k = Tensor::random({1, 1, 120, 8}, 2, 1, dtype),
+                .v = Tensor::random({1, 1, 120, 8}, 3, 1, dtype)};
+      call.causal = Causal{};
+      const BackwardCall clean(call, 4);
+      const auto expected = attend(clean);
+      BackwardCall poisoned = clean;
+      (poisoned.call.*where).set(0, 0, 70, 3, nan);
+      const auto got = attend(poisoned);
+      if (!expected || !got) continue;
+      const auto sees = [](auto, auto, auto i, auto) { return i >= 70; };
+      const auto does_not = [](auto, auto, auto i, auto) { return i < 70; };
+      const auto other_key = [](auto, auto, auto j, auto) { return j != 70; };
+      EXPECT_TRUE(same_bits_where(*(*expected)[Of::q], *(*got)[Of::q], does_not));
+      EXPECT_TRUE(same_bits_where(*(*expected)[Of::k], *(*got)[Of::k], other_key));
+      EXPECT_TRUE(same_bits_where(*(*expected)[Of::v], *(*got)[Of::v], other_key));
+      for_each((*got)[Of::q]->shape(), [&](auto b, auto h, auto i, auto d) {
+        if (sees(b, h, i, d)) {
+          EXPECT_TRUE(std::isnan((*got)[Of::q]->at(b, h, i, d)));
+        }
+      });
+      for (std::int64_t d = 0; d < 8; ++d) {
+        EXPECT_TRUE(std::isnan((*got)[Of::k]->at(0, 0, 70, d)));
+        EXPECT_EQ(std::isnan((*got)[Of::v]->at(0, 0, 70, d)), where == &Call::k);
       }
-    });
-    for (std::int64_t d = 0; d < 8; ++d) {
-      EXPECT_TRUE(std::isnan((*got)[Of::k]->at(0, 0, 70, d)));
-      EXPECT_EQ(std::isnan((*got)[Of::v]->at(0, 0, 70, d)), where == &Call::k);
     }
-  }
 }
 
 TEST_P(GradientLaw, a_nan_in_one_row_reaches_exactly_the_keys_it_sees) {
-  for (const int which : {0, 1, 2, 3}) {
-    Call call{.q = Tensor::random({1, 2, 120, 8}, 1),
-              .k = Tensor::random({1, 1, 120, 8}, 2),
-              .v = Tensor::random({1, 1, 120, 8}, 3)};
-    call.causal = Causal{};
-    const BackwardCall clean(call, 4);
-    const auto expected = attend(clean);
-    BackwardCall poisoned = clean;
-    (which == 0   ? poisoned.call.q
-     : which == 1 ? poisoned.out_gradient
-     : which == 2 ? poisoned.out
-                  : poisoned.log_sum_exp)
-        .set(0, 1, 50, 0, nan);
-    const auto got = attend(poisoned);
-    if (!expected || !got) continue;
-    EXPECT_TRUE(same_bits_where(*(*expected)[Of::q], *(*got)[Of::q],
-                                [](auto, auto h, auto i, auto) { return h != 1 || i != 50; }));
-    const auto unseen = [](auto, auto, auto j, auto) { return j > 50; };
-    EXPECT_TRUE(same_bits_where(*(*expected)[Of::k], *(*got)[Of::k], unseen));
-    EXPECT_TRUE(same_bits_where(*(*expected)[Of::v], *(*got)[Of::v], unseen));
-    for (std::int64_t j = 0; j <= 50; ++j)
-      for (std::int64_t d = 0; d < 8; ++d) {
-        EXPECT_TRUE(std::isnan((*got)[Of::k]->at(0, 0, j, d)));
-        const bool reaches_values = which == 0 || which == 3 || (which == 1 && d == 0);
-        EXPECT_EQ(std::isnan((*got)[Of::v]->at(0, 0, j, d)), reaches_values) << which << ", " << j << ", " << d;
-      }
-  }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int which : {0, 1, 2, 3}) {
+      Call call{.q = Tensor::random({1, 2, 120, 8}, 1, 1, dtype),
+                .k = Tensor::random({1, 1, 120, 8}, 2, 1, dtype),
+                .v = Tensor::random({1, 1, 120, 8}, 3, 1, dtype)};
+      call.causal = Causal{};
+      const BackwardCall clean(call, 4);
+      const auto expected = attend(clean);
+      BackwardCall poisoned = clean;
+      (which == 0   ? poisoned.call.q
+       : which == 1 ? poisoned.out_gradient
+       : which == 2 ? poisoned.out
+                    : poisoned.log_sum_exp)
+          .set(0, 1, 50, 0, nan);
+      const auto got = attend(poisoned);
+      if (!expected || !got) continue;
+      EXPECT_TRUE(same_bits_where(*(*expected)[Of::q], *(*got)[Of::q],
+                                  [](auto, auto h, auto i, auto) { return h != 1 || i != 50; }));
+      const auto unseen = [](auto, auto, auto j, auto) { return j > 50; };
+      EXPECT_TRUE(same_bits_where(*(*expected)[Of::k], *(*got)[Of::k], unseen));
+      EXPECT_TRUE(same_bits_where(*(*expected)[Of::v], *(*got)[Of::v], unseen));
+      for (std::int64_t j = 0; j <= 50; ++j)
+        for (std::int64_t d = 0; d < 8; ++d) {
+          EXPECT_TRUE(std::isnan((*got)[Of::k]->at(0, 0, j, d)));
+          const bool reaches_values = which == 0 || which == 3 || (which == 1 && d == 0);
+          EXPECT_EQ(std::isnan((*got)[Of::v]->at(0, 0, j, d)), reaches_values) << which << ", " << j << ", " << d;
+        }
+    }
 }
 
 TEST_P(GradientLaw, a_query_that_sees_no_key_gives_zeros_to_everybody_but_the_sink) {

@@ -9,6 +9,7 @@ import heed
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import heed.torch  # noqa: E402
@@ -127,11 +128,33 @@ def test_autocast_does_what_it_does_to_torchs_own(dtype):
     assert out.dtype == dtype and layer.q_proj.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", ["cache", "sequences", "out", "return_weights", "return_scores"])
+def test_what_has_no_gradient_is_refused_in_a_sentence(name):
+    x = draw(1, 2, 5, 8)
+    with pytest.raises(TypeError, match=f"^{name}: has no gradient, so it is no option here; heed.attention takes it$"):
+        heed.torch.attention(x, x, x, **{name: True})
+
+
 def test_the_gradient_of_a_gradient_is_refused_in_a_sentence():
     q = draw(1, 2, 4, 8).requires_grad_()
     (dq,) = torch.autograd.grad(heed.torch.scaled_dot_product_attention(q, q, q).sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match=r"^heed: the gradient of a gradient of attention \(double backward\) is not computed"):
         dq.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by PyTorch, in its forward mode
+def test_a_derivative_in_forward_mode_is_refused_in_a_sentence():
+    x, layer = draw(1, 2, 5, 8), heed.torch.AttentionLayer(8, 2)
+    calls = {
+        "drop-in": lambda q: heed.torch.scaled_dot_product_attention(q, x, x),
+        "attention": lambda q: heed.torch.attention(q, x, x),
+        "module": lambda q: layer(q[0]),
+    }
+    for name, call in calls.items():
+        with torch.no_grad(), forward_ad.dual_level():
+            turned = forward_ad.make_dual(x, torch.ones_like(x))
+            with pytest.raises(RuntimeError, match="heed: derivatives in forward mode"):
+                raise AssertionError((name, call(turned)))
 
 
 def test_dropout_repeats_with_the_seed_of_torch_and_through_a_checkpoint():

@@ -10,6 +10,10 @@ namespace heed::simd {
 
 namespace kernels = cpu::HEED_THIS_TARGET;
 
+inline kernels::OperandExtents one_block(const cpu::Call& c) {
+  return {c.dim, c.value_dim, 1, cpu::block_keys, cpu::block_keys};
+}
+
 template <kernels::Operands O>
 constexpr Bf16Operands make_bf16_operands(const char* target) {
   return {
@@ -20,13 +24,14 @@ constexpr Bf16Operands make_bf16_operands(const char* target) {
       .scratch_floats =
           [](const cpu::Call& c) {
             kernels::Cutter nothing{nullptr};
-            const typename O::Parts measured(c, 1, nothing);
+            const typename O::Parts measured(one_block(c), nothing);
             return nothing.floats;
           },
       .score =
           [](const Bf16Block& t, std::int64_t first, std::int64_t count, float* s) {
             kernels::Cutter memory{t.scratch};
-            O operands(t.call, typename O::Parts(t.call, 1, memory));
+            const kernels::OperandExtents e = one_block(t.call);
+            O operands(e, typename O::Parts(e, memory));
             operands.pack_queries(0, [&](std::int64_t r) { return t.q[r]; }, t.queries, t.call.scale_log2e);
             operands.pack_keys([&](std::int64_t j) { return t.k[j]; }, t.keys);
             operands.score(0, first, count, s);
@@ -34,7 +39,8 @@ constexpr Bf16Operands make_bf16_operands(const char* target) {
       .add_values =
           [](const Bf16Block& t, std::int64_t first, std::int64_t count, const float* s, float* out) {
             kernels::Cutter memory{t.scratch};
-            O operands(t.call, typename O::Parts(t.call, 1, memory));
+            const kernels::OperandExtents e = one_block(t.call);
+            O operands(e, typename O::Parts(e, memory));
             const bool poisoned = operands.pack_values([&](std::int64_t j) { return t.v[j]; }, t.keys);
             operands.add_values(first, count, s, out);
             return poisoned;

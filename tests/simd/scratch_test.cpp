@@ -14,7 +14,7 @@ namespace {
 int made = 0;
 
 struct Counted : PackedF32<Scalar> {
-  Counted(const Call& c, const Parts& parts) : PackedF32<Scalar>(c, parts) { ++made; }
+  Counted(const OperandExtents& e, const Parts& parts) : PackedF32<Scalar>(e, parts) { ++made; }
 };
 
 TEST(Scratch, is_measured_without_making_operands) {

@@ -39,12 +39,13 @@ inline void turn_panel(const float* from, std::int64_t dims, float* to) {
     }
 }
 
-template <Vector S>
+template <GradientOperands O>
 class Backward {
-  using Extents = GradientExtents<S>;
-  using Pairs = GradientPairs<S>;
-  static constexpr int rows = Extents::rows, step = Extents::step;
-  static constexpr std::int64_t key_panels = gradient_keys / rows, panel_block = gradient_rows * rows;
+  using S = typename O::S;
+  using Pairs = GradientPairs<O>;
+  static constexpr int rows = O::rows, step = O::key_step;
+  static constexpr std::int64_t key_panels = gradient_keys / rows, panel_block = gradient_rows * rows,
+                                panels_together = summed_rows<O> / rows;
 
  public:
   static std::int64_t scratch_floats(const GradientCall& g, const GradientPart& part) {
@@ -57,12 +58,13 @@ class Backward {
       : Backward(memory, call, task) {}
 
   void run() {
+    [[maybe_unused]] const typename O::Use use{};
     packed_rows.forget();
-    if (part.of_rows) fill(dq, panels_of(part.rows) * rows * e.dims, 0.0f);
+    if (part.of_rows) fill(dq, panels_of(part.rows) * rows * dims, 0.0f);
     for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
       if (part.of_keys) {
-        fill(dk, gradient_keys * e.dims, 0.0f);
-        fill(dv, gradient_keys * e.value_dims, 0.0f);
+        fill(dk, gradient_keys * dims, 0.0f);
+        fill(dv, gradient_keys * value_dims, 0.0f);
       }
       attend(begin);
       if (part.of_keys) write_keys(begin);
@@ -75,25 +77,26 @@ class Backward {
       : g(call),
         c(call.forward),
         part(task),
-        e(c),
         query(c, {task.batch_entry, task.kv_head, 0, 0}),
-        pairs(call, task.of_rows, memory),
-        packed_rows(call, slots_of(task, e), task.of_keys, memory) {
+        pairs(call, task, memory),
+        packed_rows(call, pairs.products, slots(), task.of_keys, memory),
+        dims(pairs.products.q_sums.dims),
+        value_dims(pairs.products.g_sums.dims) {
     weights = memory.cut(part.of_keys ? key_panels * panel_block : 0);
     gradients = memory.cut(part.of_keys ? key_panels * panel_block : 0);
-    dq = memory.cut(part.of_rows ? panels_of(part.rows) * rows * e.dims : 0);
-    dk = memory.cut(part.of_keys ? gradient_keys * e.dims : 0);
-    dv = memory.cut(part.of_keys ? gradient_keys * e.value_dims : 0);
-    turned = memory.cut(rows * most(e.dims, e.value_dims));
+    dq = memory.cut(part.of_rows ? panels_of(part.rows) * rows * dims : 0);
+    dk = memory.cut(part.of_keys ? gradient_keys * dims : 0);
+    dv = memory.cut(part.of_keys ? gradient_keys * value_dims : 0);
+    turned = memory.cut(rows * most(dims, value_dims));
   }
 
   static std::int64_t panels_of(std::int64_t n) { return (n + rows - 1) / rows; }
 
   // Packed rows are kept for the next block of keys where 16 MB hold them all.
-  static std::int64_t slots_of(const GradientPart& part, const Extents& e) {
+  std::int64_t slots() const {
     const std::int64_t blocks = most(1, (part.rows + gradient_rows - 1) / gradient_rows);
-    const std::int64_t floats = gradient_rows * 2 * (e.depth + e.value_depth);
-    return blocks * floats <= (std::int64_t{1} << 22) && part.keys > gradient_keys ? blocks : 1;
+    const bool fit = blocks * PackedRows<O>::bytes_of_slot(pairs.products) <= (std::int64_t{1} << 24);
+    return fit && part.keys > gradient_keys ? blocks : 1;
   }
 
   Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
@@ -115,31 +118,31 @@ class Backward {
     }
   }
 
-  void multiply(const RowBlock& block, std::int64_t begin, KeyRange seen) {
+  void multiply(const RowBlock<O>& block, std::int64_t begin, KeyRange seen) {
     const KeyRange panels{(seen.begin - begin) / step * step / rows, panels_of(round_up(seen.end - begin, step))};
     KeyRange of_panel[key_panels];  // the panels of rows that see it
     for (auto& range : of_panel) range = {gradient_rows, 0};
-    for (std::int64_t p = 0; p * rows < block.count; ++p) {
-      const Stretch at = pairs.differentiate(query, block, p, Pairs::By::product);
+    for (std::int64_t p = 0; p * rows < round_up(block.count, summed_rows<O>); ++p) {
+      const bool is_there = p * rows < block.count;
+      const Stretch at = is_there ? pairs.differentiate(query, block, p, Pairs::By::product) : Stretch{};
       if (at.keys > 0 && part.of_rows) add_keys(at, block.first - part.first_row + p * rows);
       if (!part.of_keys) continue;
       for (std::int64_t n = panels.begin; n < panels.end; ++n) {
         turn(at, p, n);
         if (at.keys == 0 || n * rows >= at.first + at.keys || (n + 1) * rows <= at.first) continue;
-        of_panel[n] = {least(of_panel[n].begin, p), p + 1};
+        of_panel[n] = {least(of_panel[n].begin, p / panels_together * panels_together),
+                       round_up(p + 1, panels_together)};
       }
     }
     if (!part.of_keys) return;
     for (std::int64_t n = panels.begin; n < panels.end; ++n)
-      if (of_panel[n].begin < of_panel[n].end) add_rows(block, n, of_panel[n]);
+      if (of_panel[n].begin < of_panel[n].end) add_rows(n, of_panel[n]);
   }
 
   // dQ of a panel of rows.
   void add_keys(const Stretch& at, std::int64_t row) {
-    float* to = dq + row * e.dims;
-    const float* lines = pairs.keys.k_lines + at.first * step;
-    for (std::int64_t d = 0; d < e.dims; d += step, lines += gradient_keys * step)
-      tile_product<S, Start::apart>(pairs.gradients, lines, at.keys, to + d * rows);
+    const std::int64_t first = pairs.keys.block + at.first - pairs.keys.packed.begin;
+    pairs.products.scores.add_values(first, at.keys, pairs.gradients, dq + row * dims);
   }
 
   // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
@@ -164,23 +167,20 @@ class Backward {
   }
 
   // dK and dV of panel n of the keys, from those panels of rows that see it.
-  void add_rows(const RowBlock& block, std::int64_t n, KeyRange seeing) {
-    const std::int64_t from = n * panel_block + seeing.begin * rows * rows, line = seeing.begin * rows * step,
-                       depth = (seeing.end - seeing.begin) * rows;
-    for (std::int64_t d = 0; g.v.data && d < e.value_dims; d += step)
-      tile_product<S, Start::apart>(weights + from, block.g_tiles + d * gradient_rows + line, depth,
-                                    dv + (n * e.value_dims + d) * rows);
-    for (std::int64_t d = 0; g.k.data && d < e.dims; d += step)
-      tile_product<S, Start::apart>(gradients + from, block.q_tiles + d * gradient_rows + line, depth,
-                                    dk + (n * e.dims + d) * rows);
+  void add_rows(std::int64_t n, KeyRange seeing) {
+    const std::int64_t from = n * panel_block + seeing.begin * rows * rows, first = seeing.begin * rows,
+                       count = (seeing.end - seeing.begin) * rows;
+    const auto& products = pairs.products;
+    if (g.v.data) products.g_sums.add_values(first, count, weights + from, dv + n * value_dims * rows);
+    if (g.k.data) products.q_sums.add_values(first, count, gradients + from, dk + n * dims * rows);
   }
 
   void write_rows() {
     for (std::int64_t row = 0; row < part.rows; row += rows) {
-      turn_panel<S>(dq + row * e.dims, e.dims, turned);
+      turn_panel<S>(dq + row * dims, dims, turned);
       for (std::int64_t r = 0; r < least(rows, part.rows - row); ++r) {
         const Query q = query(part.first_row + row + r);
-        if (!write_gradient<S>(row_of(g.q, q), turned + r * e.dims, e.dim, g.scale, g.accumulates))
+        if (!write_gradient<S>(row_of(g.q, q), turned + r * dims, c.dim, g.scale, g.accumulates))
           g.left_row(q.b, q.h, q.i) = 1;
       }
     }
@@ -188,8 +188,8 @@ class Backward {
 
   void write_keys(std::int64_t begin) {
     const std::int64_t end = least(gradient_keys, part.first_key + part.keys - begin);
-    if (g.k.data) write_keys(g.k, {begin, begin + end}, {dk, e.dims, e.dim, g.scale, g.left_k});
-    if (g.v.data) write_keys(g.v, {begin, begin + end}, {dv, e.value_dims, e.value_dim, 1.0f, g.left_v});
+    if (g.k.data) write_keys(g.k, {begin, begin + end}, {dk, dims, c.dim, g.scale, g.left_k});
+    if (g.v.data) write_keys(g.v, {begin, begin + end}, {dv, value_dims, c.value_dim, 1.0f, g.left_v});
   }
 
   struct KeySums {
@@ -212,10 +212,10 @@ class Backward {
   const GradientCall& g;
   const Call& c;
   const GradientPart part;
-  const Extents e;
   const Queries query;
   Pairs pairs;
-  PackedRows<S> packed_rows;
+  PackedRows<O> packed_rows;
+  const std::int64_t dims, value_dims;
   float *weights, *gradients, *dq, *dk, *dv, *turned;
 };
 

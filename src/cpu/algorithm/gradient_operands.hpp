@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operands of the five products of the backward pass in f32, packed as pack.hpp has it: a block of rows and a
-// block of keys, each once for sums over dimensions and once for sums over rows or keys. What holds NaN or an
-// infinity is packed as zeros and marked, so that it reaches nobody who does not see it (G6).
+// The operands of the five products of the backward pass, in whatever form the instructions like: a block of rows
+// and a block of keys, each once for sums over dimensions and once, packed as values are, for sums over rows or
+// keys. What holds NaN or an infinity is marked, and is zeros where weights meet it, so that it reaches nobody who
+// does not see it (G6).
 #pragma once
 #include <cstdint>
 
@@ -15,99 +16,86 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Extents of the packed operands: summed dimensions are even, dimensions of a result whole tiles.
-template <Vector S>
-struct GradientExtents {
-  static constexpr int rows = Tile<S>::rows, step = Tile<S>::columns;
-  static_assert(gradient_rows % rows == 0 && gradient_keys % rows == 0 && gradient_keys % step == 0);
+constexpr std::int64_t common_multiple(std::int64_t a, std::int64_t b) {
+  std::int64_t n = a;
+  while (n % b != 0) n += a;
+  return n;
+}
 
-  std::int64_t dim, value_dim, depth, value_depth, dims, value_dims;
+// Rows that a sum over rows takes together: whole panels, and whole steps of the instructions.
+template <Operands O>
+constexpr std::int64_t summed_rows = common_multiple(O::rows, O::key_step);
 
-  explicit GradientExtents(const Call& c)
-      : dim(c.dim),
-        value_dim(c.value_dim),
-        depth(round_up(dim, 2)),
-        value_depth(round_up(value_dim, 2)),
-        dims(round_up(dim, step)),
-        value_dims(round_up(value_dim, step)) {}
+// Blocks of rows are kept from one block of keys to the next: operands then use what was packed before.
+template <class O>
+concept GradientOperands = Operands<O> && (gradient_keys % O::rows == 0) && (gradient_keys % O::key_step == 0) &&
+                           (gradient_rows % summed_rows<O> == 0) &&
+                           requires(O made, typename O::Element* packed, std::int64_t n) {
+                             made.use_queries(packed);
+                             made.use_values(packed, n);
+                           };
+
+template <GradientOperands O>
+struct GradientProducts {
+  O scores;          // q k; and dR k, summed over keys
+  O by_weights;      // dO v
+  O q_sums, g_sums;  // summed over rows: dR q, and the weights times dO
+
+  GradientProducts(const Call& c, const GradientPart& part, Cutter& memory)
+      : scores(made({c.dim, c.dim, 0, gradient_keys, part.of_rows ? gradient_keys : 0}, memory)),
+        by_weights(made({c.value_dim, c.value_dim, 0, gradient_keys, 0}, memory)),
+        q_sums(made({c.dim, c.dim, 0, 0, part.of_keys ? gradient_rows : 0}, memory)),
+        g_sums(made({c.value_dim, c.value_dim, 0, 0, part.of_keys ? gradient_rows : 0}, memory)) {}
+
+ private:
+  static O made(const OperandExtents& e, Cutter& memory) { return O(e, typename O::Parts(e, memory)); }
 };
 
-// Rows side by side, (length, columns) for each tile of columns, for sums over them: row n of `count`, and zeros
-// from there to dims.
-template <Vector S>
-inline void pack_lines(const RowAt auto& row_at, KeyRange wanted, std::int64_t length, std::int64_t dim,
-                       float* widened, float* to) {
-  constexpr std::int64_t step = Tile<S>::columns;
-  const std::int64_t whole = dim / step * step;
-  for (std::int64_t n = wanted.begin; n < wanted.end; ++n) {
-    const float* x = widen<S>(row_at(n), dim, widened);
-    float* line = to + n * step;
-    for (std::int64_t d = 0; d < whole; d += step, line += length * step)
-      __builtin_memcpy(line, x + d, step * sizeof(float));
-    if (whole < dim)
-      for (std::int64_t d = whole; d < whole + step; ++d) line[d - whole] = d < dim ? x[d] : 0.0f;
-  }
-}
+// A hollow row sees no key, or is not there: nothing of it is read. A bad one holds what is no number, or what base 2
+// cannot hold.
+enum class RowState : unsigned char { good, bad, hollow };
 
-template <Vector S>
-inline void clear_lines(KeyRange lines, std::int64_t length, std::int64_t dims, float* to) {
-  constexpr std::int64_t step = Tile<S>::columns;
-  for (std::int64_t d = 0; d < dims; d += step)
-    fill(to + d * length + lines.begin * step, most(0, lines.end - lines.begin) * step, 0.0f);
-}
-
-// Element r of every line of a (depth, width) panel or tile.
-inline void clear_column(float* column, std::int64_t width, std::int64_t depth) {
-  for (std::int64_t d = 0; d < depth; ++d) column[d * width] = 0;
-}
-
-inline bool is_finite_column(const float* column, std::int64_t width, std::int64_t depth) {
-  float sum = 0;
-  for (std::int64_t d = 0; d < depth; ++d) sum += column[d * width] * 0.0f;
-  return sum == 0;
-}
-
-// Whether no sum of products can leave the range of f32, by the squares of its operands (Cauchy and Schwarz).
-inline bool stays_in_range(float squares, float others) {
-  return static_cast<double>(squares) * static_cast<double>(others) < 0x1p250;
-}
-
+template <GradientOperands O>
 struct RowBlock {
-  std::int64_t first, count;  // rows of the KV head
-  float *q, *g;               // panels: queries, scaled to base 2; gradients of out
-  float *q_tiles, *g_tiles;   // lines: the same, unscaled
-  float *lse, *delta;         // base 2; delta less the gradient of the log-sum-exp
-  unsigned char* state;       // of each row: 0, or why it is packed as zeros
-  float q_squares, g_squares;
+  using Element = typename O::Element;
+
+  std::int64_t first, count;   // rows of the KV head
+  Element *q, *g;              // panels: queries, and gradients of out
+  Element *q_rows, *g_rows;    // the same as values
+  float *lse, *delta;          // base 2; delta less the gradient of the log-sum-exp
+  RowState* state;             // of each row
 };
 
-// A row that holds no number, or one that base 2 cannot; and one that sees no key, of which nothing is read.
-enum : unsigned char { bad_row = 1, hollow_row = 2 };
-
-template <Vector S>
+template <GradientOperands O>
 class PackedRows {
-  using Extents = GradientExtents<S>;
-  static constexpr int rows = Extents::rows;
+  using S = typename O::S;
+  static constexpr int rows = O::rows;
 
  public:
-  // As many blocks are kept as there are slots; `with_lines` where gradients by keys are wanted.
-  PackedRows(const GradientCall& call, std::int64_t slot_count, bool with_lines, Cutter& memory)
-      : g(call), c(call.forward), e(c), slots(slot_count), has_lines(with_lines) {
-    blocks = reinterpret_cast<RowBlock*>(
-        memory.cut(slots * static_cast<std::int64_t>(sizeof(RowBlock) / sizeof(float))));
+  // As many blocks are kept as there are slots.
+  PackedRows(const GradientCall& call, GradientProducts<O>& of, std::int64_t slot_count, bool with_sums,
+             Cutter& memory)
+      : g(call), c(call.forward), products(of), slots(slot_count), has_sums(with_sums) {
+    blocks = reinterpret_cast<RowBlock<O>*>(
+        memory.cut(slots * static_cast<std::int64_t>(sizeof(RowBlock<O>) / sizeof(float))));
     for (std::int64_t n = 0; n < slots; ++n) {
-      RowBlock block{};
+      RowBlock<O> block{};
       block.first = -1;
-      block.q = memory.cut(gradient_rows * e.depth);
-      block.g = memory.cut(gradient_rows * e.value_depth);
-      block.q_tiles = memory.cut(has_lines ? gradient_rows * e.dims : 0);
-      block.g_tiles = memory.cut(has_lines ? gradient_rows * e.value_dims : 0);
+      block.q = cut(products.scores.depth, memory), block.g = cut(products.by_weights.depth, memory);
+      block.q_rows = cut(has_sums ? products.q_sums.dims : 0, memory);
+      block.g_rows = cut(has_sums ? products.g_sums.dims : 0, memory);
       block.lse = memory.cut(gradient_rows), block.delta = memory.cut(gradient_rows);
-      block.state = reinterpret_cast<unsigned char*>(memory.cut(gradient_rows / 4));
+      block.state = reinterpret_cast<RowState*>(memory.cut(gradient_rows / 4));
       if (memory.memory) blocks[n] = block;
     }
-    out = memory.cut(rows * e.value_depth);
-    widened = memory.cut(4 * most(e.dim, e.value_dim));
+    gradient = memory.cut(rows * c.value_dim), out = memory.cut(rows * c.value_dim);
+    widened = memory.cut(4 * most(c.dim, c.value_dim));
+  }
+
+  // Of one block, in bytes.
+  static std::int64_t bytes_of_slot(const GradientProducts<O>& of) {
+    return gradient_rows * static_cast<std::int64_t>(sizeof(typename O::Element)) *
+           (of.scores.depth + of.by_weights.depth + of.q_sums.dims + of.g_sums.dims);
   }
 
   // Forgets what was packed, before rows of another head.
@@ -115,68 +103,61 @@ class PackedRows {
     for (std::int64_t n = 0; n < slots; ++n) blocks[n].first = -1;
   }
 
-  // The block whose first row this is.
-  const RowBlock& operator()(const Queries& query, std::int64_t first, std::int64_t count) {
-    RowBlock& block = blocks[first / gradient_rows % slots];
-    if (block.first != first) pack(query, first, count, block);
+  // The block whose first row this is, for the products to use.
+  const RowBlock<O>& operator()(const Queries& query, std::int64_t first, std::int64_t count) {
+    RowBlock<O>& block = blocks[first / gradient_rows % slots];
+    products.scores.use_queries(block.q), products.by_weights.use_queries(block.g);
+    const std::int64_t summed = round_up(count, summed_rows<O>);
+    if (has_sums) products.q_sums.use_values(block.q_rows, summed), products.g_sums.use_values(block.g_rows, summed);
+    if (block.first == first) return block;
+    block.first = first, block.count = count;
+    for (std::int64_t r = 0; r < count; r += rows)
+      pack_panel(query.some(first + r, least(rows, count - r)), r, block);
+    if (!has_sums) return block;
+    const Queries all = query.some(first, count);
+    products.q_sums.pack_values(RowsOrZeros{c.q, all}, summed);
+    products.g_sums.pack_values(RowsOrZeros{g.out_gradient, all}, summed);
     return block;
   }
 
  private:
-  void pack(const Queries& query, std::int64_t first, std::int64_t count, RowBlock& block) {
-    block.first = first, block.count = count;
-    block.q_squares = block.g_squares = 0;
-    for (std::int64_t r = 0; r < count; r += rows) pack_panel(query, r, block);
-    if (!has_lines) return;
-    const auto q_at = [&](std::int64_t r) { return row_of(c.q, query(first + r)); };
-    const auto g_at = [&](std::int64_t r) { return row_of(g.out_gradient, query(first + r)); };
-    const std::int64_t end = round_up(count, rows);
-    pack_lines<S>(q_at, {0, count}, gradient_rows, e.dim, widened, block.q_tiles);
-    pack_lines<S>(g_at, {0, count}, gradient_rows, e.value_dim, widened, block.g_tiles);
-    const auto clear = [&](KeyRange lines) {
-      clear_lines<S>(lines, gradient_rows, e.dims, block.q_tiles);
-      clear_lines<S>(lines, gradient_rows, e.value_dims, block.g_tiles);
-    };
-    clear({count, end});
-    for (std::int64_t r = 0; r < count; ++r)
-      if (block.state[r] != 0) clear({r, r + 1});
+  static typename O::Element* cut(std::int64_t width, Cutter& memory) {
+    constexpr std::int64_t in_float = sizeof(float) / sizeof(typename O::Element);
+    return reinterpret_cast<typename O::Element*>(memory.cut(gradient_rows * width / in_float));
   }
 
-  void pack_panel(const Queries& query, std::int64_t first, RowBlock& block) {
-    const std::int64_t count = least(rows, block.count - first);
-    const auto rows_of = [&](const Tensor& t) {
-      return [&](std::int64_t r) { return row_of(t, query(block.first + first + r)); };
-    };
-    float *q = block.q + first * e.depth, *gradient = block.g + first * e.value_depth;
-    pack_rows<S>(rows_of(c.q), count, rows, e.dim, e.depth, widened, q);
-    const float q_squares = scale_and_square<S>(q, rows * e.depth, c.scale_log2e);
-    pack_rows<S>(rows_of(g.out_gradient), count, rows, e.value_dim, e.value_depth, widened, gradient);
-    const float g_squares = sum_of_squares<S>(gradient, rows * e.value_depth);
-    pack_rows<S>(rows_of(c.out), count, rows, e.value_dim, e.value_depth, widened, out);
-    block.q_squares += q_squares, block.g_squares += g_squares;
-    multiply_columns(gradient, block.delta + first);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      if (r >= count) {
-        block.state[first + r] = hollow_row;
-        block.lse[first + r] = -minus_infinity, block.delta[first + r] = 0;
-        continue;
-      }
-      const bool is_finite_row = (is_finite(q_squares) || is_finite_column(q + r, rows, e.depth)) &&
-                                 (is_finite(g_squares) || is_finite_column(gradient + r, rows, e.value_depth));
-      judge(query(block.first + first + r), is_finite_row, first + r, block);
-      if (block.state[first + r] == 0) continue;
-      clear_column(q + r, rows, e.depth);
-      clear_column(gradient + r, rows, e.value_depth);
+  // Row n of some queries; zeros in place of those that are not good, or not there.
+  struct RowsOrZeros {
+    const Tensor& tensor;
+    const Queries& queries;
+    const RowState* state = nullptr;
+
+    Row operator()(std::int64_t n) const {
+      static constexpr float zero = 0;
+      if (n >= queries.count || (state && state[n] != RowState::good)) return {&zero, 0, 0, tensor.type};
+      return row_of(tensor, queries(n));
     }
+  };
+
+  void pack_panel(const Queries& queries, std::int64_t first, RowBlock<O>& block) {
+    const RowsOrZeros gradients{g.out_gradient, queries};
+    pack_rows<S>(gradients, queries.count, rows, c.value_dim, c.value_dim, widened, gradient);
+    pack_rows<S>(RowsOrZeros{c.out, queries}, queries.count, rows, c.value_dim, c.value_dim, widened, out);
+    multiply_columns(block.delta + first);
+    for (std::int64_t r = 0; r < rows; ++r) judge(queries, r, block, first + r);
+    const RowState* state = block.state + first;
+    products.scores.pack_queries(first / rows, RowsOrZeros{c.q, queries, state}, queries.count, c.scale_log2e);
+    products.by_weights.pack_queries(first / rows, RowsOrZeros{g.out_gradient, queries, state}, queries.count,
+                                     1.0f);
   }
 
   // delta = the gradient of out times out, in chains as a score is.
-  void multiply_columns(const float* gradient, float* delta) const {
+  void multiply_columns(float* delta) const {
     for (int v = 0; v < rows; v += S::lanes) {
       auto sum = S::fill(0.0f);
-      for (std::int64_t d = 0; d < e.value_dim;) {
+      for (std::int64_t d = 0; d < c.value_dim;) {
         auto chain = S::fill(0.0f);
-        for (const std::int64_t end = least(d + chain_terms, e.value_dim); d < end; ++d)
+        for (const std::int64_t end = least(d + chain_terms, c.value_dim); d < end; ++d)
           chain = S::fma(S::load(gradient + d * rows + v), S::load(out + d * rows + v), chain);
         sum = S::add(sum, chain);
       }
@@ -184,95 +165,82 @@ class PackedRows {
     }
   }
 
-  void judge(const Query& q, bool is_finite_row, std::int64_t r, RowBlock& block) const {
-    const float natural = read(row_of(c.log_sum_exp, q), 0), lse = natural * log2_e;
-    const float of_lse =
-        g.log_sum_exp_gradient.data ? read(row_of(g.log_sum_exp_gradient, q), 0) : 0.0f;
-    const float delta = block.delta[r] - of_lse;
-    const bool is_good = is_finite_row && is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f;
-    block.state[r] = 0;
-    if (natural == minus_infinity)
-      block.state[r] = hollow_row;
-    else if (!is_good)
-      block.state[r] = sees_any(c, q) ? bad_row : hollow_row;
-    block.lse[r] = block.state[r] == 0 ? lse : -minus_infinity;  // its weights are 0
-    block.delta[r] = block.state[r] == 0 ? delta : 0.0f;
+  bool is_finite_row(const Row& row, std::int64_t dim) const {
+    return all_finite<S>(widen<S>(row, dim, widened), dim);
+  }
+
+  void judge(const Queries& queries, std::int64_t r, RowBlock<O>& block, std::int64_t at) const {
+    block.state[at] = RowState::hollow;
+    if (r < queries.count) block.state[at] = judged(queries(r), block.lse[at], block.delta[at]);
+    if (block.state[at] == RowState::good) return;
+    block.lse[at] = -minus_infinity;  // its weights are 0
+    block.delta[at] = 0;
+  }
+
+  // Turns delta into what is subtracted.
+  RowState judged(const Query& q, float& lse, float& delta) const {
+    const float natural = read(row_of(c.log_sum_exp, q), 0);
+    if (natural == minus_infinity) return RowState::hollow;
+    lse = natural * log2_e;
+    if (g.log_sum_exp_gradient.data) delta -= read(row_of(g.log_sum_exp_gradient, q), 0);
+    const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f &&
+                         is_finite_row(row_of(c.q, q), c.dim) &&
+                         is_finite_row(row_of(g.out_gradient, q), c.value_dim);
+    return is_good ? RowState::good : sees_any(c, q) ? RowState::bad : RowState::hollow;
   }
 
   const GradientCall& g;
   const Call& c;
-  const Extents e;
+  GradientProducts<O>& products;
   const std::int64_t slots;
-  const bool has_lines;
-  RowBlock* blocks;
-  float *out, *widened;
+  const bool has_sums;
+  RowBlock<O>* blocks;
+  float *gradient, *out, *widened;
 };
 
-template <Vector S>
+// What of a block of keys is packed: those that somebody may see, from a whole step on.
+template <GradientOperands O>
 class PackedKeys {
-  using Extents = GradientExtents<S>;
-  static constexpr int step = Extents::step;
+  using S = typename O::S;
 
  public:
-  KeyRange range{0, 0};  // of the block; what of it is packed
-  std::int64_t first = 0, end = 0;
-  float *k, *v, *k_lines;  // tiles of keys, and of values; keys as lines
-  unsigned char* is_bad;   // of each key of the block
-  float k_squares = 0, v_squares = 0;
+  KeyRange packed{0, 0};
+  std::int64_t block = 0;  // the first key of the block
   bool has_bad = false;
+  unsigned char* is_bad;  // of each key that is packed
 
-  PackedKeys(const GradientCall& call, bool with_lines, Cutter& memory)
-      : c(call.forward), e(c), has_lines(with_lines) {
-    k = memory.cut(gradient_keys * e.depth);
-    v = memory.cut(gradient_keys * e.value_depth);
-    k_lines = memory.cut(has_lines ? gradient_keys * e.dims : 0);
+  PackedKeys(const GradientCall& call, GradientProducts<O>& of, bool with_sums, Cutter& memory)
+      : c(call.forward), products(of), has_sums(with_sums) {
     is_bad = reinterpret_cast<unsigned char*>(memory.cut(gradient_keys / 4));
-    widened = memory.cut(4 * most(e.dim, e.value_dim));
+    widened = memory.cut(most(c.dim, c.value_dim));
   }
 
-  // Those of the block from `begin` on that lie in `wanted`, in whole tiles.
   void pack(std::int64_t b, std::int64_t kv_head, std::int64_t begin, KeyRange wanted) {
-    const RowsFrom<key_row> key_at{c, b, kv_head, begin, c.k.stride.length};
-    const RowsFrom<value_row> value_at{c, b, kv_head, begin, c.v.stride.length};
-    range = {begin, begin + gradient_keys};
-    first = (wanted.begin - begin) / step * step, end = wanted.end - begin;
-    for (std::int64_t j = first; j < end; j += step) {
-      const std::int64_t count = least(step, end - j);
-      pack_rows<S>([&](std::int64_t n) { return key_at(j + n); }, count, step, e.dim, e.depth, widened,
-                   k + j * e.depth);
-      pack_rows<S>([&](std::int64_t n) { return value_at(j + n); }, count, step, e.value_dim, e.value_depth,
-                   widened, v + j * e.value_depth);
-    }
-    const std::int64_t padded = round_up(end, step);
-    if (has_lines) {
-      pack_lines<S>(key_at, {first, end}, gradient_keys, e.dim, widened, k_lines);
-      clear_lines<S>({end, padded}, gradient_keys, e.dims, k_lines);
-    }
-    k_squares = sum_of_squares<S>(k + first * e.depth, (padded - first) * e.depth);
-    v_squares = sum_of_squares<S>(v + first * e.value_depth, (padded - first) * e.value_depth);
+    block = begin;
+    packed = {begin + (wanted.begin - begin) / O::key_step * O::key_step, wanted.end};
+    const std::int64_t count = packed.end - packed.begin;
+    const RowsFrom<key_row> key_at{c, b, kv_head, packed.begin, c.k.stride.length};
+    const RowsFrom<value_row> value_at{c, b, kv_head, packed.begin, c.v.stride.length};
+    products.scores.pack_keys(key_at, count);
+    products.by_weights.pack_keys(value_at, count);
+    const bool has_poison = has_sums && products.scores.pack_values(key_at, count);
+    has_bad = has_poison || products.scores.may_overflow() || products.by_weights.may_overflow();
+    if (!has_bad) return;
     has_bad = false;
-    if (!is_finite(k_squares) || !is_finite(v_squares)) clear_bad();
+    for (std::int64_t j = 0; j < round_up(count, O::key_step); ++j) {
+      is_bad[j] = j < count && !(is_finite_row(key_at(j), c.dim) && is_finite_row(value_at(j), c.value_dim));
+      has_bad |= is_bad[j] != 0;
+    }
   }
 
  private:
-  void clear_bad() {
-    for (std::int64_t j = first; j < end; ++j) {
-      float *key = k + j / step * step * e.depth + j % step,
-            *value = v + j / step * step * e.value_depth + j % step;
-      is_bad[j] =
-          !is_finite_column(key, step, e.depth) || !is_finite_column(value, step, e.value_depth);
-      if (!is_bad[j]) continue;
-      has_bad = true;
-      clear_column(key, step, e.depth);
-      clear_column(value, step, e.value_depth);
-      if (has_lines) clear_lines<S>({j, j + 1}, gradient_keys, e.dims, k_lines);
-    }
-    for (std::int64_t j = end; j < round_up(end, step); ++j) is_bad[j] = 0;
+  bool is_finite_row(const Row& row, std::int64_t dim) const {
+    return all_finite<S>(widen<S>(row, dim, widened), dim);
   }
 
   const Call& c;
-  const Extents e;
-  const bool has_lines;
+  GradientProducts<O>& products;
+  const bool has_sums;
   float* widened;
 };
 

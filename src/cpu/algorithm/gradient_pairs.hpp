@@ -28,17 +28,18 @@ struct Stretch {
   std::int64_t first = 0, keys = 0;
 };
 
-template <Vector S>
+template <GradientOperands O>
 class GradientPairs {
-  using Extents = GradientExtents<S>;
-  static constexpr int rows = Extents::rows, step = Extents::step;
+  using S = typename O::S;
+  static constexpr int rows = O::rows, step = O::key_step;
 
  public:
-  PackedKeys<S> keys;
+  GradientProducts<O> products;
+  PackedKeys<O> keys;
   float *weights, *gradients;  // (keys, rows): after dropout; by the score, or by the product before the softcap
 
-  GradientPairs(const GradientCall& call, bool with_key_lines, Cutter& memory)
-      : keys(call, with_key_lines, memory), c(call.forward), e(c) {
+  GradientPairs(const GradientCall& call, const GradientPart& part, Cutter& memory)
+      : products(call.forward, part, memory), keys(call, products, part.of_rows, memory), c(call.forward) {
     weights = memory.cut(gradient_keys * rows);
     gradients = memory.cut(gradient_keys * rows);
     unseen = memory.cut(gradient_keys * rows);
@@ -49,41 +50,33 @@ class GradientPairs {
   enum class By : std::uint8_t { score, product };
 
   // Panel p of the block of rows with the packed keys.
-  Stretch differentiate(const Queries& query_at, const RowBlock& block, std::int64_t p, By by) {
+  Stretch differentiate(const Queries& query_at, const RowBlock<O>& block, std::int64_t p, By by) {
     const Queries queries = query_at.some(block.first + p * rows, least(rows, block.count - p * rows));
     const Query first = queries(0), last = queries(queries.count - 1);
     const Seen seen = seen_by(c, first.b, first.i, last.i);
-    const KeyRange packed{keys.range.begin + keys.first, keys.range.begin + keys.end},
-        wanted = trim_hidden<S>(c, seen.within(packed), queries);
+    const KeyRange wanted = trim_hidden<S>(c, seen.within(keys.packed), queries);
     if (wanted.end <= wanted.begin) return {};
-    const std::int64_t begin = (wanted.begin - keys.range.begin) / step * step;
-    const Stretch at{begin, round_up(wanted.end - keys.range.begin - begin, step)};
-    const Scores t{weights, rows, keys.range.begin + begin, at.keys};
+    const std::int64_t begin = (wanted.begin - keys.block) / step * step;
+    const Stretch at{begin, round_up(wanted.end - keys.block - begin, step)};
+    const Scores t{weights, rows, keys.block + begin, at.keys};
 
-    multiply(block.q + p * rows * e.depth, keys.k, e.depth, at, weights);
-    const bool is_careful =
-        !stays_in_range(block.q_squares, keys.k_squares) || !stays_in_range(block.g_squares, keys.v_squares);
+    products.scores.score(p, t.first_key - keys.packed.begin, at.keys, weights);
+    const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
     if (is_careful) spoil_infinities<S>(t);
     if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
     bias_and_mask<S>(c, t, queries);
     const bool is_marked = is_careful || keys.has_bad || any_marked(block.state + p * rows);
     if (is_marked) mark_unseen<S>(t, unseen);
     weigh_against(block.lse + p * rows, at.keys);
-    multiply(block.g + p * rows * e.value_depth, keys.v, e.value_depth, at, gradients);
+    products.by_weights.score(p, t.first_key - keys.packed.begin, at.keys, gradients);
     if (c.drop_below) drop(t, queries);
     combine(block.delta + p * rows, at.keys);
     if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, at.keys);
-    if (is_marked) correct(block.state + p * rows, at);
+    if (is_marked) correct(block.state + p * rows, t);
     return at;
   }
 
  private:
-  void multiply(const float* panel, const float* tiles, std::int64_t depth, const Stretch& at,
-                float* to) const {
-    for (std::int64_t j = 0; j < at.keys; j += step)
-      chained_product<S>(panel, tiles + (at.first + j) * depth, depth, to + j * rows);
-  }
-
   // weights = 2^(score - log-sum-exp).
   void weigh_against(const float* lse, std::int64_t count) {
     typename S::F base[S::panel_vectors], sum[S::panel_vectors];
@@ -119,27 +112,27 @@ class GradientPairs {
       S::store(gradients + n, S::mul(S::load(gradients + n), S::load(factor + n)));
   }
 
-  static bool any_marked(const unsigned char* state) {
-    unsigned char any = 0;
-    for (int r = 0; r < rows; ++r) any |= state[r];
-    return any != 0;
+  static bool any_marked(const RowState* state) {
+    bool any = false;
+    for (int r = 0; r < rows; ++r) any |= state[r] != RowState::good;
+    return any;
   }
 
   // What is not seen is 0, whatever it was multiplied with; what is seen and bad is the reference's, and so is all
   // that it reaches.
-  void correct(const unsigned char* state, const Stretch& at) {
-    for (std::int64_t j = 0; j < at.keys; ++j)
+  void correct(const RowState* state, const Scores& t) {
+    const unsigned char* is_bad = keys.is_bad + (t.first_key - keys.packed.begin);
+    for (std::int64_t j = 0; j < t.keys; ++j)
       for (int r = 0; r < rows; ++r) {
         float &w = weights[j * rows + r], &x = gradients[j * rows + r];
-        if (unseen[j * rows + r] != 0 || state[r] == hollow_row)
+        if (unseen[j * rows + r] != 0 || state[r] == RowState::hollow)
           w = x = 0;
-        else if (state[r] == bad_row || (keys.has_bad && keys.is_bad[at.first + j]))
+        else if (state[r] == RowState::bad || (keys.has_bad && is_bad[j]))
           w = x = __builtin_nanf("");
       }
   }
 
   const Call& c;
-  const Extents e;
   float *unseen, *slope, *kept;
 };
 

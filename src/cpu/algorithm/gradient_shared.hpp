@@ -25,11 +25,11 @@ inline void write_element(const SharedGradient& to, const Row& row, std::int64_t
   if (!write_gradient<S>(row, &x, 1, 1.0f, accumulates)) to.left[at] = 1;
 }
 
-template <Vector S>
+template <GradientOperands O>
 class BiasGradient {
-  using Extents = GradientExtents<S>;
-  using Pairs = GradientPairs<S>;
-  static constexpr int rows = Extents::rows;
+  using S = typename O::S;
+  using Pairs = GradientPairs<O>;
+  static constexpr int rows = O::rows;
 
  public:
   static std::int64_t scratch_floats(const GradientCall& g) {
@@ -42,6 +42,7 @@ class BiasGradient {
       : BiasGradient(memory, call, task) {}
 
   void run() {
+    [[maybe_unused]] const typename O::Use use{};
     fill(sums, row_count * key_count, 0.0f);
     // Packed sequences have rows of their own; otherwise a batch extent of 1 is shared.
     const bool shares_batch = g.bias.batch == 1 && !(g.is_packed && !shares_rows);
@@ -60,8 +61,8 @@ class BiasGradient {
         shares_keys(call.bias.dim == 1),
         row_count(shares_rows ? 1 : gradient_rows),
         key_count(shares_keys ? 1 : gradient_keys),
-        pairs(call, false, memory),
-        packed_rows(call, 1, false, memory) {
+        pairs(call, {}, memory),
+        packed_rows(call, pairs.products, 1, false, memory) {
     sums = memory.cut(row_count * key_count);
     of_rows = memory.cut(gradient_rows);
   }
@@ -79,7 +80,7 @@ class BiasGradient {
   }
 
   void add_rows(const Queries& query, std::int64_t first, std::int64_t count) {
-    const RowBlock& block = packed_rows(query, first, count);
+    const RowBlock<O>& block = packed_rows(query, first, count);
     const std::int64_t keys = c.sequences[query.b].keys,
                        end = shares_keys ? keys : least(keys, part.first_key + gradient_keys);
     fill(of_rows, gradient_rows, 0.0f);
@@ -127,7 +128,7 @@ class BiasGradient {
   const std::int64_t row_count, key_count;
   std::int64_t kv_head = 0;
   Pairs pairs;
-  PackedRows<S> packed_rows;
+  PackedRows<O> packed_rows;
   float *sums, *of_rows;
 };
 

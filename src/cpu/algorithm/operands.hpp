@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prefill asks of its operands: queries in panels, a block of keys and values, and the two products over
-// them, in whatever form the instructions like.
+// What prefill and the backward pass ask of their operands: queries in panels, a block of keys and values, and the
+// two products over them, in whatever form the instructions like.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -33,14 +33,21 @@ inline bool score_may_overflow(std::uint16_t query, std::uint16_t key, std::int6
   return !(q * k * factor * static_cast<double>(depth) < 0x1p126);
 }
 
-// Parts are their memory, cut for a number of panels; apart from the operands, so that it can be measured
-// before there are any.
+// What operands have memory for: panels of queries, the keys of a block, and its values.
+struct OperandExtents {
+  std::int64_t dim, value_dim;
+  std::int64_t panels, keys, values;
+};
+
+// Parts are their memory, cut for these extents; apart from the operands, so that it can be measured
+// before there are any. A Use lives while products are computed: it holds what the instructions need.
 template <class O>
 concept Operands =
     Vector<typename O::S> && (O::rows == Tile<typename O::S>::rows) && (block_keys % O::key_step == 0) &&
     (O::dim_step % 4 == 0) &&  // what out's dims are rounded up to
-    std::constructible_from<typename O::Parts, const Call&, std::int64_t, Cutter&> &&
-    std::constructible_from<O, const Call&, const typename O::Parts&> &&
+    std::constructible_from<typename O::Parts, const OperandExtents&, Cutter&> &&
+    std::constructible_from<O, const OperandExtents&, const typename O::Parts&> &&
+    std::default_initializable<typename O::Use> &&
     requires(O made, const O packed, Row (*row_at)(std::int64_t), std::int64_t n, float* floats) {
       // Panel n from so many rows of queries, to be multiplied with a scale; the keys of a block; its values,
       // NaN and infinities as 0, so that an unseen key's 0 * v is 0: returns whether there were any.

@@ -7,7 +7,6 @@
 
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
-#include "cpu/call.hpp"
 #include "cpu/simd/amx.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -19,29 +18,36 @@ struct AmxParts {
   static constexpr int dim_step = 32;
 
   std::int64_t depth, dims;
+  std::int64_t length;  // of a line of values: the keys there is room for
   std::uint16_t *q, *k, *v, *p;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
   std::uint16_t* row_copy;
 
-  AmxParts(const Call& c, std::int64_t panels, Cutter& memory)
-      : depth(round_up(c.dim, 32)),
-        dims(round_up(c.value_dim, dim_step)),
-        q(memory.cut_halves(panels * rows * depth)),
-        k(memory.cut_halves(block_keys * depth)),
-        v(memory.cut_halves(block_keys * dims)),
-        p(memory.cut_halves(block_keys * rows)),
+  AmxParts(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 32)),
+        dims(round_up(e.value_dim, dim_step)),
+        length(e.values),
+        q(memory.cut_halves(e.panels * rows * depth)),
+        k(memory.cut_halves(e.keys * depth)),
+        v(memory.cut_halves(length * dims)),
+        p(memory.cut_halves(length * rows)),
         row_copy(memory.cut_halves(32 * most(depth, dims))) {}
 };
 
 struct Bf16Amx : AmxParts {
   using S = Amx;
   using Half = std::uint16_t;
+  using Element = Half;
   using Parts = AmxParts;
+  using Use = AmxTiles;
 
   const std::int64_t dim, value_dim;
   float scale = 1;
   Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
 
-  Bf16Amx(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
+  Bf16Amx(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+
+  void use_queries(Half* panels) { q = panels; }
+  void use_values(Half* lines, std::int64_t) { v = lines; }
 
   // The row as contiguous halves, padded with zeros to `width`. A cache's values lie in sixteens.
   const Half* halves(const Row& row, std::int64_t n, std::int64_t width, Half* copy) const {
@@ -142,7 +148,7 @@ struct Bf16Amx : AmxParts {
         __m512i pair[16];
         for (int n = 0; n < 16; ++n) pair[n] = pair_of(value[2 * n] + d, value[2 * n + 1] + d);
         transpose_dwords(pair);
-        for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(v + (d + n) * block_keys + j, pair[n]);
+        for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(v + (d + n) * length + j, pair[n]);
       }
     }
     return poisoned;
@@ -162,7 +168,7 @@ struct Bf16Amx : AmxParts {
         _mm512_storeu_si512(p + j * rows + 2 * r, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
       }
     for (std::int64_t d = 0; d < dims; d += dim_step)
-      add_block_product({v + d * block_keys + first, block_keys * 2, p, keys}, out + d * rows);
+      add_block_product({v + d * length + first, length * 2, p, keys}, out + d * rows);
   }
 
   // To bf16, in the low half of each lane.
@@ -172,7 +178,6 @@ struct Bf16Amx : AmxParts {
 
  private:
   static constexpr Half no_halves[16] = {};
-  AmxTiles tiles{};
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

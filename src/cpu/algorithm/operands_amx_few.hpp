@@ -26,11 +26,11 @@ struct AmxFewParts {
   std::uint16_t *k, *v, *p;         // sixteens of keys; (dims / 16, keys / 2, 16, 2); (rows, keys)
   std::uint16_t* value_copy;        // 32 values that do not lie in whole lines
 
-  AmxFewParts(const Call& c, std::int64_t panels, Cutter& memory)
-      : depth(round_up(c.dim, 32)),
-        dims(round_up(c.value_dim, dim_step)),
-        q_rows(memory.cut_halves(panels * rows * depth)),
-        q_pairs(memory.cut_halves(panels * rows * depth)),
+  AmxFewParts(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 32)),
+        dims(round_up(e.value_dim, dim_step)),
+        q_rows(memory.cut_halves(e.panels * rows * depth)),
+        q_pairs(memory.cut_halves(e.panels * rows * depth)),
         k(memory.cut_halves(block_keys * depth)),
         v(memory.cut_halves(block_keys * dims)),
         p(memory.cut_halves(block_keys * rows)),
@@ -41,11 +41,13 @@ struct Bf16AmxFew : AmxFewParts {
   using S = NarrowAmx;
   using Half = std::uint16_t;
   using Parts = AmxFewParts;
+  using Use = AmxTiles;
 
   const std::int64_t dim, value_dim;
   float scale = 1;
 
-  Bf16AmxFew(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
+  Bf16AmxFew(const OperandExtents& e, const Parts& parts)
+      : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;
@@ -223,7 +225,6 @@ struct Bf16AmxFew : AmxFewParts {
 
   static constexpr Half no_halves[16] = {};
   Keys sixteen[block_keys / 16];
-  AmxTiles tiles{};
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -12,7 +12,6 @@
 
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
-#include "cpu/call.hpp"
 #include "cpu/simd/neon_bf16.hpp"
 #include "cpu/simd/neon_bf16_product.hpp"
 #include "cpu/simd/vector.hpp"
@@ -28,21 +27,23 @@ struct Bf16Parts {
   std::int64_t depth, dims;
   std::uint16_t *q, *k, *v, *p;
 
-  Bf16Parts(const Call& c, std::int64_t panels, Cutter& memory)
-      : depth(round_up(c.dim, 8)),
-        dims(round_up(c.value_dim, dim_step)),
-        q(memory.cut_halves(panels * rows * depth)),
-        k(memory.cut_halves(block_keys * depth)),
-        v(memory.cut_halves(block_keys * dims)),
-        p(memory.cut_halves(block_keys * rows)) {}
+  Bf16Parts(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 8)),
+        dims(round_up(e.value_dim, dim_step)),
+        q(memory.cut_halves(e.panels * rows * depth)),
+        k(memory.cut_halves(e.keys * depth)),
+        v(memory.cut_halves(e.values * dims)),
+        p(memory.cut_halves(e.values * rows)) {}
 };
 
 template <Vector V>
 struct PackedBf16 : Bf16Parts<V> {
   using S = V;
   using Half = std::uint16_t;
+  using Element = Half;
   using Halves = typename S::Halves;
   using Parts = Bf16Parts<V>;
+  struct Use {};
   using Parts::depth, Parts::dims, Parts::q, Parts::k, Parts::v, Parts::p;
   using Parts::rows, Parts::key_step, Parts::dim_step;
 
@@ -51,7 +52,10 @@ struct PackedBf16 : Bf16Parts<V> {
   Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
   std::int64_t padded = 0;            // keys of the present block, in whole tiles
 
-  PackedBf16(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
+  PackedBf16(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+
+  void use_queries(Half* panels) { q = panels; }
+  void use_values(Half* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy

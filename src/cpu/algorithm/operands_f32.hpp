@@ -7,7 +7,6 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/range.hpp"
-#include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -21,19 +20,21 @@ struct F32Parts {
   std::int64_t depth, dims;
   float *q, *k, *v, *widened;
 
-  F32Parts(const Call& c, std::int64_t panels, Cutter& memory)
-      : depth(round_up(c.dim, 2)),
-        dims(round_up(c.value_dim, dim_step)),
-        q(memory.cut(panels * rows * depth)),
-        k(memory.cut(block_keys * depth)),
-        v(memory.cut(block_keys * dims)),
-        widened(memory.cut(4 * most(c.dim, c.value_dim))) {}
+  F32Parts(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 2)),
+        dims(round_up(e.value_dim, dim_step)),
+        q(memory.cut(e.panels * rows * depth)),
+        k(memory.cut(e.keys * depth)),
+        v(memory.cut(e.values * dims)),
+        widened(memory.cut(4 * most(e.dim, e.value_dim))) {}
 };
 
 template <Vector V>
 struct PackedF32 : F32Parts<V> {
   using S = V;
+  using Element = float;
   using Parts = F32Parts<V>;
+  struct Use {};
   using Parts::depth, Parts::dims, Parts::q, Parts::k, Parts::v, Parts::widened;
   using Parts::rows, Parts::key_step, Parts::dim_step;
 
@@ -41,7 +42,10 @@ struct PackedF32 : F32Parts<V> {
   std::int64_t padded = 0;                   // keys of the present block, in whole tiles
   float query_squares = 0, key_squares = 0;  // of all panels; of the present block
 
-  PackedF32(const Call& c, const Parts& parts) : Parts(parts), dim(c.dim), value_dim(c.value_dim) {}
+  PackedF32(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+
+  void use_queries(float* panels) { q = panels; }
+  void use_values(float* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
   void pack_queries(std::int64_t p, const RowAt auto& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;

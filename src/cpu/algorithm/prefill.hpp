@@ -24,6 +24,10 @@ class Prefill {
   using S = typename O::S;
   static constexpr int rows = O::rows;
 
+  static OperandExtents extents_of(const Call& c, std::int64_t panels) {
+    return {c.dim, c.value_dim, panels, block_keys, block_keys};
+  }
+
   // The scratch of a task.
   struct Parts {
     typename O::Parts operands;
@@ -31,7 +35,7 @@ class Prefill {
     State part, total;  // of all panels, one after another
 
     Parts(const Call& c, std::int64_t panels, Cutter& memory)
-        : operands(c, panels, memory),
+        : operands(extents_of(c, panels), memory),
           s(memory.cut(block_keys * rows)),
           unseen(memory.cut(block_keys * rows)),
           part(cut_state(panels * rows, operands.dims, memory)),
@@ -155,7 +159,7 @@ class Prefill {
         panels(panels_of(queries.count)),
         at(call, panels, memory),
         dims(at.operands.dims),
-        operands(call, at.operands) {}
+        operands(extents_of(call, panels), at.operands) {}
 
   State panel(const State& all, std::int64_t p) const {
     return {all.max + p * rows, all.sum + p * rows, all.out + p * rows * dims};
@@ -289,6 +293,7 @@ class Prefill {
   Parts at;
   const std::int64_t dims;
   O operands;
+  [[no_unique_address]] typename O::Use use{};
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

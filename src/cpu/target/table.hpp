@@ -43,12 +43,12 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .project_floats = Project<S>::scratch_floats,
       .project = [](const Linear& t, const LinearPart& part,
                     float* scratch) { Project<S>(t, scratch).run(part); },
-      .gradient_floats = Backward<S>::scratch_floats,
+      .gradient_floats = Backward<PackedF32<S>>::scratch_floats,
       .gradient = [](const GradientCall& g, const GradientPart& part,
-                     float* scratch) { Backward<S>(g, part, Cutter{scratch}).run(); },
-      .bias_gradient_floats = BiasGradient<S>::scratch_floats,
+                     float* scratch) { Backward<PackedF32<S>>(g, part, Cutter{scratch}).run(); },
+      .bias_gradient_floats = BiasGradient<PackedF32<S>>::scratch_floats,
       .bias_gradient = [](const GradientCall& g, const BiasPart& part,
-                          float* scratch) { BiasGradient<S>(g, part, Cutter{scratch}).run(); },
+                          float* scratch) { BiasGradient<PackedF32<S>>(g, part, Cutter{scratch}).run(); },
       .sink_gradient = [](const GradientCall& g, std::int64_t b,
                           std::int64_t h) { SinkGradient<S>(g, b, h).run(); },
       .weight_gradient_floats = WeightGradient<S>::scratch_floats,
@@ -82,7 +82,7 @@ struct DecodeByPrefill {
 };
 
 // A target whose matrix instructions take bf16 only.
-template <Operands Wide, Operands Narrow, ProjectsBf16 Projection>
+template <GradientOperands Wide, Operands Narrow, ProjectsBf16 Projection>
   requires(Projection::outputs == Wide::rows)
 constexpr Target make_bf16_target(const char* name, const char* needs, bool (*available)()) {
   using Decoding = DecodeByPrefill<Wide, Narrow>;
@@ -111,11 +111,14 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .project_floats = ProjectBf16<Projection>::scratch_floats,
       .project = [](const Linear& t, const LinearPart& part,
                     float* scratch) { ProjectBf16<Projection>(t, scratch).run(part); },
-      .gradient_floats = nullptr,
-      .gradient = nullptr,
-      .bias_gradient_floats = nullptr,
-      .bias_gradient = nullptr,
-      .sink_gradient = nullptr,
+      .gradient_floats = Backward<Wide>::scratch_floats,
+      .gradient = [](const GradientCall& g, const GradientPart& part,
+                     float* scratch) { Backward<Wide>(g, part, Cutter{scratch}).run(); },
+      .bias_gradient_floats = BiasGradient<Wide>::scratch_floats,
+      .bias_gradient = [](const GradientCall& g, const BiasPart& part,
+                          float* scratch) { BiasGradient<Wide>(g, part, Cutter{scratch}).run(); },
+      .sink_gradient = [](const GradientCall& g, std::int64_t b,
+                          std::int64_t h) { SinkGradient<typename Wide::S>(g, b, h).run(); },
       .weight_gradient_floats = nullptr,
       .weight_gradient = nullptr,
   };

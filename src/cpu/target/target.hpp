@@ -15,7 +15,7 @@ struct Target {
   const char* name;       // "neon"
   const char* requires_;  // what the machine must have, in words for explain() and doctor
   bool (*available)();
-  bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients
+  bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights
   int panel_rows, tile_columns;
   int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
   std::int64_t most_short_rows;  // that decode takes where they see all of a few keys
