@@ -30,7 +30,8 @@ class Decode {
     const State state = at.in(partial);
     fill(state.max, at.rows, minus_infinity);
     fill(state.sum, at.rows + at.rows * at.dims, 0.0f);
-    if (c.cached) fill(rows.s, block_keys * at.rows, 0.0f);  // rows that are not real are never scored
+    // Rows that are not real are never scored.
+    if (c.cached || views.turns_keys()) fill(rows.s, block_keys * at.rows, 0.0f);
     pack_queries();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {

@@ -109,15 +109,7 @@ class DecodeCache {
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
-    constexpr std::int64_t bytes = tile * bytes_of_type<type>;  // of one dimension
-    score_lines<S, type, n>({rows.q + r, at.rows, t.keys, least(chain_terms, c.dim), s, at.rows, t.ahead});
-    for (std::int64_t d = chain_terms; d < c.dim; d += chain_terms) {
-      float chain[tile][4];
-      score_lines<S, type, n>({rows.q + d * at.rows + r, at.rows, t.keys + d * bytes,
-                               least(chain_terms, c.dim - d), chain[0], 4, t.ahead + d * bytes});
-      for (std::int64_t j = 0; j < tile; ++j)
-        for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] += chain[j][row];
-    }
+    score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, at.rows, t.ahead});
     for (std::int64_t j = 0; type == Type::int8 && j < tile; ++j)
       for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] *= t.scales[j];
   }

@@ -32,7 +32,7 @@ struct DecodeRows {
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
   const Queries query;              // of row r
 
-  static constexpr std::int64_t copied_keys = 8, copied_values = 32;
+  static constexpr std::int64_t copied_keys = 16, copied_values = 32;
 
   static std::int64_t scratch_floats(const Call& c) {
     const StateLayout layout = decode_layout<S>(c);

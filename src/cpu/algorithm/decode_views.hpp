@@ -6,6 +6,7 @@
 
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/dots.hpp"
+#include "cpu/algorithm/lines.hpp"
 #include "cpu/algorithm/range.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -15,13 +16,26 @@ template <Vector S>
 class DecodeViews {
   static constexpr int tile = keys_per_dots;
   static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys whose values pass L1 together
-  static_assert(tile == DecodeRows<S>::copied_keys);
+  static_assert(tile <= DecodeRows<S>::copied_keys && line_elements <= DecodeRows<S>::copied_keys);
+  // Up to so many rows it pays to turn keys first, so that sixteen of them are on the lanes.
+  static constexpr std::int64_t most_turned_rows = 8;
 
  public:
   explicit DecodeViews(const DecodeRows<S>& task_rows) : rows(task_rows), c(rows.c), at(rows.at) {}
 
+  // Whether rows that are not real are left alone.
+  bool turns_keys() const {
+    if constexpr (requires { S::turn_sixteen(rows.q, rows.depth, rows.q); })
+      return !c.cached && c.k.type == Type::f32 && c.k.stride.dim == 1 && c.dim % line_elements == 0 &&
+             rows.count <= most_turned_rows;
+    return false;
+  }
+
   void score(const Scores& t) const {
-    for (std::int64_t j = 0; j < t.keys; j += tile) score_tile(t, j);
+    std::int64_t j = 0;
+    if constexpr (requires { S::turn_sixteen(rows.q, rows.depth, rows.q); })
+      for (; turns_keys() && j + line_elements <= t.keys; j += line_elements) score_turned(t, j);
+    for (; j < t.keys; j += tile) score_tile(t, j);
   }
 
   // Adds the values of the stretch, weighted by t.s; in place where they lie side by side and none is hidden.
@@ -40,6 +54,22 @@ class DecodeViews {
 
     const char* value(std::int64_t j) const { return values + j * value_bytes; }
   };
+
+  // Sixteen keys, turned into lines; those after them are touched meanwhile.
+  void score_turned(const Scores& t, std::int64_t j) const {
+    const auto* k = reinterpret_cast<const float*>(element(c.k, t.first_key + j));
+    const std::int64_t apart = c.k.stride.length;
+    const bool has_next = j + 2 * line_elements <= t.keys;
+    for (std::int64_t d = 0; d < c.dim; d += line_elements) {
+      for (int n = 0; has_next && n < line_elements; ++n) S::touch(k + (line_elements + n) * apart + d);
+      S::turn_sixteen(k + d, apart, rows.k_rows + d * line_elements);
+    }
+    for (std::int64_t r = 0; r < rows.count; r += 4)
+      with_rows(rows.count - r, [&](auto n) {
+        score_in_chains<S, Type::f32, n.value>(
+            {rows.q + r, at.rows, rows.k_rows, c.dim, t.s + j * at.rows + r, at.rows, rows.k_rows});
+      });
+  }
 
   // Where eight whole rows lie as eight_dots can take them, they are read in place.
   void score_tile(const Scores& t, std::int64_t j) const {

@@ -81,4 +81,22 @@ inline void score_lines(const Lines& t) {
   }
 }
 
+// The same in chains of `chain_terms`; t.ahead lies as t.lines do.
+template <Vector S, Type type, int rows>
+inline void score_in_chains(const Lines& t) {
+  constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
+  const auto part = [&](std::int64_t first, float* sum, std::int64_t sum_stride) {
+    const auto *lines = static_cast<const unsigned char*>(t.lines), *ahead = static_cast<const unsigned char*>(t.ahead);
+    score_lines<S, type, rows>({t.factors + first * t.stride, t.stride, lines + first * bytes,
+                                least(chain_terms, t.count - first), sum, sum_stride, ahead + first * bytes});
+  };
+  part(0, t.sum, t.sum_stride);
+  for (std::int64_t first = chain_terms; first < t.count; first += chain_terms) {
+    float chain[line_elements][4];
+    part(first, chain[0], 4);
+    for (std::int64_t j = 0; j < line_elements; ++j)
+      for (std::int64_t row = 0; row < 4; ++row) t.sum[j * t.sum_stride + row] += chain[j][row];
+  }
+}
+
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -119,31 +119,4 @@ inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Transposes 16 x 16 dwords in registers.
-inline void transpose_dwords(__m512i (&x)[16]) {
-  __m512i y[16];
-  for (int i = 0; i < 8; ++i) {  // pairs of rows
-    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; ++i) {  // fours of rows
-    x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
-    x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
-    x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
-    x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
-  }
-  for (int i = 0; i < 4;
-       ++i) {  // columns i, 4+i, 8+i, 12+i lie in the four 128-bit lanes of x[i], x[4+i], ...
-    const __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88),
-                  high = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
-    const __m512i low2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88),
-                  high2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
-    y[i] = _mm512_shuffle_i32x4(low, low2, 0x88);
-    y[8 + i] = _mm512_shuffle_i32x4(low, low2, 0xdd);
-    y[4 + i] = _mm512_shuffle_i32x4(high, high2, 0x88);
-    y[12 + i] = _mm512_shuffle_i32x4(high, high2, 0xdd);
-  }
-  for (int i = 0; i < 16; ++i) x[i] = y[i];
-}
-
 }  // namespace heed::cpu::HEED_THIS_TARGET

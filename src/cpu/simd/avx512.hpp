@@ -10,11 +10,46 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
+// Transposes 16 x 16 dwords in registers.
+inline void transpose_dwords(__m512i (&x)[16]) {
+  __m512i y[16];
+  for (int i = 0; i < 8; ++i) {  // pairs of rows
+    y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
+    y[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {  // fours of rows
+    x[4 * i] = _mm512_unpacklo_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 1] = _mm512_unpackhi_epi64(y[4 * i], y[4 * i + 2]);
+    x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
+    x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
+  }
+  for (int i = 0; i < 4;
+       ++i) {  // columns i, 4+i, 8+i, 12+i lie in the four 128-bit lanes of x[i], x[4+i], ...
+    const __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88),
+                  high = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
+    const __m512i low2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88),
+                  high2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0xdd);
+    y[i] = _mm512_shuffle_i32x4(low, low2, 0x88);
+    y[8 + i] = _mm512_shuffle_i32x4(low, low2, 0xdd);
+    y[4 + i] = _mm512_shuffle_i32x4(high, high2, 0x88);
+    y[12 + i] = _mm512_shuffle_i32x4(high, high2, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) x[i] = y[i];
+}
+
 struct Avx512 : X86<Avx512> {
   using F = __m512;
   static constexpr int lanes = 16;
   static constexpr int panel_vectors = 3;  // 48 x 8 uses 24 accumulators of 32 registers
   static constexpr int tile_columns = 8;
+
+  // Sixteen floats of each of sixteen rows, so many apart, become sixteen lines of sixteen rows.
+  static void turn_sixteen(const float* rows, std::int64_t apart, float* lines) {
+    __m512i x[16];
+    for (int r = 0; r < 16; ++r) x[r] = _mm512_loadu_si512(rows + r * apart);
+    transpose_dwords(x);
+    for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * 16, x[d]);
+  }
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
