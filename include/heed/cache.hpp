@@ -49,6 +49,9 @@ struct KvCacheConfig {
   std::optional<std::int64_t> pages{};  // in the pool; default: enough for `batch` full sequences
   std::optional<CacheWindow> window{};
   std::optional<CacheRotary> rotary{};
+  // Where the pages lie. On Device::cuda, that device of the kind which is current when the cache is made:
+  // then k and v lie there too, calls run on its legacy stream in their order, and the cache turns no keys.
+  Device device = Device::cpu;
 };
 
 // Sequences are numbered from 0. Every call that changes the cache does all it says or nothing: it throws
@@ -97,10 +100,13 @@ class HEED_API KvCache {
   // length, ...) of any dtype. Tokens the window released come out as zeros.
   void read(std::int64_t sequence, const MutableView& k, const MutableView& v) const;
 
+  // The same sequences, numbers and free pages in the memory of another device, or of this one.
+  KvCache to(Device) const;
+
   // Pages, tables and configuration; written atomically, checked whole before anything is believed
   // (Error::file).
   void save(const std::filesystem::path&) const;
-  static KvCache load(const std::filesystem::path&);
+  static KvCache load(const std::filesystem::path&);  // to the CPU's memory
 
  private:
   friend cache::Access;

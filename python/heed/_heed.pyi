@@ -286,6 +286,7 @@ class KvCache:
       window     attention sees the last so many tokens, its own included, and the first front ones; pages between the
                  two are given back
       rotary     turns keys by their position, when they are appended or read (rotate_at="append" or "read")
+      device     "cuda" in a build with CUDA: pages on the device that is current, for arrays that lie there
     Every call that changes the cache does all it says or nothing: what it raises leaves the cache as it was. Any number of
     threads may read at once; who comes while another call changes the cache is refused with a heed.Error whose code is busy.
 
@@ -300,7 +301,7 @@ class KvCache:
     KvCache(batch=2, kv_heads=2, capacity=4096, dim=64, dtype='bfloat16', page_size=64, pages=128)
     """
 
-    def __init__(self, batch: int, kv_heads: int, capacity: int, dim: int, *, dtype: Any = None, layout: Literal['contiguous', 'paged'] | None = None, page_size: int | None = None, quantize: Literal['int8'] | None = None, value_dim: int | None = None, pages: int | None = None, window: int | None = None, front: int = 0, rotary: Rotary | None = None, rotate_at: Literal['append', 'read'] = 'append') -> None: ...
+    def __init__(self, batch: int, kv_heads: int, capacity: int, dim: int, *, dtype: Any = None, layout: Literal['contiguous', 'paged'] | None = None, page_size: int | None = None, quantize: Literal['int8'] | None = None, value_dim: int | None = None, pages: int | None = None, window: int | None = None, front: int = 0, rotary: Rotary | None = None, rotate_at: Literal['append', 'read'] = 'append', device: Literal['cpu', 'cuda'] = 'cpu') -> None: ...
 
     def append(self, k: ArrayT, v: ArrayT, counts: Any = None) -> None:
         """
@@ -409,6 +410,19 @@ class KvCache:
         (torch.float16, torch.Size([1, 1, 5, 2]))
         """
 
+    def to(self, device: Literal['cpu', 'cuda']) -> KvCache:
+        """
+        A copy in the memory of another device, or of this one: the same sequences, numbers and shared pages.
+
+        >>> import numpy, heed
+        >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4)
+        >>> cache.append(*[numpy.ones((1, 1, 3, 4), numpy.float32)] * 2)
+        >>> copy = cache.to("cpu")
+        >>> copy.truncate(0, 1)
+        >>> cache.lengths, copy.lengths, copy.device
+        ([3], [1], 'cpu')
+        """
+
     def save(self, path: Any) -> None:
         """
         Writes the cache to a file, atomically: a safetensors file of its pages in use.
@@ -483,6 +497,10 @@ class KvCache:
     @property
     def pages(self) -> int:
         """Pages of the pool."""
+
+    @property
+    def device(self, /) -> Literal['cpu', 'cuda']:
+        """'cpu' or 'cuda': where its pages lie."""
 
     @property
     def dtype(self, /) -> Literal['float32', 'float16', 'bfloat16', 'int8']:

@@ -21,7 +21,8 @@ struct Tokens {
   View keys, values;
 
   Tokens(nb::handle k_object, nb::handle v_object)
-      : k(read_tensor("k", k_object)), v(read_tensor("v", v_object)) {
+      : k(read_tensor("k", k_object, Use::read, Where::any)),
+        v(read_tensor("v", v_object, Use::read, Where::any)) {
     check_rank(k, 2, 4);
     check_same_rank(v, k);
     keys = view_of(k, right_aligned(k));
@@ -93,7 +94,7 @@ nb::object read(const KvCache& self, nb::handle sequence, nb::handle like_object
   const std::int64_t number = read_integer("sequence", sequence);
   std::optional<Tensor> like;
   if (!like_object.is_none()) {
-    like.emplace(read_tensor("like", like_object, Use::copy));
+    like.emplace(read_tensor("like", like_object, Use::copy, Where::any));
     dtype_of(*like);
   }
   const KvCacheConfig& config = self.config();
@@ -115,6 +116,12 @@ void save(const KvCache& self, nb::handle path) {
   const std::string file = read_path("path", path);
   const nb::gil_scoped_release released;
   self.save(file);
+}
+
+KvCache to(const KvCache& self, nb::handle device) {
+  const Device where = read_device(device);
+  const nb::gil_scoped_release released;
+  return self.to(where);
 }
 
 KvCache load(nb::handle path) {
@@ -147,6 +154,8 @@ void define_contents(nb::class_<KvCache>& type) {
       .def("read", &read, nb::arg("sequence").none(), nb::arg("like") = nb::none(),
            nb::sig("def read(self, sequence: int, like: ArrayT | None = None) -> tuple[ArrayT, ArrayT]"),
            read_doc)
+      .def("to", &to, nb::arg("device").none(),
+           nb::sig("def to(self, device: typing.Literal['cpu', 'cuda']) -> KvCache"), to_doc)
       .def("save", &save, nb::arg("path").none(), nb::sig("def save(self, path: typing.Any) -> None"),
            save_doc)
       .def_static("load", &load, nb::arg("path").none(), nb::sig("def load(path: typing.Any) -> KvCache"),
@@ -166,25 +175,23 @@ void define_counts(nb::class_<KvCache>& type) {
 
 template <class Get>
 void define_extent(nb::class_<KvCache>& type, const char* name, Get get, const char* doc) {
-  type.def_prop_ro(
-      name, [get](const KvCache& self) { return get(self.config()); }, doc);
+  type.def_prop_ro(name, [get](const KvCache& self) { return get(self.config()); }, doc);
 }
 
 void define_configuration(nb::class_<KvCache>& type) {
-  define_extent(
-      type, "batch", [](const KvCacheConfig& c) { return c.batch; }, "Sequences at the start.");
-  define_extent(
-      type, "kv_heads", [](const KvCacheConfig& c) { return c.kv_heads; }, "Key and value heads.");
+  define_extent(type, "batch", [](const KvCacheConfig& c) { return c.batch; }, "Sequences at the start.");
+  define_extent(type, "kv_heads", [](const KvCacheConfig& c) { return c.kv_heads; }, "Key and value heads.");
   define_extent(
       type, "capacity", [](const KvCacheConfig& c) { return c.capacity; }, "Tokens a sequence may hold.");
-  define_extent(
-      type, "dim", [](const KvCacheConfig& c) { return c.dim; }, "Dimensions of a key.");
+  define_extent(type, "dim", [](const KvCacheConfig& c) { return c.dim; }, "Dimensions of a key.");
   define_extent(
       type, "value_dim", [](const KvCacheConfig& c) { return *c.value_dim; }, "Dimensions of a value.");
-  define_extent(
-      type, "page_size", [](const KvCacheConfig& c) { return *c.page_size; }, "Tokens per page.");
-  define_extent(
-      type, "pages", [](const KvCacheConfig& c) { return *c.pages; }, "Pages of the pool.");
+  define_extent(type, "page_size", [](const KvCacheConfig& c) { return *c.page_size; }, "Tokens per page.");
+  define_extent(type, "pages", [](const KvCacheConfig& c) { return *c.pages; }, "Pages of the pool.");
+  type.def_prop_ro(
+      "device", [](const KvCache& self) { return self.config().device == Device::cpu ? "cpu" : "cuda"; },
+      nb::for_getter(nb::sig("def device(self, /) -> typing.Literal['cpu', 'cuda']")),
+      "'cpu' or 'cuda': where its pages lie.");
   type.def_prop_ro(
       "dtype", [](const KvCache& self) { return word_for(self.config().type); },
       nb::for_getter(

@@ -9,7 +9,8 @@ constexpr const char* cache_signature =
     "layout: typing.Literal['contiguous', 'paged'] | None = None, page_size: int | None = None, quantize: "
     "typing.Literal['int8'] | None = None, "
     "value_dim: int | None = None, pages: int | None = None, window: int | None = None, front: int = 0, "
-    "rotary: Rotary | None = None, rotate_at: typing.Literal['append', 'read'] = 'append') -> None";
+    "rotary: Rotary | None = None, rotate_at: typing.Literal['append', 'read'] = 'append', "
+    "device: typing.Literal['cpu', 'cuda'] = 'cpu') -> None";
 constexpr const char* cache_doc =
     R"(The keys and values of sequences that grow: what decoding reads at every step.
 
@@ -24,6 +25,7 @@ batch sequences, all empty, of at most capacity tokens each; a token is a key (k
   window     attention sees the last so many tokens, its own included, and the first front ones; pages between the
              two are given back
   rotary     turns keys by their position, when they are appended or read (rotate_at="append" or "read")
+  device     "cuda" in a build with CUDA: pages on the device that is current, for arrays that lie there
 Every call that changes the cache does all it says or nothing: what it raises leaves the cache as it was. Any number of
 threads may read at once; who comes while another call changes the cache is refused with a heed.Error whose code is busy.
 
@@ -121,6 +123,17 @@ or NumPy arrays of the cache's dtype, float32 for int8. Tokens that the window r
 >>> k, v = cache.read(0, like=torch.empty(1, dtype=torch.float16))
 >>> k.dtype, v.shape
 (torch.float16, torch.Size([1, 1, 5, 2]))
+)";
+constexpr const char* to_doc =
+    R"(A copy in the memory of another device, or of this one: the same sequences, numbers and shared pages.
+
+>>> import numpy, heed
+>>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4)
+>>> cache.append(*[numpy.ones((1, 1, 3, 4), numpy.float32)] * 2)
+>>> copy = cache.to("cpu")
+>>> copy.truncate(0, 1)
+>>> cache.lengths, copy.lengths, copy.device
+([3], [1], 'cpu')
 )";
 constexpr const char* save_doc =
     R"(Writes the cache to a file, atomically: a safetensors file of its pages in use.

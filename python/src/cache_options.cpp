@@ -65,7 +65,8 @@ constexpr std::array keywords_known{
             [](Words& w, nb::handle o) { w.config.window = CacheWindow{read_integer("window", o)}; }},
     Keyword{"front", [](Words& w, nb::handle o) { w.front = read_integer("front", o); }},
     Keyword{"rotary", read_rotary},
-    Keyword{"rotate_at", read_rotate_at}};
+    Keyword{"rotate_at", read_rotate_at},
+    Keyword{"device", [](Words& w, nb::handle o) { w.config.device = read_device(o); }}};
 
 const Keyword& find_keyword(std::string_view name) {
   for (const Keyword& keyword : keywords_known)
@@ -114,6 +115,13 @@ void decide_window_and_rotary(Words& words) {
 }
 
 }  // namespace
+
+Device read_device(nb::handle object) {
+  const std::string word = read_word("device", object);
+  if (word != "cpu" && word != "cuda")
+    throw Error(Error::value, "device: \"" + word + "\" is none of \"cpu\", \"cuda\"");
+  return word == "cuda" ? Device::cuda : Device::cpu;
+}
 
 KvCacheConfig read_cache_options(const nb::kwargs& keywords) {
   Words words;

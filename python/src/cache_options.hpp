@@ -9,6 +9,7 @@
 namespace heed::python {
 
 // All but the four extents, which every cache must be given.
+Device read_device(nb::handle object);
 KvCacheConfig read_cache_options(const nb::kwargs& keywords);
 
 const char* word_for(CacheType type);  // as NumPy and PyTorch call it

@@ -29,7 +29,7 @@ void read_key_lengths(Choices& choices, nb::handle object) {
 }
 
 const Tensor& hold(Choices& choices, const char* name, nb::handle object) {
-  return choices.held.emplace_back(read_tensor(name, object));
+  return choices.held.emplace_back(read_tensor(name, object, Use::read, Where::any));
 }
 
 void read_keep(Choices& choices, nb::handle object) {
@@ -136,10 +136,8 @@ constexpr std::array keywords_known{
             true},
     Keyword{"sink", read_sink, true, true},
     Keyword{"dropout",
-            [](Choices& c, nb::handle o) {
-              c.options.dropout = Dropout{read_float("dropout", o), 0};
-            },
-            true, false},
+            [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_float("dropout", o), 0}; }, true,
+            false},
     Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
     Keyword{"head_map", [](Choices& c, nb::handle o) { c.options.head_map = read_head_map(o); }, true, false},
     Keyword{"return_weights",

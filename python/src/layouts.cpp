@@ -147,12 +147,9 @@ void read_array_struct(Tensor& tensor, Use use) {
   return read_array_struct(tensor, use);
 }
 
-void read_dlpack_tensor(Tensor& tensor, const dlpack::Tensor& from) {
+void read_dlpack_tensor(Tensor& tensor, const dlpack::Tensor& from, Where where) {
   if (from.rank > most_axes || from.rank < 0) throw wrong_rank(tensor, from.rank);
-  const std::int32_t place = from.place.type;
-  if (place != dlpack::cpu && place != dlpack::cuda_host)
-    throw Error(Error::device, std::string(tensor.name) + ".device: DLPack's type " + std::to_string(place) +
-                                   ", but this build computes on the CPU only");
+  take_place(tensor, from.place, where);
   const std::optional<Element> element = element_of(from.type);
   if (!element) throw unknown_element(tensor);
   tensor.element = *element;

@@ -10,13 +10,14 @@ namespace heed::python {
 
 Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords, Caller caller)
     : has_arrays_(!k.is_none() || !v.is_none()),
-      q_(read_tensor("q", q)),
-      k_(has_arrays_ ? read_tensor("k", k) : Tensor{}),
-      v_(has_arrays_ ? read_tensor("v", v) : Tensor{}),
+      q_(read_tensor("q", q, Use::read, Where::any)),
+      k_(has_arrays_ ? read_tensor("k", k, Use::read, Where::any) : Tensor{}),
+      v_(has_arrays_ ? read_tensor("v", v, Use::read, Where::any) : Tensor{}),
       choices_(read_choices(caller, keywords)) {
   check_rank(q_, 2, 4);
   inputs_.q = view_of(q_, right_aligned(q_));
   inputs_.sequences = choices_.sequences;
+  choices_.options.stream = current_stream(q_);
   queries_ = inputs_.q.shape.length;
   if (has_arrays_) take_arrays();
   if (choices_.cache)

@@ -64,7 +64,7 @@ void set_shape(Tensor& tensor, std::span<const std::int64_t> shape) {
 
 dlpack::Tensor described(const Tensor& tensor) {
   return {.data = tensor.data,
-          .place = {dlpack::cpu, 0},
+          .place = {tensor.device == Device::cuda ? dlpack::cuda : dlpack::cpu, tensor.ordinal},
           .rank = tensor.rank,
           .type = dlpack_type(tensor.element),
           .shape = const_cast<std::int64_t*>(tensor.shape.data()),
@@ -112,16 +112,28 @@ nb::object lend(const Export& self, nb::kwargs options) {
   return is_versioned ? capsule(handed.versioned, "dltensor_versioned") : capsule(handed.managed, "dltensor");
 }
 
+// The module whose functions make the object's arrays: what the array API standard says, or the library
+// itself.
+nb::object array_functions(nb::handle object) {
+  if (nb::hasattr(object, "__array_namespace__")) return object.attr("__array_namespace__")();
+  const auto module = nb::cast<std::string>(object.type().attr("__module__"));
+  return nb::module_::import_(module.substr(0, module.find('.')).c_str());
+}
+
 }  // namespace
 
 Result::Result(const char* name, const Tensor& like, Element element, std::span<const std::int64_t> shape) {
   tensor_.name = name;
   tensor_.element = element;
   tensor_.kind = like.kind;
+  tensor_.device = like.device;
+  tensor_.ordinal = like.ordinal;
   set_shape(tensor_, shape);
   const Kind::Source source = like.kind.source;
   if (source == Kind::Source::exchange) {
     make_by_exchange(*like.kind.api);
+  } else if (like.device != Device::cpu) {
+    make_on_device(like);
   } else if (source == Kind::Source::dlpack && nb::hasattr(like.object, "__array_namespace__")) {
     namespace_ = like.object.attr("__array_namespace__")();
     make_exported();
@@ -132,7 +144,7 @@ Result::Result(const char* name, const Tensor& like, Element element, std::span<
   }
 }
 
-Result::Result(const char* name, nb::handle out) : tensor_(read_tensor(name, out, Use::write)) {}
+Result::Result(const char* name, nb::handle out) : tensor_(read_tensor(name, out, Use::write, Where::any)) {}
 
 Result::Result(const char* name, Element element, std::span<const std::int64_t> shape) {
   tensor_.name = name;
@@ -172,6 +184,17 @@ void Result::make_exported() {
   const std::shared_ptr<std::byte> owner(memory, [](std::byte* p) { ::operator delete(p, alignment); });
   tensor_.data = memory;
   tensor_.holder = nb::cast(Export{owner, tensor_});
+}
+
+void Result::make_on_device(const Tensor& like) {
+  const nb::object names = array_functions(like.object);
+  if (!nb::hasattr(names, "empty"))
+    throw Error(Error::device, std::string(tensor_.name) + ": " + kind_name(like.object) +
+                                   " offers no way to make an array on its device; pass out=");
+  const nb::object dtype =
+      nb::object(like.element == tensor_.element ? like.object.attr("dtype") : names.attr("float32"));
+  const nb::object made = names.attr("empty")(shape_tuple(tensor_.extents()), nb::arg("dtype") = dtype);
+  tensor_ = read_tensor(tensor_.name, made, Use::read, Where::any);  // it is ours to write, whatever it says
 }
 
 nb::object Result::object() {

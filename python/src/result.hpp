@@ -25,6 +25,7 @@ class Result {
   void make_numpy(nb::handle dtype);
   void make_by_exchange(const dlpack::ExchangeApi& api);
   void make_exported();
+  void make_on_device(const Tensor& like);
 
   Tensor tensor_;
   nb::object namespace_{};  // whose from_dlpack() the finished memory is handed to

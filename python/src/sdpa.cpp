@@ -259,7 +259,7 @@ void read_mask(Question& question, nb::handle mask) {
   if (mask.is_none()) return;
   if (question.is_causal)
     throw Error(Error::value, "attn_mask: given although is_causal is True; PyTorch refuses both as well");
-  question.mask.emplace(read_tensor("attn_mask", mask));
+  question.mask.emplace(read_tensor("attn_mask", mask, Use::read, Where::any));
 }
 
 bool is_plain(const Question& question) {
@@ -296,7 +296,10 @@ nb::object answer(const Question& question) {
 nb::object scaled_dot_product_attention(nb::handle query, nb::handle key, nb::handle value,
                                         nb::handle attn_mask, nb::handle dropout_p, nb::handle is_causal,
                                         nb::handle scale, nb::handle enable_gqa) {
-  Question question{read_tensor("query", query), read_tensor("key", key), read_tensor("value", value)};
+  Question question{read_tensor("query", query, Use::read, Where::any),
+                    read_tensor("key", key, Use::read, Where::any),
+                    read_tensor("value", value, Use::read, Where::any)};
+  question.options.stream = current_stream(question.query);
   question.is_causal = read_flag("is_causal", is_causal);
   question.enable_gqa = read_flag("enable_gqa", enable_gqa);
   read_mask(question, attn_mask);

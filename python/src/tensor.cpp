@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "heed/attention.hpp"
 #include "openmp.hpp"
 
 namespace heed::python {
@@ -126,23 +127,27 @@ void resolve_sign(Tensor& tensor, Use use) {
   tensor.object = tensor.holder.attr("resolve_neg")();
 }
 
-void read_exchange(Tensor& tensor) {
+bool computes_on_cuda() {
+  static const bool has_kernels =
+      std::ranges::any_of(kernel_names(), [](const std::string& name) { return name.starts_with("cuda."); });
+  return has_kernels;
+}
+
+void read_exchange(Tensor& tensor, Where where) {
   dlpack::Tensor described{};
   if (tensor.kind.api->tensor_from_object(tensor.object.ptr(), &described) != 0)
     throw from_python_error(tensor.name, "cannot be read", Error::dtype);
-  read_dlpack_tensor(tensor, described);
+  read_dlpack_tensor(tensor, described, where);
 }
 
-// (device type, device id); an object that is not on the CPU is not asked for its memory.
-void check_place(const Tensor& tensor) {
+// (device type, device id); an object on a device that nobody here computes on is not asked for its memory.
+void read_place(Tensor& tensor, Where where) {
   const nb::object place = nb::steal(PyObject_CallMethod(tensor.object.ptr(), "__dlpack_device__", nullptr));
   if (!place.is_valid()) throw from_python_error(tensor.name, "cannot be read", Error::dtype);
   long type = 0, id = 0;
   if (!PyArg_ParseTuple(place.ptr(), "ll", &type, &id))
     throw from_python_error(tensor.name, "__dlpack_device__ is not a pair of integers", Error::dtype);
-  if (type != dlpack::cpu && type != dlpack::cuda_host)
-    throw Error(Error::device, std::string(tensor.name) + ".device: DLPack's type " + std::to_string(type) +
-                                   ", but this build computes on the CPU only");
+  take_place(tensor, {static_cast<std::int32_t>(type), static_cast<std::int32_t>(id)}, where);
 }
 
 nb::object dlpack_capsule(const Tensor& tensor) {
@@ -150,6 +155,9 @@ nb::object dlpack_capsule(const Tensor& tensor) {
   const nb::object no_arguments = nb::make_tuple();
   nb::dict newest;
   newest["max_version"] = nb::make_tuple(1, 0);
+  constexpr int legacy_stream =
+      1;  // in DLPack's words: what it holds must be there for who comes later on it
+  if (tensor.device == Device::cuda) newest["stream"] = legacy_stream;
   nb::object capsule = nb::steal(PyObject_Call(method.ptr(), no_arguments.ptr(), newest.ptr()));
   if (!capsule.is_valid() && PyErr_ExceptionMatches(PyExc_TypeError)) {  // older than DLPack 1.0
     PyErr_Clear();
@@ -172,8 +180,8 @@ const Managed& take(Tensor& tensor, const nb::object& capsule, const char* name,
   return *managed;
 }
 
-void read_dlpack(Tensor& tensor, Use use) {
-  check_place(tensor);
+void read_dlpack(Tensor& tensor, Use use, Where where) {
+  read_place(tensor, where);
   const nb::object capsule = dlpack_capsule(tensor);
   const std::string name(tensor.name);
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
@@ -184,13 +192,13 @@ void read_dlpack(Tensor& tensor, Use use) {
                   name + ": DLPack version " + std::to_string(managed.version.major) + " is not 1");
     if (use == Use::write && managed.flags & dlpack::read_only_flag)
       throw Error(Error::value, name + ": the array is read-only");
-    read_dlpack_tensor(tensor, managed.tensor);
+    read_dlpack_tensor(tensor, managed.tensor, where);
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     const auto& managed = take<dlpack::Managed>(tensor, capsule, "dltensor", "used_dltensor");
     if (use == Use::write)  // the old layout cannot say whether it may be written
       throw Error(Error::value,
                   name + ": " + kind_name(tensor.object) + " does not say that it may be written");
-    read_dlpack_tensor(tensor, managed.tensor);
+    read_dlpack_tensor(tensor, managed.tensor, where);
   } else {
     throw Error(Error::value, name + ": __dlpack__ gave no unused DLPack capsule");
   }
@@ -202,7 +210,28 @@ bool Tensor::is_empty() const {
   return std::ranges::any_of(extents(), [](std::int64_t extent) { return extent == 0; });
 }
 
-Tensor read_tensor(const char* name, nb::handle object, Use use) {
+void take_place(Tensor& tensor, const dlpack::Place& place, Where where) {
+  if (place.type == dlpack::cpu || place.type == dlpack::cuda_host) return;
+  const bool is_cuda = place.type == dlpack::cuda || place.type == dlpack::cuda_managed;
+  if (!is_cuda || !computes_on_cuda())
+    throw Error(Error::device, std::string(tensor.name) + ".device: DLPack's type " +
+                                   std::to_string(place.type) + ", but this build computes on the CPU" +
+                                   (computes_on_cuda() ? " and on CUDA devices only" : " only"));
+  if (where == Where::cpu)
+    throw Error(Error::device, std::string(tensor.name) + ".device: cuda, but it is read by the CPU");
+  tensor.device = Device::cuda;
+  tensor.ordinal = place.id;
+}
+
+void* current_stream(const Tensor& tensor) {
+  void* stream = nullptr;
+  const dlpack::ExchangeApi* const api = tensor.kind.api;
+  if (tensor.device != Device::cuda || !api || !api->current_stream) return nullptr;
+  if (api->current_stream(dlpack::cuda, tensor.ordinal, &stream) != 0) throw nb::python_error();
+  return stream;
+}
+
+Tensor read_tensor(const char* name, nb::handle object, Use use, Where where) {
   Tensor tensor;
   tensor.name = name;
   tensor.object = nb::borrow(object);
@@ -214,10 +243,10 @@ Tensor read_tensor(const char* name, nb::handle object, Use use) {
       read_array_struct(tensor, use);
       break;
     case Kind::Source::exchange:
-      read_exchange(tensor);
+      read_exchange(tensor, where);
       break;
     case Kind::Source::dlpack:
-      read_dlpack(tensor, use);
+      read_dlpack(tensor, use, where);
       break;
   }
   if (use == Use::read && tensor.rank == 0)

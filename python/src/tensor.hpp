@@ -33,6 +33,9 @@ enum class Use : std::uint8_t {
   copy    // read once and let go: a tensor that requires grad will do
 };
 
+// Whose memory will do.
+enum class Where : std::uint8_t { cpu, any };
+
 struct Tensor {
   const char* name = "";
   nb::object object{};  // what Python handed in
@@ -42,6 +45,7 @@ struct Tensor {
   std::array<std::int64_t, most_axes> shape, stride;  // the first `rank` are set; strides in elements
   Element element = Element::f32;
   Device device = Device::cpu;
+  std::int32_t ordinal = 0;  // of the device among those of its kind
   Kind kind{};
 
   std::span<const std::int64_t> extents() const { return {shape.data(), static_cast<std::size_t>(rank)}; }
@@ -50,11 +54,18 @@ struct Tensor {
 
 // Refuses what is not an array, has no axes, or cannot be used as `use` says. Copies only what no view of
 // heed can describe: NumPy arrays with negative or odd strides, PyTorch tensors with the negative bit.
-Tensor read_tensor(const char* name, nb::handle object, Use use = Use::read);
+Tensor read_tensor(const char* name, nb::handle object, Use use = Use::read, Where where = Where::cpu);
+
+// Its library's current stream on the tensor's device; null on the CPU, and where the library does not say.
+void* current_stream(const Tensor& tensor);
 
 // The two layouts an array can be described in. read_tensor() chooses.
 void read_array_struct(Tensor& tensor, Use use);
-void read_dlpack_tensor(Tensor& tensor, const dlpack::Tensor& from);
+void read_dlpack_tensor(Tensor& tensor, const dlpack::Tensor& from, Where where);
+
+// Notes whose memory it is. Refuses what this build does not compute on, and what the CPU could not read
+// where it must.
+void take_place(Tensor& tensor, const dlpack::Place& place, Where where);
 
 bool is_float(Element element);
 bool is_integer(Element element);

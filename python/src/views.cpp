@@ -106,7 +106,7 @@ BoolView bool_view_of(const Tensor& tensor, const Placed& placed) {
   if (tensor.element != Element::boolean)
     throw Error(Error::dtype,
                 std::string(tensor.name) + ".dtype: " + name_of(tensor.element) + " is not bool");
-  return {reinterpret_cast<const bool*>(tensor.data), placed.shape, placed.stride};
+  return {reinterpret_cast<const bool*>(tensor.data), placed.shape, placed.stride, tensor.device};
 }
 
 void check_rank(const Tensor& tensor, int least, int most) {

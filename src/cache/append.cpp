@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "cache/state.hpp"
 #include "cache/store.hpp"
@@ -143,20 +145,30 @@ class TurnedKeys {
   MutableView view_{};
 };
 
+Error not_finite(const char* name, const NotFinite& at, std::int64_t sequence) {
+  return refusal(Error::value, name, ": token ", at.token, " of head ", at.head, " for sequence ", sequence,
+                 " is not finite; an int8 cache holds finite numbers only");
+}
+
 // What an int8 cache cannot hold: its scale would be no number.
-void check_finite(const char* name, const Source& source, const NewTokens& tokens) {
+void check_finite(const State& state, const char* name, const Source& source, const NewTokens& tokens) {
   for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
+    if (const DevicePages* device = state.pool.on_device()) {
+      const NotFinite found = device->find_not_finite(source.view, b, count);
+      if (found.token >= 0) throw not_finite(name, found, tokens.first + b);
+      return;
+    }
     for (std::int64_t h = 0; h < source.view.shape.heads; ++h) {
       const std::int64_t t =
           find_token_not_finite(source.rows(b, before, h, 0), {count, source.view.shape.dim});
-      if (t >= 0)
-        throw refusal(Error::value, name, ": token ", t, " of head ", h, " for sequence ", tokens.first + b,
-                      " is not finite; an int8 cache holds finite numbers only");
+      if (t >= 0) throw not_finite(name, {h, t}, tokens.first + b);
     }
   });
 }
 
-void write(const State& state, const Source& source, const NewTokens& tokens, Side side) noexcept {
+// Calls body(run, before) for what goes into each page.
+template <class Body>
+void for_each_run(const State& state, const NewTokens& tokens, const Body& body) {
   const std::int64_t page_size = state.layout.page_size;
   for_each_entry(tokens, [&](std::int64_t b, std::int64_t all, std::int64_t before) {
     const CachedSequence& sequence = state.sequences[static_cast<std::size_t>(tokens.first + b)];
@@ -164,25 +176,44 @@ void write(const State& state, const Source& source, const NewTokens& tokens, Si
       const std::int64_t at = sequence.length + done, first = at % page_size;
       const std::int64_t count = std::min(all - done, page_size - first);
       const unsigned char* page = sequence.table[static_cast<std::size_t>(at / page_size)];
-      for (std::int64_t h = 0; h < state.layout.kv_heads; ++h)
-        store_tokens({&state.layout, state.config.type, page + h * state.layout.head_bytes(), first, count},
-                     side, source.rows(b, before, h, done));
+      body(TokenRun{page, first, count, b, done}, before);
       done += count;
     }
   });
 }
 
+void write(const State& state, const Source& source, const NewTokens& tokens, Side side) {
+  if (const DevicePages* device = state.pool.on_device()) {
+    std::vector<TokenRun> runs;
+    for_each_run(state, tokens, [&](const TokenRun& run, std::int64_t) { runs.push_back(run); });
+    return device->store({state.layout, state.config.type, side}, source.view, runs);
+  }
+  for_each_run(state, tokens, [&](const TokenRun& run, std::int64_t before) {
+    for (std::int64_t h = 0; h < state.layout.kv_heads; ++h)
+      store_tokens(
+          {&state.layout, state.config.type, run.page + h * state.layout.head_bytes(), run.first, run.count},
+          side, source.rows(run.b, before, h, run.t));
+  });
+}
+
+void copy_last_page(const State& state, const unsigned char* from, unsigned char* into, std::int64_t count) {
+  if (const DevicePages* device = state.pool.on_device())
+    device->copy(from, into, state.layout.page_bytes());
+  else
+    copy_tokens(state.layout, from, into, count);
+}
+
 // Gives a sequence its pages: zeros for those the window let go of, a copy of a last page that others read,
 // new ones.
-void take_pages(State& state, CachedSequence& sequence, std::int64_t count) noexcept {
+void take_pages(State& state, CachedSequence& sequence, std::int64_t count) {
   const std::int64_t unseen_end = end_of_unseen_pages(state, sequence);
   for (; sequence.held_from < unseen_end; ++sequence.held_from)
     sequence.table[static_cast<std::size_t>(sequence.held_from)] = state.pool.zeros();
   if (sequence.copies_last_page) {
     unsigned char* own = state.pool.take();
-    copy_tokens(state.layout, sequence.table.back(), own, sequence.length % state.layout.page_size);
-    sequence.table.back() = own;
+    const unsigned char* shared = std::exchange(sequence.table.back(), own);
     sequence.copies_last_page = false;
+    copy_last_page(state, shared, own, sequence.length % state.layout.page_size);
   }
   const auto pages = static_cast<std::size_t>(state.pages_of(sequence.length + count));
   while (sequence.table.size() < pages) sequence.table.push_back(state.pool.take());
@@ -199,19 +230,26 @@ void append_tokens(State& state, const NewTokens& tokens) {
     turned.emplace(state, tokens);
   const Source keys = turned ? turned->source() : Source{tokens.k}, values{tokens.v};
   if (state.config.type == CacheType::int8) {
-    check_finite("k", keys, tokens);
-    check_finite("v", values, tokens);
+    check_finite(state, "k", keys, tokens);
+    check_finite(state, "v", values, tokens);
   }
 
   claim.keep();
   const auto sequence_of = [&](std::int64_t b) -> CachedSequence& {
     return state.sequences[static_cast<std::size_t>(tokens.first + b)];
   };
-  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
-    take_pages(state, sequence_of(b), count);
-  });
-  write(state, keys, tokens, Side::keys);
-  write(state, values, tokens, Side::values);
+  try {
+    for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t) {
+      take_pages(state, sequence_of(b), count);
+    });
+    write(state, keys, tokens, Side::keys);
+    write(state, values, tokens, Side::values);
+  } catch (...) {  // a device's, and no one else's
+    for_each_entry(tokens, [&](std::int64_t b, std::int64_t, std::int64_t) {
+      state.shorten(sequence_of(b), sequence_of(b).length);
+    });
+    throw;
+  }
   for_each_entry(tokens,
                  [&](std::int64_t b, std::int64_t count, std::int64_t) { sequence_of(b).length += count; });
 }

@@ -109,6 +109,22 @@ std::int64_t KvCache::add() {
   return state_->add_sequence(usual_pages(*state_));
 }
 
+KvCache KvCache::to(Device device) const {
+  const Reading reading(state_->use, "to");
+  KvCacheConfig config = state_->config;
+  config.device = device;
+  auto made = std::make_unique<State>(CacheGeometry(complete(config)));
+  made->pool.copy(state_->pool);
+  made->sequences = state_->sequences;
+  made->released = state_->released;
+  for (CachedSequence& sequence : made->sequences) {
+    for (const unsigned char*& page : sequence.table)
+      page = page == state_->pool.zeros() ? made->pool.zeros() : made->pool.at(state_->pool.number_of(page));
+    sequence.table.reserve(static_cast<std::size_t>(usual_pages(*made)));
+  }
+  return KvCache(std::move(made));
+}
+
 std::int64_t KvCache::bytes() const { return pages_in_use() * state_->layout.page_bytes(); }
 
 std::int64_t KvCache::bytes_per_token() const {

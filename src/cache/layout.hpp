@@ -53,6 +53,12 @@ struct PagedSequence {
   std::int64_t length;
 };
 
+// Tokens [first, first + count) of a page are tokens t, t + 1 ... of batch entry b of a view.
+struct TokenRun {
+  const unsigned char* page;
+  std::int64_t first, count, b, t;
+};
+
 }  // namespace heed::cache
 
 namespace heed {

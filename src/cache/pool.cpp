@@ -29,16 +29,39 @@ void prefer_large_pages(unsigned char* memory, std::size_t bytes) {
 PagePool::PagePool(const Size& size) : pages_(size.pages), page_bytes_(size.page_bytes) {
   try {
     const auto bytes = static_cast<std::size_t>(pages_ * page_bytes_ + size.zero_bytes);
-    memory_.reset(static_cast<unsigned char*>(::operator new (bytes, std::align_val_t{64})));
-    prefer_large_pages(memory_.get(), bytes);
+    if (size.device == Device::cuda) {
+      device_ = pages_on_cuda(static_cast<std::int64_t>(bytes));
+      memory_ = device_->memory();
+    } else {
+      host_.reset(static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64})));
+      memory_ = host_.get();
+      prefer_large_pages(memory_, bytes);
+    }
     users_.reserve(static_cast<std::size_t>(pages_));
     returned_.reserve(static_cast<std::size_t>(pages_));
   } catch (const std::bad_alloc&) {
     throw refusal(Error::capacity, "config.pages: no memory for ", pages_, " pages of ", page_bytes_,
                   " bytes");
   }
-  if (size.zero_bytes > 0)
-    std::memset(memory_.get() + pages_ * page_bytes_, 0, static_cast<std::size_t>(size.zero_bytes));
+  unsigned char* const zeros = memory_ + pages_ * page_bytes_;
+  if (device_)
+    device_->clear(zeros, size.zero_bytes);
+  else
+    std::memset(zeros, 0, static_cast<std::size_t>(size.zero_bytes));
+}
+
+void PagePool::copy(const PagePool& other) {
+  const std::int64_t bytes = other.ever_used() * page_bytes_;
+  if (device_ && other.device_)
+    device_->copy(other.memory_, memory_, bytes);
+  else if (device_)
+    device_->send(other.memory_, memory_, bytes);
+  else if (other.device_)
+    other.device_->bring(other.memory_, memory_, bytes);
+  else
+    std::memcpy(memory_, other.memory_, static_cast<std::size_t>(bytes));
+  users_.assign(other.users_.begin(), other.users_.end());
+  returned_.assign(other.returned_.begin(), other.returned_.end());
 }
 
 // The page returned last comes first: its lines may still be in the processor's caches.

@@ -7,6 +7,8 @@
 #include <new>
 #include <vector>
 
+#include "cache/device_pages.hpp"
+
 namespace heed::cache {
 
 class PagePool {
@@ -14,6 +16,7 @@ class PagePool {
   struct Size {
     std::int64_t pages, page_bytes;
     std::int64_t zero_bytes;  // of the page of zeros: page_bytes, or 0 where no window releases anything
+    Device device = Device::cpu;
   };
 
   // Throws Error::capacity when there is no memory. Memory is not touched before a page of it is taken.
@@ -25,10 +28,15 @@ class PagePool {
 
   std::int64_t ever_used() const { return static_cast<std::int64_t>(users_.size()); }
 
-  unsigned char* at(std::int64_t page) { return memory_.get() + page * page_bytes_; }
-  std::int64_t number_of(const unsigned char* page) const { return (page - memory_.get()) / page_bytes_; }
-  const unsigned char* zeros() const { return memory_.get() + pages_ * page_bytes_; }
+  unsigned char* at(std::int64_t page) { return memory_ + page * page_bytes_; }
+  std::int64_t number_of(const unsigned char* page) const { return (page - memory_) / page_bytes_; }
+  const unsigned char* zeros() const { return memory_ + pages_ * page_bytes_; }
   std::int32_t users(const unsigned char* page) const { return users_[index(page)]; }
+
+  const DevicePages* on_device() const { return device_.get(); }  // null: the CPU's memory
+
+  // The pages of another pool of this size, and who uses them.
+  void copy(const PagePool&);
 
   // A page with one user. There is one: the caller has looked.
   unsigned char* take() noexcept;
@@ -41,14 +49,14 @@ class PagePool {
 
  private:
   struct Free {
-    void operator()(unsigned char* memory) const noexcept {
-      ::operator delete (memory, std::align_val_t{64});
-    }
+    void operator()(unsigned char* memory) const noexcept { ::operator delete(memory, std::align_val_t{64}); }
   };
   std::size_t index(const unsigned char* page) const { return static_cast<std::size_t>(number_of(page)); }
 
   std::int64_t pages_, page_bytes_;
-  std::unique_ptr<unsigned char, Free> memory_;
+  std::unique_ptr<unsigned char, Free> host_{};  // one of these two has the memory
+  std::unique_ptr<DevicePages> device_{};
+  unsigned char* memory_ = nullptr;
   // Both have room for every page from the beginning, so that nothing after it allocates. A page beyond the
   // end of users_ was never taken.
   std::vector<std::int32_t> users_{};

@@ -76,12 +76,25 @@ std::vector<float> turned_keys(const State& state, const CachedSequence& sequenc
   return keys;
 }
 
+void read_on_device(const State& state, const DevicePages& device, const CachedSequence& sequence,
+                    const MutableView& k, const MutableView& v) {
+  const std::int64_t page_size = state.layout.page_size;
+  std::vector<TokenRun> runs;
+  for (std::int64_t t = 0; t < sequence.length; t += page_size)
+    runs.push_back({sequence.table[static_cast<std::size_t>(t / page_size)], 0,
+                    std::min(page_size, sequence.length - t), 0, t});
+  device.fetch({state.layout, state.config.type, Side::keys}, k, runs);
+  device.fetch({state.layout, state.config.type, Side::values}, v, runs);
+}
+
 }  // namespace
 
 void KvCache::read(std::int64_t number, const MutableView& k, const MutableView& v) const {
   const Reading reading(state_->use, "read");
   const CachedSequence& sequence = state_->at(number);
   check_results(*state_, sequence.length, k, v);
+  if (const DevicePages* device = state_->pool.on_device())
+    return read_on_device(*state_, *device, sequence, k, v);
   std::vector<float> row(static_cast<std::size_t>(std::max(state_->layout.dim, state_->layout.value_dim)));
   if (state_->config.rotary && state_->config.rotary->when == CacheRotary::When::read) {
     const std::vector<float> keys = turned_keys(*state_, sequence);

@@ -9,7 +9,7 @@ namespace heed::cache {
 
 class CacheReading {
  public:
-  explicit CacheReading(const KvCache&);  // throws Error::value while another thread changes the cache
+  explicit CacheReading(const KvCache&);       // throws Error::value while another thread changes the cache
   CacheReading(const CacheReading&) noexcept;  // one more reader
   ~CacheReading();
   CacheReading& operator=(const CacheReading&) = delete;

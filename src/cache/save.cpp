@@ -57,8 +57,12 @@ Array pages_array(const Numbered& numbered) {
   Array array{Element::u8, {count, page_bytes}, {}};
   array.data.resize(static_cast<std::size_t>(count * page_bytes));
   auto* into = reinterpret_cast<unsigned char*>(array.data.data());
-  for (std::size_t i = 0; i < numbered.pages.size(); ++i, into += page_bytes)
-    copy_tokens(numbered.state.layout, numbered.pages[i], into, numbered.tokens[i]);
+  const DevicePages* device = numbered.state.pool.on_device();
+  std::vector<unsigned char> brought(static_cast<std::size_t>(device ? page_bytes : 0));
+  for (std::size_t i = 0; i < numbered.pages.size(); ++i, into += page_bytes) {
+    if (device) device->bring(numbered.pages[i], brought.data(), page_bytes);
+    copy_tokens(numbered.state.layout, device ? brought.data() : numbered.pages[i], into, numbered.tokens[i]);
+  }
   return array;
 }
 

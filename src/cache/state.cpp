@@ -12,7 +12,8 @@ State::State(const CacheGeometry& geometry)
     : CacheGeometry(geometry),
       pool({.pages = *config.pages,
             .page_bytes = layout.page_bytes(),
-            .zero_bytes = config.window ? layout.page_bytes() : 0}) {}
+            .zero_bytes = config.window ? layout.page_bytes() : 0,
+            .device = config.device}) {}
 
 const CachedSequence& State::at(std::int64_t number) const {
   const auto count = static_cast<std::int64_t>(sequences.size());

@@ -14,14 +14,16 @@ struct Expected {
   const char* what;
 };
 
-void check_extents(const char* name, const View& view, const std::array<Expected, 4>& expected) {
+void check_extents(const State& state, const char* name, const View& view,
+                   const std::array<Expected, 4>& expected) {
   const Axes extent = axes(view.shape);
   for (std::size_t i = 0; i < extent.size(); ++i)
     if (extent[i] != expected[i].extent)
       throw refusal(Error::shape, name, ".", axis_names[i], ": ", extent[i], " is not ", expected[i].what,
                     ": ", expected[i].extent);
   check_argument({name, view});
-  check_device({name, view}, "the cache's", Device::cpu);
+  check_device({name, view}, "the cache's", state.config.device);
+  if (state.pool.on_device()) state.pool.on_device()->check_place(name, view);
 }
 
 void check_counts(const State& state, const NewTokens& tokens) {
@@ -47,12 +49,12 @@ void check_counts(const State& state, const NewTokens& tokens) {
 
 void check_tokens(const State& state, const NewTokens& tokens) {
   const View &k = tokens.k, &v = tokens.v;
-  check_extents("k", k,
+  check_extents(state, "k", k,
                 {{{tokens.sequences, tokens.whose},
                   {state.config.kv_heads, "the cache's kv_heads"},
                   {k.shape.length, ""},
                   {state.config.dim, "the cache's dim"}}});
-  check_extents("v", v,
+  check_extents(state, "v", v,
                 {{{k.shape.batch, "k.batch"},
                   {state.config.kv_heads, "the cache's kv_heads"},
                   {k.shape.length, "k.length"},
@@ -62,7 +64,7 @@ void check_tokens(const State& state, const NewTokens& tokens) {
 
 void check_results(const State& state, std::int64_t length, const MutableView& k, const MutableView& v) {
   const auto check = [&](const char* name, const View& view, const Expected& dim) {
-    check_extents(name, view,
+    check_extents(state, name, view,
                   {{{1, "the one sequence"},
                     {state.config.kv_heads, "the cache's kv_heads"},
                     {length, "the sequence's length"},

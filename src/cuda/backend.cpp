@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA as a backend. Caches and gradients are the CPU's alone.
+// CUDA as a backend. Gradients are the CPU's alone.
 #include "cuda/backend.hpp"
 
 #include <vector>

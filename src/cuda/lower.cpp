@@ -17,13 +17,6 @@ Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
 }
 
-Type type_of(CacheType type) {
-  return type == CacheType::int8  ? Type::i8
-         : type == CacheType::f32 ? Type::f32
-         : type == CacheType::f16 ? Type::f16
-                                  : Type::bf16;
-}
-
 ScoreStage stage_of(Stage stage) {
   return stage == Stage::raw          ? ScoreStage::raw
          : stage == Stage::softcapped ? ScoreStage::softcapped
@@ -94,6 +87,13 @@ bool is_like(const Sequence& a, const Sequence& b) {
 
 Type type_of(DType dtype) {
   return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
+}
+
+Type type_of(CacheType type) {
+  return type == CacheType::int8  ? Type::i8
+         : type == CacheType::f32 ? Type::f32
+         : type == CacheType::f16 ? Type::f16
+                                  : Type::bf16;
 }
 
 Tensor lower(const View& x) {

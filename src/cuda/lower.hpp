@@ -9,6 +9,7 @@
 namespace heed::cuda {
 
 Type type_of(DType);
+Type type_of(CacheType);
 Tensor lower(const View&);
 
 // Scores are kept in base 2: what multiplies or limits them is multiplied by log2(e).

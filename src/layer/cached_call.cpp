@@ -97,9 +97,9 @@ void check_companions(const AttentionLayer::Call& call, const Options& options) 
 }
 
 GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& call) {
-  if (c.device != Device::cpu)
-    throw refusal(Error::device, "config.device: ", c.device, " is not the cache's: cpu");
   const KvCacheConfig& config = call.cache->config();
+  if (c.device != config.device)
+    throw refusal(Error::device, "config.device: ", c.device, " is not the cache's: ", config.device);
   check_equal("kv_heads", config.kv_heads, "kv_heads", *c.kv_heads);
   check_equal("dim", config.dim, "head_dim", *c.head_dim);
   check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);

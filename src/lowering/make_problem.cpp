@@ -47,8 +47,9 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Options& options = p.options;
   check_alone(arguments.all());
   check_devices(arguments.all(), "q.device", p.device());
-  if (inputs.cache && p.device() != Device::cpu)
-    throw refusal(Error::device, "q.device: ", p.device(), " is not the cache's: cpu");
+  if (inputs.cache && p.device() != inputs.cache->config().device)
+    throw refusal(Error::device, "q.device: ", p.device(),
+                  " is not the cache's: ", inputs.cache->config().device);
   if (options.stream && p.device() == Device::cpu)
     throw refusal(Error::device, "options.stream: given, but q.device is cpu");
   place_sequences(inputs, p, to_come);

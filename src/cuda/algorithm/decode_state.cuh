@@ -1,123 +1,194 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's states {max, sum, out} of all rows of a KV head: over the threads of a block, and in memory
-// between blocks of threads, as (max of every row, sum of every row, out (rows, dims)).
+// Decode's states {max, sum, out} where teams have met: warp w has the rows w, w + 8 ..., each lane some
+// neighbouring dimensions of each, and all lanes of a warp know max and sum. In memory, between blocks of
+// threads, a state is (max of every row, sum of every row, out (rows, dims)).
 #pragma once
 #include <cstdint>
 
 #include "cuda/algorithm/decode_plan.hpp"
-#include "cuda/algorithm/exact_plan.hpp"
 #include "cuda/algorithm/exact_state.cuh"
 #include "cuda/tile/mma.cuh"
 
 namespace heed::cuda {
 
-// Which elements of a state are this thread's: row(k) and dim(k) of the outputs for k < Shape::mine, and max
-// and sum of one row, or of none.
-template <class Shape>
-struct PlaceInState {
-  HEED_DEVICE static int element(int k) { return thread_index() + decode_threads * k; }
-  HEED_DEVICE static int row(int k) { return element(k) / Shape::dim; }
-  HEED_DEVICE static int dim(int k) { return element(k) % Shape::dim; }
-  HEED_DEVICE static int own_row() {
-    const int lane = thread_index() % 32, warp = thread_index() / 32;
-    return lane < 8 && warp < Shape::row_eights ? 8 * warp + lane : -1;
+// Neighbouring numbers, read and written together.
+template <int count>
+struct alignas(4 * count) Numbers {
+  float x[count];
+};
+
+// One row of a state, as one thread has it.
+template <int dims>
+struct DecodeRow {
+  float max, sum;
+  Numbers<dims> out;
+
+  HEED_DEVICE void clear() {
+    max = minus_infinity, sum = 0;
+#pragma unroll
+    for (int d = 0; d < dims; ++d) out.x[d] = 0;
+  }
+
+  // This = this merged with the keys that follow.
+  HEED_DEVICE void add(const DecodeRow& next) {
+    const float now = fmaxf(max, next.max), subtract = finite_max(now);
+    const float a = fast_exp2(max - subtract), z = fast_exp2(next.max - subtract);
+    max = now;
+    add_scaled(a, next, z);
+  }
+  // a times this, and z times the next.
+  HEED_DEVICE void add_scaled(float a, const DecodeRow& next, float z) {
+    sum = fmaf(sum, a, next.sum * z);
+#pragma unroll
+    for (int d = 0; d < dims; ++d) out.x[d] = fmaf(out.x[d], a, next.out.x[d] * z);
   }
 };
 
 template <class Shape>
 struct DecodeState {
-  float max = minus_infinity, sum = 0, out[Shape::mine];
+  static constexpr int rows = Shape::own_rows, dims = Shape::own_dims;
+  DecodeRow<dims> row[rows];
+
+  HEED_DEVICE static int number(int n) { return thread_index() / 32 + decode_warps * n; }  // of the n-th row
+  HEED_DEVICE static int first_dim() { return thread_index() % 32 * dims; }
 
   HEED_DEVICE void clear() {
-    max = minus_infinity, sum = 0;
 #pragma unroll
-    for (int k = 0; k < Shape::mine; ++k) out[k] = 0;
+    for (int n = 0; n < rows; ++n) row[n].clear();
   }
-};
-
-// What two states must be multiplied with when the maximum becomes the larger of theirs.
-struct MergeFactors {
-  float max, before, now;
-  HEED_DEVICE MergeFactors(float a, float z) : max(fmaxf(a, z)) {
-    before = fast_exp2(a - finite_max(max)), now = fast_exp2(z - finite_max(max));
+  HEED_DEVICE void add(const DecodeState& next) {
+#pragma unroll
+    for (int n = 0; n < rows; ++n) row[n].add(next.row[n]);
   }
 };
 
 // The states of one KV head in memory; rows from `rows` on are not kept.
+template <class Shape>
 struct KeptStates {
+  using State = DecodeState<Shape>;
   float* first;
-  std::int64_t floats;
   int rows;
-  HEED_DEVICE float* at(int n) const { return first + n * floats; }
+
+  HEED_DEVICE float* at(int n) const { return first + n * decode_state_floats(Shape::rows, Shape::dim); }
+
+  HEED_DEVICE void keep(int n, const State& state) const {
+    float* const to = at(n);
+#pragma unroll
+    for (int i = 0; i < State::rows; ++i) {
+      const int r = State::number(i);
+      if (r >= rows) continue;
+      if (thread_index() % 32 == 0) to[r] = state.row[i].max, to[Shape::rows + r] = state.row[i].sum;
+      *reinterpret_cast<Numbers<State::dims>*>(out_of(to, r)) = state.row[i].out;
+    }
+  }
+
+  template <class Float>
+  HEED_DEVICE static Float* out_of(Float* state, int r) {
+    return state + 2 * Shape::rows + r * Shape::dim + State::first_dim();
+  }
 };
 
-// States being merged, with the {max} of the rows that a thread has elements of, so that no thread waits for
-// another.
+// States that other blocks of threads kept, as one, those of a chunk first, by the operations of
+// DecodeRow::add(). Many are on their way at once: out to memory that the block shares, max and sum to the
+// lanes, one state each. Maxima are known before anything is multiplied, so the lanes find all factors
+// together, and only multiply-adds follow each other.
 template <class Shape>
-struct FoldedStates {
-  using Place = PlaceInState<Shape>;
-  static constexpr int mine = Shape::mine;
-  static constexpr int together = mine <= 4   ? 8
-                                  : mine <= 8 ? 4
-                                              : 2;  // states whose loads are under way at once
-  float max[mine], out[mine];
-  RowEnd own;  // of Place::own_row()
+class Fold {
+  using State = DecodeState<Shape>;
+  static constexpr int together = State::rows == 1 ? 32 : 4;
 
-  HEED_DEVICE void clear() {
-    own = {minus_infinity, 0};
-#pragma unroll
-    for (int k = 0; k < mine; ++k) max[k] = minus_infinity, out[k] = 0;
-  }
+ public:
+  struct Shared {
+    Numbers<State::dims> out[together][State::rows][decode_threads];  // each thread its own
+  };
 
-  // States [n, n + together), as far as there are any before `end`.
-  HEED_DEVICE void add(const KeptStates& kept, int n, int end) {
-    float their_max[together][mine], their_out[together][mine];
-    RowEnd their_own[together];
-    const int r = Place::own_row();
+  HEED_DEVICE Fold(const KeptStates<Shape>& states, Shared& memory) : kept(states), shared(memory) {}
+
+  // States [begin, end); a chunk has in_chunk of them, a power of two.
+  HEED_DEVICE State operator()(int begin, int end, int in_chunk) {
+    State all;
+    all.clear();
+#pragma unroll 1
+    for (int first = begin & ~(in_chunk - 1); first < end; first += together) {
+      const int count = end - first < together ? end - first : together;
+      bring(first, begin, count);
 #pragma unroll
-    for (int i = 0; i < together; ++i) {
-      if (n + i >= end) continue;
-      const float* state = kept.at(n + i);
-      if (r >= 0) their_own[i] = {written_elsewhere(state + r), written_elsewhere(state + Shape::rows + r)};
-#pragma unroll
-      for (int k = 0; k < mine; ++k)
-        if (Place::row(k) < kept.rows) {
-          their_max[i][k] = written_elsewhere(state + Place::row(k));
-          their_out[i][k] = written_elsewhere(state + 2 * Shape::rows + Place::element(k));
-        }
+      for (int n = 0; n < State::rows; ++n)
+        if (State::number(n) < kept.rows) add(all.row[n], n, count, in_chunk);
     }
-#pragma unroll
-    for (int i = 0; i < together; ++i) {
-      if (n + i >= end) continue;
-      if (r >= 0) merge_own(their_own[i]);
-#pragma unroll
-      for (int k = 0; k < mine; ++k)
-        if (Place::row(k) < kept.rows) merge_mine(k, their_max[i][k], their_out[i][k]);
-    }
-  }
-
-  HEED_DEVICE void add(const FoldedStates& part) {
-    merge_own(part.own);
-#pragma unroll
-    for (int k = 0; k < mine; ++k) merge_mine(k, part.max[k], part.out[k]);
-  }
-
-  HEED_DEVICE void store(DecodeState<Shape>& to) const {
-    to.max = own.max, to.sum = own.sum;
-#pragma unroll
-    for (int k = 0; k < mine; ++k) to.out[k] = out[k];
+    return all;
   }
 
  private:
-  HEED_DEVICE void merge_own(const RowEnd& part) {
-    const MergeFactors of(own.max, part.max);
-    own = {of.max, fmaf(own.sum, of.before, part.sum * of.now)};
+  // States [first, first + count); those before `begin` are as if they had seen nothing.
+  HEED_DEVICE void bring(int first, int begin, int count) {
+    const int lane = thread_index() % 32;
+    const bool has_one = lane < count && first + lane >= begin;
+#pragma unroll
+    for (int n = 0; n < State::rows; ++n) {
+      const int r = State::number(n);
+      max[n] = minus_infinity, sum[n] = 0;
+      if (r >= kept.rows) continue;
+#pragma unroll 4
+      for (int i = 0; i < count; ++i)
+        stream_own(&shared.out[i][n][thread_index()], kept.out_of(kept.at(first + i), r), first + i >= begin);
+      if (!has_one) continue;
+      const float* const state = kept.at(first + lane);
+      max[n] = written_elsewhere(state + r), sum[n] = written_elsewhere(state + Shape::rows + r);
+    }
+    close_copies();
+    wait_for_copies<0>();
   }
-  HEED_DEVICE void merge_mine(int k, float part_max, float part_out) {
-    const MergeFactors of(max[k], part_max);
-    out[k] = fmaf(out[k], of.before, part_out * of.now);
-    max[k] = of.max;
+
+  HEED_DEVICE void add(DecodeRow<State::dims>& all, int n, int count, int in_chunk) const {
+    const int lane = thread_index() % 32, place = lane & (in_chunk - 1);
+    // The chunk's maximum with this state, and that of all before the chunk.
+    float of_chunk = max[n], of_all = fmaxf(all.max, max[n]);
+#pragma unroll
+    for (int before = 1; before < together; before *= 2) {
+      const float chunk_before = from_lane(of_chunk, lane - before),
+                  all_before = from_lane(of_all, lane - before);
+      if (before <= place) of_chunk = fmaxf(of_chunk, chunk_before);
+      if (before <= lane) of_all = fmaxf(of_all, all_before);
+    }
+    const float chunk_before = from_lane(of_chunk, lane - 1),
+                all_before = from_lane(of_all, lane - place - 1);
+    const float a = fast_exp2((place == 0 ? minus_infinity : chunk_before) - finite_max(of_chunk)),
+                z = fast_exp2(max[n] - finite_max(of_chunk));
+    const float all_a = fast_exp2((lane == place ? all.max : all_before) - finite_max(of_all)),
+                all_z = fast_exp2(of_chunk - finite_max(of_all));
+    if (in_chunk == 1) {  // a chunk is the state itself
+#pragma unroll 8
+      for (int i = 0; i < count; ++i)
+        all.add_scaled(from_lane(all_a, i), {0, from_lane(sum[n], i), shared.out[i][n][thread_index()]},
+                       from_lane(all_z, i));
+    } else {
+      add_chunks(all, n, count, in_chunk, {a, z, all_a, all_z});
+    }
+    all.max = from_lane(of_all, count - 1);
   }
+
+  // What this lane's state and its chunk so far are multiplied with, and the chunk and all before it.
+  struct Factors {
+    float a, z, all_a, all_z;
+  };
+  HEED_DEVICE void add_chunks(DecodeRow<State::dims>& all, int n, int count, int in_chunk,
+                              const Factors& of) const {
+    DecodeRow<State::dims> chunk;
+    chunk.clear();
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) {
+      chunk.add_scaled(from_lane(of.a, i), {0, from_lane(sum[n], i), shared.out[i][n][thread_index()]},
+                       from_lane(of.z, i));
+      if (((i + 1) & (in_chunk - 1)) != 0 && i + 1 != count) continue;
+      all.add_scaled(from_lane(of.all_a, i), chunk, from_lane(of.all_z, i));
+      chunk.clear();
+    }
+  }
+
+  const KeptStates<Shape> kept;
+  Shared& shared;
+  float max[State::rows], sum[State::rows];
 };
 
 }  // namespace heed::cuda

@@ -12,20 +12,16 @@ void launch_decode_128(const Call&, const DecodePlan&, Stream);
 
 namespace {
 
-constexpr std::int64_t most_rows = 32;
-
 DecodePlan plan(const Call& c, int splits_keys) {
   const std::int64_t at_once = device_facts().multiprocessors;
   return plan_decode(c, splits_keys < 0 ? at_once : splits_keys * std::int64_t{1} << 40);
 }
 
-std::int64_t padded_rows(const Call& c) { return c.queries * c.group() <= 8 ? 8 : most_rows; }
-
 }  // namespace
 
 const char* decode_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
-  if (c.queries * c.group() > most_rows) return "more than 32 rows share a KV head";
+  if (c.queries * c.group() > most_decode_rows) return "more than 32 rows share a KV head";
   if (c.dim != 64 && c.dim != 128) return "it takes heads of 64 or 128";
   if (c.batch * c.kv_heads * 4 > Workspace::counter_bytes && plan(c, -1).splits > 1)
     return "there are too many heads";
@@ -39,7 +35,8 @@ const char* decode_refuses(const Call& c) {
 
 std::int64_t decode_bytes(const Call& c) {
   // At most one state for every block of keys.
-  return c.batch * c.kv_heads * ((c.keys + block_keys - 1) / block_keys) * padded_rows(c) * (2 + c.dim) * 4;
+  return c.batch * c.kv_heads * ((c.keys + block_keys - 1) / block_keys) *
+         decode_state_floats(has_many_rows(c) ? most_decode_rows : few_decode_rows, c.dim) * 4;
 }
 
 void launch_decode(const Call& c, const Workspace& workspace, Stream stream, int splits_keys) {

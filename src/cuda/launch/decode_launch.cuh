@@ -25,20 +25,20 @@ void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
   const auto kernel = decode_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "cudaFuncSetAttribute");
-  const auto blocks = static_cast<unsigned>(c.batch * c.kv_heads * plan.splits);
+  const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads), static_cast<unsigned>(plan.splits));
   kernel<<<blocks, decode_threads, shared, stream>>>(c, plan);
   check(cudaGetLastError(), "cuda.decode");
 }
 
 template <int dim, Type type>
 void launch_decode_type(const Call& c, const DecodePlan& plan, Stream stream) {
-  const bool few = c.queries * c.group() <= 8;
+  const bool many = has_many_rows(c);
   if (c.cached)
-    few ? launch_decode_shape<DecodeShape<dim, type, 1, true>>(c, plan, stream)
-        : launch_decode_shape<DecodeShape<dim, type, 4, true>>(c, plan, stream);
+    many ? launch_decode_shape<DecodeShape<dim, type, true, true>>(c, plan, stream)
+         : launch_decode_shape<DecodeShape<dim, type, false, true>>(c, plan, stream);
   else
-    few ? launch_decode_shape<DecodeShape<dim, type, 1, false>>(c, plan, stream)
-        : launch_decode_shape<DecodeShape<dim, type, 4, false>>(c, plan, stream);
+    many ? launch_decode_shape<DecodeShape<dim, type, true, false>>(c, plan, stream)
+         : launch_decode_shape<DecodeShape<dim, type, false, false>>(c, plan, stream);
 }
 
 template <int dim>

@@ -10,6 +10,7 @@ namespace heed::cuda {
 
 HEED_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 HEED_DEVICE std::int64_t block_index() { return blockIdx.x; }
+HEED_DEVICE int block_in_column() { return static_cast<int>(blockIdx.y); }  // of those with that index
 
 HEED_DEVICE void sync() { __syncthreads(); }
 // Whether any thread of the block says so.

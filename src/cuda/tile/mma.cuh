@@ -53,6 +53,19 @@ HEED_DEVICE void stream16(SharedAddress to, const void* from, bool is_there) {
                : "memory");
 }
 
+// What another block wrote before it arrived, for this thread alone to read: 16 or 8 bytes, or zeros.
+template <class Numbers>
+HEED_DEVICE void stream_own(Numbers* to, const float* from, bool is_there) {
+  const SharedAddress at = shared_address(to);
+  constexpr int size = sizeof(Numbers);
+  const int bytes = is_there ? size : 0;
+  if constexpr (size == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+
+HEED_DEVICE float from_lane(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 HEED_DEVICE void sync_warp() { __syncwarp(); }
 HEED_DEVICE bool any_of_warp(bool one) { return __any_sync(0xffffffffu, one); }
 
@@ -78,6 +91,13 @@ constexpr float lowered = type == Type::f16 ? 0x1p-7f : 1.0f;
 HEED_DEVICE float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x to within one unit of the last place, for x of 2^-126 to 2^126.
+HEED_DEVICE float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages in the memory of a device that is not the CPU, and what is done there to the tokens they hold: in the
+// order of calls, without waiting where nothing comes back.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "cache/layout.hpp"
+#include "cache/store.hpp"
+#include "heed/cache.hpp"
+
+namespace heed::cache {
+
+// One side of some pages.
+struct DeviceSide {
+  const PageLayout& layout;
+  CacheType type;
+  Side side;
+};
+
+struct NotFinite {
+  std::int64_t head = 0, token = -1;  // -1: all are finite
+};
+
+class DevicePages {
+ public:
+  virtual ~DevicePages() = default;
+
+  virtual unsigned char* memory() const = 0;
+
+  // Refuses a view in the memory of another device of the kind.
+  virtual void check_place(const char* name, const View&) const = 0;
+  // What store_tokens() and fetch_token() do, for all heads of these runs.
+  virtual void store(const DeviceSide&, const View& from, std::span<const TokenRun>) const = 0;
+  virtual void fetch(const DeviceSide&, const MutableView& into, std::span<const TokenRun>) const = 0;
+  // The first of `count` tokens of batch entry b that is not finite. Waits.
+  virtual NotFinite find_not_finite(const View&, std::int64_t b, std::int64_t count) const = 0;
+
+  // Bytes of pages: within the device, from the CPU's memory, and to it. The last two wait.
+  virtual void copy(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;
+  virtual void send(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;
+  virtual void bring(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;
+  virtual void clear(unsigned char* at, std::int64_t bytes) const = 0;
+};
+
+// So many bytes on the CUDA device that is current; src/cuda defines it. Throws Error::device where there is
+// none, std::bad_alloc where there is no room.
+std::unique_ptr<DevicePages> pages_on_cuda(std::int64_t bytes);
+
+}  // namespace heed::cache
