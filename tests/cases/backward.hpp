@@ -91,4 +91,16 @@ inline std::optional<BackwardResults> gradients_of(const BackwardCall& call, con
   return results;
 }
 
+// How many random problems a forced kernel took. A quarter of them are bf16, and matrix instructions take no other.
+struct Taken {
+  std::int64_t tried = 0, some = 0;
+  bool any_f32 = false;
+
+  void count(const Call& call, bool is_taken) {
+    ++tried, some += is_taken;
+    any_f32 |= is_taken && call.q.dtype() == DType::f32;
+  }
+  bool enough() const { return 100 * some > (any_f32 ? 27 : 20) * tried; }
+};
+
 }  // namespace heed::cases
