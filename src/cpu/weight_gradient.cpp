@@ -17,6 +17,12 @@ constexpr std::int64_t most_inputs = 384, most_outputs = 128;
 
 std::int64_t parts_of(std::int64_t extent, std::int64_t part) { return (extent + part - 1) / part; }
 
+// How many numbers of a token's row lie together: those of a head, or of all where heads follow each other.
+std::int64_t run_of(const View& x) {
+  const bool follow = x.stride.heads == x.shape.dim * x.stride.dim;
+  return follow ? x.shape.heads * x.shape.dim : x.shape.dim;
+}
+
 }  // namespace
 
 void add_weight_gradient(const View& x, const View& y, const MutableView& w, const MutableView& bias) {
@@ -25,8 +31,8 @@ void add_weight_gradient(const View& x, const View& y, const MutableView& w, con
                      wanted = static_cast<std::int64_t>(threads::concurrency()) * tasks_per_thread;
   WeightGradientCall g{.x = lower(x),
                        .y = lower(y),
-                       .x_dim = x.shape.dim,
-                       .y_dim = y.shape.dim,
+                       .x_dim = run_of(x),
+                       .y_dim = run_of(y),
                        .length = x.shape.length,
                        .tokens = x.shape.batch * x.shape.length,
                        .inputs = inputs,

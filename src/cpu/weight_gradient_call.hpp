@@ -14,7 +14,8 @@ constexpr std::int64_t gradient_tokens = 256;
 // heads.
 struct WeightGradientCall {
   Tensor x, y;
-  std::int64_t x_dim, y_dim, length, tokens;
+  std::int64_t x_dim, y_dim;  // numbers of a row that lie together: a head's, or all
+  std::int64_t length, tokens;
   std::int64_t inputs, outputs;
   float* w;                                // (outputs, inputs)
   float* bias;                             // null: not wanted

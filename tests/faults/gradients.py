@@ -105,15 +105,15 @@ GRADIENT_FAULTS = [
     Fault(
         "weight-gradient-of-padding",
         ALGORITHM + "weight_gradient.hpp",
-        "return all_finite<S>(line, part.inputs) || has_gradient(token);",
-        "return true;",
+        "return all_finite<S>(found, part.inputs) || has_gradient(token) ? found : nullptr;",
+        "return found;",
         "NaN in a token that nobody sees reaches the gradient of a matrix (G10)",
     ),
     Fault(
         "weight-gradient-tail",
         ALGORITHM + "weight_gradient.hpp",
-        "into[i] = i < real ? line[d + i] : 0.0f;",
-        "into[i] = i + 1 < real ? line[d + i] : 0.0f;",
+        "into[i] = i < real ? row[d + i] : 0.0f;",
+        "into[i] = i + 1 < real ? row[d + i] : 0.0f;",
         "the last number of a row that does not fill its tile is lost",
     ),
     Fault(
