@@ -9,10 +9,12 @@
 #include "arguments.hpp"
 #include "command.hpp"
 #include "digest.hpp"
+#include "heed/distributed_layer.hpp"
 #include "kernel_choice.hpp"
 #include "layer_job.hpp"
 #include "layer_stretches.hpp"
 #include "picture_file.hpp"
+#include "rank_processes.hpp"
 #include "staged_files.hpp"
 #include "stopwatch.hpp"
 #include "table.hpp"
@@ -25,6 +27,8 @@ struct RunOptions {
   JobOptions job{};
   std::string out{}, save_weights{}, save_layer{}, picture{}, words{};
   bool show = false;
+  std::optional<std::int64_t> ranks{};
+  bool oversubscribes = false;
 };
 
 struct Statistics {
@@ -50,6 +54,22 @@ struct Answer {
   double seconds = 0;
   std::string kernel{};
 };
+
+// The layer of this process's rank, over all of them.
+Answer compute_over_ranks(Group& group, const RunOptions& options, const LayerJob& job) {
+  const ShapeOptions& shape = options.job.shape;
+  const OwnedMasks masks = make_masks(shape, job.extents);
+  const LayerShare share = share_of_layer(job.config, group.rank(), group.size());
+  const LayerOverRanks layer(job.config, weights_of_share(job.weights, job.config, share), group.rank(),
+                             group.size());
+  Answer answer{.y = Buffer(job.x.shape(), shape.dtype)};
+  AttentionLayer::Call call{.x = job.x.view()};
+  if (job.context) call.context = job.context->view();
+  const Options chosen{.masks = masks.masks, .kernel = shape.kernel};
+  answer.seconds = seconds_of([&] { layer(group, call, {.out = answer.y.writable()}, chosen); });
+  answer.kernel = chosen_kernel(shape, job.extents, masks);
+  return answer;
+}
 
 Answer compute(const RunOptions& options, const LayerJob& job) {
   const ShapeOptions& shape = options.job.shape;
@@ -140,6 +160,31 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
   console.print(list_of(console, facts));
 }
 
+void refuse_over_ranks(const RunOptions& options) {
+  for (const auto& [name, is_given] :
+       {std::pair("--save-weights", !options.save_weights.empty()),
+        std::pair("--picture", !options.picture.empty()), std::pair("--show", options.show)})
+    if (is_given) throw Error(Error::value, std::string(name) + ": no rank has all heads; leave --ranks out");
+}
+
+// As one of the ranks, or to start them.
+Status run_over_ranks(const RunOptions& options, StagedFiles& files, const Console& console) {
+  const int ranks = static_cast<int>(*options.ranks);
+  if (!is_rank_process()) return start_ranks(ranks, options.oversubscribes);
+  Group group = group_of_processes(ranks);
+  try {
+    const LayerJob job = make_job(options.job);
+    const Answer answer = compute_over_ranks(group, options, job);
+    if (group.rank() != 0) return done;  // the first one writes and reports
+    save(files, options, job, answer, {});
+    report(console, options, job, answer);
+  } catch (const std::exception& problem) {
+    group.abort(problem.what());  // or the others would wait for this one
+    throw;
+  }
+  return done;
+}
+
 Status run_layer(const RunOptions& options, Console& console) {
   options.job.shape.use_threads();
   StagedFiles files;
@@ -150,6 +195,10 @@ Status run_layer(const RunOptions& options, Console& console) {
   refuse_other_pictures(options.picture);
   if (!options.words.empty() && options.picture.empty() && !options.show)
     throw Error(Error::value, "--words: means nothing without --picture or --show");
+  if (options.ranks) {
+    refuse_over_ranks(options);
+    return run_over_ranks(options, files, console);
+  }
   const LayerJob job = make_job(options.job);
   console.progress("computing");
   const Answer answer = compute(options, job);
@@ -176,6 +225,7 @@ Action add_run(CLI::App& app) {
       "  heed run --model-dim 64 --heads 4 --batch 1 --length 10 --out x.npy --save-layer w.safetensors\n"
       "  heed run --weights w.safetensors --heads 4 --input x.npy --window 3,0 --out y.npy --save-weights "
       "a.npy\n"
+      "  heed run --model-dim 768 --heads 12 --batch 1 --length 512 --ranks 2\n"
       "  heed run --weights w.safetensors --heads 4 --input y.npy --context x.npy --dtype bf16 --json");
   auto options = std::make_shared<RunOptions>();
   options->job.add_to(app);
@@ -189,6 +239,11 @@ Action add_run(CLI::App& app) {
   file("--picture", options->picture, "Heatmaps of the heads of the first batch entry: .png or .svg", "FILE");
   file("--words", options->words, "What stands at their edges, one word to a line", "words.txt");
   add_switch(app, {.name = "--show", .help = "Draw small ones in the terminal"}, options->show);
+  add_integer(app,
+              {.name = "--ranks", .help = "As so many processes of this machine, by mpirun; the same digest"},
+              1, options->ranks);
+  add_switch(app, {.name = "--oversubscribe", .help = "Also where there are fewer processors"},
+             options->oversubscribes);
   return [options](Console& console) { return run_layer(*options, console); };
 }
 

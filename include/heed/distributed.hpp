@@ -5,10 +5,12 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "heed/attention.hpp"
 #include "heed/export.hpp"
+#include "heed/gradient.hpp"
 #include "heed/group.hpp"
 
 namespace heed::inline v0_2 {
@@ -55,6 +57,18 @@ HEED_API Split split_grid(const WholeCall&, int ranks, int head_groups);
 // What differs between ranks, or is refused by one, is refused by all, by Error::rank, before anything is
 // written. Memory O(share).
 HEED_API void attention(Group&, const Split&, const Inputs&, const Outputs&, const Options& = {});
+
+// This rank's part in the call that the others make, where it cannot make it: all of them refuse, with its
+// reason. Throws that.
+[[noreturn]] HEED_API void refuse(Group&, const std::string& why);
+
+// The gradients of that call, by q, k and v of the share: Saved and Gradients have the rows and heads of the
+// share too. Ranks that share heads exchange rows for heads, so that each has all rows of some KV heads, and
+// back: every sum is one rank's, and the bits are those of attention_backward() in one process. Memory is
+// that of the share as long as a rank has a KV head. A bias, boolean masks and gradients by the sink are
+// refused.
+HEED_API void attention_backward(Group&, const Split&, const Inputs&, const Saved&, const Gradients&,
+                                 const Options& = {});
 
 // Sequences whose tokens are spread over the caches of all ranks: chunk n of 1024 tokens of each sequence is
 // rank n % ranks', and follows those that rank has already. The cache has pages of at most 1024 tokens, and

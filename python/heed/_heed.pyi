@@ -746,6 +746,36 @@ def share_openmp_threads() -> bool:
     True
     """
 
+class Group:
+    """
+    One rank's end of several that compute together; made by heed.distributed.group.
+    """
+
+    def __init__(self, messages: object, deadline: float = 60.0) -> None: ...
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def abort(self, why: str) -> None:
+        """Gives up: the others are told, and every call from now on is refused."""
+
+def split_over_ranks(whole: tuple[int, int, int, int], ranks: int, head_groups: int) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]]:
+    """
+    The shares of a call of (queries, keys, heads, kv_heads); see heed.distributed.Split.
+    """
+
+def attention_over_ranks(group: Group, whole: tuple[int, int, int, int], shares: Sequence[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], int, int]], q: object | None, k: object | None, v: object | None, **options) -> object:
+    """See heed.distributed.attention."""
+
+def decode_over_ranks(group: Group, q: object | None, cache: KvCache, lengths: Sequence[int], **options) -> object:
+    """See heed.distributed.decode."""
+
+def append_own(group: Group, cache: KvCache, sequence: int, length: int, k: object | None, v: object | None) -> None:
+    """See heed.distributed.append."""
+
 class Page:
     """
     A page that shows attention, as heed.view makes it: runs, their layers, and rows of weights.

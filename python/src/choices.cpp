@@ -164,11 +164,27 @@ constexpr std::array keywords_known{
 constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences",     "return_weights",
                                                        "return_lse", "return_scores", "out"};
 
+// What no rank can have, since it has a part of the keys only.
+constexpr std::array<std::string_view, 7> not_over_ranks{
+    "cache", "sequences", "query_starts", "key_starts", "return_weights", "return_scores", "tree"};
+
 bool is_of(Caller caller, const Keyword& keyword) {
-  if (caller == Caller::layer) return keyword.of_layer;
-  return keyword.of_attention &&
-         (caller == Caller::attention ||
-          std::find(only_forward.begin(), only_forward.end(), keyword.name) == only_forward.end());
+  const auto is_among = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), keyword.name) != names.end();
+  };
+  switch (caller) {
+    case Caller::layer:
+      return keyword.of_layer;
+    case Caller::attention:
+      return keyword.of_attention;
+    case Caller::backward:
+      return keyword.of_attention && !is_among(only_forward);
+    case Caller::ranks:
+      return keyword.of_attention && !is_among(not_over_ranks);
+    case Caller::decode_over_ranks:
+      return keyword.of_attention && (keyword.name == "sequences" || !is_among(not_over_ranks));
+  }
+  return false;
 }
 
 const Keyword& find_keyword(Caller caller, std::string_view name) {
@@ -178,10 +194,12 @@ const Keyword& find_keyword(Caller caller, std::string_view name) {
   if (caller == Caller::backward)
     for (const char* argument : {"out_gradient", "q", "k", "v", "out", "lse", "lse_gradient", "by"})
       known.append(argument);
-  else if (caller == Caller::attention)
-    for (const char* argument : {"q", "k", "v"}) known.append(argument);
-  else
+  else if (caller == Caller::layer)
     for (const char* argument : {"x", "context", "value"}) known.append(argument);
+  else if (caller == Caller::decode_over_ranks)
+    for (const char* argument : {"q", "cache", "lengths"}) known.append(argument);
+  else
+    for (const char* argument : {"q", "k", "v"}) known.append(argument);
   for (const Keyword& keyword : keywords_known)
     if (is_of(caller, keyword)) known.append(nb::str(keyword.name.data(), keyword.name.size()));
   throw unknown_keyword(std::string(name), known);

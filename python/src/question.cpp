@@ -31,6 +31,31 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
   check_columns(choices_, queries_, keys_);
 }
 
+Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords, const Whole& whole)
+    : has_arrays_(true),
+      q_(read_tensor("q", q)),
+      k_(read_tensor("k", k)),
+      v_(read_tensor("v", v)),
+      choices_(read_choices(Caller::ranks, keywords)) {
+  check_rank(q_, 2, 4);
+  inputs_.q = view_of(q_, right_aligned(q_));
+  take_arrays();
+  keys_ = whole.keys;
+  check_alignment(choices_, whole.queries, whole.keys);
+  check_columns(choices_, whole.queries, whole.keys);
+}
+
+Question::Question(nb::handle q, const KvCache& part, std::span<const std::int64_t> lengths,
+                   const nb::kwargs& keywords)
+    : has_arrays_(false),
+      q_(read_tensor("q", q)),
+      choices_(read_choices(Caller::decode_over_ranks, keywords)) {
+  check_rank(q_, 2, 4);
+  inputs_.q = view_of(q_, right_aligned(q_));
+  value_dim_ = *part.config().value_dim;
+  for (const std::int64_t length : lengths) keys_ = std::max(keys_, length);
+}
+
 void Question::take_arrays() {
   check_same_rank(k_, q_);
   check_same_rank(v_, q_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What attention() and explain() are asked: queries, and keys and values as arrays, packed or in a cache.
 #pragma once
+#include <span>
+
 #include "choices.hpp"
 
 namespace heed::python {
@@ -9,6 +11,14 @@ class Question {
  public:
   Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords,
            Caller caller = Caller::attention);
+  // Of one rank's share of a call with so many queries and keys, which masks speak of.
+  struct Whole {
+    std::int64_t queries, keys;
+  };
+  Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords, const Whole& whole);
+  // Over a cache that has a part of sequences of these lengths.
+  Question(nb::handle q, const KvCache& part, std::span<const std::int64_t> lengths,
+           const nb::kwargs& keywords);
   Question(const Question&) = delete;
   Question& operator=(const Question&) = delete;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_backward(): the choice among the kernels for gradients, and what the chosen one leaves.
-#include "heed/gradient.hpp"
+#include "plan/gradient.hpp"
 
 #include "lowering/make_problem.hpp"
 #include "plan/backends.hpp"
@@ -35,6 +35,16 @@ void complete(const GradientProblem& problem, const LeftGradients& left) {
 }
 
 }  // namespace
+
+void attention_backward(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
+                        const Options& options, const std::optional<Place>& place) {
+  backend_of("q", inputs.q.device);
+  GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
+  problem.forward.place = place;
+  const threads::ForOneCall said(options.threads, options.executor);
+  complete(problem, gradient_kind().choose(problem, options.kernel).run(problem));
+}
+
 }  // namespace heed::planning
 
 namespace heed::inline v0_2 {
@@ -42,10 +52,7 @@ using namespace planning;
 
 void attention_backward(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
                         const Options& options) {
-  backend_of("q", inputs.q.device);
-  const GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
-  const threads::ForOneCall said(options.threads, options.executor);
-  complete(problem, gradient_kind().choose(problem, options.kernel).run(problem));
+  planning::attention_backward(inputs, saved, gradients, options, {});
 }
 
 std::vector<Verdict> plan(const Inputs& inputs, const Saved& saved, const Gradients& gradients,

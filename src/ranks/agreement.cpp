@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "heed/distributed.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {
@@ -52,3 +53,14 @@ void Agreement::settle(Group& group) const {
 }
 
 }  // namespace heed::ranks
+
+namespace heed::inline v0_2 {
+
+void refuse(Group& group, const std::string& why) {
+  ranks::Agreement agreement;
+  agreement.refuse(why.empty() ? "no reason is given" : why);
+  agreement.settle(group);
+  throw refusal(Error::rank, why);  // which settle() has done
+}
+
+}  // namespace heed::inline v0_2

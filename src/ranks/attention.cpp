@@ -10,25 +10,10 @@
 #include "ranks/meaning.hpp"
 #include "ranks/pieces.hpp"
 #include "ranks/rows.hpp"
-#include "refusal/arguments.hpp"
-#include "refusal/refusal.hpp"
+#include "ranks/share.hpp"
 
 namespace heed::ranks {
 namespace {
-
-void check_refused(const Inputs& in) {
-  if (in.cache) throw refusal(Error::unsupported, "inputs.cache: given, but ranks share keys as k and v");
-  if (!in.query_starts.empty() || !in.key_starts.empty())
-    throw refusal(Error::unsupported, "query_starts: given, but over ranks sequences are packed by Document");
-  if (!in.query_counts.empty())
-    throw refusal(Error::unsupported, "query_counts: given, but a share has no padding");
-}
-
-void check_rows(const char* name, const View& x, std::int64_t rows) {
-  if (x.shape.length != rows)
-    throw refusal(Error::shape, name, ".length: ", x.shape.length,
-                  " is not the rows of this rank's share: ", rows);
-}
 
 // One rank's part of the call.
 class RankCall {
@@ -78,53 +63,19 @@ class RankCall {
   const Share& share() const { return split_.of_rank[static_cast<std::size_t>(group_.rank())]; }
 
   void prepare(const Outputs& out) {
-    check_refused(in_);
-    if (split_.of_rank.size() != static_cast<std::size_t>(group_.size()))
-      throw refusal(Error::shape, "split: for ", static_cast<std::int64_t>(split_.of_rank.size()),
-                    " ranks, and the group has ", std::int64_t{group_.size()});
-    groups_ = head_groups(split_);
-    for (const HeadGroup& g : groups_)
-      for (const int member : g.members)
-        if (member == group_.rank()) own_ = &g;
-    const Share& mine = share();
-    if (options_.head_map == HeadMap::tiled && mine.kv_heads != split_.whole.kv_heads)
-      throw refusal(Error::unsupported,
-                    "options.head_map: tiled, but heads are split; heads that share keys must be neighbours");
+    groups_ = head_groups_for(group_, split_);
+    own_ = own_group(groups_, group_.rank());
+    check_share(share(), split_, in_, options_);
     if (!own_) return;
-    check_rows("q", in_.q, total(mine.queries));
-    check_rows("k", in_.k, total(mine.keys));
-    check_rows("v", in_.v, total(mine.keys));
-    const std::int64_t of_group = split_.whole.heads / split_.whole.kv_heads;
-    if (in_.k.shape.heads != mine.kv_heads || in_.q.shape.heads != mine.kv_heads * of_group)
-      throw refusal(Error::shape, "k.heads: ", in_.k.shape.heads, " and q.heads: ", in_.q.shape.heads,
-                    " are not those of this rank's share: ", mine.kv_heads, " and ",
-                    mine.kv_heads * of_group);
-    check_keys();
-    check_rows("out", View(out.out), total(mine.queries));
-    begin_streams(out, of_group);
+    check_rows("out", View(out.out), total(share().queries));
+    begin_streams(out, split_.whole.heads / split_.whole.kv_heads);
     const Shape &k = in_.k.shape, &v = in_.v.shape;
     row_bytes_ = {k.batch * k.heads * k.dim * element_bytes(in_.k),
                   v.batch * v.heads * v.dim * element_bytes(in_.v)};
-    const std::int64_t piece = std::min(piece_keys, split_.whole.keys), own = total(mine.keys);
+    const std::int64_t piece = std::min(piece_keys, split_.whole.keys), own = total(share().keys);
     slots_.resize(static_cast<std::size_t>(std::max<std::int64_t>(2, (own + piece_keys - 1) / piece_keys)));
     for (Slot& slot : slots_)
       slot.bytes.resize(static_cast<std::size_t>(piece * (row_bytes_[0] + row_bytes_[1])));
-  }
-
-  // That every piece of this rank's will fit every stream, before any has travelled.
-  void check_keys() const {
-    const Shape &q = in_.q.shape, &k = in_.k.shape, &v = in_.v.shape;
-    if (in_.k.dtype != in_.q.dtype || in_.v.dtype != in_.q.dtype)
-      throw refusal(Error::dtype, in_.k.dtype != in_.q.dtype ? "k" : "v",
-                    ".dtype: ", name_of(in_.k.dtype != in_.q.dtype ? in_.k.dtype : in_.v.dtype),
-                    " is not q.dtype: ", name_of(in_.q.dtype));
-    if (k.batch != q.batch || v.batch != q.batch || v.heads != k.heads || k.dim != q.dim)
-      throw refusal(Error::shape, "k.shape: ", k, " and v.shape: ", v, " do not fit q.shape: ", q);
-    Arguments keys;
-    keys.add("k", in_.k);
-    keys.add("v", in_.v);
-    check_alone(keys.all());
-    check_devices(keys.all(), "q.device", in_.q.device);
   }
 
   void begin_streams(const Outputs& out, std::int64_t of_group) {

@@ -116,7 +116,8 @@ class LayerCall {
 
   void describe(Agreement& a, const AttentionLayer::Call& call, const Options& options) const {
     const LayerConfig& c = layer_.whole;
-    a.add("heed's version", HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
+    a.add("heed's version, which all ranks must share,",
+          HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
     a.add("the size of the group", group_.size());
     a.add("config.model_dim", c.model_dim);
     a.add("config.heads", c.heads);

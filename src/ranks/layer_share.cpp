@@ -18,6 +18,9 @@ LayerShare share_of_layer(const LayerConfig& config, int rank, int ranks) {
         "config.head_map: tiled, but heads that share keys must be neighbours; see interleave_heads()");
   if (all > c.model_dim)
     throw refusal(Error::value, "ranks: ", all, " are more than config.model_dim: ", c.model_dim);
+  if (all > kv_heads && (all + kv_heads - 1) / kv_heads > of_group)
+    throw refusal(Error::value, "ranks: ", all, " are more than config.heads: ", c.heads,
+                  " can be divided among");
   LayerShare share;
   if (all <= kv_heads) {
     const Stretch of_kv = ranks::part(kv_heads, all, own);
@@ -27,9 +30,6 @@ LayerShare share_of_layer(const LayerConfig& config, int rank, int ranks) {
     while (own >= ranks::part(all, kv_heads, kv_head).first + ranks::part(all, kv_heads, kv_head).length)
       ++kv_head;
     const Stretch sharing = ranks::part(all, kv_heads, kv_head);
-    if (sharing.length > of_group)
-      throw refusal(Error::value, "ranks: ", all, " are more than config.heads: ", c.heads,
-                    " can be divided among");
     const Stretch heads = ranks::part(of_group, sharing.length, own - sharing.first);
     share = {kv_head * of_group + heads.first, heads.length, kv_head, 1, 0, 0};
   }

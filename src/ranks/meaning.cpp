@@ -44,7 +44,8 @@ std::int64_t hash_of(const Masks& masks) {
 
 void describe(Agreement& a, const Group& group, const Split& split, const Inputs* in,
               const Options& options) {
-  a.add("heed's version", HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
+  a.add("heed's version, which all ranks must share,",
+        HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
   a.add("the size of the group", group.size());
   const WholeCall& w = split.whole;
   a.add("whole.queries", w.queries);

@@ -45,4 +45,18 @@ std::byte* pack_rows(const View& x, std::int64_t first, std::int64_t count, std:
   return into;
 }
 
+const std::byte* unpack_stretches(const std::byte* from, const std::vector<Stretch>& stretches,
+                                  const MutableView& whole) {
+  const Shape& s = whole.shape;
+  const std::int64_t row = s.dim * element_bytes(View(whole));
+  auto* to = static_cast<std::byte*>(whole.data);
+  for (std::int64_t n = 0; n < s.batch * s.heads; ++n, to += s.length * row)
+    for (const auto& [first, length] : stretches) {
+      const auto bytes = static_cast<std::size_t>(length * row);
+      if (bytes > 0) std::memcpy(to + first * row, from, bytes);
+      from += bytes;
+    }
+  return from;
+}
+
 }  // namespace heed::ranks

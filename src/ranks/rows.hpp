@@ -33,11 +33,25 @@ inline BoolView rows_of(BoolView x, std::int64_t first, std::int64_t count) {
   return x;
 }
 
+template <class Memory>
+BasicView<Memory> heads_of(BasicView<Memory> x, std::int64_t first, std::int64_t count) {
+  using Byte = std::conditional_t<std::is_const_v<Memory>, const std::byte, std::byte>;
+  if (x.data && count > 0 && first > 0)
+    x.data = static_cast<Byte*>(x.data) + first * x.stride.heads * element_bytes(x);
+  x.shape.heads = count;
+  return x;
+}
+
 // Options for rows [first, first + count) of a share of `rows`; what broadcasts stays as it is.
 Options options_of_rows(const Options&, std::int64_t rows, std::int64_t first, std::int64_t count);
 
 // Rows [first, first + count) of all batch entries and heads, one after another without gaps. Returns where
 // they end.
 std::byte* pack_rows(const View&, std::int64_t first, std::int64_t count, std::byte* into);
+
+// What pack_rows() made of all rows of a share, to where its stretches lie in a packed whole. Returns where
+// it ends.
+const std::byte* unpack_stretches(const std::byte* from, const std::vector<Stretch>&,
+                                  const MutableView& whole);
 
 }  // namespace heed::ranks

@@ -89,7 +89,8 @@ class SpreadCall {
   }
 
   void describe(Agreement& a, const View& q, const SpreadCache& spread) const {
-    a.add("heed's version", HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
+    a.add("heed's version, which all ranks must share,",
+          HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
     a.add("q.batch", q.shape.batch);
     a.add("q.heads", q.shape.heads);
     a.add("q.length", q.shape.length);

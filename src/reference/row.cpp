@@ -93,7 +93,8 @@ void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
 
 bool dropped(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {  // S7
   const Dropout& dropout = *p.options.dropout;
-  const std::uint32_t word = softmax::dropout_words(dropout.seed, b * p.heads + h, i, j / 4).word[j % 4];
+  const std::int64_t head = p.place ? b * p.place->heads + p.place->first_head + h : b * p.heads + h;
+  const std::uint32_t word = softmax::dropout_words(dropout.seed, head, i, j / 4).word[j % 4];
   return word < softmax::dropout_threshold(dropout.drop_probability);
 }
 

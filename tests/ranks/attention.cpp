@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "cases/selection.hpp"
+#include "heed/version.hpp"
 #include "ranks/rank_threads.hpp"
 #include "ranks/schedules.hpp"
 
@@ -81,6 +83,56 @@ TEST(Ranks, another_call_on_one_rank_is_refused_by_all) {
     }
   });
   for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
+// The messages of a rank whose heed is of another version: what it says of its call begins with that.
+class OfAnotherVersion final : public Messages {
+ public:
+  explicit OfAnotherVersion(std::unique_ptr<Messages> under) : under_(std::move(under)) {}
+  int rank() const override { return under_->rank(); }
+  int size() const override { return under_->size(); }
+  std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
+    const std::int64_t version = 9'001'002;
+    said_.assign(bytes.begin(), bytes.end());
+    std::memcpy(said_.data() + sizeof(std::int64_t), &version, sizeof version);  // after how much is said
+    return under_->send(to, said_, step);
+  }
+  std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
+    return under_->receive(from, bytes, step);
+  }
+  void pause() override { under_->pause(); }
+  void abort(const std::string& why) noexcept override { under_->abort(why); }
+
+ private:
+  std::unique_ptr<Messages> under_;
+  std::vector<std::byte> said_{};
+};
+
+TEST(Ranks, another_version_of_heed_on_one_rank_is_named_by_the_others) {
+  std::vector<Group> ends;
+  for (std::unique_ptr<Messages>& end : messages_of_threads(2))
+    ends.emplace_back(ends.empty() ? std::move(end) : std::make_unique<OfAnotherVersion>(std::move(end)));
+  const auto said = on_ranks(std::move(ends), [](Group& group) {
+    const Split split = split_sequence({4, 4, 1, 1}, 2);
+    const Tensor rows({1, 1, 2, 4});
+    Tensor out({1, 1, 2, 4});
+    attention(group, split, {rows.view(), rows.view(), rows.view()}, {.out = out.mutable_view()});
+  });
+  constexpr int version = HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH;
+  EXPECT_EQ(said[0], "rank 1: heed's version, which all ranks must share, is 9001002, and " +
+                         std::to_string(version) + " on rank 0");
+  EXPECT_NE(said[1].find("rank 0"), std::string::npos) << said[1];  // of which it hears no more
+}
+
+TEST(Ranks, what_one_cannot_even_call_all_refuse) {
+  const auto said = on_ranks(group_of_threads(2), [](Group& group) {
+    if (group.rank() == 1) refuse(group, "v: not an array");
+    const Split split = split_sequence({4, 4, 1, 1}, 2);
+    const Tensor rows({1, 1, 2, 4});
+    Tensor out({1, 1, 2, 4});
+    attention(group, split, {rows.view(), rows.view(), rows.view()}, {.out = out.mutable_view()});
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "rank 1 refuses: v: not an array");
 }
 
 TEST(Ranks, a_split_that_leaves_something_out_is_refused) {

@@ -93,8 +93,9 @@ std::string refusal_of(const std::function<void()>& call) {
 
 TEST(LayersOverRanks, name_what_they_refuse) {
   const LayerConfig config = grouped_query(32, 4, 2);
-  EXPECT_EQ(refusal_of([&] { (void)share_of_layer(config, 0, 5); }),
-            "ranks: 5 are more than config.heads: 4 can be divided among");
+  for (int rank = 0; rank < 5; ++rank)  // none goes on without the others
+    EXPECT_EQ(refusal_of([&] { (void)share_of_layer(config, rank, 5); }),
+              "ranks: 5 are more than config.heads: 4 can be divided among");
   EXPECT_EQ(refusal_of([&] { (void)share_of_layer(config, 2, 2); }), "rank: 2 is none of 2 ranks");
   LayerConfig tiled = config;
   tiled.head_map = HeadMap::tiled;

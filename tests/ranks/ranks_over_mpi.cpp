@@ -5,6 +5,7 @@
 
 #include "cases/selection.hpp"
 #include "heed/mpi.hpp"
+#include "ranks/backward_schedules.hpp"
 #include "ranks/layer_schedules.hpp"
 #include "ranks/schedules.hpp"
 
@@ -26,6 +27,21 @@ TEST(RanksOverMpi, a_layer_gives_the_bits_of_one_process) {
   const auto first = static_cast<std::uint64_t>(9700 + 100 * world().size());
   for (const std::uint64_t seed : seeds(first, first + 20))
     ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
+}
+
+TEST(RanksOverMpi, gradients_have_the_bits_of_one_process) {
+  const auto first = static_cast<std::uint64_t>(9800 + 100 * world().size());
+  for (const std::uint64_t seed : seeds(first, first + 20))
+    ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed));
+}
+
+// Little enough for valgrind.
+TEST(FewRanksOverMpi, one_call_of_each_kind_after_another_has_the_bits_of_one_process) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    ASSERT_TRUE(has_the_bits_of_one_process(world(), seed));
+    ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
+    ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed));
+  }
 }
 
 // Of a job of its own: two ranks have room for it.

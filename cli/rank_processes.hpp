@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of `heed run --ranks N`: this command again, N times, by mpirun.
+#pragma once
+#include <memory>
+
+#include "command.hpp"
+#include "heed/group.hpp"
+
+namespace heed::tool {
+
+// Runs this command line as so many processes of this machine and waits for them. Throws Error where that
+// cannot be: heed was built without MPI, there is no mpirun, or there are fewer processors and nobody said
+// `share`.
+Status start_ranks(int ranks, bool share_processors);
+
+// Whether this is one of them.
+bool is_rank_process();
+// All of them. Throws Error where they are not as many.
+Group group_of_processes(int ranks);
+
+}  // namespace heed::tool

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over ranks: processes that each have a part of the sequence, of the heads, or of a cache.
+
+The ranks talk over an mpi4py communicator or a torch.distributed process group, and the results have the bits of one process.
+Neither library is needed to import this.
+
+>>> from mpi4py import MPI
+>>> group = heed.distributed.group(MPI.COMM_WORLD)
+>>> split = heed.distributed.split_sequence(queries=n, keys=n, heads=32, kv_heads=8, ranks=group.size)
+>>> mine = split.of_rank[group.rank]
+>>> out = heed.distributed.attention(group, split, mine.queries_of(q), mine.keys_of(k), mine.keys_of(v), causal=True)
+"""
+
+import dataclasses
+import threading
+
+from heed import _heed
+from heed.errors import KindError
+
+__all__ = ["Group", "Share", "Split", "append", "attention", "decode", "group", "split_grid", "split_heads", "split_sequence"]
+
+Group = _heed.Group
+
+PIECE = 64 << 20  # bytes of a message: an int can count them, and a long message is seen to move
+
+# Memory that a library may still write to after a fault. It is never freed.
+_left_behind = []
+
+
+class _Message:
+    """Bytes on their way, in memory of their own: neither MPI nor gloo can call back what is under way."""
+
+    def __init__(self, memory, into, pieces):
+        self._memory, self._into, self._pieces = memory, into, pieces
+
+    def is_done(self):
+        while self._pieces:
+            if not self._pieces[0].is_done():
+                return False
+            self._pieces.pop(0)
+        if self._into is not None:
+            self._into[:] = self._memory
+            self._into = None
+        return True
+
+    def drop(self):
+        self._into = None
+        if self._pieces:
+            _left_behind.append(self)
+
+
+def _pieces_of(memory):
+    view = memoryview(memory)
+    return [view[at : at + PIECE] for at in range(0, len(view), PIECE)]
+
+
+class _MpiPiece:
+    def __init__(self, mpi, request, expected):
+        self._mpi, self._request, self._expected, self._status = mpi, request, expected, mpi.Status()
+
+    def is_done(self):
+        try:
+            if not self._request.Test(self._status):
+                return False
+        except self._mpi.Exception as fault:
+            if fault.Get_error_class() == self._mpi.ERR_TRUNCATE:
+                raise RuntimeError(f"it has more than the {self._expected} bytes that were agreed on") from fault
+            raise
+        count = self._status.Get_count(self._mpi.BYTE) if self._expected is not None else None
+        if count != self._expected:
+            raise RuntimeError(f"it has {count} bytes, not {self._expected}")
+        return True
+
+
+class _MpiMessages:
+    """Over a duplicate of the communicator, so that heed's messages never meet the program's own."""
+
+    def __init__(self, communicator):
+        from mpi4py import MPI
+
+        self._mpi, self._comm = MPI, communicator.Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self._tags = (self._comm.Get_attr(MPI.TAG_UB) or 32767) + 1
+
+    def send(self, to, data, step):
+        memory = bytearray(data)
+        pieces = [self._comm.Isend([part, self._mpi.BYTE], to, step % self._tags) for part in _pieces_of(memory)]
+        return _Message(memory, None, [_MpiPiece(self._mpi, request, None) for request in pieces])
+
+    def receive(self, peer, data, step):
+        memory = bytearray(len(data))
+        pieces = [
+            _MpiPiece(self._mpi, self._comm.Irecv([part, self._mpi.BYTE], peer, step % self._tags), len(part))
+            for part in _pieces_of(memory)
+        ]
+        return _Message(memory, data, pieces)
+
+    def abort(self, why):
+        """The others learn of it by their own deadlines."""
+
+
+class _TorchPiece(threading.Thread):
+    """A thread that waits: gloo says whether a message has arrived only to who waits for it."""
+
+    def __init__(self, work, tensor):
+        super().__init__(daemon=True)
+        self._work, self._tensor, self._fault = work, tensor, None
+        self.start()
+
+    def run(self):
+        try:
+            self._work.wait()
+        except RuntimeError as fault:
+            self._fault = fault
+
+    def is_done(self):
+        if self.is_alive():
+            return False
+        if self._fault is not None:
+            raise self._fault
+        return True
+
+
+class _TorchMessages:
+    def __init__(self, process_group):
+        import torch
+        import torch.distributed
+
+        self._torch, self._group = torch, process_group
+        distributed = torch.distributed
+        self.rank, self.size = distributed.get_rank(process_group), distributed.get_world_size(process_group)
+        everybody = range(self.size)
+        self._peers = (
+            everybody if process_group is None else [distributed.get_global_rank(process_group, r) for r in everybody]
+        )
+
+    def _begin(self, operation, peer, memory, step):
+        pieces = []
+        for part in _pieces_of(memory):
+            tensor = self._torch.frombuffer(part, dtype=self._torch.uint8)
+            pieces.append(_TorchPiece(operation(tensor, self._peers[peer], group=self._group, tag=step), tensor))
+        return pieces
+
+    def send(self, to, data, step):
+        memory = bytearray(data)
+        return _Message(memory, None, self._begin(self._torch.distributed.isend, to, memory, step))
+
+    def receive(self, peer, data, step):
+        memory = bytearray(len(data))
+        return _Message(memory, data, self._begin(self._torch.distributed.irecv, peer, memory, step))
+
+    def abort(self, why):
+        """The others learn of it by their own deadlines."""
+
+
+def group(over=None, *, deadline=60.0):
+    """This rank's end of a group. All ranks of `over` call it.
+
+    over: an mpi4py communicator; a torch.distributed process group whose backend is gloo; None: the default one of torch.distributed.
+    deadline: seconds for a message to move. What does not is heed.Error with the code "rank", which names the rank, the step and the
+    direction; every later call of the group is refused with the same sentence.
+    """
+    if type(over).__module__.startswith("mpi4py"):
+        return Group(_MpiMessages(over), deadline)
+    if over is None or type(over).__module__.startswith("torch"):
+        return Group(_TorchMessages(over), deadline)
+    raise KindError(f"over: {type(over).__name__} is neither an mpi4py communicator nor a torch.distributed process group")
+
+
+def _rows(array, stretches):
+    if len(stretches) == 1:
+        first, length = stretches[0]
+        return array[..., first : first + length, :]
+    parts = [array[..., first : first + length, :] for first, length in stretches]
+    if type(array).__module__.startswith("torch"):
+        import torch
+
+        return torch.cat(parts, dim=-2)
+    import numpy
+
+    return numpy.concatenate(parts, axis=-2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one rank has: stretches (first, length) of the queries and keys, and KV heads with the query heads that read them."""
+
+    queries: list[tuple[int, int]]
+    keys: list[tuple[int, int]]
+    first_kv_head: int
+    kv_heads: int
+    group: int  # query heads that read one KV head
+
+    def _heads(self, array, of_one):
+        first = self.first_kv_head * of_one
+        return array[..., first : first + self.kv_heads * of_one, :, :]
+
+    def queries_of(self, q):
+        """The share's part of all queries, or of all results: (..., heads, queries, any)."""
+        return _rows(self._heads(q, self.group), self.queries)
+
+    def keys_of(self, k):
+        """The share's part of all keys or values: (..., kv_heads, keys, any)."""
+        return _rows(self._heads(k, 1), self.keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Who has what of a call. Any list of shares will do in which every query and key is somebody's, once."""
+
+    queries: int
+    keys: int
+    heads: int
+    kv_heads: int
+    of_rank: list[Share]
+
+    def _whole(self):
+        return self.queries, self.keys, self.heads, self.kv_heads
+
+
+def split_grid(*, queries, keys, heads, kv_heads=None, ranks, head_groups):
+    """ranks // head_groups ranks share a group of heads and split the sequence: a stretch from the front, and one from the back."""
+    kv_heads = heads if kv_heads is None else kv_heads
+    shares = _heed.split_over_ranks((queries, keys, heads, kv_heads), ranks, head_groups)
+    return Split(queries, keys, heads, kv_heads, [Share(*share, group=heads // kv_heads) for share in shares])
+
+
+def split_sequence(*, queries, keys, heads, kv_heads=None, ranks):
+    """Every rank has two stretches of the sequence, which balances a causal mask, and all heads."""
+    return split_grid(queries=queries, keys=keys, heads=heads, kv_heads=kv_heads, ranks=ranks, head_groups=1)
+
+
+def split_heads(*, queries, keys, heads, kv_heads=None, ranks):
+    """Every rank has whole KV heads, and all of the sequence."""
+    return split_grid(queries=queries, keys=keys, heads=heads, kv_heads=kv_heads, ranks=ranks, head_groups=ranks)
+
+
+def attention(group, split, q, k, v, **options):
+    """heed.attention of the whole call, by all ranks, each with its share; returns this rank's rows.
+
+    Options are those of heed.attention, and the same on every rank but for what has rows or heads: a bias and boolean masks have the
+    rows of the share and all keys, slopes and sinks its heads. What differs is refused on all ranks. Weights, scores, caches and
+    packed sequences are not for ranks.
+    """
+    shares = [(share.queries, share.keys, share.first_kv_head, share.kv_heads) for share in split.of_rank]
+    return _heed.attention_over_ranks(group, split._whole(), shares, q, k, v, **options)
+
+
+def append(group, cache, sequence, length, k, v):
+    """Keeps of new tokens those that are this rank's: chunk n of 1024 tokens is rank n % size's.
+
+    k and v follow the first `length` tokens of the sequence, and are the same on every rank. The cache has pages of at most 1024 tokens.
+    """
+    _heed.append_own(group, cache, sequence, length, k, v)
+
+
+def decode(group, q, cache, lengths, **options):
+    """heed.attention of a few queries over caches that append() filled; called alike by all ranks, which all have the result.
+
+    lengths: of the whole sequences, one for each batch entry.
+    """
+    return _heed.decode_over_ranks(group, q, cache, lengths, **options)

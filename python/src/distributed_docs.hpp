@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The docstrings of what heed.distributed is made of.
+#pragma once
+
+namespace heed::python {
+
+constexpr const char* group_doc =
+    "One rank's end of several that compute together; made by heed.distributed.group.";
+constexpr const char* abort_doc = "Gives up: the others are told, and every call from now on is refused.";
+constexpr const char* split_over_ranks_doc =
+    "The shares of a call of (queries, keys, heads, kv_heads); see heed.distributed.Split.";
+constexpr const char* attention_over_ranks_doc = "See heed.distributed.attention.";
+constexpr const char* decode_over_ranks_doc = "See heed.distributed.decode.";
+constexpr const char* append_own_doc = "See heed.distributed.append.";
+
+}  // namespace heed::python

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python_messages.hpp"
+
+#include <chrono>
+#include <thread>
+
+#include "refusal.hpp"
+
+namespace heed::python {
+namespace {
+
+// What Python raised, in its own words.
+template <class Body>
+auto with_python(Body body) {
+  const nb::gil_scoped_acquire held;
+  try {
+    return body();
+  } catch (nb::python_error& error) {
+    throw Error(Error::rank, text_of(error.value()));
+  }
+}
+
+class PythonMessage final : public Messages::Message {
+ public:
+  explicit PythonMessage(nb::object object) : object_(std::move(object)) {}
+  ~PythonMessage() override {
+    const nb::gil_scoped_acquire held;
+    try {
+      if (object_.is_valid()) object_.attr("drop")();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("a message of heed.distributed");
+    }
+    object_.reset();
+  }
+  PythonMessage(const PythonMessage&) = delete;
+  PythonMessage& operator=(const PythonMessage&) = delete;
+
+  bool is_done() override {
+    return with_python([this] { return nb::cast<bool>(object_.attr("is_done")()); });
+  }
+
+ private:
+  nb::object object_;
+};
+
+class PythonMessages final : public Messages {
+ public:
+  explicit PythonMessages(nb::object object)
+      : rank_(nb::cast<int>(object.attr("rank"))),
+        size_(nb::cast<int>(object.attr("size"))),
+        object_(std::move(object)) {}
+  ~PythonMessages() override {
+    const nb::gil_scoped_acquire held;
+    object_.reset();
+  }
+  PythonMessages(const PythonMessages&) = delete;
+  PythonMessages& operator=(const PythonMessages&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
+    auto* memory = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
+    return start("send", to, {memory, bytes.size()}, PyBUF_READ, step);
+  }
+  std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
+    return start("receive", from, {reinterpret_cast<char*>(bytes.data()), bytes.size()}, PyBUF_WRITE, step);
+  }
+  void pause() override { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+  void abort(const std::string& why) noexcept override {
+    try {
+      with_python([&] { object_.attr("abort")(why); });
+    } catch (const std::exception&) {  // the others wait for their deadline
+    }
+  }
+
+ private:
+  std::unique_ptr<Message> start(const char* how, int peer, std::span<char> bytes, int access,
+                                 std::uint32_t step) const {
+    return with_python([&]() -> std::unique_ptr<Message> {
+      const nb::object memory =
+          nb::steal(PyMemoryView_FromMemory(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), access));
+      return std::make_unique<PythonMessage>(object_.attr(how)(peer, memory, step));
+    });
+  }
+
+  int rank_, size_;
+  nb::object object_;
+};
+
+}  // namespace
+
+std::unique_ptr<Messages> python_messages(nb::object object) {
+  return std::make_unique<PythonMessages>(std::move(object));
+}
+
+}  // namespace heed::python

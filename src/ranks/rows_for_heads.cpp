@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/rows_for_heads.hpp"
+
+#include "ranks/rows.hpp"
+
+namespace heed::ranks {
+namespace {
+
+std::vector<std::byte>& of_rank(std::vector<std::vector<std::byte>>& blobs, int rank) {
+  return blobs[static_cast<std::size_t>(rank)];
+}
+
+}  // namespace
+
+Stretch RowsForHeads::heads_of_member(std::size_t n) const {
+  return part(own_->kv_heads, std::ssize(own_->members), static_cast<std::int64_t>(n));
+}
+
+Stretch RowsForHeads::own_heads() const {
+  std::size_t n = 0;
+  while (own_->members[n] != group_.rank()) ++n;
+  return heads_of_member(n);
+}
+
+std::int64_t RowsForHeads::heads_for(const Travelling& t, std::int64_t kv_heads) const {
+  return t.is_of_keys ? kv_heads : kv_heads * query_heads_of_one();
+}
+
+const std::vector<Stretch>& RowsForHeads::stretches(const Travelling& t, int rank) const {
+  return t.is_of_keys ? share_of(rank).keys : share_of(rank).queries;
+}
+
+Whole RowsForHeads::make_whole(const Travelling& t, DType dtype) const {
+  const std::int64_t length = t.is_of_keys ? split_.whole.keys : split_.whole.queries;
+  return {{t.rows.shape.batch, heads_for(t, own_heads().length), length, t.rows.shape.dim}, dtype};
+}
+
+std::size_t RowsForHeads::bytes_of_rows(const Travelling& t, int rank, std::int64_t kv_heads,
+                                        DType dtype) const {
+  const Shape& s = t.rows.shape;
+  return static_cast<std::size_t>(s.batch * heads_for(t, kv_heads) * total(stretches(t, rank)) * s.dim) *
+         bytes_of(dtype);
+}
+
+void RowsForHeads::exchange(const char* what, const Blobs& to, Blobs& from) {
+  const std::vector<std::span<const std::byte>> sent(to.begin(), to.end());
+  const std::vector<std::span<std::byte>> received(from.begin(), from.end());
+  group_.all_to_all(what, sent, received).wait();
+}
+
+// To every member the rows of this rank, of the heads that member has in between.
+void RowsForHeads::to_heads(const std::vector<Travelling>& all, const std::vector<Whole>& into) {
+  Blobs to = blobs(), from = blobs();
+  for (std::size_t n = 0; own_ && n < own_->members.size(); ++n) {
+    const int member = own_->members[n];
+    const Stretch heads = heads_of_member(n);
+    std::size_t sent = 0, received = 0;
+    for (const Travelling& t : all) {
+      sent += bytes_of_rows(t, group_.rank(), heads.length, t.rows.dtype);
+      received += bytes_of_rows(t, member, own_heads().length, t.rows.dtype);
+    }
+    of_rank(to, member).resize(sent);
+    of_rank(from, member).resize(received);
+    std::byte* at = of_rank(to, member).data();
+    for (const Travelling& t : all)
+      at = pack_rows(heads_of(t.rows, heads_for(t, heads.first), heads_for(t, heads.length)), 0,
+                     t.rows.shape.length, at);
+  }
+  exchange("rows for heads", to, from);
+  for (std::size_t n = 0; own_ && n < own_->members.size(); ++n) {
+    const std::byte* at = of_rank(from, own_->members[n]).data();
+    for (std::size_t i = 0; i < all.size(); ++i)
+      at = unpack_stretches(at, stretches(all[i], own_->members[n]), into[i].view);
+  }
+}
+
+// To every member its rows, of the heads of this rank.
+void RowsForHeads::to_rows(const std::vector<Returning>& all, bool accumulate, const Backend& backend) {
+  Blobs to = blobs(), from = blobs();
+  for (std::size_t n = 0; own_ && n < own_->members.size(); ++n) {
+    const int member = own_->members[n];
+    std::size_t sent = 0, received = 0;
+    for (const Returning& r : all) {
+      sent += bytes_of_rows(r.of, member, own_heads().length, r.made.view.dtype);
+      received += bytes_of_rows(r.of, group_.rank(), heads_of_member(n).length, r.made.view.dtype);
+    }
+    of_rank(to, member).resize(sent);
+    of_rank(from, member).resize(received);
+    std::byte* at = of_rank(to, member).data();
+    for (const Returning& r : all)
+      for (const auto& [first, length] : stretches(r.of, member))
+        at = pack_rows(r.made.view, first, length, at);
+  }
+  exchange("gradients", to, from);
+  for (std::size_t n = 0; own_ && n < own_->members.size(); ++n)
+    write_rows(of_rank(from, own_->members[n]).data(), heads_of_member(n), all, accumulate, backend);
+}
+
+void RowsForHeads::write_rows(const std::byte* from, const Stretch& kv_heads,
+                              const std::vector<Returning>& all, bool accumulate,
+                              const Backend& backend) const {
+  for (const Returning& r : all) {
+    const MutableView into =
+        heads_of(r.into, heads_for(r.of, kv_heads.first), heads_for(r.of, kv_heads.length));
+    std::int64_t row = 0;
+    for (const Stretch& s : stretches(r.of, group_.rank())) {
+      Shape shape = into.shape;
+      shape.length = s.length;
+      const View received(from, shape, r.made.view.dtype);
+      const MutableView rows = rows_of(into, row, s.length);
+      if (shape.elements() > 0) accumulate ? backend.add(received, rows) : backend.copy(received, rows);
+      from += static_cast<std::size_t>(shape.elements()) * bytes_of(r.made.view.dtype);
+      row += s.length;
+    }
+  }
+}
+
+}  // namespace heed::ranks

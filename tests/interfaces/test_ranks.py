@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed run --ranks: the digest of one process, and a sentence where there can be no ranks. HEED_TOOL names the tool."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tool import TOOL, heed, json_of
+
+pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
+
+SMALL = ["run", "--batch", 1, "--length", 40, "--model-dim", 24, "--heads", 4, "--kv-heads", 2, "--causal"]
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HEED_NUM_THREADS": "1"}
+WITHOUT = "heed: --ranks: this heed was built without MPI; configure it with -DHEED_MPI=ON\n"
+
+
+def over_ranks(folder, *flags, **changes):
+    """Of a tool with MPI; without it there is one sentence, whatever else is wrong."""
+    ended = heed(folder, *SMALL, "--ranks", *flags, **{**AS_ROOT, **changes})
+    return None if ended.stderr == WITHOUT else ended
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mpirun")
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_any_number_of_ranks_gives_the_digest_of_one_process(tmp_path, ranks):
+    ended = over_ranks(tmp_path, ranks, "--oversubscribe", "--out", "y.npy", "--json")
+    if ended is None:
+        return
+    assert ended.returncode == 0, ended.stderr
+    expected = json_of(tmp_path, *SMALL, "--out", "one.npy")
+    assert json.loads(ended.stdout)["digest"] == expected["digest"]
+    assert (tmp_path / "y.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
+
+
+def test_where_there_can_be_no_ranks_a_sentence_says_what_to_do(tmp_path):
+    several = os.cpu_count() + 1
+    for flags, changes, sentence in [
+        ([1], {"PATH": str(tmp_path)}, "there is no mpirun in PATH; install Open MPI (Debian: openmpi-bin), or leave --ranks out"),
+        ([several], {}, f"{several} is more than the processors there are: {several - 1}; say --oversubscribe to let them share"),
+    ]:
+        ended = over_ranks(tmp_path, *flags, **changes)
+        if ended is not None:
+            assert (ended.returncode, ended.stderr) == (2, f"heed: --ranks: {sentence}\n")
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mpirun")
+def test_what_one_rank_refuses_ends_them_all_at_once(tmp_path):
+    ended = over_ranks(tmp_path, 5, "--oversubscribe")
+    if ended is not None:
+        assert ended.returncode == 2
+        assert "gave up: ranks: 5 are more than config.heads: 4 can be divided among" in ended.stderr
+        assert "\nheed: --ranks: mpirun ended with status 75, as it says above\n" in ended.stderr
+
+
+def test_what_needs_all_heads_is_refused(tmp_path):
+    ended = heed(tmp_path, *SMALL, "--ranks", 2, "--save-weights", "a.npy")
+    assert (ended.returncode, ended.stderr) == (2, "heed: --save-weights: no rank has all heads; leave --ranks out\n")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank of test_distributed.py does: `ranks.py mpi|torch claims|late`. Prints a line for each claim that holds."""
+
+import sys
+import time
+
+import numpy as np
+
+import heed
+import heed.distributed
+
+
+def make_group(over, deadline):
+    if over == "mpi":
+        from mpi4py import MPI
+
+        return heed.distributed.group(MPI.COMM_WORLD, deadline=deadline)
+    import torch.distributed
+
+    torch.distributed.init_process_group("gloo")
+    return heed.distributed.group(deadline=deadline)
+
+
+def random_call(random, ranks):
+    kv_heads = int(random.integers(1, 4))
+    heads, queries, keys, dim = kv_heads * int(random.integers(1, 4)), *(int(n) for n in random.integers(1, (80, 2500, 40)))
+    dtype = [np.float32, np.float16][int(random.integers(2))]
+    q, k, v = (
+        random.standard_normal((2, h, n, dim)).astype(dtype) for h, n in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
+    )
+    options = {"causal": [None, "ends", "starts"][int(random.integers(3))], "softcap": [None, 4.0][int(random.integers(2))]}
+    if random.integers(2):
+        options |= {"dropout": 0.2, "seed": int(random.integers(100))}
+    if random.integers(2):
+        options["bias"] = random.standard_normal((1, heads, queries, keys)).astype(dtype)
+    groups = ranks if random.integers(3) == 0 else 1
+    split = heed.distributed.split_grid(
+        queries=queries, keys=keys, heads=heads, kv_heads=kv_heads, ranks=ranks, head_groups=groups
+    )
+    return q, k, v, options, split
+
+
+def check_attention(group, calls):
+    random = np.random.default_rng(group.size)
+    for _ in range(calls):
+        q, k, v, options, split = random_call(random, group.size)
+        whole, whole_lse = heed.attention(q, k, v, return_lse=True, **options)
+        mine = split.of_rank[group.rank]
+        if "bias" in options:
+            options["bias"] = mine.queries_of(options["bias"])
+        part = (mine.queries_of(q), mine.keys_of(k), mine.keys_of(v))
+        out, lse = heed.distributed.attention(group, split, *part, return_lse=True, **options)
+        assert out.tobytes() == mine.queries_of(whole).tobytes()
+        assert lse.tobytes() == mine.queries_of(whole_lse[..., None]).tobytes()
+
+
+def check_torch(group):
+    import torch
+
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 1, 4, 100, 8, dtype=torch.bfloat16)
+    split = heed.distributed.split_sequence(queries=100, keys=100, heads=4, ranks=group.size)
+    mine = split.of_rank[group.rank]
+    out = heed.distributed.attention(group, split, *(f(x) for f, x in zip([mine.queries_of, mine.keys_of, mine.keys_of], [q, k, v])))
+    assert torch.equal(out, mine.queries_of(heed.attention(q, k, v)))
+
+
+def check_decode(group):
+    random = np.random.default_rng(7)
+    length = 5000
+    k, v = (random.standard_normal((1, 2, length, 16), dtype=np.float32) for _ in range(2))
+    q = random.standard_normal((1, 4, 1, 16), dtype=np.float32)
+    settings = {"batch": 1, "kv_heads": 2, "capacity": 6000, "dim": 16, "page_size": 64}
+    part, whole = heed.KvCache(**settings), heed.KvCache(**settings)
+    for first in range(0, length, 1700):
+        stretch = slice(first, min(first + 1700, length))
+        heed.distributed.append(group, part, 0, first, k[:, :, stretch], v[:, :, stretch])
+    whole.append(k, v)
+    out = heed.distributed.decode(group, q, part, [length], causal=True)
+    assert out.tobytes() == heed.attention(q, cache=whole, causal=True).tobytes()
+
+
+def check_refusals(group):
+    """What one rank says differently, or cannot even read, is refused by all at once, and the group goes on."""
+    x = np.ones((1, 2, 6, 4), np.float32)
+    split = heed.distributed.split_sequence(queries=6, keys=6, heads=2, ranks=group.size)
+    mine = split.of_rank[group.rank]
+    part = mine.queries_of(x), mine.keys_of(x), mine.keys_of(x)
+    is_last = group.rank == group.size - 1
+
+    def sentence(*arrays, **options):
+        try:
+            heed.distributed.attention(group, split, *arrays, **options)
+        except heed.Error as error:
+            return str(error)
+        return ""
+
+    if group.size > 1:
+        assert sentence(*part, softcap=2.0 if is_last else 3.0).startswith(f"rank {group.size - 1}: softcap")
+        said = sentence(*part[:2], [1, 2] if is_last else part[2])
+        assert said.startswith(("" if is_last else f"rank {group.size - 1} refuses: ") + "v: list is not an array"), said
+    assert "cache: there is no such keyword argument" in sentence(*part, cache=None)
+    assert sentence(*part) == ""
+
+
+def check_late(group):
+    """Rank 1 is away; the others say so within the deadline."""
+    x = np.ones((1, 1, 8, 4), np.float32)
+    split = heed.distributed.split_sequence(queries=8, keys=8, heads=1, ranks=group.size)
+    mine = split.of_rank[group.rank]
+    if group.rank == 1:
+        time.sleep(3)
+        return
+    begun = time.monotonic()
+    try:
+        heed.distributed.attention(group, split, mine.queries_of(x), mine.keys_of(x), mine.keys_of(x))
+    except heed.Error as error:
+        assert error.code == "rank" and time.monotonic() - begun < 2.5
+        print(error, flush=True)
+
+
+def main():
+    over, what = sys.argv[1:]
+    group = make_group(over, 1.0 if what == "late" else 60.0)
+    if what == "late":
+        check_late(group)
+        return
+    check_attention(group, 30)
+    check_decode(group)
+    check_refusals(group)
+    if over == "torch":
+        check_torch(group)
+    print(f"rank {group.rank} of {group.size}: all claims hold\n", end="", flush=True)
+
+
+main()

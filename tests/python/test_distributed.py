@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed.distributed over mpi4py and torch.distributed: the bits of one process, and refusals that all ranks share."""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import heed
+import heed.distributed
+
+HERE = pathlib.Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples/ranks"
+LAUNCHERS = []
+if importlib.util.find_spec("mpi4py") and shutil.which("mpirun"):
+    LAUNCHERS.append("mpi")
+if importlib.util.find_spec("torch"):
+    LAUNCHERS.append("torch")
+
+
+def run(over, ranks, *command):
+    if over == "mpi":
+        launcher = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-np", str(ranks), sys.executable]
+    else:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HEED_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*launcher, *map(str, command)], capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+
+
+@pytest.mark.parametrize("over", LAUNCHERS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_rank_has_the_bits_of_one_process(over, ranks):
+    done = run(over, ranks, HERE / "ranks.py", over, "claims")
+    assert done.returncode == 0, done.stderr
+    for rank in range(ranks):
+        assert f"rank {rank} of {ranks}: all claims hold" in done.stdout
+
+
+@pytest.mark.parametrize("over", LAUNCHERS)
+def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
+    done = run(over, 2, HERE / "ranks.py", over, "late")
+    assert "rank 0, step 0 (what each rank was called with): nothing received from rank 1 for 1.0 s" in done.stdout
+
+
+@pytest.mark.parametrize("over", LAUNCHERS)
+def test_the_example_runs(over):
+    done = run(over, 2, EXAMPLES / ("mpirun.py" if over == "mpi" else "torchrun.py"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
+        f"rank {rank} of 2: the bits of one process: True" for rank in range(2)
+    ]
+
+
+def test_what_cannot_be_a_group_is_refused():
+    with pytest.raises(heed.KindError, match="over: int is neither an mpi4py communicator nor a torch.distributed process group"):
+        heed.distributed.group(3)
