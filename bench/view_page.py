@@ -60,7 +60,7 @@ def options_of(arguments):
 
 
 def make_page(options, folder, page):
-    """Seconds, bytes of memory at the peak, and bytes of the page."""
+    """Seconds, those of all processors together, bytes of memory at the peak, and bytes of the page."""
     width = options.heads * HEAD_DIM
     x = np.random.default_rng(0).normal(0, 1.5, (options.length, width)).astype(np.float32)
     np.save(folder / "x.npy", x)
@@ -69,10 +69,11 @@ def make_page(options, folder, page):
     subprocess.run([tool, "run", "--quiet", *map(str, layer)], check=True)
     view = ["--layer", folder / "w.safetensors", "--heads", options.heads, "--input", folder / "x.npy", "--threads", options.threads]
     view += ["--out", page, *(["--causal"] if options.causal else [])]
-    start = time.perf_counter()
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([tool, "view", "--quiet", *map(str, view)], check=True)
-    seconds = time.perf_counter() - start
-    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, page.stat().st_size
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, busy, after.ru_maxrss * 1024, page.stat().st_size
 
 
 def open_page(driver, tab, page):
@@ -103,9 +104,9 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         page = (options.page or folder / "page.html").resolve()
-        seconds, memory, size = make_page(options, folder, page)
+        seconds, busy, memory, size = make_page(options, folder, page)
         found = {"tokens": options.length, "heads": options.heads, "made_seconds": round(seconds, 1)}
-        found |= {"peak_gigabytes": round(memory / 1e9, 2), "page_megabytes": round(size / 1e6, 1)}
+        found |= {"processor_seconds": round(busy, 1), "peak_gigabytes": round(memory / 1e9, 2), "page_megabytes": round(size / 1e6, 1)}
         driver = browser.start(1280, 900)
         try:
             tab = browser.Tab(driver)

@@ -15,6 +15,19 @@ Buffer Sequence::rounded_to(DType dtype) const {
   return buffer;
 }
 
+std::vector<float> floats_of(const std::string& flag, const Array& array) {
+  switch (array.element) {
+    case Element::f16:
+    case Element::bf16:
+    case Element::f32:
+    case Element::f64:
+      return array.to_floats();
+    default:
+      throw Error(Error::dtype, fmt::format("{}: {} numbers are none of f16, bf16, f32, f64", flag,
+                                            name_of(array.element)));
+  }
+}
+
 Sequence read_sequence(const std::string& flag, const std::string& path) {
   const Array array = read_npy(path);
   if (array.shape.size() != 2 && array.shape.size() != 3)
@@ -25,7 +38,7 @@ Sequence read_sequence(const std::string& flag, const std::string& path) {
   if (array.shape.size() == 3) sequence.batch = array.shape[0];
   sequence.length = array.shape[array.shape.size() - 2];
   sequence.width = array.shape.back();
-  sequence.values = array.to_floats();
+  sequence.values = floats_of(flag, array);
   return sequence;
 }
 

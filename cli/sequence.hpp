@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "buffer.hpp"
+#include "heed/files.hpp"
 
 namespace heed::tool {
 
@@ -18,6 +19,7 @@ struct Sequence {
 // `flag` is the option that named the file, for the sentence that refuses it.
 Sequence read_sequence(const std::string& flag, const std::string& path);
 
+std::vector<float> floats_of(const std::string& flag, const Array&);
 std::string text_of(const std::vector<std::int64_t>& shape);  // "(2, 7)"
 
 }  // namespace heed::tool

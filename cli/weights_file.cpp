@@ -26,7 +26,7 @@ WeightsFile::WeightsFile(const std::string& flag, const std::string& path, std::
   if (batch_entry >= axes[0])
     throw Error(Error::value, fmt::format("--entry: {} is not below the {} batch entries of {}", batch_entry,
                                           axes[0], flag));
-  const std::vector<float> all = array.to_floats();
+  const std::vector<float> all = floats_of(flag, array);
   const std::int64_t entry = axes[1] * axes[2] * axes[3];
   values_.assign(all.begin() + batch_entry * entry, all.begin() + (batch_entry + 1) * entry);
   ShapeOptions told = shape;

@@ -167,14 +167,32 @@ void open_if_asked(const ViewOptions& options) {
 }
 
 // The playground brings its own tokens and vectors.
+void refuse_beside_play(const ViewOptions& o) {
+  const JobOptions& job = o.job;
+  const ShapeOptions& shape = job.shape;
+  for (const auto& [is_said, flag] : {std::pair{!o.weights.empty(), "--weights"},
+                                      {!o.compare.empty(), "--compare"},
+                                      {!o.tokens.empty(), "--tokens"},
+                                      {!o.query_tokens.empty(), "--query-tokens"},
+                                      {!o.key_tokens.empty(), "--key-tokens"},
+                                      {!o.title.empty(), "--title"},
+                                      {!o.picture.empty(), "--picture"},
+                                      {o.budget_megabytes.has_value(), "--budget"},
+                                      {o.entry.has_value(), "--entry"},
+                                      {!job.weights.empty(), "--layer"},
+                                      {!job.input.empty(), "--input"},
+                                      {!job.context.empty(), "--context"},
+                                      {!job.prefix.empty(), "--prefix"},
+                                      {job.rotary.has_value(), "--rotary"},
+                                      {shape.heads.has_value(), "--heads"},
+                                      {shape.kv_heads.has_value(), "--kv-heads"},
+                                      {shape.causal, "--causal"},
+                                      {shape.window.has_value(), "--window"}})
+    if (is_said) throw Error(Error::value, fmt::format("{}: means nothing beside --play", flag));
+}
+
 Status play(const ViewOptions& options, Console& console) {
-  for (const auto& [value, flag] : {std::pair{options.weights, "--weights"},
-                                    {options.job.weights, "--layer"},
-                                    {options.picture, "--picture"},
-                                    {options.title, "--title"}})
-    if (!value.empty()) throw Error(Error::value, fmt::format("{}: means nothing beside --play", flag));
-  if (options.budget_megabytes) throw Error(Error::value, "--budget: means nothing beside --play");
-  refuse_strays(options);
+  refuse_beside_play(options);
   StagedFiles files;
   files.expect("--out", options.out);
   files.write(options.out, [](const auto& path) { view::save_playground(path); });

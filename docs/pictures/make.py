@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the pictures of these documents again: `make.py HEED [NAME...]`, HEED being the tool.
+"""Makes the pictures of these documents, and playground.html, again: `make.py HEED [NAME...]`, HEED being the tool.
 
 Needs the package, selenium, Debian's chromium and chromium-driver, and for the two models tests/models/install.
 """
@@ -52,23 +52,24 @@ def example(folder, tool):
     subprocess.run([tool, "view", "--quiet", "--out", folder / "page.html", "--picture", HERE / "example.png"], check=True)
 
 
-def playground(folder, tool):
-    subprocess.run([tool, "view", "--quiet", "--play", "--out", folder / "page.html"], check=True)
-    photograph(folder / "page.html", "#head=0&query=8&cached=6", "playground", (1400, 1400))
+def playground(_, tool):
+    page = HERE.parent / "playground.html"
+    subprocess.run([tool, "view", "--quiet", "--play", "--out", page], check=True)
+    photograph(page, "#head=0&query=8&cached=6", "playground", (1400, 1500))
 
 
 def minilm(folder, _):
     import conftest
 
     model = conftest.minilm.__wrapped__()
-    photograph(watched(*model, folder, "all-MiniLM-L6-v2"), "#layer=2&head=5&view=text&query=12&key=12", "minilm")
+    photograph(watched(*model, folder, "all-MiniLM-L6-v2"), "#layer=2&head=5&view=text&query=12&key=12", "minilm", (1200, 840))
 
 
 def smollm2(folder, _):
     import conftest
 
     model = conftest.smollm2.__wrapped__()
-    photograph(watched(*model, folder, "SmolLM2-135M"), "", "smollm2")
+    photograph(watched(*model, folder, "SmolLM2-135M"), "", "smollm2", (1040, 900))
 
 
 def main():

@@ -2,6 +2,7 @@
 """The playground in a real browser: heed computes inside the page, and every number shown is NumPy's."""
 
 import os
+import pathlib
 import re
 import subprocess
 
@@ -104,6 +105,12 @@ def test_every_step_of_a_query_is_numpys(tab, page):
     np.testing.assert_allclose(weights(tab), share, rtol=1e-5)
 
 
+def test_the_page_of_the_documents_is_one(tab):
+    play(tab, pathlib.Path(__file__).parents[2] / "docs/playground.html", "#head=0&query=8")
+    assert_steps(tab, 8)
+    assert tab.complaints() == []
+
+
 def test_numbers_of_a_vector_are_shown_whole_and_as_decimals(tab, page):
     play(tab, page)
     shown = [each.get_attribute("value") for each in tab.all("#steps .vector input")]
@@ -134,7 +141,8 @@ def test_masks_are_chosen_and_drawn(tab, page):
     assert_steps(tab, 4, hidden=[0, *range(5, n)])
     assert tab.one("#mask").get_attribute("value") == "drawn"
     row = [tab.one(f'#map [data-query="4"][data-key="{key}"]') for key in (1, 4)]
-    tab.actions().click_and_hold(row[0]).move_to_element(row[1]).release().perform()
+    across = int(row[1].rect["x"] - row[0].rect["x"])  # what is drawn under the pointer replaces both
+    tab.actions().click_and_hold(row[0]).move_by_offset(across, 0).release().perform()
     tab.until(lambda: tab.count('#map .unseen[data-query="4"][data-key="1"]'), "dragging hides nothing")
 
 

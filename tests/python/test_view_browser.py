@@ -147,6 +147,14 @@ def test_the_text_is_coloured_by_what_a_token_attends_to_and_by_who_attends_to_i
     assert [np.float32(title) for title in titles[12:]] == list(w[12:, 12])
 
 
+def test_a_word_of_the_text_is_not_broken_at_the_end_of_a_line(tab, tmp_path):
+    words = [f"word{n}" for n in range(96)]
+    heed.view(random_weights(1, 96, 96), tokens=words).save(tmp_path / "a.html")
+    tab.open(tmp_path / "a.html", "#head=0&view=text")
+    lines = tab.driver.execute_script("return [...document.querySelectorAll('#text span')].map((e) => [e.getClientRects().length, e.offsetTop])")
+    assert len({top for _, top in lines}) > 1 and {pieces for pieces, _ in lines} == {1}
+
+
 def test_lines_are_drawn_between_tokens(tab, page):
     tab.open(page, "#head=0&view=lines&query=5")
     tab.until(lambda: tab.colours("#lines canvas") > 8, "there are no lines")
