@@ -36,6 +36,7 @@ double flushed_of(const double* a, const double* b, std::int64_t n) {
 // A term on its way into matrix instructions: it is rounded to bf16, and lost where it is subnormal. Of its product
 // with a number they lose what is subnormal, the number too, and of the pair and the sum it becomes part of.
 void round_for_matrices(Term& t) {
+  if (std::isinf(t.error)) return;  // nothing is known of it, and its value may be no number
   const double most = std::abs(t.value) + t.error;
   t.error += roundoff(DType::bf16) * most + least_normal;
   t.lost = least_normal * (3 + most);
