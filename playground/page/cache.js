@@ -22,7 +22,8 @@ function distance(problem, vectors, kvHeads, cached) {
   let largest = 0;
   for (let head = 0; head < heads; ++head) {
     for (let d = 0; d < dim; ++d) {
-      largest = Math.max(largest, Math.abs(whole[(head * tokens + last) * dim + d] - cached[head * dim + d]));
+      const [mine, theirs] = [cached[head * dim + d], whole[(head * tokens + last) * dim + d]];
+      if (!Object.is(mine, theirs)) largest = Math.max(largest, Math.abs(theirs - mine)); // both may be infinite, or NaN
     }
   }
   return largest;

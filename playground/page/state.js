@@ -48,6 +48,9 @@ export function asDigits(pairs) {
   return Array.from(digits, (digit) => digit.toString(16)).join("");
 }
 
+// A number as its input writes it; what is none is left out.
+const asNumber = (text) => (text.trim() && Number.isFinite(Number(text)) ? String(Number(text)) : "");
+
 // Whatever was said, what follows from it fits.
 function settle() {
   const count = words().length;
@@ -56,6 +59,7 @@ function settle() {
   if (!kvChoices(state.heads).includes(state.kvHeads)) state.kvHeads = state.heads;
   if (!cacheTypes.includes(state.cacheType)) state.cacheType = defaults.cacheType;
   if (!/^[0-9a-f]*$/.test(state.hidden)) state.hidden = "";
+  for (const name of ["scale", "softcap"]) state[name] = asNumber(state[name]);
   if (state.tool !== "draw") state.tool = "follow";
   if (state.theme !== "dark") state.theme = "light";
   const place = (at, end) => (Number.isInteger(at) ? Math.max(0, Math.min(at, end - 1)) : 0);

@@ -210,6 +210,17 @@ def test_hostile_tokens_and_addresses_do_no_harm(tab, page):
     assert tab.complaints() == []
 
 
+def test_numbers_too_large_for_a_float_are_shown_as_what_comes_of_them(tab, page):
+    play(tab, page, "#query=4&head=0&edits=q.0.4.0:1e39+v.0.0.0:1e39&cached=9")
+    cell = tab.one("#map [data-query='4'][data-key='0']")
+    assert cell.text == "NaN" and "NaN" not in tab.text("#cache-check") and "214, 0, 108" in cell.value_of_css_property("background-color")
+    assert not tab.one("#refusal").is_displayed(), tab.text("#refusal")
+    for address in ("#scale=abc&softcap=NaN", "#scale=0x10&softcap=+"):
+        play(tab, page, address)
+        assert tab.text("#steps")
+    assert tab.complaints() == []
+
+
 def test_everything_has_a_name_for_screen_readers(tab, page):
     play(tab, page)
     unnamed = tab.driver.execute_script(

@@ -261,6 +261,54 @@ def test_a_keyboard_reaches_everything_and_a_screen_reader_has_words(tab, page):
     tab.until(lambda: "theme=" in tab.address(), "D does not change the theme")
 
 
+def test_weights_that_are_not_finite_are_told_from_hidden_ones_in_the_text(tab, tmp_path):
+    weights = causal_weights(1, 6)
+    weights[0, 5, 1:3] = np.nan, np.inf
+    heed.view(weights, tokens=WORDS[:6], causal=True).save(tmp_path / "text.html")
+    for address, titles in (
+        ("#head=0&view=text&query=5", {1: "NaN", 2: "Infinity"}),
+        ("#head=0&view=text&query=1&key=1&direction=from", {0: "hidden by a mask", 5: "NaN"}),
+    ):
+        tab.open(tmp_path / "text.html", address)
+        tab.until(lambda: tab.count("#text span.chosen"), "no token is chosen")
+        spans = tab.all("#text span")
+        for n, title in titles.items():
+            assert spans[n].get_attribute("title") == title
+            assert ("unseen" in spans[n].get_attribute("class")) == (title == "hidden by a mask")
+            assert ("214, 0, 108" in spans[n].value_of_css_property("background-color")) == (title != "hidden by a mask")
+    assert tab.complaints() == []
+
+
+def test_weights_beyond_all_numbers_leave_the_page_whole(tab, tmp_path):
+    weights = random_weights(2, 6, 6)
+    weights[0, 1, 2] = 3e38
+    heed.view(weights).save(tmp_path / "huge.html")
+    for address in ("", "#sort=entropy", "#head=0&query=1", "#head=0&query=1&view=text"):
+        tab.open(tmp_path / "huge.html", address)
+    assert tab.complaints() == []
+
+
+def test_a_shorter_run_has_no_token_chosen_that_it_has_not(tab, tmp_path):
+    heed.view({"long": random_weights(1, 6, 6), "short": random_weights(1, 4, 4)}).save(tmp_path / "two.html")
+    for view in ("map", "text", "lines"):
+        tab.open(tmp_path / "two.html", f"#head=0&query=5&key=5&view={view}")
+        tab.press("]")
+        tab.until(lambda: tab.text("#head-name") == "short · Head 0" and "Choose a token" in tab.text("#chosen"), tab.text("#chosen"))
+    assert tab.complaints() == []
+
+
+def test_a_difference_from_what_is_hidden_is_told_in_numbers(tab, tmp_path):
+    whole = random_weights(1, 6, 6)
+    heed.view({"causal": causal_weights(1, 6), "whole": whole}).save(tmp_path / "two.html")
+    open_head(tab, tmp_path / "two.html", "#head=0&compare=1")
+    canvas = tab.all("#maps canvas")[2]
+    tab.actions().move_to_element_with_offset(canvas, 90, -140).perform()
+    tab.until(lambda: tab.one("#tip").is_displayed(), "nothing is said")
+    query, key = (int(n) for n in re.search(r"query (\d+), key (\d+)", tab.text("#tip")).groups())
+    assert key > query
+    assert float(tab.text("#tip b")) == pytest.approx(-whole[0, query, key], rel=1e-5)
+
+
 def test_a_frame_in_a_notebook_draws(tab, tmp_path):
     frame = heed.view(causal_weights(2, 8), tokens=WORDS[:8])._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8><body>{frame}", encoding="utf-8")

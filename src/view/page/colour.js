@@ -54,8 +54,11 @@ export function strength(weight, scale, largest, octaves) {
   return Math.min(1, Math.max(0.02, (Math.log2(weight) - lowest) / (Math.log2(Math.max(largest, 2 ** (1 - octaves))) - lowest)));
 }
 
+const notFinite = [214, 0, 108];
+
+// A strength of NaN is that of a weight that is not finite.
 export function cssColour(t, dark) {
-  const [r, g, b] = sequentials[dark ? 1 : 0][Math.round(255 * t)];
+  const [r, g, b] = Number.isNaN(t) ? notFinite : sequentials[dark ? 1 : 0][Math.round(255 * t)];
   return `rgb(${r} ${g} ${b})`;
 }
 
@@ -64,7 +67,7 @@ export function inkOn(t, dark) {
 }
 
 const pixel = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
-const notFinitePixel = pixel([214, 0, 108]);
+const notFinitePixel = pixel(notFinite);
 
 // The pixel of every code. What is hidden is left out, and the paper's hatching shows.
 export function pixelsOfCodes({ scale, largest, octaves, dark }) {

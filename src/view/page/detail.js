@@ -37,9 +37,9 @@ function otherHead(head) {
 // What is known of a weight, in words.
 function wordsFor(map, query, key) {
   const known = map.head.at(query, key);
-  if (known.hidden) return { value: "hidden", more: "by a mask" };
-  if (map.other) {
-    const other = map.other.at(query, key);
+  const other = map.other?.at(query, key);
+  if (known.hidden && (!other || other.hidden)) return { value: "hidden", more: "by a mask" };
+  if (other) {
     const a = known.hidden ? 0 : known.weight;
     const b = other.hidden ? 0 : other.weight;
     return { value: `${a - b > 0 ? "+" : ""}${(a - b).toPrecision(6)}`, more: `${digitsOf(a)} − ${digitsOf(b)}${known.exact && other.exact ? "" : ", about"}` };

@@ -122,7 +122,10 @@ class Head {
       let largest = 0;
       const values = (head, n) => (head.isExact ? (head.all.bits[n] === hiddenBits ? 0 : head.all.values[n]) : weightOf(head.max[n], attention.octaves) || 0);
       const count = Math.min(this.finest.rows * this.finest.columns, other.finest.rows * other.finest.columns);
-      for (let n = 0; n < count; ++n) largest = Math.max(largest, Math.abs(values(this, n) - values(other, n)));
+      for (let n = 0; n < count; ++n) {
+        const difference = Math.abs(values(this, n) - values(other, n));
+        if (difference > largest && difference < Infinity) largest = difference;
+      }
       this.differences.set(key, largest);
     }
     return this.differences.get(key) ?? 1;

@@ -4,9 +4,12 @@ import { attention } from "./blobs.js";
 
 const percent = (mass) => `${(100 * mass).toFixed(mass < 0.1 && mass > 0 ? 2 : 1)} %`;
 
+// A number that no double holds is null in the page's description.
+const bits = (n) => (n === null ? "beyond numbers" : `${n.toFixed(2)} bits`);
+
 // What heads are ordered and filtered by.
 export const measures = [
-  { id: "entropy", name: "Entropy", of: (facts) => facts.entropy, text: (n) => `${n.toFixed(2)} bits`, hint: "how many keys a query spreads over: 2 to this power, on average" },
+  { id: "entropy", name: "Entropy", of: (facts) => facts.entropy, text: bits, hint: "how many keys a query spreads over: 2 to this power, on average" },
   { id: "first", name: "On the first token", of: (facts) => facts.first, text: percent, hint: "mean weight of key 0" },
   { id: "self", name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true, hint: "mean weight of a query's own position" },
   { id: "previous", name: "On the token before", of: (facts) => facts.back[1] ?? 0, text: percent, needsPositions: true, hint: "mean weight of the key one before" },

@@ -58,8 +58,16 @@ function writeAddress() {
   }, 120);
 }
 
+// A token that the run has not is not chosen: another run may be shorter.
+function settle() {
+  const { queries, keys } = attention.runs[state.run];
+  if (!(state.query >= 0 && state.query < queries)) state.query = -1;
+  if (!(state.key >= 0 && state.key < keys)) state.key = -1;
+}
+
 export function change(changes) {
   Object.assign(state, changes);
+  settle();
   writeAddress();
   renderSoon();
 }
@@ -90,8 +98,7 @@ export function readAddress() {
   const run = attention.runs[state.run];
   if (!run?.layers[state.layer]) Object.assign(state, { run: 0, layer: 0, head: -1 });
   if (!attention.runs[state.run].layers[state.layer]?.heads[state.head]) state.head = -1;
-  if (!(state.query >= 0 && state.query < attention.runs[state.run].queries)) state.query = -1;
-  if (!(state.key >= 0 && state.key < attention.runs[state.run].keys)) state.key = -1;
+  settle();
   if (!attention.runs[state.compare]) state.compare = -1;
   state.zoom = Math.max(1, state.zoom);
   renderSoon();

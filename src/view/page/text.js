@@ -48,16 +48,19 @@ function build(run) {
   built = run;
 }
 
-function paint(made, weights, largest) {
+// `isHiddenAt` tells what a mask hides from what is not a number.
+function paint(made, weights, isHiddenAt = () => false) {
   const dark = state.theme === "dark";
+  const largest = weights?.reduce((most, weight) => (weight > most && weight < Infinity ? weight : most), 0) || 1;
   made.forEach((span, n) => {
-    const weight = weights ? weights[n] : NaN;
-    const isHidden = weights && Number.isNaN(weight);
-    const t = strength(weight, state.scale, largest, attention.octaves);
-    span.classList.toggle("unseen", Boolean(isHidden));
-    span.style.background = weights && !isHidden && weight > 0 ? cssColour(t, dark) : "";
-    span.style.color = weights && !isHidden && weight > 0 ? inkOn(t, dark) : "";
-    span.title = weights ? (isHidden ? "hidden by a mask" : digitsOf(weight)) : "";
+    const weight = weights?.[n] ?? 0;
+    const isHidden = isHiddenAt(n);
+    const isColoured = weight !== 0 && !isHidden;
+    const t = Number.isFinite(weight) ? strength(weight, state.scale, largest, attention.octaves) : NaN;
+    span.classList.toggle("unseen", isHidden);
+    span.style.background = isColoured ? cssColour(t, dark) : "";
+    span.style.color = isColoured ? inkOn(t, dark) : "";
+    span.title = isHidden ? "hidden by a mask" : weights ? digitsOf(weight) : "";
   });
 }
 
@@ -66,12 +69,11 @@ export function drawText(head) {
   const chosen = state.direction === "to" ? state.query : state.key;
   const isTo = state.direction === "to";
   const weights = chosen < 0 ? null : isTo ? head.row(chosen) : head.column(chosen);
-  const largest = weights ? weights.reduce((most, weight) => (weight > most ? weight : most), 0) || 1 : 1;
   const [painted, plain] = isTo ? [spans.keys, spans.queries] : [spans.queries, spans.keys];
-  if (painted !== plain) paint(plain, null, 1);
+  if (painted !== plain) paint(plain, null);
   // With nothing chosen: how much each token receives from all.
-  if (chosen < 0 && isTo) paint(painted, head.received, Math.max(...head.received) || 1);
-  else paint(painted, weights, largest);
+  if (chosen < 0) paint(painted, isTo ? head.received : null);
+  else paint(painted, weights, (n) => (isTo ? head.at(chosen, n) : head.at(n, chosen)).hidden);
   for (const each of new Set([...spans.queries, ...spans.keys])) each.classList.remove("chosen");
   (isTo ? spans.queries : spans.keys)[chosen]?.classList.add("chosen");
 }
