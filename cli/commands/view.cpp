@@ -5,9 +5,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
 
 #include "arguments.hpp"
 #include "browser.hpp"
@@ -205,15 +209,33 @@ Status play(const ViewOptions& options, Console& console) {
   return done;
 }
 
+// A page is something else than what it is made from, and never takes its place.
+void refuse_to_replace_sources(const ViewOptions& o) {
+  const std::pair<const char*, const std::string*> sources[] = {
+      {"--weights", &o.weights},           {"--compare", &o.compare},       {"--tokens", &o.tokens},
+      {"--query-tokens", &o.query_tokens}, {"--key-tokens", &o.key_tokens}, {"--layer", &o.job.weights},
+      {"--input", &o.job.input},           {"--context", &o.job.context}};
+  const auto refuse = [&](const char* out_flag, const std::string& out) {
+    for (const auto& [flag, path] : sources) {
+      std::error_code missing;  // a file that is not there is nobody's source
+      if (!path->empty() && !out.empty() && std::filesystem::equivalent(out, *path, missing))
+        throw Error(Error::value, fmt::format("{}: '{}' is what {} reads", out_flag, out, flag));
+    }
+  };
+  refuse("--out", o.out), refuse("--picture", o.picture);
+}
+
 Status show(const ViewOptions& options, Console& console) {
   if (options.play) return play(options, console);
+  refuse_to_replace_sources(options);
   options.job.shape.use_threads();
   StagedFiles files;
   files.expect("--out", options.out);
   files.expect("--picture", options.picture);
   refuse_other_pictures(options.picture);
   const std::vector<Shown> runs = runs_of(options);
-  const std::int64_t budget = options.budget_megabytes.value_or(40);
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / 1'000'000;
+  const std::int64_t budget = std::min(options.budget_megabytes.value_or(40), most);
   view::Page page({.title = options.title.empty() ? "Attention" : options.title,
                    .layers = static_cast<std::int64_t>(runs.size()),
                    .budget_bytes = budget * 1'000'000});
