@@ -17,7 +17,9 @@ def environment(**changes):
         for name, value in os.environ.items()
         if name not in ("NO_COLOR", "HEED_TARGET", "HEED_NUM_THREADS")
     }
-    return {**kept, "TERM": "xterm", **changes}
+    # mpirun wants this twice where the tests run as root, as they do in containers.
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**kept, **as_root, "TERM": "xterm", **changes}
 
 
 def heed(folder, *arguments, **changes):

@@ -146,6 +146,7 @@ GOOD = {
     "q": X, "k": X, "v": X, "query": X, "key": X, "value": X, "x": X[0], "a": X > 0, "b": X > 0, "tokens": [1, 2],
     "size": 3, "n": 1, "batch": 1, "kv_heads": 1, "capacity": 16, "dim": 8, "model_dim": 8, "heads": 2, "sequence": 0,
     "out_gradient": X, "out": X, "lse": X[..., 0], "length": 0, "path": "there/is/none", "folder": "there/is/none", "weights": {},
+    "device": "cpu",
 }  # fmt: skip
 
 

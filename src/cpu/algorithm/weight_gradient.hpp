@@ -113,10 +113,12 @@ class WeightGradient {
       float* into = to + n * columns_of;
       for (const float* row : found) {
         const std::int64_t real = row ? least(columns_of, count - d) : 0;
-        if (real == columns_of)
+        if (real == columns_of) {
           __builtin_memcpy(into, row + d, columns_of * sizeof(float));
-        else
-          for (std::int64_t i = 0; i < columns_of; ++i) into[i] = i < real ? row[d + i] : 0.0f;
+        } else {
+          for (std::int64_t i = 0; i < real; ++i) into[i] = row[d + i];
+          for (std::int64_t i = real; i < columns_of; ++i) into[i] = 0;
+        }
         into += columns_of;
       }
     }
