@@ -105,7 +105,15 @@ def test_every_step_of_a_query_is_numpys(tab, page):
     np.testing.assert_allclose(weights(tab), share, rtol=1e-5)
 
 
-def test_the_page_of_the_documents_is_one(tab):
+def test_the_page_of_the_documents_is_this_one_but_for_the_module(page):
+    """heed itself, compiled, is one line of it, and changes with everything that heed computes."""
+    copy = pathlib.Path(__file__).parents[2] / "docs/playground.html"
+    with_lines = [each.read_text(encoding="utf-8").splitlines() for each in (copy, page)]
+    ours, tools = ([line for line in lines if 'id="heed"' not in line] for lines in with_lines)
+    assert len(ours) == len(with_lines[0]) - 1 and ours == tools, "docs/pictures/make.py makes it again"
+
+
+def test_the_page_of_the_documents_works(tab):
     play(tab, pathlib.Path(__file__).parents[2] / "docs/playground.html", "#head=0&query=8")
     assert_steps(tab, 8)
     assert tab.complaints() == []
