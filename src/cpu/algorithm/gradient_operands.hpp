@@ -180,7 +180,7 @@ class PackedRows {
   // Turns delta into what is subtracted.
   RowState judged(const Query& q, float& lse, float& delta) const {
     const float natural = read(row_of(c.log_sum_exp, q), 0);
-    if (natural == minus_infinity) return sees_any(c, q) ? RowState::bad : RowState::hollow;
+    if (natural == minus_infinity) return RowState::hollow;
     lse = natural * log2_e;
     if (g.log_sum_exp_gradient.data) delta -= read(row_of(g.log_sum_exp_gradient, q), 0);
     const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f &&
