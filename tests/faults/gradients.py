@@ -112,8 +112,8 @@ GRADIENT_FAULTS = [
     Fault(
         "weight-gradient-tail",
         ALGORITHM + "weight_gradient.hpp",
-        "into[i] = i < real ? row[d + i] : 0.0f;",
-        "into[i] = i + 1 < real ? row[d + i] : 0.0f;",
+        "for (std::int64_t i = 0; i < real; ++i) into[i] = row[d + i];",
+        "for (std::int64_t i = 0; i < real; ++i) into[i] = i + 1 < real ? row[d + i] : 0.0f;",
         "the last number of a row that does not fill its tile is lost",
     ),
     Fault(
