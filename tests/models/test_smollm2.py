@@ -24,6 +24,11 @@ def generate(smollm2, prompts, attention, new_tokens, cache=None):
     return answer.sequences[:, batch["input_ids"].shape[1] :], torch.stack(answer.logits, 1)
 
 
+@pytest.fixture(scope="module")
+def eager_answers(smollm2):
+    return generate(smollm2, PROMPTS, "eager", 12)
+
+
 def test_64_tokens_are_those_of_eager_attention(smollm2):
     ours, our_logits = generate(smollm2, [PROMPT], "heed", 64)
     eager, eager_logits = generate(smollm2, [PROMPT], "eager", 64)
@@ -32,18 +37,18 @@ def test_64_tokens_are_those_of_eager_attention(smollm2):
     assert "red" in smollm2[1].decode(ours[0])
 
 
-def test_padded_prompts_in_a_batch_give_the_tokens_of_eager_attention(smollm2):
+def test_padded_prompts_in_a_batch_give_the_tokens_of_eager_attention(smollm2, eager_answers):
     ours, our_logits = generate(smollm2, PROMPTS, "heed", 12)
-    eager, eager_logits = generate(smollm2, PROMPTS, "eager", 12)
+    eager, eager_logits = eager_answers
     assert ours.tolist() == eager.tolist()
     assert (our_logits - eager_logits).abs().max().item() <= 1e-3
 
 
-def test_a_cache_of_heed_gives_the_tokens_of_eager_attention(smollm2):
+def test_a_cache_of_heed_gives_the_tokens_of_eager_attention(smollm2, eager_answers):
     heed = pytest.importorskip("heed.transformers")
     cache = heed.HeedCache(smollm2[0].config)
     ours, our_logits = generate(smollm2, PROMPTS, "heed", 12, cache)
-    eager, eager_logits = generate(smollm2, PROMPTS, "eager", 12)
+    eager, eager_logits = eager_answers
     assert ours.tolist() == eager.tolist()
     assert (our_logits - eager_logits).abs().max().item() <= 1e-3
     assert cache.get_seq_length() > 12
