@@ -62,11 +62,14 @@ HEED_API void attention(Group&, const Split&, const Inputs&, const Outputs&, con
 // reason. Throws that.
 [[noreturn]] HEED_API void refuse(Group&, const std::string& why);
 
-// The gradients of that call, by q, k and v of the share: Saved and Gradients have the rows and heads of the
-// share too. Ranks that share heads exchange rows for heads, so that each has all rows of some KV heads, and
-// back: every sum is one rank's, and the bits are those of attention_backward() in one process. Memory is
-// that of the share as long as a rank has a KV head. A bias, boolean masks and gradients by the sink are
-// refused.
+// The gradients of that call: Saved and Gradients have the rows and heads of the share too. Ranks that share
+// heads exchange rows for heads, so that each has all rows of some KV heads, and back: every sum is one
+// rank's, and the bits are those of attention_backward() in one process. Memory is that of the share as long
+// as a rank has a KV head. The gradient by what all queries share, a sink or a bias of one row, is whole on
+// every rank that passed it. Where heads share it too, one rank of the group differentiates all of them, and
+// heads that a split has on different ranks are refused. A tree mask is refused.
+//
+// Of a bias or mask with one row, on ranks that all have one query, each is that query's own.
 HEED_API void attention_backward(Group&, const Split&, const Inputs&, const Saved&, const Gradients&,
                                  const Options& = {});
 

@@ -12,7 +12,8 @@ AnyView rows_unless_shared(const AnyView& x, std::int64_t rows, std::int64_t fir
   return x.shape.length == rows && x.shape.length != 1 ? rows_of(x, first, count) : x;
 }
 
-void copy_row(const View& x, std::int64_t first, std::int64_t element, std::byte* to) {
+void copy_row(const Elements& x, std::int64_t first, std::byte* to) {
+  const std::int64_t element = x.bytes;
   const auto* from = static_cast<const std::byte*>(x.data) + first * element;
   if (x.stride.dim == 1 || x.shape.dim == 1) {
     std::memcpy(to, from, static_cast<std::size_t>(x.shape.dim * element));
@@ -36,20 +37,20 @@ Options options_of_rows(const Options& options, std::int64_t rows, std::int64_t 
   return part;
 }
 
-std::byte* pack_rows(const View& x, std::int64_t first, std::int64_t count, std::byte* into) {
-  const std::int64_t element = element_bytes(x), row = x.shape.dim * element;
+std::byte* pack_rows(const Elements& x, std::int64_t first, std::int64_t count, std::byte* into) {
+  const std::int64_t row = x.shape.dim * x.bytes;
   for (std::int64_t b = 0; b < x.shape.batch; ++b)
     for (std::int64_t h = 0; h < x.shape.heads; ++h)
       for (std::int64_t i = first; i < first + count; ++i, into += row)
-        copy_row(x, b * x.stride.batch + h * x.stride.heads + i * x.stride.length, element, into);
+        copy_row(x, b * x.stride.batch + h * x.stride.heads + i * x.stride.length, into);
   return into;
 }
 
 const std::byte* unpack_stretches(const std::byte* from, const std::vector<Stretch>& stretches,
-                                  const MutableView& whole) {
+                                  const PackedWhole& whole) {
   const Shape& s = whole.shape;
-  const std::int64_t row = s.dim * element_bytes(View(whole));
-  auto* to = static_cast<std::byte*>(whole.data);
+  const std::int64_t row = s.dim * whole.bytes;
+  std::byte* to = whole.data;
   for (std::int64_t n = 0; n < s.batch * s.heads; ++n, to += s.length * row)
     for (const auto& [first, length] : stretches) {
       const auto bytes = static_cast<std::size_t>(length * row);

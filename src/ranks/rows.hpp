@@ -19,6 +19,18 @@ inline std::int64_t total(const std::vector<Stretch>& stretches) {
   return rows;
 }
 
+// Numbers or booleans, as what travels: bytes that nobody reads on the way.
+struct Elements {
+  const void* data = nullptr;
+  Shape shape{};
+  Strides stride{};
+  std::int64_t bytes = 0;  // of one
+
+  Elements() = default;
+  Elements(const View& x) : data(x.data), shape(x.shape), stride(x.stride), bytes(element_bytes(x)) {}
+  Elements(const BoolView& x) : data(x.data), shape(x.shape), stride(x.stride), bytes(sizeof(bool)) {}
+};
+
 template <class Memory>
 BasicView<Memory> rows_of(BasicView<Memory> x, std::int64_t first, std::int64_t count) {
   using Byte = std::conditional_t<std::is_const_v<Memory>, const std::byte, std::byte>;
@@ -42,16 +54,32 @@ BasicView<Memory> heads_of(BasicView<Memory> x, std::int64_t first, std::int64_t
   return x;
 }
 
+inline BoolView heads_of(BoolView x, std::int64_t first, std::int64_t count) {
+  if (x.data && count > 0 && first > 0) x.data += first * x.stride.heads;
+  x.shape.heads = count;
+  return x;
+}
+inline Elements heads_of(Elements x, std::int64_t first, std::int64_t count) {
+  if (x.data && count > 0 && first > 0)
+    x.data = static_cast<const std::byte*>(x.data) + first * x.stride.heads * x.bytes;
+  x.shape.heads = count;
+  return x;
+}
+
 // Options for rows [first, first + count) of a share of `rows`; what broadcasts stays as it is.
 Options options_of_rows(const Options&, std::int64_t rows, std::int64_t first, std::int64_t count);
 
 // Rows [first, first + count) of all batch entries and heads, one after another without gaps. Returns where
 // they end.
-std::byte* pack_rows(const View&, std::int64_t first, std::int64_t count, std::byte* into);
+std::byte* pack_rows(const Elements&, std::int64_t first, std::int64_t count, std::byte* into);
 
-// What pack_rows() made of all rows of a share, to where its stretches lie in a packed whole. Returns where
-// it ends.
-const std::byte* unpack_stretches(const std::byte* from, const std::vector<Stretch>&,
-                                  const MutableView& whole);
+// What pack_rows() made of all rows of a share, to where its stretches lie among all rows of the same
+// heads, of that shape and without gaps. Returns where it ends.
+struct PackedWhole {
+  std::byte* data;
+  Shape shape;
+  std::int64_t bytes;  // of one element
+};
+const std::byte* unpack_stretches(const std::byte* from, const std::vector<Stretch>&, const PackedWhole&);
 
 }  // namespace heed::ranks

@@ -44,13 +44,38 @@ TEST(BackwardOverRanks, name_what_they_refuse) {
       }
       return std::string();
     };
-    const Tensor bias({1, 1, 4, 8});
-    Tensor sink({1, 2, 1, 1});
+    Tensor bias({1, 2, 4, 8}), bias_gradient({1, 2, 4, 8}), sink({1, 2, 1, 1});
     const bool is_one = group.rank() == 1;
-    EXPECT_EQ(sentence([&](Gradients&, Options& o) { o.bias = bias.view(); }),
-              "rank 0 refuses: options.bias: given, but no rank has all of its rows");
+    EXPECT_EQ(sentence([&](Gradients&, Options& o) {
+                o.bias = bias.view();
+                if (is_one) o.bias->shape.length = 3;
+              }),
+              "rank 1 refuses: options.bias.length: 3 is neither 1 nor the rows of this rank's share: 4");
+    EXPECT_EQ(sentence([&](Gradients&, Options& o) {
+                o.bias = bias.view();
+                if (is_one) o.bias->shape.heads = 1;
+              }),
+              "rank 0 refuses: options.bias.heads: 2 on rank 0, and 1 on rank 1");
+    EXPECT_EQ(sentence([&](Gradients&, Options& o) {
+                o.bias = bias.view();
+                if (is_one) o.bias->shape.length = 1;
+              }),
+              "rank 0 refuses: options.bias: one row for all queries on rank 1, and a row for each on rank "
+              "0");
+    EXPECT_EQ(sentence([&](Gradients& g, Options& o) {
+                o.bias = bias.view();
+                if (is_one) g.bias = bias_gradient.mutable_view();
+              }),
+              "rank 1: the type of gradients.bias, or 0, is 1, and 0 on rank 0");
+    EXPECT_EQ(sentence([&](Gradients& g, Options& o) {
+                o.bias = bias.view();
+                g.bias = bias.mutable_view();
+              }),
+              "rank 0 refuses: gradients.bias: shares memory with options.bias");
     EXPECT_EQ(sentence([&](Gradients& g, Options&) { g.sink = sink.mutable_view(); }),
-              "rank 0 refuses: gradients.sink: asked for, but over ranks there are those by q, k and v only");
+              "rank 0 refuses: gradients.sink: given, but options.sink is not");
+    EXPECT_EQ(sentence([&](Gradients& g, Options&) { g.k = g.v; }),
+              "rank 0 refuses: gradients.v: shares memory with gradients.k");
     EXPECT_EQ(sentence([&](Gradients& g, Options&) { g.accumulate = is_one; }),
               "rank 1: gradients.accumulate is 1, and 0 on rank 0");
     EXPECT_EQ(sentence([&](Gradients& g, Options&) {
@@ -60,6 +85,25 @@ TEST(BackwardOverRanks, name_what_they_refuse) {
     EXPECT_EQ(sentence([](Gradients&, Options&) {}), "");
   });
   for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
+// Where heads of different ranks share a bias its gradient would be a sum across them.
+TEST(BackwardOverRanks, refuse_the_gradient_of_a_bias_that_heads_of_other_ranks_share) {
+  const Call whole{.q = Tensor::random({1, 4, 8, 4}, 1),
+                   .k = Tensor::random({1, 4, 8, 4}, 2),
+                   .v = Tensor::random({1, 4, 8, 4}, 3),
+                   .bias = Tensor::random({1, 1, 8, 8}, 4)};
+  const Split split = split_heads({8, 8, 4, 4}, 2);
+  const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+    const BackwardCall call(call_of(whole, split.of_rank[static_cast<std::size_t>(group.rank())]), 5);
+    BackwardResults results(call);
+    attention_backward(group, split, call.call.inputs(), call.saved(), results.views(call),
+                       call.call.options());
+  });
+  for (const std::string& sentence : said)
+    EXPECT_EQ(sentence,
+              "rank 0 refuses: gradients.bias: asked for, but heads share the bias and the split has them on "
+              "different ranks");
 }
 
 }  // namespace
