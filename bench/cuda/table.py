@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a Markdown table of what time_kernels and race_torch.py print.
+"""Makes a Markdown table of what time_kernels, race_torch.py and race_layer.py print.
 
 table.py TIMES RACE CARD [--into docs/performance.md]    CARD: a line about the card, the driver, the date and the command;
                                                          --into puts the table between <!-- cuda --> and <!-- end -->
@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-RIVAL = re.compile(r"(cudnn|flash|efficient) ([\d.]+) us")
+RIVAL = re.compile(r"(cudnn|flash|efficient|torch) ([\d.]+) us")
 
 
 def in_words(us):
@@ -31,7 +31,7 @@ def rivals(path):
 
 
 def table(ours, theirs):
-    names = [name for name in ("cudnn", "flash", "efficient") if any(name in found for found in theirs.values())]
+    names = [name for name in ("cudnn", "flash", "efficient", "torch") if any(name in found for found in theirs.values())]
     rows = [["case", "heed, µs", "rate", *(f"× {name}" for name in names)], ["---"] + ["--:"] * (2 + len(names))]
     for case, (us, tflops, tbs) in ours.items():
         found = theirs.get(case, {})

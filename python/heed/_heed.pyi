@@ -514,7 +514,9 @@ class AttentionLayer:
 
     kv_heads defaults to heads, head_dim to model_dim / heads, value_head_dim to head_dim. key_dim and value_dim are the
     widths of a context and of a separate value input (PyTorch's kdim and vdim). bias: True for all four projections, "qkv"
-    for all but the output's. dropout applies after train(). The weights are random, drawn from seed, until load().
+    for all but the output's. dropout applies after train(). The weights are random, drawn from seed, until load(). device is
+    where it computes, and where x, context and a cache lie: "cuda" in a build with CUDA, on the device that is current, on its
+    legacy stream.
 
     >>> import numpy, heed
     >>> layer = heed.AttentionLayer(model_dim=64, heads=8, kv_heads=2)
@@ -523,7 +525,7 @@ class AttentionLayer:
     (1, 10, 64)
     """
 
-    def __init__(self, model_dim: int, heads: int, kv_heads: int | None = None, head_dim: int | None = None, value_dim: int | None = None, key_dim: int | None = None, bias: bool | Literal['qkv'] = False, dropout: float = 0.0, rotary: Rotary | None = None, head_map: Literal['interleaved', 'tiled'] = 'interleaved', *, value_head_dim: int | None = None, seed: int = 0) -> None: ...
+    def __init__(self, model_dim: int, heads: int, kv_heads: int | None = None, head_dim: int | None = None, value_dim: int | None = None, key_dim: int | None = None, bias: bool | Literal['qkv'] = False, dropout: float = 0.0, rotary: Rotary | None = None, head_map: Literal['interleaved', 'tiled'] = 'interleaved', *, value_head_dim: int | None = None, seed: int = 0, device: Literal['cpu', 'cuda'] = 'cpu') -> None: ...
 
     @property
     def model_dim(self) -> int:
@@ -564,6 +566,10 @@ class AttentionLayer:
     @property
     def dropout(self) -> float:
         """Of the attention weights, in training."""
+
+    @property
+    def device(self, /) -> Literal['cpu', 'cuda']:
+        """'cpu' or 'cuda': where it computes, and where x lies."""
 
     @property
     def sliding_window(self) -> int | None:

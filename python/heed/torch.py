@@ -6,8 +6,9 @@
 >>> heed.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
 torch.Size([1, 8, 5, 64])
 
-Both train: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient, and derivatives
-in forward mode, are refused.
+Both train on the CPU: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient, and
+derivatives in forward mode, are refused. In a build with CUDA both take tensors on a CUDA device, on PyTorch's current stream;
+gradients are refused there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 import heed
-from heed import _heed, torch_operators
+from heed import _heed, torch_devices, torch_operators
 from heed.torch_layer import AttentionLayer
 
 _heed.share_openmp_threads()  # PyTorch's, which are awake anyway
@@ -67,8 +68,8 @@ def scaled_dot_product_attention(
     >>> heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 3, 4, 8])
     """
-    if torch.is_autocast_enabled("cpu"):
-        query, key, value, attn_mask = map(torch_operators.as_autocast_says, (query, key, value, attn_mask))
+    if torch_devices.is_autocast(query):
+        query, key, value, attn_mask = map(torch_devices.as_autocast_says, (query, key, value, attn_mask))
     if dropout_p == 0.0 and not torch_operators.records(query, key, value, attn_mask):
         return heed.scaled_dot_product_attention(
             query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa

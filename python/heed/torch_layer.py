@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 import heed
-from heed import torch_operators
+from heed import torch_devices, torch_operators
+from heed.torch_weights import WeightsCopy, loading, refuse_more_than_weight_and_bias, rename, side_by_side
 
 __all__ = ["AttentionLayer"]
 
 # What a call may ask for beside out when gradients are recorded; the rest has none, or is a cache's.
 _ONLY_WITHOUT_GRADIENTS = ("cache", "sequences", "counts", "out")
+# What _make() makes again.
+_MADE = ("_heads", "_turning", "_copies", "_side_by_side")
 
 
 class AttentionLayer(torch.nn.Module):
@@ -26,7 +30,8 @@ class AttentionLayer(torch.nn.Module):
 
     Where autograd records or the compiler traces, the projections are PyTorch's and the attention is heed's, with its
     gradients. Elsewhere heed does it all, and keeps its own packed copy of the weights, which it renews when one of them has
-    changed. Autograd's bookkeeping tells, so a change that goes around it (`parameter.data.copy_`) needs a `refresh()`. Weights may be tied to others, and
+    changed. On a CUDA device, where there are no gradients, the projections are PyTorch's as well, on its current stream; over a
+    cache heed does it all there too. Autograd's bookkeeping tells, so a change that goes around it (`parameter.data.copy_`) needs a `refresh()`. Weights may be tied to others, and
     computed from others by `torch.nn.utils.parametrize`. The four modules are read and never called: one that is more than
     its weight and bias (an adapter, a pruning hook) is refused.
 
@@ -69,7 +74,7 @@ class AttentionLayer(torch.nn.Module):
         self.k_proj = torch.nn.Linear(layer.key_dim, k, bias=bool(bias), **where)
         self.v_proj = torch.nn.Linear(layer.value_dim, v, bias=bool(bias), **where)
         self.o_proj = torch.nn.Linear(heads * layer.value_head_dim, model_dim, bias=bias is True, **where)
-        self.register_load_state_dict_pre_hook(_rename)
+        self.register_load_state_dict_pre_hook(rename)
 
     @classmethod
     def from_pretrained(cls, folder: Any, layer: int = 0, **options: Any) -> AttentionLayer:
@@ -101,17 +106,26 @@ class AttentionLayer(torch.nn.Module):
         """
         weights = self._weights()
         given = (x, context, value, options.get("bias"), options.get("sink"), *weights.values())
-        is_autocast = torch.is_autocast_enabled("cpu") and options.get("cache") is None
+        is_autocast = torch_devices.is_autocast(x) and options.get("cache") is None
         if is_autocast or torch_operators.records(*given):
-            return self._recorded(weights, x, context, value, options)
-        layer = self._renewed(weights)
-        if layer.training != self.training:
-            layer.train(self.training)
+            for name in _ONLY_WITHOUT_GRADIENTS:
+                if options.get(name) is not None:
+                    raise RuntimeError(
+                        f"{name}: has no gradient; call the layer under torch.no_grad() or torch.inference_mode()"
+                    )
+            return self._in_steps(weights, x, context, value, options)
+        on_its_stream = x.device.type == "cuda" and all(options.get(name) is None for name in _ONLY_WITHOUT_GRADIENTS)
+        if on_its_stream:
+            return self._in_steps(weights, x, context, value, options)
         if self.training and self.dropout > 0.0 and options.get("seed") is None:
             options["seed"] = int(torch_operators.drawn_seed())
-        return layer(x, context, value, **options)
+        with torch_devices.beside_caches(x):
+            layer = self._copies["cuda" if x.device.type == "cuda" else "cpu"].of(weights)
+            if layer.training != self.training:
+                layer.train(self.training)
+            return layer(x, context, value, **options)
 
-    def _recorded(
+    def _in_steps(
         self,
         weights: dict[str, torch.Tensor],
         x: torch.Tensor,
@@ -119,21 +133,13 @@ class AttentionLayer(torch.nn.Module):
         value: torch.Tensor | None,
         options: dict[str, Any],
     ) -> Any:
-        """The same call in steps that autograd records."""
-        for name in _ONLY_WITHOUT_GRADIENTS:
-            if options.get(name) is not None:
-                raise RuntimeError(f"{name}: has no gradient; call the layer under torch.no_grad() or torch.inference_mode()")
-        (count, kv_count), has_batch = self._heads, x.ndim == 3
+        """The same call with PyTorch's projections, which autograd records, on the stream that is current."""
+        has_batch = x.ndim == 3
         if not has_batch:
             x, context, value = (None if t is None else t[None] for t in (x, context, value))
         context = x if context is None else context
         value = context if value is None else value
-
-        def heads(tensor: torch.Tensor, name: str, number: int) -> torch.Tensor:
-            y = functional.linear(tensor, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
-            return y.unflatten(-1, (number, -1)).transpose(1, 2)
-
-        q, k, v = heads(x, "q_proj", count), heads(context, "k_proj", kv_count), heads(value, "v_proj", kv_count)
+        q, k, v = self._projected(weights, x, context, value)
         q, k = self._turned(q, k, options, is_self=context is x)
         asked = {name: options.pop(f"return_{name}", None) for name in ("weights", "lse", "scores")}
         seed = options.pop("seed", None)
@@ -147,6 +153,23 @@ class AttentionLayer(torch.nn.Module):
         found = found if has_batch else [tensor[0] for tensor in found]
         return found[0] if len(found) == 1 else tuple(found)
 
+    def _projected(
+        self, weights: dict[str, torch.Tensor], x: torch.Tensor, context: torch.Tensor, value: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """q, k and v, (batch, heads, length, dim)."""
+        names, counts = ("q_proj", "k_proj", "v_proj"), (self._heads[0], self._heads[1], self._heads[1])
+        is_one = value is x and context is x and x.device.type == "cuda" and not torch_operators.records(x, *weights.values())
+        if is_one:  # one product fills a GPU where three would leave some of it idle
+            weight, bias = self._side_by_side.of(weights)
+            rows = [weights[f"{name}.weight"].shape[0] for name in names]
+            projected = functional.linear(x, weight, bias).split(rows, -1)
+        else:
+            projected = [
+                functional.linear(tensor, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+                for name, tensor in zip(names, (x, context, value), strict=True)
+            ]
+        return [y.unflatten(-1, (n, -1)).transpose(1, 2) for y, n in zip(projected, counts, strict=True)]
+
     def _turned(
         self, q: torch.Tensor, k: torch.Tensor, options: dict[str, Any], *, is_self: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,17 +181,24 @@ class AttentionLayer(torch.nn.Module):
             return q, k
         if of_keys is None and is_self:
             of_keys = of_queries
-        of_queries, of_keys = _positions(of_queries, q), _positions(of_keys, k)
-        lengths = torch.maximum(of_queries.amax(1), of_keys.amax(1)) + 1
         said, pairs, dims = self._turning
-        return tuple(
-            _turn(x, torch_operators.turned_units(positions, lengths, x.shape[3], said), pairs, dims or x.shape[3])
-            for x, positions in ((q, of_queries), (k, of_keys))
-        )
+        is_counted = of_queries is None and of_keys is None
+        if is_counted and not torch.compiler.is_compiling() and torch_devices.has_memory((q, k)):
+            reach = max(q.shape[2], k.shape[2])
+            units = [_counted_units(x.shape[2], reach, x.shape[3], said, x.device) for x in (q, k)]
+        else:
+            of_queries, of_keys = _positions(of_queries, q), _positions(of_keys, k)
+            lengths = torch.maximum(of_queries.amax(1), of_keys.amax(1)) + 1
+            units = [
+                torch_operators.turned_units(positions, lengths, x.shape[3], said).to(x.device)
+                for x, positions in ((q, of_queries), (k, of_keys))
+            ]
+        return tuple(_turn(x, u, pairs, dims or x.shape[3]) for x, u in zip((q, k), units, strict=True))
 
     def refresh(self) -> None:
         """Makes the next call read the parameters anew."""
-        self._seen = None
+        for copy in self._copies.values():
+            copy.forget()
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self._made_with.items() if value)
@@ -176,44 +206,47 @@ class AttentionLayer(torch.nn.Module):
     def _make(self) -> heed.AttentionLayer:
         rotary = self._made_with["rotary"]
         arguments = self._made_with | {"rotary": rotary and heed.Rotary(**rotary)}
-        self._layer = heed.AttentionLayer(**arguments)
-        self._heads = self._layer.heads, self._layer.kv_heads  # which the compiler can read
+        layer = heed.AttentionLayer(**arguments)
+        self._heads = layer.heads, layer.kv_heads  # which the compiler can read
         self._turning = rotary and (repr(rotary), rotary["pairs"], rotary["dims"])
-        self._seen: list[tuple[torch.Tensor, int | None]] | None = None
-        return self._layer
+        self._copies = {
+            "cpu": WeightsCopy(loading(layer)),
+            "cuda": WeightsCopy(lambda weights: loading(heed.AttentionLayer(**arguments, device="cuda"))(weights)),
+        }
+        self._side_by_side = self._copies["side by side"] = WeightsCopy(side_by_side)
+        return layer
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """The weights and biases by name, as they are now; parametrised ones are computed."""
         found = {}
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             module = getattr(self, name)
-            _refuse_more_than_weight_and_bias(name, module)
+            refuse_more_than_weight_and_bias(name, module)
             found[f"{name}.weight"] = module.weight
             if module.bias is not None:
                 found[f"{name}.bias"] = module.bias
         return found
 
-    def _renewed(self, weights: dict[str, torch.Tensor]) -> heed.AttentionLayer:
-        """The layer with these weights."""
-        seen = self._seen
-        if seen is None or not all(map(_is_unchanged, seen, weights.values())):
-            self._layer.load(weights)
-            # An alias keeps the memory that was read from being given to somebody else.
-            self._seen = [(weight.detach(), _version(weight)) for weight in weights.values()]
-        return self._layer
-
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_layer", "_seen", "_heads", "_turning")}
+        return {name: value for name, value in self.__dict__.items() if name not in _MADE}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._make()
 
 
+@functools.lru_cache(maxsize=8)
+def _counted_units(tokens: int, reach: int, dim: int, said: str, device: torch.device) -> torch.Tensor:
+    """turned_units of positions 0, 1, 2, ... in a sequence of `reach` tokens, (1, tokens, dim)."""
+    positions, lengths = torch.arange(tokens, device="cpu")[None], torch.tensor([reach], device="cpu")
+    with torch.inference_mode(False), torch.no_grad():  # whoever asks next may want gradients
+        return torch_operators.turned_units(positions, lengths, dim, said).to(device)
+
+
 def _positions(given: Any, x: torch.Tensor) -> torch.Tensor:
     """(batch, length), counted from 0 where none are given."""
     batch, _, length, _ = x.shape
-    positions = torch.arange(length) if given is None else torch.as_tensor(given)
+    positions = torch.arange(length, device="cpu") if given is None else torch.as_tensor(given)
     return positions.expand(batch, length).contiguous()
 
 
@@ -245,51 +278,3 @@ def _beside(qkv: tuple[torch.Tensor, ...], asked: dict[str, Any], options: dict[
     if asked["weights"] == "average":
         results["weights"] = results["weights"].mean(1)
     return results
-
-
-def _refuse_more_than_weight_and_bias(name: str, module: torch.nn.Module) -> None:
-    if not module._modules and module._parameters.keys() <= {"weight", "bias"}:
-        return
-    for own, _ in module.named_parameters():
-        if own not in ("weight", "bias") and not own.startswith("parametrizations."):
-            raise RuntimeError(
-                f"{name}.{own}: the layer reads weight and bias only and never calls {name}; merge what is beside "
-                "them into them, or use torch.nn.utils.parametrize"
-            )
-    if not isinstance(module.weight, torch.Tensor):
-        raise RuntimeError(f"{name}.weight: is not a tensor")
-
-
-def _version(parameter: torch.Tensor) -> int | None:
-    """How often autograd saw it change; None if it does not count."""
-    return None if parameter.is_inference() else parameter._version
-
-
-def _is_unchanged(seen: tuple[torch.Tensor, int | None], parameter: torch.Tensor) -> bool:
-    alias, version = seen
-    return (
-        version is not None
-        and alias.data_ptr() == parameter.data_ptr()
-        and alias.dtype == parameter.dtype
-        and version == _version(parameter)
-    )
-
-
-def _rename(module: AttentionLayer, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Gives what has the names of nn.MultiheadAttention or of the paper (W_q.weight) the module's own, in the copy being loaded."""
-    errors = rest[-1]
-    rows = [linear.out_features for linear in (module.q_proj, module.k_proj, module.v_proj)]
-    for kind in ("weight", "bias"):
-        packed = state.pop(f"{prefix}in_proj_{kind}", None)
-        if packed is not None and packed.shape[0] != sum(rows):
-            errors.append(f"in_proj_{kind}: its {packed.shape[0]} rows are not the {sum(rows)} of q, k and v")
-        elif packed is not None:
-            for letter, part in zip("qkv", packed.split(rows), strict=True):
-                state[f"{prefix}{letter}_proj.{kind}"] = part
-        names = {f"out_proj.{kind}": "o"} | {f"{letter}_proj_{kind}": letter for letter in "qkv"}
-        for theirs, letter in (names | {f"W_{letter}.{kind}": letter for letter in "qkvo"}).items():
-            if prefix + theirs in state:
-                state[f"{prefix}{letter}_proj.{kind}"] = state.pop(prefix + theirs)
-    for name in ("bias_k", "bias_v"):
-        if state.pop(prefix + name, None) is not None:
-            errors.append(f"{name}: heed's layer has no extra key and value")

@@ -16,19 +16,29 @@ import torch
 from torch.autograd import forward_ad
 
 import heed
+from heed import torch_devices
 
-__all__ = ["as_autocast_says", "attention", "drawn_seed", "records", "turned_units"]
+__all__ = ["attention", "drawn_seed", "records", "turned_units"]
 
 
 _NOT_RECORDED = {"cache", "sequences", "out", "return_weights", "return_scores"}
 
 
 def records(*tensors: Any) -> bool:
-    """Whether an operation on these must be one that PyTorch knows: autograd or the compiler looks on."""
+    """Whether an operation on these must be one that PyTorch knows: autograd or the compiler looks on, or asks for shapes only."""
+    wants_gradients = _wants_gradients(tensors)
     if torch.compiler.is_compiling():
         return True
     _refuse_forward_mode(tensors)
-    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+    return wants_gradients or not torch_devices.has_memory(tensors)
+
+
+def _wants_gradients(tensors: Sequence[Any]) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    required = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    torch_devices.refuse_gradients(required)
+    return len(required) > 0
 
 
 def _refuse_forward_mode(tensors: Sequence[Any]) -> None:
@@ -44,14 +54,7 @@ def _refuse_forward_mode(tensors: Sequence[Any]) -> None:
 
 def drawn_seed() -> torch.Tensor:
     """A seed for heed's dropout out of PyTorch's generator: `torch.manual_seed` makes it repeat."""
-    return torch.randint(2**63 - 1, ())
-
-
-def as_autocast_says(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """What PyTorch's own attention would compute with under autocast."""
-    if tensor is None or not tensor.is_floating_point():
-        return tensor
-    return tensor.to(torch.get_autocast_dtype("cpu"))
+    return torch.randint(2**63 - 1, (), device="cpu")
 
 
 def attention(
@@ -65,6 +68,7 @@ def attention(
             raise TypeError(f"{name}: has no gradient, so it is no option here; heed.attention takes it")
         if value is not None:
             words.append(f"{name}={_written(value, arrays)}")
+    _wants_gradients((q, k, v, *arrays))
     if not torch.compiler.is_compiling():
         _refuse_forward_mode((q, k, v, *arrays))
     return torch.ops.heed.attention(q, k, v, arrays, " ".join(words))
@@ -230,7 +234,7 @@ def turned_units(positions: torch.Tensor, lengths: torch.Tensor, dim: int, said:
     """
     rotary = _rotary(said)
     turning = dim if rotary.dims is None else rotary.dims
-    unit = torch.zeros(dim)
+    unit = torch.zeros(dim, device="cpu")
     unit[turning:] = 1
     if rotary.pairs == "halves":
         unit[: turning // 2] = 1

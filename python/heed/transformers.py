@@ -11,7 +11,8 @@ never repeated, and a (queries, keys) mask is made only for patterns that have n
 A model asked for `output_attentions=True` in the call returns the weights. With a `HeedCache` as `past_key_values`,
 keys and values stay in a `heed.KvCache`, in 8 bits if wanted.
 
-Models train with it: the gradients are heed's own, gradient checkpointing and `torch.compile` included.
+Models train with it on the CPU: the gradients are heed's own, gradient checkpointing and `torch.compile` included. In a build with
+CUDA models run on the device they lie on, caches included; gradients are refused there.
 """
 
 from __future__ import annotations
@@ -74,11 +75,16 @@ class SeenKeys(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls, shape: tuple[int, int, int], pattern: Pattern, filled: int, padding: torch.Tensor | None
+        cls,
+        shape: tuple[int, int, int],
+        pattern: Pattern,
+        filled: int,
+        padding: torch.Tensor | None,
+        device: torch.device | str = "cpu",
     ) -> SeenKeys:
-        """shape is (batch, queries, keys)."""
+        """shape is (batch, queries, keys), device where the dense mask is made."""
         batch, queries, keys = shape
-        self = torch.Tensor._make_wrapper_subclass(cls, (batch, 1, queries, keys), dtype=torch.bool)
+        self = torch.Tensor._make_wrapper_subclass(cls, (batch, 1, queries, keys), dtype=torch.bool, device=device)
         self.pattern, self.filled, self.padding = pattern, filled, padding
         self.lengths = None if padding is None else _lengths(padding)
         return self
@@ -89,8 +95,8 @@ class SeenKeys(torch.Tensor):
     def dense(self) -> torch.Tensor:
         """The mask itself, (batch, 1, queries, keys)."""
         batch, _, queries, keys = self.shape
-        query = torch.arange(queries)[:, None] + (self.filled - queries)
-        key = torch.arange(keys)[None, :]
+        query = torch.arange(queries, device=self.device)[:, None] + (self.filled - queries)
+        key = torch.arange(keys, device=self.device)[None, :]
         seen = (key < self.filled).expand(queries, keys)
         if self.pattern.causal:
             seen = seen & (key <= query)
@@ -161,6 +167,7 @@ def make_mask(
     local_size: int | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    device: torch.device | str = "cpu",
     **others: Any,
 ) -> torch.Tensor | None:
     """The mask that `attend` is handed: None, a `SeenKeys`, or for a pattern without a name a dense boolean tensor.
@@ -181,7 +188,7 @@ def make_mask(
     if pattern is None:
         return sdpa_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, local_size,
-            allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **others,
+            allow_is_causal_skip=False, allow_is_bidirectional_skip=False, device=device, **others,
         )  # fmt: skip
     window = pattern.window
     if window is not None and min(window[0], filled if pattern.causal else window[1]) >= filled - 1:
@@ -189,7 +196,7 @@ def make_mask(
     padding = _padding(attention_mask, kv_offset, filled)
     if may_skip and padding is None and window is None and filled == kv_length:
         return None
-    return SeenKeys((batch_size, q_length, kv_length), Pattern(pattern.causal, window), filled, padding)
+    return SeenKeys((batch_size, q_length, kv_length), Pattern(pattern.causal, window), filled, padding, device)
 
 
 def _options_of(mask: SeenKeys, keys: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
 
 import heed
+from heed import torch_devices
 
 __all__ = ["CachedStates", "HeedCache", "HeedCacheLayer"]
 
@@ -27,7 +28,7 @@ def spreading(dim: int) -> torch.Tensor:
     dimensions that are far larger than the others, and with one scale per token 8 bits lose the others to them.
     """
     block = dim & -dim  # the largest power of two that divides it
-    signs = torch.ones(1, 1)
+    signs = torch.ones(1, 1, device="cpu")
     while len(signs) < block:
         signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
     return torch.block_diag(*[signs * block**-0.5] * (dim // block))
@@ -50,7 +51,7 @@ class CachedStates(torch.Tensor):
         """new are the states appended last; the element type is theirs."""
         batch, heads, _, dim = new.shape
         shape = (batch, heads, layer.get_seq_length(), dim)
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=new.dtype)
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=new.dtype, device=new.device)
         self.layer, self.part = layer, part
         return self
 
@@ -64,8 +65,10 @@ class CachedStates(torch.Tensor):
 
     def dense(self) -> torch.Tensor:
         """A copy: dequantised, zeros where a window has let go."""
-        like = torch.empty(1)
-        read = torch.cat([self.layer.cache.read(number, like)[self.part] for number in self.layer.numbers])
+        like = torch.empty(1, device=self.device)
+        with torch_devices.beside_caches(self):
+            pairs = [self.layer.cache.read(number, like) for number in self.layer.numbers]
+        read = torch.cat([pair[self.part] for pair in pairs])
         states = self.layer.spread(read) if self.part == 0 else read
         return states[:, :, : self.shape[2]].to(self.dtype)
 
@@ -95,9 +98,12 @@ class HeedCacheLayer(CacheLayerMixin):
         choices = {"layout": "paged", "window": self.window} | self.choices
         if choices.get("quantize") is None and choices.get("dtype") is None:
             choices["dtype"] = key_states.dtype
-        self.cache = heed.KvCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], **choices)
+        if key_states.device.type == "cuda":
+            choices["device"] = "cuda"
+        with torch_devices.beside_caches(key_states):
+            self.cache = heed.KvCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], **choices)
         self.numbers = list(range(batch))
-        self.spreading = spreading(dim) if choices.get("quantize") else None
+        self.spreading = spreading(dim).to(key_states.device) if choices.get("quantize") else None
         self.is_initialized = True
 
     def spread(self, states: torch.Tensor) -> torch.Tensor:
@@ -117,10 +123,11 @@ class HeedCacheLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys = key_states if self.spreading is None else self.spread(key_states.float())
-        if self.sequences is None:
-            self.cache.append(keys, value_states)
-        else:
-            self._append_one_by_one(keys, value_states)
+        with torch_devices.beside_caches(keys):
+            if self.sequences is None:
+                self.cache.append(keys, value_states)
+            else:
+                self._append_one_by_one(keys, value_states)
         return CachedStates(self, 0, key_states), CachedStates(self, 1, value_states)
 
     def _append_one_by_one(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -194,10 +201,10 @@ class HeedCacheLayer(CacheLayerMixin):
         self.numbers = numbers
 
     def offload(self) -> None:
-        """Nothing: the cache is in the memory of the CPU."""
+        """Nothing: the cache stays where its model runs."""
 
     def prefetch(self) -> None:
-        """Nothing: the cache is in the memory of the CPU."""
+        """Nothing: the cache stays where its model runs."""
 
 
 class HeedCache(Cache):
@@ -206,7 +213,7 @@ class HeedCache(Cache):
     capacity is how many tokens a sequence may have, the model's max_position_embeddings unless it is said; memory is
     taken page by page as tokens come. dtype is that of the model's keys unless it is said; quantize="int8" keeps a
     byte per element instead, of keys that are spread first. Layers with a sliding window give pages back that no
-    token sees any more. The other choices are those of heed.KvCache: page_size, pages.
+    token sees any more. The pages lie where the model's keys do, on the CPU or on a CUDA device. The other choices are those of heed.KvCache: page_size, pages.
 
     With `attn_implementation="heed"` attention reads the pages where they are; any other implementation gets copies.
 

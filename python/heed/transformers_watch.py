@@ -48,9 +48,10 @@ class Call:
         if self.hidden is not None:
             hidden = self.hidden[..., : self.keys]
         elif self.is_causal:
-            hidden = torch.ones(1, queries, self.keys, dtype=torch.bool).triu(self.before - self.place + 1)
+            everything = self.query.new_ones(1, queries, self.keys, dtype=torch.bool)
+            hidden = everything.triu(self.before - self.place + 1)
         else:
-            hidden = torch.zeros(1, queries, self.keys, dtype=torch.bool)
+            hidden = self.query.new_zeros(1, queries, self.keys, dtype=torch.bool)
         return torch.nn.functional.pad(hidden.expand(-1, queries, -1), self.around(keys), value=True)
 
     def bias_rows(self, keys: int) -> torch.Tensor | None:
@@ -115,7 +116,7 @@ class LayerRun:
                     options["bias"] = bias[:, part]
                 hide = hidden[:, part].contiguous()
                 _, weights = heed.attention(call.query[:, part], key, nothing, hide=hide, return_weights=True, **options)
-                yield Rows(weights, hide)
+                yield Rows(weights.cpu(), hide.cpu())
 
     def shown(self) -> ShownLayer:
         return ShownLayer(self.name, self.calls[0].query.shape[0], self.key.shape[0], self.rows())

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "bindings.hpp"
+#include "cache_options.hpp"
 #include "choices.hpp"
 #include "heed/pretrained.hpp"
 #include "layer_docs.hpp"
@@ -101,7 +102,7 @@ struct Given {
 
   Given(const char* name, nb::handle object, const Tensor& x) {
     if (object.is_none()) return;
-    tensor.emplace(read_tensor(name, object));
+    tensor.emplace(read_tensor(name, object, Use::read, Where::any));
     check_same_rank(*tensor, x);
     view = sequence(*tensor);
   }
@@ -164,7 +165,7 @@ class Layer {
   }
 
   nb::object call(nb::handle x, nb::handle context, nb::handle value, const nb::kwargs& keywords) const {
-    const Tensor read = read_tensor("x", x);
+    const Tensor read = read_tensor("x", x, Use::read, Where::any);
     check_rank(read, 2, 3);
     const Given keys("context", context, read), values("value", value, read);
     const Choices choices = read_choices(Caller::layer, keywords);
@@ -221,7 +222,7 @@ void define_making(nb::class_<Layer>& type) {
       "__init__",
       [](Layer* self, nb::handle model_dim, nb::handle heads, nb::handle kv_heads, nb::handle head_dim,
          nb::handle value_dim, nb::handle key_dim, nb::handle bias, nb::handle dropout, nb::handle rotary,
-         nb::handle head_map, nb::handle value_head_dim, nb::handle seed) {
+         nb::handle head_map, nb::handle value_head_dim, nb::handle seed, nb::handle device) {
         LayerConfig config{.model_dim = read_integer("model_dim", model_dim)};
         config.heads = read_integer("heads", heads);
         config.kv_heads = read_extent("kv_heads", kv_heads);
@@ -233,13 +234,14 @@ void define_making(nb::class_<Layer>& type) {
         config.rotary = read_rotary(rotary);
         config.head_map = read_head_map(head_map);
         config.value_head_dim = read_extent("value_head_dim", value_head_dim);
+        config.device = read_device(device);
         new (self) Layer(config, biases, read_seed(seed));
       },
       nb::arg("model_dim").none(), nb::arg("heads").none(), nb::arg("kv_heads") = nb::none(),
       nb::arg("head_dim") = nb::none(), nb::arg("value_dim") = nb::none(), nb::arg("key_dim") = nb::none(),
       nb::arg("bias").none() = false, nb::arg("dropout").none() = 0.0, nb::arg("rotary") = nb::none(),
       nb::arg("head_map").none() = "interleaved", nb::kw_only(), nb::arg("value_head_dim") = nb::none(),
-      nb::arg("seed").none() = 0, nb::sig(layer_signature));
+      nb::arg("seed").none() = 0, nb::arg("device").none() = "cpu", nb::sig(layer_signature));
 }
 
 void define_properties(nb::class_<Layer>& type) {
@@ -270,6 +272,10 @@ void define_properties(nb::class_<Layer>& type) {
       .def_prop_ro(
           "dropout", [](const Layer& self) { return self.config().drop_probability; },
           "Of the attention weights, in training.")
+      .def_prop_ro(
+          "device", [](const Layer& self) { return self.config().device == Device::cpu ? "cpu" : "cuda"; },
+          nb::for_getter(nb::sig("def device(self, /) -> typing.Literal['cpu', 'cuda']")),
+          "'cpu' or 'cuda': where it computes, and where x lies.")
       .def_prop_ro("sliding_window", &Layer::sliding_window, sliding_window_doc)
       .def_prop_ro("training", &Layer::is_training, "Whether dropout applies.");
 }

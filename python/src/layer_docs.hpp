@@ -13,12 +13,14 @@ constexpr const char* layer_signature =
     "0.0, "
     "rotary: Rotary | None = None, head_map: " HEED_HEAD_MAP
     " = 'interleaved', *, value_head_dim: int | None = None, "
-    "seed: int = 0) -> None";
+    "seed: int = 0, device: typing.Literal['cpu', 'cuda'] = 'cpu') -> None";
 constexpr const char* layer_doc = R"(Multi-head, multi-query or grouped-query attention with its projections.
 
 kv_heads defaults to heads, head_dim to model_dim / heads, value_head_dim to head_dim. key_dim and value_dim are the
 widths of a context and of a separate value input (PyTorch's kdim and vdim). bias: True for all four projections, "qkv"
-for all but the output's. dropout applies after train(). The weights are random, drawn from seed, until load().
+for all but the output's. dropout applies after train(). The weights are random, drawn from seed, until load(). device is
+where it computes, and where x, context and a cache lie: "cuda" in a build with CUDA, on the device that is current, on its
+legacy stream.
 
 >>> import numpy, heed
 >>> layer = heed.AttentionLayer(model_dim=64, heads=8, kv_heads=2)

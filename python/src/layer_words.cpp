@@ -35,6 +35,7 @@ std::string in_words(const LayerConfig& config, nb::handle bias, Element element
   if (config.drop_probability != 0) say("dropout", nb::float_(config.drop_probability));
   if (config.rotary) say("rotary", nb::cast(*config.rotary));
   if (config.head_map == HeadMap::tiled) say("head_map", nb::str("tiled"));
+  if (config.device != Device::cpu) say("device", nb::str("cuda"));
   say("dtype", nb::str(word_for(element).c_str()));
   return text + ")";
 }

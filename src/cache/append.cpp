@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Appending: everything that can fail happens first, then pages change hands and tokens are written.
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "cache/state.hpp"
-#include "cache/store.hpp"
-#include "cache/tokens.hpp"
+#include "cache/new_keys.hpp"
 #include "refusal/refusal.hpp"
-#include "rotary/frequencies.hpp"
 
 namespace heed::cache {
 namespace {
@@ -88,62 +84,6 @@ void make_room_in_tables(State& state, const NewTokens& tokens) {
       sequence.table.reserve(std::max(pages, 2 * sequence.table.capacity()));
   }
 }
-
-// The keys or values of an append: as given, (batch, heads, tokens, dim), or the counted tokens of all batch
-// entries one after the other, (1, heads, all tokens, dim).
-struct Source {
-  View view;
-  bool is_joined = false;
-
-  // `before` tokens are those of the batch entries before b.
-  Rows rows(std::int64_t b, std::int64_t before, std::int64_t h, std::int64_t t) const {
-    return is_joined ? rows_of(view, 0, h, before + t) : rows_of(view, b, h, t);
-  }
-};
-
-// Calls body(b, count, before) for every batch entry that gets tokens.
-template <class Body>
-void for_each_entry(const NewTokens& tokens, const Body& body) {
-  for (std::int64_t b = 0, before = 0; b < tokens.k.shape.batch; before += tokens.count(b), ++b)
-    if (tokens.count(b) > 0) body(b, tokens.count(b), before);
-}
-
-// The new keys turned by their positions, in f32.
-class TurnedKeys {
- public:
-  TurnedKeys(const State& state, const NewTokens& tokens) {
-    std::int64_t all = 0;
-    for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t) { all += count; });
-    const Shape shape{1, tokens.k.shape.heads, all, tokens.k.shape.dim};
-    floats_.resize(static_cast<std::size_t>(shape.elements()));
-    view_ = {floats_.data(), shape};
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(all));
-    for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
-      const auto at = positions.begin() + before;
-      std::iota(at, at + count, state.sequences[static_cast<std::size_t>(tokens.first + b)].length);
-      for (std::int64_t h = 0; h < shape.heads; ++h)
-        widen(rows_of(tokens.k, b, h, 0), {count, shape.dim},
-              floats_.data() + (h * all + before) * shape.dim);
-    });
-    turn(state.config.rotary->rotary, tokens, positions);
-  }
-  Source source() const { return {view_, true}; }
-
- private:
-  void turn(const Rotary& rotary, const NewTokens& tokens, std::span<const std::int64_t> positions) const {
-    if (!rotary::depends_on_length(rotary)) return rotate(view_, positions, rotary);
-    for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t before) {
-      MutableView own = view_;
-      own.data = static_cast<float*>(view_.data) + before * view_.stride.length;
-      own.shape.length = count;
-      rotate(own, positions.subspan(static_cast<std::size_t>(before), static_cast<std::size_t>(count)),
-             rotary);
-    });
-  }
-
-  std::vector<float> floats_{};
-  MutableView view_{};
-};
 
 Error not_finite(const char* name, const NotFinite& at, std::int64_t sequence) {
   return refusal(Error::value, name, ": token ", at.token, " of head ", at.head, " for sequence ", sequence,

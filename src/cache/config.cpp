@@ -52,9 +52,6 @@ void check_choices(const KvCacheConfig& c) {
   }
   if (c.device > Device::cuda) throw unknown_device("config", c.device);
   if (!c.rotary) return;
-  if (c.device != Device::cpu)
-    throw refusal(Error::unsupported, "config.rotary: given, but a cache on ", c.device,
-                  " does not turn its keys; rotate() does before they are appended");
   rotary::check_rotary(c.rotary->rotary, c.dim, "config.rotary");
   if (c.rotary->when > CacheRotary::When::read)
     throw refusal(Error::value, "config.rotary.when: ", static_cast<std::int64_t>(c.rotary->when),

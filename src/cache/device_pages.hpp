@@ -19,6 +19,12 @@ struct DeviceSide {
   Side side;
 };
 
+// An array of the device's that goes when this does, after what was launched on it.
+struct DeviceArray {
+  std::shared_ptr<void> memory;
+  MutableView view;
+};
+
 struct NotFinite {
   std::int64_t head = 0, token = -1;  // -1: all are finite
 };
@@ -36,6 +42,11 @@ class DevicePages {
   virtual void fetch(const DeviceSide&, const MutableView& into, std::span<const TokenRun>) const = 0;
   // The first of `count` tokens of batch entry b that is not finite. Waits.
   virtual NotFinite find_not_finite(const View&, std::int64_t b, std::int64_t count) const = 0;
+
+  // Arrays beside the pages, packed; elements of one type as another, as the CPU rounds them; and zeros.
+  virtual DeviceArray make(const Shape&, DType) const = 0;
+  virtual void convert(const View& from, const MutableView& into) const = 0;
+  virtual void clear(const MutableView&) const = 0;
 
   // Bytes of pages: within the device, from the CPU's memory, and to it. The last two wait.
   virtual void copy(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;

@@ -7,6 +7,7 @@
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 #include "cache/tokens.hpp"
+#include "cache/types.hpp"
 #include "heed/half.hpp"
 
 namespace heed::inline v0_2 {
@@ -76,6 +77,33 @@ std::vector<float> turned_keys(const State& state, const CachedSequence& sequenc
   return keys;
 }
 
+bool turns_keys(const State& state) {
+  return state.config.rotary && state.config.rotary->when == CacheRotary::When::read;
+}
+
+// What turned_keys() does, on the device: floats are what was fetched.
+void put_turned_keys(const State& state, const DevicePages& device, const CachedSequence& sequence,
+                     const DeviceArray& floats, const MutableView& into) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(sequence.length));
+  std::iota(positions.begin(), positions.end(), 0);
+  rotate(floats.view, positions, state.config.rotary->rotary);
+  const DType own = dtype_of(state.config.type);
+  if (own != into.dtype && own != DType::f32) {  // rounded to its type first
+    const DeviceArray rounded = device.make(into.shape, own);
+    device.convert(floats.view, rounded.view);
+    device.convert(rounded.view, into);
+  } else {
+    device.convert(floats.view, into);
+  }
+  MutableView released = into;  // a turned zero may be -0
+  const std::int64_t begin = state.front_pages() * state.layout.page_size,
+                     end = sequence.held_from * state.layout.page_size;
+  released.data = static_cast<std::byte*>(into.data) +
+                  begin * into.stride.length * static_cast<std::int64_t>(bytes_of(into.dtype));
+  released.shape.length = std::max<std::int64_t>(end - begin, 0);
+  device.clear(released);
+}
+
 void read_on_device(const State& state, const DevicePages& device, const CachedSequence& sequence,
                     const MutableView& k, const MutableView& v) {
   const std::int64_t page_size = state.layout.page_size;
@@ -83,7 +111,14 @@ void read_on_device(const State& state, const DevicePages& device, const CachedS
   for (std::int64_t t = 0; t < sequence.length; t += page_size)
     runs.push_back({sequence.table[static_cast<std::size_t>(t / page_size)], 0,
                     std::min(page_size, sequence.length - t), 0, t});
-  device.fetch({state.layout, state.config.type, Side::keys}, k, runs);
+  const DeviceSide keys{state.layout, state.config.type, Side::keys};
+  if (turns_keys(state) && k.shape.elements() > 0) {
+    const DeviceArray floats = device.make(k.shape, DType::f32);
+    device.fetch(keys, floats.view, runs);
+    put_turned_keys(state, device, sequence, floats, k);
+  } else {
+    device.fetch(keys, k, runs);
+  }
   device.fetch({state.layout, state.config.type, Side::values}, v, runs);
 }
 
@@ -96,7 +131,7 @@ void KvCache::read(std::int64_t number, const MutableView& k, const MutableView&
   if (const DevicePages* device = state_->pool.on_device())
     return read_on_device(*state_, *device, sequence, k, v);
   std::vector<float> row(static_cast<std::size_t>(std::max(state_->layout.dim, state_->layout.value_dim)));
-  if (state_->config.rotary && state_->config.rotary->when == CacheRotary::When::read) {
+  if (turns_keys(*state_)) {
     const std::vector<float> keys = turned_keys(*state_, sequence);
     const float* from = keys.data();
     for (std::int64_t h = 0; h < k.shape.heads; ++h)

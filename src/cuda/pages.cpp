@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cache/device_pages.hpp"
+#include "cuda/arrays.hpp"
 #include "cuda/lower.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/places.hpp"
@@ -57,6 +58,18 @@ class CudaPages final : public cache::DevicePages {
     if (found == none) return {};
     const auto n = static_cast<std::int64_t>(found);
     return {n / count, n % count};
+  }
+
+  cache::DeviceArray make(const Shape& shape, DType dtype) const override {
+    const Current device(ordinal_);
+    const auto bytes = static_cast<std::size_t>(shape.elements()) * bytes_of(dtype);
+    std::shared_ptr<void> memory = take_memory(std::max<std::size_t>(bytes, 1));
+    void* const data = memory.get();
+    return {std::move(memory), {data, shape, dtype, Device::cuda}};
+  }
+  void convert(const View& from, const MutableView& into) const override { cuda::copy(from, into); }
+  void clear(const MutableView& x) const override {
+    if (x.shape.elements() > 0) fill(x, 0);
   }
 
   void copy(const unsigned char* from, unsigned char* into, std::int64_t bytes) const override {

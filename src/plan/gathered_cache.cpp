@@ -3,6 +3,7 @@
 
 #include "cache/types.hpp"
 #include "heed/cache.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::planning {
 namespace {
@@ -26,6 +27,10 @@ MutableView part_of(const MutableView& x, std::int64_t b, std::int64_t tokens) {
 
 GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : problem(given) {
   if (!given.reading) return;
+  if (given.options.stream && backend.device() != Device::cpu)
+    throw refusal(
+        Error::unsupported,
+        "options.stream: a cache that turns its keys as they are read does so on its device's legacy stream");
   const DType dtype = cache::dtype_of(given.cache_type);
   const Shape of_keys{given.batch, given.kv_heads, given.keys, given.dim},
       of_values{given.batch, given.kv_heads, given.keys, given.value_dim};

@@ -64,9 +64,7 @@ TEST(Devices, a_device_that_is_not_there_is_refused) {
   config.device = Device::cuda;
   EXPECT_EQ(why_not(config).rfind("config.device: cuda, but ", 0), 0u) << why_not(config);
   config.rotary = CacheRotary{};
-  EXPECT_EQ(why_not(config),
-            "config.rotary: given, but a cache on cuda does not turn its keys; rotate() does before they are "
-            "appended");
+  EXPECT_EQ(why_not(config).rfind("config.device: cuda, but ", 0), 0u) << why_not(config);
 }
 
 }  // namespace

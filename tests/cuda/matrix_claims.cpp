@@ -200,6 +200,37 @@ CLAIM(poison_reaches_only_the_rows_that_see_it) {
   }
 }
 
+// 32 rows of a KV head have a kernel of their own, whose pairs of warps meet on their way through the keys:
+// as many times as there are tiles for them, which differs where the last unit of keys is not whole.
+CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
+  for (const std::int64_t dim : {64, 128})
+    for (const std::int64_t keys : {1024 + 40, 2048 + 1000}) {
+      const Call call{.q = Tensor::random({1, 32, 1, dim}, 55, 3, DType::bf16),
+                      .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
+                      .v = Tensor::random({1, 1, keys, dim}, 57, 2, DType::bf16)};
+      expect_right(decode, call, {.log_sum_exp = true}, "32 rows");
+      const Results whole = *run(decode, call, {}, Cut::together);
+      expect(same_bits(run(decode, call, {}, Cut::apart)->out, whole.out), "apart, dim ", dim, ", keys ",
+             keys);
+      KvCache cache({.batch = 1,
+                     .kv_heads = 1,
+                     .capacity = keys,
+                     .dim = dim,
+                     .type = CacheType::bf16,
+                     .page_size = 64});
+      cache.append(call.k.view(), call.v.view());
+      for (const Cut cut : {Cut::apart, Cut::together}) {
+        Tensor out(call.q.shape(), DType::bf16);
+        out.fill_bytes(0xff);
+        expect(run(decode,
+                   make_problem({.q = call.q.view(), .cache = &cache}, {.out = out.mutable_view()}, {}), cut),
+               "refused");
+        expect(same_bits(out, whole.out), "pages, dim ", dim, ", keys ", keys, ", cut ",
+               static_cast<int>(cut));
+      }
+    }
+}
+
 struct CachedDecode {
   CacheType type;
   std::int64_t page_size, tokens, queries, dim;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/selection.hpp"
 #include "cases/tensor.hpp"
 #include "claims.hpp"
 #include "heed/attention.hpp"
@@ -168,6 +169,36 @@ CLAIM(caches_on_the_device_let_go_of_what_their_window_has_passed) {
   }
 }
 
+// Base and scaling, and whether keys turn as they come or as they are read.
+std::vector<CacheRotary> rotaries() {
+  const Rotary plain{.base = 500}, partial{.dims = 8, .pairs = RotaryPairs::adjacent},
+      dynamic{.scaling = DynamicScaling{.factor = 4, .original_length = 30}};
+  if (cases::small_selection())
+    return {{plain, CacheRotary::When::append}, {dynamic, CacheRotary::When::read}};
+  return {{plain, CacheRotary::When::append},   {plain, CacheRotary::When::read},
+          {partial, CacheRotary::When::append}, {partial, CacheRotary::When::read},
+          {dynamic, CacheRotary::When::append}, {dynamic, CacheRotary::When::read}};
+}
+
+CLAIM(caches_on_the_device_turn_their_keys_as_the_cpus_do) {
+  for (const CacheRotary& rotary : rotaries())
+    for (const Case& t : cases()) {
+      if (t.dim % 2 != 0) continue;
+      KvCacheConfig config = config_of(t);
+      config.rotary = rotary;
+      if (t.type == CacheType::bf16 && t.page_size > 0)
+        config.window = CacheWindow{.length = 100, .front = 5};
+      Cached found(config, Device::cuda), wanted(config, Device::cpu);
+      for (int chapter = 0; chapter < 4; ++chapter) {
+        if (config.window && chapter == 3) continue;  // it goes back further than a window allows
+        tell(found, t, chapter), tell(wanted, t, chapter);
+        expect_alike(found, wanted, {0, 1}, in_words(t) + ", turned, chapter " + std::to_string(chapter));
+      }
+      const Cached back(found.cache.to(Device::cpu));
+      expect_alike(back, wanted, {0, 1}, in_words(t) + ", turned and brought back");
+    }
+}
+
 CLAIM(caches_move_between_devices) {
   for (const Case& t : cases()) {
     Cached here(config_of(t), Device::cpu);
@@ -195,14 +226,15 @@ CLAIM(caches_on_the_device_are_saved_as_the_cpus_are) {
   expect_alike(there, loaded, {0, 1}, "saved");
 }
 
-CLAIM(a_layer_on_the_device_decodes_over_a_cache_there_with_the_bits_of_the_cpu) {
+void expect_decoding_alike(const std::optional<CacheRotary>& of_cache) {
   LayerConfig config = grouped_query(96, 6, 2);
-  config.rotary = Rotary{};
+  config.rotary = of_cache ? of_cache->rotary : Rotary{};
   const LayerWeights weights = random_weights(config, 7);
   const AttentionLayer layer_here(config, weights);
   config.device = Device::cuda;
   const AttentionLayer layer_there(config, weights);
   KvCacheConfig cached{.batch = 2, .kv_heads = 2, .capacity = 64, .dim = 16, .page_size = 16};
+  cached.rotary = of_cache;
   KvCache cache_here(cached);
   cached.device = Device::cuda;
   KvCache cache_there(cached);
@@ -218,6 +250,11 @@ CLAIM(a_layer_on_the_device_decodes_over_a_cache_there_with_the_bits_of_the_cpu)
     expect(found.memory() == wanted.memory(), "after ", tokens, " tokens");
   }
   expect(cache_there.lengths() == cache_here.lengths(), "lengths");
+}
+
+CLAIM(a_layer_on_the_device_decodes_over_a_cache_there_with_the_bits_of_the_cpu) {
+  expect_decoding_alike(std::nullopt);
+  for (const CacheRotary& rotary : rotaries()) expect_decoding_alike(rotary);
 }
 
 CLAIM(bf16_decode_over_a_cache_on_the_device_is_that_over_one_copied_there) {
@@ -266,11 +303,20 @@ CLAIM(caches_on_the_device_refuse_what_lies_elsewhere) {
   expect_alike(there, here, {0, 1}, "after refusals");
   KvCacheConfig turning = config_of(t);
   turning.device = Device::cuda;
-  turning.rotary = CacheRotary{};
+  turning.rotary = CacheRotary{.when = CacheRotary::When::read};
+  Cached turned(turning, Device::cuda);
+  tell(turned, t, 0);
+  cudaStream_t stream = nullptr;
+  cudaStreamCreate(&stream);
   expect_refused(
-      "config.rotary: given, but a cache on cuda does not turn its keys; rotate() does before they are "
-      "appended",
-      [&] { KvCache{turning}; });
+      "options.stream: a cache that turns its keys as they are read does so on its device's legacy stream",
+      [&] {
+        const Tensor q = Tensor::random({2, 4, 1, 32}, 91, 3);
+        Tensor out({2, 4, 1, 32});
+        attention({.q = copy.view(q.view()), .cache = &turned.cache}, {.out = copy.view(out.mutable_view())},
+                  Options{.stream = stream});
+      });
+  cudaStreamDestroy(stream);
 }
 
 }  // namespace
