@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exact library is not the less accurate one: errors in f32 against float64, beside PyTorch's."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -51,17 +53,37 @@ def eager(q, k, v, seen):
     return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_call_errs_twice_as_much_as_eager_attention(seed):
-    """FlashAttention's rule, for root mean squares: the largest error of a call is a matter of luck."""
+def random_calls(seed, count):
+    """(q, k, v, which query sees which key), drawn alike everywhere."""
     random = np.random.default_rng(seed)
-    for _ in range(15):
+    for _ in range(count):
         heads, rows, length = (int(random.integers(*span)) for span in ((1, 5), (1, 65), (1, 1100)))
         dim = int(random.choice([8, 16, 32, 40, 64, 80, 96, 128, 160, 192, 256]))
         q, k, v = random_tensors(int(random.integers(1 << 30)), *[(1, heads, n, dim) for n in (rows, length, length)])
         seen = torch.ones(rows, length, dtype=torch.bool)
         if random.integers(2):
             seen = seen.tril(max(0, length - rows))
+        yield q, k, v, seen
+
+
+def breaks_the_rule(out, theirs, exact):
+    """FlashAttention 3's rule: at most twice eager's largest error, and twice the rounding of one addition."""
+    largest, of_eager = (float((x - exact).abs().max()) for x in (out, theirs))
+    noise = float((exact.float() + 0.3 - 0.3 - exact.float()).abs().max())
+    return largest > 2 * of_eager + 2 * noise
+
+
+def test_no_call_errs_twice_as_much_as_eager_attention():
+    """By root mean squares none does. The largest error of a call is a matter of luck: eager attention itself, with its keys in
+    another order, breaks FlashAttention's rule now and then, and heed may do so no more often."""
+    count = int(os.environ.get("HEED_ACCURACY_CALLS", 300))
+    beyond = dict.fromkeys(("heed", "eager with its keys reversed", "PyTorch's flash kernel"), 0)
+    for q, k, v, seen in random_calls(seed=7, count=count):
         exact = eager(q.double(), k.double(), v.double(), seen)
-        errors = [root_mean_square(out - exact) for out in (heed.attention(q, k, v, keep=seen), eager(q, k, v, seen))]
-        assert errors[0] <= 2 * errors[1], (heads, rows, length, dim)
+        theirs, ours = eager(q, k, v, seen), heed.attention(q, k, v, keep=seen)
+        assert root_mean_square(ours - exact) <= 2 * root_mean_square(theirs - exact), (q.shape, k.shape)
+        turned = eager(q, k.flip(2), v.flip(2), seen.flip(1))
+        for name, out in zip(beyond, (ours, turned, sdpa(q, k, v, attn_mask=seen)), strict=True):
+            beyond[name] += breaks_the_rule(out, theirs, exact)
+    print(f"beyond FlashAttention's rule in {count} calls: {beyond}")
+    assert beyond["heed"] <= 1 + beyond["eager with its keys reversed"]
