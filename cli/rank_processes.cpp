@@ -89,13 +89,14 @@ Status start_ranks(int ranks, bool share_processors) {
   return done;
 }
 
-Group group_of_processes(int ranks) {
-  Group group = mpi_group();
-  if (group.size() != ranks)
+std::unique_ptr<Messages> messages_of_processes(int ranks) {
+  mpi::initialise_if_nobody_did();
+  auto made = std::make_unique<mpi::MpiMessages>(MPI_COMM_WORLD, OnFault::ends_the_job);
+  if (made->size() != ranks)
     throw Error(Error::rank, "--ranks: " + std::to_string(ranks) + " were asked for, and MPI started " +
-                                 std::to_string(group.size()) +
+                                 std::to_string(made->size()) +
                                  "; mpirun is not of the MPI that heed was built with");
-  return group;
+  return made;
 }
 
 #else
@@ -105,11 +106,13 @@ Status start_ranks(int, bool) {
               "--ranks: this heed was built without MPI; configure it with -DHEED_MPI=ON");
 }
 
-Group group_of_processes(int) {
+std::unique_ptr<Messages> messages_of_processes(int) {
   throw Error(Error::unsupported,
               "--ranks: this heed was built without MPI; configure it with -DHEED_MPI=ON");
 }
 
 #endif
+
+Group group_of_processes(int ranks) { return Group(messages_of_processes(ranks)); }
 
 }  // namespace heed::tool

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes of `heed run --ranks N`: this command again, N times, by mpirun.
+// The processes of `heed run --ranks N` and of `heed bench --ranks N`: this command again, N times, by
+// mpirun.
 #pragma once
 #include <memory>
 
@@ -15,7 +16,8 @@ Status start_ranks(int ranks, bool share_processors);
 
 // Whether this is one of them.
 bool is_rank_process();
-// All of them. Throws Error where they are not as many.
+// All of them, and the network under them. Throws Error where they are not as many.
 Group group_of_processes(int ranks);
+std::unique_ptr<Messages> messages_of_processes(int ranks);
 
 }  // namespace heed::tool

@@ -9,6 +9,7 @@
 
 #include "arguments.hpp"
 #include "bench/measure.hpp"
+#include "bench/process_ranks.hpp"
 #include "bench/ranks.hpp"
 #include "bench/report.hpp"
 #include "bench/suites.hpp"
@@ -24,6 +25,8 @@ struct BenchOptions {
   std::string filter{};
   std::optional<std::int64_t> threads{};
   double seconds = 1;
+  std::optional<std::int64_t> ranks{};
+  bool oversubscribes = false;
   bool is_quick = false, skips_limits = false, lists = false;
 
   void add_to(CLI::App&);
@@ -49,6 +52,11 @@ void BenchOptions::add_to(CLI::App& app) {
   add_switch(app, {.name = "--quick", .help = "The long prefill over 2048 tokens instead of 4096"}, is_quick);
   add_switch(app, {.name = "--skip-limits", .help = "Do not measure the machine; no percentages"},
              skips_limits);
+  add_integer(app,
+              {.name = "--ranks", .help = "Of --suite ranks: so many processes, by mpirun, and not threads"},
+              1, ranks);
+  add_switch(app, {.name = "--oversubscribe", .help = "Also where there are fewer processors"},
+             oversubscribes);
   add_switch(app, {.name = "--list", .help = "Print the names of the cases and time nothing"}, lists);
 }
 
@@ -77,6 +85,11 @@ Status list(const std::vector<Case>& cases, Console& console) {
 }
 
 Status bench(const BenchOptions& options, Console& console) {
+  if (options.ranks && options.suite != Suite::ranks)
+    throw Error(Error::value, "--ranks: means nothing without --suite ranks");
+  if (options.ranks)
+    return bench_rank_processes({static_cast<int>(*options.ranks), options.oversubscribes, options.is_quick},
+                                console);
   if (options.suite == Suite::ranks) return bench_ranks(options.is_quick, console);
   const std::vector<Case> cases = chosen_cases(options);
   if (options.lists) return list(cases, console);
@@ -117,7 +130,8 @@ Action add_bench(CLI::App& app) {
            "  heed bench --suite backward --filter f32\n"
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
            "  heed bench --suite limits --threads 1\n"
-           "  heed bench --suite ranks --quick");
+           "  heed bench --suite ranks --quick\n"
+           "  heed bench --suite ranks --ranks 2");
   auto options = std::make_shared<BenchOptions>();
   options->add_to(app);
   return [options](Console& console) { return bench(*options, console); };

@@ -776,11 +776,32 @@ def split_over_ranks(whole: tuple[int, int, int, int], ranks: int, head_groups: 
 def attention_over_ranks(group: Group, whole: tuple[int, int, int, int], shares: Sequence[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], int, int]], q: object | None, k: object | None, v: object | None, **options) -> object:
     """See heed.distributed.attention."""
 
+def attention_backward_over_ranks(group: Group, whole: tuple[int, int, int, int], shares: Sequence[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], int, int]], arrays: tuple, **options) -> object:
+    """
+    See heed.distributed.attention_backward. arrays: (out_gradient, q, k, v, out, lse, lse_gradient, by).
+    """
+
 def decode_over_ranks(group: Group, q: object | None, cache: KvCache, lengths: Sequence[int], **options) -> object:
     """See heed.distributed.decode."""
 
 def append_own(group: Group, cache: KvCache, sequence: int, length: int, k: object | None, v: object | None) -> None:
     """See heed.distributed.append."""
+
+class LayerOverRanks:
+    """
+    One rank's part of a layer; see heed.distributed.AttentionLayer. config has its keywords by name.
+    """
+
+    def __init__(self, group: Group, weights: object | None, prefix: object | None, config: dict) -> None: ...
+
+    def __call__(self, group: Group, x: object | None, context: object | None, value: object | None, **options) -> object:
+        """See heed.distributed.AttentionLayer."""
+
+    @property
+    def share(self) -> tuple[int, int, int, int, int, int]:
+        """
+        (first_head, heads, first_kv_head, kv_heads, first_output, outputs) of this rank.
+        """
 
 class Page:
     """

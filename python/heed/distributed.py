@@ -17,7 +17,21 @@ import threading
 from heed import _heed
 from heed.errors import KindError
 
-__all__ = ["Group", "Share", "Split", "append", "attention", "decode", "group", "split_grid", "split_heads", "split_sequence"]
+__all__ = [
+    "AttentionLayer",
+    "Group",
+    "LayerShare",
+    "Share",
+    "Split",
+    "append",
+    "attention",
+    "attention_backward",
+    "decode",
+    "group",
+    "split_grid",
+    "split_heads",
+    "split_sequence",
+]
 
 Group = _heed.Group
 
@@ -215,8 +229,9 @@ class Split:
     kv_heads: int
     of_rank: list[Share]
 
-    def _whole(self):
-        return self.queries, self.keys, self.heads, self.kv_heads
+    def _in_numbers(self):
+        shares = [(share.queries, share.keys, share.first_kv_head, share.kv_heads) for share in self.of_rank]
+        return (self.queries, self.keys, self.heads, self.kv_heads), shares
 
 
 def split_grid(*, queries, keys, heads, kv_heads=None, ranks, head_groups):
@@ -243,8 +258,17 @@ def attention(group, split, q, k, v, **options):
     rows of the share and all keys, slopes and sinks its heads. What differs is refused on all ranks. Weights, scores, caches and
     packed sequences are not for ranks.
     """
-    shares = [(share.queries, share.keys, share.first_kv_head, share.kv_heads) for share in split.of_rank]
-    return _heed.attention_over_ranks(group, split._whole(), shares, q, k, v, **options)
+    return _heed.attention_over_ranks(group, *split._in_numbers(), q, k, v, **options)
+
+
+def attention_backward(group, split, out_gradient, q, k, v, out, lse, *, lse_gradient=None, by=("q", "k", "v"), **options):
+    """heed.attention_backward of the whole call, by all ranks, each with its share; returns the gradients of this rank's rows.
+
+    out and lse are what attention(group, split, q, k, v, ..., return_lse=True) returned. The gradient by what all queries share, a sink
+    or a bias of one row, is whole on every rank. Where heads share it too, all ranks must have all heads.
+    """
+    arrays = (out_gradient, q, k, v, out, lse, lse_gradient, by)
+    return _heed.attention_backward_over_ranks(group, *split._in_numbers(), arrays, **options)
 
 
 def append(group, cache, sequence, length, k, v):
@@ -261,3 +285,67 @@ def decode(group, q, cache, lengths, **options):
     lengths: of the whole sequences, one for each batch entry.
     """
     return _heed.decode_over_ranks(group, q, cache, lengths, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerShare:
+    """What one rank has of a layer: query heads, the KV heads that they read, and numbers of each row of the output."""
+
+    first_head: int
+    heads: int
+    first_kv_head: int
+    kv_heads: int
+    first_output: int
+    outputs: int
+
+
+class AttentionLayer:
+    """heed.AttentionLayer over ranks: each has some heads of the projections and some rows of the last one.
+
+    weights: the path of a safetensors file with the whole layer, of which a rank reads its own rows only; or a dict of all arrays.
+    prefix: what their names begin with. The other arguments are those of heed.AttentionLayer, of the whole layer. There is no dropout.
+
+    All ranks call it with the same x and have all of the result, which has the bits of one process. A cache has the KV heads of the
+    rank, share.kv_heads; a bias, slopes and sinks have its heads, and so has a log-sum-exp.
+
+    >>> layer = heed.distributed.AttentionLayer(group, "model.safetensors", "model.layers.0.self_attn.", model_dim=4096, heads=32, kv_heads=8)
+    >>> cache = heed.KvCache(batch=1, kv_heads=layer.share.kv_heads, capacity=8192, dim=128)
+    >>> out = layer(x, cache=cache, causal=True)
+    """
+
+    def __init__(
+        self,
+        group,
+        weights,
+        prefix="",
+        *,
+        model_dim,
+        heads,
+        kv_heads=None,
+        head_dim=None,
+        value_dim=None,
+        key_dim=None,
+        rotary=None,
+        head_map="interleaved",
+        value_head_dim=None,
+    ):
+        config = {
+            "model_dim": model_dim,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "value_dim": value_dim,
+            "key_dim": key_dim,
+            "rotary": rotary,
+            "head_map": head_map,
+            "value_head_dim": value_head_dim,
+        }
+        self._group, self._part = group, _heed.LayerOverRanks(group, weights, prefix, config)
+
+    @property
+    def share(self):
+        """What this rank has of the layer."""
+        return LayerShare(*self._part.share)
+
+    def __call__(self, x, context=None, value=None, **options):
+        return self._part(self._group, x, context, value, **options)

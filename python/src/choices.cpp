@@ -168,6 +168,10 @@ constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences"
 constexpr std::array<std::string_view, 7> not_over_ranks{
     "cache", "sequences", "query_starts", "key_starts", "return_weights", "return_scores", "tree"};
 
+// A layer's ranks gather their heads, and have neither weights of all of them nor dropout.
+constexpr std::array<std::string_view, 3> not_of_a_layer_over_ranks{"return_weights", "return_scores",
+                                                                    "seed"};
+
 bool is_of(Caller caller, const Keyword& keyword) {
   const auto is_among = [&](const auto& names) {
     return std::find(names.begin(), names.end(), keyword.name) != names.end();
@@ -181,6 +185,10 @@ bool is_of(Caller caller, const Keyword& keyword) {
       return keyword.of_attention && !is_among(only_forward);
     case Caller::ranks:
       return keyword.of_attention && !is_among(not_over_ranks);
+    case Caller::backward_over_ranks:
+      return keyword.of_attention && !is_among(not_over_ranks) && !is_among(only_forward);
+    case Caller::layer_over_ranks:
+      return keyword.of_layer && !is_among(not_of_a_layer_over_ranks);
     case Caller::decode_over_ranks:
       return keyword.of_attention && (keyword.name == "sequences" || !is_among(not_over_ranks));
   }
@@ -191,10 +199,10 @@ const Keyword& find_keyword(Caller caller, std::string_view name) {
   for (const Keyword& keyword : keywords_known)
     if (is_of(caller, keyword) && keyword.name == name) return keyword;
   nb::list known;
-  if (caller == Caller::backward)
+  if (caller == Caller::backward || caller == Caller::backward_over_ranks)
     for (const char* argument : {"out_gradient", "q", "k", "v", "out", "lse", "lse_gradient", "by"})
       known.append(argument);
-  else if (caller == Caller::layer)
+  else if (caller == Caller::layer || caller == Caller::layer_over_ranks)
     for (const char* argument : {"x", "context", "value"}) known.append(argument);
   else if (caller == Caller::decode_over_ranks)
     for (const char* argument : {"q", "cache", "lengths"}) known.append(argument);

@@ -37,7 +37,15 @@ struct Choices {
 };
 
 // Which function is called: it decides which keywords there are.
-enum class Caller : std::uint8_t { attention, backward, layer, ranks, decode_over_ranks };
+enum class Caller : std::uint8_t {
+  attention,
+  backward,
+  layer,
+  ranks,
+  backward_over_ranks,
+  decode_over_ranks,
+  layer_over_ranks
+};
 
 // Any integer, of which the last 64 bits count.
 std::uint64_t read_seed(nb::handle object);

@@ -8,11 +8,13 @@
 
 #include <cmath>
 
+#include "backward.hpp"
 #include "bindings.hpp"
 #include "distributed_docs.hpp"
 #include "mask_axes.hpp"
 #include "outputs.hpp"
 #include "python_messages.hpp"
+#include "together.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -60,35 +62,20 @@ void make_group(Group* self, nb::object messages, double deadline) {
   new (self) Group(python_messages(std::move(messages)), {.deadline = milliseconds});
 }
 
-// What a rank was asked, and room for the answer. A rank whose arguments cannot even be read still has its
-// part in the call, which all of them refuse then.
+// What a rank was asked, and room for the answer.
 struct Asking {
   Question question;
   Asked asked;
 
   template <class... Arguments>
   explicit Asking(const Arguments&... arguments) : question(arguments...), asked(question) {}
-
-  template <class... Arguments>
-  static std::unique_ptr<Asking> read(Group& group, const Arguments&... arguments) {
-    try {
-      return std::make_unique<Asking>(arguments...);
-    } catch (const Error& refused) {
-      const std::string why = refused.what();
-      try {
-        compute([&] { heed::refuse(group, why); });
-      } catch (const Error&) {  // which names this rank, too
-      }
-      throw;
-    }
-  }
 };
 
 nb::object attention_over(Group& group, const WholeTuple& whole, const std::vector<ShareTuple>& shares,
                           nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords) {
   const Split made = split_of(whole, shares);
   const Question::Whole extents{made.whole.queries, made.whole.keys};
-  const auto asking = Asking::read(group, q, k, v, keywords, extents);
+  const auto asking = read_together<Asking>(group, q, k, v, keywords, extents);
   const Question& question = asking->question;
   compute(question.choices(), question.scores(), [&] {
     heed::attention(group, made, question.inputs(), asking->asked.outputs(), question.choices().options);
@@ -96,9 +83,25 @@ nb::object attention_over(Group& group, const WholeTuple& whole, const std::vect
   return asking->asked.results();
 }
 
+nb::object backward_over(Group& group, const WholeTuple& whole, const std::vector<ShareTuple>& shares,
+                         const nb::tuple& arrays, const nb::kwargs& keywords) {
+  const Split made = split_of(whole, shares);
+  const Question::Whole extents{made.whole.queries, made.whole.keys, Caller::backward_over_ranks};
+  const Backward::Arguments arguments{arrays[0], arrays[1], arrays[2], arrays[3],
+                                      arrays[4], arrays[5], arrays[6], arrays[7]};
+  const auto asked = read_together<Backward>(group, arguments, keywords, extents);
+  const Question& question = asked->question();
+  const Saved saved = asked->saved();
+  const Gradients gradients = asked->gradients();
+  compute(question.choices(), question.scores(), [&] {
+    heed::attention_backward(group, made, question.inputs(), saved, gradients, question.choices().options);
+  });
+  return asked->results();
+}
+
 nb::object decode_over(Group& group, nb::handle q, const KvCache& cache,
                        const std::vector<std::int64_t>& lengths, const nb::kwargs& keywords) {
-  const auto asking = Asking::read(group, q, cache, lengths, keywords);
+  const auto asking = read_together<Asking>(group, q, cache, lengths, keywords);
   const Question& question = asking->question;
   const Choices& choices = question.choices();
   const SpreadCache spread{.cache = &cache, .lengths = lengths, .sequences = choices.sequences};
@@ -133,6 +136,8 @@ void define_distributed(nb::module_& m) {
   m.def("attention_over_ranks", &attention_over, nb::arg("group"), nb::arg("whole"), nb::arg("shares"),
         nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("options"),
         attention_over_ranks_doc);
+  m.def("attention_backward_over_ranks", &backward_over, nb::arg("group"), nb::arg("whole"),
+        nb::arg("shares"), nb::arg("arrays"), nb::arg("options"), attention_backward_over_ranks_doc);
   m.def("decode_over_ranks", &decode_over, nb::arg("group"), nb::arg("q").none(), nb::arg("cache"),
         nb::arg("lengths"), nb::arg("options"), decode_over_ranks_doc);
   m.def("append_own", &append, nb::arg("group"), nb::arg("cache"), nb::arg("sequence"), nb::arg("length"),

@@ -10,6 +10,13 @@ constexpr const char* abort_doc = "Gives up: the others are told, and every call
 constexpr const char* split_over_ranks_doc =
     "The shares of a call of (queries, keys, heads, kv_heads); see heed.distributed.Split.";
 constexpr const char* attention_over_ranks_doc = "See heed.distributed.attention.";
+constexpr const char* attention_backward_over_ranks_doc =
+    "See heed.distributed.attention_backward. arrays: (out_gradient, q, k, v, out, lse, lse_gradient, by).";
+constexpr const char* layer_over_ranks_doc =
+    "One rank's part of a layer; see heed.distributed.AttentionLayer. config has its keywords by name.";
+constexpr const char* layer_over_ranks_call_doc = "See heed.distributed.AttentionLayer.";
+constexpr const char* layer_share_doc =
+    "(first_head, heads, first_kv_head, kv_heads, first_output, outputs) of this rank.";
 constexpr const char* decode_over_ranks_doc = "See heed.distributed.decode.";
 constexpr const char* append_own_doc = "See heed.distributed.append.";
 

@@ -4,7 +4,6 @@
 
 #include <nanobind/stl/optional.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -13,10 +12,10 @@
 #include "choices.hpp"
 #include "heed/pretrained.hpp"
 #include "layer_docs.hpp"
+#include "layer_question.hpp"
 #include "layer_words.hpp"
 #include "mask_axes.hpp"
 #include "outputs.hpp"
-#include "question.hpp"
 #include "views.hpp"
 
 namespace heed::python {
@@ -68,56 +67,11 @@ void check_biases(const LayerWeights& weights, Biases biases) {
   check_bias("the output's bias", weights.b_o, biases == Biases::all);
 }
 
-Arrays arrays_of(const nb::dict& named, const std::string& prefix) {
-  Arrays arrays;
-  for (const auto& [key, value] : named) {
-    const std::string name = read_word("the checkpoint's name", key);
-    if (name.starts_with(prefix))
-      arrays.emplace(name, packed_copy(read_tensor(name.c_str(), value, Use::copy)));
-  }
-  return arrays;
-}
-
 Arrays read_checkpoint(nb::handle from, const std::string& prefix) {
-  if (nb::isinstance<nb::dict>(from)) return arrays_of(nb::cast<nb::dict>(from), prefix);
-  if (nb::hasattr(from, "keys"))  // any other mapping
-    return arrays_of(nb::cast<nb::dict>(nb::handle(reinterpret_cast<PyObject*>(&PyDict_Type))(from)), prefix);
-  const std::string file = read_path("weights", from, "a dict of arrays or the path of a safetensors file");
+  if (std::optional<Arrays> arrays = arrays_of_mapping(from, prefix)) return *std::move(arrays);
+  const std::string file = read_checkpoint_path(from);
   const nb::gil_scoped_release released;
   return read_safetensors(file);
-}
-
-// x, context or value: (batch, length, width) or (length, width) as (batch, 1, length, width).
-View sequence(const Tensor& tensor) {
-  Placed placed = right_aligned(tensor);
-  std::swap(placed.shape.batch, placed.shape.heads);
-  std::swap(placed.stride.batch, placed.stride.heads);
-  return view_of(tensor, placed);
-}
-
-// A sequence that need not be given.
-struct Given {
-  std::optional<Tensor> tensor{};
-  std::optional<View> view{};
-
-  Given(const char* name, nb::handle object, const Tensor& x) {
-    if (object.is_none()) return;
-    tensor.emplace(read_tensor(name, object, Use::read, Where::any));
-    check_same_rank(*tensor, x);
-    view = sequence(*tensor);
-  }
-};
-
-// How many keys the longest batch entry attends to: columns of weights and scores.
-std::int64_t keys_of(const AttentionLayer::Call& call, const Choices& choices) {
-  const Shape& x = call.x.shape;
-  if (choices.counts && choices.counts->empty() && x.batch > 0)
-    throw Error(Error::shape, "counts: none are given; one per sequence is needed");
-  if (!call.cache) return call.context.value_or(call.x).shape.length;
-  std::vector<std::int64_t> added(static_cast<std::size_t>(x.batch), x.length);
-  for (std::size_t b = 0; b < std::min(added.size(), call.counts.size()); ++b)  // not checked yet
-    added[b] = std::clamp<std::int64_t>(call.counts[b], 0, x.length);
-  return longest(*call.cache, call.sequences, x.batch, added);
 }
 
 Biases biases_of(const LayerWeights& weights) {
@@ -165,28 +119,12 @@ class Layer {
   }
 
   nb::object call(nb::handle x, nb::handle context, nb::handle value, const nb::kwargs& keywords) const {
-    const Tensor read = read_tensor("x", x, Use::read, Where::any);
-    check_rank(read, 2, 3);
-    const Given keys("context", context, read), values("value", value, read);
-    const Choices choices = read_choices(Caller::layer, keywords);
-    const AttentionLayer::Call call{.x = sequence(read),
-                                    .context = keys.view,
-                                    .value = values.view,
-                                    .cache = choices.cache,
-                                    .sequences = choices.sequences,
-                                    .counts = choices.counts ? std::span<const std::int64_t>(*choices.counts)
-                                                             : std::span<const std::int64_t>(),
-                                    .positions = choices.positions,
-                                    .key_positions = choices.key_positions,
-                                    .dropout_seed = choices.seed};
-    const Shape queries = call.x.shape;
-    const std::int64_t length = keys_of(call, choices);
-    check_alignment(choices, queries.length, length);
-    check_columns(choices, queries.length, length);
+    const LayerQuestion question({x, context, value}, keywords, Caller::layer);
+    const Choices& choices = question.choices();
     const std::shared_ptr<const AttentionLayer> layer = layer_;
-    const Shape scores{queries.batch, config().heads, queries.length, length};
-    Asked asked(read, scores, config().model_dim, choices);
-    compute(choices, scores, [&] { (*layer)(call, asked.outputs(), choices.options); });
+    const Shape scores = question.scores(config().heads);
+    Asked asked(question.x(), scores, config().model_dim, choices);
+    compute(choices, scores, [&] { (*layer)(question.call(), asked.outputs(), choices.options); });
     return asked.results();
   }
 
@@ -207,33 +145,18 @@ nb::object bias_in_words(Biases biases) {
   return biases == Biases::qkv ? nb::cast("qkv") : nb::cast(biases == Biases::all);
 }
 
-std::optional<std::int64_t> read_extent(const char* name, nb::handle object) {
-  return object.is_none() ? std::nullopt : std::optional(read_integer(name, object));
-}
-
-std::optional<Rotary> read_rotary(nb::handle object) {
-  if (object.is_none()) return std::nullopt;
-  if (!nb::isinstance<Rotary>(object)) throw wrong_kind("rotary", object, "a heed.Rotary");
-  return nb::cast<const Rotary&>(object);
-}
-
 void define_making(nb::class_<Layer>& type) {
   type.def(
       "__init__",
       [](Layer* self, nb::handle model_dim, nb::handle heads, nb::handle kv_heads, nb::handle head_dim,
          nb::handle value_dim, nb::handle key_dim, nb::handle bias, nb::handle dropout, nb::handle rotary,
          nb::handle head_map, nb::handle value_head_dim, nb::handle seed, nb::handle device) {
-        LayerConfig config{.model_dim = read_integer("model_dim", model_dim)};
-        config.heads = read_integer("heads", heads);
-        config.kv_heads = read_extent("kv_heads", kv_heads);
-        config.head_dim = read_extent("head_dim", head_dim);
-        config.value_dim = read_extent("value_dim", value_dim);
-        config.key_dim = read_extent("key_dim", key_dim);
+        const LayerWords words{model_dim, heads,          kv_heads, head_dim, value_dim,
+                               key_dim,   value_head_dim, rotary,   head_map};
+        LayerConfig config = read_extents(words);
         const Biases biases = read_biases(bias);
         config.drop_probability = read_float("dropout", dropout);
-        config.rotary = read_rotary(rotary);
-        config.head_map = read_head_map(head_map);
-        config.value_head_dim = read_extent("value_head_dim", value_head_dim);
+        read_the_rest(words, config);
         config.device = read_device(device);
         new (self) Layer(config, biases, read_seed(seed));
       },

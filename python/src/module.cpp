@@ -23,6 +23,7 @@ NB_MODULE(_heed, m) {
   heed::python::define_machine(m);
   heed::python::define_openmp(m);
   heed::python::define_distributed(m);
+  heed::python::define_distributed_layer(m);
   heed::python::define_view(m);
   heed::python::answer_mismatches(m);
 }

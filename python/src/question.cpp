@@ -36,7 +36,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
       q_(read_tensor("q", q)),
       k_(read_tensor("k", k)),
       v_(read_tensor("v", v)),
-      choices_(read_choices(Caller::ranks, keywords)) {
+      choices_(read_choices(whole.caller, keywords)) {
   check_rank(q_, 2, 4);
   inputs_.q = view_of(q_, right_aligned(q_));
   take_arrays();

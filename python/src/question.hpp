@@ -14,6 +14,7 @@ class Question {
   // Of one rank's share of a call with so many queries and keys, which masks speak of.
   struct Whole {
     std::int64_t queries, keys;
+    Caller caller = Caller::ranks;
   };
   Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords, const Whole& whole);
   // Over a cache that has a part of sequences of these lengths.

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every rank of test_distributed.py does: `ranks.py mpi|torch claims|late`. Prints a line for each claim that holds."""
 
+import pathlib
 import sys
+import tempfile
 import time
 
 import numpy as np
+import safetensors.numpy
 
 import heed
 import heed.distributed
@@ -21,9 +24,9 @@ def make_group(over, deadline):
     return heed.distributed.group(deadline=deadline)
 
 
-def random_call(random, ranks):
+def random_call(random, ranks, most_keys=2500):
     kv_heads = int(random.integers(1, 4))
-    heads, queries, keys, dim = kv_heads * int(random.integers(1, 4)), *(int(n) for n in random.integers(1, (80, 2500, 40)))
+    heads, queries, keys, dim = kv_heads * int(random.integers(1, 4)), *(int(n) for n in random.integers(1, (80, most_keys, 40)))
     dtype = [np.float32, np.float16][int(random.integers(2))]
     q, k, v = (
         random.standard_normal((2, h, n, dim)).astype(dtype) for h, n in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
@@ -52,6 +55,77 @@ def check_attention(group, calls):
         out, lse = heed.distributed.attention(group, split, *part, return_lse=True, **options)
         assert out.tobytes() == mine.queries_of(whole).tobytes()
         assert lse.tobytes() == mine.queries_of(whole_lse[..., None]).tobytes()
+
+
+def check_gradients(group, calls):
+    random = np.random.default_rng(group.size + 100)
+    for _ in range(calls):
+        q, k, v, options, split = random_call(random, group.size, most_keys=300)
+        options["sink"] = random.standard_normal(q.shape[1]).astype(np.float32)
+        by = ("q", "k", "v", "bias", "sink") if "bias" in options else ("q", "v", "sink")
+        out, lse = heed.attention(q, k, v, return_lse=True, **options)
+        gradient = random.standard_normal(out.shape).astype(out.dtype)
+        lse_gradient = random.standard_normal(lse.shape).astype(np.float32)
+        whole = heed.attention_backward(gradient, q, k, v, out, lse, lse_gradient=lse_gradient, by=by, **options)
+        mine = split.of_rank[group.rank]
+        of_heads = slice(mine.first_kv_head * mine.group, (mine.first_kv_head + mine.kv_heads) * mine.group)
+        cuts = {
+            "q": mine.queries_of,
+            "k": mine.keys_of,
+            "v": mine.keys_of,
+            "bias": mine.queries_of,
+            "sink": lambda x, of_heads=of_heads: x[of_heads],
+            "lse": lambda x, mine=mine: mine.queries_of(x[..., None])[..., 0],
+        }
+        own = options | {name: cuts[name](options[name]) for name in ("bias", "sink") if name in options}
+        part = heed.distributed.attention_backward(
+            group,
+            split,
+            cuts["q"](gradient),
+            cuts["q"](q),
+            cuts["k"](k),
+            cuts["v"](v),
+            cuts["q"](out),
+            cuts["lse"](lse),
+            lse_gradient=cuts["lse"](lse_gradient),
+            by=by,
+            **own,
+        )
+        if mine.kv_heads == 0:
+            continue
+        for name, found, expected in zip(by, part, whole, strict=True):
+            assert found.tobytes() == np.ascontiguousarray(cuts[name](expected)).tobytes(), name
+
+
+def check_layer(group):
+    """A layer of a file and of a dict, through a cache: prefill, then a step."""
+    random = np.random.default_rng(3)
+    shape = {"model_dim": 48, "heads": 6, "kv_heads": 3, "rotary": heed.Rotary(dims=8)}
+    layer = heed.AttentionLayer(**shape, bias="qkv", seed=5)
+    weights = layer.state_dict("llama")
+    x = random.standard_normal((2, 20, 48)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "model.safetensors"
+        safetensors.numpy.save_file({"model." + name: array for name, array in weights.items()}, file)
+        of_file = heed.distributed.AttentionLayer(group, file, "model.", **shape)
+    for part in (heed.distributed.AttentionLayer(group, weights, **shape), of_file):
+        share = part.share
+        settings = {"batch": 2, "capacity": 64, "dim": 8}
+        whole_cache = heed.KvCache(kv_heads=3, **settings)
+        cache = heed.KvCache(kv_heads=share.kv_heads, **settings)
+        for tokens in (slice(0, 19), slice(19, 20)):
+            expected, whole_lse = layer(x[:, tokens], cache=whole_cache, causal=True, return_lse=True)
+            out, lse = part(x[:, tokens], cache=cache, causal=True, return_lse=True)
+            assert out.tobytes() == expected.tobytes()
+            assert lse.tobytes() == whole_lse[:, share.first_head : share.first_head + share.heads].tobytes()
+    if group.size > 1:
+        try:
+            part("x" if group.rank == 1 else x)
+        except heed.Error as error:
+            assert str(error).startswith("x: str is" if group.rank == 1 else "rank 1 refuses: x: str is"), error
+        else:
+            raise AssertionError("a word is taken for an array")
+    assert part(x, causal=True).tobytes() == layer(x, causal=True).tobytes()
 
 
 def check_torch(group):
@@ -126,6 +200,8 @@ def main():
         check_late(group)
         return
     check_attention(group, 30)
+    check_gradients(group, 15)
+    check_layer(group)
     check_decode(group)
     check_refusals(group)
     if over == "torch":

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backward.hpp"
+
+#include <algorithm>
+
+#include "views.hpp"
+
+namespace heed::python {
+
+namespace {
+
+constexpr std::array<const char*, 5> arguments{"q", "k", "v", "bias", "sink"};
+
+// Which of them gradients are asked for, in that order.
+std::array<bool, 5> read_by(nb::handle object) {
+  std::array<bool, 5> wanted{};
+  if (nb::isinstance<nb::str>(object) || !nb::hasattr(object, "__iter__"))
+    throw wrong_kind("by", object, "a tuple of names of arguments");
+  for (const nb::handle name : nb::iter(object)) {
+    const std::string word = read_word("by", name);
+    const auto found = std::find(arguments.begin(), arguments.end(), word);
+    if (found == arguments.end())
+      throw Error(Error::value, "by: \"" + word + R"(" is none of "q", "k", "v", "bias", "sink")");
+    wanted[static_cast<std::size_t>(found - arguments.begin())] = true;
+  }
+  return wanted;
+}
+
+const Tensor& held(const Choices& choices, const char* name) {
+  for (const Tensor& tensor : choices.held)
+    if (std::string_view(tensor.name) == name) return tensor;
+  throw Error(Error::value, std::string("by: \"") + name + "\", but " + name + " is not given");
+}
+
+}  // namespace
+
+Backward::Written::Written(const char* name, const Tensor& of, const View& as)
+    : result(name, of, of.element, of.extents()),
+      view(result.tensor().data, as.shape, bhsd(as.shape), as.dtype, as.device) {}
+
+Backward::Backward(const Arguments& a, const nb::kwargs& keywords)
+    : question_(a.q, a.k, a.v, keywords, Caller::backward),
+      out_gradient_(read_tensor("out_gradient", a.out_gradient)) {
+  take_saved(a);
+  make_room(read_by(a.by));
+}
+
+Backward::Backward(const Arguments& a, const nb::kwargs& keywords, const Question::Whole& whole)
+    : question_(a.q, a.k, a.v, keywords, whole), out_gradient_(read_tensor("out_gradient", a.out_gradient)) {
+  take_saved(a);
+  make_room(read_by(a.by));
+}
+
+void Backward::take_saved(const Arguments& a) {
+  out_ = read_tensor("out", a.out);
+  lse_ = read_tensor("lse", a.lse);
+  const int rank = question_.q().rank;
+  for (const Tensor* tensor : {&out_, &out_gradient_}) check_rank(*tensor, rank, rank);
+  check_rank(lse_, rank - 1, rank - 1);
+  if (a.lse_gradient.is_none()) return;
+  lse_gradient_ = read_tensor("lse_gradient", a.lse_gradient);
+  check_rank(lse_gradient_, rank - 1, rank - 1);
+}
+
+void Backward::write(std::size_t which, const Tensor& of, const View& as) {
+  written_[which].emplace(arguments[which], of, as);
+}
+
+void Backward::make_room(const std::array<bool, 5>& wanted) {
+  const Inputs& inputs = question_.inputs();
+  const Choices& choices = question_.choices();
+  if (wanted[0]) write(0, question_.q(), inputs.q);
+  if (wanted[1]) write(1, question_.k(), inputs.k);
+  if (wanted[2]) write(2, question_.v(), inputs.v);
+  if (wanted[3]) {
+    const Tensor& bias = held(choices, "bias");
+    write(3, bias, *choices.options.bias);
+  }
+  if (wanted[4]) {
+    const Tensor& sink = held(choices, "sink");
+    write(4, sink, *choices.options.sink);
+  }
+}
+
+Saved Backward::saved() const {
+  return {view_of(out_, right_aligned(out_)), view_of(lse_, one_per_row(lse_))};
+}
+
+Gradients Backward::gradients() const {
+  const auto view = [&](std::size_t i) {
+    return written_[i] ? Optional<MutableView>(written_[i]->view) : Optional<MutableView>();
+  };
+  Gradients made{.out = view_of(out_gradient_, right_aligned(out_gradient_)),
+                 .q = view(0),
+                 .k = view(1),
+                 .v = view(2),
+                 .bias = view(3),
+                 .sink = view(4)};
+  if (lse_gradient_.rank > 0) made.log_sum_exp = view_of(lse_gradient_, one_per_row(lse_gradient_));
+  return made;
+}
+
+nb::object Backward::results() {
+  nb::list all;
+  for (std::optional<Written>& written : written_)
+    if (written) all.append(written->result.object());
+  return nb::tuple(all);
+}
+
+}  // namespace heed::python

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank whose arguments cannot even be read still has its part in the call, which all of them refuse then.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "choices.hpp"
+#include "heed/distributed.hpp"
+
+namespace heed::python {
+
+// What a call over ranks was asked, made of its arguments.
+template <class Asked, class... Arguments>
+std::unique_ptr<Asked> read_together(Group& group, const Arguments&... arguments) {
+  try {
+    return std::make_unique<Asked>(arguments...);
+  } catch (const Error& refused) {
+    const std::string why = refused.what();
+    try {
+      compute([&] { heed::refuse(group, why); });
+    } catch (const Error&) {  // which names this rank, too
+    }
+    throw;
+  }
+}
+
+}  // namespace heed::python
