@@ -13,6 +13,19 @@ namespace heed::tool {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Where a chain of links ends, whether or not a file is there yet: a link stays a link.
+fs::path follow_links(fs::path path) {
+  constexpr int longest_chain = 40;  // as the kernel counts
+  std::error_code unreadable;        // then the write itself will say why
+  for (int i = 0; i < longest_chain && fs::is_symlink(path, unreadable); ++i)
+    path = path.parent_path() / fs::read_symlink(path, unreadable);
+  return path;
+}
+
+}  // namespace
+
 StagedFiles::~StagedFiles() {
   std::error_code ignored;  // a leftover beside the target is all that can go wrong here
   for (const File& file : files_)
@@ -22,9 +35,7 @@ StagedFiles::~StagedFiles() {
 void StagedFiles::expect(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
   std::error_code unreadable;  // then the write itself will say why
-  // A link stays a link: its target is replaced.
-  const fs::path target =
-      fs::is_symlink(path, unreadable) ? fs::weakly_canonical(path, unreadable) : fs::path(path);
+  const fs::path target = follow_links(path);
   const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, unreadable))
     throw Error(Error::file, fmt::format("{}: there is no folder '{}'", flag, folder.string()));

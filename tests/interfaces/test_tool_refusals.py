@@ -258,8 +258,10 @@ def test_an_output_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_pa
     assert np.load(tmp_path / "y.npy").shape == (1, 5, 8) and list(contents(tmp_path)) == ["y.npy"]
 
 
-def test_a_link_stays_a_link_when_its_file_is_written(tmp_path):
-    (tmp_path / "real.npy").write_bytes(b"old")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_stays_a_link_when_its_file_is_written(tmp_path, is_there):
+    if is_there:
+        np.save(tmp_path / "real.npy", np.zeros(3))
     (tmp_path / "link.npy").symlink_to("real.npy")
     assert heed(tmp_path, "run", *SMALL.split(), "--out", "link.npy").returncode == 0
     assert (tmp_path / "link.npy").is_symlink() and np.load(tmp_path / "real.npy").shape == (1, 5, 8)
