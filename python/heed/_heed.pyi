@@ -119,14 +119,15 @@ def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]:
     True
     """
 
-def attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, *, lse_gradient: ArrayT | None = None, by: Sequence[Literal['q', 'k', 'v', 'bias', 'sink']] = ('q', 'k', 'v'), query_starts: Any = None, key_starts: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]:
+def attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, *, lse_gradient: ArrayT | None = None, by: Sequence[Literal['q', 'k', 'v', 'bias', 'sink']] = ('q', 'k', 'v'), into: Sequence[ArrayT] | None = None, query_starts: Any = None, key_starts: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]:
     """
     The gradients of a loss by q, k and v, from its gradient by what attention() returned.
 
     out and lse are those of attention(q, k, v, ..., return_lse=True) with the same arguments, out_gradient the gradient of the
     loss by out, lse_gradient that by lse, where it has one. All other keywords are those of attention(), the seed of a dropout
     among them. Returns a tuple with the gradients by the arguments that `by` names, always in the order q, k, v, bias, sink; each
-    has the shape and the element type of its argument, so that of a bias that broadcasts is the sum over all that share it.
+    has the shape and the element type of its argument, so that of a bias that broadcasts is the sum over all that share it. `into`
+    has arrays to write those by q, k and v to, of any strides; all other gradients, or without it all, come in new and packed arrays.
 
     Memory grows with the lengths, never with queries times keys. Neither threads nor what else is asked for changes a bit.
     kernel forces one of backward_kernel_names().

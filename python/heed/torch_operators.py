@@ -151,6 +151,11 @@ def _(q, k, v, arrays, said):  # noqa: ANN001, ANN202
     return _empty_out(q, v), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
+def _empty_gradient(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """By q, k or v: it lies as its argument does, so that a projection's heads need no copy on their way back either."""
+    return torch.empty_like(tensor) if name in "qkv" else tensor.new_empty(tensor.shape)
+
+
 @torch.library.custom_op("heed::attention_backward", mutates_args=())
 def _attention_backward(
     out_gradient: torch.Tensor,
@@ -163,9 +168,11 @@ def _attention_backward(
     q, k, v, out, lse = saved
     options = _options(arrays, said)
     options.pop("kernel", None)  # one of the forward pass
+    names = tuple(by.split())
+    into = [_empty_gradient(name, tensor) for name, tensor in zip("qkv", saved[:3], strict=True) if name in names]
     return list(
         heed.attention_backward(
-            out_gradient, q, k, v, out, lse, lse_gradient=lse_gradient, by=tuple(by.split()), **options
+            out_gradient, q, k, v, out, lse, lse_gradient=lse_gradient, by=names, into=into, **options
         )
     )
 
@@ -177,7 +184,7 @@ def _(out_gradient, lse_gradient, saved, arrays, said, by):  # noqa: ANN001, ANN
         place = _place(said, name)
         if place is not None:
             named[name] = arrays[place]
-    return [named[name].new_empty(named[name].shape) for name in by.split()]
+    return [_empty_gradient(name, named[name]) for name in by.split()]
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:

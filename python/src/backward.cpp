@@ -10,6 +10,7 @@ namespace heed::python {
 namespace {
 
 constexpr std::array<const char*, 5> arguments{"q", "k", "v", "bias", "sink"};
+constexpr std::array<const char*, 3> arrays_given{"into[q]", "into[k]", "into[v]"};
 
 // Which of them gradients are asked for, in that order.
 std::array<bool, 5> read_by(nb::handle object) {
@@ -26,6 +27,21 @@ std::array<bool, 5> read_by(nb::handle object) {
   return wanted;
 }
 
+// The caller's arrays for those of q, k and v that gradients are asked for.
+std::array<nb::object, 3> read_into(nb::handle object, const std::array<bool, 5>& wanted) {
+  std::array<nb::object, 3> found{};
+  if (object.is_none()) return found;
+  if (!nb::isinstance<nb::tuple>(object) && !nb::isinstance<nb::list>(object))
+    throw wrong_kind("into", object, "a tuple of arrays");
+  const auto count = std::count(wanted.begin(), wanted.begin() + 3, true);
+  if (const auto given = static_cast<std::ptrdiff_t>(nb::len(object)); given != count)
+    throw Error(Error::value, "into: " + std::to_string(given) + " arrays for " + std::to_string(count) +
+                                  " gradients by q, k and v");
+  for (std::size_t i = 0, n = 0; i < found.size(); ++i)
+    if (wanted[i]) found[i] = nb::object(object[n++]);
+  return found;
+}
+
 const Tensor& held(const Choices& choices, const char* name) {
   for (const Tensor& tensor : choices.held)
     if (std::string_view(tensor.name) == name) return tensor;
@@ -38,17 +54,22 @@ Backward::Written::Written(const char* name, const Tensor& of, const View& as)
     : result(name, of, of.element, of.extents()),
       view(result.tensor().data, as.shape, bhsd(as.shape), as.dtype, as.device) {}
 
+Backward::Written::Written(const char* name, nb::handle given, const Tensor& of)
+    : result(name, given), view(mutable_view_of(result.tensor(), right_aligned(result.tensor()))) {
+  check_same_rank(result.tensor(), of);
+}
+
 Backward::Backward(const Arguments& a, const nb::kwargs& keywords)
     : question_(a.q, a.k, a.v, keywords, Caller::backward),
       out_gradient_(read_tensor("out_gradient", a.out_gradient)) {
   take_saved(a);
-  make_room(read_by(a.by));
+  make_room(read_by(a.by), a.into);
 }
 
 Backward::Backward(const Arguments& a, const nb::kwargs& keywords, const Question::Whole& whole)
     : question_(a.q, a.k, a.v, keywords, whole), out_gradient_(read_tensor("out_gradient", a.out_gradient)) {
   take_saved(a);
-  make_room(read_by(a.by));
+  make_room(read_by(a.by), a.into);
 }
 
 void Backward::take_saved(const Arguments& a) {
@@ -66,12 +87,18 @@ void Backward::write(std::size_t which, const Tensor& of, const View& as) {
   written_[which].emplace(arguments[which], of, as);
 }
 
-void Backward::make_room(const std::array<bool, 5>& wanted) {
+void Backward::make_room(const std::array<bool, 5>& wanted, nb::handle into) {
   const Inputs& inputs = question_.inputs();
   const Choices& choices = question_.choices();
-  if (wanted[0]) write(0, question_.q(), inputs.q);
-  if (wanted[1]) write(1, question_.k(), inputs.k);
-  if (wanted[2]) write(2, question_.v(), inputs.v);
+  const std::array tensors{&question_.q(), &question_.k(), &question_.v()};
+  const std::array views{&inputs.q, &inputs.k, &inputs.v};
+  const std::array<nb::object, 3> given = read_into(into, wanted);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i].is_valid())
+      written_[i].emplace(arrays_given[i], given[i], *tensors[i]);
+    else if (wanted[i])
+      write(i, *tensors[i], *views[i]);
+  }
   if (wanted[3]) {
     const Tensor& bias = held(choices, "bias");
     write(3, bias, *choices.options.bias);

@@ -15,6 +15,7 @@ class Backward {
  public:
   struct Arguments {
     nb::handle out_gradient, q, k, v, out, lse, lse_gradient, by;
+    nb::handle into = nb::none();
   };
   Backward(const Arguments&, const nb::kwargs& keywords);
   // Of one rank's share.
@@ -26,15 +27,16 @@ class Backward {
   nb::object results();  // a tuple of those asked for, in the order q, k, v, bias, sink
 
  private:
-  // A gradient to be written: of the argument's library, element type and shape.
+  // A gradient to be written: of the argument's library, element type and shape, or the caller's own array.
   struct Written {
     Result result;
     MutableView view;
     Written(const char* name, const Tensor& of, const View& as);
+    Written(const char* name, nb::handle given, const Tensor& of);  // by one of q, k and v
   };
 
   void take_saved(const Arguments&);
-  void make_room(const std::array<bool, 5>& wanted);
+  void make_room(const std::array<bool, 5>& wanted, nb::handle into);
   void write(std::size_t which, const Tensor& of, const View& as);
 
   Question question_;

@@ -13,8 +13,8 @@ namespace {
 
 nb::object attention_backward(nb::handle out_gradient, nb::handle q, nb::handle k, nb::handle v,
                               nb::handle out, nb::handle lse, nb::handle lse_gradient, nb::handle by,
-                              const nb::kwargs& keywords) {
-  Backward asked({out_gradient, q, k, v, out, lse, lse_gradient, by}, keywords);
+                              nb::handle into, const nb::kwargs& keywords) {
+  Backward asked({out_gradient, q, k, v, out, lse, lse_gradient, by, into}, keywords);
   const Question& question = asked.question();
   const Saved saved = asked.saved();
   const Gradients gradients = asked.gradients();
@@ -35,7 +35,8 @@ void define_gradient(nb::module_& m) {
   m.def("attention_backward", &attention_backward, nb::arg("out_gradient").none(), nb::arg("q").none(),
         nb::arg("k").none(), nb::arg("v").none(), nb::arg("out").none(), nb::arg("lse").none(), nb::kw_only(),
         nb::arg("lse_gradient") = nb::none(), nb::arg("by") = nb::make_tuple("q", "k", "v"),
-        nb::arg("options"), nb::sig(attention_backward_signature), attention_backward_doc);
+        nb::arg("into") = nb::none(), nb::arg("options"), nb::sig(attention_backward_signature),
+        attention_backward_doc);
   m.def("backward_kernel_names", &names_of_kernels, nb::sig("def backward_kernel_names() -> list[str]"),
         backward_kernel_names_doc);
 }

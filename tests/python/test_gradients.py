@@ -83,6 +83,20 @@ def test_asking_for_less_gives_the_same_bits():
     assert only.tobytes() == everything[1].tobytes()
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_arrays_of_any_strides_are_written_with_the_same_bits(library):
+    kind = {"numpy": numpy.asarray, "torch": torch.from_numpy}[library]
+    q, k, v = map(kind, (draw(2, 4, 9, 8), draw(2, 2, 7, 8, seed=1), draw(2, 2, 7, 8, seed=2)))
+    out, lse = heed.attention(q, k, v, return_lse=True)
+    packed = heed.attention_backward(out, q, k, v, out, lse)
+    tokens_first = [kind(numpy.empty((x.shape[0], x.shape[2], x.shape[1], 8), "float32")).swapaxes(1, 2) for x in (q, k, v)]
+    found = heed.attention_backward(out, q, k, v, out, lse, into=tokens_first)
+    assert all(a is b for a, b in zip(found, tokens_first, strict=True))
+    assert [numpy.asarray(x).tobytes() for x in found] == [numpy.asarray(x).tobytes() for x in packed]
+    (only,) = heed.attention_backward(out, q, k, v, out, lse, by=["k"], into=(tokens_first[1],))
+    assert only is tokens_first[1]
+
+
 def test_dropout_of_one_seed_drops_the_same_weights_both_ways():
     q, k = draw(1, 1, 6, 8), draw(1, 1, 6, 8, seed=1)
     v = numpy.eye(6, dtype=numpy.float32)[None, None]
@@ -104,6 +118,10 @@ def test_every_kernel_for_gradients_can_be_forced():
 REFUSALS = {
     "a name that is no argument": ({"by": ("w",)}, 'by: "w" is none of "q", "k", "v", "bias", "sink"'),
     "one word": ({"by": "q"}, "by: .* a tuple of names of arguments"),
+    "an array too few": ({"into": (draw(2, 5, 8),)}, "into: 1 arrays for 3 gradients by q, k and v"),
+    "one array": ({"into": draw(2, 5, 8)}, "into: .* a tuple of arrays"),
+    "an array of another shape": ({"by": ["q"], "into": [draw(2, 4, 8)]}, "gradients.q"),
+    "an array of another rank": ({"by": ["v"], "into": [draw(5, 8)]}, "into.v."),
     "a bias that is not there": ({"by": ("bias",)}, 'by: "bias", but bias is not given'),
     "a cache": ({"cache": None}, "cache"),
     "what is returned": ({"return_lse": True}, "return_lse"),

