@@ -21,6 +21,8 @@ def sizes():
             for n in lengths:
                 yield "prefill", torch.bfloat16, max(1, 4096 // n), heads, kv_heads, n, n, dim, causal
     for causal in (False, True):
+        yield "prefill", torch.bfloat16, 2, 12, 6, 1024, 1024, 64, causal
+    for causal in (False, True):
         for n in (4096, 16384):
             yield "prefill", torch.bfloat16, 1, 32, 8, n, n, 256, causal
     for batch, kv_heads, keys in ((64, 8, 4096), (16, 8, 8192), (1, 8, 1024), (1, 8, 4096), (1, 8, 32768), (64, 1, 4096)):
