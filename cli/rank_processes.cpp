@@ -72,12 +72,17 @@ bool is_rank_process() { return std::getenv(mark) != nullptr; }
 
 #if defined(HEED_TOOL_HAS_MPI)
 
-Status start_ranks(int ranks, bool share_processors) {
+void check_ranks(int ranks, bool share_processors) {
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (ranks > processors && !share_processors)
     throw Error(Error::value, "--ranks: " + std::to_string(ranks) +
                                   " is more than the processors there are: " + std::to_string(processors) +
                                   "; say --oversubscribe to let them share");
+  find_mpirun();
+}
+
+Status start_ranks(int ranks, bool share_processors) {
+  check_ranks(ranks, share_processors);
   std::vector<std::string> command{find_mpirun(), "--oversubscribe", "-np", std::to_string(ranks)};
   for (std::string& word : own_command_line()) command.push_back(std::move(word));
   setenv(mark, std::to_string(ranks).c_str(), 1);
@@ -101,9 +106,14 @@ std::unique_ptr<Messages> messages_of_processes(int ranks) {
 
 #else
 
-Status start_ranks(int, bool) {
+void check_ranks(int, bool) {
   throw Error(Error::unsupported,
               "--ranks: this heed was built without MPI; configure it with -DHEED_MPI=ON");
+}
+
+Status start_ranks(int ranks, bool share_processors) {
+  check_ranks(ranks, share_processors);
+  return bad_input;  // which it has thrown
 }
 
 std::unique_ptr<Messages> messages_of_processes(int) {

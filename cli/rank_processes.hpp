@@ -9,9 +9,10 @@
 
 namespace heed::tool {
 
-// Runs this command line as so many processes of this machine and waits for them. Throws Error where that
-// cannot be: heed was built without MPI, there is no mpirun, or there are fewer processors and nobody said
-// `share`.
+// Throws Error where so many processes of this machine cannot be: heed was built without MPI, there is no
+// mpirun, or there are fewer processors and nobody said `share`.
+void check_ranks(int ranks, bool share_processors);
+// Runs this command line as so many processes and waits for them. Throws Error where they cannot be.
 Status start_ranks(int ranks, bool share_processors);
 
 // Whether this is one of them.

@@ -104,6 +104,7 @@ Round run_ranks(const ProcessRanks& asked, const Folder& folder) {
 
 Status bench_rank_processes(const ProcessRanks& asked, const Console& console) {
   if (is_rank_process()) return be_a_rank(asked);
+  check_ranks(asked.ranks, asked.oversubscribes);  // before anything takes seconds
   console.progress("the machine");
   Network network;
   const int threads = network.used_by(asked.ranks);

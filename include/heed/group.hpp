@@ -47,7 +47,8 @@ struct GroupOptions {
       60000};  // for one message to move, counted anew whenever one of the operation has
 };
 
-// One rank's end. Not for several threads at once.
+// One rank's end. Not for several threads at once: a call over ranks that finds another thread in one is
+// refused by Error::busy.
 class HEED_API Group {
  public:
   explicit Group(std::unique_ptr<Messages>, const GroupOptions& = {});
@@ -95,6 +96,7 @@ class HEED_API Group {
   void abort(const std::string& why);
 
  private:
+  friend class GroupCall;  // of src/ranks
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "backward.hpp"
@@ -58,7 +59,9 @@ Split split_of(const WholeTuple& whole, const std::vector<ShareTuple>& shares) {
 void make_group(Group* self, nb::object messages, double deadline) {
   if (!(deadline > 0) || std::isinf(deadline))
     throw Error(Error::value, "deadline: " + std::to_string(deadline) + " s is not above 0");
-  const auto milliseconds = std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(deadline * 1000)));
+  // A million years and more are as good as any longer time, and can be counted.
+  const double counted = std::min(std::ceil(deadline * 1000), 1e17);
+  const auto milliseconds = std::chrono::milliseconds(static_cast<std::int64_t>(counted));
   new (self) Group(python_messages(std::move(messages)), {.deadline = milliseconds});
 }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "heed/distributed.hpp"
+#include "heed/version.hpp"
+#include "ranks/group_call.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {
@@ -30,6 +32,14 @@ void check_same(const std::vector<Word>& all, std::size_t n, const char* name) {
 }
 
 }  // namespace
+
+Agreement::Agreement(Of of) {
+  add("heed's version, which all ranks must share,",
+      HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
+  if (of == Of::any) return;  // it refuses, and knows no more
+  add("which call this is (1: attention, 2: its gradients, 3: decode, 4: a layer)",
+      static_cast<std::int64_t>(of));
+}
 
 void Agreement::add_bits(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value)); }
 
@@ -57,7 +67,8 @@ void Agreement::settle(Group& group) const {
 namespace heed::inline v0_2 {
 
 void refuse(Group& group, const std::string& why) {
-  ranks::Agreement agreement;
+  const GroupCall only(group);
+  ranks::Agreement agreement(ranks::Agreement::Of::any);
   agreement.refuse(why.empty() ? "no reason is given" : why);
   agreement.settle(group);
   throw refusal(Error::rank, why);  // which settle() has done

@@ -12,6 +12,10 @@ namespace heed::ranks {
 
 class Agreement {
  public:
+  // Which call it is about, which is said first, after the version of heed.
+  enum class Of : std::uint8_t { any, attention, gradients, decode, layer };
+  explicit Agreement(Of);
+
   // In the same order on every rank, of which some may stop early. Names are literals.
   void add(const char* name, std::int64_t value) { said_.push_back({name, value}); }
   void add_bits(const char* name, double value);

@@ -3,14 +3,17 @@
 // While a piece is computed the next one travels.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "heed/distributed.hpp"
 #include "heed/stream.hpp"
 #include "ranks/agreement.hpp"
+#include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
 #include "ranks/pieces.hpp"
 #include "ranks/rows.hpp"
 #include "ranks/share.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::ranks {
 namespace {
@@ -19,8 +22,8 @@ namespace {
 class RankCall {
  public:
   RankCall(Group& group, const Split& split, const Inputs& in, const Outputs& out, const Options& options)
-      : group_(group), split_(split), in_(in), options_(options) {
-    Agreement agreement;
+      : group_(group), only_(group), split_(split), in_(in), options_(options) {
+    Agreement agreement(Agreement::Of::attention);
     try {
       prepare(out);
     } catch (const std::exception& e) {  // also where memory ends
@@ -31,13 +34,8 @@ class RankCall {
   }
 
   void run() {
-    try {
-      stream_keys();
-    } catch (const std::exception& e) {
-      group_.abort(e.what());
-      throw;
-    }
-    for (KeyStream& stream : streams_) stream.finish();
+    or_abort(group_, [this] { stream_keys(); });
+    finish();
   }
 
  private:
@@ -52,6 +50,19 @@ class RankCall {
       if (n >= ahead) attend(n - ahead);
     }
     for (Slot& slot : slots_) slot.under_way.wait();
+  }
+
+  // All stretches, also where rows of one are missing.
+  void finish() {
+    std::optional<Error> missing;
+    for (std::size_t n = 0; n < streams_.size(); ++n) try {
+        streams_[n].finish();
+      } catch (const Error& e) {
+        const auto& [first, length] = share().queries[n];
+        if (!missing)
+          missing = refusal(e.code, "queries [", first, ", ", first, " + ", length, "): ", e.what());
+      }
+    if (missing) throw *missing;
   }
 
   // A piece that travels, or is there.
@@ -136,6 +147,7 @@ class RankCall {
   }
 
   Group& group_;
+  const GroupCall only_;
   const Split& split_;
   const Inputs& in_;
   const Options& options_;

@@ -9,6 +9,7 @@
 #include "plan/backends.hpp"
 #include "plan/gradient.hpp"
 #include "ranks/agreement.hpp"
+#include "ranks/group_call.hpp"
 #include "ranks/matrices.hpp"
 #include "ranks/meaning.hpp"
 #include "ranks/rows.hpp"
@@ -24,34 +25,38 @@ class BackwardCall {
  public:
   BackwardCall(Group& group, const Split& split, const Inputs& in, const Saved& saved,
                const Gradients& gradients, const Options& options)
-      : group_(group), split_(split), in_(in), gradients_(gradients), options_(options) {
+      : group_(group), only_(group), split_(split), in_(in), gradients_(gradients), options_(options) {
+    agree([&] { check(saved); },
+          [&](Agreement& a) { describe(a, group, split, own_ ? &in : nullptr, options); });
     matrices_ = matrices_of(options);
     const std::vector<MatrixShapes> shapes = gather_shapes(group, matrices_);
-    Agreement agreement;
-    try {
-      prepare(saved, shapes);
-    } catch (const std::exception& e) {
-      agreement.refuse(e.what());
-    }
-    describe(agreement, group, split, own_ ? &in : nullptr, options);
-    describe_gradients(agreement);
-    agreement.settle(group);
+    agree([&] { prepare(saved, shapes); }, [&](Agreement& a) { describe_gradients(a); });
   }
 
   void run() {
-    try {
+    or_abort(group_, [this] {
       RowsForHeads rows = rows_for_heads();
       rows.to_heads(travelling_, wholes_);
       differentiate();
       rows.to_rows(back_, gradients_.accumulate, planning::backend_of("q", in_.q.device));
-    } catch (const std::exception& e) {
-      group_.abort(e.what());
-      throw;
-    }
+    });
   }
 
  private:
-  void prepare(const Saved& saved, const std::vector<MatrixShapes>& shapes) {
+  // What one rank refuses in `prepare`, or describes as no other, all refuse.
+  template <class Prepare, class Describe>
+  void agree(const Prepare& prepare, const Describe& describe) {
+    Agreement agreement(Agreement::Of::gradients);
+    try {
+      prepare();
+    } catch (const std::exception& e) {
+      agreement.refuse(e.what());
+    }
+    describe(agreement);
+    agreement.settle(group_);
+  }
+
+  void check(const Saved& saved) {
     groups_ = head_groups_for(group_, split_);
     own_ = own_group(groups_, group_.rank());
     const Share& mine = split_.of_rank[static_cast<std::size_t>(group_.rank())];
@@ -64,8 +69,12 @@ class BackwardCall {
       if (std::holds_alternative<Tree>(mask))
         throw refusal(Error::unsupported, "tree mask: given, but it is about all queries at once");
     check_arguments(saved, mine);
+  }
+
+  void prepare(const Saved& saved, const std::vector<MatrixShapes>& shapes) {
+    if (!own_) return;
     settle_axes(matrices_, shapes, split_, *own_, group_.rank());
-    check_shared(mine);
+    check_shared();
     const auto travels = [this](const View& x, Axis axis) { travelling_.push_back({axis, axis, x}); };
     for (const View& x : {in_.q, saved.out, saved.log_sum_exp, gradients_.out}) travels(x, Axis::of_queries);
     if (gradients_.log_sum_exp) travels(*gradients_.log_sum_exp, Axis::of_queries);
@@ -88,8 +97,8 @@ class BackwardCall {
     return gradient && gradient->shape.heads == 1 && in_.q.shape.heads > 1;
   }
 
-  void check_shared(const Share& mine) const {
-    if (mine.kv_heads == split_.whole.kv_heads) return;
+  void check_shared() const {
+    if (own_->kv_heads == split_.whole.kv_heads) return;
     for (const auto& [name, gradient] : {std::pair("bias", gradients_.bias), {"sink", gradients_.sink}})
       if (is_shared(gradient))
         throw refusal(Error::unsupported, "gradients.", name, ": asked for, but heads share the ", name,
@@ -231,6 +240,7 @@ class BackwardCall {
   }
 
   Group& group_;
+  const GroupCall only_;
   const Split& split_;
   const Inputs& in_;
   const Gradients& gradients_;

@@ -2,11 +2,13 @@
 // A group's operations as messages between pairs of ranks, and what becomes of one that does not move.
 #include "heed/group.hpp"
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <optional>
 
+#include "ranks/group_call.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::inline v0_2 {
@@ -26,7 +28,8 @@ struct Group::State {
   std::unique_ptr<Messages> messages;
   GroupOptions options;
   std::uint32_t step = 0;
-  std::string fault{};  // of a broken group
+  std::string fault{};                  // of a broken group
+  std::atomic<bool> is_called = false;  // by a thread that is in a call over ranks
 
   std::string place(std::uint32_t at, const char* what) const {
     return "rank " + std::to_string(messages->rank()) + ", step " + std::to_string(at) + " (" + what + "): ";
@@ -83,7 +86,9 @@ struct Group::Pending::Operation {
 
   void wait() {
     while (!advance()) {
-      if (Clock::now() - moved > group.options.deadline) throw late();
+      // Whole milliseconds: a deadline of any length can be compared with, where nanoseconds would overflow.
+      if (std::chrono::floor<std::chrono::milliseconds>(Clock::now() - moved) >= group.options.deadline)
+        throw late();
       group.messages->pause();
     }
   }
@@ -119,7 +124,7 @@ void Group::Pending::wait() {
 }
 
 Group::Group(std::unique_ptr<Messages> messages, const GroupOptions& options)
-    : state_(new State{std::move(messages), options}) {
+    : state_(new State{.messages = std::move(messages), .options = options}) {
   if (options.deadline.count() <= 0)
     throw refusal(Error::value, "options.deadline: ", std::int64_t{options.deadline.count()},
                   " ms is not above 0");
@@ -201,6 +206,12 @@ Group::Pending Group::all_to_all(const char* what, std::span<const std::span<con
 void Group::abort(const std::string& why) {
   state_->broken("rank " + std::to_string(rank()) + " gave up: " + why);
 }
+
+GroupCall::GroupCall(Group& group) : group_(group) {
+  if (group.state_->is_called.exchange(true, std::memory_order_acquire))
+    throw refusal(Error::busy, "group: another thread is in a call of it right now");
+}
+GroupCall::~GroupCall() { group_.state_->is_called.store(false, std::memory_order_release); }
 
 std::vector<Group> group_of_threads(int ranks, const GroupOptions& options) {
   std::vector<Group> ends;

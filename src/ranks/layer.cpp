@@ -10,6 +10,7 @@
 #include "layer/config.hpp"
 #include "layer/weight_rows.hpp"
 #include "ranks/agreement.hpp"
+#include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
 #include "refusal/refusal.hpp"
 
@@ -76,8 +77,8 @@ class LayerCall {
  public:
   LayerCall(Group& group, const RankLayer& own, const AttentionLayer::Call& call, const Outputs& outputs,
             const Options& options)
-      : group_(group), layer_(own), out_(outputs.out) {
-    Agreement agreement;
+      : group_(group), only_(group), layer_(own), out_(outputs.out) {
+    Agreement agreement(Agreement::Of::layer);
     try {
       check(call, outputs);
       attending_.emplace(own, call, outputs, options);
@@ -89,14 +90,11 @@ class LayerCall {
   }
 
   void run() {
-    try {
+    or_abort(group_, [this] {
       attending_->run();
       gather_heads();
       gather_outputs();
-    } catch (const std::exception& e) {
-      group_.abort(e.what());
-      throw;
-    }
+    });
     layer::fill_rows_after(layer_.backend, attending_->in.cached.counts, 0, out_);
     attending_->keep();
   }
@@ -116,8 +114,6 @@ class LayerCall {
 
   void describe(Agreement& a, const AttentionLayer::Call& call, const Options& options) const {
     const LayerConfig& c = layer_.whole;
-    a.add("heed's version, which all ranks must share,",
-          HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
     a.add("the size of the group", group_.size());
     a.add("config.model_dim", c.model_dim);
     a.add("config.heads", c.heads);
@@ -125,6 +121,10 @@ class LayerCall {
     a.add("config.head_dim", *c.head_dim);
     a.add("config.value_head_dim", *c.value_head_dim);
     a.add("that config.rotary is given", c.rotary.has_value());
+    a.add_bits("config.rotary.base, in bits,", c.rotary ? double{c.rotary->base} : 0.0);
+    a.add("positions, as a number,", number_of(call.positions));
+    a.add("key_positions, as a number,", number_of(call.key_positions));
+    a.add("counts, as a number,", number_of(call.counts));
     a.add("x.batch", call.x.shape.batch);
     a.add("x.length", call.x.shape.length);
     a.add("x.dtype", static_cast<std::int64_t>(call.x.dtype));
@@ -138,7 +138,7 @@ class LayerCall {
   MutableView attended() const { return attending_->heads.attended.view; }
   std::int64_t tokens() const { return out_.shape.batch * out_.shape.length; }
 
-  std::vector<std::int64_t> sizes(std::int64_t LayerShare::*count, std::int64_t bytes) const {
+  std::vector<std::int64_t> sizes(std::int64_t LayerShare::* count, std::int64_t bytes) const {
     std::vector<std::int64_t> all;
     for (int r = 0; r < layer_.ranks; ++r)
       all.push_back(share_of_layer(layer_.whole, r, layer_.ranks).*count * tokens() * bytes);
@@ -187,6 +187,7 @@ class LayerCall {
   }
 
   Group& group_;
+  const GroupCall only_;
   const RankLayer& layer_;
   const MutableView out_;
   std::optional<layer::Attending> attending_{};

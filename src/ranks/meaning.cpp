@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/meaning.hpp"
 
-#include "heed/version.hpp"
-
 namespace heed::ranks {
 namespace {
 
@@ -42,10 +40,14 @@ std::int64_t hash_of(const Masks& masks) {
 
 }  // namespace
 
+std::int64_t number_of(std::span<const std::int64_t> numbers) {
+  std::int64_t hash = 3;
+  for (const std::int64_t number : numbers) hash = mix(hash, number);
+  return hash;
+}
+
 void describe(Agreement& a, const Group& group, const Split& split, const Inputs* in,
               const Options& options) {
-  a.add("heed's version, which all ranks must share,",
-        HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
   a.add("the size of the group", group.size());
   const WholeCall& w = split.whole;
   a.add("whole.queries", w.queries);

@@ -5,11 +5,12 @@
 
 #include "heed/cache.hpp"
 #include "heed/distributed.hpp"
-#include "heed/version.hpp"
 #include "lowering/make_problem.hpp"
 #include "plan/left.hpp"
 #include "plan/spread.hpp"
 #include "ranks/agreement.hpp"
+#include "ranks/group_call.hpp"
+#include "ranks/meaning.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/pool.hpp"
 
@@ -28,8 +29,8 @@ class SpreadCall {
  public:
   SpreadCall(Group& group, const View& q, const SpreadCache& spread, const Outputs& out,
              const Options& options)
-      : group_(group), options_(options), said_(options.threads, options.executor) {
-    Agreement agreement;
+      : group_(group), only_(group), options_(options), said_(options.threads, options.executor) {
+    Agreement agreement(Agreement::Of::decode);
     try {
       prepare(q, spread, out);
     } catch (const std::exception& e) {
@@ -49,8 +50,10 @@ class SpreadCall {
       all.push_back(states[r].data());
     }
     std::vector<float>& own = states[static_cast<std::size_t>(group_.rank())];
-    decode_->attend(own.data());
-    group_.gather("the states of chunks", std::as_bytes(std::span(own)), into).wait();
+    or_abort(group_, [&] {
+      decode_->attend(own.data());
+      group_.gather("the states of chunks", std::as_bytes(std::span(own)), into).wait();
+    });
     if (decode_->finish(all)) planning::check_none_left("attention", *problem_);
   }
 
@@ -89,8 +92,6 @@ class SpreadCall {
   }
 
   void describe(Agreement& a, const View& q, const SpreadCache& spread) const {
-    a.add("heed's version, which all ranks must share,",
-          HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
     a.add("q.batch", q.shape.batch);
     a.add("q.heads", q.shape.heads);
     a.add("q.length", q.shape.length);
@@ -98,17 +99,13 @@ class SpreadCall {
     a.add("q.dtype", static_cast<std::int64_t>(q.dtype));
     a.add("cache.type", spread.cache ? static_cast<std::int64_t>(spread.cache->config().type) : 0);
     a.add("cache.kv_heads", spread.cache ? spread.cache->config().kv_heads : 0);
-    std::int64_t tokens = 0;
-    for (const std::int64_t length : spread.lengths) tokens = tokens * 31 + length;
-    a.add("lengths, as a number,", tokens);
+    a.add("lengths, as a number,", number_of(spread.lengths));
+    describe_options(a, options_);
     a.add("the size of the states", decode_ ? decode_->floats_of(0) : 0);
-    a.add_bits("options.scale, in bits,", options_.scale ? double{*options_.scale} : -0.0);
-    a.add_bits("options.softcap, in bits,", options_.softcap ? double{*options_.softcap} : 0.0);
-    a.add("options.dropout.seed", options_.dropout ? static_cast<std::int64_t>(options_.dropout->seed) : 0);
-    a.add("how many options.masks there are", static_cast<std::int64_t>(options_.masks.size()));
   }
 
   Group& group_;
+  const GroupCall only_;
   const Options& options_;
   const threads::ForOneCall said_;
   std::optional<Problem> problem_{};

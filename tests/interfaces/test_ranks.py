@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heed run --ranks: the digest of one process, and a sentence where there can be no ranks. HEED_TOOL names the tool."""
+"""heed run --ranks and heed bench --ranks: the bits of one process, and a sentence where there can be no ranks. HEED_TOOL names the tool."""
 
 import json
 import os
@@ -58,3 +58,22 @@ def test_what_needs_all_heads_is_refused(tmp_path):
     ended = heed(tmp_path, *SMALL, "--ranks", 2, "--save-weights", "a.npy")
     assert (ended.returncode, ended.stderr) == (2, "heed: --save-weights: no rank has all heads; leave --ranks out\n")
     assert not list(tmp_path.iterdir())
+
+
+BENCH = ["bench", "--suite", "ranks", "--quick", "--json", "--ranks"]
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mpirun")
+def test_the_bench_compares_every_bit_of_ranks_that_are_processes(tmp_path):
+    ended = heed(tmp_path, *BENCH, 2, "--oversubscribe", **ONE_THREAD)
+    if ended.stderr == WITHOUT:
+        return
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert (answer["ranks"], answer["has_the_bits"]) == (2, True)
+    assert answer["received_bytes"] >= 2048 // 2 * 8 * 64 * 4 * 2  # the other rank's half of keys and values
+
+
+def test_the_bench_has_ranks_in_one_suite_only(tmp_path):
+    ended = heed(tmp_path, "bench", "--ranks", 2)
+    assert (ended.returncode, ended.stderr) == (2, "heed: --ranks: means nothing without --suite ranks\n")

@@ -2,6 +2,7 @@
 // What tests/ranks/attention.cpp claims, with processes for ranks. Every rank runs this program and compares
 // its own rows.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include "cases/selection.hpp"
 #include "heed/mpi.hpp"
@@ -42,6 +43,22 @@ TEST(FewRanksOverMpi, one_call_of_each_kind_after_another_has_the_bits_of_one_pr
     ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
     ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed));
   }
+}
+
+// A few calls bring MPI's own memory to where it stays; from then on nothing that is live grows with them.
+TEST(ManyCallsOverMpi, leave_nothing_behind) {
+  const Call whole{.q = Tensor::random({1, 2, 12, 8}, 1),
+                   .k = Tensor::random({1, 1, 3000, 8}, 2),
+                   .v = Tensor::random({1, 1, 3000, 8}, 3)};
+  const Split split = split_sequence({12, 3000, 2, 1}, world().size());
+  const Call call = call_of(whole, split.of_rank[static_cast<std::size_t>(world().rank())]);
+  Results results(call, {});
+  std::size_t before = 0;
+  for (int n = 0; n < 1100; ++n) {
+    if (n == 100) before = mallinfo2().uordblks;
+    attention(world(), split, call.inputs(), results.outputs(), call.options());
+  }
+  EXPECT_LT(mallinfo2().uordblks, before + (std::size_t{64} << 10));  // less than 66 bytes for each call
 }
 
 // Of a job of its own: two ranks have room for it.
