@@ -14,6 +14,11 @@
 #include "heed/error.hpp"
 #include "heed/export.hpp"
 
+// The library's own.
+namespace heed::ranks {
+class GroupCall;
+}  // namespace heed::ranks
+
 namespace heed::inline v0_2 {
 
 // What a network does for a group: bytes from one rank to another. heed has it for threads of one process,
@@ -96,7 +101,7 @@ class HEED_API Group {
   void abort(const std::string& why);
 
  private:
-  friend class GroupCall;  // of src/ranks
+  friend ranks::GroupCall;
   struct State;
   std::unique_ptr<State> state_;
 };

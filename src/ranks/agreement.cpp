@@ -67,7 +67,7 @@ void Agreement::settle(Group& group) const {
 namespace heed::inline v0_2 {
 
 void refuse(Group& group, const std::string& why) {
-  const GroupCall only(group);
+  const ranks::GroupCall only(group);
   ranks::Agreement agreement(ranks::Agreement::Of::any);
   agreement.refuse(why.empty() ? "no reason is given" : why);
   agreement.settle(group);

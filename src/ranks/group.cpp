@@ -207,12 +207,6 @@ void Group::abort(const std::string& why) {
   state_->broken("rank " + std::to_string(rank()) + " gave up: " + why);
 }
 
-GroupCall::GroupCall(Group& group) : group_(group) {
-  if (group.state_->is_called.exchange(true, std::memory_order_acquire))
-    throw refusal(Error::busy, "group: another thread is in a call of it right now");
-}
-GroupCall::~GroupCall() { group_.state_->is_called.store(false, std::memory_order_release); }
-
 std::vector<Group> group_of_threads(int ranks, const GroupOptions& options) {
   std::vector<Group> ends;
   for (std::unique_ptr<Messages>& end : messages_of_threads(ranks))
@@ -221,3 +215,13 @@ std::vector<Group> group_of_threads(int ranks, const GroupOptions& options) {
 }
 
 }  // namespace heed::inline v0_2
+
+namespace heed::ranks {
+
+GroupCall::GroupCall(Group& group) : group_(group) {
+  if (group.state_->is_called.exchange(true, std::memory_order_acquire))
+    throw refusal(Error::busy, "group: another thread is in a call of it right now");
+}
+GroupCall::~GroupCall() { group_.state_->is_called.store(false, std::memory_order_release); }
+
+}  // namespace heed::ranks

@@ -5,7 +5,7 @@
 
 #include "heed/group.hpp"
 
-namespace heed::inline v0_2 {
+namespace heed::ranks {
 
 // While this lives no other thread may begin a call: operations of two would meet in another order on every
 // rank. Throws Error::busy.
@@ -19,10 +19,6 @@ class GroupCall {
  private:
   Group& group_;
 };
-
-}  // namespace heed::inline v0_2
-
-namespace heed::ranks {
 
 // body(), whose exceptions the other ranks are told of: they would wait for what does not come.
 template <class Body>
