@@ -3,6 +3,8 @@
 // has some of either, but they never cross KV heads: so rows are exchanged for heads, and the gradients go
 // back. Only the gradient by a bias or a sink that heads share crosses them: then one rank has all heads.
 
+#include <algorithm>
+
 #include "heed/distributed.hpp"
 #include "lowering/arguments.hpp"
 #include "lowering/make_problem.hpp"
@@ -36,9 +38,9 @@ class BackwardCall {
   void run() {
     or_abort(group_, [this] {
       RowsForHeads rows = rows_for_heads();
-      rows.to_heads(travelling_, wholes_);
+      exchange(rows);
       differentiate();
-      rows.to_rows(back_, gradients_.accumulate, planning::backend_of("q", in_.q.device));
+      rows.to_rows(back_, planning::backend_of("q", in_.q.device));
     });
   }
 
@@ -214,13 +216,14 @@ class BackwardCall {
     heads_ = rows.own_heads();
     local_.options = options_of_heads(rows);
     back_.reserve(5);
+    local_.gradients.accumulate = gradients_.accumulate;
     const auto make = [&](const Optional<MutableView>& wanted,
                           const Travelling& of) -> Optional<MutableView> {
       if (!wanted) return {};
-      // What is added to is added to where it lies, rounded once.
-      const DType dtype = gradients_.accumulate ? DType::f32 : wanted->dtype;
+      const bool adds = gradients_.accumulate && of.rows == Axis::shared;
+      const DType dtype = adds ? DType::f32 : wanted->dtype;
       const auto bytes = static_cast<std::int64_t>(bytes_of(dtype));
-      back_.push_back({of, dtype, rows.make_whole(of, bytes), *wanted});
+      back_.push_back({of, dtype, rows.make_whole(of, bytes), *wanted, adds});
       return back_.back().made.numbers(dtype);
     };
     local_.gradients.q = make(gradients_.q, travelling_[0]);
@@ -229,6 +232,25 @@ class BackwardCall {
     if (gradients_.bias) local_.gradients.bias = make(gradients_.bias, matrices_[0].as);
     if (gradients_.sink) local_.gradients.sink = make(gradients_.sink, sink_as_travelling());
     lowering::make_gradient_problem(local_.inputs, local_.saved, local_.gradients, local_.options);
+  }
+
+  // What is added to goes where the sums are: it is rounded once, as in one process, also where a number of
+  // the sum leaves the range of f32. A row that all ranks get has another number on each, and is added there.
+  void exchange(RowsForHeads& rows) {
+    std::vector<Travelling> all = travelling_;
+    std::vector<Whole*> into;
+    for (Whole& whole : wholes_) into.push_back(&whole);
+    for (Returning& r : back_) {
+      if (!gradients_.accumulate) break;
+      if (r.adds) {
+        const MutableView sums = r.made.numbers(DType::f32);
+        std::fill_n(static_cast<float*>(sums.data), sums.shape.elements(), -0.0f);  // which adds nothing
+      } else {
+        all.push_back({r.of.rows, r.of.heads, View(r.into)});
+        into.push_back(&r.made);
+      }
+    }
+    rows.to_heads(all, into);
   }
 
   void differentiate() const {

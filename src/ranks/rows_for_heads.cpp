@@ -55,7 +55,7 @@ void RowsForHeads::exchange(const char* what, const Blobs& to, Blobs& from) {
 }
 
 // To every member the rows of this rank, of the heads that member has in between.
-void RowsForHeads::to_heads(const std::vector<Travelling>& all, std::vector<Whole>& into) {
+void RowsForHeads::to_heads(const std::vector<Travelling>& all, const std::vector<Whole*>& into) {
   Blobs to = blobs(), from = blobs();
   for (std::size_t n = 0; own_ && n < own_->members.size(); ++n) {
     const int member = own_->members[n];
@@ -78,12 +78,12 @@ void RowsForHeads::to_heads(const std::vector<Travelling>& all, std::vector<Whol
     const std::byte* at = of_rank(from, own_->members[n]).data();
     for (std::size_t i = 0; i < all.size(); ++i)
       at = unpack_stretches(at, stretches(all[i], own_->members[n]),
-                            {into[i].memory.data(), into[i].shape, into[i].bytes});
+                            {into[i]->memory.data(), into[i]->shape, into[i]->bytes});
   }
 }
 
 // To every member its rows, of the heads of this rank.
-void RowsForHeads::to_rows(const std::vector<Returning>& all, bool accumulate, const Backend& backend) {
+void RowsForHeads::to_rows(const std::vector<Returning>& all, const Backend& backend) {
   Blobs to = blobs(), from = blobs();
   for (std::size_t n = 0; own_ && n < own_->members.size(); ++n) {
     const int member = own_->members[n];
@@ -101,12 +101,11 @@ void RowsForHeads::to_rows(const std::vector<Returning>& all, bool accumulate, c
   }
   exchange("gradients", to, from);
   for (std::size_t n = 0; own_ && n < own_->members.size(); ++n)
-    write_rows(of_rank(from, own_->members[n]).data(), heads_of_member(n), all, accumulate, backend);
+    write_rows(of_rank(from, own_->members[n]).data(), heads_of_member(n), all, backend);
 }
 
 void RowsForHeads::write_rows(const std::byte* from, const Stretch& kv_heads,
-                              const std::vector<Returning>& all, bool accumulate,
-                              const Backend& backend) const {
+                              const std::vector<Returning>& all, const Backend& backend) const {
   for (const Returning& r : all) {
     const auto [first, count] = heads_in(r.of, kv_heads);
     const MutableView into = heads_of(r.into, first, count);
@@ -116,7 +115,7 @@ void RowsForHeads::write_rows(const std::byte* from, const Stretch& kv_heads,
       shape.length = s.length;
       const View received(from, shape, r.dtype);
       const MutableView rows = rows_of(into, row, s.length);
-      if (shape.elements() > 0) accumulate ? backend.add(received, rows) : backend.copy(received, rows);
+      if (shape.elements() > 0) r.adds ? backend.add(received, rows) : backend.copy(received, rows);
       from += static_cast<std::size_t>(shape.elements()) * bytes_of(r.dtype);
       row += s.length;
     }

@@ -41,6 +41,7 @@ struct Returning {
   DType dtype;
   Whole made;
   MutableView into;  // rows of this rank's share
+  bool adds;         // to what is there, rounding once, where all ranks get the same rows
 };
 
 class RowsForHeads {
@@ -59,9 +60,8 @@ class RowsForHeads {
   Stretch heads_in(const Travelling&, const Stretch& kv_heads) const;
 
   Whole make_whole(const Travelling&, std::int64_t bytes) const;
-  void to_heads(const std::vector<Travelling>&, std::vector<Whole>& into);
-  // Writes, or adds to what is there, rounding once.
-  void to_rows(const std::vector<Returning>&, bool accumulate, const Backend&);
+  void to_heads(const std::vector<Travelling>&, const std::vector<Whole*>& into);
+  void to_rows(const std::vector<Returning>&, const Backend&);
 
  private:
   using Blobs = std::vector<std::vector<std::byte>>;  // one for each rank
@@ -74,7 +74,7 @@ class RowsForHeads {
   Blobs blobs() const { return Blobs(static_cast<std::size_t>(group_.size())); }
   void exchange(const char* what, const Blobs& to, Blobs& from);
   void write_rows(const std::byte* from, const Stretch& kv_heads, const std::vector<Returning>&,
-                  bool accumulate, const Backend&) const;
+                  const Backend&) const;
 
   Group& group_;
   const Split& split_;

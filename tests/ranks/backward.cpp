@@ -19,6 +19,43 @@ TEST(BackwardOverRanks, any_number_of_them_and_any_split_gives_the_bits_of_one_p
   }
 }
 
+// Products that overflow f32 on the way are the reference's, in 64 bits; what they are added to is rounded
+// with them once.
+TEST(BackwardOverRanks, add_to_gradients_with_the_bits_of_one_process_where_numbers_leave_f32) {
+  const Split split = split_sequence({20, 60, 2, 2}, 2);
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    BackwardCall whole({.q = Tensor::random({1, 2, 20, 8}, seed),
+                        .k = Tensor::random({1, 2, 60, 8}, seed + 100),
+                        .v = Tensor::random({1, 2, 60, 8}, seed + 200, 6)},
+                       seed);
+    whole.out_gradient = Tensor::random(whole.out.shape(), seed + 300, 1.2e38f);
+    const auto begin = [](const BackwardCall& call) {
+      BackwardResults results(call);
+      results.accumulate = true;
+      for (const Of of : {Of::q, Of::k, Of::v})
+        for_each(results[of]->shape(),
+                 [&](auto b, auto h, auto i, auto d) { results[of]->set(b, h, i, d, 1.2345e37f); });
+      return results;
+    };
+    BackwardResults expected = begin(whole);
+    differentiate(whole, expected);
+    const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+      const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
+      const auto of_queries = [&](const Tensor& x) { return share_of(x, share.queries, 0, 2); };
+      BackwardCall own = whole;
+      own.call = call_of(whole.call, share);
+      own.out = of_queries(whole.out), own.log_sum_exp = of_queries(whole.log_sum_exp);
+      own.out_gradient = of_queries(whole.out_gradient);
+      BackwardResults found = begin(own);
+      attention_backward(group, split, own.call.inputs(), own.saved(), found.views(own), own.call.options());
+      for (const Of of : {Of::q, Of::k, Of::v})
+        EXPECT_TRUE(same_bits(*found[of], share_of_gradient(of, *expected[of], whole.call, share)))
+            << name_of(of) << ", seed " << seed;
+    });
+    for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+  }
+}
+
 // What has no gradient over ranks is refused by all of them before anything is written, and the group goes
 // on.
 TEST(BackwardOverRanks, name_what_they_refuse) {

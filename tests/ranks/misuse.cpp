@@ -3,11 +3,16 @@
 // says what it was.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include "heed/cache.hpp"
+#include "heed/threads.hpp"
 #include "ranks/rank_threads.hpp"
 #include "ranks/schedules.hpp"
 
