@@ -19,9 +19,11 @@ import argparse
 import datetime
 import importlib
 import json
+import math
 import os
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -64,11 +66,30 @@ def options_of(arguments):
     parser.add_argument("--quick", action="store_true", help="fewer and shorter cases: under three minutes")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args(arguments)
-    options.seconds = options.seconds or (0.15 if options.quick else 0.5)
+    if options.seconds is None:
+        options.seconds = 0.15 if options.quick else 0.5
+    check(parser, options)
+    return options
+
+
+def check(parser, options):
+    """Before a race that takes minutes."""
     unknown = set(options.rivals.split(",")) - set(RIVALS)
     if unknown:
         parser.error(f"--rivals: {', '.join(sorted(unknown))}: not one of {', '.join(RIVALS)}")
-    return options
+    for name in ("threads", "rounds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: {getattr(options, name)} is less than 1")
+    if not 0 < options.seconds < math.inf:
+        parser.error(f"--seconds: {options.seconds} is no time to run")
+    try:
+        re.compile(options.filter)
+    except re.error as error:
+        parser.error(f"--filter: {options.filter} is no regular expression: {error}")
+    if not shutil.which(options.heed):
+        parser.error(f"--heed: {options.heed} is not there, or cannot be run")
+    if options.json and not os.access(os.path.dirname(options.json) or ".", os.W_OK):
+        parser.error(f"--json: {options.json} cannot be written")
 
 
 def heed(options, *words):

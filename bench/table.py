@@ -107,16 +107,28 @@ def insert(text, mark, table):
     return pattern.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", text, count=1)
 
 
+def table_of(file):
+    """What wrote the file, "race" or "bench", and its table."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        kind = "race" if "median_ratios" in document else "bench"
+        return kind, race_table(document) if kind == "race" else bench_table(document)
+    except OSError as error:
+        sys.exit(f"table: {file}: {error.strerror}")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        sys.exit(f"table: {file}: is not what race.py --json or heed bench --json writes")
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--into", metavar="MARKDOWN", type=pathlib.Path)
     parser.add_argument("--machine", metavar="NAME", default="", help="whose tables --into fills")
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args(arguments)
+    if options.into and not options.into.is_file():
+        parser.error(f"--into: {options.into} is no file")
     for file in options.files:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        kind = "race" if "median_ratios" in document else "bench"
-        table = race_table(document) if kind == "race" else bench_table(document)
+        kind, table = table_of(file)
         if options.into:
             mark = f"{kind} {options.machine}".strip()
             text = options.into.read_text(encoding="utf-8")

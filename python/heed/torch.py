@@ -6,9 +6,9 @@
 >>> heed.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
 torch.Size([1, 8, 5, 64])
 
-Both train on the CPU: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient, and
-derivatives in forward mode, are refused. In a build with CUDA both take tensors on a CUDA device, on PyTorch's current stream;
-gradients are refused there.
+Both train on the CPU: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient,
+derivatives in forward mode and the transforms of `torch.func` are refused. In a build with CUDA both take tensors on a CUDA
+device, on PyTorch's current stream; gradients are refused there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import heed
-from heed import _heed, torch_devices, torch_operators
+from heed import _heed, torch_devices, torch_operators, torch_refusals
 from heed.torch_layer import AttentionLayer
 
 _heed.share_openmp_threads()  # PyTorch's, which are awake anyway
@@ -74,8 +74,11 @@ def scaled_dot_product_attention(
         return heed.scaled_dot_product_attention(
             query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
         )
+    if not torch.compiler.is_compiling():
+        named = {"query": query, "key": key, "value": value}
+        torch_refusals.check_drop_in(named, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
     if attn_mask is not None and is_causal:
-        raise ValueError("attn_mask: given although is_causal is True; PyTorch refuses both as well")
+        raise heed.Error("attn_mask: given although is_causal is True; PyTorch refuses both as well")
     options: dict[str, Any] = {"scale": scale, "causal": "starts" if is_causal else None}
     if dropout_p != 0.0:
         options |= {"dropout": dropout_p, "seed": torch_operators.drawn_seed()}

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 import heed
-from heed import torch_devices, torch_operators
+from heed import torch_devices, torch_operators, torch_refusals
 from heed.torch_weights import WeightsCopy, loading, refuse_more_than_weight_and_bias, rename, side_by_side
 
 __all__ = ["AttentionLayer"]
@@ -18,7 +18,7 @@ __all__ = ["AttentionLayer"]
 # What a call may ask for beside out when gradients are recorded; the rest has none, or is a cache's.
 _ONLY_WITHOUT_GRADIENTS = ("cache", "sequences", "counts", "out")
 # What _make() makes again.
-_MADE = ("_heads", "_turning", "_copies", "_side_by_side")
+_MADE = ("_heads", "_widths", "_turning", "_copies", "_side_by_side")
 
 
 class AttentionLayer(torch.nn.Module):
@@ -134,6 +134,9 @@ class AttentionLayer(torch.nn.Module):
         options: dict[str, Any],
     ) -> Any:
         """The same call with PyTorch's projections, which autograd records, on the stream that is current."""
+        if not torch.compiler.is_compiling():
+            torch_refusals.check_layer_options(options)
+            torch_refusals.check_layer_inputs(x, context, value, self._widths)
         has_batch = x.ndim == 3
         if not has_batch:
             x, context, value = (None if t is None else t[None] for t in (x, context, value))
@@ -177,7 +180,7 @@ class AttentionLayer(torch.nn.Module):
         of_queries, of_keys = options.pop("positions", None), options.pop("key_positions", None)
         if self._turning is None:
             if of_queries is not None or of_keys is not None:
-                raise heed.Error("positions: given, but the layer has no rotary")
+                raise heed.Error("positions: given, but rotary is not")
             return q, k
         if of_keys is None and is_self:
             of_keys = of_queries
@@ -187,7 +190,7 @@ class AttentionLayer(torch.nn.Module):
             reach = max(q.shape[2], k.shape[2])
             units = [_counted_units(x.shape[2], reach, x.shape[3], said, x.device) for x in (q, k)]
         else:
-            of_queries, of_keys = _positions(of_queries, q), _positions(of_keys, k)
+            of_queries, of_keys = _positions("positions", of_queries, q), _positions("key_positions", of_keys, k)
             lengths = torch.maximum(of_queries.amax(1), of_keys.amax(1)) + 1
             units = [
                 torch_operators.turned_units(positions, lengths, x.shape[3], said).to(x.device)
@@ -208,6 +211,7 @@ class AttentionLayer(torch.nn.Module):
         arguments = self._made_with | {"rotary": rotary and heed.Rotary(**rotary)}
         layer = heed.AttentionLayer(**arguments)
         self._heads = layer.heads, layer.kv_heads  # which the compiler can read
+        self._widths = layer.model_dim, layer.key_dim, layer.value_dim
         self._turning = rotary and (repr(rotary), rotary["pairs"], rotary["dims"])
         self._copies = {
             "cpu": WeightsCopy(loading(layer)),
@@ -243,10 +247,12 @@ def _counted_units(tokens: int, reach: int, dim: int, said: str, device: torch.d
         return torch_operators.turned_units(positions, lengths, dim, said).to(device)
 
 
-def _positions(given: Any, x: torch.Tensor) -> torch.Tensor:
+def _positions(name: str, given: Any, x: torch.Tensor) -> torch.Tensor:
     """(batch, length), counted from 0 where none are given."""
     batch, _, length, _ = x.shape
     positions = torch.arange(length, device="cpu") if given is None else torch.as_tensor(given)
+    if not torch.compiler.is_compiling():
+        torch_refusals.check_positions(name, positions, batch, length)
     return positions.expand(batch, length).contiguous()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 
 import heed
@@ -30,6 +31,7 @@ def records(*tensors: Any) -> bool:
     if torch.compiler.is_compiling():
         return True
     _refuse_forward_mode(tensors)
+    _refuse_transforms(tensors)
     return wants_gradients or not torch_devices.has_memory(tensors)
 
 
@@ -52,6 +54,27 @@ def _refuse_forward_mode(tensors: Sequence[Any]) -> None:
         )
 
 
+def _refuse_transforms(tensors: Sequence[Any]) -> None:
+    """A tensor that torch.func has wrapped stands for others, which the operators cannot see."""
+    if functorch.peek_interpreter_stack() is None:
+        return
+    if any(isinstance(t, torch.Tensor) and functorch.is_functorch_wrapped_tensor(t) for t in tensors):
+        raise RuntimeError(
+            "heed: attention knows no transforms of torch.func (vmap, grad, vjp, jvp and what is made of them); pass the batch as "
+            "an axis, call backward(), or use torch.nn.functional.scaled_dot_product_attention there"
+        )
+
+
+def _refuse_many_at_once(gradients: Sequence[torch.Tensor | None]) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if any(gradient is not None and functorch.is_legacy_batchedtensor(gradient) for gradient in gradients):
+        raise RuntimeError(
+            "heed: many gradients of attention at once (is_grads_batched, jacobian(vectorize=True)) are not computed; ask for them "
+            "one by one"
+        )
+
+
 def drawn_seed() -> torch.Tensor:
     """A seed for heed's dropout out of PyTorch's generator: `torch.manual_seed` makes it repeat."""
     return torch.randint(2**63 - 1, (), device="cpu")
@@ -71,30 +94,39 @@ def attention(
     _wants_gradients((q, k, v, *arrays))
     if not torch.compiler.is_compiling():
         _refuse_forward_mode((q, k, v, *arrays))
+        _refuse_transforms((q, k, v, *arrays))
     return torch.ops.heed.attention(q, k, v, arrays, " ".join(words))
 
 
-def _written(value: Any, arrays: list[torch.Tensor]) -> str:
+def _written(value: Any, arrays: list[torch.Tensor], *, is_part: bool = False) -> str:
     """The value in words; a tensor goes to `arrays`, and a @ stands for it."""
     if isinstance(value, torch.Tensor):
         arrays.append(value)
         return "@"
-    if isinstance(value, (tuple, list)):
-        return "".join(f"{_written(part, arrays)}:" for part in value)
-    if hasattr(value, "__dlpack__"):
+    if hasattr(value, "__dlpack__") or (is_part and isinstance(value, (tuple, list))):
         return _written(torch.as_tensor(value), arrays)
+    if isinstance(value, (tuple, list)):
+        return "".join(f"{_written(part, arrays, is_part=True)}:" for part in value) or "()"
+    if isinstance(value, str):  # which must not be read as anything else
+        return "'" + value.replace("%", "%25").replace(" ", "%20").replace(":", "%3A")
     return str(value)
 
 
 @functools.lru_cache(maxsize=256)
 def _read(said: str) -> tuple[tuple[str, Any], ...]:
-    return tuple((name, _value(text)) for name, _, text in (word.partition("=") for word in said.split()))
+    words = said.split(" ") if said else []
+    return tuple((name, _value(text)) for name, _, text in (word.partition("=") for word in words))
+
+
+_ARRAY = object()  # what a @ stands for
 
 
 def _value(text: str) -> Any:
     if text.endswith(":"):
         return tuple(_value(part) for part in text[:-1].split(":"))
-    constants = {"None": None, "True": True, "False": False}
+    if text.startswith("'"):
+        return text[1:].replace("%3A", ":").replace("%20", " ").replace("%25", "%")
+    constants = {"None": None, "True": True, "False": False, "@": _ARRAY, "()": ()}
     if text in constants:
         return constants[text]
     for number in (int, float):
@@ -106,17 +138,17 @@ def _value(text: str) -> Any:
 
 
 def _options(arrays: Sequence[torch.Tensor], said: str) -> dict[str, Any]:
-    """heed's keywords again. A seed is a tensor, since drawing one must not stop the compiler."""
+    """heed's keywords again. A seed may be a tensor, since drawing one must not stop the compiler."""
     left = iter(arrays)
 
     def filled(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(filled(part) for part in value)
-        return next(left) if value == "@" else value
+        return next(left) if value is _ARRAY else value
 
     options = {name: filled(value) for name, value in _read(said)}
-    if "seed" in options:
-        options["seed"] = int(options["seed"])
+    if isinstance(options.get("seed"), torch.Tensor):
+        options["seed"] = options["seed"].item()
     return options
 
 
@@ -124,7 +156,7 @@ def _place(said: str, name: str) -> int | None:
     """Which of the arrays is the option of this name."""
     before = 0
     for found, value in _read(said):
-        count = sum(part == "@" for part in value) if isinstance(value, tuple) else int(value == "@")
+        count = sum(part is _ARRAY for part in value) if isinstance(value, tuple) else int(value is _ARRAY)
         if found == name:
             return before if count else None
         before += count
@@ -200,6 +232,7 @@ def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _differentiate(ctx: Any, out_gradient: torch.Tensor | None, lse_gradient: torch.Tensor | None) -> tuple:
+    _refuse_many_at_once((out_gradient, lse_gradient))
     q, k, v, out, lse, *arrays = ctx.saved_tensors
     if out_gradient is None:
         out_gradient = torch.zeros_like(out)

@@ -8,6 +8,7 @@
 #include "bindings.hpp"
 #include "cache_docs.hpp"
 #include "cache_options.hpp"
+#include "others_run.hpp"
 #include "result.hpp"
 #include "views.hpp"
 
@@ -38,14 +39,14 @@ void append(KvCache& self, nb::handle k, nb::handle v, nb::handle counts) {
     if (counted.empty() && tokens.keys.shape.batch > 0)
       throw Error(Error::shape, "counts: none are given; one per sequence is needed");
   }
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   self.append(tokens.keys, tokens.values, counted);
 }
 
 void append_to(KvCache& self, nb::handle sequence, nb::handle k, nb::handle v) {
   const std::int64_t number = read_integer("sequence", sequence);
   const Tokens tokens(k, v);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   self.append_to(number, tokens.keys, tokens.values);
 }
 
@@ -105,7 +106,7 @@ nb::object read(const KvCache& self, nb::handle sequence, nb::handle like_object
   const MutableView keys = mutable_view_of(k.tensor(), right_aligned(k.tensor()));
   const MutableView values = mutable_view_of(v.tensor(), right_aligned(v.tensor()));
   {
-    const nb::gil_scoped_release released;
+    const OthersRun others_run;
     self.read(number, keys, values);
   }
   const nb::object k_object = k.object();
@@ -114,19 +115,19 @@ nb::object read(const KvCache& self, nb::handle sequence, nb::handle like_object
 
 void save(const KvCache& self, nb::handle path) {
   const std::string file = read_path("path", path);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   self.save(file);
 }
 
 KvCache to(const KvCache& self, nb::handle device) {
   const Device where = read_device(device);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   return self.to(where);
 }
 
 KvCache load(nb::handle path) {
   const std::string file = read_path("path", path);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   return KvCache::load(file);
 }
 

@@ -8,6 +8,7 @@
 
 #include "heed/attention.hpp"
 #include "heed/cache.hpp"
+#include "others_run.hpp"
 #include "tensor.hpp"
 
 namespace heed::python {
@@ -62,7 +63,7 @@ void check_columns(const Choices& choices, std::int64_t queries, std::int64_t ke
 // Runs body without the GIL.
 template <class Body>
 void compute(Body body) {
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   body();
 }
 

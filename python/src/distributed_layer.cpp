@@ -9,6 +9,7 @@
 #include "distributed_docs.hpp"
 #include "layer_question.hpp"
 #include "mask_axes.hpp"
+#include "others_run.hpp"
 #include "outputs.hpp"
 #include "together.hpp"
 #include "views.hpp"
@@ -33,7 +34,7 @@ LayerWeights read_part(nb::handle from, const std::string& prefix, const LayerCo
   if (const std::optional<Arrays> arrays = arrays_of_mapping(from, prefix))
     return weights_of_share(layer_weights(*arrays, prefix), config, share);
   const std::string file = read_checkpoint_path(from);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   return weights_of_share(file, config, share, prefix);
 }
 

@@ -15,6 +15,7 @@
 #include "layer_question.hpp"
 #include "layer_words.hpp"
 #include "mask_axes.hpp"
+#include "others_run.hpp"
 #include "outputs.hpp"
 #include "views.hpp"
 
@@ -70,7 +71,7 @@ void check_biases(const LayerWeights& weights, Biases biases) {
 Arrays read_checkpoint(nb::handle from, const std::string& prefix) {
   if (std::optional<Arrays> arrays = arrays_of_mapping(from, prefix)) return *std::move(arrays);
   const std::string file = read_checkpoint_path(from);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   return read_safetensors(file);
 }
 
@@ -137,7 +138,7 @@ class Layer {
 Layer layer_from_pretrained(nb::handle folder, nb::handle layer) {
   const std::string path = read_path("folder", folder, "the path of a folder");
   const std::int64_t number = read_integer("layer", layer);
-  const nb::gil_scoped_release released;
+  const OthersRun others_run;
   return Layer(from_pretrained(path, number));
 }
 

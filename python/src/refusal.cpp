@@ -18,12 +18,29 @@ static_assert(code_names.size() == std::size_t{Error::rank} + 1);
 PyObject* error_type = nullptr;
 PyObject* kind_error_type = nullptr;
 
-// C++ keeps arguments in structs of these names; in Python they are arguments themselves.
+// C++ keeps arguments in structs; in Python they are arguments themselves, some of them under names of their own.
+struct Renamed {
+  std::string_view there, here;
+};
+constexpr std::array renamed{Renamed{"options.", ""},
+                             Renamed{"config.", ""},
+                             Renamed{"inputs.", ""},
+                             Renamed{"call.", ""},
+                             Renamed{"saved.out", "out"},
+                             Renamed{"saved.log_sum_exp", "lse"},
+                             Renamed{"gradients.out", "out_gradient"},
+                             Renamed{"gradients.log_sum_exp", "lse_gradient"},
+                             Renamed{"gradients.q", "into[q]"},
+                             Renamed{"gradients.k", "into[k]"},
+                             Renamed{"gradients.v", "into[v]"},
+                             Renamed{"gradients.bias", "into[bias]"},
+                             Renamed{"gradients.sink", "into[sink]"}};
+
 std::string in_python_words(std::string sentence) {
-  for (const std::string_view owner : {"options.", "config.", "inputs.", "call."})
-    for (std::size_t at = 0; (at = sentence.find(owner, at)) != std::string::npos;)
+  for (const auto& [there, here] : renamed)
+    for (std::size_t at = 0; (at = sentence.find(there, at)) != std::string::npos;)
       if (at == 0 || sentence[at - 1] == ' ')
-        sentence.erase(at, owner.size());
+        sentence.replace(at, there.size(), here);
       else
         ++at;
   return sentence;

@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include "bindings.hpp"
+#include "others_run.hpp"
 #include "view_docs.hpp"
 #include "views.hpp"
 
@@ -65,19 +66,19 @@ void add_rows(Shown& shown, nb::handle weights, nb::handle hidden) {
     hidden_tensor.emplace(read_tensor("hide", hidden));
     rows.hidden = bool_view_of(*hidden_tensor, right_aligned(*hidden_tensor));
   }
-  const nb::gil_scoped_release others_run;
+  const OthersRun others_run;
   shown.add_rows(rows);
 }
 
 std::string html_of(const view::Page& page) {
-  const nb::gil_scoped_release others_run;
+  const OthersRun others_run;
   return page.html();
 }
 
 template <class Shown>
 void save(const Shown& shown, nb::handle path) {
   const std::string file = read_path("path", path);
-  const nb::gil_scoped_release others_run;
+  const OthersRun others_run;
   shown.save(file);
 }
 

@@ -169,6 +169,8 @@ void clear_padding(const GradientProblem& g) {
 }  // namespace
 
 Reason gradient_refuses(const Target& target, const GradientProblem& g) {
+  if (g.forward.value_dim == 0)  // a tile product needs something to sum over
+    return [] { return std::string("it takes values of at least one dimension"); };
   if (target.only_bf16 && g.out_gradient.dtype != DType::bf16)
     return [&g] { return std::string("it takes gradients of out in bf16, not ") + name_of(g.out_gradient.dtype); };
   return prefill_refuses(target, g.forward);

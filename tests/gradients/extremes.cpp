@@ -89,5 +89,26 @@ TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
   }
 }
 
+// By their width values have no say in a score, so that gradients by the log-sum-exp are all there is.
+TEST(GradientsOfValuesWithoutDimensions, are_those_by_the_log_sum_exp) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::string& kernel : [] {
+           std::vector<std::string> names = backward_kernel_names();
+           names.insert(names.begin(), "");
+           return names;
+         }()) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + " " + kernel);
+      Call call{Tensor::random({2, 4, 5, 8}, 1, 1, dtype), Tensor::random({2, 2, 19, 8}, 2, 1, dtype),
+                Tensor({2, 2, 19, 0}, dtype)};
+      call.bias = Tensor::random({1, 4, 5, 19}, 3);
+      call.sink = Tensor::random({1, 4, 1, 1}, 4);
+      const BackwardCall backward(call, 5, true);
+      auto got = gradients_of(backward, kernel);
+      if (!got) continue;
+      const Check result = check(call.inputs(), backward.saved(), got->views(backward), call.options());
+      EXPECT_EQ(result.beyond_bound, 0) << result.first_miss;
+    }
+}
+
 }  // namespace
 }  // namespace heed::cases

@@ -120,13 +120,18 @@ REFUSALS = {
     "one word": ({"by": "q"}, "by: .* a tuple of names of arguments"),
     "an array too few": ({"into": (draw(2, 5, 8),)}, "into: 1 arrays for 3 gradients by q, k and v"),
     "one array": ({"into": draw(2, 5, 8)}, "into: .* a tuple of arrays"),
-    "an array of another shape": ({"by": ["q"], "into": [draw(2, 4, 8)]}, "gradients.q"),
+    "an array of another shape": ({"by": ["q"], "into": [draw(2, 4, 8)]}, r"^into\[q\].shape: "),
+    "an array for two": ({"by": ["q", "k"], "into": [draw(2, 5, 8)] * 2}, r"^into\[k\]: shares memory with into\[q\]"),
     "an array of another rank": ({"by": ["v"], "into": [draw(5, 8)]}, "into.v."),
     "a bias that is not there": ({"by": ("bias",)}, 'by: "bias", but bias is not given'),
     "a cache": ({"cache": None}, "cache"),
     "what is returned": ({"return_lse": True}, "return_lse"),
     "a kernel of the forward pass": ({"kernel": "cpu.prefill.scalar"}, 'kernel.*"cpu.prefill.scalar" is not a kernel for gradients'),
     "a log-sum-exp of another shape": ({"lse": draw(2, 5, 1)}, "lse"),
+    "a log-sum-exp of fewer queries": ({"lse": draw(2, 4)}, "^lse.shape: "),
+    "an out of another type": ({"out": draw(2, 5, 8).astype("float16")}, "^out.dtype: f16 is neither q.dtype: f32 nor f32"),
+    "a gradient of another type": ({"out_gradient": draw(2, 5, 8).astype("float16")}, "^out_gradient.dtype: f16 is neither"),
+    "a gradient of lse of another type": ({"lse_gradient": draw(2, 5).astype("float16")}, "^lse_gradient.dtype: f16 is not f32"),
 }
 
 

@@ -2,6 +2,8 @@
 """Many Python threads at once: the same bits as one, and nobody waits for the GIL."""
 
 import concurrent.futures
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -115,3 +117,26 @@ def test_loading_while_others_call_gives_old_or_new_weights():
 
     with concurrent.futures.ThreadPoolExecutor(CALLERS) as pool:
         assert all(pool.map(call, range(100)))
+
+
+AT_WORK = """
+import threading
+import numpy as np
+import heed
+q = np.ones((1, 8, 300, 64), np.float32)
+cache = heed.KvCache(batch=1, kv_heads=8, capacity=300, dim=64)
+cache.append(q, q)
+begun = threading.Event()
+def work():
+    while True:
+        {call}
+        begun.set()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize("call", ["heed.attention(q, q, q)", "heed.attention(q, cache=cache)", "cache.fork(0), cache.release(1)"])
+def test_a_process_ends_in_peace_while_a_daemon_thread_is_at_work(call):
+    ended = subprocess.run([sys.executable, "-c", AT_WORK.format(call=call)], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
