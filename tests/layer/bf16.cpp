@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers whose inputs and weights are bf16, which matrix instructions multiply where there are some: what O3 and S16 promise.
 #include <algorithm>
+#include <string>
 
+#include "heed/gradient.hpp"
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {
@@ -59,6 +61,35 @@ TEST(bf16_layers, are_as_far_from_f32_as_storing_heads_in_bf16_takes_them) {
     for (const float value : wanted) largest = std::max(largest, std::abs(value));
     // A query or key, a value and a context are each stored once.
     EXPECT_EQ(far_misses(found, wanted, 3 * 0x1p-8 * static_cast<double>(largest)), 0) << s.model_dim;
+  }
+}
+
+// The kernel for gradients whose instructions multiply bf16, or none.
+std::string matrix_kernel() {
+  for (const std::string& name : backward_kernel_names())
+    if (name.ends_with("bf16") || name.ends_with("amx")) return name;
+  return "";
+}
+
+std::vector<float> input_gradient(AttentionLayer& layer, const View& x, const View& out_gradient, const Options& options) {
+  Tensor dx = output(x.shape);
+  layer.backward({.x = x}, {.out = out_gradient, .x = dx.mutable_view()}, options);
+  return dx.values;
+}
+
+TEST(bf16_layers, go_back_by_matrix_instructions_as_far_from_f32_as_storing_in_bf16_takes_them) {
+  for (const Size& s : sizes) {
+    const LayerConfig config = config_of(s);
+    AttentionLayer narrow(config, weights_of(config, Element::bf16)), wide(config, weights_of(config, Element::f32));
+    const Halves x = Halves::random({2, 1, 37, s.model_dim}, 7), dy = Halves::random({2, 1, 37, s.model_dim}, 8);
+    Options options = causal;
+    const std::vector<float> wanted = input_gradient(wide, x.widened().view(), dy.widened().view(), options);
+    options.kernel = matrix_kernel();
+    const std::vector<float> found = input_gradient(narrow, x.view(), dy.view(), options);
+    float largest = 0;
+    for (const float value : wanted) largest = std::max(largest, std::abs(value));
+    // Q, K, V, what attention made of them, the gradient by it, the weights and those by the scores are each stored once.
+    EXPECT_EQ(far_misses(found, wanted, 7 * 0x1p-8 * static_cast<double>(largest)), 0) << s.model_dim;
   }
 }
 
