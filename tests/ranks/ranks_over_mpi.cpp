@@ -9,6 +9,7 @@
 #include "ranks/backward_schedules.hpp"
 #include "ranks/layer_schedules.hpp"
 #include "ranks/schedules.hpp"
+#include "ranks/step_schedules.hpp"
 
 namespace heed::cases {
 namespace {
@@ -30,6 +31,12 @@ TEST(RanksOverMpi, a_layer_gives_the_bits_of_one_process) {
     ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
 }
 
+TEST(RanksOverMpi, a_step_over_spread_caches_gives_the_bits_of_one_process) {
+  const auto first = static_cast<std::uint64_t>(9500 + 100 * world().size());
+  for (const std::uint64_t seed : seeds(first, first + 20))
+    ASSERT_TRUE(step_has_the_bits_of_one_process(world(), seed));
+}
+
 TEST(RanksOverMpi, gradients_have_the_bits_of_one_process) {
   const auto first = static_cast<std::uint64_t>(9800 + 100 * world().size());
   for (const std::uint64_t seed : seeds(first, first + 20))
@@ -42,6 +49,7 @@ TEST(FewRanksOverMpi, one_call_of_each_kind_after_another_has_the_bits_of_one_pr
     ASSERT_TRUE(has_the_bits_of_one_process(world(), seed));
     ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
     ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed));
+    ASSERT_TRUE(step_has_the_bits_of_one_process(world(), seed));
   }
 }
 
