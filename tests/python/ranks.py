@@ -199,8 +199,8 @@ def main():
     if what == "late":
         check_late(group)
         return
-    check_attention(group, 30)
-    check_gradients(group, 15)
+    check_attention(group, 150)
+    check_gradients(group, 30)
     check_layer(group)
     check_decode(group)
     check_refusals(group)

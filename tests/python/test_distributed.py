@@ -52,9 +52,8 @@ def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
 def test_the_example_runs(over):
     done = run(over, 2, EXAMPLES / ("mpirun.py" if over == "mpi" else "torchrun.py"))
     assert done.returncode == 0, done.stderr
-    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
-        f"rank {rank} of 2: the bits of one process: True" for rank in range(2)
-    ]
+    for rank in range(2):  # whose lines mpirun may join
+        assert f"rank {rank} of 2: the bits of one process: True" in done.stdout
 
 
 def test_what_cannot_be_a_group_is_refused():
