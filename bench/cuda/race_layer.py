@@ -8,10 +8,11 @@ The names are layer/dtype/BxLqxwidthxHqxHkv[/causal]. PyTorch's layer is the fas
 the weights side by side; its attention is the fastest of its backends. Replays of the graphs take turns.
 """
 
-import statistics
+import copy
 import sys
 
 import torch
+from graphs import captured, microseconds
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -20,6 +21,7 @@ import heed.torch
 SIZES = ((2, 1024, 768, 12, 6), (2, 1024, 768, 12, 12), (1, 4096, 4096, 32, 8))
 BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
 INSIDE = 20
+REPLAYS = 15
 
 
 def torchs(layer, x, heads, kv_heads, causal, is_fused):
@@ -38,31 +40,20 @@ def torchs(layer, x, heads, kv_heads, causal, is_fused):
     return run
 
 
-def captured(call):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(INSIDE):
-            call()
-    return graph
+def exact(layer, x, heads, kv_heads, causal):
+    """What the layer says in float64."""
+    wide = copy.deepcopy(layer).double()
+    return torchs(wide, x.double(), heads, kv_heads, causal, is_fused=False)()
 
 
-def microseconds(graphs):
-    """Medians of 15 replays each, taking turns."""
-    times = [[] for _ in graphs]
-    for _ in range(15):
-        for graph, own in zip(graphs, times, strict=True):
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            stop.record()
-            stop.synchronize()
-            own.append(start.elapsed_time(stop) * 1e3 / INSIDE)
-    return [statistics.median(own) for own in times]
+def check(layer, x, heads, kv_heads, causal):
+    """A wrong result gets no figure: at most twice the error of PyTorch's operators, and one rounding of the largest number."""
+    expected = exact(layer, x, heads, kv_heads, causal)
+    ours, theirs = layer(x, causal=causal), torchs(layer, x, heads, kv_heads, causal, is_fused=False)()
+    error, allowed = ((y.double() - expected).abs().max().item() for y in (ours, theirs))
+    allowed = 2 * allowed + torch.finfo(x.dtype).eps * expected.abs().max().item()
+    if not error <= allowed:
+        sys.exit(f"race_layer: heed's result is off by {error:.3g}, where {allowed:.3g} is allowed")
 
 
 def rivals(layer, x, heads, kv_heads, causal):
@@ -71,7 +62,7 @@ def rivals(layer, x, heads, kv_heads, causal):
         for is_fused in (False, True):
             try:
                 with sdpa_kernel(backend):
-                    graphs.append(captured(torchs(layer, x, heads, kv_heads, causal, is_fused)))
+                    graphs.append(captured(torchs(layer, x, heads, kv_heads, causal, is_fused), INSIDE))
             except RuntimeError:  # it does not take the call
                 torch.cuda.synchronize()
     return graphs
@@ -83,8 +74,9 @@ def main(times, race):
         for causal in (False, True):
             layer = heed.torch.AttentionLayer(width, heads, kv_heads, device="cuda", dtype=torch.bfloat16).eval()
             x = torch.randn(batch, length, width, device="cuda", dtype=torch.bfloat16)
-            ours = captured(lambda: layer(x, causal=causal))  # noqa: B023
-            us, *others = microseconds([ours, *rivals(layer, x, heads, kv_heads, causal)])
+            check(layer, x, heads, kv_heads, causal)
+            ours = captured(lambda: layer(x, causal=causal), INSIDE)  # noqa: B023
+            us, *others = microseconds([ours, *rivals(layer, x, heads, kv_heads, causal)], INSIDE, REPLAYS)
             products = 2.0 * batch * length * width * sum(m.weight.shape[0] for m in layer.children())
             flops = products + 4.0 * batch * length * length * width * (0.5 if causal else 1.0)
             read = 2.0 * sum(m.weight.numel() for m in layer.children())

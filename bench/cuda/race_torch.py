@@ -5,9 +5,8 @@
 Prints the same names, so that lines of the two programs can be put side by side.
 """
 
-import statistics
-
 import torch
+from graphs import captured, microseconds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
@@ -30,27 +29,6 @@ def sizes():
     yield "exact", torch.float32, 1, 32, 32, 8192, 8192, 64, False
 
 
-def microseconds(attend, inside):
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            attend()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(inside):
-            attend()
-    times = []
-    for _ in range(9):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) * 1e3 / inside)
-    return statistics.median(times)
-
-
 def main():
     print("torch", torch.__version__, "cudnn", torch.backends.cudnn.version(), torch.cuda.get_device_name())
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -71,8 +49,9 @@ def main():
                 continue
             try:
                 with sdpa_kernel(backend):
-                    us = microseconds(lambda: torch.nn.functional.scaled_dot_product_attention(
+                    graph = captured(lambda: torch.nn.functional.scaled_dot_product_attention(
                         q, k, v, is_causal=causal, enable_gqa=heads != kv_heads), inside)
+                us, = microseconds([graph], inside, replays=9)
                 read = 2.0 * k.numel() * k.element_size()
                 line += f"  {label} {us:.2f} us {flops / us / 1e6:.1f} TFLOP/s {read / us / 1e6:.2f} TB/s"
             except RuntimeError as error:
