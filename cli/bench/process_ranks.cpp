@@ -100,36 +100,46 @@ Round run_ranks(const ProcessRanks& asked, const Folder& folder) {
   return {{times.begin(), middle}, {middle, times.end() - 1}, times.back().seconds};
 }
 
-}  // namespace
+// The rounds of prefill and decode, and whether all of them had the bits of one process.
+struct Rounds {
+  std::vector<RankRow> prefill{}, decode{};
 
-Status bench_rank_processes(const ProcessRanks& asked, const Console& console) {
-  if (is_rank_process()) return be_a_rank(asked);
-  check_ranks(asked.ranks, asked.oversubscribes);  // before anything takes seconds
-  console.progress("the machine");
-  Network network;
+  bool have_the_bits() const {
+    const auto has = [](const RankRow& row) { return row.most.has_the_bits; };
+    return std::ranges::all_of(prefill, has) && std::ranges::all_of(decode, has);
+  }
+  // The middle row is then the median.
+  void sort() {
+    std::ranges::sort(prefill, {}, &RankRow::efficiency);
+    std::ranges::sort(decode, {}, [](const RankRow& row) { return row.most.seconds; });
+  }
+};
+
+Rounds run_rounds(const ProcessRanks& asked, const Console& console, Network& network) {
   const int threads = network.used_by(asked.ranks);
   const Folder folder;
   Prefill whole(tokens_of(asked));
   whole.of_one_process(threads);
   write_bytes(folder.path() / "out", whole.out.bytes());
-  std::vector<RankRow> prefill, decode;
+  Rounds rounds;
   for (int n = 0; n < rounds_of_processes; ++n) {
     console.progress(fmt::format("{} ranks, round {} of {}", asked.ranks, n + 1, rounds_of_processes));
     const double before = whole.of_one_process(threads);
     const Round round = run_ranks(asked, folder);
     network.latency = round.latency;
-    RankRow& row = prefill.emplace_back(asked.ranks, round.prefill);
+    RankRow& row = rounds.prefill.emplace_back(asked.ranks, round.prefill);
     row.alone = (before + whole.of_one_process(threads)) / 2;
     row.predicted = row.alone + network.seconds_of(row.most.received, asked.ranks);
-    decode.emplace_back(asked.ranks, round.decode);
+    rounds.decode.emplace_back(asked.ranks, round.decode);
   }
   console.progress("");
-  const bool has_the_bits =
-      std::ranges::all_of(prefill, [](const RankRow& r) { return r.most.has_the_bits; }) &&
-      std::ranges::all_of(decode, [](const RankRow& r) { return r.most.has_the_bits; });
-  std::ranges::sort(prefill, {}, &RankRow::efficiency);
-  std::ranges::sort(decode, {}, [](const RankRow& row) { return row.most.seconds; });
-  const RankRow &median = prefill[rounds_of_processes / 2], &step = decode[rounds_of_processes / 2];
+  rounds.sort();
+  return rounds;
+}
+
+void print(const ProcessRanks& asked, const Rounds& rounds, const Network& network, const Console& console) {
+  const RankRow &median = rounds.prefill[rounds_of_processes / 2],
+                &step = rounds.decode[rounds_of_processes / 2];
   console.print(
       fmt::format("{} processes by mpirun, with one thread each, on {} processors; 8 heads of 64 "
                   "dimensions, f32.\n",
@@ -137,23 +147,35 @@ Status bench_rank_processes(const ProcessRanks& asked, const Console& console) {
   console.print(
       fmt::format("Causal attention of {} tokens, against one process with {} threads; the median of {} "
                   "rounds, efficiency {:.3f} to {:.3f}:\n",
-                  tokens_of(asked), threads, rounds_of_processes, prefill.front().efficiency(),
-                  prefill.back().efficiency()));
+                  tokens_of(asked), network.used_by(asked.ranks), rounds_of_processes,
+                  rounds.prefill.front().efficiency(), rounds.prefill.back().efficiency()));
   console.print(text_of({median}, console));
   console.print(fmt::format("One query over {} tokens: {:.0f} us, of which {:.0f} us on a processor.",
                             kept_tokens_of(asked), 1e6 * step.most.seconds, 1e6 * step.most.computing));
-  if (!has_the_bits) console.error(fmt::format("{} processes: other bits than one", asked.ranks));
   Json answer = json_of(median);
-  answer["least_efficiency"] = prefill.front().efficiency();
-  answer["largest_efficiency"] = prefill.back().efficiency();
+  answer["least_efficiency"] = rounds.prefill.front().efficiency();
+  answer["largest_efficiency"] = rounds.prefill.back().efficiency();
   answer["tokens"] = tokens_of(asked);
   answer["kept_tokens"] = kept_tokens_of(asked);
   answer["decode_seconds"] = step.most.seconds;
   answer["decode_computing_seconds"] = step.most.computing;
   answer["latency_seconds"] = network.latency;
-  answer["has_the_bits"] = has_the_bits;
+  answer["has_the_bits"] = rounds.have_the_bits();
   console.result(answer);
-  return has_the_bits ? done : failed_check;
+}
+
+}  // namespace
+
+Status bench_rank_processes(const ProcessRanks& asked, const Console& console) {
+  if (is_rank_process()) return be_a_rank(asked);
+  check_ranks(asked.ranks, asked.oversubscribes);  // before anything takes seconds
+  console.progress("the machine");
+  Network network;
+  const Rounds rounds = run_rounds(asked, console, network);
+  print(asked, rounds, network, console);
+  if (rounds.have_the_bits()) return done;
+  console.error(fmt::format("{} processes: other bits than one", asked.ranks));
+  return failed_check;
 }
 
 }  // namespace heed::tool
