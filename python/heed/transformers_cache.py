@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 import heed
 from heed import torch_devices
@@ -207,6 +207,25 @@ class HeedCacheLayer(CacheLayerMixin):
         """Nothing: the cache stays where its model runs."""
 
 
+def windows_of_layers(decoder: Any) -> list[int | None]:
+    """For each layer that keeps keys of its own: how many tokens its queries see, or None for all.
+
+    Read from the config itself, which every release of transformers 5 has. Configs of newer ones list one for each layer, in which
+    the window may differ.
+    """
+    each = getattr(decoder, "per_layer_config", None) or [decoder] * decoder.num_hidden_layers
+    kinds = getattr(decoder, "layer_types", None)
+    if kinds is None:
+        kinds = ["full_attention" if getattr(layer, "sliding_window", None) is None else "sliding_attention" for layer in each]
+    keeping = len(kinds) - (getattr(decoder, "num_kv_shared_layers", None) or 0)
+    for index, kind in enumerate(kinds[:keeping]):
+        if kind not in WINDOWED + WHOLE:
+            raise ValueError(f"config: layer {index} is a {kind}, which heed.KvCache cannot keep")
+    return [
+        layer.sliding_window if kind in WINDOWED else None for kind, layer in zip(kinds[:keeping], each, strict=False)
+    ]
+
+
 class HeedCache(Cache):
     """What `past_key_values=` takes: the keys and values of all layers, each layer's in a heed.KvCache.
 
@@ -238,12 +257,9 @@ class HeedCache(Cache):
             capacity = getattr(decoder, "max_position_embeddings", None)
         if capacity is None:
             raise ValueError("capacity: the config has no max_position_embeddings; say how many tokens may come")
-        layers = []
-        for index, (kind, extra) in enumerate(zip(*get_layer_types_and_kwargs(decoder), strict=True)):
-            if kind not in WINDOWED + WHOLE:
-                raise ValueError(f"config: layer {index} is a {kind}, which heed.KvCache cannot keep")
-            window = extra["sliding_window"] if kind in WINDOWED else None
-            layers.append(HeedCacheLayer(capacity, window, dtype=dtype, quantize=quantize, **choices))
+        layers = [
+            HeedCacheLayer(capacity, window, dtype=dtype, quantize=quantize, **choices) for window in windows_of_layers(decoder)
+        ]
         super().__init__(layers=layers)
 
     @property

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """heed.transformers.HeedCache: small models generate with it what they generate with the library's own cache."""
 
+import types
+
 import pytest
 import test_transformers as small
 
@@ -167,3 +169,17 @@ def test_eight_bits_are_not_spent_on_the_dimensions_that_stand_out():
 def test_spreading_twice_gives_back_what_was_there(dim):
     matrix = heed.transformers_cache.spreading(dim)
     assert torch.allclose(matrix @ matrix, torch.eye(dim), atol=1e-6) and torch.equal(matrix, matrix.T)
+
+
+def test_windows_are_read_from_configs_of_every_release():
+    def config(**fields):
+        return types.SimpleNamespace(num_hidden_layers=3, **fields)
+
+    windows = heed.transformers_cache.windows_of_layers
+    assert windows(config()) == [None] * 3
+    assert windows(config(sliding_window=5)) == [5] * 3
+    mixed = ["sliding_attention", "full_attention", "sliding_attention"]
+    assert windows(config(sliding_window=5, layer_types=mixed)) == [5, None, 5]
+    assert windows(config(sliding_window=5, layer_types=mixed, num_kv_shared_layers=1)) == [5, None]
+    each = [types.SimpleNamespace(sliding_window=n) for n in (7, None, 9)]
+    assert windows(config(sliding_window=5, layer_types=mixed, per_layer_config=each)) == [7, None, 9]
