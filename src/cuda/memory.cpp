@@ -7,6 +7,8 @@
 #include <list>
 #include <new>
 
+#include "cuda/captured.hpp"
+
 namespace heed::cuda {
 namespace {
 
@@ -48,12 +50,6 @@ Workspaces& workspaces() {
   return *only;
 }
 
-bool is_capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
-}
-
 void clear_counters(std::byte* memory, Stream stream) {
   check(cudaMemsetAsync(memory, 0, Workspace::counter_bytes, stream), "cudaMemsetAsync");
 }
@@ -71,11 +67,10 @@ Memory take_memory(std::size_t bytes) {
 }
 
 CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream) {
-  is_capturing(stream) ? capture(bytes) : take_kept(bytes);
-}
-
-CallWorkspace::~CallWorkspace() {
-  if (is_captured_) cudaFreeAsync(workspace_.memory, stream_);
+  if (is_capturing(stream))
+    workspace_ = captured_workspace(bytes, stream);
+  else
+    take_kept(bytes);
 }
 
 void CallWorkspace::take_kept(std::int64_t bytes) {
@@ -101,14 +96,6 @@ void CallWorkspace::take_kept(std::int64_t bytes) {
   }
   if (all.size() > most_kept) all.pop_back();
   workspace_ = {static_cast<std::byte*>(own.memory.get()), own.bytes};
-}
-
-void CallWorkspace::capture(std::int64_t bytes) {
-  void* memory = nullptr;
-  check(cudaMallocAsync(&memory, static_cast<std::size_t>(bytes), stream_), "cudaMallocAsync");
-  is_captured_ = true;
-  workspace_ = {static_cast<std::byte*>(memory), bytes};
-  clear_counters(workspace_.memory, stream_);
 }
 
 }  // namespace heed::cuda

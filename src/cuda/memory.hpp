@@ -14,12 +14,10 @@ namespace heed::cuda {
 Memory take_memory(std::size_t bytes);
 
 // What a call works in. Calls on one stream follow each other, so they share one that is kept for the stream;
-// only growing it asks for memory. A call that is captured in a graph has its own, which the graph allocates
-// and frees.
+// only growing it asks for memory. Calls that a graph captures share one that lives as long as the graph.
 class CallWorkspace {
  public:
   CallWorkspace(std::int64_t bytes, Stream);
-  ~CallWorkspace();
   CallWorkspace(const CallWorkspace&) = delete;
   CallWorkspace& operator=(const CallWorkspace&) = delete;
 
@@ -27,10 +25,8 @@ class CallWorkspace {
 
  private:
   void take_kept(std::int64_t bytes);
-  void capture(std::int64_t bytes);
 
   Stream stream_;
-  bool is_captured_ = false;
   std::unique_lock<std::mutex> lock_{};  // one thread launches at a time
   Workspace workspace_{};
 };

@@ -42,6 +42,7 @@ class Decode : private DecodeMerge<Shape> {
     is_apart = first != last;
     attend(most_of(split * stretch, some_see.begin / Shape::unit_keys * Shape::unit_keys),
            least_of((split + 1) * stretch, some_see.end));
+    let_next_launch_begin();
     if (is_apart && !Merge::take_all(last - first + 1)) return;
     finish();
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/algorithm/prefill_order.hpp"
 #include "cuda/call.hpp"
 
 namespace heed::cuda {
@@ -44,7 +45,7 @@ struct PrefillPlan {
   unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
   const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
   int tiles;                 // of all sequences and heads
-  int tiles_each;            // of one sequence and head, where all are alike
+  PrefillOrder order;        // of the tiles, where all sequences are alike
   int key_rows;              // of k, which ends there
 };
 

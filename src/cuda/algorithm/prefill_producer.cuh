@@ -32,12 +32,12 @@ class PrefillProducer {
   }
 
  private:
-  // The last rows of a causal problem see the most keys and come first.
+  // Of sequences that differ, the last rows first, which see the most keys under a causal mask.
   HEED_DEVICE RowTile find(int number) const {
     const int heads = static_cast<int>(c.heads);
     if (!plan.tile_starts) {
-      const int head = number / plan.tiles_each;
-      return facts(head / heads, head % heads, plan.tiles_each - 1 - number % plan.tiles_each);
+      const auto [head, tile] = plan.order[number];
+      return facts(head / heads, head % heads, tile);
     }
     int low = 0, high = static_cast<int>(c.batch);  // tile_starts[low] * heads <= number
     while (high - low > 1) {

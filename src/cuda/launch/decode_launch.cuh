@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(decode_threads, 1)
     decode_kernel(const __grid_constant__ Call c, const __grid_constant__ DecodePlan plan) {
   extern __shared__ __align__(128) unsigned char memory[];
   using Kernel = Decode<Shape>;
+  wait_for_launches_before();
   Kernel(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
 }
 
@@ -26,8 +27,13 @@ void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "cudaFuncSetAttribute");
   const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads), static_cast<unsigned>(plan.splits));
-  kernel<<<blocks, decode_threads, shared, stream>>>(c, plan);
-  check(cudaGetLastError(), "cuda.decode");
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks, config.blockDim = dim3(decode_threads), config.dynamicSmemBytes = shared;
+  config.stream = stream, config.attrs = &early, config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, c, plan), "cuda.decode");
 }
 
 template <int dim, Type type>

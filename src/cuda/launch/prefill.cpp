@@ -36,7 +36,7 @@ void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& t
   plan.next_tile = workspace.counters();
   plan.tile_starts = tiles.starts;
   plan.tiles = static_cast<int>(tiles.count * c.heads);
-  plan.tiles_each = tiles.starts ? 0 : static_cast<int>(tiles.count / c.batch);
+  if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
   if (c.dim == 64) return launch_prefill_64(c, extents, plan, stream);
   if (c.dim == 128) return launch_prefill_128(c, extents, plan, stream);

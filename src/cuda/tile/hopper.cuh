@@ -91,6 +91,12 @@ HEED_DEVICE bool any_at(int barrier, int threads, bool one) {
 HEED_DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 HEED_DEVICE int warpgroup_index() { return uniform(thread_index() / 128); }
 
+// A launch that may begin before those ahead of it on the stream have ended: until they have, with all they
+// wrote.
+HEED_DEVICE void wait_for_launches_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// What follows may begin, when every block has said so: it waits by itself for what it reads.
+HEED_DEVICE void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // The 128 threads of a warpgroup, which meet at a named barrier of their own.
 struct Warpgroup {
   static constexpr int threads = 128;

@@ -105,6 +105,45 @@ CLAIM(the_device_runs_calls_of_several_threads_on_their_streams) {
 }
 
 // Packed sequences bring lists along, splits of keys counters.
+// A graph of two calls on a stream of its own, ready to be replayed.
+class CapturedCalls {
+ public:
+  explicit CapturedCalls(const Call& call) : call_(call), results(call, {}) {
+    expect_success(cudaStreamCreate(&stream));
+    const Inputs inputs = there.inputs(call_.inputs());
+    outputs_ = there.outputs(results.outputs());
+    Options options = there.options(call_.options());
+    options.stream = stream;
+    cudaGraph_t graph = nullptr;
+    expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    attention(inputs, outputs_, options);
+    attention(inputs, outputs_, options);
+    expect_success(cudaStreamEndCapture(stream, &graph));
+    expect_success(cudaGraphInstantiate(&ready_, graph, 0));
+    expect_success(cudaGraphDestroy(graph));
+  }
+  CapturedCalls(const CapturedCalls&) = delete;
+  CapturedCalls& operator=(const CapturedCalls&) = delete;
+  ~CapturedCalls() {
+    cudaGraphExecDestroy(ready_);
+    cudaStreamDestroy(stream);
+  }
+  void replay() {
+    expect_success(cudaMemsetAsync(outputs_.out.data, 0xff, results.out.memory().size(), stream));
+    expect_success(cudaGraphLaunch(ready_, stream));
+  }
+
+ private:
+  const Call& call_;
+  Outputs outputs_{};
+  cudaGraphExec_t ready_ = nullptr;
+
+ public:
+  Brought there{};
+  Results results;
+  cudaStream_t stream = nullptr;
+};
+
 CLAIM(the_device_replays_calls_that_a_graph_has_captured) {
   const Call decode = plain_call(DType::bf16, 1, 5000), exact = plain_call(DType::f32, 2, 3000);
   const Call masked = [] {
@@ -114,31 +153,26 @@ CLAIM(the_device_replays_calls_that_a_graph_has_captured) {
   }();
   for (const Call* call : {&decode, &exact, &masked}) {
     const Results wanted = on_device(*call, {});
-    Results results(*call, {});
-    Brought there;
-    cudaStream_t stream = nullptr;
-    expect_success(cudaStreamCreate(&stream));
-    const Inputs inputs = there.inputs(call->inputs());
-    const Outputs outputs = there.outputs(results.outputs());
-    Options options = there.options(call->options());
-    options.stream = stream;
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t ready = nullptr;
-    expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    attention(inputs, outputs, options);
-    attention(inputs, outputs, options);
-    expect_success(cudaStreamEndCapture(stream, &graph));
-    expect_success(cudaGraphInstantiate(&ready, graph, 0));
-    for (int n = 0; n < 3; ++n) {
-      expect_success(cudaMemsetAsync(outputs.out.data, 0xff, results.out.memory().size(), stream));
-      expect_success(cudaGraphLaunch(ready, stream));
-      there.fetch();
-      expect(same(results, wanted), "replay ", n, " of ", cases::describe(*call));
+    CapturedCalls graph(*call), other(*call);
+    for (int n = 0; n < 30; ++n) graph.replay(), other.replay();  // side by side
+    for (CapturedCalls* each : {&graph, &other}) {
+      expect_success(cudaStreamSynchronize(each->stream));
+      each->there.fetch();
+      expect(same(each->results, wanted), "replays of ", cases::describe(*call));
     }
-    expect_success(cudaGraphExecDestroy(ready));
-    expect_success(cudaGraphDestroy(graph));
-    expect_success(cudaStreamDestroy(stream));
   }
+}
+
+CLAIM(graphs_that_are_gone_leave_their_memory_to_others) {
+  const Call call = plain_call(DType::bf16, 1, 5000);
+  std::size_t before = 0, after = 0, total = 0;
+  for (int n = 0; n < 40; ++n) {
+    CapturedCalls(call).replay();
+    expect_success(cudaDeviceSynchronize());
+    if (n == 5) expect_success(cudaMemGetInfo(&before, &total));
+  }
+  expect_success(cudaMemGetInfo(&after, &total));
+  expect(after + (1 << 20) >= before, "34 graphs took ", before - after, " bytes that nobody gives back");
 }
 
 CLAIM(memory_that_is_not_the_devices_is_refused) {

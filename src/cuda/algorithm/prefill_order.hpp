@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order prefill takes the tiles of rows of sequences that are all alike.
+#pragma once
+#include <cstdint>
+
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+// A tile of rows: which of the heads of all sequences, and which of its tiles.
+struct HeadTile {
+  int head, tile;
+};
+
+// Heads are taken in sections, and of a section the longest tiles of all its heads first: blocks that end
+// with short tiles end alike. Head by head, 64 heads of 1024 to 4096 tokens took 4 to 9 % longer under a
+// causal mask (H200, November 2026).
+struct PrefillOrder {
+  int heads;           // of all sequences
+  int section;         // heads; the last one may have fewer
+  int tiles;           // of a head
+  bool is_last_first;  // the last tiles see the most keys
+
+  constexpr HeadTile operator[](int number) const {
+    const int first = number / (section * tiles) * section;
+    const int here = heads - first < section ? heads - first : section;
+    const int within = number - first * tiles, nth = within / here;
+    return {first + within % here, is_last_first ? tiles - 1 - nth : nth};
+  }
+};
+
+// Keys and values of a section stay in the second-level cache, whose halves may both hold them: 12 MB of 50
+// are as fast as 25 or 40, or up to 2 % faster.
+constexpr std::int64_t section_bytes = 12'000'000;
+
+// Tiles are of different lengths under a causal mask, and where the last one has few rows. Where all are
+// alike, a head at a time.
+constexpr PrefillOrder prefill_order(const Call& c, std::int64_t rows_of_tile) {
+  const Sequence& s = c.each;
+  const bool is_causal = s.end_offset < s.key_count && s.first_offset + s.queries <= 0,
+             is_ragged = s.queries % rows_of_tile != 0;
+  const std::int64_t heads = c.batch * c.heads, bytes = c.batch * c.kv_heads * s.key_count * c.dim * 4,
+                     sections = is_causal || is_ragged ? bytes / section_bytes + 1 : heads;
+  return {static_cast<int>(heads), static_cast<int>((heads + sections - 1) / sections),
+          static_cast<int>((s.queries + rows_of_tile - 1) / rows_of_tile), is_causal};
+}
+
+}  // namespace heed::cuda

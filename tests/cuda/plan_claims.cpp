@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is decided before a launch, and needs no GPU.
+#include <cstdint>
+#include <vector>
+
+#include "claims.hpp"
+#include "cuda/algorithm/prefill_order.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+using claims::expect;
+
+Call call_of(std::int64_t batch, std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
+             std::int64_t keys, bool is_causal) {
+  Call c{};
+  c.batch = batch, c.heads = heads, c.kv_heads = kv_heads, c.queries = queries, c.keys = keys;
+  c.dim = c.value_dim = 128;
+  c.each.queries = queries, c.each.keys = c.each.key_count = keys;
+  c.each.first_offset = -keys - queries;
+  c.each.end_offset = is_causal ? keys - queries + 1 : keys + queries;
+  return c;
+}
+
+CLAIM(prefill_takes_every_tile_of_rows_once) {
+  for (const bool is_causal : {false, true})
+    for (const int heads : {1, 2, 6, 64})
+      for (const int queries : {1, 128, 129, 1000, 4096})
+        for (const int keys : {1, 300, 20000}) {
+          const PrefillOrder order = prefill_order(call_of(3, heads, 1, queries, keys, is_causal), 128);
+          expect(order.tiles == (queries + 127) / 128, queries, " queries have ", order.tiles, " tiles");
+          std::vector<int> taken(static_cast<std::size_t>(3 * heads * order.tiles));
+          for (int n = 0; n < 3 * heads * order.tiles; ++n) {
+            const auto [head, tile] = order[n];
+            const bool is_there = head >= 0 && head < 3 * heads && tile >= 0 && tile < order.tiles;
+            expect(is_there, "number ", n, " is tile ", tile, " of head ", head);
+            if (is_there) ++taken[static_cast<std::size_t>(head * order.tiles + tile)];
+          }
+          for (const int times : taken)
+            expect(times == 1, heads, " heads, ", queries, " queries, ", keys, " keys: taken ", times,
+                   " times");
+        }
+}
+
+CLAIM(prefill_ends_with_the_shortest_tiles_of_all_heads) {
+  const PrefillOrder causal = prefill_order(call_of(4, 64, 8, 1024, 1024, true), 128);
+  const PrefillOrder ragged = prefill_order(call_of(2, 12, 6, 1024, 1024, false), 192);
+  const PrefillOrder even = prefill_order(call_of(4, 64, 8, 1024, 1024, false), 128);
+  for (int n = 0; n < 128; ++n) {
+    expect(causal[n].tile == 7 && causal[256 * 8 - 1 - n].tile == 0,
+           "causal: the last tiles see the most keys");
+    expect(even[n].head == n / 8,
+           "tiles that are all alike: a head at a time, so that blocks share its keys");
+  }
+  for (int n = 0; n < 24; ++n)
+    expect(ragged[n].tile == 0 && ragged[24 * 6 - 1 - n].tile == 5,
+           "ragged: the last tile of a head is short");
+}
+
+CLAIM(prefill_keeps_the_keys_of_a_section_in_the_second_level_cache) {
+  for (const int keys : {1024, 16384, 100000}) {
+    const PrefillOrder order = prefill_order(call_of(1, 64, 8, keys, keys, true), 128);
+    const std::int64_t kv_heads = (order.section + 7) / 8, bytes = kv_heads * keys * 128 * 4;
+    expect(bytes <= 2 * section_bytes || kv_heads == 1, keys, " keys: a section of ", order.section,
+           " heads has ", bytes, " bytes");
+  }
+}
+
+}  // namespace
+}  // namespace heed::cuda::test
