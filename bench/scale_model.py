@@ -10,7 +10,8 @@ import argparse
 import dataclasses
 import json
 
-CHUNK, PIECE = 1024, 2048  # keys, of one step of the sum and of one message
+CHUNK = 1024  # keys of one step of the sum; no message has more
+SLOTS = 8  # chunks that a rank has room for, at least
 WORDS = 1032  # bytes in which a rank says what it was called with
 
 
@@ -30,7 +31,6 @@ class Model:
     kv_heads: int = 8
     dim: int = 128
     element: int = 2
-    lanes: int = 16  # of a vector: rows of a softmax's state
 
     def token_bytes(self):
         return self.kv_heads * 2 * self.dim * self.element
@@ -44,15 +44,18 @@ def prefill(model, machine, tokens, ranks, head_groups=1):
     """Seconds of computing, of the network, and of all; causal."""
     members = ranks // head_groups  # that share keys
     share, token = tokens / members, model.token_bytes() / head_groups
-    piece = min(PIECE, ceil(tokens, 2 * members))
+    pairs = min(4, max(1, tokens // (2 * members * 512)))  # of stretches that a rank has
+    stretch = ceil(tokens, 2 * members * pairs)
+    piece = min(CHUNK, stretch)
     copied = (tokens + share) * token  # all keys are received or packed once
     computing = 2 * tokens * tokens * model.heads * model.dim / ranks / machine.flops + copied / machine.memory
-    # Who has a piece sends it to each of the others. As many pieces are under way as a rank has of its own, less the one that
+    # Who has a piece sends it to each of the others. As many chunks are under way as a rank has room for, less the one that
     # is computed: those of more than one stretch go through several links at once.
     sending = (members - 1) * (piece * token / machine.network + machine.latency)
-    slots, stretch = max(2, ceil(share, PIECE)), max(1, ceil(share, 2 * PIECE))
-    links = max(1.0, (slots - 1) / stretch)
-    network = ceil(tokens, piece) * sending / links if members > 1 else 0.0
+    ahead = (max(SLOTS, ceil(share, CHUNK)) - 1) * CHUNK
+    links = min(members, max(1.0, ahead / stretch))
+    received = (tokens - share) * token / machine.network
+    network = max(ceil(tokens, piece) * sending / links, received) if members > 1 else 0.0
     return computing, network, max(computing, network) + sending
 
 
@@ -60,8 +63,7 @@ def decode(model, machine, tokens, ranks):
     """Seconds of reading the cache, of the network, and of all; one query."""
     chunks = ceil(tokens, CHUNK)
     reading = ceil(chunks, ranks) * CHUNK * model.token_bytes() / machine.memory
-    rows = model.kv_heads * ceil(model.heads // model.kv_heads, model.lanes) * model.lanes
-    states = chunks * rows * (2 + model.dim) * 4
+    states = chunks * model.heads * (2 + model.dim) * 4
     received = states * (ranks - 1) / ranks + (ranks - 1) * WORDS
     network = received / machine.network + 2 * (ranks - 1) * machine.latency
     return reading, network, reading + network + states / machine.memory
@@ -87,7 +89,7 @@ def predict(model, machine):
 
 def compare(answer):
     """Ranks that share this machine's memory and processors: the network is a copy, and takes a processor's time."""
-    model = Model(heads=8, kv_heads=8, dim=64, element=4, lanes=4)
+    model = Model(heads=8, kv_heads=8, dim=64, element=4)
     tokens, kept, processors = answer["tokens"], answer["kept_tokens"], answer["processors"]
     flops = 2 * tokens * tokens * model.heads * model.dim / answer["prefill"][0]["one_process_seconds"]
     memory = kept * model.token_bytes() / answer["decode"][0]["seconds"]

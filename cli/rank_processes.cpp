@@ -72,18 +72,22 @@ bool is_rank_process() { return std::getenv(mark) != nullptr; }
 
 #if defined(HEED_TOOL_HAS_MPI)
 
-void check_ranks(int ranks, bool share_processors) {
+void check_ranks(int ranks, bool share_processors, int threads) {
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  if (ranks > processors && !share_processors)
-    throw Error(Error::value, "--ranks: " + std::to_string(ranks) +
-                                  " is more than the processors there are: " + std::to_string(processors) +
-                                  "; say --oversubscribe to let them share");
+  if (std::int64_t{ranks} * threads > processors && !share_processors)
+    throw Error(Error::value,
+                "--ranks: " + std::to_string(ranks) +
+                    (threads == 1 ? " is" : ", with " + std::to_string(threads) + " threads each, are") +
+                    " more than the processors there are: " + std::to_string(processors) +
+                    "; say --oversubscribe to let them share");
   find_mpirun();
 }
 
 Status start_ranks(int ranks, bool share_processors) {
   check_ranks(ranks, share_processors);
-  std::vector<std::string> command{find_mpirun(), "--oversubscribe", "-np", std::to_string(ranks)};
+  // Open MPI binds every process to a core, or to those of one socket, and its threads with it.
+  std::vector<std::string> command{find_mpirun(), "--oversubscribe",    "--bind-to", "none",
+                                   "-np",         std::to_string(ranks)};
   for (std::string& word : own_command_line()) command.push_back(std::move(word));
   setenv(mark, std::to_string(ranks).c_str(), 1);
   if (!isatty(STDOUT_FILENO)) setenv("NO_COLOR", "1", 1);  // mpirun gives its processes terminals
@@ -106,7 +110,7 @@ std::unique_ptr<Messages> messages_of_processes(int ranks) {
 
 #else
 
-void check_ranks(int, bool) {
+void check_ranks(int, bool, int) {
   throw Error(Error::unsupported,
               "--ranks: this heed was built without MPI; configure it with -DHEED_MPI=ON");
 }

@@ -9,9 +9,9 @@
 
 namespace heed::tool {
 
-// Throws Error where so many processes of this machine cannot be: heed was built without MPI, there is no
-// mpirun, or there are fewer processors and nobody said `share`.
-void check_ranks(int ranks, bool share_processors);
+// Throws Error where so many processes of this machine, with so many threads each, cannot be: heed was built
+// without MPI, there is no mpirun, or there are fewer processors and nobody said `share`.
+void check_ranks(int ranks, bool share_processors, int threads = 1);
 // Runs this command line as so many processes and waits for them. Throws Error where they cannot be.
 Status start_ranks(int ranks, bool share_processors);
 

@@ -79,9 +79,9 @@ Status be_a_rank(const ProcessRanks& asked) {
     Prefill whole(tokens_of(asked));
     read_bytes(folder / "out",
                {static_cast<std::byte*>(whole.out.writable().data), whole.out.bytes().size()});
-    std::vector<RankTime> times = prefill_over(group, received, whole);
+    std::vector<RankTime> times = prefill_over(group, received, whole, asked.threads);
     const Decode step(kept_tokens_of(asked));
-    for (const RankTime& time : decode_over(group, received, step)) times.push_back(time);
+    for (const RankTime& time : decode_over(group, received, step, asked.threads)) times.push_back(time);
     times.push_back({.seconds = latency_of(group)});
     if (group.rank() == 0) write_bytes(folder / "times", bytes_of_all(times));
   } catch (const std::exception& problem) {
@@ -111,12 +111,17 @@ struct Rounds {
   // The middle row is then the median.
   void sort() {
     std::ranges::sort(prefill, {}, &RankRow::efficiency);
-    std::ranges::sort(decode, {}, [](const RankRow& row) { return row.most.seconds; });
+    std::ranges::sort(decode, {}, &RankRow::added);
   }
 };
 
+// As many as all ranks have, or as there are processors.
+int threads_of_one(const ProcessRanks& asked, const Network& network) {
+  return network.used_by(std::int64_t{asked.ranks} * asked.threads);
+}
+
 Rounds run_rounds(const ProcessRanks& asked, const Console& console, Network& network) {
-  const int threads = network.used_by(asked.ranks);
+  const int threads = threads_of_one(asked, network);
   const Folder folder;
   Prefill whole(tokens_of(asked));
   whole.of_one_process(threads);
@@ -137,28 +142,37 @@ Rounds run_rounds(const ProcessRanks& asked, const Console& console, Network& ne
   return rounds;
 }
 
+std::string threads_in_words(int threads) {
+  return threads == 1 ? "one thread" : fmt::format("{} threads", threads);
+}
+
 void print(const ProcessRanks& asked, const Rounds& rounds, const Network& network, const Console& console) {
   const RankRow &median = rounds.prefill[rounds_of_processes / 2],
                 &step = rounds.decode[rounds_of_processes / 2];
   console.print(
-      fmt::format("{} processes by mpirun, with one thread each, on {} processors; 8 heads of 64 "
-                  "dimensions, f32.\n",
-                  asked.ranks, network.processors));
+      fmt::format("{} processes by mpirun, with {} each, on {} processors; 8 heads of 64 dimensions, f32.\n",
+                  asked.ranks, threads_in_words(asked.threads), network.processors));
   console.print(
-      fmt::format("Causal attention of {} tokens, against one process with {} threads; the median of {} "
+      fmt::format("Causal attention of {} tokens, against one process with {}; the median of {} "
                   "rounds, efficiency {:.3f} to {:.3f}:\n",
-                  tokens_of(asked), network.used_by(asked.ranks), rounds_of_processes,
+                  tokens_of(asked), threads_in_words(threads_of_one(asked, network)), rounds_of_processes,
                   rounds.prefill.front().efficiency(), rounds.prefill.back().efficiency()));
   console.print(text_of({median}, console));
-  console.print(fmt::format("One query over {} tokens: {:.0f} us, of which {:.0f} us on a processor.",
-                            kept_tokens_of(asked), 1e6 * step.most.seconds, 1e6 * step.most.computing));
+  console.print(fmt::format(
+      "One query over {} tokens: {:.0f} us, {:.0f} us more than the slowest rank's own tokens take: "
+      "{:.0f} us.",
+      kept_tokens_of(asked), 1e6 * step.most.seconds, 1e6 * step.added(), 1e6 * step.most.alone));
   Json answer = json_of(median);
   answer["least_efficiency"] = rounds.prefill.front().efficiency();
   answer["largest_efficiency"] = rounds.prefill.back().efficiency();
+  answer["threads"] = asked.threads;
   answer["tokens"] = tokens_of(asked);
   answer["kept_tokens"] = kept_tokens_of(asked);
   answer["decode_seconds"] = step.most.seconds;
-  answer["decode_computing_seconds"] = step.most.computing;
+  answer["decode_alone_seconds"] = step.most.alone;
+  answer["decode_added_seconds"] = step.added();
+  answer["decode_received_bytes"] = step.most.received.bytes;
+  answer["decode_received_messages"] = step.most.received.messages;
   answer["latency_seconds"] = network.latency;
   answer["has_the_bits"] = rounds.have_the_bits();
   console.result(answer);
@@ -168,7 +182,7 @@ void print(const ProcessRanks& asked, const Rounds& rounds, const Network& netwo
 
 Status bench_rank_processes(const ProcessRanks& asked, const Console& console) {
   if (is_rank_process()) return be_a_rank(asked);
-  check_ranks(asked.ranks, asked.oversubscribes);  // before anything takes seconds
+  check_ranks(asked.ranks, asked.oversubscribes, asked.threads);  // before anything takes seconds
   console.progress("the machine");
   Network network;
   const Rounds rounds = run_rounds(asked, console, network);

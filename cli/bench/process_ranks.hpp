@@ -7,13 +7,13 @@
 namespace heed::tool {
 
 struct ProcessRanks {
-  int ranks = 1;
+  int ranks = 1, threads = 1;  // of each
   bool oversubscribes = false, is_quick = false;
 };
 
-// Prefill and decode as the ranks of bench_ranks(), alternating with one process that has as many threads,
-// which this one is; the round of the median efficiency is reported. Called again in each of the processes.
-// Fails where a bit differs.
+// Prefill and decode as the ranks of bench_ranks(), alternating with one process that has as many threads as
+// all of them, which this one is; the round of the median efficiency is reported. Called again in each of the
+// processes. Fails where a bit differs.
 Status bench_rank_processes(const ProcessRanks&, const Console&);
 
 }  // namespace heed::tool

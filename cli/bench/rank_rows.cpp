@@ -16,6 +16,7 @@ RankRow::RankRow(int count, const std::vector<RankTime>& times) : ranks(count) {
   for (const RankTime& time : times) {
     most.seconds = std::max(most.seconds, time.seconds);
     most.computing = std::max(most.computing, time.computing);
+    most.alone = std::max(most.alone, time.alone);
     most.received.bytes = std::max(most.received.bytes, time.received.bytes);
     most.received.messages = std::max(most.received.messages, time.received.messages);
     most.has_the_bits = most.has_the_bits && time.has_the_bits;
@@ -60,7 +61,9 @@ Network::Network() : processors(static_cast<int>(std::max(1u, std::thread::hardw
                      median_seconds([&] { std::memcpy(to.data(), from.data(), from.size()); });
 }
 
-int Network::used_by(int ranks) const { return std::min(ranks, processors); }
+int Network::used_by(std::int64_t threads) const {
+  return static_cast<int>(std::min<std::int64_t>(threads, processors));
+}
 
 double Network::seconds_of(const Traffic& t, int ranks) const {
   const double sharing = static_cast<double>(ranks) / used_by(ranks);

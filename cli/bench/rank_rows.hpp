@@ -20,6 +20,8 @@ struct RankRow {
 
   RankRow(int count, const std::vector<RankTime>&);
   double efficiency() const { return alone / most.seconds; }
+  // Decode: what telling the others adds to the rank that its own tokens take longest.
+  double added() const { return most.seconds - most.alone; }
 };
 
 nlohmann::ordered_json json_of(const RankRow&);
@@ -32,7 +34,7 @@ struct Network {
   int processors = 1;
 
   Network();  // measures the first; nobody has said how long a message takes
-  int used_by(int ranks) const;
+  int used_by(std::int64_t threads) const;
   // Each byte is copied twice, when it is packed and when it is received, by a processor that several ranks
   // may share.
   double seconds_of(const Traffic&, int ranks) const;

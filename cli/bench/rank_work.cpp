@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <functional>
 
 #include "heed/cache.hpp"
 #include "heed/distributed.hpp"
@@ -13,7 +14,7 @@
 namespace heed::tool {
 namespace {
 
-const Options causal_on_one_thread{.masks = {Causal{}}, .threads = 1};
+Options causal_on(int threads) { return {.masks = {Causal{}}, .threads = threads}; }
 
 double processor_seconds() {
   timespec now{};
@@ -35,13 +36,50 @@ class CountedMessages final : public Messages {
     ++received_.messages;
     return under_->receive(from, bytes, step);
   }
-  void pause() override { under_->pause(); }
+  // Of a wait, all but its first look. Looks that follow each other are one wait: whoever has computed in
+  // between took longer.
+  void pause() override {
+    constexpr double of_a_look = 20e-6;
+    const double begun = processor_seconds();
+    if (begun - last_look_ < of_a_look) received_.polling += begun - last_look_;
+    under_->pause();
+    last_look_ = processor_seconds();
+    received_.polling += last_look_ - begun;
+  }
   void abort(const std::string& why) noexcept override { under_->abort(why); }
 
  private:
   std::unique_ptr<Messages> under_;
   Traffic& received_;
+  double last_look_ = 0;
 };
+
+// What a call was on this rank's thread.
+class CallClock {
+ public:
+  explicit CallClock(const Traffic& received) : received_(received), before_(received) {}
+  template <class Call>
+  RankTime operator()(const Call& call) {
+    before_ = received_;
+    const double processor = processor_seconds();
+    RankTime time;
+    time.seconds = seconds_of(call);
+    time.computing = processor_seconds() - processor - (received_.polling - before_.polling);
+    time.received = {received_.bytes - before_.bytes, received_.messages - before_.messages,
+                     received_.polling - before_.polling};
+    return time;
+  }
+
+ private:
+  const Traffic& received_;
+  Traffic before_;
+};
+
+template <class Of>
+double median_of(std::vector<RankTime> times, Of of) {
+  std::ranges::sort(times, {}, of);
+  return std::invoke(of, times[times.size() / 2]);
+}
 
 template <class T>
 std::vector<T> gathered(Group& group, const char* what, const T& own) {
@@ -92,13 +130,12 @@ Prefill::Prefill(std::int64_t tokens)
       out(q.shape()) {}
 
 double Prefill::of_one_process(int threads) {
-  Options options = causal_on_one_thread;
-  options.threads = threads;
-  return seconds_of(
-      [&] { attention({.q = q.view(), .k = k.view(), .v = v.view()}, {.out = out.writable()}, options); });
+  return seconds_of([&] {
+    attention({.q = q.view(), .k = k.view(), .v = v.view()}, {.out = out.writable()}, causal_on(threads));
+  });
 }
 
-std::vector<RankTime> prefill_over(Group& group, const Traffic& received, const Prefill& whole) {
+std::vector<RankTime> prefill_over(Group& group, const Traffic& received, const Prefill& whole, int threads) {
   const std::int64_t tokens = whole.q.shape().length;
   const Split split = split_sequence({tokens, tokens, bench_heads, bench_heads}, group.size());
   const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
@@ -106,15 +143,10 @@ std::vector<RankTime> prefill_over(Group& group, const Traffic& received, const 
                v = share_of(whole.v, share.keys);
   Buffer out(q.shape());
   gathered(group, "ready", std::byte{});
-  const Traffic traffic = received;
-  const double before = processor_seconds();
-  RankTime time;
-  time.seconds = seconds_of([&] {
+  RankTime time = CallClock(received)([&] {
     attention(group, split, {.q = q.view(), .k = k.view(), .v = v.view()}, {.out = out.writable()},
-              causal_on_one_thread);
+              causal_on(threads));
   });
-  time.computing = processor_seconds() - before;
-  time.received = {received.bytes - traffic.bytes, received.messages - traffic.messages};
   time.has_the_bits = same_bytes(out, share_of(whole.out, share.queries));
   return gathered(group, "times", time);
 }
@@ -126,31 +158,34 @@ Decode::Decode(std::int64_t tokens)
       out(q.shape()) {
   KvCache cache(config_for(tokens));
   cache.append_to(0, k.view(), v.view());
-  attention({.q = q.view(), .cache = &cache}, {.out = out.writable()}, causal_on_one_thread);
+  attention({.q = q.view(), .cache = &cache}, {.out = out.writable()}, causal_on(1));
 }
 
-std::vector<RankTime> decode_over(Group& group, const Traffic& received, const Decode& whole) {
+std::vector<RankTime> decode_over(Group& group, const Traffic& received, const Decode& whole, int threads) {
   const std::int64_t tokens = whole.k.shape().length;
   KvCache cache(config_for(tokens));
   append_own(cache, 0, 0, whole.k.view(), whole.v.view(), group.rank(), group.size());
-  Buffer out(whole.q.shape());
+  Buffer out(whole.q.shape()), of_own(whole.q.shape());
+  const Options options = causal_on(threads);
+  const auto alone = [&] {
+    attention({.q = whole.q.view(), .cache = &cache}, {.out = of_own.writable()}, options);
+  };
   const auto step = [&] {
     attention(group, whole.q.view(), {.cache = &cache, .lengths = {&tokens, 1}}, {.out = out.writable()},
-              causal_on_one_thread);
+              options);
   };
-  step();
-  constexpr int steps = 41;
-  std::vector<double> seconds, computing;
-  const Traffic traffic = received;
-  for (int n = 0; n < steps; ++n) {
-    const double before = processor_seconds();
-    seconds.push_back(seconds_of(step));
-    computing.push_back(processor_seconds() - before);
-  }
-  RankTime time;
-  for (auto* times : {&seconds, &computing}) std::ranges::sort(*times);
-  time.seconds = seconds[steps / 2], time.computing = computing[steps / 2];
-  time.received = {(received.bytes - traffic.bytes) / steps, (received.messages - traffic.messages) / steps};
+  const auto times_of = [&](const auto& call) {
+    constexpr int steps = 101;
+    std::vector<RankTime> times;
+    call();
+    gathered(group, "ready", std::byte{});
+    for (int n = 0; n < steps; ++n) times.push_back(CallClock(received)(call));
+    return times;
+  };
+  const std::vector<RankTime> own = times_of(alone), all = times_of(step);
+  RankTime time = all.back();  // every step receives the same
+  time.seconds = median_of(all, &RankTime::seconds), time.computing = median_of(all, &RankTime::computing);
+  time.alone = median_of(own, &RankTime::seconds);
   time.has_the_bits = same_bytes(out, whole.out);
   return gathered(group, "times", time);
 }

@@ -10,9 +10,10 @@
 
 namespace heed::tool {
 
-// What has been received.
+// What has been received, and the processor's time that went by in looking for more.
 struct Traffic {
   std::uint64_t bytes = 0, messages = 0;
+  double polling = 0;
 };
 
 // Counts what is received through the messages under it.
@@ -20,7 +21,8 @@ std::unique_ptr<Messages> counted(std::unique_ptr<Messages>, Traffic&);
 
 struct RankTime {
   double seconds = 0;    // of the call
-  double computing = 0;  // of them, on a processor
+  double computing = 0;  // of them, this thread on a processor with something to do
+  double alone = 0;      // decode: of attention over this rank's own tokens, with nobody to tell
   Traffic received{};
   bool has_the_bits = false;  // of one process
 };
@@ -33,17 +35,18 @@ struct Prefill {
   explicit Prefill(std::int64_t tokens);
   double of_one_process(int threads);  // seconds; fills `out`
 };
-// Every rank with one thread and two stretches of the sequence. Returns the times of all ranks, on each of
+// Every rank with so many threads, and stretches of the sequence. Returns the times of all ranks, on each of
 // them.
-std::vector<RankTime> prefill_over(Group&, const Traffic&, const Prefill&);
+std::vector<RankTime> prefill_over(Group&, const Traffic&, const Prefill&, int threads);
 
 // A step over so many kept tokens: one query of 8 heads of 64 dimensions, f32.
 struct Decode {
   Buffer q, k, v, out;
   explicit Decode(std::int64_t tokens);  // computes `out`
 };
-// The median of many steps, with the tokens spread over the ranks.
-std::vector<RankTime> decode_over(Group&, const Traffic&, const Decode&);
+// The median of many steps, with the tokens spread over the ranks; and of as many over each rank's own
+// tokens, all ranks at once, since they share memory in both.
+std::vector<RankTime> decode_over(Group&, const Traffic&, const Decode&, int threads);
 
 // Seconds that a message of one byte takes between these ranks, one after another.
 double latency_of(Group&);

@@ -56,12 +56,12 @@ Status bench_ranks(bool is_quick, const Console& console) {
     const int threads = network.used_by(ranks);
     if (!alone.contains(threads)) alone[threads] = whole.of_one_process(threads);
     RankRow& row = prefill.emplace_back(ranks, on_threads(ranks, [&](Group& group, const Traffic& received) {
-                                          return prefill_over(group, received, whole);
+                                          return prefill_over(group, received, whole, 1);
                                         }));
     row.alone = alone[threads];
     row.predicted = row.alone + network.seconds_of(row.most.received, ranks);
     RankRow& one = decode.emplace_back(ranks, on_threads(ranks, [&](Group& group, const Traffic& received) {
-                                         return decode_over(group, received, step);
+                                         return decode_over(group, received, step, 1);
                                        }));
     one.alone = decode.front().most.seconds / threads;
     one.predicted = one.alone + network.seconds_of(one.most.received, ranks);

@@ -6,7 +6,8 @@
 
 namespace heed::tool {
 
-// 1, 2, 4 and 8 ranks as threads with one thread each. 16384 tokens, or `quick` 2048. Fails where a bit differs.
+// 1, 2, 4 and 8 ranks as threads with one thread each. 16384 tokens, or `quick` 2048. Fails where a bit
+// differs.
 Status bench_ranks(bool is_quick, const Console&);
 
 }  // namespace heed::tool

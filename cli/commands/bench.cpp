@@ -42,7 +42,8 @@ void BenchOptions::add_to(CLI::App& app) {
               .help = "What to time; limits: the machine alone; ranks: 1, 2, 4 and 8 against one process"},
              suites, [this](Suite chosen) { suite = chosen; });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
-  add_integer(app, {.name = "--threads", .help = "How many threads"}, 1, threads);
+  add_integer(app, {.name = "--threads", .help = "How many threads; with --ranks: of each process"}, 1,
+              threads);
   add_value(app, {.name = "--seconds", .help = "Per case; 1 by default", .value = "S"},
             [this](const std::string& text) {
               seconds = static_cast<double>(parse_float("--seconds", text));
@@ -84,20 +85,27 @@ Status list(const std::vector<Case>& cases, Console& console) {
   return done;
 }
 
+Status bench_ranks(const BenchOptions& options, Console& console) {
+  if (options.ranks)
+    return bench_rank_processes({.ranks = static_cast<int>(*options.ranks),
+                                 .threads = static_cast<int>(options.threads.value_or(1)),
+                                 .oversubscribes = options.oversubscribes,
+                                 .is_quick = options.is_quick},
+                                console);
+  if (options.threads)
+    throw Error(Error::value, "--threads: ranks that are threads have one each; say --ranks for processes");
+  return bench_ranks(options.is_quick, console);
+}
+
 Status bench(const BenchOptions& options, Console& console) {
   if (options.ranks && options.suite != Suite::ranks)
     throw Error(Error::value, "--ranks: means nothing without --suite ranks");
-  if (options.ranks)
-    return bench_rank_processes({static_cast<int>(*options.ranks), options.oversubscribes, options.is_quick},
-                                console);
-  if (options.suite == Suite::ranks) return bench_ranks(options.is_quick, console);
+  if (options.threads.value_or(1) > 4096)
+    throw Error(Error::value, fmt::format("--threads: {} is more than 4096", *options.threads));
+  if (options.suite == Suite::ranks) return bench_ranks(options, console);
   const std::vector<Case> cases = chosen_cases(options);
   if (options.lists) return list(cases, console);
-  if (options.threads) {
-    if (*options.threads > 4096)
-      throw Error(Error::value, fmt::format("--threads: {} is more than 4096", *options.threads));
-    set_num_threads(static_cast<int>(*options.threads));
-  }
+  if (options.threads) set_num_threads(static_cast<int>(*options.threads));
   BenchReport report(console);
   if (!options.skips_limits) {
     console.progress("the machine's limits");
@@ -131,7 +139,7 @@ Action add_bench(CLI::App& app) {
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
            "  heed bench --suite limits --threads 1\n"
            "  heed bench --suite ranks --quick\n"
-           "  heed bench --suite ranks --ranks 2");
+           "  heed bench --suite ranks --ranks 2 --threads 4");
   auto options = std::make_shared<BenchOptions>();
   options->add_to(app);
   return [options](Console& console) { return bench(*options, console); };

@@ -36,10 +36,15 @@ inline void check(int code) {
   if (code != MPI_SUCCESS) throw Error(Error::rank, "MPI says: " + sentence_of(code));
 }
 
-// A message in pieces: an int can count their bytes, and the others have moved while one is under way.
+// A message in pieces: an int can count their bytes, and the others have moved while one is under way. And
+// all of them move at once: of a long message Open MPI sends three fragments of 32 KiB, unless it may read
+// the other process's memory, and the next ones when both ranks have looked again, which one that computes
+// does seldom.
 class PieceMessage final : public Messages::Message {
  public:
-  static constexpr std::size_t most = std::size_t{64} << 20;
+  static std::size_t piece_of(std::size_t bytes) {
+    return std::clamp(bytes / 64, std::size_t{64} << 10, std::size_t{64} << 20);
+  }
   enum class Memory : std::uint8_t { of_caller, own };
 
   static std::unique_ptr<Message> send(MPI_Comm comm, int to, std::span<const std::byte> bytes, int tag,
@@ -51,8 +56,9 @@ class PieceMessage final : public Messages::Message {
       std::copy(bytes.begin(), bytes.end(), made->own_.get());
       from = made->own_.get();
     }
-    for (std::size_t at = 0; at < bytes.size(); at += most) {
-      const int count = static_cast<int>(std::min(most, bytes.size() - at));
+    const std::size_t piece = piece_of(bytes.size());
+    for (std::size_t at = 0; at < bytes.size(); at += piece) {
+      const int count = static_cast<int>(std::min(piece, bytes.size() - at));
       check(MPI_Isend(from + at, count, MPI_BYTE, to, tag, comm, &made->pieces_.emplace_back().request));
     }
     return made;
@@ -66,6 +72,7 @@ class PieceMessage final : public Messages::Message {
       made->into_ = bytes;
       to = made->own_.get();
     }
+    const std::size_t most = piece_of(bytes.size());
     for (std::size_t at = 0; at < bytes.size(); at += most) {
       const int count = static_cast<int>(std::min(most, bytes.size() - at));
       Piece& piece = made->pieces_.emplace_back();

@@ -235,14 +235,14 @@ class Split:
 
 
 def split_grid(*, queries, keys, heads, kv_heads=None, ranks, head_groups):
-    """ranks // head_groups ranks share a group of heads and split the sequence: a stretch from the front, and one from the back."""
+    """ranks // head_groups ranks share a group of heads and split the sequence: stretches from the front, and as many from the back."""
     kv_heads = heads if kv_heads is None else kv_heads
     shares = _heed.split_over_ranks((queries, keys, heads, kv_heads), ranks, head_groups)
     return Split(queries, keys, heads, kv_heads, [Share(*share, group=heads // kv_heads) for share in shares])
 
 
 def split_sequence(*, queries, keys, heads, kv_heads=None, ranks):
-    """Every rank has two stretches of the sequence, which balances a causal mask, and all heads."""
+    """Every rank has stretches from the front of the sequence and from its back, which balances a causal mask, and all heads."""
     return split_grid(queries=queries, keys=keys, heads=heads, kv_heads=kv_heads, ranks=ranks, head_groups=1)
 
 

@@ -109,6 +109,14 @@ struct ChunkRange {
   bool is_first;
 };
 
+// The softmax of a chunk, as one task of decode leaves it: the maxima of its rows, their sums, and their
+// weighted values, which lie (dims, panel) for each panel of so many rows. Some rows and dims are there only
+// to fill a vector.
+struct PartialLayout {
+  std::int64_t rows, dims, panel;
+  std::int64_t floats() const { return rows * (2 + dims); }
+};
+
 // Rows of one task: every query head that reads kv_head, over a range of queries of one sequence. Row r is
 // query first_query + r / group of member r % group, so that neighbouring rows see nearly the same keys.
 struct Rows {

@@ -130,7 +130,7 @@ bool decode(const Target& target, const Problem& problem) {
     merges |= task.chunks != 1;
   });
   if (count == 0) return false;
-  const std::int64_t own = target.decode_floats(c), left = target.partial_floats(c);
+  const std::int64_t own = target.decode_floats(c), left = target.partial(c).floats();
   const std::size_t task_floats = threads::floats_in_lines(count * sizeof(KeyTask)),
                     all_left = merges ? count * static_cast<std::size_t>(left) : 0;
   threads::Scratch scratch(slots_for(count), own + left, (task_floats + all_left) * sizeof(float));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode cut along the keys (run.cpp), with each chunk on the rank that has it. A rank sees its cache through
 // a table of pages of the whole sequence, in which the pages of others are not there: kernels go on speaking
-// of all keys, and the states are those that one process would merge.
+// of all keys, and the states are those that one process would merge. What travels is the real part of them.
 #include "cpu/spread.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "cpu/cut.hpp"
@@ -25,7 +25,10 @@ class ChunkSpread final : public SpreadDecode {
     place_pages();
     const Call& c = lowered_.call;
     if (c.heads > 0) cut_along_keys(c, [&](const KeyTask& task) { tasks_.push_back(task); });
-    state_floats_ = tasks_.empty() ? 0 : target.partial_floats(c);
+    if (tasks_.empty()) return;
+    layout_ = target.partial(c);
+    rows_ = c.group() * c.queries;
+    state_floats_ = rows_ * (2 + c.value_dim);
   }
 
   std::int64_t floats_of(int rank) const override {
@@ -36,26 +39,28 @@ class ChunkSpread final : public SpreadDecode {
     std::vector<const KeyTask*> own;
     for (const KeyTask& task : tasks_)
       if (owner(task) == spread_.rank) own.push_back(&task);
-    for_each(own, [&](std::size_t n, float* scratch) {
-      target_.decode(lowered_.call, own[n]->rows, own[n]->chunk, scratch,
-                     states + static_cast<std::int64_t>(n) * state_floats_);
+    for_each(own, 1, [&](std::size_t n, float* scratch, float* partial) {
+      target_.decode(lowered_.call, own[n]->rows, own[n]->chunk, scratch, partial);
+      pack(partial, states + static_cast<std::int64_t>(n) * state_floats_);
     });
   }
 
   bool finish(std::span<const float* const> states) override {
-    std::vector<const float*> next(states.begin(), states.end());
-    std::vector<float> all(tasks_.size() * static_cast<std::size_t>(state_floats_));
-    float* to = all.data();
+    std::vector<const float*> next(states.begin(), states.end()), of_task;
     std::vector<const KeyTask*> first;  // of the rows that share a KV head
+    std::int64_t most_chunks = 0;
     for (const KeyTask& task : tasks_) {
-      const float*& from = next[static_cast<std::size_t>(owner(task))];
-      std::memcpy(to, from, static_cast<std::size_t>(state_floats_) * sizeof(float));
-      from += state_floats_, to += state_floats_;
+      of_task.push_back(std::exchange(next[static_cast<std::size_t>(owner(task))],
+                                      next[static_cast<std::size_t>(owner(task))] + state_floats_));
       if (task.chunks > 0) first.push_back(&task);
+      most_chunks = std::max(most_chunks, task.chunks);
     }
-    for_each(first, [&](std::size_t n, float* scratch) {
-      target_.decode_finish(lowered_.call, first[n]->rows, first[n]->chunks, scratch,
-                            all.data() + (first[n] - tasks_.data()) * state_floats_);
+    for_each(first, most_chunks, [&](std::size_t n, float* scratch, float* partials) {
+      const KeyTask& task = *first[n];
+      const float* const* from = of_task.data() + (&task - tasks_.data());
+      for (std::int64_t chunk = 0; chunk < task.chunks; ++chunk)
+        unpack(from[chunk], partials + chunk * layout_.floats());
+      target_.decode_finish(lowered_.call, task.rows, task.chunks, scratch, partials);
     });
     return lowered_.left_range != 0;
   }
@@ -80,15 +85,47 @@ class ChunkSpread final : public SpreadDecode {
     }
   }
 
+  // With room for so many states, as kernels have them, beside the scratch of each task.
   template <class Do>
-  void for_each(const std::vector<const KeyTask*>& tasks, const Do& task) {
+  void for_each(const std::vector<const KeyTask*>& tasks, std::int64_t states, const Do& task) {
     if (tasks.empty()) return;
     const Call& c = lowered_.call;
-    threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()), target_.decode_floats(c));
+    const std::int64_t own = target_.decode_floats(c);
+    threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()), own + states * layout_.floats());
     share_out(std::ssize(tasks), products(c) / spread_.ranks, [&](std::int64_t n) {
       const threads::Scratch::Lease lease(scratch);
-      task(static_cast<std::size_t>(n), lease.floats());
+      task(static_cast<std::size_t>(n), lease.floats(), lease.floats() + own);
     });
+  }
+
+  // The real rows of a state: maxima, sums, then the values of each.
+  void pack(const float* partial, float* packed) const {
+    const std::int64_t dims = lowered_.call.value_dim;
+    packed = std::copy_n(partial, rows_, packed);
+    packed = std::copy_n(partial + layout_.rows, rows_, packed);
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const float* from = partial + values_of(r);
+      for (std::int64_t d = 0; d < dims; ++d, from += layout_.panel) *packed++ = *from;
+    }
+  }
+
+  // Rows and dims that are not real are 0: nobody reads what becomes of them.
+  void unpack(const float* packed, float* partial) const {
+    const std::int64_t dims = lowered_.call.value_dim;
+    const bool is_full = layout_.panel == 1 && layout_.dims == dims;  // where rows are real
+    std::fill_n(partial, is_full ? 2 * layout_.rows : layout_.floats(), 0.0f);
+    std::copy_n(packed, rows_, partial);
+    std::copy_n(packed + rows_, rows_, partial + layout_.rows);
+    packed += 2 * rows_;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      float* to = partial + values_of(r);
+      for (std::int64_t d = 0; d < dims; ++d, to += layout_.panel) *to = *packed++;
+    }
+  }
+
+  // Where the values of row r begin, in a state.
+  std::int64_t values_of(std::int64_t r) const {
+    return 2 * layout_.rows + r / layout_.panel * layout_.panel * layout_.dims + r % layout_.panel;
   }
 
   const Target& target_;
@@ -97,7 +134,8 @@ class ChunkSpread final : public SpreadDecode {
   LoweredCall lowered_;
   std::vector<std::vector<const unsigned char*>> tables_;
   std::vector<KeyTask> tasks_;  // of all ranks, those of one sequence and KV head one after another
-  std::int64_t state_floats_ = 0;
+  PartialLayout layout_{};
+  std::int64_t rows_ = 0, state_floats_ = 0;  // that are real, and what of a state travels
 };
 
 }  // namespace

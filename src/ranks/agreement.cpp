@@ -10,29 +10,6 @@
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {
-namespace {
-
-// One rank's word. Of a fixed size whatever the versions of heed, so that these can be compared too.
-struct Word {
-  static constexpr std::size_t most = 64;
-  std::int64_t count = 0;  // of values; a rank may have less to say than others, but not something else
-  std::int64_t value[most] = {};
-  char refusal[512] = {};  // empty: none
-};
-
-// That all ranks that say something of number n say the same.
-void check_same(const std::vector<Word>& all, std::size_t n, const char* name) {
-  const auto says = [n](const Word& word) { return static_cast<std::size_t>(word.count) > n; };
-  std::size_t first = 0;
-  while (first < all.size() && !says(all[first])) ++first;
-  for (std::size_t r = first + 1; r < all.size(); ++r)
-    if (says(all[r]) && all[r].value[n] != all[first].value[n])
-      throw refusal(Error::rank, "rank ", static_cast<std::int64_t>(r), ": ", name, " is ", all[r].value[n],
-                    ", and ", all[first].value[n], " on rank ", static_cast<std::int64_t>(first));
-}
-
-}  // namespace
-
 Agreement::Agreement(Of of) {
   add("heed's version, which all ranks must share,",
       HEED_VERSION_MAJOR * 1000000 + HEED_VERSION_MINOR * 1000 + HEED_VERSION_PATCH);
@@ -43,23 +20,39 @@ Agreement::Agreement(Of of) {
 
 void Agreement::add_bits(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value)); }
 
-void Agreement::settle(Group& group) const {
-  Word own;
+void Agreement::tell(Group& group) {
   const std::size_t count = std::min(said_.size(), Word::most);
-  own.count = static_cast<std::int64_t>(count);
-  for (std::size_t n = 0; n < count; ++n) own.value[n] = said_[n].value;
-  std::strncpy(own.refusal, refusal_.c_str(), sizeof own.refusal - 1);
-  std::vector<Word> all(static_cast<std::size_t>(group.size()));
+  own_.count = static_cast<std::int64_t>(count);
+  for (std::size_t n = 0; n < count; ++n) own_.value[n] = said_[n].value;
+  std::strncpy(own_.refusal, refusal_.c_str(), sizeof own_.refusal - 1);
+  all_.resize(static_cast<std::size_t>(group.size()));
   std::vector<std::span<std::byte>> into;
-  for (Word& word : all) into.push_back(std::as_writable_bytes(std::span(&word, 1)));
-  group.gather("what each rank was called with", std::as_bytes(std::span(&own, 1)), into).wait();
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    all[r].refusal[sizeof own.refusal - 1] = 0;
-    if (all[r].refusal[0] != 0)
+  for (Word& word : all_) into.push_back(std::as_writable_bytes(std::span(&word, 1)));
+  under_way_ = group.gather("what each rank was called with", std::as_bytes(std::span(&own_, 1)), into);
+}
+
+void Agreement::settle(Group& group) {
+  if (all_.empty()) tell(group);
+  under_way_.wait();
+  for (std::size_t r = 0; r < all_.size(); ++r) {
+    all_[r].refusal[sizeof own_.refusal - 1] = 0;
+    if (all_[r].refusal[0] != 0)
       throw refusal(Error::rank, "rank ", static_cast<std::int64_t>(r),
-                    " refuses: ", static_cast<const char*>(all[r].refusal));
+                    " refuses: ", static_cast<const char*>(all_[r].refusal));
   }
-  for (std::size_t n = 0; n < count; ++n) check_same(all, n, said_[n].name);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(own_.count); ++n) check_same(n);
+}
+
+// That all ranks that say something of number n say the same.
+void Agreement::check_same(std::size_t n) const {
+  const auto says = [n](const Word& word) { return static_cast<std::size_t>(word.count) > n; };
+  std::size_t first = 0;
+  while (first < all_.size() && !says(all_[first])) ++first;
+  for (std::size_t r = first + 1; r < all_.size(); ++r)
+    if (says(all_[r]) && all_[r].value[n] != all_[first].value[n])
+      throw refusal(Error::rank, "rank ", static_cast<std::int64_t>(r), ": ", said_[n].name, " is ",
+                    all_[r].value[n], ", and ", all_[first].value[n], " on rank ",
+                    static_cast<std::int64_t>(first));
 }
 
 }  // namespace heed::ranks

@@ -21,17 +21,31 @@ class Agreement {
   void add_bits(const char* name, double value);
   void refuse(const std::string& why) { refusal_ = why; }  // what this rank cannot do
 
+  // Begins to tell the others and to hear from them, so that something may be computed meanwhile.
+  void tell(Group&);
   // Throws Error::rank on all ranks where one refuses or says something else than the others: "rank 3: q.dim
-  // is 64, and 32 on rank 0".
-  void settle(Group&) const;
+  // is 64, and 32 on rank 0". Tells them first, where that has not begun.
+  void settle(Group&);
 
  private:
   struct Said {
     const char* name;
     std::int64_t value;
   };
+  // One rank's word. Of a fixed size whatever the versions of heed, so that these can be compared too.
+  struct Word {
+    static constexpr std::size_t most = 64;
+    std::int64_t count = 0;  // of values; a rank may have less to say than others, but not something else
+    std::int64_t value[most] = {};
+    char refusal[512] = {};  // empty: none
+  };
+  void check_same(std::size_t n) const;
+
   std::vector<Said> said_{};
   std::string refusal_{};
+  Word own_{};
+  std::vector<Word> all_{};  // empty: nobody has been told
+  Group::Pending under_way_{};
 };
 
 }  // namespace heed::ranks

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over ranks: every rank streams the keys of its heads, its own and those it is sent, in order.
-// While a piece is computed the next one travels.
+// While a chunk is computed the next ones travel.
 #include <algorithm>
-#include <array>
+#include <cstring>
 #include <optional>
 
 #include "heed/distributed.hpp"
@@ -14,6 +14,8 @@
 #include "ranks/rows.hpp"
 #include "ranks/share.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/kept_memory.hpp"
+#include "threads/pool.hpp"
 
 namespace heed::ranks {
 namespace {
@@ -39,17 +41,15 @@ class RankCall {
   }
 
  private:
-  // Pieces travel ahead of what is computed, as many as this rank has room for: under a causal mask not all
-  // have the same to do with every piece, only with all of them.
+  // Chunks travel ahead of what is computed, as many as this rank has room for: under a causal mask not all
+  // have the same to do with every chunk, only with all of them.
   void stream_keys() {
-    std::size_t most = 0;
-    for (const HeadGroup& g : groups_) most = std::max(most, g.pieces.size());
-    const std::size_t ahead = slots_.size() - 1;
-    for (std::size_t n = 0; n < most + ahead; ++n) {
-      if (n < most) send_off(n);
-      if (n >= ahead) attend(n - ahead);
+    const std::size_t chunks = groups_.empty() ? 0 : groups_[0].chunks.size(), ahead = slots_.size() - 1;
+    for (std::size_t n = 0; n < chunks + ahead; ++n) {
+      if (n < chunks) send_off(n);
+      if (own_ && n >= ahead) attend(n - ahead);
     }
-    for (Slot& slot : slots_) slot.under_way.wait();
+    for (Slot& slot : slots_) slot.wait_until_free();
   }
 
   // All stretches, also where rows of one are missing.
@@ -65,10 +65,24 @@ class RankCall {
     if (missing) throw *missing;
   }
 
-  // A piece that travels, or is there.
+  // Room for a chunk that travels, or is there.
   struct Slot {
-    std::vector<std::byte> bytes{};
-    Group::Pending under_way{};
+    std::byte* keys = nullptr;
+    std::vector<Group::Pending> arriving{}, leaving{};
+
+    void wait_for_keys() {
+      for (Group::Pending& piece : arriving) piece.wait();
+      arriving.clear();
+    }
+    void wait_until_free() {
+      wait_for_keys();
+      for (Group::Pending& piece : leaving) piece.wait();
+      leaving.clear();
+    }
+    void move() {
+      for (auto* pieces : {&arriving, &leaving})
+        for (Group::Pending& piece : *pieces) piece.is_done();
+    }
   };
 
   const Share& share() const { return split_.of_rank[static_cast<std::size_t>(group_.rank())]; }
@@ -80,13 +94,24 @@ class RankCall {
     if (!own_) return;
     check_rows("out", View(out.out), total(share().queries));
     begin_streams(out, split_.whole.heads / split_.whole.kv_heads);
+    make_slots();
+  }
+
+  // As many as hold the keys that this rank has itself, and eight in any case: with less ahead, ranks that
+  // have less to do with a chunk than others would wait for them. And room for one more.
+  void make_slots() {
     const Shape &k = in_.k.shape, &v = in_.v.shape;
-    row_bytes_ = {k.batch * k.heads * k.dim * element_bytes(in_.k),
-                  v.batch * v.heads * v.dim * element_bytes(in_.v)};
-    const std::int64_t piece = std::min(piece_keys, split_.whole.keys), own = total(share().keys);
-    slots_.resize(static_cast<std::size_t>(std::max<std::int64_t>(2, (own + piece_keys - 1) / piece_keys)));
-    for (Slot& slot : slots_)
-      slot.bytes.resize(static_cast<std::size_t>(piece * (row_bytes_[0] + row_bytes_[1])));
+    key_bytes_ = k.batch * k.heads * k.dim * element_bytes(in_.k);
+    value_bytes_ = v.batch * v.heads * v.dim * element_bytes(in_.v);
+    const auto chunks_of = [](std::int64_t keys) { return (keys + chunk_keys - 1) / chunk_keys; };
+    const std::int64_t all = chunks_of(split_.whole.keys), own = chunks_of(total(share().keys)),
+                       count = std::clamp<std::int64_t>(all, 1, std::max<std::int64_t>(8, own)),
+                       bytes = std::min(chunk_keys, split_.whole.keys) * (key_bytes_ + value_bytes_);
+    memory_ = threads::take_memory(static_cast<std::size_t>(((count + 1) * bytes + 3) / 4));
+    chunk_ = reinterpret_cast<std::byte*>(memory_.get());
+    slots_.resize(static_cast<std::size_t>(count));
+    for (std::int64_t n = 0; n < count; ++n)
+      slots_[static_cast<std::size_t>(n)].keys = chunk_ + (n + 1) * bytes;
   }
 
   void begin_streams(const Outputs& out, std::int64_t of_group) {
@@ -111,51 +136,78 @@ class RankCall {
 
   Slot& slot_of(std::size_t n) { return slots_[n % slots_.size()]; }
 
-  // Piece n of every group of heads. The slot is that of a piece this rank is done with, and has sent to all
-  // if it is its own.
+  // Chunk n of every group of heads. The slot is that of a chunk this rank is done with, and has sent to all
+  // what is its own of it.
   void send_off(std::size_t n) {
-    Slot& slot = slot_of(n);
-    slot.under_way.wait();
-    for (const HeadGroup& g : groups_) {
-      if (n >= g.pieces.size()) continue;
-      const Piece& piece = g.pieces[n];
-      const bool is_own = &g == own_;
-      std::span<std::byte> bytes;
-      if (is_own) {
-        bytes = std::span(slot.bytes)
-                    .first(static_cast<std::size_t>(piece.length * (row_bytes_[0] + row_bytes_[1])));
-        if (piece.owner == group_.rank())
-          pack_rows(in_.v, piece.row, piece.length, pack_rows(in_.k, piece.row, piece.length, bytes.data()));
-      }
-      Group::Pending pending = group_.broadcast("keys and values", piece.owner, bytes, g.members);
-      if (is_own) slot.under_way = std::move(pending);
-    }
+    slot_of(n).wait_until_free();
+    for (const HeadGroup& group : groups_)
+      for (const Piece& piece : group.chunks[n])
+        if (&group == own_)
+          send_off(piece, slot_of(n));
+        else
+          static_cast<void>(group_.broadcast(step_name, piece.owner, {}, group.members));
+  }
+
+  std::byte* bytes_of(const Piece& piece, const Slot& slot) const {
+    return slot.keys + piece.first % chunk_keys * (key_bytes_ + value_bytes_);
+  }
+
+  void send_off(const Piece& piece, Slot& slot) {
+    const std::span bytes(bytes_of(piece, slot),
+                          static_cast<std::size_t>(piece.length * (key_bytes_ + value_bytes_)));
+    const bool is_own = piece.owner == group_.rank();
+    if (is_own)
+      pack_rows(in_.v, piece.row, piece.length, pack_rows(in_.k, piece.row, piece.length, bytes.data()));
+    (is_own ? slot.leaving : slot.arriving)
+        .push_back(group_.broadcast(step_name, piece.owner, bytes, own_->members));
   }
 
   void attend(std::size_t n) {
-    if (!own_ || n >= own_->pieces.size()) return;
-    const Piece& piece = own_->pieces[n];
     Slot& slot = slot_of(n);
-    if (piece.owner != group_.rank()) slot.under_way.wait();
-    const std::byte* bytes = slot.bytes.data();
-    const Shape k{in_.k.shape.batch, in_.k.shape.heads, piece.length, in_.k.shape.dim},
-        v{k.batch, k.heads, piece.length, in_.v.shape.dim};
+    slot.wait_for_keys();
+    const std::vector<Piece>& pieces = own_->chunks[n];
+    const std::int64_t keys = pieces.back().first + pieces.back().length - pieces.front().first;
+    if (pieces.size() > 1) join(pieces, slot, keys);
+    const std::byte* bytes = pieces.size() > 1 ? chunk_ : slot.keys;
+    const Shape k{in_.k.shape.batch, in_.k.shape.heads, keys, in_.k.shape.dim},
+        v{k.batch, k.heads, keys, in_.v.shape.dim};
     for (KeyStream& stream : streams_) {
-      stream.add({bytes, k, in_.k.dtype}, {bytes + piece.length * row_bytes_[0], v, in_.v.dtype});
-      for (Slot& each : slots_) each.under_way.is_done();  // moves what is under way
+      stream.add({bytes, k, in_.k.dtype}, {bytes + keys * key_bytes_, v, in_.v.dtype});
+      for (Slot& each : slots_) each.move();  // what is under way
     }
   }
 
+  // A chunk that came in pieces, once for all streams: each would copy it for itself.
+  void join(const std::vector<Piece>& pieces, const Slot& slot, std::int64_t keys) {
+    const std::int64_t heads = in_.k.shape.batch * in_.k.shape.heads;
+    const threads::ForOneCall said(options_.threads, options_.executor);
+    threads::parallel_for(static_cast<std::size_t>(heads), [&](std::size_t head) {
+      for (const Piece& piece : pieces) {
+        const std::byte* from = bytes_of(piece, slot);
+        std::byte* to = chunk_;
+        for (const std::int64_t of_token : {key_bytes_, value_bytes_}) {
+          const std::int64_t row = of_token / heads, at = static_cast<std::int64_t>(head) * row;
+          std::memcpy(to + at * keys + (piece.first - pieces.front().first) * row, from + at * piece.length,
+                      static_cast<std::size_t>(piece.length * row));
+          from += piece.length * of_token, to += keys * of_token;
+        }
+      }
+    });
+  }
+
+  static constexpr const char* step_name = "keys and values";
   Group& group_;
   const GroupCall only_;
   const Split& split_;
   const Inputs& in_;
   const Options& options_;
   std::vector<HeadGroup> groups_{};
-  const HeadGroup* own_ = nullptr;           // null: this rank has no heads
-  std::vector<KeyStream> streams_{};         // one for each stretch of queries
-  std::array<std::int64_t, 2> row_bytes_{};  // of one key, and of one value, of all batch entries and heads
-  std::vector<Slot> slots_ = std::vector<Slot>(2);
+  const HeadGroup* own_ = nullptr;                // null: this rank has no heads
+  std::vector<KeyStream> streams_{};              // one for each stretch of queries
+  std::int64_t key_bytes_ = 0, value_bytes_ = 0;  // of a token, of all batch entries and heads
+  threads::KeptMemory memory_{};
+  std::byte* chunk_ = nullptr;  // one that is joined; the slots follow it
+  std::vector<Slot> slots_ = std::vector<Slot>(1);
 };
 
 }  // namespace

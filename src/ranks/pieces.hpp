@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a split as they travel: pieces in the order of the keys, from the rank that has them to all
-// that share their heads.
+// The keys of a split as they travel: chunks in the order of the keys, each in pieces from the ranks that
+// have them to all that share their heads.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "heed/distributed.hpp"
+#include "softmax/order.hpp"
 
 namespace heed::ranks {
 
@@ -16,9 +17,10 @@ inline Stretch part(std::int64_t length, std::int64_t parts, std::int64_t n) {
   return {first, length / parts + (n < length % parts ? 1 : 0)};
 }
 
-// No piece has more: whole chunks of every kernel, and a few MB where heads are not many.
-constexpr std::int64_t piece_keys = 2048;
+// Streams are given what every row folds at once: so they hold nothing back, and copy nothing.
+using softmax::chunk_keys;
 
+// Keys of one chunk.
 struct Piece {
   int owner;
   std::int64_t first, length;  // among the keys
@@ -28,7 +30,7 @@ struct Piece {
 struct HeadGroup {
   std::int64_t first_kv_head, kv_heads;
   std::vector<int> members;
-  std::vector<Piece> pieces;
+  std::vector<std::vector<Piece>> chunks;  // each in the order of its keys
 };
 
 // Throws Error where a split leaves something out or has it twice.

@@ -18,6 +18,20 @@ void check_whole(const WholeCall& whole, int ranks) {
                   " does not divide whole.heads: ", whole.heads);
 }
 
+// What rank r of so many has of a sequence: of every pair of rounds the r-th stretch from the front, and the
+// r-th from the back. Under a causal mask all then have as much to do, with any chunk of the keys too if
+// there are several rounds, and nobody waits long for a chunk that another has not come to. But rows that are
+// computed together share the work of reading their keys: stretches of less than 512 are not worth a further
+// round.
+std::vector<Stretch> dealt(std::int64_t length, std::int64_t ranks, std::int64_t r) {
+  const std::int64_t pairs = std::clamp<std::int64_t>(length / (2 * ranks * 512), 1, 4);
+  std::vector<Stretch> stretches;
+  for (std::int64_t pair = 0; pair < pairs; ++pair)
+    for (const std::int64_t n : {r, 2 * ranks - 1 - r})
+      stretches.push_back(heed::ranks::part(length, 2 * ranks * pairs, 2 * ranks * pair + n));
+  return stretches;
+}
+
 }  // namespace
 
 Split split_grid(const WholeCall& whole, int ranks, int head_groups) {
@@ -30,9 +44,9 @@ Split split_grid(const WholeCall& whole, int ranks, int head_groups) {
   for (std::int64_t r = 0; r < ranks; ++r) {
     const Stretch heads = heed::ranks::part(whole.kv_heads, head_groups, r / together);
     Share share{.first_kv_head = heads.first, .kv_heads = heads.length};
-    for (const std::int64_t n : {r % together, 2 * together - 1 - r % together}) {
-      share.queries.push_back(heed::ranks::part(heads.length > 0 ? whole.queries : 0, 2 * together, n));
-      share.keys.push_back(heed::ranks::part(heads.length > 0 ? whole.keys : 0, 2 * together, n));
+    if (heads.length > 0) {
+      share.queries = dealt(whole.queries, together, r % together);
+      share.keys = dealt(whole.keys, together, r % together);
     }
     split.of_rank.push_back(std::move(share));
   }
@@ -75,6 +89,21 @@ void check_cover(const Split& split, const std::vector<int>& members, const char
     throw refusal(Error::shape, "split: nobody has ", name, " ", end, " of one group of heads");
 }
 
+// The chunks of a group, whose members have all keys.
+void cut_keys(const Split& split, HeadGroup& group) {
+  group.chunks.resize(static_cast<std::size_t>((split.whole.keys + chunk_keys - 1) / chunk_keys));
+  for (const int r : group.members) {
+    std::int64_t row = 0;
+    for (const auto& [first, length] : split.of_rank[static_cast<std::size_t>(r)].keys)
+      for (std::int64_t at = first; at < first + length;) {
+        const std::int64_t count = std::min(first + length, (at / chunk_keys + 1) * chunk_keys) - at;
+        group.chunks[static_cast<std::size_t>(at / chunk_keys)].push_back({r, at, count, row});
+        at += count, row += count;
+      }
+  }
+  for (std::vector<Piece>& pieces : group.chunks) std::ranges::sort(pieces, {}, &Piece::first);
+}
+
 }  // namespace
 
 std::vector<HeadGroup> head_groups(const Split& split) {
@@ -105,15 +134,7 @@ std::vector<HeadGroup> head_groups(const Split& split) {
     end += group.kv_heads;
     check_cover(split, group.members, "query", whole.queries, [](const Share& s) { return s.queries; });
     check_cover(split, group.members, "key", whole.keys, [](const Share& s) { return s.keys; });
-    for (const int r : group.members) {
-      std::int64_t row = 0;
-      for (const auto& [first, length] : split.of_rank[static_cast<std::size_t>(r)].keys) {
-        for (std::int64_t at = 0; at < length; at += piece_keys)
-          group.pieces.push_back({r, first + at, std::min(piece_keys, length - at), row + at});
-        row += length;
-      }
-    }
-    std::ranges::sort(group.pieces, {}, &Piece::first);
+    cut_keys(split, group);
   }
   if (end != whole.kv_heads) throw refusal(Error::shape, "split: nobody has KV head ", end);
   return groups;

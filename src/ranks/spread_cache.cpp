@@ -12,6 +12,7 @@
 #include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/kept_memory.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::ranks {
@@ -30,31 +31,24 @@ class SpreadCall {
   SpreadCall(Group& group, const View& q, const SpreadCache& spread, const Outputs& out,
              const Options& options)
       : group_(group), only_(group), options_(options), said_(options.threads, options.executor) {
-    Agreement agreement(Agreement::Of::decode);
     try {
       prepare(q, spread, out);
     } catch (const std::exception& e) {
-      agreement.refuse(e.what());
+      decode_.reset();
+      agreement_.refuse(e.what());
     }
-    describe(agreement, q, spread);
-    agreement.settle(group);
+    describe(agreement_, q, spread);
+    agreement_.tell(group);
   }
 
+  // What the others were called with travels while this rank computes its states: a step has no time to wait
+  // for it.
   void run() {
-    std::vector<std::vector<float>> states(static_cast<std::size_t>(group_.size()));
-    std::vector<std::span<std::byte>> into;
-    std::vector<const float*> all;
-    for (std::size_t r = 0; r < states.size(); ++r) {
-      states[r].resize(static_cast<std::size_t>(decode_->floats_of(static_cast<int>(r))));
-      into.push_back(std::as_writable_bytes(std::span(states[r])));
-      all.push_back(states[r].data());
-    }
-    std::vector<float>& own = states[static_cast<std::size_t>(group_.rank())];
-    or_abort(group_, [&] {
-      decode_->attend(own.data());
-      group_.gather("the states of chunks", std::as_bytes(std::span(own)), into).wait();
-    });
-    if (decode_->finish(all)) planning::check_none_left("attention", *problem_);
+    if (decode_)
+      or_abort(group_, [this] { decode_->attend(states_[static_cast<std::size_t>(group_.rank())]); });
+    agreement_.settle(group_);
+    or_abort(group_, [this] { gather_states(); });
+    if (decode_->finish(states_)) planning::check_none_left("attention", *problem_);
   }
 
  private:
@@ -75,6 +69,27 @@ class SpreadCall {
                       " tokens, and of ", spread.lengths[b], " this rank's are ", wanted);
     }
     decode_ = planning::begin_spread(*problem_, {group_.rank(), group_.size()});
+    make_room();
+  }
+
+  // For the states of all ranks, one after another.
+  void make_room() {
+    std::int64_t all = 0;
+    for (int r = 0; r < group_.size(); ++r) all += decode_->floats_of(r);
+    memory_ = threads::take_memory(static_cast<std::size_t>(all));
+    float* at = memory_.get();
+    for (int r = 0; r < group_.size(); ++r) {
+      states_.push_back(at);
+      at += decode_->floats_of(r);
+    }
+  }
+
+  void gather_states() {
+    std::vector<std::span<std::byte>> all;
+    for (std::size_t r = 0; r < states_.size(); ++r)
+      all.push_back(std::as_writable_bytes(
+          std::span(states_[r], static_cast<std::size_t>(decode_->floats_of(static_cast<int>(r))))));
+    group_.gather("the states of chunks", all[static_cast<std::size_t>(group_.rank())], all).wait();
   }
 
   static void check_cache(const SpreadCache& spread, const View& q) {
@@ -109,7 +124,10 @@ class SpreadCall {
   const Options& options_;
   const threads::ForOneCall said_;
   std::optional<Problem> problem_{};
-  std::unique_ptr<SpreadDecode> decode_{};
+  std::unique_ptr<SpreadDecode> decode_{};  // null: refused
+  Agreement agreement_{Agreement::Of::decode};
+  threads::KeptMemory memory_{};
+  std::vector<float*> states_{};  // of every rank
 };
 
 }  // namespace

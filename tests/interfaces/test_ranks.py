@@ -74,6 +74,25 @@ def test_the_bench_compares_every_bit_of_ranks_that_are_processes(tmp_path):
     assert answer["received_bytes"] >= 2048 // 2 * 8 * 64 * 4 * 2  # the other rank's half of keys and values
 
 
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mpirun")
+def test_the_processes_of_the_bench_have_as_many_threads_as_asked_for(tmp_path):
+    ended = heed(tmp_path, *BENCH, 2, "--threads", 2, "--oversubscribe", **ONE_THREAD)
+    if ended.stderr == WITHOUT:
+        return
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert (answer["ranks"], answer["threads"], answer["has_the_bits"]) == (2, 2, True)
+    assert answer["decode_seconds"] == pytest.approx(answer["decode_alone_seconds"] + answer["decode_added_seconds"])
+    assert answer["decode_received_messages"] == 2
+    many = heed(tmp_path, *BENCH, 2, "--threads", 4096)
+    assert many.returncode == 2 and many.stderr.startswith("heed: --ranks: 2, with 4096 threads each, are more than the processors there are: ")
+
+
 def test_the_bench_has_ranks_in_one_suite_only(tmp_path):
     ended = heed(tmp_path, "bench", "--ranks", 2)
     assert (ended.returncode, ended.stderr) == (2, "heed: --ranks: means nothing without --suite ranks\n")
+
+
+def test_the_bench_has_one_thread_for_each_rank_that_is_a_thread(tmp_path):
+    ended = heed(tmp_path, "bench", "--suite", "ranks", "--threads", 2)
+    assert (ended.returncode, ended.stderr) == (2, "heed: --threads: ranks that are threads have one each; say --ranks for processes\n")

@@ -28,6 +28,81 @@ TEST(Ranks, any_number_of_them_and_any_split_gives_the_bits_of_one_process) {
   }
 }
 
+// Of a causal call of so many tokens: what a rank has to do with keys [first, first + 1024), in pairs of a
+// query and a key.
+std::int64_t causal_work(const Share& share, std::int64_t first) {
+  std::int64_t pairs = 0;
+  for (const Stretch& s : share.queries)
+    for (std::int64_t i = std::max(s.first, first); i < s.first + s.length; ++i)
+      pairs += std::min<std::int64_t>(i - first + 1, 1024);
+  return pairs;
+}
+
+TEST(Splits, leave_ranks_little_to_wait_for_under_a_causal_mask) {
+  struct Case {
+    std::int64_t tokens;
+    int ranks;
+  };
+  for (const auto& [tokens, ranks] : {Case{8192, 2}, {8192, 4}, {16384, 8}, {16000, 5}}) {
+    const Split split = split_sequence({tokens, tokens, 1, 1}, ranks);
+    std::int64_t slowest = 0, all = 0;  // where every rank waits for all others after every chunk
+    std::vector<std::int64_t> of_rank(static_cast<std::size_t>(ranks));
+    for (std::int64_t first = 0; first < tokens; first += 1024) {
+      std::int64_t most = 0;
+      for (std::size_t r = 0; r < of_rank.size(); ++r) {
+        const std::int64_t work = causal_work(split.of_rank[r], first);
+        most = std::max(most, work), all += work, of_rank[r] += work;
+      }
+      slowest += most;
+    }
+    const double share = static_cast<double>(all) / ranks;
+    EXPECT_GE(share / static_cast<double>(slowest), 0.81) << tokens << " tokens over " << ranks << " ranks";
+    EXPECT_LE(static_cast<double>(std::ranges::max(of_rank)), 1.001 * share);
+  }
+}
+
+TEST(Splits, give_every_rank_the_queries_of_its_keys_and_every_token_once) {
+  for (const std::int64_t tokens : {0, 1, 7, 15, 16, 17, 63, 4095, 4096, 4097, 8191, 50000})
+    for (const int ranks : {1, 2, 3, 5, 8}) {
+      const Split split = split_sequence({tokens, tokens, 1, 1}, ranks);
+      std::vector<int> owners(static_cast<std::size_t>(tokens));
+      for (const Share& share : split.of_rank) {
+        EXPECT_EQ(share.queries, share.keys);
+        std::int64_t own = 0;
+        for (const Stretch& s : share.keys) {
+          for (std::int64_t i = s.first; i < s.first + s.length; ++i) ++owners[static_cast<std::size_t>(i)];
+          own += s.length;
+        }
+        EXPECT_LE(own, tokens / ranks + 8);
+      }
+      EXPECT_EQ(std::ranges::count(owners, 1), tokens) << tokens << " tokens over " << ranks << " ranks";
+    }
+}
+
+TEST(Ranks, with_many_stretches_each_give_the_bits_of_one_process) {
+  for (const std::uint64_t seed : seeds(9300, 9316)) {
+    Dice dice(seed);
+    const int ranks = static_cast<int>(dice.between(1, 8));
+    const std::int64_t tokens = dice.one_in(4) ? dice.between(1, 40) : dice.between(1500, 9000);
+    const Call whole{.q = Tensor::random({1, 2, tokens, 4}, seed),
+                     .k = Tensor::random({1, 1, tokens, 4}, seed + 100),
+                     .v = Tensor::random({1, 1, tokens, 4}, seed + 200)};
+    const Options causal{.masks = {Causal{}}};
+    Results expected(whole, {});
+    attention(whole.inputs(), expected.outputs(), causal);
+    const Split split = split_sequence({tokens, tokens, 2, 1}, ranks);
+    const auto said = on_ranks(group_of_threads(ranks), [&](Group& group) {
+      const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
+      const Call call = call_of(whole, share);
+      Results results(call, {});
+      attention(group, split, call.inputs(), results.outputs(), causal);
+      EXPECT_TRUE(same_bits(results.out, share_of(expected.out, share.queries, 0, 2)))
+          << tokens << " tokens, rank " << group.rank() << " of " << ranks;
+    });
+    for (const std::string& sentence : said) EXPECT_EQ(sentence, "") << "seed " << seed;
+  }
+}
+
 TEST(Ranks, many_calls_of_one_group_follow_each_other) {
   const auto said = on_ranks(group_of_threads(3), [](Group& group) {
     for (std::uint64_t seed = 1; seed <= 12; ++seed) EXPECT_TRUE(has_the_bits_of_one_process(group, seed));
@@ -47,18 +122,10 @@ TEST(Ranks, another_call_on_one_rank_is_refused_by_all) {
   const std::vector<Difference> differences{
       {"rank 1: options.scale, in bits,", [](Call&, Split&, Options& o) { o.scale = 0.5f; }},
       {"rank 1: options.masks, as a number,", [](Call&, Split&, Options& o) { o.masks = {Causal{}}; }},
-      {"rank 1: options.dropout.seed is 8",
-       [](Call&, Split&, Options& o) {
-         o.dropout = Dropout{0, 8};
-       }},
-      {"rank 1: whole.keys is 9",
-       [](Call&, Split& s, Options&) {
-         s = split_sequence({8, 9, 2, 1}, 3);
-       }},
+      {"rank 1: options.dropout.seed is 8", [](Call&, Split&, Options& o) { o.dropout = Dropout{0, 8}; }},
+      {"rank 1: whole.keys is 9", [](Call&, Split& s, Options&) { s = split_sequence({8, 9, 2, 1}, 3); }},
       {"rank 1 refuses: k.length: 2 is not the rows of this rank's share: 3",
-       [](Call& c, Split&, Options&) {
-         c.k = Tensor({1, 1, 2, 4});
-       }},
+       [](Call& c, Split&, Options&) { c.k = Tensor({1, 1, 2, 4}); }},
       {"rank 1: q.batch is 2",
        [](Call& c, Split&, Options&) {
          c.q = Tensor({2, 2, 3, 4}), c.k = Tensor({2, 1, 3, 4}), c.v = Tensor({2, 1, 3, 4});

@@ -28,6 +28,49 @@ TEST(SpreadCaches, have_every_token_once) {
   EXPECT_EQ(own_tokens(5000, 0, 2), 1024 * 2 + 904);
 }
 
+// Counts the bytes of every message that is received.
+class Counting final : public Messages {
+ public:
+  Counting(std::unique_ptr<Messages> under, std::vector<std::size_t>& received)
+      : under_(std::move(under)), received_(received) {}
+  int rank() const override { return under_->rank(); }
+  int size() const override { return under_->size(); }
+  std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
+    return under_->send(to, bytes, step);
+  }
+  std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
+    received_.push_back(bytes.size());
+    return under_->receive(from, bytes, step);
+  }
+  void pause() override { under_->pause(); }
+  void abort(const std::string& why) noexcept override { under_->abort(why); }
+
+ private:
+  std::unique_ptr<Messages> under_;
+  std::vector<std::size_t>& received_;
+};
+
+// The rows and dimensions that only fill a vector stay where they are.
+TEST(SpreadCaches, exchange_two_messages_of_what_is_real) {
+  const std::int64_t tokens = 4096;
+  const Tensor q = Tensor::random({1, 6, 1, 20}, 1), k = Tensor::random({1, 2, tokens, 20}, 2);
+  std::vector<std::vector<std::size_t>> received(2);
+  std::vector<Group> ends;
+  for (std::unique_ptr<Messages>& end : messages_of_threads(2))
+    ends.emplace_back(std::make_unique<Counting>(std::move(end), received[ends.size()]));
+  const auto said = on_ranks(std::move(ends), [&](Group& group) {
+    KvCache cache({.kv_heads = 2, .capacity = tokens, .dim = 20, .page_size = 64});
+    append_own(cache, 0, 0, k.view(), k.view(), group.rank(), group.size());
+    Tensor out(q.shape());
+    attention(group, q.view(), {.cache = &cache, .lengths = {&tokens, 1}}, {.out = out.mutable_view()});
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+  for (const std::vector<std::size_t>& messages : received) {
+    ASSERT_EQ(messages.size(), 2u);  // what the other was called with, and its states
+    EXPECT_EQ(messages[1], 2u * 2 * 3 * (2 + 20) * sizeof(float));  // chunks, KV heads, rows
+  }
+}
+
 TEST(SpreadCaches, name_what_they_refuse_on_every_rank) {
   const Tensor q = Tensor::random({1, 2, 1, 8}, 1), k = Tensor::random({1, 1, 30, 8}, 2);
   const auto sentence_of = [&](const KvCacheConfig& config, std::int64_t length) {

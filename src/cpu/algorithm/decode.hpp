@@ -49,7 +49,7 @@ class Decode {
   // into an empty state changes nothing.
   void finish(float* partials, std::int64_t chunks) {
     const State total = at.in(partials);
-    for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(at, total, at.in(partials + n * at.floats()));
+    for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(rows, total, at.in(partials + n * at.floats()));
     WriteOut<S> write_out;
     for (int r = 0; r < rows.count; ++r) {
       const Query n = rows.query(r);

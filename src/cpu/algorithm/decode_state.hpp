@@ -107,16 +107,17 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State
   }
 }
 
-// merge() of softmax.hpp.
+// merge() of softmax.hpp, for the rows that are real.
 template <Vector S>
-inline void merge_rows(const StateLayout& at, const State& total, const State& part) {
-  for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
+inline void merge_rows(const DecodeRows<S>& rows, const State& total, const State& part) {
+  const StateLayout& at = rows.at;
+  for (std::int64_t r = 0; r < rows.count; r += S::lanes) {
     const auto merged = softmax::merging<Exponential<S>>(S::load(total.max + r), S::load(part.max + r));
     S::store(total.max + r, merged.max);
     S::store(total.sum + r, merged(S::load(total.sum + r), S::load(part.sum + r)));
     float ours[S::lanes], theirs[S::lanes];
     S::store(ours, merged.ours), S::store(theirs, merged.theirs);
-    for (int lane = 0; lane < S::lanes; ++lane) {
+    for (std::int64_t lane = 0; lane < least(S::lanes, rows.count - r); ++lane) {
       const softmax::Merging<Exponential<S>> row{merged.max, S::fill(ours[lane]), S::fill(theirs[lane])};
       const std::int64_t first = (r + lane) * at.dims;
       for (std::int64_t d = first; d < first + at.dims; d += S::lanes)

@@ -98,7 +98,10 @@ class Prefill {
   }
 
   // Decode's cut along the keys: what keys [chunk, chunk + chunk_keys) leave behind goes to `partial`.
-  static std::int64_t partial_floats(const Call& c) { return layout_of(c, c.group() * c.queries).floats(); }
+  static PartialLayout partial(const Call& c) {
+    const StateLayout all = layout_of(c, c.group() * c.queries);
+    return {all.rows, all.dims, rows};
+  }
 
   void run_chunk(std::int64_t chunk, float* partial) {
     pack_queries();
@@ -109,7 +112,7 @@ class Prefill {
   // Merges the chunks' states in order and writes the rows.
   void finish_chunks(float* partials, std::int64_t chunks) {
     for (std::int64_t n = 0; n < chunks; ++n) {
-      at.part = layout_of(c, queries.count).in(partials + n * partial_floats(c));
+      at.part = layout_of(c, queries.count).in(partials + n * partial(c).floats());
       add_part(n == 0);
     }
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
@@ -240,8 +243,8 @@ class Prefill {
       }
   }
 
-  // The sums are transposed from (dims, rows) to (rows, dims) where the last part was, which is in the total by
-  // now.
+  // The sums are transposed from (dims, rows) to (rows, dims) where the last part was, which is in the total
+  // by now.
   void finish(std::int64_t p) {
     const State state = total(p);
     float* transposed = part(p).out;

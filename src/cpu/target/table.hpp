@@ -35,7 +35,11 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .stream_finish = [](const Call& c, const Rows& rows, float* scratch,
                           float* kept) { Prefill<PackedF32<S>>(c, rows, scratch).finish_stream(kept); },
       .decode_floats = Decode<S>::scratch_floats,
-      .partial_floats = [](const Call& c) { return decode_layout<S>(c).floats(); },
+      .partial =
+          [](const Call& c) {
+            const StateLayout at = decode_layout<S>(c);
+            return PartialLayout{at.rows, at.dims, 1};
+          },
       .decode = [](const Call& c, const Rows& rows, std::int64_t chunk, float* scratch,
                    float* partial) { Decode<S>(c, rows, scratch).run(chunk, partial); },
       .decode_finish = [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch,
@@ -68,8 +72,8 @@ struct DecodeByPrefill {
     return is_narrow(c) ? Prefill<Narrow>::scratch_floats(c, rows(c))
                         : Prefill<Wide>::scratch_floats(c, rows(c));
   }
-  static std::int64_t partial_floats(const Call& c) {
-    return is_narrow(c) ? Prefill<Narrow>::partial_floats(c) : Prefill<Wide>::partial_floats(c);
+  static PartialLayout partial(const Call& c) {
+    return is_narrow(c) ? Prefill<Narrow>::partial(c) : Prefill<Wide>::partial(c);
   }
   static void run(const Call& c, const Rows& rows, std::int64_t chunk, float* scratch, float* partial) {
     if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).run_chunk(chunk, partial);
@@ -105,7 +109,7 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .stream_finish = [](const Call& c, const Rows& rows, float* scratch,
                           float* kept) { Prefill<Wide>(c, rows, scratch).finish_stream(kept); },
       .decode_floats = Decoding::scratch_floats,
-      .partial_floats = Decoding::partial_floats,
+      .partial = Decoding::partial,
       .decode = Decoding::run,
       .decode_finish = Decoding::finish,
       .project_floats = ProjectBf16<Projection>::scratch_floats,

@@ -18,7 +18,7 @@ struct Target {
   bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights
   int panel_rows, tile_columns;
   int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
-  std::int64_t most_short_rows;  // that decode takes where they see all of a few keys
+  std::int64_t most_short_rows;    // that decode takes where they see all of a few keys
 
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
   void (*prefill)(const Call&, const Rows&, float* scratch);
@@ -29,8 +29,8 @@ struct Target {
   void (*stream)(const Call&, const Rows&, const ChunkRange&, float* scratch, float* kept);
   void (*stream_finish)(const Call&, const Rows&, float* scratch, float* kept);
 
-  std::int64_t (*decode_floats)(const Call&);   // scratch of one task
-  std::int64_t (*partial_floats)(const Call&);  // what one chunk of one KV head leaves behind
+  std::int64_t (*decode_floats)(const Call&);  // scratch of one task
+  PartialLayout (*partial)(const Call&);       // what one chunk of one KV head leaves behind
   void (*decode)(const Call&, const Rows&, std::int64_t chunk, float* scratch, float* partial);
   void (*decode_finish)(const Call&, const Rows&, std::int64_t chunks, float* scratch, float* partials);
 
