@@ -60,8 +60,8 @@ Digests layer_digests(const std::string& target) {
   struct Size {
     std::int64_t model_dim, heads, kv_heads, batch, length;
   };
-  for (const Size& s : {Size{48, 3, 3, 2, 17}, Size{80, 5, 1, 1, 1}, Size{1040, 4, 2, 1, 3}, Size{324, 3, 3, 1, 29},
-                        Size{24, 3, 1, 2, 150}}) {
+  for (const Size& s : {Size{48, 3, 3, 2, 17}, Size{80, 5, 1, 1, 1}, Size{1040, 4, 2, 1, 3},
+                        Size{324, 3, 3, 1, 29}, Size{24, 3, 1, 2, 150}}) {
     const LayerConfig config = grouped_query(s.model_dim, s.heads, s.kv_heads);
     AttentionLayer layer(config, random_weights(config, 9));
     const Tensor x = Tensor::random({s.batch, 1, s.length, s.model_dim}, 900, 2);
@@ -110,18 +110,36 @@ class OneFile : public testing::TestWithParam<std::string> {
   static bool takes_f32() {
     return must_take(GetParam()) || !digests_of(problems().front(), GetParam()).empty();
   }
+
+  // One problem of so many. But for its fma, scalar code is the same on every machine, and under an emulator
+  // its prefill takes four times as long as AVX2's.
+  static std::int64_t stride() {
+    return cases::small_selection() && GetParam() == "cpu.prefill.scalar" ? 3 : 1;
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Kernels, OneFile, testing::ValuesIn(kernels()), cases::test_name);
 
 TEST_P(OneFile, every_digest_of_the_file_comes_out) {
   if (!takes_f32()) GTEST_SKIP() << "takes no f32";
   const Digests expected = golden();
-  std::int64_t compared = 0;
-  for (const Problem& p : problems()) compare(digests_of(p, GetParam()), expected, compared);
+  std::int64_t compared = 0, number = 0;
+  for (const Problem& p : problems())
+    if (++number % stride() == 0) compare(digests_of(p, GetParam()), expected, compared);
   EXPECT_GE(compared, 50);  // a target may take bf16 only
 }
 
-TEST_P(OneFile, layers_on_its_instruction_set_give_the_digests_of_the_file) {
+// One kernel of every instruction set stands for it: which of them is asked does not matter to a layer.
+class OneFileOfLayers : public OneFile {};
+INSTANTIATE_TEST_SUITE_P(Kernels, OneFileOfLayers, testing::ValuesIn([] {
+                           std::vector<std::string> names = kernels();
+                           std::erase_if(names, [](const std::string& name) {
+                             return !name.starts_with("cpu.prefill.");
+                           });
+                           return names;
+                         }()),
+                         cases::test_name);
+
+TEST_P(OneFileOfLayers, layers_on_its_instruction_set_give_the_digests_of_the_file) {
   if (!takes_f32()) GTEST_SKIP() << "takes no f32";
   std::int64_t compared = 0;
   compare(layer_digests(target_of(GetParam())), golden(), compared);

@@ -30,11 +30,17 @@ def eager_answers(smollm2):
 
 
 def test_64_tokens_are_those_of_eager_attention(smollm2):
+    model, tokenizer = smollm2
     ours, our_logits = generate(smollm2, [PROMPT], "heed", 64)
-    eager, eager_logits = generate(smollm2, [PROMPT], "eager", 64)
-    assert ours.shape == (1, 64) and ours.tolist() == eager.tolist()
+    # Every token is eager attention's choice after those before it, so that it would have written the same text. All of
+    # them at once take a fraction of the time of 64 steps.
+    model.set_attn_implementation("eager")
+    prompt = tokenizer([PROMPT], return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        eager_logits = model(torch.cat([prompt, ours[:, :-1]], 1)).logits[:, prompt.shape[1] - 1 :]
+    assert ours.shape == (1, 64) and ours.tolist() == eager_logits.argmax(-1).tolist()
     assert (our_logits - eager_logits).abs().max().item() <= 1e-3
-    assert "red" in smollm2[1].decode(ours[0])
+    assert "red" in tokenizer.decode(ours[0])
 
 
 def test_padded_prompts_in_a_batch_give_the_tokens_of_eager_attention(smollm2, eager_answers):
@@ -65,7 +71,7 @@ def test_an_int8_cache_keeps_the_likeliest_token_on_99_percent_of_500_positions(
         expected = model(ids).logits.argmax(-1)
         model.set_attn_implementation("heed")
         # However they come, tokens read all their keys from the cache with the same bits; one by one takes longest.
-        pieces = ids.split([25] * 4 + [1] * 25, 1)
+        pieces = ids.split([25] * 4 + [5] * 4 + [1] * 5, 1)
         found = [model(piece, past_key_values=cache).logits.argmax(-1) for piece in pieces]
     kept = (torch.cat(found, 1) == expected).sum().item()
     print(f"int8 cache: the likeliest token is kept on {kept} of 500 positions, {kept / 5:.1f} %")

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles SOURCE twice: as it stands, which must fail, and with -DFIXED, which must succeed, so that the
 # failure has the reason its first comment gives and no other.
-# Run as cmake -DCOMPILER=... -DINCLUDE=FOLDER[;FOLDER...] -DSOURCE=... [-DSAYS=TEXT] -P this file. TEXT must be among
-# the compiler's messages.
+# Run as cmake -DCOMPILER=... -DINCLUDE=FOLDER[;FOLDER...] -DSOURCE=... [-DFIRST=HEADER] [-DSAYS=TEXT] -P this file. HEADER, which
+# may be a precompiled one, comes before everything else. TEXT must be among the compiler's messages.
 list(TRANSFORM INCLUDE PREPEND -I)
 set(compile ${COMPILER} -std=c++20 -fsyntax-only -pedantic-errors ${INCLUDE})
+if(DEFINED FIRST)
+  list(APPEND compile -include ${FIRST})
+endif()
 
 execute_process(COMMAND ${compile} -DFIXED ${SOURCE} RESULT_VARIABLE fixed ERROR_VARIABLE messages)
 if(NOT fixed EQUAL 0)
