@@ -44,7 +44,7 @@ def prefill(model, machine, tokens, ranks, head_groups=1):
     """Seconds of computing, of the network, and of all; causal."""
     members = ranks // head_groups  # that share keys
     share, token = tokens / members, model.token_bytes() / head_groups
-    pairs = min(4, max(1, tokens // (2 * members * 512)))  # of stretches that a rank has
+    pairs = max(1, min(4, ceil(tokens, 16 * CHUNK), tokens // (2 * members * 512)))  # of stretches that a rank has
     stretch = ceil(tokens, 2 * members * pairs)
     piece = min(CHUNK, stretch)
     copied = (tokens + share) * token  # all keys are received or packed once

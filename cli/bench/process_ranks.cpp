@@ -12,6 +12,7 @@
 
 #include "bench/rank_rows.hpp"
 #include "heed/error.hpp"
+#include "heed/threads.hpp"
 #include "rank_processes.hpp"
 
 namespace heed::tool {
@@ -71,6 +72,7 @@ std::span<std::byte> bytes_of_all(std::vector<T>& all) {
 
 // One of the processes.
 Status be_a_rank(const ProcessRanks& asked) {
+  set_num_threads(asked.threads);  // and no pool of more
   const char* named = std::getenv(folder_variable);
   const std::filesystem::path folder = named ? named : "";
   Traffic received;

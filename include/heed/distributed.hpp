@@ -41,9 +41,9 @@ struct Split {
   std::vector<Share> of_rank{};
 };
 
-// Every rank has stretches of the sequence, as many from the front as from the back, so that all have as much to
-// do under a causal mask; all heads. There are two of them, or up to eight where they stay long, and where there
-// are as many queries as keys a rank has the same of both.
+// Every rank has stretches of the sequence, as many from the front as from the back, so that all have as much
+// to do under a causal mask; all heads. There are two of them, or up to eight of a long sequence, and where
+// there are as many queries as keys a rank has the same of both.
 HEED_API Split split_sequence(const WholeCall&, int ranks);
 // Every rank has whole KV heads, and all of the sequence.
 HEED_API Split split_heads(const WholeCall&, int ranks);

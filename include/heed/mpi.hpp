@@ -36,13 +36,14 @@ inline void check(int code) {
   if (code != MPI_SUCCESS) throw Error(Error::rank, "MPI says: " + sentence_of(code));
 }
 
-// A message in pieces: an int can count their bytes, and the others have moved while one is under way. And
-// all of them move at once: of a long message Open MPI sends three fragments of 32 KiB, unless it may read
-// the other process's memory, and the next ones when both ranks have looked again, which one that computes
-// does seldom.
+// A message in pieces: an int can count their bytes, and the others have moved while one is under way. Open
+// MPI sends what is shorter than 4 KiB at once. For more it asks the receiver first, and unless it may read
+// the other process's memory then sends three fragments of 32 KiB, and the next ones when both ranks have
+// looked again, which one that computes does seldom: pieces of 64 KiB all move at once.
 class PieceMessage final : public Messages::Message {
  public:
   static std::size_t piece_of(std::size_t bytes) {
+    if (bytes <= std::size_t{32} << 10) return 4000;
     return std::clamp(bytes / 64, std::size_t{64} << 10, std::size_t{64} << 20);
   }
   enum class Memory : std::uint8_t { of_caller, own };
@@ -59,7 +60,8 @@ class PieceMessage final : public Messages::Message {
     const std::size_t piece = piece_of(bytes.size());
     for (std::size_t at = 0; at < bytes.size(); at += piece) {
       const int count = static_cast<int>(std::min(piece, bytes.size() - at));
-      check(MPI_Isend(from + at, count, MPI_BYTE, to, tag, comm, &made->pieces_.emplace_back().request));
+      check(MPI_Isend(from + at, count, MPI_BYTE, to, tag, comm,
+                      &made->requests_.emplace_back(MPI_REQUEST_NULL)));
     }
     return made;
   }
@@ -75,9 +77,9 @@ class PieceMessage final : public Messages::Message {
     const std::size_t most = piece_of(bytes.size());
     for (std::size_t at = 0; at < bytes.size(); at += most) {
       const int count = static_cast<int>(std::min(most, bytes.size() - at));
-      Piece& piece = made->pieces_.emplace_back();
-      piece.expected = count;
-      check(MPI_Irecv(to + at, count, MPI_BYTE, from, tag, comm, &piece.request));
+      made->expected_.push_back(count);
+      check(MPI_Irecv(to + at, count, MPI_BYTE, from, tag, comm,
+                      &made->requests_.emplace_back(MPI_REQUEST_NULL)));
     }
     return made;
   }
@@ -86,11 +88,11 @@ class PieceMessage final : public Messages::Message {
   // it.
   ~PieceMessage() override {
     bool is_under_way = false;
-    for (Piece& piece : pieces_) {
-      if (piece.request == MPI_REQUEST_NULL) continue;
+    for (MPI_Request& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
       is_under_way = true;
-      if (piece.expected >= 0) MPI_Cancel(&piece.request);
-      MPI_Request_free(&piece.request);
+      if (!expected_.empty()) MPI_Cancel(&request);
+      MPI_Request_free(&request);
     }
     if (is_under_way) static_cast<void>(own_.release());
   }
@@ -98,43 +100,53 @@ class PieceMessage final : public Messages::Message {
   std::uint64_t moved() const override { return done_; }
 
   bool is_done() override {
-    bool all = true;
-    for (Piece& piece : pieces_) {
-      if (piece.request == MPI_REQUEST_NULL) continue;
-      int done = 0;
-      MPI_Status status;
-      const int code = MPI_Test(&piece.request, &done, &status);
-      if (code != MPI_SUCCESS) {
-        int kind = 0;
-        MPI_Error_class(code, &kind);
-        if (kind == MPI_ERR_TRUNCATE)
-          throw Error(Error::rank, "it has more than the " + std::to_string(piece.expected) +
-                                       " bytes that were agreed on");
-        check(code);
-      }
-      done_ += static_cast<std::uint64_t>(done);
-      if (!done) {
-        all = false;
-      } else if (piece.expected >= 0) {
-        int count = 0;
-        check(MPI_Get_count(&status, MPI_BYTE, &count));
-        if (count != piece.expected)
-          throw Error(Error::rank,
-                      "it has " + std::to_string(count) + " bytes, not " + std::to_string(piece.expected));
-      }
-    }
-    if (all && !into_.empty()) std::copy_n(own_.get(), into_.size(), into_.data());
-    if (all) into_ = {};
-    return all;
+    if (done_ < requests_.size()) look();
+    if (done_ < requests_.size()) return false;
+    if (!into_.empty()) std::copy_n(own_.get(), into_.size(), into_.data());
+    into_ = {};
+    return true;
   }
 
  private:
-  struct Piece {
-    MPI_Request request = MPI_REQUEST_NULL;
-    int expected = -1;  // of one that is received
-  };
-  std::vector<Piece> pieces_{};
-  std::uint64_t done_ = 0;  // pieces
+  void look() {
+    indices_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                  indices_.data(), statuses_.data());
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code);
+    for (int n = 0; n < count; ++n) {
+      const auto at = static_cast<std::size_t>(n);
+      if (code == MPI_ERR_IN_STATUS) check_piece(statuses_[at].MPI_ERROR, indices_[at]);
+      if (!expected_.empty()) check_length(statuses_[at], indices_[at]);
+      ++done_;
+    }
+  }
+
+  void check_piece(int code, int index) const {
+    if (code == MPI_SUCCESS) return;
+    int kind = 0;
+    MPI_Error_class(code, &kind);
+    if (kind == MPI_ERR_TRUNCATE && !expected_.empty())
+      throw Error(Error::rank, "it has more than the " +
+                                   std::to_string(expected_[static_cast<std::size_t>(index)]) +
+                                   " bytes that were agreed on");
+    check(code);
+  }
+
+  void check_length(const MPI_Status& status, int index) const {
+    const int expected = expected_[static_cast<std::size_t>(index)];
+    int count = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &count));
+    if (count != expected)
+      throw Error(Error::rank, "it has " + std::to_string(count) + " bytes, not " + std::to_string(expected));
+  }
+
+  std::vector<MPI_Request> requests_{};  // of the pieces; null where one is done
+  std::vector<int> expected_{};          // bytes of each, where they are received
+  std::vector<int> indices_{};           // of those that a look finds done
+  std::vector<MPI_Status> statuses_{};   // likewise
+  std::size_t done_ = 0;
   std::unique_ptr<std::byte[]> own_{};
   std::span<std::byte> into_{};
 };
@@ -180,17 +192,21 @@ class MpiMessages final : public Messages {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
+    begins_ = true;
     return PieceMessage::send(comm_, to, bytes, static_cast<int>(step % tags_), memory_);
   }
   std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
+    begins_ = true;
     return PieceMessage::receive(comm_, from, bytes, static_cast<int>(step % tags_), memory_);
   }
-  // What is late by more than a message takes is left to others on the same core for a while.
+  // What is late by more than a message takes is left to others on the same core for a while. A rank that has
+  // begun another operation since it last looked has not waited for it yet: a decode step waits twice.
   void pause() override {
     using namespace std::chrono_literals;
     const auto now = std::chrono::steady_clock::now();
-    if (now - paused_ > 1ms) waiting_since_ = now;
+    if (std::exchange(begins_, false) || now - paused_ > 1ms) waiting_since_ = now;
     paused_ = now;
+    if (now - waiting_since_ < 20us) return;
     if (now - waiting_since_ < 2ms)
       std::this_thread::yield();
     else
@@ -211,6 +227,7 @@ class MpiMessages final : public Messages {
   int rank_ = 0, size_ = 1;
   std::uint32_t tags_ = 32768;  // as many as every MPI has
   bool is_broken_ = false;
+  bool begins_ = false;  // something since the last pause
   std::chrono::steady_clock::time_point paused_{}, waiting_since_{};
 };
 

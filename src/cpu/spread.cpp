@@ -24,50 +24,52 @@ class ChunkSpread final : public SpreadDecode {
       : target_(target), problem_(problem), spread_(spread), lowered_(problem) {
     place_pages();
     const Call& c = lowered_.call;
+    floats_of_.resize(static_cast<std::size_t>(spread.ranks));
     if (c.heads > 0) cut_along_keys(c, [&](const KeyTask& task) { tasks_.push_back(task); });
     if (tasks_.empty()) return;
     layout_ = target.partial(c);
     rows_ = c.group() * c.queries;
     state_floats_ = rows_ * (2 + c.value_dim);
+    for (const KeyTask& task : tasks_) {
+      owners_.push_back(static_cast<std::size_t>(task.chunk / chunk_keys % spread.ranks));
+      floats_of_[owners_.back()] += state_floats_;
+    }
   }
 
-  std::int64_t floats_of(int rank) const override {
-    return state_floats_ * std::ranges::count_if(tasks_, [&](const KeyTask& t) { return owner(t) == rank; });
-  }
+  std::int64_t floats_of(int rank) const override { return floats_of_[static_cast<std::size_t>(rank)]; }
 
   void attend(float* states) override {
     std::vector<const KeyTask*> own;
-    for (const KeyTask& task : tasks_)
-      if (owner(task) == spread_.rank) own.push_back(&task);
-    for_each(own, 1, [&](std::size_t n, float* scratch, float* partial) {
-      target_.decode(lowered_.call, own[n]->rows, own[n]->chunk, scratch, partial);
-      pack(partial, states + static_cast<std::int64_t>(n) * state_floats_);
-    });
+    for (std::size_t n = 0; n < tasks_.size(); ++n)
+      if (owners_[n] == static_cast<std::size_t>(spread_.rank)) own.push_back(&tasks_[n]);
+    for_each(own, 1, products(lowered_.call) / spread_.ranks,
+             [&](std::size_t n, float* scratch, float* partial) {
+               target_.decode(lowered_.call, own[n]->rows, own[n]->chunk, scratch, partial);
+               pack(partial, states + static_cast<std::int64_t>(n) * state_floats_);
+             });
   }
 
   bool finish(std::span<const float* const> states) override {
     std::vector<const float*> next(states.begin(), states.end()), of_task;
     std::vector<const KeyTask*> first;  // of the rows that share a KV head
     std::int64_t most_chunks = 0;
-    for (const KeyTask& task : tasks_) {
-      of_task.push_back(std::exchange(next[static_cast<std::size_t>(owner(task))],
-                                      next[static_cast<std::size_t>(owner(task))] + state_floats_));
-      if (task.chunks > 0) first.push_back(&task);
-      most_chunks = std::max(most_chunks, task.chunks);
+    for (std::size_t n = 0; n < tasks_.size(); ++n) {
+      of_task.push_back(std::exchange(next[owners_[n]], next[owners_[n]] + state_floats_));
+      if (tasks_[n].chunks > 0) first.push_back(&tasks_[n]);
+      most_chunks = std::max(most_chunks, tasks_[n].chunks);
     }
-    for_each(first, most_chunks, [&](std::size_t n, float* scratch, float* partials) {
-      const KeyTask& task = *first[n];
-      const float* const* from = of_task.data() + (&task - tasks_.data());
-      for (std::int64_t chunk = 0; chunk < task.chunks; ++chunk)
-        unpack(from[chunk], partials + chunk * layout_.floats());
-      target_.decode_finish(lowered_.call, task.rows, task.chunks, scratch, partials);
-    });
+    for_each(first, most_chunks, products(lowered_.call) / chunk_keys,
+             [&](std::size_t n, float* scratch, float* partials) {
+               const KeyTask& task = *first[n];
+               const float* const* from = of_task.data() + (&task - tasks_.data());
+               for (std::int64_t chunk = 0; chunk < task.chunks; ++chunk)
+                 unpack(from[chunk], partials + chunk * layout_.floats());
+               target_.decode_finish(lowered_.call, task.rows, task.chunks, scratch, partials);
+             });
     return lowered_.left_range != 0;
   }
 
  private:
-  int owner(const KeyTask& task) const { return static_cast<int>(task.chunk / chunk_keys % spread_.ranks); }
-
   // The tables of whole sequences: page n holds tokens [n * page_size, (n + 1) * page_size), and a page lies
   // in one chunk.
   void place_pages() {
@@ -87,12 +89,13 @@ class ChunkSpread final : public SpreadDecode {
 
   // With room for so many states, as kernels have them, beside the scratch of each task.
   template <class Do>
-  void for_each(const std::vector<const KeyTask*>& tasks, std::int64_t states, const Do& task) {
+  void for_each(const std::vector<const KeyTask*>& tasks, std::int64_t states, double multiplications,
+                const Do& task) {
     if (tasks.empty()) return;
     const Call& c = lowered_.call;
     const std::int64_t own = target_.decode_floats(c);
     threads::Scratch scratch(std::min(tasks.size(), threads::concurrency()), own + states * layout_.floats());
-    share_out(std::ssize(tasks), products(c) / spread_.ranks, [&](std::int64_t n) {
+    share_out(std::ssize(tasks), multiplications, [&](std::int64_t n) {
       const threads::Scratch::Lease lease(scratch);
       task(static_cast<std::size_t>(n), lease.floats(), lease.floats() + own);
     });
@@ -133,7 +136,9 @@ class ChunkSpread final : public SpreadDecode {
   const Spread spread_;
   LoweredCall lowered_;
   std::vector<std::vector<const unsigned char*>> tables_;
-  std::vector<KeyTask> tasks_;  // of all ranks, those of one sequence and KV head one after another
+  std::vector<KeyTask> tasks_;           // of all ranks, those of one sequence and KV head one after another
+  std::vector<std::size_t> owners_;      // of each
+  std::vector<std::int64_t> floats_of_;  // of each rank's states
   PartialLayout layout_{};
   std::int64_t rows_ = 0, state_floats_ = 0;  // that are real, and what of a state travels
 };

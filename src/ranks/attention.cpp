@@ -10,6 +10,7 @@
 #include "ranks/agreement.hpp"
 #include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
+#include "ranks/moving_executor.hpp"
 #include "ranks/pieces.hpp"
 #include "ranks/rows.hpp"
 #include "ranks/share.hpp"
@@ -128,7 +129,8 @@ class RankCall {
           .value_dim = in_.v.shape.dim,
           .keys = split_.whole.keys,
           .place = Place{first, split_.whole.queries, mine.first_kv_head * of_group, split_.whole.heads}};
-      const Options options = options_of_rows(options_, rows, row, length);
+      Options options = options_of_rows(options_, rows, row, length);
+      options.executor = &moving_;
       streams_.emplace_back(inputs, part, options);
       row += length;
     }
@@ -173,8 +175,13 @@ class RankCall {
         v{k.batch, k.heads, keys, in_.v.shape.dim};
     for (KeyStream& stream : streams_) {
       stream.add({bytes, k, in_.k.dtype}, {bytes + keys * key_bytes_, v, in_.v.dtype});
-      for (Slot& each : slots_) each.move();  // what is under way
+      move();
     }
+  }
+
+  // What is under way.
+  void move() {
+    for (Slot& slot : slots_) slot.move();
   }
 
   // A chunk that came in pieces, once for all streams: each would copy it for itself.
@@ -201,6 +208,7 @@ class RankCall {
   const Split& split_;
   const Inputs& in_;
   const Options& options_;
+  MovingExecutor moving_{options_.threads, options_.executor, [this] { move(); }};
   std::vector<HeadGroup> groups_{};
   const HeadGroup* own_ = nullptr;                // null: this rank has no heads
   std::vector<KeyStream> streams_{};              // one for each stretch of queries

@@ -19,12 +19,14 @@ void check_whole(const WholeCall& whole, int ranks) {
 }
 
 // What rank r of so many has of a sequence: of every pair of rounds the r-th stretch from the front, and the
-// r-th from the back. Under a causal mask all then have as much to do, with any chunk of the keys too if
-// there are several rounds, and nobody waits long for a chunk that another has not come to. But rows that are
-// computed together share the work of reading their keys: stretches of less than 512 are not worth a further
-// round.
+// r-th from the back, so that under a causal mask all have as much to do. Who has less to do with the chunks
+// of one round has more with those of the next: two rounds of 16 chunks are what the chunks ahead make up for
+// (attention.cpp), longer ones are cut, unless into stretches of less than 512 rows, which share too little
+// of the work of reading keys.
 std::vector<Stretch> dealt(std::int64_t length, std::int64_t ranks, std::int64_t r) {
-  const std::int64_t pairs = std::clamp<std::int64_t>(length / (2 * ranks * 512), 1, 4);
+  const std::int64_t wanted = (length + 16 * heed::ranks::chunk_keys - 1) / (16 * heed::ranks::chunk_keys),
+                     possible = length / (2 * ranks * 512),
+                     pairs = std::clamp<std::int64_t>(std::min(wanted, possible), 1, 4);
   std::vector<Stretch> stretches;
   for (std::int64_t pair = 0; pair < pairs; ++pair)
     for (const std::int64_t n : {r, 2 * ranks - 1 - r})
