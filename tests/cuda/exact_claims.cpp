@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exact kernel has the bits of the CPU's kernels (O2): the digests of tests/digests, and whatever the CPU
 // says to problems of every kind.
+#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -72,6 +73,51 @@ CLAIM(random_problems_of_every_type_have_the_bits_of_the_cpu) {
     expect(got.has_value(), "seed ", seed, " is refused");
     if (got) expect_same(*got, wanted, "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
   }
+}
+
+// Several chunks of keys, rows of which some are not there, ranges that begin and end anywhere, and numbers
+// that f32 cannot finish.
+CLAIM(long_plain_problems_have_the_bits_of_the_cpu) {
+  for (const std::int64_t dim : {64, 40})
+    for (int kind = 0; kind < 7; ++kind) {
+      cases::Call call{.q = Tensor::random({2, 4, 70, dim}, 81, 3),
+                       .k = Tensor::random({2, 2, 2500, dim}, 82, 2),
+                       .v = Tensor::random({2, 2, 2500, 104 - dim}, 83, 2)};
+      if (kind == 1) call.causal = Causal{Align::ends};
+      if (kind == 2) call.window = Window{900, 40, Align::ends};
+      if (kind == 3) call.key_lengths = {{1300, 130}};
+      if (kind == 4) call.sink = Tensor::random({1, 4, 1, 1}, 84, 4);
+      if (kind == 5) call.v.set(0, 1, 1700, 3, HUGE_VALF), call.causal = Causal{Align::ends};
+      if (kind == 6) call.k.set(1, 0, 2, 1, HUGE_VALF), call.key_lengths = {{0, 1}};
+      const Results wanted = cases::run(call, {.log_sum_exp = true}, cpu);
+      for (const Cut cut : {Cut::by_the_plan, Cut::together})
+        expect_same(*run(exact, call, {.log_sum_exp = true}, cut), wanted,
+                    "kind " + std::to_string(kind) + ", dim " + std::to_string(dim));
+    }
+}
+
+// As above, with one token or two for one, four or eight heads that share their keys.
+CLAIM(few_rows_have_the_bits_of_the_cpu) {
+  int number = 0;
+  for (const std::int64_t dim : {128, 20})
+    for (const std::int64_t group : {1, 4, 8})
+      for (int kind = 0; kind < 7; ++kind) {
+        const std::int64_t tokens = group < 8 ? 1 + number++ % 2 : 1, heads = 2 * group;
+        cases::Call call{.q = Tensor::random({2, heads, tokens, dim}, 91, 3),
+                         .k = Tensor::random({2, 2, 2500, dim}, 92, 2),
+                         .v = Tensor::random({2, 2, 2500, 148 - dim}, 93, 2)};
+        if (kind == 1) call.causal = Causal{Align::ends};
+        if (kind == 2) call.window = Window{900, 40, Align::ends};
+        if (kind == 3) call.key_lengths = {{1300, 130}};
+        if (kind == 4) call.sink = Tensor::random({1, heads, 1, 1}, 94, 4);
+        if (kind == 5) call.v.set(0, 1, 1700, 3, HUGE_VALF), call.causal = Causal{Align::ends};
+        if (kind == 6) call.k.set(1, 0, 2, 1, HUGE_VALF), call.key_lengths = {{0, 1}};
+        const Results wanted = cases::run(call, {.log_sum_exp = true}, cpu);
+        for (const Cut cut : {Cut::by_the_plan, Cut::together})
+          expect_same(*run(exact, call, {.log_sum_exp = true}, cut), wanted,
+                      "kind " + std::to_string(kind) + ", dim " + std::to_string(dim) + ", group " +
+                          std::to_string(group));
+      }
 }
 
 CLAIM(sixteen_bit_problems_have_the_bits_of_the_cpus_f32_arithmetic) {

@@ -33,9 +33,9 @@ class Exact : private ExactEnd<slabs, in_place> {
   HEED_DEVICE Exact(const Call& call, const ExactPlan& launch, Shared& memory) : End(call, launch, memory) {}
 
   HEED_DEVICE void run() {
-    if (thread_index() == 0) shared.work.find(c, plan, dims);
+    if (thread_index() == 0) shared.work.find(c, plan, {rows, dims});
     sync();
-    if (!work.has_rows()) return;
+    if (!work.has_rows() || !work.is_left(c, plan)) return;
     if (plan.splits > 1 && !work.has_chunk()) return;
     find_ranges();
     loads.load_queries();
@@ -65,6 +65,7 @@ class Exact : private ExactEnd<slabs, in_place> {
   // Over the blocks of these chunks; leaves the merged state in max, own_max, own_sum and o.
   HEED_DEVICE void attend(KeyRange keys, bool careful) {
     Total total;
+    keep_in_memory(total);
     State::clear();
     loads.start(keys);
     std::int64_t chunk = -1;

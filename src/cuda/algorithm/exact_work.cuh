@@ -23,19 +23,23 @@ struct ExactWork {
   Seen seen;
 
   // For one thread. The last queries of a causal problem see the most keys and come first.
-  HEED_DEVICE void find(const Call& c, const ExactPlan& plan, std::int64_t dims) {
+  struct Tile {
+    std::int64_t rows, dims;
+  };
+  HEED_DEVICE void find(const Call& c, const ExactPlan& plan, Tile of) {
+    const std::int64_t dims = of.dims, row_tiles = of.rows == exact_rows ? plan.row_tiles : plan.first_tiles;
     std::int64_t n = block_index();
     split = n % plan.splits, number = n /= plan.splits;
-    const std::int64_t tile = plan.row_tiles - 1 - n % plan.row_tiles;
-    n /= plan.row_tiles;
+    const std::int64_t tile = row_tiles - 1 - n % row_tiles;
+    n /= row_tiles;
     first_dim = n % plan.value_parts * dims, n /= plan.value_parts;
     kv_head = n % c.kv_heads, b = n / c.kv_heads;
     const Sequence& s = c.sequence(b);
-    group = c.group(), first_row = tile * exact_rows;
+    group = c.group(), first_row = tile * of.rows;
     first_head = c.head(kv_head, 0), head_step = c.head(kv_head, 1) - first_head;
     first_query_row = s.first_query, keys = s.keys;
     first_key = first_of(c.k, s.first_key), first_value = first_of(c.v, s.first_key);
-    count = static_cast<int>(least(exact_rows, s.queries * group - first_row));
+    count = static_cast<int>(least(of.rows, s.queries * group - first_row));
     if (count > 0) seen = seen_by(c, b, first_row / group, (first_row + count - 1) / group);
   }
 
@@ -45,6 +49,11 @@ struct ExactWork {
   }
 
   HEED_DEVICE bool has_rows() const { return count > 0; }
+  // Where another kernel went first, whether it left these rows.
+  HEED_DEVICE bool is_left(const Call& c, const ExactPlan& plan) const {
+    return plan.first_tiles == 0 ||
+           plan.arrivals[(b * c.kv_heads + kv_head) * plan.first_tiles + first_row / long_rows] != 0;
+  }
   HEED_DEVICE bool is_row(int r) const { return r < count; }
   // Rows are the queries in order, each for all heads that read the KV head: neighbours see nearly the same
   // keys.

@@ -84,12 +84,6 @@ inline __device__ __noinline__ bool sees(const Call& c, const Query& q, std::int
   return !c.bias.data || read(row_of(c.bias, q), j) != minus_infinity;
 }
 
-// Whether masks are nothing but ranges of keys, and nothing else happens to a score.
-HEED_DEVICE bool only_ranges(const Call& c) {
-  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 &&
-         c.gap_count == 0 && c.front == 0 && c.softcap_log2e == 0 && !c.layout.is_quantized;
-}
-
 // A score that is not finite becomes NaN: an infinity would pass for a key that is not seen. x + 0 * x is x
 // for every finite x, and NaN for the others.
 HEED_DEVICE float spoil_infinity(float x) { return fmaf(x, 0.0f, x); }

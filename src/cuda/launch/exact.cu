@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "cuda/algorithm/exact.cuh"
+#include "cuda/algorithm/exact_few.cuh"
+#include "cuda/algorithm/exact_long.cuh"
 #include "cuda/algorithm/inspect.cuh"
 #include "cuda/launch/launch.hpp"
 
@@ -16,6 +18,19 @@ __global__ void __launch_bounds__(exact_threads, 2)
   extern __shared__ __align__(16) unsigned char memory[];
   using Kernel = Exact<slabs, in_place>;
   Kernel(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+}
+
+__global__ void __launch_bounds__(long_threads, 1)
+    attend_long_rows(const __grid_constant__ Call c, const __grid_constant__ ExactPlan plan) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  attend_long(c, plan, *reinterpret_cast<ExactLongShared*>(memory));
+}
+
+template <int rows>
+__global__ void __launch_bounds__(few_threads, 2)
+    attend_few_rows(const __grid_constant__ Call c, const __grid_constant__ ExactPlan plan) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  ExactFew<rows>(c, plan, *reinterpret_cast<ExactFewShared<rows>*>(memory)).run();
 }
 
 __global__ void __launch_bounds__(Inspection::threads)
@@ -33,6 +48,26 @@ void launch(const Call& c, const ExactLaunch& launch, Stream stream) {
   check(cudaGetLastError(), "cuda.exact");
 }
 
+using FirstKernel = void (*)(Call, ExactPlan);
+template <class Shared>
+void launch_first(FirstKernel kernel, int threads, const Call& c, const ExactLaunch& launch, Stream stream) {
+  constexpr int shared = sizeof(Shared);
+  static_assert(shared <= 232448);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+        "cudaFuncSetAttribute");
+  kernel<<<static_cast<unsigned>(launch.first_blocks(c)), static_cast<unsigned>(threads), shared, stream>>>(
+      c, launch.first());
+  check(cudaGetLastError(), "cuda.exact: plain rows");
+}
+void launch_first(const Call& c, const ExactLaunch& launch, Stream stream) {
+  if (launch.few == 4)
+    launch_first<ExactFewShared<4>>(attend_few_rows<4>, few_threads, c, launch, stream);
+  else if (launch.few == 8)
+    launch_first<ExactFewShared<8>>(attend_few_rows<8>, few_threads, c, launch, stream);
+  else
+    launch_first<ExactLongShared>(attend_long_rows, long_threads, c, launch, stream);
+}
+
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Two blocks of threads fit one multiprocessor.
@@ -42,6 +77,8 @@ ExactLaunch plan(const Call& c, int splits_keys) {
 }
 
 }  // namespace
+
+static_assert(Workspace::counter_bytes == 2 * few_tiles * 4);  // what plan_exact() counts on
 
 const char* exact_refuses(const Call& c) {
   if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";
@@ -64,10 +101,13 @@ void launch_exact(const Call& c, const Workspace& workspace, Stream stream, int 
   made.plan.partials = reinterpret_cast<float*>(workspace.rest());
   if (made.kept_ends > 0)
     made.plan.ends = reinterpret_cast<KeptEnd*>(workspace.rest() + rounded(made.partial_floats * 4));
+  if (made.plan.first_tiles > 0) launch_first(c, made, stream);
   if (made.slabs == 1)
     made.in_place ? launch<1, true>(c, made, stream) : launch<1, false>(c, made, stream);
   else
     made.in_place ? launch<2, true>(c, made, stream) : launch<2, false>(c, made, stream);
+  if (made.plan.first_tiles > 0)
+    check(cudaMemsetAsync(workspace.counters(), 0, Workspace::counter_bytes, stream), "cudaMemsetAsync");
   if (!c.weights.data && !c.scores.data) return;
   const std::int64_t parts = (c.keys + Inspection::threads - 1) / Inspection::threads;
   const std::int64_t blocks = c.batch * c.heads * c.queries * parts;

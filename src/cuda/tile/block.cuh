@@ -16,6 +16,14 @@ HEED_DEVICE void sync() { __syncthreads(); }
 // Whether any thread of the block says so.
 HEED_DEVICE bool any(bool one) { return __syncthreads_or(one) != 0; }
 
+// Named barriers, 1 to 15, for some of a block's threads: to meet there, or to let others go on.
+HEED_DEVICE void meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+HEED_DEVICE void let_go(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // The number of the lane whose index differs by these bits.
 HEED_DEVICE float from_lane_across(float x, int bits) { return __shfl_xor_sync(0xffffffffu, x, bits); }
 
@@ -25,6 +33,12 @@ HEED_DEVICE void copy16(float* to, const void* from, bool is_there) {
   const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   const int bytes = is_there ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+}
+// One float, or zero.
+HEED_DEVICE void copy4(float* to, const float* from, bool is_there) {
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = is_there ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 // Ends a group of copies, which may be empty.
 HEED_DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -42,6 +56,12 @@ HEED_DEVICE void load2(float* to, const float* from) {
 }
 HEED_DEVICE void store4(float* to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+}
+
+// Leaves the registers to what is used more often: the compiler does not know who else may touch this array.
+template <class Array>
+HEED_DEVICE void keep_in_memory(Array& array) {
+  asm volatile("" : : "l"(&array) : "memory");
 }
 
 // The larger of two numbers, and NaN if either is.

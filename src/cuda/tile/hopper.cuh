@@ -66,13 +66,7 @@ HEED_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// Named barriers, 1 to 15, for some of a block's threads: to meet there, or to let others go on.
-HEED_DEVICE void meet(int barrier, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-HEED_DEVICE void let_go(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
+// Whether any of those who meet at a named barrier says so.
 HEED_DEVICE bool any_at(int barrier, int threads, bool one) {
   std::uint32_t found;
   asm volatile(

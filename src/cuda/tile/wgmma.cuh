@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of a warpgroup's matrix instructions: 64 rows times 64, 128 or 256 columns, 16 deep, summed in f32. Thread t
-// holds rows 16 (t / 32) + t % 32 / 4 and 8 further down; of every eight columns the two from 2 (t % 4) on: sums
-// [4 n], [4 n + 1] of the first row and [4 n + 2], [4 n + 3] of the second for columns 8 n.
+// Products of a warpgroup's matrix instructions: 64 rows times 64, 128 or 256 columns, 16 deep, summed in
+// f32. Thread t holds rows 16 (t / 32) + t % 32 / 4 and 8 further down; of every eight columns the two from 2
+// (t % 4) on: sums [4 n], [4 n + 1] of the first row and [4 n + 2], [4 n + 3] of the second for columns 8 n.
 #pragma once
 #include <cstdint>
 
@@ -11,9 +11,9 @@
 
 namespace heed::cuda {
 
-// An operand in shared memory, in rows of 128 bytes whose sixteenths are turned by the row's number as the copy engine
-// does it, 1024 bytes for eight rows. `next` is how far the next 64 columns lie, where the operand is transposed.
-// The half of the descriptor that differs; additions stay within it.
+// An operand in shared memory, in rows of 128 bytes whose sixteenths are turned by the row's number as the
+// copy engine does it, 1024 bytes for eight rows. `next` is how far the next 64 columns lie, where the
+// operand is transposed. The half of the descriptor that differs; additions stay within it.
 using Operand = std::uint32_t;
 HEED_DEVICE Operand operand(SharedAddress tile, int next = 16) {
   return (tile & 0x3FFFFu) >> 4 | static_cast<std::uint32_t>(next >> 4) << 16;
@@ -44,19 +44,19 @@ HEED_DEVICE void pin(std::uint32_t (&x)[n]) {
 }
 
 // PTX wants every register by its number.
-#define HEED_NAMES_32 \
+#define HEED_NAMES_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
   "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define HEED_NAMES_64 \
+#define HEED_NAMES_64                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
   "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
   "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
   "%62, %63"
-#define HEED_NAMES_128 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
-  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, " \
-  "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+#define HEED_NAMES_128                                                                                     \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "   \
+  "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "   \
+  "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
+  "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "   \
   "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, " \
   "%102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
   "%119, %120, %121, %122, %123, %124, %125, %126, %127"
@@ -66,23 +66,29 @@ HEED_DEVICE void pin(std::uint32_t (&x)[n]) {
 #define HEED_SUMS_64(d, i) HEED_SUMS_32(d, i), HEED_SUMS_32(d, i + 32)
 #define HEED_SUMS_128(d, i) HEED_SUMS_64(d, i), HEED_SUMS_64(d, i + 64)
 
-// Both operands in shared memory, or the first in registers; `adds` 0 begins a sum, `turned` transposes the second.
-#define HEED_PRODUCTS(columns, sums, n0, n1, n2, n3, n4, n5, name)                                              \
-  template <int turned>                                                                                              \
-  HEED_DEVICE void multiply_##name(float (&d)[sums], Operand a, Operand b, int adds) {                               \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2 ", 0;\n"                                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name " {" HEED_NAMES_##sums "}, "  \
-                 "%" #n0 ", %" #n1 ", p, 1, 1, 0, %" #n3 ";\n}\n"                                                    \
-                 : HEED_SUMS_##sums(d, 0)                                                                            \
-                 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(adds), "n"(turned));                                                       \
-  }                                                                                                                  \
-  template <int turned>                                                                                              \
-  HEED_DEVICE void multiply_##name(float (&d)[sums], const std::uint32_t* a, Operand b) {                            \
-    asm volatile("{\n.reg .pred p;\nmov.pred p, 1;\n"                                                               \
-                 "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name " {" HEED_NAMES_##sums "}, "  \
-                 "{%" #n0 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", p, 1, 1, %" #n5 ";\n}\n"                        \
-                 : HEED_SUMS_##sums(d, 0)                                                                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "n"(turned));                               \
+// Both operands in shared memory, or the first in registers; `adds` 0 begins a sum, `turned` transposes the
+// second.
+#define HEED_PRODUCTS(columns, sums, n0, n1, n2, n3, n4, n5, name)                                     \
+  template <int turned>                                                                                \
+  HEED_DEVICE void multiply_##name(float (&d)[sums], Operand a, Operand b, int adds) {                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                              \
+                 ", 0;\n"                                                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name               \
+                 " {" HEED_NAMES_##sums                                                                \
+                 "}, "                                                                                 \
+                 "%" #n0 ", %" #n1 ", p, 1, 1, 0, %" #n3 ";\n}\n"                                      \
+                 : HEED_SUMS_##sums(d, 0)                                                              \
+                 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(adds), "n"(turned));                    \
+  }                                                                                                    \
+  template <int turned>                                                                                \
+  HEED_DEVICE void multiply_##name(float (&d)[sums], const std::uint32_t* a, Operand b) {              \
+    asm volatile(                                                                                      \
+        "{\n.reg .pred p;\nmov.pred p, 1;\n"                                                           \
+        "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name " {" HEED_NAMES_##sums \
+        "}, "                                                                                          \
+        "{%" #n0 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", p, 1, 1, %" #n5 ";\n}\n"                  \
+        : HEED_SUMS_##sums(d, 0)                                                                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "n"(turned));                \
   }
 HEED_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, bf16)
 HEED_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, f16)

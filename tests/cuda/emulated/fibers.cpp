@@ -26,6 +26,13 @@ std::int64_t block = 0;
 const std::function<void()>* body = nullptr;
 bool gathered = false, agreed = false;
 
+// Opens at the end of a round, so that the threads of a warp go on together.
+struct Barrier {
+  int come = 0, wanted = 0, opened = 0;
+};
+Barrier barriers[16];
+Barrier of_all;  // of those that still run
+
 void enter() {
   (*body)();
   fibers[static_cast<std::size_t>(running)].has_ended = true;
@@ -35,15 +42,18 @@ void step_aside() { swapcontext(&fibers[static_cast<std::size_t>(running)].conte
 
 // Every thread once, up to where it next waits or ends; returns whether any is left.
 bool round() {
-  bool left = false;
+  int left = 0;
   for (running = 0; running < static_cast<int>(fibers.size()); ++running) {
     Fiber& fiber = fibers[static_cast<std::size_t>(running)];
     if (fiber.has_ended) continue;
     swapcontext(&scheduler, &fiber.context);
-    left |= !fiber.has_ended;
+    left += fiber.has_ended ? 0 : 1;
   }
   agreed = gathered, gathered = false;
-  return left;
+  for (Barrier& b : barriers)
+    if (b.come > 0 && b.come == b.wanted) b.come = 0, ++b.opened;
+  if (of_all.come == left) of_all.come = 0, ++of_all.opened;
+  return left > 0;
 }
 
 }  // namespace
@@ -60,6 +70,8 @@ void launch(std::int64_t blocks, int threads, const std::function<void()>& run) 
       fiber.context.uc_link = &scheduler;
       makecontext(&fiber.context, enter, 0);
     }
+    for (Barrier& b : barriers) b = {};
+    of_all = {};
     while (round()) {
     }
   }
@@ -68,9 +80,21 @@ void launch(std::int64_t blocks, int threads, const std::function<void()>& run) 
 int current_thread() { return running; }
 std::int64_t current_block() { return block; }
 
-// All threads of a kernel wait at the same places, so one round brings each of them to the same one.
-void meet() { step_aside(); }
+void meet() {
+  const int before = of_all.opened;
+  ++of_all.come;
+  while (of_all.opened == before) step_aside();
+}
 
+void let_go(int barrier, int threads) { ++barriers[barrier].come, barriers[barrier].wanted = threads; }
+
+void meet(int barrier, int threads) {
+  const int before = barriers[barrier].opened;
+  let_go(barrier, threads);
+  while (barriers[barrier].opened == before) step_aside();
+}
+
+// All threads of a kernel ask at the same places, so one round brings each of them to the same one.
 bool any(bool one) {
   gathered |= one;
   step_aside();

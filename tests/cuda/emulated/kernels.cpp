@@ -2,9 +2,12 @@
 // The exact kernel on a CPU that pretends to have a GPU's threads.
 #include "../kernels.hpp"
 
+#include <algorithm>
 #include <memory>
 
 #include "cuda/algorithm/exact.cuh"
+#include "cuda/algorithm/exact_few.cuh"
+#include "cuda/algorithm/exact_long.cuh"
 #include "cuda/algorithm/inspect.cuh"
 #include "cuda/lower.hpp"
 #include "emulated/fibers.hpp"
@@ -19,7 +22,23 @@ void attend(const Call& c, const ExactLaunch& launch) {
   emulated::launch(launch.blocks(), exact_threads, [&] { Kernel(c, launch.plan, *shared).run(); });
 }
 
+template <int rows>
+void attend_few(const Call& c, const ExactLaunch& launch) {
+  const auto shared = std::make_unique<ExactFewShared<rows>>();
+  const ExactPlan plan = launch.first();
+  emulated::launch(launch.first_blocks(c), few_threads, [&] { ExactFew<rows>(c, plan, *shared).run(); });
+}
+
+void attend_long(const Call& c, const ExactLaunch& launch) {
+  const auto shared = std::make_unique<ExactLongShared>();
+  emulated::launch(launch.first_blocks(c), long_threads, [&] { attend_long(c, launch.plan, *shared); });
+}
+
 void attend(const Call& c, const ExactLaunch& launch) {
+  if (launch.plan.first_tiles > 0)
+    launch.few == 4   ? attend_few<4>(c, launch)
+    : launch.few == 8 ? attend_few<8>(c, launch)
+                      : attend_long(c, launch);
   if (launch.slabs == 1) return launch.in_place ? attend<1, true>(c, launch) : attend<1, false>(c, launch);
   launch.in_place ? attend<2, true>(c, launch) : attend<2, false>(c, launch);
 }
@@ -34,7 +53,8 @@ bool run(const std::string&, const Problem& problem, Cut cut) {
   ExactLaunch launch = plan_exact(c, cut == Cut::apart ? 1 << 30 : cut == Cut::together ? 0 : 8);
   if (launch.blocks() == 0) return true;
   std::vector<float> partials(static_cast<std::size_t>(launch.partial_floats));
-  std::vector<unsigned> arrivals(static_cast<std::size_t>(launch.tiles));
+  std::vector<unsigned> arrivals(
+      static_cast<std::size_t>(std::max<std::int64_t>(launch.tiles, 2 * few_tiles)));
   std::vector<KeptEnd> ends(static_cast<std::size_t>(launch.kept_ends));
   launch.plan.partials = partials.data(), launch.plan.arrivals = arrivals.data();
   launch.plan.ends = ends.empty() ? nullptr : ends.data();

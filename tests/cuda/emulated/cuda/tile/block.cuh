@@ -39,6 +39,8 @@ inline int thread_index() { return emulated::current_thread(); }
 inline std::int64_t block_index() { return emulated::current_block(); }
 inline void sync() { emulated::meet(); }
 inline bool any(bool one) { return emulated::any(one); }
+inline void meet(int barrier, int threads) { emulated::meet(barrier, threads); }
+inline void let_go(int barrier, int threads) { emulated::let_go(barrier, threads); }
 inline float from_lane_across(float x, int bits) { return emulated::exchange(x, bits); }
 
 inline void copy16(float* to, const void* from, bool is_there) {
@@ -47,6 +49,7 @@ inline void copy16(float* to, const void* from, bool is_there) {
   else
     std::memset(to, 0, 16);
 }
+inline void copy4(float* to, const float* from, bool is_there) { *to = is_there ? *from : 0.0f; }
 inline void close_copies() {}
 template <int n>
 void wait_for_copies() {}
@@ -54,6 +57,8 @@ void wait_for_copies() {}
 inline void load4(float* to, const float* from) { std::memcpy(to, from, 16); }
 inline void load2(float* to, const float* from) { std::memcpy(to, from, 8); }
 inline void store4(float* to, const float* from) { std::memcpy(to, from, 16); }
+template <class Array>
+void keep_in_memory(Array&) {}
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
 inline unsigned arrive(unsigned* arrivals) { return (*arrivals)++; }
 inline float written_elsewhere(const float* from) { return *from; }
