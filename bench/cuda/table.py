@@ -33,11 +33,12 @@ def rivals(path):
 def table(ours, theirs):
     names = [name for name in ("cudnn", "flash", "efficient", "torch") if any(name in found for found in theirs.values())]
     rows = [["case", "heed, µs", "rate", *(f"× {name}" for name in names)], ["---"] + ["--:"] * (2 + len(names))]
-    for case, (us, tflops, tbs) in ours.items():
+    for case, (alone, tflops, tbs) in ours.items():
         found = theirs.get(case, {})
+        us = found.get("heed", alone)  # in turns with the others, where it was
+        tflops, tbs = tflops * alone / us, tbs * alone / us
         rate = f"{tbs:.2f} TB/s" if case.startswith("decode/") else f"{tflops:.0f} TFLOP/s"
-        beside = found.get("heed", us)  # in turns with the others, where it was
-        cells = [f"{found[name] / beside:.2f} ({in_words(found[name])} µs)" if name in found else "–" for name in names]
+        cells = [f"{found[name] / us:.2f} ({in_words(found[name])} µs)" if name in found else "–" for name in names]
         rows.append([f"`{case}`", in_words(us), rate, *cells])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 

@@ -26,7 +26,7 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
  public:
   HEED_DEVICE PrefillConsumer(const Call& call, const PrefillPlan& launch, PrefillMemory<Shape> memory)
       : End(call, launch, memory) {
-    queries = operand(shared.queries() + group * 64 * 128);
+    first_queries = operand(shared.queries(0) + group * 64 * 128);
     first_keys = operand(shared.keys(0)), first_values = operand(shared.values(0), keys * 128);
   }
 
@@ -69,7 +69,8 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
     for (int i = 0; i < dim / 2; ++i) o[i] = 0;
     max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0;
 
-    barrier_wait(shared.queries_there(), n & 1);
+    queries = moved(first_queries, uniform(static_cast<int>(n % Shape::query_stages)) * Shape::query_bytes);
+    barrier_wait(shared.queries_there(n), shared.query_phase(n));
     const bool sees_any = !may_pass || own.first <= own.last;
     // Turns are taken once for each tile but one: that where the first scores are found.
 #pragma unroll 1
@@ -94,7 +95,7 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
 #pragma unroll 1
       for (; j >= own.first; --j) step(j, true, false);
 
-      if (Shape::out_has_room) release(shared.queries_used());
+      if (Shape::out_has_room) release(shared.queries_used(n));
       barrier_wait(shared.values_there(taken), shared.phase(taken));
       multiply_values(stage(taken));
       wait_for_products<0>();
@@ -104,7 +105,7 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
 #pragma unroll 1
       for (; may_pass && j >= first; --j) pass(false, true);
     } else if (Shape::out_has_room) {
-      release(shared.queries_used());
+      release(shared.queries_used(n));
     }
   }
 
@@ -182,8 +183,8 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
     meet(4, 128 * Shape::groups);
   }
 
-  Operand queries, first_keys, first_values;
-  unsigned taken = 0;  // tiles of values
+  Operand first_queries, first_keys, first_values, queries;  // queries: of the tile at hand
+  unsigned taken = 0;                                        // tiles of values
 };
 
 template <class Shape, bool capped>

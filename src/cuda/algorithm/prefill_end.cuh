@@ -34,7 +34,7 @@ class PrefillEnd : public PrefillWeights<Shape, capped> {
     if (!Shape::out_has_room) {
       if (team.thread() == 0) wait_for_stores_to_read();
       team.sync();
-      Thread::release(shared.queries_used());
+      Thread::release(shared.queries_used(0));
     }
   }
 

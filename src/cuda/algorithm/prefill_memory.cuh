@@ -35,7 +35,9 @@ struct PrefillMemory {
     memory = any + (at - shared_address(any));
   }
 
-  HEED_DEVICE SharedAddress queries() const { return at + Shape::queries_at; }
+  HEED_DEVICE SharedAddress queries(unsigned n) const {
+    return at + Shape::queries_at + n % Shape::query_stages * Shape::query_bytes;
+  }
   HEED_DEVICE SharedAddress keys(unsigned n) const {
     return at + Shape::keys_at + n % Shape::stages * Shape::key_bytes;
   }
@@ -51,20 +53,22 @@ struct PrefillMemory {
   // Each pair: what is there, and what may be overwritten.
   HEED_DEVICE SharedAddress tile_there(unsigned n) const { return at + n % 2 * 8; }
   HEED_DEVICE SharedAddress tile_used(unsigned n) const { return at + 16 + n % 2 * 8; }
-  HEED_DEVICE SharedAddress queries_there() const { return at + 32; }
-  HEED_DEVICE SharedAddress queries_used() const { return at + 40; }
+  HEED_DEVICE SharedAddress queries_there(unsigned n) const { return at + 32 + n % Shape::query_stages * 8; }
+  HEED_DEVICE SharedAddress queries_used(unsigned n) const { return at + 48 + n % Shape::query_stages * 8; }
   HEED_DEVICE SharedAddress keys_there(unsigned n) const { return at + 64 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress keys_used(unsigned n) const { return at + 96 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress values_there(unsigned n) const { return at + 128 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress values_used(unsigned n) const { return at + 160 + n % Shape::stages * 8; }
-  // Of the n-th use of a stage, or of a slot.
+  // Of the n-th use of a stage, of queries, or of a slot.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
+  HEED_DEVICE static unsigned query_phase(unsigned n) { return n / Shape::query_stages & 1; }
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
     for (unsigned n = 0; n < 2; ++n)
       barrier_init(tile_there(n), 1), barrier_init(tile_used(n), 4 * Shape::groups);
-    barrier_init(queries_there(), 1), barrier_init(queries_used(), Shape::groups);
+    for (unsigned n = 0; n < Shape::query_stages; ++n)
+      barrier_init(queries_there(n), 1), barrier_init(queries_used(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
       barrier_init(keys_there(n), 1), barrier_init(keys_used(n), Shape::groups);
       barrier_init(values_there(n), 1), barrier_init(values_used(n), Shape::groups);

@@ -16,7 +16,8 @@ struct PrefillShape {
   static constexpr Type type = element;
   static constexpr int dim = head_dim, groups = warpgroups, rows = 64 * groups;
   static constexpr int keys = dim == 256 ? 64 : 128;  // of a tile
-  static constexpr int stages = 2;
+  // Of small heads memory holds more, so that the next tile of rows is there when this one ends.
+  static constexpr int stages = dim == 64 ? 3 : 2, query_stages = dim == 64 ? 2 : 1;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a sum beyond them would wait for ever.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -28,7 +29,7 @@ struct PrefillShape {
   static constexpr int query_bytes = rows * dim * 2, key_bytes = keys * dim * 2;
   // Offsets from a multiple of 1024. Outputs have the room of the queries where there is no other.
   static constexpr bool out_has_room = dim < 256;
-  static constexpr int queries_at = 1024, keys_at = queries_at + query_bytes,
+  static constexpr int queries_at = 1024, keys_at = queries_at + query_stages * query_bytes,
                        values_at = keys_at + stages * key_bytes,
                        out_at = out_has_room ? values_at + stages * key_bytes : queries_at;
   static constexpr int shared_bytes =

@@ -73,10 +73,10 @@ class PrefillProducer {
   HEED_DEVICE int load(const RowTile& tile, unsigned n) {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
-    barrier_wait(shared.queries_used(), (n & 1) ^ 1);
-    barrier_arrive_expecting(shared.queries_there(), Shape::query_bytes);
-    load_pieces({shared.queries(), Shape::rows, &plan.q, &c.q}, tile.h, tile.b,
-                static_cast<int>(tile.first_row), shared.queries_there(), evict_first);
+    barrier_wait(shared.queries_used(n), shared.query_phase(n) ^ 1);
+    barrier_arrive_expecting(shared.queries_there(n), Shape::query_bytes);
+    load_pieces({shared.queries(n), Shape::rows, &plan.q, &c.q}, tile.h, tile.b,
+                static_cast<int>(tile.first_row), shared.queries_there(n), evict_first);
     load_keys(tile.last, first_key, kv_head, tile.b, taken);
     for (int j = tile.last - 1; j >= tile.first; --j, ++taken) {
       load_keys(j, first_key, kv_head, tile.b, taken + 1);
