@@ -62,6 +62,12 @@ REJECTED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Of all programs: mypy keeps there what it has read of NumPy."""
+    return tmp_path_factory.mktemp("types")
+
+
 def complaints(folder, *files):
     """line -> what mypy says of it."""
     (folder / "mypy.ini").write_text(CONFIG)
@@ -75,23 +81,23 @@ def complaints(folder, *files):
     return {int(line): said for line, said in re.findall(r"^[^:\n]+:(\d+): error: (.*)$", ran.stdout, re.MULTILINE)}
 
 
-def test_words_and_results_are_typed(tmp_path):
-    program = tmp_path / "program.py"
+def test_words_and_results_are_typed(folder):
+    program = folder / "program.py"
     program.write_text(START + "\n".join(ACCEPTED + REJECTED) + "\n")
-    said = complaints(tmp_path, program)
+    said = complaints(folder, program)
     first = START.count("\n") + 1
     wrong = {first + n for n, _ in enumerate(ACCEPTED + REJECTED)} & said.keys()
     lines = dict(enumerate(ACCEPTED + REJECTED, first))
     assert [lines[n] for n in sorted(wrong)] == REJECTED, said
 
 
-def test_the_examples_are_well_typed(tmp_path):
-    assert complaints(tmp_path, *sorted(EXAMPLES.glob("*.py"))) == {}
+def test_the_examples_are_well_typed(folder):
+    assert complaints(folder, *sorted(EXAMPLES.glob("*.py"))) == {}
 
 
-def test_the_stub_is_well_typed(tmp_path):
+def test_the_stub_is_well_typed(folder):
     import heed
 
-    stub = tmp_path / "stub.pyi"
+    stub = folder / "stub.pyi"
     stub.write_text((pathlib.Path(heed.__file__).parent / "_heed.pyi").read_text())
-    assert complaints(tmp_path, stub) == {}
+    assert complaints(folder, stub) == {}
