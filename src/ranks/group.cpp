@@ -196,8 +196,9 @@ Group::Pending Group::all_to_all(const char* what, std::span<const std::span<con
     if (r != own && !from[r].empty())
       made->parts.push_back(
           {static_cast<int>(r), false, state_->messages->receive(static_cast<int>(r), from[r], made->step)});
-  for (std::size_t r = 0; r < to.size(); ++r)
-    if (r != own && !to[r].empty())
+  // To the next rank first, so that not all send to the same one at once.
+  for (std::size_t n = 1; n < to.size(); ++n)
+    if (const std::size_t r = (own + n) % to.size(); !to[r].empty())
       made->parts.push_back(
           {static_cast<int>(r), true, state_->messages->send(static_cast<int>(r), to[r], made->step)});
   return Pending(std::move(made));
