@@ -97,14 +97,19 @@ void graph_is_gone(void* held) {
   blocks().unused.push_back(*block);
 }
 
-// The block waits in `unused` again as soon as neither the graph nor what was made of it is there.
+// The block waits in `unused` again as soon as neither the graph nor what was made of it is there; at once,
+// where the graph does not take it.
 void give_to_graph(cudaGraph_t graph, const Block& block) {
   auto held = std::make_unique<Block>(block);
   cudaUserObject_t object = nullptr;
-  check(cudaUserObjectCreate(&object, held.get(), graph_is_gone, 1, cudaUserObjectNoDestructorSync),
-        "cudaUserObjectCreate");
+  const cudaError_t made =
+      cudaUserObjectCreate(&object, held.get(), graph_is_gone, 1, cudaUserObjectNoDestructorSync);
+  if (made != cudaSuccess) graph_is_gone(held.release());
+  check(made, "cudaUserObjectCreate");
   held.release();
-  check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove), "cudaGraphRetainUserObject");
+  const cudaError_t taken = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+  if (taken != cudaSuccess) cudaUserObjectRelease(object, 1);
+  check(taken, "cudaGraphRetainUserObject");
 }
 
 }  // namespace
@@ -120,6 +125,8 @@ Workspace captured_workspace(std::int64_t bytes, Stream stream) {
   unsigned long long capture = 0;
   cudaGraph_t graph = nullptr;
   check(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph), "cudaStreamGetCaptureInfo");
+  if (status != cudaStreamCaptureStatusActive)  // and no graph will come of it
+    check(cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
   {
     const std::lock_guard lock(blocks().in_use);
     for (const Captured& c : blocks().recent)

@@ -114,6 +114,7 @@ class SpreadCall {
     a.add("q.dtype", static_cast<std::int64_t>(q.dtype));
     a.add("cache.type", spread.cache ? static_cast<std::int64_t>(spread.cache->config().type) : 0);
     a.add("cache.kv_heads", spread.cache ? spread.cache->config().kv_heads : 0);
+    a.add("cache.value_dim", spread.cache ? *spread.cache->config().value_dim : 0);
     a.add("lengths, as a number,", number_of(spread.lengths));
     describe_options(a, options_);
     a.add("the size of the states", decode_ ? decode_->floats_of(0) : 0);

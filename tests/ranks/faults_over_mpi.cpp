@@ -26,10 +26,9 @@ void attend(Group& group, std::int64_t keys) {
   attention(group, split, {q.view(), k.view(), k.view()}, {.out = out.mutable_view()});
 }
 
-void send_short(Group& group) {
-  long data = 0;
-  const std::size_t bytes = group.rank() == 1 ? 4 : 8;
-  group.broadcast("what", 1, std::as_writable_bytes(std::span(&data, 1)).first(bytes)).wait();
+void send_another_length(Group& group, std::size_t sent, std::size_t agreed) {
+  std::vector<std::byte> data(group.rank() == 1 ? sent : agreed);
+  group.broadcast("what", 1, data).wait();
   if (group.rank() == 1) sleep(5);
 }
 
@@ -48,7 +47,11 @@ int main(int, char** arguments) {
   Group group = mpi_group({.deadline = std::chrono::milliseconds(2000)}, OnFault::ends_the_job);
   try {
     if (how == "cut_short") {
-      send_short(group);
+      send_another_length(group, 4, 8);
+    } else if (how == "cut_between_pieces") {
+      send_another_length(group, 4000, 8000);
+    } else if (how == "with_a_piece_too_many") {
+      send_another_length(group, 8000, 4000);
     } else if (how == "another_shape") {
       attend(group, group.rank() == 1 ? 9 : 6000);
     } else {

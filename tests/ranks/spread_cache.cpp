@@ -97,5 +97,21 @@ TEST(SpreadCaches, name_what_they_refuse_on_every_rank) {
   EXPECT_EQ(sentence_of(bad, 30), "rank 0 refuses: cache.window: given, but a part of a sequence has none");
 }
 
+TEST(SpreadCaches, agree_on_the_dim_of_values_also_where_rank_0_has_no_state_to_send) {
+  const std::int64_t tokens = 1500;
+  const Tensor q = Tensor::random({1, 1, 1, 8}, 1), k = Tensor::random({1, 1, tokens, 8}, 2);
+  const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+    const std::int64_t dim = group.rank() == 0 ? 8 : 16;
+    const Tensor v = Tensor::random({1, 1, tokens, dim}, 3);
+    KvCache cache({.kv_heads = 1, .capacity = 2048, .dim = 8, .value_dim = dim, .page_size = 64});
+    append_own(cache, 0, 0, k.view(), v.view(), group.rank(), group.size());
+    Tensor out({1, 1, 1, dim});
+    attention(group, q.view(), {.cache = &cache, .lengths = {&tokens, 1}}, {.out = out.mutable_view()},
+              {.masks = {Window{.left = 10}}});
+  });
+  for (const std::string& sentence : said)
+    EXPECT_EQ(sentence, "rank 1: cache.value_dim is 16, and 8 on rank 0");
+}
+
 }  // namespace
 }  // namespace heed::cases

@@ -104,7 +104,6 @@ CLAIM(the_device_runs_calls_of_several_threads_on_their_streams) {
     expect(wrong[t] == 0, wrong[t], " calls of thread ", t, " differ");
 }
 
-// Packed sequences bring lists along, splits of keys counters.
 // A graph of two calls on a stream of its own, ready to be replayed.
 class CapturedCalls {
  public:
@@ -144,6 +143,7 @@ class CapturedCalls {
   cudaStream_t stream = nullptr;
 };
 
+// Packed sequences bring lists along, splits of keys counters.
 CLAIM(the_device_replays_calls_that_a_graph_has_captured) {
   const Call decode = plain_call(DType::bf16, 1, 5000), exact = plain_call(DType::f32, 2, 3000);
   const Call masked = [] {
@@ -173,6 +173,28 @@ CLAIM(graphs_that_are_gone_leave_their_memory_to_others) {
   }
   expect_success(cudaMemGetInfo(&after, &total));
   expect(after + (1 << 20) >= before, "34 graphs took ", before - after, " bytes that nobody gives back");
+}
+
+CLAIM(a_capture_that_has_failed_is_refused_in_its_own_words) {
+  const Call call = plain_call(DType::bf16, 1, 5000);
+  Results results(call, {});
+  Brought there;
+  const Inputs inputs = there.inputs(call.inputs());
+  const Outputs outputs = there.outputs(results.outputs());
+  Options options = there.options(call.options());
+  cudaStream_t stream = nullptr;
+  expect_success(cudaStreamCreate(&stream));
+  options.stream = stream;
+  expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  cudaStreamSynchronize(stream);  // which a capture may not
+  expect_refused(Error::device,
+                 "cudaStreamGetCaptureInfo: operation failed due to a previous error during capture "
+                 "(cudaErrorStreamCaptureInvalidated, 901)",
+                 [&] { attention(inputs, outputs, options); });
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream, &graph);
+  cudaGetLastError();  // of the two
+  expect_success(cudaStreamDestroy(stream));
 }
 
 CLAIM(memory_that_is_not_the_devices_is_refused) {
