@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "claims.hpp"
+#include "cuda/algorithm/exact_plan.hpp"
 #include "cuda/algorithm/prefill_order.hpp"
 
 namespace heed::cuda::test {
@@ -63,6 +64,63 @@ CLAIM(prefill_keeps_the_keys_of_a_section_in_the_second_level_cache) {
     const std::int64_t kv_heads = (order.section + 7) / 8, bytes = kv_heads * keys * 128 * 4;
     expect(bytes <= 2 * section_bytes || kv_heads == 1, keys, " keys: a section of ", order.section,
            " heads has ", bytes, " bytes");
+  }
+}
+
+// K and V as they lie in memory that nobody has touched.
+Call plain_call(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries, std::int64_t dim) {
+  Call c = call_of(16, heads, kv_heads, queries, 8192, false);
+  c.dim = c.value_dim = dim;
+  for (Tensor* t : {&c.k, &c.v})
+    t->dim = 1, t->length = dim, t->heads = 8192 * dim, t->batch = kv_heads * t->heads;
+  return c;
+}
+constexpr std::int64_t at_once = 264;
+
+CLAIM(few_rows_have_an_exact_kernel_of_their_own) {
+  for (const int group : {1, 4, 5, 8, 9}) {
+    const Call c = plain_call(8 * group, 8, 1, 128);
+    const ExactLaunch launch = plan_exact(c, at_once);
+    expect(launch.few == (group <= 4   ? 4
+                          : group <= 8 ? 8
+                                       : 0),
+           group, " rows go to the one for ", launch.few);
+    if (launch.few == 0) continue;
+    expect(launch.first_blocks(c) == 16 * 8 * 8, "a block for every chunk, not ", launch.first_blocks(c));
+    expect(launch.plan.splits == 1, "the general kernel behind it splits nothing");
+    expect(plan_exact(c, 0).few == 0, "chunks that may not run apart");
+  }
+}
+
+CLAIM(long_problems_have_an_exact_kernel_of_their_own) {
+  const Call c = plain_call(8, 8, 8192, 64);
+  expect(plan_exact(c, at_once).plan.first_tiles == 64, "8192 rows are 64 tiles");
+  expect(plan_exact(plain_call(8, 8, 8192, 128), at_once).plan.first_tiles == 0, "heads of 128");
+  expect(plan_exact(plain_call(8, 8, 64, 64), at_once).plan.first_tiles == 0, "64 rows");
+}
+
+CLAIM(only_plain_problems_skip_the_general_exact_kernel) {
+  const float slope = 0;
+  const cache::PagedSequence cached{};
+  for (const int queries : {1, 8192}) {
+    const Call plain = plain_call(32, 8, queries, 64);
+    const auto expect_general = [&](const char* what, const auto& change) {
+      Call c = plain;
+      change(c);
+      expect(plan_exact(c, at_once).plan.first_tiles == 0, what, ", ", queries, " queries");
+    };
+    expect(plan_exact(plain, at_once).plan.first_tiles > 0, queries, " queries");
+    expect_general("a bias", [&](Call& c) { c.bias.data = &slope; });
+    expect_general("slopes", [&](Call& c) { c.alibi.of_heads = &slope; });
+    expect_general("a mask", [](Call& c) { c.mask_count = 1; });
+    expect_general("documents", [](Call& c) { c.document_count = 1; });
+    expect_general("a front", [](Call& c) { c.front = 4; });
+    expect_general("a softcap", [](Call& c) { c.softcap_log2e = 20; });
+    expect_general("dropout", [](Call& c) { c.drop_below = 1; });
+    expect_general("weights", [&](Call& c) { c.weights.data = &slope; });
+    expect_general("a cache", [&](Call& c) { c.cached = &cached; });
+    expect_general("bf16", [](Call& c) { c.k.type = Type::bf16; });
+    expect_general("keys that are not aligned", [](Call& c) { c.k.length = 66; });
   }
 }
 

@@ -124,7 +124,7 @@ class ExactFew {
       if (thread < c.value_dim) write(row_of(c.out, q), thread, x);
       is_number = is_number && is_finite(factor) && (thread >= c.value_dim || is_finite(x));
     }
-    if (!is_number) plan.arrivals[work.b * c.kv_heads + work.kv_head] = 1;
+    if (!is_number) *work.left(c, plan) = 1;
   }
 
   const Call& c;

@@ -110,9 +110,7 @@ class ExactLongThread {
   }
 
   // Something that f32 could not finish: the general kernel does these rows again.
-  HEED_DEVICE void leave() const {
-    plan.arrivals[(work.b * c.kv_heads + work.kv_head) * plan.first_tiles + work.first_row / long_rows] = 1;
-  }
+  HEED_DEVICE void leave() const { *work.left(c, plan) = 1; }
 
   const Call& c;
   const ExactPlan& plan;

@@ -9,9 +9,10 @@
 namespace heed::cuda {
 
 constexpr int exact_threads = 128, exact_rows = 64;
-constexpr int long_rows = 128;               // of the kernel for long plain problems
-constexpr int few_rows = 8, few_dims = 128;  // the most of the kernel for few rows
-constexpr int few_tiles = 2048;              // and of KV heads: half as many as a workspace has counters
+constexpr int long_rows = 128;                 // of the kernel for long plain problems
+constexpr int exact_counters = 4096;           // of a workspace
+constexpr int few_rows = 8, few_dims = 128;    // the most of the kernel for few rows
+constexpr int few_tiles = exact_counters / 2;  // and of KV heads: each has two counters
 
 // What a row's scores are measured against once all its keys are in.
 struct RowEnd {
@@ -86,8 +87,8 @@ inline void plan_first(const Call& c, std::int64_t blocks_at_once, ExactLaunch& 
     launch.few = rows <= 4 ? 4 : 8;
     launch.plan.first_tiles = 1, launch.plan.splits = 1, launch.first_splits = chunks > 1 ? chunks : 1;
     launch.partial_floats = chunks > 1 ? heads * chunks * launch.few * (2 + few_dims) : 0;
-  } else if (launch.plan.splits == 1 && c.dim <= 64 && c.value_dim <= 64 &&
-             2 * heads * tiles >= blocks_at_once && heads * tiles <= 2 * few_tiles) {
+  } else if (launch.plan.splits == 1 && rows > exact_rows && c.dim <= 64 && c.value_dim <= 64 &&
+             2 * heads * tiles >= blocks_at_once) {
     launch.plan.first_tiles = tiles, launch.first_splits = 1;
   }
 }

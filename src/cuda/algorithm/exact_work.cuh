@@ -49,10 +49,14 @@ struct ExactWork {
   }
 
   HEED_DEVICE bool has_rows() const { return count > 0; }
-  // Where another kernel went first, whether it left these rows.
+  // Where another kernel went first, whether it left these rows. Tiles beyond the counters share theirs: done
+  // again, a row has the same bits.
   HEED_DEVICE bool is_left(const Call& c, const ExactPlan& plan) const {
-    return plan.first_tiles == 0 ||
-           plan.arrivals[(b * c.kv_heads + kv_head) * plan.first_tiles + first_row / long_rows] != 0;
+    return plan.first_tiles == 0 || *left(c, plan) != 0;
+  }
+  HEED_DEVICE unsigned* left(const Call& c, const ExactPlan& plan) const {
+    const std::int64_t tile = (b * c.kv_heads + kv_head) * plan.first_tiles + first_row / long_rows;
+    return plan.arrivals + tile % exact_counters;
   }
   HEED_DEVICE bool is_row(int r) const { return r < count; }
   // Rows are the queries in order, each for all heads that read the KV head: neighbours see nearly the same

@@ -78,7 +78,7 @@ ExactLaunch plan(const Call& c, int splits_keys) {
 
 }  // namespace
 
-static_assert(Workspace::counter_bytes == 2 * few_tiles * 4);  // what plan_exact() counts on
+static_assert(Workspace::counter_bytes == exact_counters * 4);
 
 const char* exact_refuses(const Call& c) {
   if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";

@@ -54,7 +54,7 @@ bool run(const std::string&, const Problem& problem, Cut cut) {
   if (launch.blocks() == 0) return true;
   std::vector<float> partials(static_cast<std::size_t>(launch.partial_floats));
   std::vector<unsigned> arrivals(
-      static_cast<std::size_t>(std::max<std::int64_t>(launch.tiles, 2 * few_tiles)));
+      static_cast<std::size_t>(std::max<std::int64_t>(launch.tiles, exact_counters)));
   std::vector<KeptEnd> ends(static_cast<std::size_t>(launch.kept_ends));
   launch.plan.partials = partials.data(), launch.plan.arrivals = arrivals.data();
   launch.plan.ends = ends.empty() ? nullptr : ends.data();
