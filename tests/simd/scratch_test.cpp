@@ -21,7 +21,7 @@ TEST(Scratch, is_measured_without_making_operands) {
   Call call{};
   call.heads = call.kv_heads = 1, call.queries = 40, call.dim = call.value_dim = 64;
   EXPECT_GT(Prefill<Counted>::scratch_floats(call, call.queries), 0);
-  EXPECT_GT(Prefill<Counted>::partial_floats(call), 0);
+  EXPECT_GT(Prefill<Counted>::partial(call).floats(), 0);
   EXPECT_EQ(made, 0);
 }
 
