@@ -53,7 +53,7 @@ void fill(Panels& panels, const PackedWeights& w, const From& from, const void* 
       for (std::int64_t k = 0; k < w.in; ++k) column[panels.further(k)] = row[from.further(k)];
     }
   };
-  void* const to = panels.bytes.data();
+  void* const to = panels.lines.data();
   if (w.dtype == DType::f32)
     copy(static_cast<const float*>(elements), static_cast<float*>(to));
   else
@@ -71,7 +71,9 @@ const Target& target_for(DType weights) {
 Panels::Panels(const Target& kernels, std::int64_t out, std::int64_t in, DType dtype)
     : target(&kernels), depth((in + kernels.depth_step - 1) / kernels.depth_step * kernels.depth_step) {
   const std::int64_t outputs = target->panel_rows;
-  bytes.resize(static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype));
+  const auto bytes =
+      static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype);
+  lines.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
 }
 
 PackedWeights::PackedWeights(const View& w)
@@ -83,7 +85,7 @@ const Panels& PackedWeights::panels_for(DType x) const {
   if (!takes_bf16() || x == DType::bf16) return packed_;
   std::call_once(asked_for_vectors_, [this] {
     for_vectors_.emplace(best_target(), out, in, dtype);
-    fill(*for_vectors_, *this, packed_, packed_.bytes.data());
+    fill(*for_vectors_, *this, packed_, packed_.lines.data());
   });
   return *for_vectors_;
 }
@@ -104,7 +106,7 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
                       .x_dim = x.shape.dim,
                       .y_dim = y.shape.dim,
                       .length = x.shape.length,
-                      .panels = packed.bytes.data(),
+                      .panels = packed.lines.data(),
                       .panel_type = cache::type_of(weights.dtype),
                       .depth = packed.depth,
                       .out = weights.out,

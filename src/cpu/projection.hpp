@@ -29,9 +29,14 @@ struct Panels {
     return (input - within) * target->panel_rows + within;
   }
 
+  // A line of the cache: a vector of weights that lay across two would be read twice.
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
   const Target* target;
   std::int64_t depth;
-  std::vector<std::byte> bytes;
+  std::vector<Line> lines;
 };
 
 // Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as well once

@@ -19,22 +19,23 @@ class DecodeViews {
   static_assert(tile <= DecodeRows<S>::copied_keys && line_elements <= DecodeRows<S>::copied_keys);
   // Up to so many rows it pays to turn keys first, so that sixteen of them are on the lanes.
   static constexpr std::int64_t most_turned_rows = 8;
+  static constexpr bool can_turn =
+      requires(const typename S::F (&keys)[line_elements], float* lines) { S::turn_sixteen(keys, lines); };
 
  public:
   explicit DecodeViews(const DecodeRows<S>& task_rows) : rows(task_rows), c(rows.c), at(rows.at) {}
 
   // Whether rows that are not real are left alone.
   bool turns_keys() const {
-    if constexpr (requires { S::turn_sixteen(rows.q, rows.depth, rows.q); })
-      return !c.cached && c.k.type == Type::f32 && c.k.stride.dim == 1 && c.dim % line_elements == 0 &&
-             rows.count <= most_turned_rows;
-    return false;
+    return can_turn && !c.cached && c.k.stride.dim == 1 && c.dim % line_elements == 0 &&
+           rows.count <= most_turned_rows;
   }
 
   void score(const Scores& t) const {
     std::int64_t j = 0;
-    if constexpr (requires { S::turn_sixteen(rows.q, rows.depth, rows.q); })
-      for (; turns_keys() && j + line_elements <= t.keys; j += line_elements) score_turned(t, j);
+    if constexpr (can_turn)
+      for (; turns_keys() && j + line_elements <= t.keys; j += line_elements)
+        with_type(c.k.type, [&](auto type) { score_turned<type.value>(t, j); });
     for (; j < t.keys; j += tile) score_tile(t, j);
   }
 
@@ -55,14 +56,19 @@ class DecodeViews {
     const char* value(std::int64_t j) const { return values + j * value_bytes; }
   };
 
-  // Sixteen keys, turned into lines; those after them are touched meanwhile.
+  // Sixteen keys, turned into lines; those after them are touched meanwhile, in the order in which they lie.
+  template <Type type>
   void score_turned(const Scores& t, std::int64_t j) const {
-    const auto* k = reinterpret_cast<const float*>(element(c.k, t.first_key + j));
-    const std::int64_t apart = c.k.stride.length;
+    constexpr std::int64_t bytes = bytes_of_type<type>;
+    const char* k = element(c.k, t.first_key + j);
+    const std::int64_t apart = c.k.stride.length * bytes;
     const bool has_next = j + 2 * line_elements <= t.keys;
+    Touch<type> touch{k + (has_next ? line_elements * apart : 0), 0, c.dim * bytes, apart};
     for (std::int64_t d = 0; d < c.dim; d += line_elements) {
-      for (int n = 0; has_next && n < line_elements; ++n) S::touch(k + (line_elements + n) * apart + d);
-      S::turn_sixteen(k + d, apart, rows.k_rows + d * line_elements);
+      for (int n = 0; n < line_elements * bytes / 4; ++n) touch.line();
+      typename S::F key[line_elements];
+      for (int n = 0; n < line_elements; ++n) key[n] = load_as<S, type>(k + n * apart, d);
+      S::turn_sixteen(key, rows.k_rows + d * line_elements);
     }
     for (std::int64_t r = 0; r < rows.count; r += 4)
       with_rows(rows.count - r, [&](auto n) {
@@ -201,12 +207,13 @@ class DecodeViews {
     const char* row;
     std::int64_t column, width, row_stride;  // bytes
 
+    void line() {
+      S::touch(row + column);
+      column += 64;
+      if (column >= width) column = 0, row += row_stride;
+    }
     void next() {
-      for (int n = 0; n < lines; ++n) {
-        S::touch(row + column);
-        column += 64;
-        if (column == width) column = 0, row += row_stride;
-      }
+      for (int n = 0; n < lines; ++n) line();
     }
   };
 

@@ -62,17 +62,14 @@ struct Bf16Amx : AmxParts {
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
-    auto* to = reinterpret_cast<std::uint32_t*>(q + panel * rows * depth);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const Half* x = row_copy;
-      if (r < count)
-        x = halves(row_at(r), dim, depth, row_copy);
-      else
-        for (std::int64_t d = 0; d < depth; ++d) row_copy[d] = 0;
-      for (std::int64_t d = 0; d < depth; d += 2)
-        to[d / 2 * rows + r] = std::uint32_t{x[d]} | std::uint32_t{x[d + 1]} << 16;
+    Half* to = q + panel * rows * depth;
+    for (std::int64_t r = 0; r < rows; r += 16) {
+      const Half* row[16] = {};
+      for (std::int64_t n = 0; n < 16 && r + n < count; ++n)
+        row[n] = halves(row_at(r + n), dim, depth, row_copy + n * depth);
+      turn_to_pairs(row, depth, rows, to + 2 * r);
     }
-    query_most = larger_magnitude(query_most, q + panel * rows * depth, rows * depth);
+    query_most = larger_magnitude(query_most, to, rows * depth);
   }
 
   bool may_overflow() const { return score_may_overflow(query_most, key_most, depth, scale); }
@@ -155,25 +152,22 @@ struct Bf16Amx : AmxParts {
   }
 
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
-    for (std::int64_t j = 0; j < keys; j += key_step)
+    // Block by block, in the first-level cache, and one behind the products, so that neither waits for the
+    // other.
+    for (std::int64_t j = 0; j < keys; j += key_step) {
       block_product({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
-    scale_all<S>(s, keys * rows, scale);
+      if (j > 0) scale_all<S>(s + (j - key_step) * rows, key_step * rows, scale);
+    }
+    scale_all<S>(s + (keys - key_step) * rows, key_step * rows, scale);
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
     for (std::int64_t j = 0; j < keys; j += 2)
-      for (int r = 0; r < rows; r += S::lanes) {
-        const __m512i even = rounded(S::load(s + j * rows + r)),
-                      odd = rounded(S::load(s + (j + 1) * rows + r));
-        _mm512_storeu_si512(p + j * rows + 2 * r, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
-      }
+      for (int r = 0; r < rows; r += S::lanes)
+        _mm512_storeu_si512(p + j * rows + 2 * r,
+                            rounded_pair(S::load(s + j * rows + r), S::load(s + (j + 1) * rows + r)));
     for (std::int64_t d = 0; d < dims; d += dim_step)
       add_block_product({v + d * length + first, length * 2, p, keys}, out + d * rows);
-  }
-
-  // To bf16, in the low half of each lane.
-  static __m512i rounded(__m512 x) {
-    return _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
   }
 
  private:

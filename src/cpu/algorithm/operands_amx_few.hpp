@@ -52,13 +52,12 @@ struct Bf16AmxFew : AmxFewParts {
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
     scale = scale_log2e;
     Half* to = q_rows + panel * rows * depth;
-    for (std::int64_t r = 0; r < rows; ++r)
+    const Half* row[rows];
+    for (std::int64_t r = 0; r < rows; ++r) {
+      row[r] = to + r * depth;
       copy_row(row_at(least(r, count - 1)), r < count ? dim : 0, depth, to + r * depth);
-    auto* pairs = reinterpret_cast<std::uint32_t*>(q_pairs + panel * rows * depth);
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t d = 0; d < depth; d += 2)
-        pairs[d / 2 * rows + r] = std::uint32_t{to[r * depth + d]} | std::uint32_t{to[r * depth + d + 1]}
-                                                                         << 16;
+    }
+    turn_to_pairs(row, depth, rows, q_pairs + panel * rows * depth);
   }
 
   // Keys are read where they lie: to look at sixteen scores is less than to look at the key of each.

@@ -41,10 +41,7 @@ class Project {
     tiles = (part.rows + tile_rows - 1) / tile_rows;
     for (std::int64_t n = 0; n < tiles; ++n)
       pack_tile(n, part.first_row + n * tile_rows, least(tile_rows, part.rows - n * tile_rows));
-    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
-      multiply(panel);
-      rows_of.write(panel, sums);
-    }
+    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) multiply(panel);
   }
 
  private:
@@ -69,7 +66,8 @@ class Project {
     }
   }
 
-  // sums(rows of x, outputs) by one panel of weights.
+  // sums(rows of x, outputs) by one panel of weights. A tile is written as soon as it is whole: from the
+  // first-level cache, and y's lines arrive while the next one is multiplied.
   void multiply(std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += stretch) {
       const std::int64_t depth = least(stretch, t.depth - k), at = (panel * t.depth + k) * outputs;
@@ -82,6 +80,7 @@ class Project {
           chained_product<S, Start::zero>(w, tile, depth, sum);
         else
           chained_product<S, Start::apart>(w, tile, depth, sum);
+        if (k + depth == t.depth) rows_of.write(panel, n * tile_rows, tile_rows, sum);
       }
     }
   }
@@ -130,7 +129,7 @@ class Project {
   void few_rows(std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += chain_terms)
       add_chain<type, panels, rows>(panel, k, least(k + chain_terms, t.depth));
-    for (int p = 0; p < panels; ++p) rows_of.write(panel + p, sums + p * outputs);
+    for (int p = 0; p < panels; ++p) rows_of.write(panel + p, 0, rows, sums + p * outputs);
   }
 
   // sums(rows, panels, outputs) over inputs [first, end): those of the first chain take their place. All loops

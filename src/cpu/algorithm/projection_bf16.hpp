@@ -75,10 +75,10 @@ class ProjectBf16 {
         copy_row(part.first_row + r + n, rows + n * Parts::row_step(t));
       if (rows != tile) O::pack(rows, t.depth, tile);
     }
-    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel) {
-      multiply(panel, part.rows);
-      rows_of.write(panel, at.sums);
-    }
+    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel)
+      for (std::int64_t k = 0; k < t.depth; k += stretch)
+        for (std::int64_t r = 0; r < part.rows; r += tile_rows)
+          multiply(panel, k, r, least(tile_rows, part.rows - r));
   }
 
  private:
@@ -97,13 +97,18 @@ class ProjectBf16 {
     for (std::int64_t d = t.x_heads * t.x_dim; d < t.depth; ++d) *to++ = 0;
   }
 
-  void multiply(std::int64_t panel, std::int64_t rows) {
-    const Half* w = static_cast<const Half*>(t.panels) + panel * t.depth * outputs;
-    O::template multiply<Start::zero>({w, at.x, least(stretch, t.depth), Parts::row_step(t), rows}, at.sums);
-    for (std::int64_t k = stretch; k < t.depth; k += stretch)
-      O::template multiply<Start::sum>(
-          {w + k * outputs, at.x + k * O::input_step, least(stretch, t.depth - k), Parts::row_step(t), rows},
-          at.sums);
+  // One tile by a stretch of a panel, from input k on. It is written as soon as it is whole: from the
+  // first-level cache, and y's lines arrive while the next one is multiplied.
+  void multiply(std::int64_t panel, std::int64_t k, std::int64_t row, std::int64_t rows) {
+    const Half *w = static_cast<const Half*>(t.panels) + (panel * t.depth + k) * outputs,
+               *x = at.x + row * Parts::row_step(t) + k * O::input_step;
+    const Bf16Panel product{w, x, least(stretch, t.depth - k), Parts::row_step(t), rows};
+    float* sums = at.sums + row * outputs;
+    if (k == 0)
+      O::template multiply<Start::zero>(product, sums);
+    else
+      O::template multiply<Start::sum>(product, sums);
+    if (k + product.depth == t.depth) rows_of.write(panel, row, tile_rows, sums);
   }
 
   const Linear& t;

@@ -25,14 +25,15 @@ class ProjectedRows {
     return row_of(tensor, row / t.length, head, row % t.length);
   }
 
-  // Writes values(rows, outputs) of one panel. Outputs of one head lie together. Compiled once, not at every
-  // call.
-  [[gnu::noinline]] void write(std::int64_t panel, float* values) const {
+  // Writes values(rows, outputs) of one panel, for up to so many of the task's rows from the first one on.
+  // Outputs of one head lie together. Compiled once, not at every call.
+  [[gnu::noinline]] void write(std::int64_t panel, std::int64_t first, std::int64_t most_rows,
+                               float* values) const {
     const std::int64_t begin = panel * outputs, end = least(begin + outputs, t.out);
     for (std::int64_t n = begin; n < end;) {
       const std::int64_t head = n / t.y_dim, next = least(end, (head + 1) * t.y_dim);
-      for (std::int64_t r = 0; r < count; ++r) {
-        float* from = values + r * outputs + (n - begin);
+      for (std::int64_t r = first; r < least(first + most_rows, count); ++r) {
+        float* from = values + (r - first) * outputs + (n - begin);
         if (t.bias)
           for (std::int64_t i = 0; i < next - n; ++i) from[i] += t.bias[n + i];
         const Row row{t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type};

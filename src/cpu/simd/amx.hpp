@@ -112,6 +112,27 @@ inline void half_block_product(const AmxBlock& t, float* c) {
   _tile_stored(1, c + 16, amx_row_bytes);
 }
 
+// Sixteen rows of bf16, null where there is none, become pairs of inputs: row n is place n of depth / 2 lines
+// of `width` pairs.
+inline void turn_to_pairs(const std::uint16_t* const (&row)[16], std::int64_t depth, std::int64_t width,
+                          std::uint16_t* to) {
+  for (std::int64_t d = 0; d < depth; d += 32) {
+    __m512i pair[16];
+    for (int n = 0; n < 16; ++n) pair[n] = row[n] ? _mm512_loadu_si512(row[n] + d) : _mm512_setzero_si512();
+    transpose_dwords(pair);
+    for (int n = 0; n < 16; ++n) _mm512_storeu_si512(to + (d / 2 + n) * width * 2, pair[n]);
+  }
+}
+
+// Two lines of sixteen floats, rounded to bf16 and zipped: those of the first in the low halves of the lanes.
+inline __m512i rounded_pair(__m512 even, __m512 odd) {
+  alignas(64) static constexpr std::uint16_t zipped[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+  return _mm512_permutexvar_epi16(_mm512_load_si512(zipped), both);
+}
+
 // Two lines of sixteen bf16, zipped: those of the first in the low halves of the lanes.
 inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
