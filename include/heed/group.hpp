@@ -48,8 +48,8 @@ struct HEED_API Messages {
 };
 
 struct GroupOptions {
-  std::chrono::milliseconds deadline{
-      60000};  // for one message to move, counted anew whenever one of the operation has
+  // For one message to move while a rank waits for it, counted anew whenever one of the operation has.
+  std::chrono::milliseconds deadline{60000};
 };
 
 // One rank's end. Not for several threads at once: a call over ranks that finds another thread in one is

@@ -59,7 +59,7 @@ struct Group::Pending::Operation {
   const char* what;
   std::uint32_t step;
   std::vector<Part> parts{};  // that are under way
-  Clock::time_point moved = Clock::now();
+  Clock::time_point moved{};  // when something did, or the wait for it began
   std::uint64_t moved_so_far = 0;
 
   static std::string name(const Part& part) {
@@ -84,7 +84,9 @@ struct Group::Pending::Operation {
     return parts.empty();
   }
 
+  // The deadline begins here: whoever has begun this ahead of time may have computed since.
   void wait() {
+    moved = Clock::now();
     while (!advance()) {
       // Whole milliseconds: a deadline of any length can be compared with, where nanoseconds would overflow.
       if (std::chrono::floor<std::chrono::milliseconds>(Clock::now() - moved) >= group.options.deadline)

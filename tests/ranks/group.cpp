@@ -65,6 +65,18 @@ TEST(Groups, gather_in_the_order_of_ranks_and_exchange_between_all) {
   }));
 }
 
+// A rank that begins to receive and then computes has not waited meanwhile.
+TEST(Groups, count_a_deadline_from_when_a_rank_begins_to_wait) {
+  const auto said = on_ranks(group_of_threads(2, {.deadline = milliseconds(800)}), [](Group& group) {
+    std::byte one{};
+    if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(1000));
+    Group::Pending begun = group.broadcast("keys and values", 1, {&one, 1});
+    if (group.rank() == 0) std::this_thread::sleep_for(milliseconds(900));
+    begun.wait();
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
 // Each fault is rank 1's; the others must say so within the deadline and a little.
 struct Fault {
   const char* name;
