@@ -64,13 +64,20 @@ class _Message:
 
 
 def _pieces_of(memory):
+    """The last is shorter than the others, and empty where they are all there is.
+
+    A message of another length has a piece that is not what is expected in its place.
+    """
     view = memoryview(memory)
-    return [view[at : at + PIECE] for at in range(0, len(view), PIECE)]
+    return [view[at : at + PIECE] for at in range(0, len(view) + 1, PIECE)]
 
 
 class _MpiPiece:
-    def __init__(self, mpi, request, expected):
-        self._mpi, self._request, self._expected, self._status = mpi, request, expected, mpi.Status()
+    """expected and agreed: bytes of the piece and of the whole message, where it is received."""
+
+    def __init__(self, mpi, request, expected=None, agreed=None):
+        self._mpi, self._request, self._status = mpi, request, mpi.Status()
+        self._expected, self._agreed = expected, agreed
 
     def is_done(self):
         try:
@@ -78,11 +85,10 @@ class _MpiPiece:
                 return False
         except self._mpi.Exception as fault:
             if fault.Get_error_class() == self._mpi.ERR_TRUNCATE:
-                raise RuntimeError(f"it has more than the {self._expected} bytes that were agreed on") from fault
+                raise RuntimeError(f"it is longer than the {self._agreed} bytes that were agreed on") from fault
             raise
-        count = self._status.Get_count(self._mpi.BYTE) if self._expected is not None else None
-        if count != self._expected:
-            raise RuntimeError(f"it has {count} bytes, not {self._expected}")
+        if self._expected is not None and self._status.Get_count(self._mpi.BYTE) != self._expected:
+            raise RuntimeError(f"it is shorter than the {self._agreed} bytes that were agreed on")
         return True
 
 
@@ -100,12 +106,12 @@ class _MpiMessages:
     def send(self, to, data, step):
         memory = bytearray(data)
         pieces = [self._comm.Isend([part, self._mpi.BYTE], to, step % self._tags) for part in _pieces_of(memory)]
-        return _Message(memory, None, [_MpiPiece(self._mpi, request, None) for request in pieces])
+        return _Message(memory, None, [_MpiPiece(self._mpi, request) for request in pieces])
 
     def receive(self, peer, data, step):
         memory = bytearray(len(data))
         pieces = [
-            _MpiPiece(self._mpi, self._comm.Irecv([part, self._mpi.BYTE], peer, step % self._tags), len(part))
+            _MpiPiece(self._mpi, self._comm.Irecv([part, self._mpi.BYTE], peer, step % self._tags), len(part), len(data))
             for part in _pieces_of(memory)
         ]
         return _Message(memory, data, pieces)
@@ -151,7 +157,7 @@ class _TorchMessages:
 
     def _begin(self, operation, peer, memory, step):
         pieces = []
-        for part in _pieces_of(memory):
+        for part in filter(len, _pieces_of(memory)):  # torch makes no tensor of nothing
             tensor = self._torch.frombuffer(part, dtype=self._torch.uint8)
             pieces.append(_TorchPiece(operation(tensor, self._peers[peer], group=self._group, tag=step), tensor))
         return pieces

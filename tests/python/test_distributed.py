@@ -48,6 +48,35 @@ def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
     assert "rank 0, step 0 (what each rank was called with): nothing received from rank 1 for 1.0 s" in done.stdout
 
 
+# A rank that sends itself so many bytes where so many were agreed on, in pieces of 8.
+TO_ITSELF = """
+from mpi4py import MPI
+from heed import distributed
+distributed.PIECE = 8
+messages = distributed._MpiMessages(MPI.COMM_SELF)
+for step, (sent, agreed) in enumerate([(16, 16), (8, 16), (16, 8), (7, 8)]):
+    into = bytearray(agreed)
+    sending, receiving = messages.send(0, bytes(range(sent)), step), messages.receive(0, into, step)
+    try:
+        while not receiving.is_done():
+            pass
+        print("whole" if into == bytes(range(sent)) else "cut")
+    except RuntimeError as fault:
+        print(fault)
+"""
+
+
+@pytest.mark.skipif("mpi" not in LAUNCHERS, reason="there is no mpi4py or no mpirun")
+def test_a_message_that_ends_between_two_pieces_is_found_too_short_or_too_long():
+    done = run("mpi", 1, "-c", TO_ITSELF)
+    assert done.stdout.splitlines() == [
+        "whole",
+        "it is shorter than the 16 bytes that were agreed on",
+        "it is longer than the 8 bytes that were agreed on",
+        "it is shorter than the 8 bytes that were agreed on",
+    ], done.stderr
+
+
 @pytest.mark.parametrize("over", LAUNCHERS)
 def test_the_example_runs(over):
     done = run(over, 2, EXAMPLES / ("mpirun.py" if over == "mpi" else "torchrun.py"))
