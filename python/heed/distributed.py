@@ -189,8 +189,8 @@ def group(over=None, *, deadline=60.0):
 
 
 def _rows(array, stretches):
-    if len(stretches) == 1:
-        first, length = stretches[0]
+    if len(stretches) <= 1:
+        first, length = stretches[0] if stretches else (0, 0)
         return array[..., first : first + length, :]
     parts = [array[..., first : first + length, :] for first, length in stretches]
     if type(array).__module__.startswith("torch"):
