@@ -5,18 +5,15 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/gradient_cut.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/run.hpp"
 #include "cpu/tasks.hpp"
 #include "threads/scratch.hpp"
+#include "threads/waves.hpp"
 
 namespace heed::cpu {
 namespace {
-
-// Sums of dQ that one task may hold, in floats, before rows are better left to tasks of their own.
-constexpr std::int64_t most_row_sums = std::int64_t{1} << 24;
-// Rows of a task that goes through all keys: the more, the less packing keys costs.
-constexpr std::int64_t most_rows_per_task = 1056;
 
 SharedGradient shared(const std::optional<MutableView>& lowered, const std::optional<MutableView>& given,
                       unsigned char* left) {
@@ -64,60 +61,47 @@ GradientCall lower_gradients(const GradientProblem& g, const Call& forward, Left
           .first_key = left.first_key.data()};
 }
 
-// One pass has five products for every pair of blocks and one task for every KV head; two passes, over rows and
-// over keys, have seven, and as many tasks as there are blocks.
-bool takes_one_pass(const GradientCall& g) {
-  const Call& c = g.forward;
-  if (!g.q.data || (!g.k.data && !g.v.data)) return false;
-  if (c.queries * c.group() * c.dim > most_row_sums) return false;
-  const auto parallel = products(c) < worth_sharing ? 1 : static_cast<std::int64_t>(threads::concurrency());
-  const std::int64_t heads = c.batch * c.kv_heads, rounds = (heads + parallel - 1) / parallel;
-  return rounds * parallel * 5 <= heads * 7;
-}
-
-// How many blocks of `unit` make a task, so that there are enough tasks.
-std::int64_t blocks_per_task(const Call& c, std::int64_t blocks, std::int64_t most) {
-  const std::int64_t heads = std::max<std::int64_t>(1, c.batch * c.kv_heads),
-                     wanted = static_cast<std::int64_t>(threads::concurrency()) * tasks_per_thread,
-                     parts = std::max<std::int64_t>(1, (wanted + heads - 1) / heads);
-  return std::clamp<std::int64_t>(blocks / parts, 1, most);
-}
-
-std::vector<GradientPart> cut(const GradientCall& g) {
-  const Call& c = g.forward;
-  const bool one_pass = takes_one_pass(g);
-  std::vector<GradientPart> parts;
-  for (std::int64_t b = 0; b < c.batch; ++b) {
-    const Sequence& s = c.sequences[b];
-    const std::int64_t rows = s.queries * c.group();
-    const auto blocks = [](std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit; };
-    const std::int64_t row_step =
-        gradient_rows * blocks_per_task(c, blocks(rows, gradient_rows), most_rows_per_task / gradient_rows);
-    const std::int64_t key_step = gradient_keys * blocks_per_task(c, blocks(s.keys, gradient_keys), 8);
-    for (std::int64_t h = 0; h < c.kv_heads; ++h) {
-      if (one_pass) {
-        parts.push_back({b, h, 0, rows, 0, s.keys, true, true});
-        continue;
-      }
-      for (std::int64_t row = 0; g.q.data && row < rows; row += row_step)
-        parts.push_back({b, h, row, std::min(row_step, rows - row), 0, s.keys, true, false});
-      for (std::int64_t key = 0; (g.k.data || g.v.data) && key < s.keys; key += key_step)
-        parts.push_back({b, h, 0, rows, key, std::min(key_step, s.keys - key), false, true});
-    }
+// Parts in any order, each with memory of its own.
+void run_apart(const Target& target, const GradientCall& g, const std::vector<GradientPart>& parts) {
+  GradientFloats floats{0, 0};
+  for (const GradientPart& part : parts) {
+    const GradientFloats own = target.gradient_floats(g, part);
+    floats = {std::max(floats.scratch, own.scratch), std::max(floats.kept, own.kept)};
   }
-  return parts;
+  threads::Scratch scratch(std::min(parts.size(), threads::concurrency()), floats.scratch + floats.kept);
+  share_out(std::ssize(parts), products(g.forward), [&](std::int64_t n) {
+    const threads::Scratch::Lease lease(scratch);
+    target.gradient(g, parts[static_cast<std::size_t>(n)], lease.floats(), lease.floats() + floats.scratch);
+  });
+}
+
+// Parts that share sums: each after those that add to the same ones before it.
+void run_in_waves(const Target& target, const GradientCall& g, const GradientCut& cut) {
+  GradientFloats floats{0, 0};
+  for (std::size_t grid = 0, part = 0; grid < cut.grids.size(); part += cut.grids[grid++].cells()) {
+    const GradientFloats own = target.gradient_floats(g, cut.parts[part]);
+    floats = {std::max(floats.scratch, own.scratch), std::max(floats.kept, own.kept)};
+  }
+  const auto kept_bytes = static_cast<std::size_t>(floats.kept) * sizeof(float);
+  threads::Waves waves(cut.grids);
+  threads::Scratch scratch(std::min(cut.parts.size(), threads::concurrency()), floats.scratch,
+                           cut.grids.size() * kept_bytes);
+  share_out(std::ssize(cut.parts), products(g.forward), [&](std::int64_t) {
+    const threads::Waves::Cell cell = waves.take();
+    const threads::Scratch::Lease lease(scratch);
+    target.gradient(g, cut.parts[cell.index], lease.floats(),
+                    scratch.front<float>() + static_cast<std::int64_t>(cell.grid) * floats.kept);
+    waves.end(cell);
+  });
 }
 
 void run_parts(const Target& target, const GradientCall& g) {
-  const std::vector<GradientPart> parts = cut(g);
-  if (parts.empty()) return;
-  std::int64_t floats = 0;
-  for (const GradientPart& part : parts) floats = std::max(floats, target.gradient_floats(g, part));
-  threads::Scratch scratch(std::min(parts.size(), threads::concurrency()), floats);
-  share_out(std::ssize(parts), products(g.forward), [&](std::int64_t n) {
-    const threads::Scratch::Lease lease(scratch);
-    target.gradient(g, parts[static_cast<std::size_t>(n)], lease.floats());
-  });
+  const GradientCut cut = cut_gradients(g);
+  if (cut.parts.empty()) return;
+  if (cut.grids.empty())
+    run_apart(target, g, cut.parts);
+  else
+    run_in_waves(target, g, cut);
 }
 
 // Every element of the bias's gradient is in one part.

@@ -48,12 +48,19 @@ struct GradientCall {
 };
 
 // What a task computes: the gradients by its rows, by its keys, or both, of one KV head. Whoever has the
-// gradients by some rows goes through all keys, and the other way round.
+// gradients by some rows goes through all keys, and the other way round; unless the sums are shared: then all parts
+// of a KV head that have its rows, or its keys, add to them in turn, and the last one writes them.
 struct GradientPart {
   std::int64_t batch_entry, kv_head;
   std::int64_t first_row, rows;
   std::int64_t first_key, keys;
   bool of_rows, of_keys;
+  bool is_shared = false;
+};
+
+// The memory of a part: for itself, and for what the parts that share sums leave to each other.
+struct GradientFloats {
+  std::int64_t scratch, kept;
 };
 
 // Some elements of the bias's gradient, in its own extents: rows from first_row on (of a sequence, where it has

@@ -77,9 +77,23 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-of-rows-packed-before",
         ALGORITHM + "gradient_operands.hpp",
-        "if (block.first == first) return block;",
-        "if (block.first >= 0) return block;",
+        "is_packed = block.first == first;",
+        "is_packed = block.first >= 0;",
         "rows that take the place of others in memory are not packed",
+    ),
+    Fault(
+        "gradient-of-rows-packed-by-others",
+        ALGORITHM + "gradient_operands.hpp",
+        "products.scores.use_queries(block.q, block.q_known)",
+        "products.scores.use_queries(block.q, {})",
+        "what is known of rows is forgotten by tasks that did not pack them (S13)",
+    ),
+    Fault(
+        "gradient-of-parts-out-of-turn",
+        "src/threads/waves.cpp",
+        "j + 1 < of.columns, i + 1 < of.rows, (i > 0) + (j > 0)",
+        "j + 1 < of.columns && i == 0, i + 1 < of.rows, i > 0 || j > 0",
+        "tasks add to the sums of a row before those that come before them (O1)",
     ),
     Fault(
         "gradient-of-an-odd-panel",

@@ -10,6 +10,7 @@
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
 #include "heed/check.hpp"
+#include "heed/threads.hpp"
 
 namespace heed::cases {
 namespace {
@@ -87,6 +88,26 @@ TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
         });
     if (HasFailure()) return;
   }
+}
+
+// Scores of 0 whose sums leave f32's range on the way there: what they reach is the reference's. Rows are packed once, and
+// whoever comes to them with a later block of keys, in the same task or in another, must know it of them.
+TEST_P(ExtremeGradient, a_sum_that_leaves_the_range_is_found_in_every_block) {
+  Call call{Tensor::random({1, 1, 900, 4}, 1, 1), Tensor({1, 1, 700, 4}), Tensor::random({1, 1, 700, 4}, 2, 1)};
+  call.k.fill(1.0f);
+  for (const std::int64_t i : {7, 850})
+    for (std::int64_t d = 0; d < 4; ++d) call.q.set(0, 0, i, d, d < 2 ? -3e38f : 3e38f);
+  const BackwardCall backward(call, 3);
+  const auto expected = gradients_of(backward, "reference");
+  const int before = num_threads();
+  for (const int threads : {1, 2}) {
+    set_num_threads(threads);
+    const auto got = gradients_of(backward, GetParam());
+    if (!got) break;
+    for (const Of of : {Of::k, Of::v})
+      EXPECT_TRUE(same_bits(*(*expected)[of], *(*got)[of])) << name_of(of) << ", " << threads << " threads";
+  }
+  set_num_threads(before);
 }
 
 // By their width values have no say in a score, so that gradients by the log-sum-exp are all there is.

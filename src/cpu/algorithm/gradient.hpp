@@ -48,55 +48,73 @@ class Backward {
                                 panels_together = summed_rows<O> / rows;
 
  public:
-  static std::int64_t scratch_floats(const GradientCall& g, const GradientPart& part) {
-    Cutter nothing{nullptr};
-    const Backward sized(nothing, g, part);
-    return nothing.floats;
+  static GradientFloats floats(const GradientCall& g, const GradientPart& part) {
+    Cutter scratch{nullptr}, kept{nullptr};
+    const Backward sized(scratch, kept, g, part);
+    return {scratch.floats, kept.floats};
   }
 
-  Backward(const GradientCall& call, const GradientPart& task, Cutter memory)
-      : Backward(memory, call, task) {}
+  Backward(const GradientCall& call, const GradientPart& task, Cutter scratch, Cutter kept)
+      : Backward(scratch, kept, call, task) {}
 
   void run() {
     [[maybe_unused]] const typename O::Use use{};
-    packed_rows.forget();
-    if (part.of_rows) fill(dq, panels_of(part.rows) * rows * dims, 0.0f);
+    if (!keeps_rows || begins_rows()) packed_rows.forget(part.first_row, part.rows);
+    if (part.of_rows && begins_rows())
+      fill(row_sums(part.first_row), panels_of(part.rows) * rows * dims, 0.0f);
     for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
-      if (part.of_keys) {
+      dk = kept_dk + (part.is_shared ? begin * dims : 0);
+      dv = kept_dv + (part.is_shared ? begin * value_dims : 0);
+      if (part.of_keys && begins_keys()) {
         fill(dk, gradient_keys * dims, 0.0f);
         fill(dv, gradient_keys * value_dims, 0.0f);
       }
       attend(begin);
-      if (part.of_keys) write_keys(begin);
+      if (part.of_keys && ends_keys()) write_keys(begin);
     }
-    if (part.of_rows) write_rows();
+    if (part.of_rows && ends_rows()) write_rows();
   }
 
  private:
-  Backward(Cutter& memory, const GradientCall& call, const GradientPart& task)
+  Backward(Cutter& memory, Cutter& kept, const GradientCall& call, const GradientPart& task)
       : g(call),
         c(call.forward),
         part(task),
+        head_rows(c.sequences[task.batch_entry].queries * c.group()),
+        head_keys(c.sequences[task.batch_entry].keys),
         query(c, {task.batch_entry, task.kv_head, 0, 0}),
         pairs(call, task, memory),
-        packed_rows(call, pairs.products, slots(), task.of_keys, memory),
+        keeps_rows(fits_rows() && (task.is_shared || task.keys > gradient_keys)),
+        packed_rows(call, pairs.products, keeps_rows ? row_blocks() : 1, task.of_keys,
+                    keeps_rows ? kept : memory, memory),
         dims(pairs.products.q_sums.dims),
         value_dims(pairs.products.g_sums.dims) {
+    const std::int64_t keys = part.is_shared ? round_up(head_keys, gradient_keys) : gradient_keys;
     weights = memory.cut(part.of_keys ? key_panels * panel_block : 0);
     gradients = memory.cut(part.of_keys ? key_panels * panel_block : 0);
-    dq = memory.cut(part.of_rows ? panels_of(part.rows) * rows * dims : 0);
-    dk = memory.cut(part.of_keys ? gradient_keys * dims : 0);
-    dv = memory.cut(part.of_keys ? gradient_keys * value_dims : 0);
     turned = memory.cut(rows * most(dims, value_dims));
+    dq = kept.cut(part.of_rows ? panels_of(kept_rows()) * rows * dims : 0);
+    kept_dk = kept.cut(part.of_keys ? keys * dims : 0);
+    kept_dv = kept.cut(part.of_keys ? keys * value_dims : 0);
   }
 
   static std::int64_t panels_of(std::int64_t n) { return (n + rows - 1) / rows; }
 
+  // Whether no part before this one, or none after it, has sums of its rows, or of its keys.
+  bool begins_rows() const { return !part.is_shared || part.first_key == 0; }
+  bool ends_rows() const { return !part.is_shared || part.first_key + part.keys == head_keys; }
+  bool begins_keys() const { return !part.is_shared || part.first_row == 0; }
+  bool ends_keys() const { return !part.is_shared || part.first_row + part.rows == head_rows; }
+
+  std::int64_t kept_rows() const { return part.is_shared ? head_rows : part.rows; }
+  std::int64_t row_blocks() const { return most(1, (kept_rows() + gradient_rows - 1) / gradient_rows); }
+  float* row_sums(std::int64_t row) const {
+    return dq + (part.is_shared ? row : row - part.first_row) * dims;
+  }
+
   // Packed rows are kept for the next block of keys where 16 MB hold them all.
-  std::int64_t slots() const {
-    const std::int64_t blocks = most(1, (part.rows + gradient_rows - 1) / gradient_rows);
-    const bool fit = blocks * PackedRows<O>::bytes_of_slot(pairs.products) <= (std::int64_t{1} << 24);
-    return fit && part.keys > gradient_keys ? blocks : 1;
+  bool fits_rows() const {
+    return row_blocks() * PackedRows<O>::bytes_of_slot(pairs.products) <= (std::int64_t{1} << 24);
   }
 
   Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
@@ -125,7 +143,7 @@ class Backward {
     for (std::int64_t p = 0; p * rows < round_up(block.count, summed_rows<O>); ++p) {
       const bool is_there = p * rows < block.count;
       const Stretch at = is_there ? pairs.differentiate(query, block, p, Pairs::By::product) : Stretch{};
-      if (at.keys > 0 && part.of_rows) add_keys(at, block.first - part.first_row + p * rows);
+      if (at.keys > 0 && part.of_rows) add_keys(at, block.first + p * rows);
       if (!part.of_keys) continue;
       for (std::int64_t n = panels.begin; n < panels.end; ++n) {
         turn(at, p, n);
@@ -142,7 +160,7 @@ class Backward {
   // dQ of a panel of rows.
   void add_keys(const Stretch& at, std::int64_t row) {
     const std::int64_t first = pairs.keys.block + at.first - pairs.keys.packed.begin;
-    pairs.products.scores.add_values(first, at.keys, pairs.gradients, dq + row * dims);
+    pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
   }
 
   // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
@@ -177,7 +195,7 @@ class Backward {
 
   void write_rows() {
     for (std::int64_t row = 0; row < part.rows; row += rows) {
-      turn_panel<S>(dq + row * dims, dims, turned);
+      turn_panel<S>(row_sums(part.first_row + row), dims, turned);
       for (std::int64_t r = 0; r < least(rows, part.rows - row); ++r) {
         const Query q = query(part.first_row + row + r);
         if (!write_gradient<S>(row_of(g.q, q), turned + r * dims, c.dim, g.scale, g.accumulates))
@@ -212,11 +230,15 @@ class Backward {
   const GradientCall& g;
   const Call& c;
   const GradientPart part;
+  const std::int64_t head_rows, head_keys;  // of the KV head
   const Queries query;
   Pairs pairs;
+  const bool keeps_rows;  // packed, from one block of keys to the next
   PackedRows<O> packed_rows;
   const std::int64_t dims, value_dims;
-  float *weights, *gradients, *dq, *dk, *dv, *turned;
+  float *weights, *gradients, *turned;
+  float *dq, *kept_dk, *kept_dv;
+  float *dk, *dv;  // of the present block of keys
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

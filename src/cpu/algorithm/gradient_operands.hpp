@@ -26,12 +26,13 @@ constexpr std::int64_t common_multiple(std::int64_t a, std::int64_t b) {
 template <Operands O>
 constexpr std::int64_t summed_rows = common_multiple(O::rows, O::key_step);
 
-// Blocks of rows are kept from one block of keys to the next: operands then use what was packed before.
+// Blocks of rows are kept from one block of keys to the next: operands then use what was packed before, by
+// themselves or by those of another task.
 template <class O>
 concept GradientOperands = Operands<O> && (gradient_keys % O::rows == 0) && (gradient_keys % O::key_step == 0) &&
                            (gradient_rows % summed_rows<O> == 0) &&
                            requires(O made, typename O::Element* packed, std::int64_t n) {
-                             made.use_queries(packed);
+                             made.use_queries(packed, made.known);
                              made.use_values(packed, n);
                            };
 
@@ -61,6 +62,7 @@ struct RowBlock {
 
   std::int64_t first, count;   // rows of the KV head
   Element *q, *g;              // panels: queries, and gradients of out
+  typename O::Known q_known, g_known;
   Element *q_rows, *g_rows;    // the same as values
   float *lse, *delta;          // base 2; delta less the gradient of the log-sum-exp
   RowState* state;             // of each row
@@ -72,22 +74,16 @@ class PackedRows {
   static constexpr int rows = O::rows;
 
  public:
-  // As many blocks are kept as there are slots.
+  // As many blocks are kept as there are slots, in memory that may outlast this.
   PackedRows(const GradientCall& call, GradientProducts<O>& of, std::int64_t slot_count, bool with_sums,
-             Cutter& memory)
+             Cutter& kept, Cutter& memory)
       : g(call), c(call.forward), products(of), slots(slot_count), has_sums(with_sums) {
+    Cutter nothing{nullptr};
+    empty_block(nothing);
+    slot_floats = nothing.floats;
     blocks = reinterpret_cast<RowBlock<O>*>(
-        memory.cut(slots * static_cast<std::int64_t>(sizeof(RowBlock<O>) / sizeof(float))));
-    for (std::int64_t n = 0; n < slots; ++n) {
-      RowBlock<O> block{};
-      block.first = -1;
-      block.q = cut(products.scores.depth, memory), block.g = cut(products.by_weights.depth, memory);
-      block.q_rows = cut(has_sums ? products.q_sums.dims : 0, memory);
-      block.g_rows = cut(has_sums ? products.g_sums.dims : 0, memory);
-      block.lse = memory.cut(gradient_rows), block.delta = memory.cut(gradient_rows);
-      block.state = reinterpret_cast<RowState*>(memory.cut(gradient_rows / 4));
-      if (memory.memory) blocks[n] = block;
-    }
+        kept.cut(slots * static_cast<std::int64_t>(sizeof(RowBlock<O>) / sizeof(float))));
+    packed = kept.cut(slots * slot_floats);
     gradient = memory.cut(rows * c.value_dim), out = memory.cut(rows * c.value_dim);
     widened = memory.cut(4 * most(c.dim, c.value_dim));
   }
@@ -98,21 +94,28 @@ class PackedRows {
            (of.scores.depth + of.by_weights.depth + of.q_sums.dims + of.g_sums.dims);
   }
 
-  // Forgets what was packed, before rows of another head.
-  void forget() {
-    for (std::int64_t n = 0; n < slots; ++n) blocks[n].first = -1;
+  // Whatever lies in the slots of these rows is none of them.
+  void forget(std::int64_t first, std::int64_t count) {
+    const std::int64_t used = least(slots, (count + gradient_rows - 1) / gradient_rows);
+    for (std::int64_t n = first / gradient_rows; n < first / gradient_rows + used; ++n) {
+      Cutter slot{packed + n % slots * slot_floats};
+      blocks[n % slots] = empty_block(slot);
+    }
   }
 
   // The block whose first row this is, for the products to use.
   const RowBlock<O>& operator()(const Queries& query, std::int64_t first, std::int64_t count) {
     RowBlock<O>& block = blocks[first / gradient_rows % slots];
-    products.scores.use_queries(block.q), products.by_weights.use_queries(block.g);
     const std::int64_t summed = round_up(count, summed_rows<O>);
     if (has_sums) products.q_sums.use_values(block.q_rows, summed), products.g_sums.use_values(block.g_rows, summed);
-    if (block.first == first) return block;
+    const bool is_packed = block.first == first;
+    if (!is_packed) block.q_known = block.g_known = {};
+    products.scores.use_queries(block.q, block.q_known), products.by_weights.use_queries(block.g, block.g_known);
+    if (is_packed) return block;
     block.first = first, block.count = count;
     for (std::int64_t r = 0; r < count; r += rows)
       pack_panel(query.some(first + r, least(rows, count - r)), r, block);
+    block.q_known = products.scores.known, block.g_known = products.by_weights.known;
     if (!has_sums) return block;
     const Queries all = query.some(first, count);
     products.q_sums.pack_values(RowsOrZeros{c.q, all}, summed);
@@ -121,6 +124,17 @@ class PackedRows {
   }
 
  private:
+  RowBlock<O> empty_block(Cutter& memory) const {
+    RowBlock<O> block{};
+    block.first = -1;
+    block.q = cut(products.scores.depth, memory), block.g = cut(products.by_weights.depth, memory);
+    block.q_rows = cut(has_sums ? products.q_sums.dims : 0, memory);
+    block.g_rows = cut(has_sums ? products.g_sums.dims : 0, memory);
+    block.lse = memory.cut(gradient_rows), block.delta = memory.cut(gradient_rows);
+    block.state = reinterpret_cast<RowState*>(memory.cut(gradient_rows / 4));
+    return block;
+  }
+
   static typename O::Element* cut(std::int64_t width, Cutter& memory) {
     constexpr std::int64_t in_float = sizeof(float) / sizeof(typename O::Element);
     return reinterpret_cast<typename O::Element*>(memory.cut(gradient_rows * width / in_float));
@@ -194,8 +208,9 @@ class PackedRows {
   GradientProducts<O>& products;
   const std::int64_t slots;
   const bool has_sums;
+  std::int64_t slot_floats;
   RowBlock<O>* blocks;
-  float *gradient, *out, *widened;
+  float *packed, *gradient, *out, *widened;
 };
 
 // What of a block of keys is packed: those that somebody may see, from a whole step on.

@@ -62,7 +62,7 @@ class BiasGradient {
         row_count(shares_rows ? 1 : gradient_rows),
         key_count(shares_keys ? 1 : gradient_keys),
         pairs(call, {}, memory),
-        packed_rows(call, pairs.products, 1, false, memory) {
+        packed_rows(call, pairs.products, 1, false, memory, memory) {
     sums = memory.cut(row_count * key_count);
     of_rows = memory.cut(gradient_rows);
   }
@@ -73,7 +73,7 @@ class BiasGradient {
     kv_head = c.tiled_heads ? h % c.kv_heads : h / c.group();
     Queries query(c, {b, kv_head, 0, s.queries});
     query.group = 1, query.first_head = h, query.head_step = 0;
-    packed_rows.forget();
+    packed_rows.forget(0, gradient_rows);
     const std::int64_t end = shares_rows ? s.queries : least(s.queries, part.first_row + gradient_rows);
     for (std::int64_t first = shares_rows ? 0 : part.first_row; first < end; first += gradient_rows)
       add_rows(query, first, least(gradient_rows, end - first));

@@ -41,12 +41,16 @@ struct Bf16Amx : AmxParts {
   using Use = AmxTiles;
 
   const std::int64_t dim, value_dim;
-  float scale = 1;
-  Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
+  // What the products ask of queries that were packed: the largest magnitude, and what scores are multiplied with.
+  struct Known {
+    Half most = 0;
+    float scale = 1;
+  } known;
+  Half key_most = 0;  // the largest magnitude of the present block
 
   Bf16Amx(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
-  void use_queries(Half* panels) { q = panels; }
+  void use_queries(Half* panels, Known of) { q = panels, known = of; }
   void use_values(Half* lines, std::int64_t) { v = lines; }
 
   // The row as contiguous halves, padded with zeros to `width`. A cache's values lie in sixteens.
@@ -61,7 +65,7 @@ struct Bf16Amx : AmxParts {
   }
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
-    scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
+    known.scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     Half* to = q + panel * rows * depth;
     for (std::int64_t r = 0; r < rows; r += 16) {
       const Half* row[16] = {};
@@ -69,10 +73,10 @@ struct Bf16Amx : AmxParts {
         row[n] = halves(row_at(r + n), dim, depth, row_copy + n * depth);
       turn_to_pairs(row, depth, rows, to + 2 * r);
     }
-    query_most = larger_magnitude(query_most, to, rows * depth);
+    known.most = larger_magnitude(known.most, to, rows * depth);
   }
 
-  bool may_overflow() const { return score_may_overflow(query_most, key_most, depth, scale); }
+  bool may_overflow() const { return score_may_overflow(known.most, key_most, depth, known.scale); }
 
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16) {
@@ -156,9 +160,9 @@ struct Bf16Amx : AmxParts {
     // other.
     for (std::int64_t j = 0; j < keys; j += key_step) {
       block_product({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
-      if (j > 0) scale_all<S>(s + (j - key_step) * rows, key_step * rows, scale);
+      if (j > 0) scale_all<S>(s + (j - key_step) * rows, key_step * rows, known.scale);
     }
-    scale_all<S>(s + (keys - key_step) * rows, key_step * rows, scale);
+    scale_all<S>(s + (keys - key_step) * rows, key_step * rows, known.scale);
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {

@@ -48,22 +48,26 @@ struct PackedBf16 : Bf16Parts<V> {
   using Parts::rows, Parts::key_step, Parts::dim_step;
 
   const std::int64_t dim, value_dim;
-  float scale = 1;
-  Half query_most = 0, key_most = 0;  // the largest magnitudes: of all panels, of the present block
-  std::int64_t padded = 0;            // keys of the present block, in whole tiles
+  // What the products ask of queries that were packed: the largest magnitude, and what scores are multiplied with.
+  struct Known {
+    Half most = 0;
+    float scale = 1;
+  } known;
+  Half key_most = 0;        // the largest magnitude of the present block
+  std::int64_t padded = 0;  // keys of the present block, in whole tiles
 
   PackedBf16(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
-  void use_queries(Half* panels) { q = panels; }
+  void use_queries(Half* panels, Known of) { q = panels, known = of; }
   void use_values(Half* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
-    scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
+    known.scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     pack_pairs(row_at, count, rows, q + panel * rows * depth);
-    query_most = larger_magnitude(query_most, q + panel * rows * depth, rows * depth);
+    known.most = larger_magnitude(known.most, q + panel * rows * depth, rows * depth);
   }
 
-  bool may_overflow() const { return score_may_overflow(query_most, key_most, depth, scale); }
+  bool may_overflow() const { return score_may_overflow(known.most, key_most, depth, known.scale); }
 
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += key_step) {
@@ -90,7 +94,7 @@ struct PackedBf16 : Bf16Parts<V> {
 
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     bf16_product<S, Start::zero>(
-        {q + panel * rows * depth, k + first * depth, key_step * depth, keys / key_step, depth, scale}, s);
+        {q + panel * rows * depth, k + first * depth, key_step * depth, keys / key_step, depth, known.scale}, s);
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {

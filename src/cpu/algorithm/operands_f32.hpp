@@ -39,24 +39,28 @@ struct PackedF32 : F32Parts<V> {
   using Parts::rows, Parts::key_step, Parts::dim_step;
 
   const std::int64_t dim, value_dim;
-  std::int64_t padded = 0;                   // keys of the present block, in whole tiles
-  float query_squares = 0, key_squares = 0;  // of all panels; of the present block
+  // What the products ask of queries that were packed: the sum of their squares.
+  struct Known {
+    float squares = 0;
+  } known;
+  std::int64_t padded = 0;  // keys of the present block, in whole tiles
+  float key_squares = 0;    // of the present block
 
   PackedF32(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
-  void use_queries(float* panels) { q = panels; }
+  void use_queries(float* panels, Known of) { q = panels, known = of; }
   void use_values(float* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
   void pack_queries(std::int64_t p, const RowAt auto& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;
     pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
-    query_squares += scale_and_square<S>(panel, rows * depth, scale);
+    known.squares += scale_and_square<S>(panel, rows * depth, scale);
   }
 
   // Whether a sum of products could leave the range of f32. None can where the squares say so (Cauchy and
   // Schwarz), which costs a multiply-add for every vector packed instead of one for every vector of scores.
   bool may_overflow() const {
-    return !(static_cast<double>(query_squares) * static_cast<double>(key_squares) < 0x1p250);
+    return !(static_cast<double>(known.squares) * static_cast<double>(key_squares) < 0x1p250);
   }
 
   // A cache's keys lie as vectors want them. Gathered one by one, the keys and values of 8192 tokens of 128

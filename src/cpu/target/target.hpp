@@ -37,8 +37,8 @@ struct Target {
   std::int64_t (*project_floats)(const Linear&);  // scratch of one task
   void (*project)(const Linear&, const LinearPart&, float* scratch);
 
-  std::int64_t (*gradient_floats)(const GradientCall&, const GradientPart&);  // scratch of one task
-  void (*gradient)(const GradientCall&, const GradientPart&, float* scratch);
+  GradientFloats (*gradient_floats)(const GradientCall&, const GradientPart&);
+  void (*gradient)(const GradientCall&, const GradientPart&, float* scratch, float* kept);
   std::int64_t (*bias_gradient_floats)(const GradientCall&);  // scratch of one task
   void (*bias_gradient)(const GradientCall&, const BiasPart&, float* scratch);
   void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head);

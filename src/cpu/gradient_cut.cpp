@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/gradient_cut.hpp"
+
+#include <algorithm>
+
+#include "cpu/tasks.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::cpu {
+namespace {
+
+// Sums of dQ that one KV head may have, in floats, before rows are better left to tasks of their own; and
+// that all may have together, where all are under way at once.
+constexpr std::int64_t most_row_sums = std::int64_t{1} << 24, most_shared_sums = std::int64_t{1} << 25;
+// Rows of a task that goes through all keys: the more, the less packing keys costs.
+constexpr std::int64_t most_rows_per_task = 1056;
+// Blocks of rows of a part that shares its sums, at least: it packs its keys for them.
+constexpr std::int64_t least_shared_blocks = 3;
+
+std::int64_t ceil_div(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit; }
+
+enum class Way : std::uint8_t {
+  whole,       // one pass, a task for every KV head
+  shared,      // one pass, several tasks for every KV head, which add to its sums in turn
+  two_passes,  // over rows and over keys: seven products instead of five, by tasks that need nothing of each
+               // other
+};
+
+class Planner {
+ public:
+  explicit Planner(const GradientCall& call)
+      : g(call),
+        c(call.forward),
+        heads(std::max<std::int64_t>(1, c.batch * c.kv_heads)),
+        parallel(products(c) < worth_sharing ? 1 : static_cast<std::int64_t>(threads::concurrency())) {}
+
+  // The least time, in products of one KV head.
+  Way way() const {
+    const std::int64_t sums = c.queries * c.group() * c.dim;
+    if (!g.q.data || (!g.k.data && !g.v.data) || sums > most_row_sums) return Way::two_passes;
+    const auto rounds = static_cast<double>(ceil_div(heads, parallel));
+    const double whole = 5 * rounds, twice = 7 * heads_per_thread(),
+                 shared = heads * sums > most_shared_sums ? twice : 5 * shared_time();
+    if (whole <= 1.1 * std::min(twice, shared)) return Way::whole;
+    return shared < twice ? Way::shared : Way::two_passes;
+  }
+
+  // A grid of (rows, keys) of every KV head.
+  void cut_grid(std::int64_t b, std::int64_t h, GradientCut& cut) const {
+    const Sequence& s = c.sequences[b];
+    const std::int64_t rows = s.queries * c.group(), row_step = shared_rows(), key_step = shared_keys();
+    const threads::Grid grid{std::max<std::int64_t>(1, ceil_div(rows, row_step)),
+                             std::max<std::int64_t>(1, ceil_div(s.keys, key_step))};
+    cut.grids.push_back(grid);
+    for (std::int64_t row = 0; row < grid.rows * row_step; row += row_step)
+      for (std::int64_t key = 0; key < grid.columns * key_step; key += key_step)
+        cut.parts.push_back({b, h, row, std::min(row_step, rows - row), key, std::min(key_step, s.keys - key),
+                             true, true, true});
+  }
+
+  void cut_twice(std::int64_t b, std::int64_t h, std::vector<GradientPart>& parts) const {
+    const Sequence& s = c.sequences[b];
+    const std::int64_t rows = s.queries * c.group();
+    const std::int64_t row_step =
+        gradient_rows * blocks_per_task(ceil_div(rows, gradient_rows), most_rows_per_task / gradient_rows);
+    const std::int64_t key_step = gradient_keys * blocks_per_task(ceil_div(s.keys, gradient_keys), 8);
+    for (std::int64_t row = 0; g.q.data && row < rows; row += row_step)
+      parts.push_back({b, h, row, std::min(row_step, rows - row), 0, s.keys, true, false});
+    for (std::int64_t key = 0; (g.k.data || g.v.data) && key < s.keys; key += key_step)
+      parts.push_back({b, h, 0, rows, key, std::min(key_step, s.keys - key), false, true});
+  }
+
+ private:
+  double heads_per_thread() const { return static_cast<double>(heads) / static_cast<double>(parallel); }
+
+  // That of the cells of one grid which must follow each other; or of all cells on all threads, some of which
+  // have nothing to do while few cells may begin, and while few are left.
+  double shared_time() const {
+    const auto rows = static_cast<double>(ceil_div(c.queries * c.group(), shared_rows())),
+               keys = static_cast<double>(ceil_div(c.keys, shared_keys()));
+    const double each = heads_per_thread();
+    return std::max((rows + keys - 1) / (rows * keys), each + 1 / (each * rows * keys));
+  }
+
+  // Cells along each side of a grid, at most: for most of the time more of them may begin than there are
+  // threads.
+  std::int64_t side() const { return std::max<std::int64_t>(1, 8 * parallel / heads); }
+  std::int64_t shared_rows() const {
+    return gradient_rows *
+           std::max(least_shared_blocks, ceil_div(c.queries * c.group(), gradient_rows) / side());
+  }
+  std::int64_t shared_keys() const {
+    return gradient_keys * std::max<std::int64_t>(1, ceil_div(c.keys, gradient_keys) / side());
+  }
+
+  // How many blocks make a task of two passes, so that there are enough tasks.
+  std::int64_t blocks_per_task(std::int64_t blocks, std::int64_t most) const {
+    const std::int64_t wanted = static_cast<std::int64_t>(threads::concurrency()) * tasks_per_thread,
+                       parts = std::max<std::int64_t>(1, ceil_div(wanted, heads));
+    return std::clamp<std::int64_t>(blocks / parts, 1, most);
+  }
+
+  const GradientCall& g;
+  const Call& c;
+  const std::int64_t heads, parallel;
+};
+
+}  // namespace
+
+GradientCut cut_gradients(const GradientCall& g) {
+  const Call& c = g.forward;
+  const Planner planner(g);
+  const Way way = planner.way();
+  GradientCut cut;
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    for (std::int64_t h = 0; h < c.kv_heads; ++h) {
+      const Sequence& s = c.sequences[b];
+      if (way == Way::whole) cut.parts.push_back({b, h, 0, s.queries * c.group(), 0, s.keys, true, true});
+      if (way == Way::shared) planner.cut_grid(b, h, cut);
+      if (way == Way::two_passes) planner.cut_twice(b, h, cut.parts);
+    }
+  return cut;
+}
+
+}  // namespace heed::cpu

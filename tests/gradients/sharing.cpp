@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problems whose tasks share sums: long enough, and with too few KV heads to keep the threads busy. However
+// they are cut and whoever runs them, no bit changes (O1).
+#include <thread>
+
+#include "cases/backward.hpp"
+#include "cases/compare.hpp"
+#include "cases/kernels.hpp"
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+#include "cpu/gradient_cut.hpp"
+#include "heed/threads.hpp"
+
+namespace heed::cases {
+namespace {
+
+class LongGradient : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, LongGradient, testing::ValuesIn([] {
+                           std::vector<std::string> names = backward_kernel_names();
+                           std::erase(names, "reference");  // which has no tasks
+                           return names;
+                         }()),
+                         test_name);
+
+// Rows and keys by the hundred share sums where 1 or 3 KV heads meet 2 or 4 threads. One in four has few rows
+// and many keys, which are tasks of their own.
+Call long_call(std::uint64_t seed) {
+  Dice dice(seed);
+  const bool is_flat = seed % 4 == 0;
+  const std::int64_t kv_heads = is_flat || dice.one_in(2) ? 1 : 3, heads = kv_heads * dice.between(1, 2),
+                     queries = is_flat ? dice.between(1, 30) : dice.between(600, 900),
+                     keys = is_flat ? dice.between(2500, 3300) : dice.between(580, 900),
+                     dim = dice.pick<std::int64_t>({3, 8, 17});
+  const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f32;
+  Call call{.q = Tensor::random({1, heads, queries, dim}, 3 * seed, 4, dtype),
+            .k = Tensor::random({1, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
+            .v = Tensor::random({1, kv_heads, keys, dim}, 3 * seed + 2, 2, dtype)};
+  add_random_masks(dice, call);
+  return call;
+}
+
+// Every task on a thread of its own, the last first.
+struct Backwards : Executor {
+  int concurrency() const override { return 2; }
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    std::vector<std::thread> threads;
+    for (std::size_t i = tasks; i-- > 0;) threads.emplace_back([=] { task(context, i); });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+class Restored {
+ public:
+  ~Restored() { set_executor(nullptr), set_num_threads(before_); }
+
+ private:
+  int before_ = num_threads();
+};
+
+void expect_same(const BackwardResults& a, const BackwardResults& b, const std::string& by) {
+  for (const Of of : {Of::q, Of::k, Of::v})
+    EXPECT_TRUE(same_bits(*a[of], *b[of])) << name_of(of) << " by " << by;
+}
+
+TEST_P(LongGradient, is_that_of_one_task) {
+  const Restored restored;
+  Backwards executor;
+  for (const std::uint64_t seed : seeds(1, 12)) {
+    const Call call = long_call(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const BackwardCall backward(call, seed);
+    set_num_threads(1);
+    const auto one = gradients_of(backward, GetParam());
+    if (!one) continue;
+    for (const int threads : {2, 4}) {
+      set_num_threads(threads);
+      expect_same(*one, *gradients_of(backward, GetParam()), std::to_string(threads) + " threads");
+    }
+    set_executor(&executor);
+    expect_same(*one, *gradients_of(backward, GetParam()), "an executor");
+    set_executor(nullptr);
+    if (HasFailure()) return;
+  }
+}
+
+// What the test above is about does happen: 1 KV head on 2 threads, 3 on 2 and on 4, but not 2 on 2, nor a
+// short one.
+TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
+  const Restored restored;
+  float number = 0;
+  const auto shares = [&](std::int64_t kv_heads, std::int64_t length, int threads) {
+    set_num_threads(threads);
+    const Sequence sequence{.queries = length, .keys = length};
+    cpu::GradientCall g;
+    g.forward.batch = 1, g.forward.heads = g.forward.kv_heads = kv_heads;
+    g.forward.queries = g.forward.keys = length, g.forward.dim = g.forward.value_dim = 64;
+    g.forward.sequences = &sequence;
+    g.q.data = g.k.data = g.v.data = &number;
+    return !cpu::cut_gradients(g).grids.empty();
+  };
+  EXPECT_TRUE(shares(1, 600, 2));
+  EXPECT_TRUE(shares(3, 600, 2));
+  EXPECT_TRUE(shares(3, 600, 4));
+  EXPECT_TRUE(shares(12, 1024, 16));
+  EXPECT_FALSE(shares(2, 600, 2));
+  EXPECT_FALSE(shares(1, 100, 2));
+  EXPECT_FALSE(shares(1, 600, 16));
+}
+
+}  // namespace
+}  // namespace heed::cases
