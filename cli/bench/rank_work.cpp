@@ -31,6 +31,10 @@ class CountedMessages final : public Messages {
   std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
     return under_->send(to, bytes, step);
   }
+  std::vector<std::unique_ptr<Message>> send_to_all(std::span<const int> to, std::span<const std::byte> bytes,
+                                                    std::uint32_t step) override {
+    return under_->send_to_all(to, bytes, step);
+  }
   std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
     received_.bytes += bytes.size();
     ++received_.messages;

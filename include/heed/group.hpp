@@ -33,6 +33,8 @@ struct HEED_API Messages {
     virtual bool is_done() = 0;
     // Grows as it moves, where the network can tell: a long message that moves is not late.
     virtual std::uint64_t moved() const { return 0; }
+    // Whether it is the peer who keeps it from moving, where the network can tell, and not another message.
+    virtual bool waits_for_peer() const { return true; }
   };
 
   virtual ~Messages() = default;
@@ -41,10 +43,30 @@ struct HEED_API Messages {
   // To or from another rank. Those of one step and pair of ranks arrive in the order they were sent in.
   virtual std::unique_ptr<Message> send(int to, std::span<const std::byte>, std::uint32_t step) = 0;
   virtual std::unique_ptr<Message> receive(int from, std::span<std::byte>, std::uint32_t step) = 0;
+  // The same bytes to several ranks, a message to each, in their order. By send() for each of them, where a
+  // network has nothing better.
+  virtual std::vector<std::unique_ptr<Message>> send_to_all(std::span<const int> to,
+                                                            std::span<const std::byte>, std::uint32_t step);
   // Returns when something may have changed, and soon in any case.
   virtual void pause() = 0;
   // Tells the others, as far as it can, that this rank gives up, and why.
   virtual void abort(const std::string& why) noexcept = 0;
+};
+
+// How a network's pause() may wait: what comes within a message's time is looked for without a break. What is
+// late by more is left to others on the same core, and then to sleep.
+class HEED_API Patience {
+ public:
+  // So many ranks share this machine: where it has fewer processors nobody looks without a break.
+  explicit Patience(int ranks_here);
+  // Something else is waited for from now on: a decode step waits twice.
+  void begin() { begins_ = true; }
+  void wait();
+
+ private:
+  std::chrono::microseconds looking_;
+  bool begins_ = false;
+  std::chrono::steady_clock::time_point waited_{}, waiting_since_{};
 };
 
 struct GroupOptions {
@@ -102,6 +124,8 @@ class HEED_API Group {
 
  private:
   friend ranks::GroupCall;
+  std::unique_ptr<Pending::Operation> begin_exchange(const char* what, std::span<const std::byte> own,
+                                                     std::span<const std::span<std::byte>> from);
   struct State;
   std::unique_ptr<State> state_;
 };

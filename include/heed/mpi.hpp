@@ -5,16 +5,16 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "heed/group.hpp"
+#include "heed/shared_memory.hpp"
 
 namespace heed::inline v0_2 {
 
@@ -169,9 +169,77 @@ inline void initialise_if_nobody_did() {
   });
 }
 
+// The ranks that share this one's machine: those that MPI says, or that say the same number.
+class Machine {
+ public:
+  Machine(MPI_Comm comm, std::optional<int> number) {
+    check(number ? MPI_Comm_split(comm, *number, 0, &comm_)
+                 : MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm_));
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+  }
+  ~Machine() { MPI_Comm_free(&comm_); }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  int size() const { return size_; }
+
+  // The rank here of every rank of a communicator, or -1.
+  std::vector<int> ranks_here(MPI_Comm comm) const {
+    MPI_Group all = MPI_GROUP_NULL, here = MPI_GROUP_NULL;
+    MPI_Comm_group(comm, &all);
+    MPI_Comm_group(comm_, &here);
+    int count = 0;
+    MPI_Comm_size(comm, &count);
+    std::vector<int> of_all(static_cast<std::size_t>(count)), of_here(of_all.size());
+    std::iota(of_all.begin(), of_all.end(), 0);
+    check(MPI_Group_translate_ranks(all, count, of_all.data(), here, of_here.data()));
+    for (int& rank : of_here)
+      if (rank == MPI_UNDEFINED) rank = -1;
+    MPI_Group_free(&all);
+    MPI_Group_free(&here);
+    return of_here;
+  }
+
+  // Null on all of them where one has not the memory, or uses it in another way.
+  std::unique_ptr<Messages> messages() const {
+    struct Word {
+      int layout = layout_of_shared_messages();
+      char name[124] = {};
+    } first{};
+    const std::size_t bytes = bytes_of_shared_messages(size_);
+    std::optional<SharedMemory> memory;
+    if (rank_ == 0) try_to([&] { memory.emplace(bytes); });
+    if (memory) memory->name().copy(first.name, sizeof first.name - 1);
+    check(MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm_));
+    if (rank_ != 0 && first.layout == layout_of_shared_messages())
+      try_to([&] { memory.emplace(first.name, bytes); });
+    int is_there = memory.has_value(), are_all = 0;
+    check(MPI_Allreduce(&is_there, &are_all, 1, MPI_INT, MPI_MIN, comm_));
+    if (!are_all) return nullptr;
+    memory->forget_name();
+    return messages_in(std::move(*memory), rank_, size_);
+  }
+
+ private:
+  template <class Make>
+  static void try_to(const Make& make) {
+    try {
+      make();
+    } catch (const Error&) {  // MPI will do
+    }
+  }
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+};
+
+// Ranks of one machine exchange their messages through memory they share, where there is some, and all others
+// by MPI.
 class MpiMessages final : public Messages {
  public:
-  MpiMessages(MPI_Comm of_caller, OnFault on_fault)
+  // Who says no number for its machine believes MPI.
+  MpiMessages(MPI_Comm of_caller, OnFault on_fault, std::optional<int> machine_number = {})
       : on_fault_(on_fault),
         memory_(on_fault == OnFault::throws ? PieceMessage::Memory::own : PieceMessage::Memory::of_caller) {
     check(MPI_Comm_dup(of_caller, &comm_));
@@ -182,6 +250,11 @@ class MpiMessages final : public Messages {
     void* most = nullptr;
     MPI_Comm_get_attr(comm_, MPI_TAG_UB, &most, &is_known);
     if (is_known) tags_ = static_cast<std::uint32_t>(*static_cast<int*>(most)) + 1u;
+    const Machine machine(comm_, machine_number);
+    patience_ = Patience(machine.size());
+    if (machine.size() > 1) near_ = machine.messages();
+    rank_here_ = near_ ? machine.ranks_here(comm_) : std::vector<int>(static_cast<std::size_t>(size_), -1);
+    has_far_ = machine.size() < size_;
   }
   // A broken group's communicator is left to the end of the process: to free it would wait for ranks that are
   // gone.
@@ -196,25 +269,33 @@ class MpiMessages final : public Messages {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
-    begins_ = true;
+    patience_.begin();
+    if (const int here = rank_here(to); here >= 0) return near_->send(here, bytes, step);
     return PieceMessage::send(comm_, to, bytes, static_cast<int>(step % tags_), memory_);
   }
   std::unique_ptr<Message> receive(int from, std::span<std::byte> bytes, std::uint32_t step) override {
-    begins_ = true;
+    patience_.begin();
+    if (const int here = rank_here(from); here >= 0) return near_->receive(here, bytes, step);
     return PieceMessage::receive(comm_, from, bytes, static_cast<int>(step % tags_), memory_);
   }
-  // What is late by more than a message takes is left to others on the same core for a while. A rank that has
-  // begun another operation since it last looked has not waited for it yet: a decode step waits twice.
+  std::vector<std::unique_ptr<Message>> send_to_all(std::span<const int> to, std::span<const std::byte> bytes,
+                                                    std::uint32_t step) override {
+    patience_.begin();
+    std::vector<int> here;
+    for (const int rank : to)
+      if (rank_here(rank) >= 0) here.push_back(rank_here(rank));
+    std::vector<std::unique_ptr<Message>> sent, near;
+    if (!here.empty()) near = near_->send_to_all(here, bytes, step);
+    auto next = near.begin();
+    for (const int rank : to)
+      sent.push_back(rank_here(rank) >= 0 ? std::move(*next++) : send(rank, bytes, step));
+    return sent;
+  }
+  // Each way moves what is under way only when somebody looks, whichever of the two is waited for.
   void pause() override {
-    using namespace std::chrono_literals;
-    const auto now = std::chrono::steady_clock::now();
-    if (std::exchange(begins_, false) || now - paused_ > 1ms) waiting_since_ = now;
-    paused_ = now;
-    if (now - waiting_since_ < 20us) return;
-    if (now - waiting_since_ < 2ms)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(50us);
+    if (int is_there = 0; near_ && has_far_)
+      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &is_there, MPI_STATUS_IGNORE);
+    near_ ? near_->pause() : patience_.wait();
   }
   void abort(const std::string& why) noexcept override {
     is_broken_ = true;
@@ -225,14 +306,18 @@ class MpiMessages final : public Messages {
   }
 
  private:
+  int rank_here(int rank) const { return rank_here_[static_cast<std::size_t>(rank)]; }
+
   MPI_Comm comm_ = MPI_COMM_NULL;
   OnFault on_fault_;
   PieceMessage::Memory memory_;
   int rank_ = 0, size_ = 1;
   std::uint32_t tags_ = 32768;  // as many as every MPI has
   bool is_broken_ = false;
-  bool begins_ = false;  // something since the last pause
-  std::chrono::steady_clock::time_point paused_{}, waiting_since_{};
+  Patience patience_{1};
+  std::unique_ptr<Messages> near_{};  // null: MPI has all messages
+  std::vector<int> rank_here_{};      // of every rank, among those of near_; -1: not one of them
+  bool has_far_ = false;
 };
 
 }  // namespace mpi

@@ -205,6 +205,7 @@ class RankCall {
   static constexpr const char* step_name = "keys and values";
   Group& group_;
   const GroupCall only_;
+  const threads::StayAwake awake_{};
   const Split& split_;
   const Inputs& in_;
   const Options& options_;

@@ -66,6 +66,16 @@ struct Group::Pending::Operation {
     return (part.is_sent ? "to rank " : "from rank ") + std::to_string(part.peer);
   }
 
+  // What is empty needs no message.
+  void send(std::span<const int> to, std::span<const std::byte> bytes) {
+    if (to.empty() || bytes.empty()) return;
+    auto messages = group.messages->send_to_all(to, bytes, step);
+    for (std::size_t n = 0; n < to.size(); ++n) parts.push_back({to[n], true, std::move(messages[n])});
+  }
+  void receive(int from, std::span<std::byte> bytes) {
+    if (!bytes.empty()) parts.push_back({from, false, group.messages->receive(from, bytes, step)});
+  }
+
   // Whether all are done.
   bool advance() {
     if (!group.fault.empty()) throw Error(Error::rank, group.fault);
@@ -97,12 +107,12 @@ struct Group::Pending::Operation {
 
   // Who receives nothing knows more than who cannot send: the peer may only be waiting for a third.
   Error late() {
-    const Part* first = &parts.front();
+    const Part* first = nullptr;
     for (const Part& part : parts)
-      if (!part.is_sent) {
-        first = &part;
-        break;
-      }
+      if (!part.is_sent && !first) first = &part;
+    for (const Part& part : parts)
+      if (part.message->waits_for_peer() && !first) first = &part;
+    if (!first) first = &parts.front();
     return group.broken(group.place(step, what) +
                         (first->is_sent ? "nothing taken by rank " : "nothing received from rank ") +
                         std::to_string(first->peer) + " for " + seconds(group.options.deadline));
@@ -159,7 +169,22 @@ void copy_own(const char* name, std::span<const std::byte> from, std::span<std::
   if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
 }
 
+// All others, the next one first: so not all send to the same one at once.
+std::vector<int> ranks_after(int rank, int size) {
+  std::vector<int> others;
+  for (int n = 1; n < size; ++n) others.push_back((rank + n) % size);
+  return others;
+}
+
 }  // namespace
+
+std::vector<std::unique_ptr<Messages::Message>> Messages::send_to_all(std::span<const int> to,
+                                                                      std::span<const std::byte> bytes,
+                                                                      std::uint32_t step) {
+  std::vector<std::unique_ptr<Message>> sent;
+  for (const int rank : to) sent.push_back(send(rank, bytes, step));
+  return sent;
+}
 
 Group::Pending Group::broadcast(const char* what, int root, std::span<std::byte> data,
                                 std::span<const int> members) {
@@ -168,22 +193,20 @@ Group::Pending Group::broadcast(const char* what, int root, std::span<std::byte>
   std::vector<int> to(members.begin(), members.end());
   if (members.empty()) to.resize(static_cast<std::size_t>(size())), std::iota(to.begin(), to.end(), 0);
   for (const int member : to) check_rank("members", member, size());
+  std::erase(to, root);
   auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
-  for (const int member : to) {
-    if (member == root || data.empty()) continue;
-    if (rank() == root)
-      made->parts.push_back({member, true, state_->messages->send(member, data, made->step)});
-    if (rank() == member)
-      made->parts.push_back({root, false, state_->messages->receive(root, data, made->step)});
-  }
+  if (rank() == root) made->send(to, data);
+  for (const int member : to)
+    if (rank() == member) made->receive(root, data);
   return Pending(std::move(made));
 }
 
 Group::Pending Group::gather(const char* what, std::span<const std::byte> own,
                              std::span<const std::span<std::byte>> all) {
   check_count("all", all.size(), size());
-  const std::vector<std::span<const std::byte>> to(all.size(), own);
-  return all_to_all(what, to, all);
+  auto made = begin_exchange(what, own, all);
+  made->send(ranks_after(rank(), size()), own);
+  return Pending(std::move(made));
 }
 
 Group::Pending Group::all_to_all(const char* what, std::span<const std::span<const std::byte>> to,
@@ -191,19 +214,21 @@ Group::Pending Group::all_to_all(const char* what, std::span<const std::span<con
   if (!state_->fault.empty()) throw Error(Error::rank, state_->fault);
   check_count("to", to.size(), size());
   check_count("from", from.size(), size());
-  const auto own = static_cast<std::size_t>(rank());
-  copy_own("to", to[own], from[own]);
-  auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
-  for (std::size_t r = 0; r < from.size(); ++r)
-    if (r != own && !from[r].empty())
-      made->parts.push_back(
-          {static_cast<int>(r), false, state_->messages->receive(static_cast<int>(r), from[r], made->step)});
-  // To the next rank first, so that not all send to the same one at once.
-  for (std::size_t n = 1; n < to.size(); ++n)
-    if (const std::size_t r = (own + n) % to.size(); !to[r].empty())
-      made->parts.push_back(
-          {static_cast<int>(r), true, state_->messages->send(static_cast<int>(r), to[r], made->step)});
+  auto made = begin_exchange(what, to[static_cast<std::size_t>(rank())], from);
+  for (const int r : ranks_after(rank(), size())) made->send({&r, 1}, to[static_cast<std::size_t>(r)]);
   return Pending(std::move(made));
+}
+
+// What comes from all others, and this rank's own.
+std::unique_ptr<Group::Pending::Operation> Group::begin_exchange(const char* what,
+                                                                 std::span<const std::byte> own,
+                                                                 std::span<const std::span<std::byte>> from) {
+  if (!state_->fault.empty()) throw Error(Error::rank, state_->fault);
+  copy_own("to", own, from[static_cast<std::size_t>(rank())]);
+  auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
+  for (int r = 0; r < size(); ++r)
+    if (r != rank()) made->receive(r, from[static_cast<std::size_t>(r)]);
+  return made;
 }
 
 void Group::abort(const std::string& why) {

@@ -122,6 +122,7 @@ class SpreadCall {
 
   Group& group_;
   const GroupCall only_;
+  const threads::StayAwake awake_{};
   const Options& options_;
   const threads::ForOneCall said_;
   std::optional<Problem> problem_{};

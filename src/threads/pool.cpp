@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +20,7 @@
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
 #include "threads/float_mode.hpp"
+#include "threads/relax.hpp"
 
 namespace heed::threads {
 namespace {
@@ -53,18 +55,11 @@ struct Job {
 
 thread_local bool inside_a_run = false;
 
+std::atomic<int> calls_that_stay_awake{0};
+
 // What the call that this thread makes says; see ForOneCall.
 constinit thread_local int threads_of_call = 0;
 constinit thread_local Executor* executor_of_call = nullptr;
-
-// Some 20 ns.
-void relax() {
-#if defined(__aarch64__)
-  asm volatile("isb");  // "yield" takes no time on most cores
-#elif defined(__x86_64__)
-  asm volatile("pause");
-#endif
-}
 
 // Whoever waits for something first says so and then looks at it again, and whoever brings it about first does
 // and then looks for who waits; in one order of all (seq_cst), so at least one of the two sees the other. A
@@ -135,6 +130,16 @@ class Pool {
       if (found()) return true;
       relax();
     }
+    if (looks_ > 0 && calls_that_stay_awake > 0) return comes_while_awake(found);
+    return found();
+  }
+
+  // Leaves the core to whoever else wants it in between.
+  template <class Found>
+  static bool comes_while_awake(const Found& found) {
+    const auto begun = std::chrono::steady_clock::now();
+    while (!found() && std::chrono::steady_clock::now() - begun < std::chrono::milliseconds(2))
+      std::this_thread::yield();
     return found();
   }
 
@@ -219,6 +224,9 @@ Pool* pool_of(int threads) {
 Executor* executor() { return executor_of_call ? executor_of_call : owner().executor.load(); }
 
 }  // namespace
+
+StayAwake::StayAwake() { ++calls_that_stay_awake; }
+StayAwake::~StayAwake() { --calls_that_stay_awake; }
 
 void ForOneCall::say(int threads, Executor* executor) noexcept {
   threads_before_ = std::exchange(threads_of_call, threads);

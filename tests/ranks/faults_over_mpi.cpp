@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of three does what ranks should not, as the argument says; the others print what they are told of
-// it. The job must end by itself.
+// One rank of three does what ranks should not, as the first argument says; the others print what they are
+// told of it. The job must end by itself. A second argument: by MPI alone, as between machines.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "cases/tensor.hpp"
@@ -42,9 +43,14 @@ void misbehave(const std::string& how) {
 
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count, char** arguments) {
   const std::string how = arguments[1];
-  Group group = mpi_group({.deadline = std::chrono::milliseconds(2000)}, OnFault::ends_the_job);
+  mpi::initialise_if_nobody_did();
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const std::optional<int> machine = count > 2 ? std::optional(rank) : std::nullopt;
+  Group group(std::make_unique<mpi::MpiMessages>(MPI_COMM_WORLD, OnFault::ends_the_job, machine),
+              {.deadline = std::chrono::milliseconds(2000)});
   try {
     if (how == "cut_short") {
       send_another_length(group, 4, 8);

@@ -3,6 +3,9 @@
 // its own rows.
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "cases/selection.hpp"
 #include "heed/mpi.hpp"
@@ -77,6 +80,53 @@ TEST(LongMessagesOverMpi, beyond_two_gibibytes_arrive) {
   world().broadcast("much", 0, data).wait();  // in pieces, each of which counts as moving
   EXPECT_EQ(data[7], std::byte{1});
   EXPECT_EQ(data[bytes - 1], std::byte{2});
+}
+
+// As if every rank, or every two of them, had a machine of its own: by MPI alone, and both ways at once.
+TEST(RanksOverMpi, on_several_machines_have_the_bits_of_one_process) {
+  for (const int ranks_of_machine : {1, 2}) {
+    const int machine = world().rank() / ranks_of_machine;
+    for (const OnFault on_fault : {OnFault::ends_the_job, OnFault::throws}) {
+      Group group(std::make_unique<mpi::MpiMessages>(MPI_COMM_WORLD, on_fault, machine));
+      const auto first = static_cast<std::uint64_t>(9300 + 100 * world().size());
+      for (const std::uint64_t seed : seeds(first, first + 10)) {
+        ASSERT_TRUE(has_the_bits_of_one_process(group, seed));
+        ASSERT_TRUE(layer_has_the_bits_of_one_process(group, seed));
+        ASSERT_TRUE(gradients_have_the_bits_of_one_process(group, seed));
+        ASSERT_TRUE(step_has_the_bits_of_one_process(group, seed));
+      }
+      std::vector<std::byte> data(5'000'000);  // more than shared memory holds at once
+      if (group.rank() == 0) data[7] = std::byte{1}, data.back() = std::byte{2};
+      group.broadcast("much", 0, data).wait();
+      EXPECT_EQ(data[7], std::byte{1});
+      EXPECT_EQ(data.back(), std::byte{2});
+    }
+  }
+}
+
+// A file may have no more than 1000 bytes while the group is made.
+TEST(RanksOverMpi, without_memory_to_share_have_the_bits_of_one_process) {
+  world();  // MPI has files of its own
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(SharedMemory(bytes_of_shared_messages(2)), Error);
+  Group group = mpi_group();
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  for (const std::uint64_t seed : seeds(9910, 9920)) ASSERT_TRUE(has_the_bits_of_one_process(group, seed));
+}
+
+TEST(RanksOverMpi, of_a_part_of_the_job_have_the_bits_of_one_process) {
+  MPI_Comm part = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, world().rank() % 2, -world().rank(), &part);
+  {
+    Group group = mpi_group(part);
+    for (const std::uint64_t seed : seeds(9900, 9910)) ASSERT_TRUE(has_the_bits_of_one_process(group, seed));
+  }
+  MPI_Comm_free(&part);
 }
 
 TEST(RanksOverMpi, the_callers_own_messages_are_left_alone) {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "heed/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "refusal/refusal.hpp"
+
+namespace heed::ranks::shared {
+namespace {
+
+constexpr const char* folder = "/dev/shm/";  // in memory, where there is one
+
+struct File {
+  int number;
+  ~File() {
+    if (number >= 0) close(number);
+  }
+};
+
+// All of it now, or an error: a page that the machine lacks when it is first touched would end the process.
+int fill(int file, std::size_t bytes) {
+#if defined(__linux__)
+  return posix_fallocate(file, 0, static_cast<off_t>(bytes));
+#else
+  static_cast<void>(file), static_cast<void>(bytes);
+  return ENOSYS;
+#endif
+}
+
+[[noreturn]] void fail(const std::string& name, const char* what, int error) {
+  throw Error(Error::file, name + ": " + what + ": " + std::strerror(error));
+}
+
+}  // namespace
+}  // namespace heed::ranks::shared
+
+namespace heed::inline v0_2 {
+
+using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::folder;
+
+SharedMemory::SharedMemory(std::size_t bytes) {
+  static std::atomic<unsigned> made = 0;
+  name_ = folder + ("heed-" + std::to_string(getpid())) + "-" + std::to_string(made++);
+  const File file{open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+  if (file.number < 0) fail(name_, "cannot be made", errno);
+  is_named_ = true;
+  try {
+    if (const int error = fill(file.number, bytes)) fail(name_, "has not the room", error);
+    map(file.number, bytes);
+  } catch (...) {
+    forget_name();
+    throw;
+  }
+}
+
+SharedMemory::SharedMemory(const std::string& name, std::size_t bytes) : name_(name) {
+  const File file{open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)};
+  if (file.number < 0) fail(name, "cannot be opened", errno);
+  if (lseek(file.number, 0, SEEK_END) != static_cast<off_t>(bytes))
+    throw Error(Error::file, name + ": is of another length");
+  map(file.number, bytes);
+}
+
+void SharedMemory::map(int file, std::size_t bytes) {
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (at == MAP_FAILED) fail(name_, "cannot be mapped", errno);
+  bytes_ = {static_cast<std::byte*>(at), bytes};
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : name_(std::move(other.name_)),
+      is_named_(std::exchange(other.is_named_, false)),
+      bytes_(std::exchange(other.bytes_, {})) {}
+
+SharedMemory::~SharedMemory() {
+  forget_name();
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+}
+
+void SharedMemory::forget_name() {
+  if (std::exchange(is_named_, false)) unlink(name_.c_str());
+}
+
+}  // namespace heed::inline v0_2
