@@ -46,6 +46,22 @@ CLAIM(prefill_takes_every_tile_of_rows_once) {
   expect(has_short_section, "no last section had fewer heads than the others");
 }
 
+CLAIM(every_row_is_in_one_tile_and_only_the_first_tile_is_short) {
+  for (const int rows : {128, 192})
+    for (const int queries : {1, 63, 128, 129, 191, 192, 193, 1000, 1024}) {
+      const int tiles = (queries + rows - 1) / rows;
+      int end = 0;
+      for (int tile = 0; tile < tiles; ++tile) {
+        const TileRows here = rows_of_tile(queries, rows, tile);
+        expect(here.begin == end, "tile ", tile, " of ", queries, " begins at ", here.begin, ", not ", end);
+        expect(here.end - here.begin == rows || (tile == 0 && here.end > 0 && here.end < rows), "tile ", tile,
+               " of ", queries, " has ", here.end - here.begin, " rows");
+        end = here.end;
+      }
+      expect(end == queries, queries, " queries end at ", end);
+    }
+}
+
 CLAIM(prefill_ends_with_the_shortest_tiles_of_all_heads) {
   const PrefillOrder causal = prefill_order(call_of(4, 64, 8, 1024, 1024, true), 128);
   const PrefillOrder ragged = prefill_order(call_of(2, 12, 6, 1024, 1024, false), 192);
@@ -57,8 +73,8 @@ CLAIM(prefill_ends_with_the_shortest_tiles_of_all_heads) {
            "tiles that are all alike: a head at a time, so that blocks share its keys");
   }
   for (int n = 0; n < 24; ++n)
-    expect(ragged[n].tile == 0 && ragged[24 * 6 - 1 - n].tile == 5,
-           "ragged: the last tile of a head is short");
+    expect(ragged[n].tile == 5 && ragged[24 * 6 - 1 - n].tile == 0,
+           "ragged: the first tile of a head is short");
 }
 
 CLAIM(prefill_keeps_the_keys_of_a_section_in_the_second_level_cache) {

@@ -13,7 +13,7 @@ namespace heed::cuda {
 // consumers need to know of it. b < 0: there are no more.
 struct RowTile {
   int b, h;
-  int first_query, rows;                    // of the sequence from this tile on
+  int first_query, rows;                    // of the sequence; fewer than the block's in its first tile
   std::int64_t first_row;                   // of q and out
   int first, last;                          // tiles of keys
   int plain_begin, plain_end;               // those that every row sees whole

@@ -52,11 +52,12 @@ class PrefillProducer {
   HEED_DEVICE RowTile facts(int b, int h, int m) const {
     const Sequence& s = c.sequence(b);
     RowTile tile{b, h};
-    tile.first_query = m * Shape::rows, tile.rows = static_cast<int>(s.queries) - tile.first_query;
+    const auto [first_query, end_query] = rows_of_tile(static_cast<int>(s.queries), Shape::rows, m);
+    tile.first_query = first_query, tile.rows = end_query - first_query;
     tile.first_row = s.first_query + tile.first_query;
     tile.key_count = static_cast<int>(s.key_count);
     tile.first_offset = static_cast<int>(s.first_offset), tile.end_offset = static_cast<int>(s.end_offset);
-    const int i0 = tile.first_query, i1 = i0 + (tile.rows < Shape::rows ? tile.rows : Shape::rows) - 1;
+    const int i0 = first_query, i1 = end_query - 1;
     const bool sees_any = tile.begin_of(i0) < tile.end_of(i1);
     tile.first = sees_any ? tile.begin_of(i0) / Shape::keys : 0;
     tile.last = sees_any ? (tile.end_of(i1) - 1) / Shape::keys : 0;

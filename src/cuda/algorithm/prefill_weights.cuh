@@ -17,16 +17,17 @@ class PrefillWeights : public PrefillThread<Shape, capped> {
 
   // Scores become weights against the row's maximum and are added to the sums, each thread those of its
   // columns. The maximum follows when it is left behind by 2^8, which weights can bear: then alone the sums
-  // so far are rescaled.
+  // so far are rescaled. Of tile j's columns the first `columns`: no row sees another.
+  template <int columns = keys>
   HEED_DEVICE void weigh(int j, bool hides_before, bool hides_after) {
-    if constexpr (capped) cap_scores();
-    if (hides_before) hide_before(j);
-    if (hides_after) hide_after(j);
+    if constexpr (capped) cap_scores<columns>();
+    if (hides_before) hide_before<columns>(j);
+    if (hides_after) hide_after<columns>(j);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float now = max[r];
 #pragma unroll
-      for (int n = 0; n < keys / 8; ++n) now = fmaxf(now, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
+      for (int n = 0; n < columns / 8; ++n) now = fmaxf(now, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
       now = fmaxf(now, from_lane_across(now, 1));
       now = fmaxf(now, from_lane_across(now, 2));
       const bool moves = (now - max[r]) * scale > 8.0f;
@@ -35,7 +36,7 @@ class PrefillWeights : public PrefillThread<Shape, capped> {
       const float subtract = (max[r] == minus_infinity ? 0.0f : max[r] * scale) - lift<type>;
       float total = sum[r] * factor[r];
 #pragma unroll
-      for (int n = 0; n < keys / 8; ++n) {
+      for (int n = 0; n < columns / 8; ++n) {
         float &a = s[4 * n + 2 * r], &b = s[4 * n + 2 * r + 1];
         a = fast_exp2(fmaf(a, scale, -subtract)), b = fast_exp2(fmaf(b, scale, -subtract));
         total += a + b;
@@ -45,9 +46,11 @@ class PrefillWeights : public PrefillThread<Shape, capped> {
   }
 
   // A thread's sums lie as an operand wants them.
+  template <int columns = keys>
   HEED_DEVICE void narrow() {
 #pragma unroll
-    for (int n = 0; n < keys / 4; ++n) p[n] = side_by_side<type>(s[2 * n], s[2 * n + 1]);
+    for (int n = 0; n < keys / 4; ++n)
+      p[n] = n < columns / 4 ? side_by_side<type>(s[2 * n], s[2 * n + 1]) : 0;
   }
 
   HEED_DEVICE void rescale() {
@@ -60,31 +63,34 @@ class PrefillWeights : public PrefillThread<Shape, capped> {
   }
 
  private:
+  template <int columns>
   HEED_DEVICE void cap_scores() {
     const float reciprocal = 1.0f / c.softcap_log2e,
                 inverse = reciprocal > most_finite ? most_finite : reciprocal;
 #pragma unroll
-    for (int i = 0; i < keys / 2; ++i) s[i] = c.softcap_log2e * tanh(s[i] * c.scale_log2e * inverse);
+    for (int i = 0; i < columns / 2; ++i) s[i] = c.softcap_log2e * tanh(s[i] * c.scale_log2e * inverse);
   }
 
   // Columns before the n-th of a tile, or from the n-th on.
+  template <int columns>
   HEED_DEVICE void hide_before(int j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int from = tile->begin_of(row(r)) - j * keys - 2 * (lane % 4);
 #pragma unroll
-      for (int n = 0; n < keys / 8; ++n) {
+      for (int n = 0; n < columns / 8; ++n) {
         if (8 * n < from) s[4 * n + 2 * r] = minus_infinity;
         if (8 * n + 1 < from) s[4 * n + 2 * r + 1] = minus_infinity;
       }
     }
   }
+  template <int columns>
   HEED_DEVICE void hide_after(int j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int to = tile->end_of(row(r)) - j * keys - 2 * (lane % 4);
 #pragma unroll
-      for (int n = 0; n < keys / 8; ++n) {
+      for (int n = 0; n < columns / 8; ++n) {
         if (8 * n >= to) s[4 * n + 2 * r] = minus_infinity;
         if (8 * n + 1 >= to) s[4 * n + 2 * r + 1] = minus_infinity;
       }

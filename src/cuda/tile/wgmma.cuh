@@ -43,6 +43,15 @@ HEED_DEVICE void pin(std::uint32_t (&x)[n]) {
   for (int i = 0; i < n; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
+// The first n of a thread's sums: those of fewer columns.
+template <int n>
+using Sums = float[n];
+template <int n, int all>
+HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
+  static_assert(n <= all);
+  return reinterpret_cast<Sums<n>&>(x);
+}
+
 // PTX wants every register by its number.
 #define HEED_NAMES_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
