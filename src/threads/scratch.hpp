@@ -11,7 +11,8 @@
 namespace heed::threads {
 
 // As many floats for so many bytes that a 64-byte line begins after them.
-constexpr std::size_t floats_in_lines(std::size_t bytes) { return (bytes + 63) / 64 * 16; }
+constexpr std::size_t line_floats = 16;
+constexpr std::size_t floats_in_lines(std::size_t bytes) { return (bytes + 63) / 64 * line_floats; }
 
 class Scratch {
  public:
@@ -24,7 +25,7 @@ class Scratch {
   class Lease {
    public:
     explicit Lease(Scratch& scratch) : scratch_(scratch), slot_(scratch.take()) {}
-    ~Lease() { scratch_.taken_[slot_].store(false, std::memory_order_release); }
+    ~Lease() { scratch_.taken(slot_).store(false, std::memory_order_release); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     float* floats() const { return scratch_.slots_begin_ + slot_ * scratch_.stride_; }
@@ -42,10 +43,15 @@ class Scratch {
  private:
   std::size_t take();
 
+  // Behind each slot's floats, on a line of its own: one that all threads wrote would travel from core to
+  // core.
+  std::atomic<bool>& taken(std::size_t slot) const {
+    return *reinterpret_cast<std::atomic<bool>*>(slots_begin_ + (slot + 1) * stride_ - line_floats);
+  }
+
   std::size_t slots_, stride_;
-  KeptMemory memory_;  // what is in front, the slots, then whether each is taken
+  KeptMemory memory_;  // what is in front, then the slots
   float* slots_begin_;
-  std::atomic<bool>* taken_;
 };
 
 }  // namespace heed::threads

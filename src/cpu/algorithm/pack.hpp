@@ -160,12 +160,53 @@ template <Vector S>
   return buffer;
 }
 
+inline void fill(float* p, std::int64_t n, float x) {
+  for (std::int64_t i = 0; i < n; ++i) p[i] = x;
+}
+
+// Whether an instruction set turns sixteen rows in its registers.
+template <class S>
+inline constexpr bool turns_sixteen =
+    requires(const typename S::F (&rows)[16], float* lines) { S::turn_sixteen(rows, lines, 16); };
+
+// pack_rows() for the sixteen rows that begin there.
+template <Vector S, Type type>
+inline void turn_rows(const char* const (&rows)[16], std::int64_t width, std::int64_t dim, float* tile) {
+  std::int64_t d = 0;
+  for (; d + 16 <= dim; d += 16) {
+    typename S::F x[16];
+    for (int n = 0; n < 16; ++n) x[n] = load_as<S, type>(rows[n], d);
+    S::turn_sixteen(x, tile + d * width, width);
+  }
+  for (; d < dim; ++d)
+    for (int n = 0; n < 16; ++n) tile[d * width + n] = load_as<Scalar, type>(rows[n], d);
+}
+
+// The same from row r on, if their elements lie side by side; returns whether they do.
+template <Vector S>
+inline bool pack_sixteen(const RowAt auto& row_at, std::int64_t r, std::int64_t width, std::int64_t dim,
+                         std::int64_t depth, float* tile) {
+  return with_type(row_at(r).type, [&](auto type) {
+    const char* rows[16];
+    for (int n = 0; n < 16; ++n) {
+      const Row row = row_at(r + n);
+      if (!is_contiguous(row)) return false;
+      rows[n] = static_cast<const char*>(row.data) + row.first * bytes_of_type<type.value>;
+    }
+    turn_rows<S, type.value>(rows, width, dim, tile + r);
+    for (std::int64_t d = dim; d < depth; ++d) fill(tile + d * width + r, 16, 0.0f);
+    return true;
+  });
+}
+
 // Packs up to `width` rows, given by row_at(r), side by side: element d of row r goes to tile[d * width + r].
 // Rows beyond `count` and dimensions from dim to depth become zero. `buffer` holds four widened rows.
 template <Vector S>
 inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
                       std::int64_t depth, float* buffer, float* tile) {
   std::int64_t r = 0;
+  if constexpr (turns_sixteen<S>)
+    while (r + 16 <= count && pack_sixteen<S>(row_at, r, width, dim, depth, tile)) r += 16;
   for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {
@@ -205,10 +246,6 @@ inline void scale_all(float* x, std::int64_t n, float factor) {
     for (int v = 0; v < 4; ++v) S::store(x + v * S::lanes, four[v]);
   }
   for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
-}
-
-inline void fill(float* p, std::int64_t n, float x) {
-  for (std::int64_t i = 0; i < n; ++i) p[i] = x;
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

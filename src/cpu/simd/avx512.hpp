@@ -43,12 +43,12 @@ struct Avx512 : X86<Avx512> {
   static constexpr int panel_vectors = 3;  // 48 x 8 uses 24 accumulators of 32 registers
   static constexpr int tile_columns = 8;
 
-  // Sixteen floats of each of sixteen rows become sixteen lines of sixteen rows.
-  static void turn_sixteen(const F (&rows)[16], float* lines) {
+  // Sixteen floats of each of sixteen rows become sixteen lines of sixteen rows, `width` floats apart.
+  static void turn_sixteen(const F (&rows)[16], float* lines, std::int64_t width) {
     __m512i x[16];
     for (int r = 0; r < 16; ++r) x[r] = _mm512_castps_si512(rows[r]);
     transpose_dwords(x);
-    for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * 16, x[d]);
+    for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * width, x[d]);
   }
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }

@@ -18,7 +18,7 @@ struct X86 {
   static F fma_lane(F x, Four four, F a) {
     return S::fma(x, S::fill(four[lane]), a);
   }
-  static void touch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void touch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
   static void transpose(const float* const from[4], float* to, std::int64_t width) {
     __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
            r3 = _mm_loadu_ps(from[3]);
