@@ -21,8 +21,8 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-of-dropped-values",
         ALGORITHM + "gradient_pairs.hpp",
-        "S::store(weights + n, S::mul(S::load(weights + n), S::load(kept + n)));",
-        "S::store(weights + n, S::load(weights + n));",
+        "S::store(of.weights + n, S::mul(S::load(of.weights + n), S::load(kept + n)));",
+        "S::store(of.weights + n, S::load(of.weights + n));",
         "values get gradients from weights that were dropped (G2)",
     ),
     Fault(
@@ -36,12 +36,12 @@ GRADIENT_FAULTS = [
         "gradient-of-the-last-block",
         ALGORITHM + "gradient.hpp",
         "    pairs.products.scores.add_values(first,",
-        "    fill(dq + row * dims, rows * dims, 0.0f);\n    pairs.products.scores.add_values(first,",
+        "    fill(row_sums(row), rows * dims, 0.0f);\n    pairs.products.scores.add_values(first,",
         "queries get the gradient of the last block of keys only (G5)",
     ),
     Fault(
         "gradient-rows-swapped",
-        ALGORITHM + "gradient.hpp",
+        ALGORITHM + "gradient_sums.hpp",
         "{from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r}",
         "{from + rows + r, from + r, from + 2 * rows + r, from + 3 * rows + r}",
         "keys get the gradients of their neighbours",
@@ -49,8 +49,8 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-without-scale",
         ALGORITHM + "gradient.hpp",
-        "{dk, dims, c.dim, g.scale, g.left_k}",
-        "{dk, dims, c.dim, 1.0f, g.left_k}",
+        "dk{pairs.products.q_sums, g.k, c.dim, g.scale, g.left_k,",
+        "dk{pairs.products.q_sums, g.k, c.dim, 1.0f, g.left_k,",
         "the gradient by the keys is not scaled (G5)",
     ),
     Fault(

@@ -27,25 +27,11 @@ inline bool write_gradient(const Row& to, float* x, std::int64_t n, float factor
   return true;
 }
 
-// (dims, rows) becomes (rows, dims).
-template <Vector S>
-inline void turn_panel(const float* from, std::int64_t dims, float* to) {
-  constexpr int rows = Tile<S>::rows;
-  for (std::int64_t d = 0; d < dims; d += 4)
-    for (int r = 0; r < rows; r += 4) {
-      const float* corner = from + d * rows + r;
-      const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
-      S::transpose(four, to + r * dims + d, dims);
-    }
-}
-
 template <GradientOperands O>
 class Backward {
   using S = typename O::S;
   using Pairs = GradientPairs<O>;
-  static constexpr int rows = O::rows, step = O::key_step;
-  static constexpr std::int64_t key_panels = gradient_keys / rows, panel_block = gradient_rows * rows,
-                                panels_together = summed_rows<O> / rows;
+  static constexpr int rows = O::rows;
 
  public:
   static GradientFloats floats(const GradientCall& g, const GradientPart& part) {
@@ -63,14 +49,12 @@ class Backward {
     if (part.of_rows && begins_rows())
       fill(row_sums(part.first_row), panels_of(part.rows) * rows * dims, 0.0f);
     for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
-      dk = kept_dk + (part.is_shared ? begin * dims : 0);
-      dv = kept_dv + (part.is_shared ? begin * value_dims : 0);
-      if (part.of_keys && begins_keys()) {
-        fill(dk, gradient_keys * dims, 0.0f);
-        fill(dv, gradient_keys * value_dims, 0.0f);
+      for (KeySums* sums : {&dk, &dv}) {
+        sums->block = sums->kept + (part.is_shared ? begin * sums->products.dims : 0);
+        if (sums->is_wanted && begins_keys()) fill(sums->block, gradient_keys * sums->products.dims, 0.0f);
       }
       attend(begin);
-      if (part.of_keys && ends_keys()) write_keys(begin);
+      if (ends_keys()) write_keys(dk, begin), write_keys(dv, begin);
     }
     if (part.of_rows && ends_rows()) write_rows();
   }
@@ -87,15 +71,13 @@ class Backward {
         keeps_rows(fits_rows() && (task.is_shared || task.keys > gradient_keys)),
         packed_rows(call, pairs.products, keeps_rows ? row_blocks() : 1, task.of_keys,
                     keeps_rows ? kept : memory, memory),
-        dims(pairs.products.q_sums.dims),
-        value_dims(pairs.products.g_sums.dims) {
-    const std::int64_t keys = part.is_shared ? round_up(head_keys, gradient_keys) : gradient_keys;
-    weights = memory.cut(part.of_keys ? key_panels * panel_block : 0);
-    gradients = memory.cut(part.of_keys ? key_panels * panel_block : 0);
-    turned = memory.cut(rows * most(dims, value_dims));
+        dims(pairs.products.scores.dims),
+        dk{pairs.products.q_sums, g.k, c.dim, g.scale, g.left_k, part.of_keys && g.k.data},
+        dv{pairs.products.g_sums, g.v, c.value_dim, 1.0f, g.left_v, part.of_keys && g.v.data} {
+    turned = memory.cut(part.of_rows ? rows * dims : 0);
     dq = kept.cut(part.of_rows ? panels_of(kept_rows()) * rows * dims : 0);
-    kept_dk = kept.cut(part.of_keys ? keys * dims : 0);
-    kept_dv = kept.cut(part.of_keys ? keys * value_dims : 0);
+    const std::int64_t keys = part.is_shared ? round_up(head_keys, gradient_keys) : gradient_keys;
+    for (KeySums* sums : {&dk, &dv}) sums->kept = kept.cut(sums->is_wanted ? keys * sums->products.dims : 0);
   }
 
   static std::int64_t panels_of(std::int64_t n) { return (n + rows - 1) / rows; }
@@ -137,60 +119,22 @@ class Backward {
   }
 
   void multiply(const RowBlock<O>& block, std::int64_t begin, KeyRange seen) {
-    const KeyRange panels{(seen.begin - begin) / step * step / rows, panels_of(round_up(seen.end - begin, step))};
-    KeyRange of_panel[key_panels];  // the panels of rows that see it
-    for (auto& range : of_panel) range = {gradient_rows, 0};
+    for (KeySums* sums : {&dk, &dv}) sums->products.begin({seen.begin - begin, seen.end - begin});
     for (std::int64_t p = 0; p * rows < round_up(block.count, summed_rows<O>); ++p) {
       const bool is_there = p * rows < block.count;
       const Stretch at = is_there ? pairs.differentiate(query, block, p, Pairs::By::product) : Stretch{};
       if (at.keys > 0 && part.of_rows) add_keys(at, block.first + p * rows);
-      if (!part.of_keys) continue;
-      for (std::int64_t n = panels.begin; n < panels.end; ++n) {
-        turn(at, p, n);
-        if (at.keys == 0 || n * rows >= at.first + at.keys || (n + 1) * rows <= at.first) continue;
-        of_panel[n] = {least(of_panel[n].begin, p / panels_together * panels_together),
-                       round_up(p + 1, panels_together)};
-      }
+      if (dk.is_wanted) dk.products.take(pairs.gradients, at, p);
+      if (dv.is_wanted) dv.products.take(pairs.weights, at, p);
     }
-    if (!part.of_keys) return;
-    for (std::int64_t n = panels.begin; n < panels.end; ++n)
-      if (of_panel[n].begin < of_panel[n].end) add_rows(n, of_panel[n]);
+    for (KeySums* sums : {&dk, &dv})
+      if (sums->is_wanted) sums->products.add_to(sums->block);
   }
 
   // dQ of a panel of rows.
   void add_keys(const Stretch& at, std::int64_t row) {
     const std::int64_t first = pairs.keys.block + at.first - pairs.keys.packed.begin;
     pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
-  }
-
-  // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
-  void turn(const Stretch& at, std::int64_t p, std::int64_t n) {
-    const std::int64_t to = n * panel_block + p * rows * rows;
-    for (int k = 0; k < rows; k += 4) {
-      const std::int64_t j = n * rows + k - at.first;
-      if (j < 0 || j >= at.keys) {
-        for (int r = 0; r < rows; ++r)
-          for (int x = k; x < k + 4; ++x) weights[to + r * rows + x] = gradients[to + r * rows + x] = 0;
-        continue;
-      }
-      turn_four(pairs.weights + j * rows, weights + to + k);
-      turn_four(pairs.gradients + j * rows, gradients + to + k);
-    }
-  }
-  static void turn_four(const float* from, float* to) {
-    for (int r = 0; r < rows; r += 4) {
-      const float* const four[4] = {from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r};
-      S::transpose(four, to + r * rows, rows);
-    }
-  }
-
-  // dK and dV of panel n of the keys, from those panels of rows that see it.
-  void add_rows(std::int64_t n, KeyRange seeing) {
-    const std::int64_t from = n * panel_block + seeing.begin * rows * rows, first = seeing.begin * rows,
-                       count = (seeing.end - seeing.begin) * rows;
-    const auto& products = pairs.products;
-    if (g.v.data) products.g_sums.add_values(first, count, weights + from, dv + n * value_dims * rows);
-    if (g.k.data) products.q_sums.add_values(first, count, gradients + from, dk + n * dims * rows);
   }
 
   void write_rows() {
@@ -204,26 +148,24 @@ class Backward {
     }
   }
 
-  void write_keys(std::int64_t begin) {
-    const std::int64_t end = least(gradient_keys, part.first_key + part.keys - begin);
-    if (g.k.data) write_keys(g.k, {begin, begin + end}, {dk, dims, c.dim, g.scale, g.left_k});
-    if (g.v.data) write_keys(g.v, {begin, begin + end}, {dv, value_dims, c.value_dim, 1.0f, g.left_v});
-  }
-
+  // Gradients by keys, or by values.
   struct KeySums {
-    const float* sums;
-    std::int64_t dims, dim;
+    RowSums<O>& products;
+    const Tensor& to;
+    std::int64_t dim;
     float factor;
     unsigned char* left;
+    bool is_wanted;
+    float *kept = nullptr, *block = nullptr;  // all; of the present block of keys
   };
-  void write_keys(const Tensor& to, KeyRange keys, const KeySums& from) {
-    const std::int64_t b = part.batch_entry;
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const std::int64_t n = (j - keys.begin) / rows, k = (j - keys.begin) % rows;
-      if (k == 0) turn_panel<S>(from.sums + n * from.dims * rows, from.dims, turned);
-      const Row row = row_of(to, b, part.kv_head, c.sequences[b].first_key + j);
-      if (!write_gradient<S>(row, turned + k * from.dims, from.dim, from.factor, g.accumulates))
-        from.left[g.key(b, part.kv_head, j)] = 1;
+
+  void write_keys(KeySums& sums, std::int64_t begin) {
+    const std::int64_t b = part.batch_entry, end = least(begin + gradient_keys, part.first_key + part.keys);
+    for (std::int64_t j = begin; sums.is_wanted && j < end; ++j) {
+      const Row row = row_of(sums.to, b, part.kv_head, c.sequences[b].first_key + j);
+      float* const line = sums.products.line_of(sums.block, j - begin);
+      if (!write_gradient<S>(row, line, sums.dim, sums.factor, g.accumulates))
+        sums.left[g.key(b, part.kv_head, j)] = 1;
     }
   }
 
@@ -235,10 +177,9 @@ class Backward {
   Pairs pairs;
   const bool keeps_rows;  // packed, from one block of keys to the next
   PackedRows<O> packed_rows;
-  const std::int64_t dims, value_dims;
-  float *weights, *gradients, *turned;
-  float *dq, *kept_dk, *kept_dv;
-  float *dk, *dv;  // of the present block of keys
+  const std::int64_t dims;  // of a row of dQ
+  float *turned, *dq;
+  KeySums dk, dv;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

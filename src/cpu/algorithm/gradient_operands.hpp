@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/gradient_sums.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
@@ -15,16 +16,6 @@
 #include "cpu/simd/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
-
-constexpr std::int64_t common_multiple(std::int64_t a, std::int64_t b) {
-  std::int64_t n = a;
-  while (n % b != 0) n += a;
-  return n;
-}
-
-// Rows that a sum over rows takes together: whole panels, and whole steps of the instructions.
-template <Operands O>
-constexpr std::int64_t summed_rows = common_multiple(O::rows, O::key_step);
 
 // Blocks of rows are kept from one block of keys to the next: operands then use what was packed before, by
 // themselves or by those of another task.
@@ -38,15 +29,15 @@ concept GradientOperands = Operands<O> && (gradient_keys % O::rows == 0) && (gra
 
 template <GradientOperands O>
 struct GradientProducts {
-  O scores;          // q k; and dR k, summed over keys
-  O by_weights;      // dO v
-  O q_sums, g_sums;  // summed over rows: dR q, and the weights times dO
+  O scores;                   // q k; and dR k, summed over keys
+  O by_weights;               // dO v
+  RowSums<O> q_sums, g_sums;  // summed over rows: dR q, and the weights times dO
 
   GradientProducts(const Call& c, const GradientPart& part, Cutter& memory)
       : scores(made({c.dim, c.dim, 0, gradient_keys, part.of_rows ? gradient_keys : 0}, memory)),
         by_weights(made({c.value_dim, c.value_dim, 0, gradient_keys, 0}, memory)),
-        q_sums(made({c.dim, c.dim, 0, 0, part.of_keys ? gradient_rows : 0}, memory)),
-        g_sums(made({c.value_dim, c.value_dim, 0, 0, part.of_keys ? gradient_rows : 0}, memory)) {}
+        q_sums(c.dim, part.of_keys, memory),
+        g_sums(c.value_dim, part.of_keys, memory) {}
 
  private:
   static O made(const OperandExtents& e, Cutter& memory) { return O(e, typename O::Parts(e, memory)); }
@@ -107,7 +98,7 @@ class PackedRows {
   const RowBlock<O>& operator()(const Queries& query, std::int64_t first, std::int64_t count) {
     RowBlock<O>& block = blocks[first / gradient_rows % slots];
     const std::int64_t summed = round_up(count, summed_rows<O>);
-    if (has_sums) products.q_sums.use_values(block.q_rows, summed), products.g_sums.use_values(block.g_rows, summed);
+    if (has_sums) products.q_sums.use_rows(block.q_rows, summed), products.g_sums.use_rows(block.g_rows, summed);
     const bool is_packed = block.first == first;
     if (!is_packed) block.q_known = block.g_known = {};
     products.scores.use_queries(block.q, block.q_known), products.by_weights.use_queries(block.g, block.g_known);
@@ -118,8 +109,8 @@ class PackedRows {
     block.q_known = products.scores.known, block.g_known = products.by_weights.known;
     if (!has_sums) return block;
     const Queries all = query.some(first, count);
-    products.q_sums.pack_values(RowsOrZeros{c.q, all}, summed);
-    products.g_sums.pack_values(RowsOrZeros{g.out_gradient, all}, summed);
+    products.q_sums.pack_rows(RowsOrZeros{c.q, all}, summed);
+    products.g_sums.pack_rows(RowsOrZeros{g.out_gradient, all}, summed);
     return block;
   }
 

@@ -23,11 +23,6 @@ inline void apply_softcap_with_slope(const Call& c, const Scores& t, float* slop
   }
 }
 
-// Keys [first, first + keys) of a block; none: the panel sees none of them.
-struct Stretch {
-  std::int64_t first = 0, keys = 0;
-};
-
 template <GradientOperands O>
 class GradientPairs {
   using S = typename O::S;
@@ -36,20 +31,22 @@ class GradientPairs {
  public:
   GradientProducts<O> products;
   PackedKeys<O> keys;
-  float *weights, *gradients;  // (keys, rows): after dropout; by the score, or by the product before the softcap
+  // Of the present panel, (keys, rows): after dropout; by the score, or by the product before the softcap.
+  float *weights, *gradients;
 
   GradientPairs(const GradientCall& call, const GradientPart& part, Cutter& memory)
       : products(call.forward, part, memory), keys(call, products, part.of_rows, memory), c(call.forward) {
-    weights = memory.cut(gradient_keys * rows);
-    gradients = memory.cut(gradient_keys * rows);
-    unseen = memory.cut(gradient_keys * rows);
-    slope = memory.cut(c.softcap_log2e != 0 ? gradient_keys * rows : 0);
-    kept = memory.cut(c.drop_below ? gradient_keys * rows : 0);
+    weights = all_weights = memory.cut(panels_at_once * gradient_keys * rows);
+    gradients = all_gradients = memory.cut(panels_at_once * gradient_keys * rows);
+    unseen = memory.cut(piece * rows);
+    slope = memory.cut(c.softcap_log2e != 0 ? piece * rows : 0);
+    kept = memory.cut(c.drop_below ? piece * rows : 0);
   }
 
   enum class By : std::uint8_t { score, product };
 
-  // Panel p of the block of rows with the packed keys.
+  // Panel p of the block of rows with the packed keys, a piece of them at a time: what one step has written is in the
+  // first-level cache for the next.
   Stretch differentiate(const Queries& query_at, const RowBlock<O>& block, std::int64_t p, By by) {
     const Queries queries = query_at.some(block.first + p * rows, least(rows, block.count - p * rows));
     const Query first = queries(0), last = queries(queries.count - 1);
@@ -58,58 +55,83 @@ class GradientPairs {
     if (wanted.end <= wanted.begin) return {};
     const std::int64_t begin = (wanted.begin - keys.block) / step * step;
     const Stretch at{begin, round_up(wanted.end - keys.block - begin, step)};
-    const Scores t{weights, rows, keys.block + begin, at.keys};
-
-    products.scores.score(p, t.first_key - keys.packed.begin, at.keys, weights);
-    const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
-    if (is_careful) spoil_infinities<S>(t);
-    if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
-    bias_and_mask<S>(c, t, queries);
-    const bool is_marked = is_careful || keys.has_bad || any_marked(block.state + p * rows);
-    if (is_marked) mark_unseen<S>(t, unseen);
-    weigh_against(block.lse + p * rows, at.keys);
-    products.by_weights.score(p, t.first_key - keys.packed.begin, at.keys, gradients);
-    if (c.drop_below) drop(t, queries);
-    combine(block.delta + p * rows, at.keys);
-    if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, at.keys);
-    if (is_marked) correct(block.state + p * rows, t);
+    weights = all_weights + p % panels_at_once * gradient_keys * rows;
+    gradients = all_gradients + p % panels_at_once * gradient_keys * rows;
+    for (std::int64_t done = 0; done < at.keys; done += piece) {
+      const Piece of{weights + done * rows, gradients + done * rows, keys.block + begin + done,
+                     least(piece, at.keys - done)};
+      differentiate(of, queries, {block.lse + p * rows, block.delta + p * rows, block.state + p * rows, p},
+                    by);
+    }
     return at;
   }
 
  private:
+  static constexpr std::int64_t panels_at_once = RowSums<O>::panels_at_once;
+  // Keys, whose scores take 9 KB at the most.
+  static constexpr std::int64_t piece =
+      least(gradient_keys, most(1, 9216 / static_cast<std::int64_t>(sizeof(float)) / rows / step) * step);
+
+  struct Piece {
+    float *weights, *gradients;
+    std::int64_t first_key, keys;
+  };
+  struct Panel {
+    const float *lse, *delta;
+    const RowState* state;
+    std::int64_t p;
+  };
+
+  void differentiate(const Piece& of, const Queries& queries, const Panel& panel, By by) {
+    const Scores t{of.weights, rows, of.first_key, of.keys};
+    const std::int64_t first = of.first_key - keys.packed.begin;
+    products.scores.score(panel.p, first, of.keys, of.weights);
+    const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
+    if (is_careful) spoil_infinities<S>(t);
+    if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
+    bias_and_mask<S>(c, t, queries);
+    const bool is_marked = is_careful || keys.has_bad || any_marked(panel.state);
+    if (is_marked) mark_unseen<S>(t, unseen);
+    weigh_against(panel.lse, of);
+    products.by_weights.score(panel.p, first, of.keys, of.gradients);
+    if (c.drop_below) drop(of, queries);
+    combine(panel.delta, of);
+    if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, of);
+    if (is_marked) correct(panel.state, of);
+  }
+
   // weights = 2^(score - log-sum-exp).
-  void weigh_against(const float* lse, std::int64_t count) {
+  static void weigh_against(const float* lse, const Piece& of) {
     typename S::F base[S::panel_vectors], sum[S::panel_vectors];
     for (int n = 0; n < S::panel_vectors; ++n) base[n] = S::load(lse + n * S::lanes), sum[n] = S::fill(0.0f);
-    weigh<S, S::panel_vectors>(weights, rows, count, base, sum);
+    weigh<S, S::panel_vectors>(of.weights, rows, of.keys, base, sum);
   }
 
   // The pattern of the forward pass, as factors; and the gradients by the weights under it.
-  void drop(const Scores& t, const Queries& queries) {
-    const Scores factors{kept, t.width, t.first_key, t.keys};
-    fill(kept, t.keys * rows, 1.0f);
+  void drop(const Piece& of, const Queries& queries) {
+    const Scores factors{kept, rows, of.first_key, of.keys};
+    fill(kept, of.keys * rows, 1.0f);
     for (std::int64_t r = 0; r < queries.count; ++r)
       apply_dropout(c, queries(r), static_cast<int>(r), factors);
-    for (std::int64_t n = 0; n < t.keys * rows; n += S::lanes)
-      S::store(gradients + n, S::mul(S::load(gradients + n), S::load(kept + n)));
+    scale_by(kept, of);
   }
 
   // gradients = weights * (gradients - delta), and the weights after dropout.
-  void combine(const float* delta, std::int64_t count) {
+  void combine(const float* delta, const Piece& of) {
     typename S::F less[S::panel_vectors];
     for (int n = 0; n < S::panel_vectors; ++n) less[n] = S::load(delta + n * S::lanes);
-    const float *w = weights, *const end = weights + count * rows;
-    for (float* x = gradients; w < end;)
+    const float *w = of.weights, *const end = of.weights + of.keys * rows;
+    for (float* x = of.gradients; w < end;)
       for (int n = 0; n < S::panel_vectors; ++n, w += S::lanes, x += S::lanes)
         S::store(x, S::mul(S::load(w), S::sub(S::load(x), less[n])));
     if (!c.drop_below) return;
-    for (std::int64_t n = 0; n < count * rows; n += S::lanes)
-      S::store(weights + n, S::mul(S::load(weights + n), S::load(kept + n)));
+    for (std::int64_t n = 0; n < of.keys * rows; n += S::lanes)
+      S::store(of.weights + n, S::mul(S::load(of.weights + n), S::load(kept + n)));
   }
 
-  void scale_by(const float* factor, std::int64_t count) {
-    for (std::int64_t n = 0; n < count * rows; n += S::lanes)
-      S::store(gradients + n, S::mul(S::load(gradients + n), S::load(factor + n)));
+  static void scale_by(const float* factor, const Piece& of) {
+    for (std::int64_t n = 0; n < of.keys * rows; n += S::lanes)
+      S::store(of.gradients + n, S::mul(S::load(of.gradients + n), S::load(factor + n)));
   }
 
   static bool any_marked(const RowState* state) {
@@ -120,11 +142,11 @@ class GradientPairs {
 
   // What is not seen is 0, whatever it was multiplied with; what is seen and bad is the reference's, and so is all
   // that it reaches.
-  void correct(const RowState* state, const Scores& t) {
-    const unsigned char* is_bad = keys.is_bad + (t.first_key - keys.packed.begin);
-    for (std::int64_t j = 0; j < t.keys; ++j)
+  void correct(const RowState* state, const Piece& of) {
+    const unsigned char* is_bad = keys.is_bad + (of.first_key - keys.packed.begin);
+    for (std::int64_t j = 0; j < of.keys; ++j)
       for (int r = 0; r < rows; ++r) {
-        float &w = weights[j * rows + r], &x = gradients[j * rows + r];
+        float &w = of.weights[j * rows + r], &x = of.gradients[j * rows + r];
         if (unseen[j * rows + r] != 0 || state[r] == RowState::hollow)
           w = x = 0;
         else if (state[r] == RowState::bad || (keys.has_bad && is_bad[j]))
@@ -133,6 +155,7 @@ class GradientPairs {
   }
 
   const Call& c;
+  float *all_weights, *all_gradients;  // of as many panels as sums over rows want at once
   float *unseen, *slope, *kept;
 };
 

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over rows: dV = weights times dO, dK = dR times q, for a block of rows and a block of keys, each a
+// chain over the rows of the block that is added to what is there. Pairs come as GradientPairs leaves them:
+// (keys, rows).
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/score.hpp"
+#include "cpu/gradient_call.hpp"
+#include "cpu/simd/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+constexpr std::int64_t common_multiple(std::int64_t a, std::int64_t b) {
+  std::int64_t n = a;
+  while (n % b != 0) n += a;
+  return n;
+}
+
+// Rows that a sum over rows takes together: whole panels, and whole steps of the instructions.
+template <Operands O>
+constexpr std::int64_t summed_rows = common_multiple(O::rows, O::key_step);
+
+// Keys [first, first + keys) of a block; none: the panel sees none of them.
+struct Stretch {
+  std::int64_t first = 0, keys = 0;
+};
+
+// (dims, rows) becomes (rows, dims).
+template <Vector S>
+inline void turn_panel(const float* from, std::int64_t dims, float* to) {
+  constexpr int rows = Tile<S>::rows;
+  for (std::int64_t d = 0; d < dims; d += 4)
+    for (int r = 0; r < rows; r += 4) {
+      const float* corner = from + d * rows + r;
+      const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
+      S::transpose(four, to + r * dims + d, dims);
+    }
+}
+
+// With keys on the lanes, where everything else has rows: pairs are turned for it, and so are the sums at the
+// end.
+template <Operands O>
+class TurnedSums {
+  using S = typename O::S;
+  static constexpr int rows = O::rows, step = O::key_step;
+  static constexpr std::int64_t key_panels = gradient_keys / rows, panel_block = gradient_rows * rows,
+                                panels_together = summed_rows<O> / rows;
+
+ public:
+  static constexpr std::int64_t panels_at_once = 1;  // whose pairs are still read when the next ones come
+  const std::int64_t dims;                           // of a key's sums, and of a row
+
+  // No memory where the sums are not wanted.
+  TurnedSums(std::int64_t dim, bool is_wanted, Cutter& memory)
+      : TurnedSums(OperandExtents{dim, dim, 0, 0, is_wanted ? gradient_rows : 0}, memory) {
+    pairs = memory.cut(is_wanted ? key_panels * panel_block : 0);
+    turned = memory.cut(is_wanted ? rows * dims : 0);
+  }
+
+  void use_rows(typename O::Element* packed, std::int64_t count) { products.use_values(packed, count); }
+  void pack_rows(const RowAt auto& row_at, std::int64_t count) { products.pack_values(row_at, count); }
+
+  // A block of rows, whose panels see these keys of the block.
+  void begin(KeyRange keys) {
+    panels = {keys.begin / step * step / rows, (round_up(keys.end, step) + rows - 1) / rows};
+    for (auto& range : seeing) range = {gradient_rows, 0};
+  }
+
+  // Panel p of the rows.
+  void take(const float* from, const Stretch& at, std::int64_t p) {
+    for (std::int64_t n = panels.begin; n < panels.end; ++n) {
+      turn(from, at, pairs + n * panel_block + p * rows * rows, n);
+      if (at.keys == 0 || n * rows >= at.first + at.keys || (n + 1) * rows <= at.first) continue;
+      seeing[n] = {least(seeing[n].begin, p / panels_together * panels_together),
+                   round_up(p + 1, panels_together)};
+    }
+  }
+
+  void add_to(float* sums) const {
+    for (std::int64_t n = panels.begin; n < panels.end; ++n)
+      if (const auto [begin, end] = seeing[n]; begin < end)
+        products.add_values(begin * rows, (end - begin) * rows, pairs + n * panel_block + begin * rows * rows,
+                            sums + n * dims * rows);
+  }
+
+  // The sums of key j of the block; asked for in order from the first on.
+  float* line_of(const float* sums, std::int64_t j) {
+    if (j % rows == 0) turn_panel<S>(sums + j * dims, dims, turned);
+    return turned + j % rows * dims;
+  }
+
+ private:
+  TurnedSums(const OperandExtents& e, Cutter& memory)
+      : dims(round_up(e.value_dim, O::dim_step)), products(e, typename O::Parts(e, memory)) {}
+
+  // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
+  static void turn(const float* from, const Stretch& at, float* to, std::int64_t n) {
+    for (int k = 0; k < rows; k += 4) {
+      const std::int64_t j = n * rows + k - at.first;
+      if (j >= 0 && j < at.keys) {
+        turn_four(from + j * rows, to + k);
+        continue;
+      }
+      for (int r = 0; r < rows; ++r)
+        for (int x = k; x < k + 4; ++x) to[r * rows + x] = 0;
+    }
+  }
+  static void turn_four(const float* from, float* to) {
+    for (int r = 0; r < rows; r += 4) {
+      const float* const four[4] = {from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r};
+      S::transpose(four, to + r * rows, rows);
+    }
+  }
+
+  O products;
+  float *pairs, *turned;
+  KeyRange panels{0, 0};        // of the keys
+  KeyRange seeing[key_panels];  // the panels of rows that see each
+};
+
+// With dimensions on the lanes and pairs as they are, one of which multiplies a line of a row at a time: for
+// instruction sets that broadcast from memory. The rows lie (dims / line, rows, line).
+template <Operands O>
+class LineSums {
+  using S = typename O::S;
+  static constexpr int rows = O::rows, step = O::key_step;
+  static constexpr int line = S::line_vectors * S::lanes;
+
+ public:
+  static constexpr std::int64_t panels_at_once = gradient_rows / rows;
+  const std::int64_t dims;
+
+  LineSums(std::int64_t dim, bool is_wanted, Cutter& memory)
+      : dims(round_up(dim, S::lanes)), dim_(dim), widened(memory.cut(is_wanted ? dims : 0)) {}
+
+  void use_rows(float* packed, std::int64_t) { lines = packed; }
+
+  // NaN and infinities as 0.
+  void pack_rows(const RowAt auto& row_at, std::int64_t count) {
+    for (std::int64_t n = 0; n < count; ++n) {
+      const float* x = widen<S>(row_at(n), dim_, widened);
+      for (std::int64_t first = 0; first < dims; first += line) {
+        const std::int64_t width = least(line, dims - first), real = least(width, dim_ - first);
+        float* to = lines + first * gradient_rows + n * width;
+        __builtin_memcpy(to, x + first, static_cast<std::size_t>(real) * sizeof(float));
+        fill(to + real, width - real, 0.0f);
+        if (all_finite<S>(to, width)) continue;
+        for (std::int64_t d = 0; d < real; ++d)
+          if (!is_finite(to[d])) to[d] = 0;
+      }
+    }
+  }
+
+  void begin(KeyRange) { taken_count = 0; }
+  void take(const float* from, const Stretch& at, std::int64_t p) {
+    if (at.keys > 0) taken[taken_count++] = {from, at, p};
+  }
+
+  void add_to(float* sums) const {
+    std::int64_t begin = gradient_keys, end = 0;
+    for (int n = 0; n < taken_count; ++n)
+      begin = least(begin, taken[n].at.first), end = most(end, taken[n].at.first + taken[n].at.keys);
+    for (std::int64_t first = 0; first < dims; first += line) {
+      const std::int64_t vectors = least(line, dims - first) / S::lanes;
+      const float* const from = lines + first * gradient_rows;
+      for (std::int64_t j = begin; j < end; j += step) {
+        if (vectors == 4) add<4, 4>(from, j, sums + first), add<4, 4>(from, j + 4, sums + first);
+        if (vectors == 3) add<3, 8>(from, j, sums + first);
+        if (vectors == 2) add<2, 8>(from, j, sums + first);
+        if (vectors == 1) add<1, 8>(from, j, sums + first);
+      }
+    }
+  }
+
+  float* line_of(float* sums, std::int64_t j) const { return sums + j * dims; }
+
+ private:
+  static_assert(S::line_vectors == 4 && step == 8);
+  struct Panel {
+    const float* pairs;
+    Stretch at;
+    std::int64_t p;
+  };
+
+  // `columns` keys from j on, which a panel sees all of or none.
+  template <int vectors, int columns>
+  void add(const float* from, std::int64_t j, float* sums) const {
+    typename S::F sum[columns][vectors];
+    for (auto& column : sum)
+      for (auto& s : column) s = S::fill(0.0f);
+    for (int n = 0; n < taken_count; ++n) {
+      const Panel& panel = taken[n];
+      if (j < panel.at.first || j >= panel.at.first + panel.at.keys) continue;
+      const float *a = from + panel.p * rows * vectors * S::lanes,
+                  *b = panel.pairs + (j - panel.at.first) * rows;
+      for (int r = 0; r < rows; ++r, a += vectors * S::lanes, ++b) {
+        typename S::F x[vectors];
+        for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
+        for (int k = 0; k < columns; ++k) {
+          const auto y = S::fill(b[k * rows]);
+          for (int v = 0; v < vectors; ++v) sum[k][v] = S::fma(x[v], y, sum[k][v]);
+        }
+      }
+    }
+    for (int k = 0; k < columns; ++k)
+      for (int v = 0; v < vectors; ++v) {
+        float* const to = sums + (j + k) * dims + v * S::lanes;
+        S::store(to, S::add(S::load(to), sum[k][v]));
+      }
+  }
+
+  const std::int64_t dim_;
+  float *widened, *lines = nullptr;
+  Panel taken[panels_at_once];
+  int taken_count = 0;
+};
+
+template <Operands O>
+constexpr bool sums_by_lines = requires { O::S::line_vectors; } && std::is_same_v<typename O::Element, float>;
+
+template <Operands O>
+using RowSums = std::conditional_t<sums_by_lines<O>, LineSums<O>, TurnedSums<O>>;
+
+}  // namespace heed::cpu::HEED_THIS_TARGET
