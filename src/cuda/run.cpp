@@ -137,8 +137,9 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   behind.scratch = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, static_cast<int>(cut));
-  if (role == Role::decode) return launch_decode(c, behind, stream, static_cast<int>(cut));
-  launch_prefill(c, {lowered.query_rows, lowered.key_rows}, brought.tiles, behind, stream);
+  const Extents extents{lowered.query_rows, lowered.key_rows};
+  if (role == Role::decode) return launch_decode(c, extents, behind, stream, static_cast<int>(cut));
+  launch_prefill(c, extents, brought.tiles, behind, stream);
 }
 
 }  // namespace heed::cuda

@@ -231,6 +231,33 @@ CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
     }
 }
 
+// So many sequences that each is two blocks' work, if there are two in it: lengths around the edges of tiles,
+// chunks and halves, over padding that is NaN, and a window that leaves the first half out.
+CLAIM(sequences_of_two_blocks_have_the_bits_of_one_block) {
+  const std::vector<std::int32_t> lengths{3001, 2048, 2049, 1024, 1025, 3072, 2900, 16, 0, 3090, 2047};
+  constexpr std::int64_t batch = 55, keys = 3100, dim = 64;
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const bool has_window : {false, true}) {
+      Call all{.q = Tensor::random({batch, 32, 1, dim}, 65, 3, dtype),
+               .k = Tensor::random({batch, 1, keys, dim}, 66, 2, dtype),
+               .v = Tensor::random({batch, 1, keys, dim}, 67, 2, dtype)};
+      all.key_lengths.emplace();
+      for (std::size_t b = 0; b < batch; ++b) all.key_lengths->push_back(lengths[b % lengths.size()]);
+      if (has_window) all.window = Window{900, 0, Align::ends};
+      for (Tensor* x : {&all.k, &all.v})
+        for (std::int64_t b = 0; b < batch; ++b)
+          for (std::int64_t j = (*all.key_lengths)[static_cast<std::size_t>(b)]; j < keys; ++j)
+            for (std::int64_t d = 0; d < dim; ++d) x->set(b, 0, j, d, nan);
+      const auto together = run(decode, all, {.log_sum_exp = true}, Cut::together),
+                 planned = run(decode, all, {.log_sum_exp = true}), apart = run(decode, all, {}, Cut::apart);
+      expect(together && planned && apart, "refused");
+      if (!together || !planned || !apart) return;
+      expect(same_bits(planned->out, together->out), "by the plan, window ", has_window);
+      expect(same_bits(*planned->log_sum_exp, *together->log_sum_exp), "log-sum-exp, window ", has_window);
+      expect(same_bits(apart->out, together->out), "apart, window ", has_window);
+    }
+}
+
 struct CachedDecode {
   CacheType type;
   std::int64_t page_size, tokens, queries, dim;
@@ -295,6 +322,37 @@ CLAIM(packed_sequences_have_the_bits_of_each_alone) {
              dim);
     }
   }
+}
+
+// Sequences that begin anywhere in a tile; what follows them must not reach them, whatever it is.
+CLAIM(packed_decode_has_the_bits_of_each_alone) {
+  const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
+  for (const std::int64_t heads : {2, 16})
+    for (const std::int64_t dim : {64, 128}) {
+      const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);
+      Tensor k = Tensor::random({1, 1, 3000, dim}, 72, 2, DType::bf16),
+             v = Tensor::random({1, 1, 3000, dim}, 73, 2, DType::bf16);
+      k.set(0, 0, 1450, 1, nan), v.set(0, 0, 1450, 3, nan), v.set(0, 0, 1100, 5, HUGE_VALF);
+      Tensor out(q.shape(), DType::bf16);
+      out.fill_bytes(0xff);
+      const Options options{.masks = {Causal{Align::ends}}};
+      const bool is_taken =
+          run(decode,
+              make_problem(
+                  {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
+                  {.out = out.mutable_view()}, options));
+      expect(is_taken, "refused");
+      if (!is_taken) continue;
+      for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
+        const std::int64_t rows = queries[n + 1] - queries[n];
+        Call alone{.q = q.rows(queries[n], rows),
+                   .k = k.rows(keys[n], keys[n + 1] - keys[n]),
+                   .v = v.rows(keys[n], keys[n + 1] - keys[n])};
+        alone.causal = Causal{Align::ends};
+        expect(same_bits(run(decode, alone, {})->out, out.rows(queries[n], rows)), "sequence ", n, ", dim ",
+               dim);
+      }
+    }
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 // Attention for a few rows over many keys, bf16 or f16: keys and values are read once for all query heads
 // that share them, by copies that run ahead in a ring of each team's own.
 //
-// Of a unit of keys, 256 or 1024, team t takes every tile of 16 whose number is t modulo the teams; the
+// Of a unit of keys, 256 or 1024, team t takes every tile of 16 or 64 whose number is t modulo the teams; the
 // teams' states make the unit's, units make a chunk, chunks the row, each in order from key 0, whether one
-// block of threads does them all or the one that arrives last merges them: the bits of a sequence do not
-// depend on what runs beside it (O3).
+// block of threads does them all, two exchange what they have or the one that arrives last merges them: the
+// bits of a sequence do not depend on what runs beside it (O3).
 #pragma once
 #include <cstdint>
 
@@ -32,6 +32,13 @@ class Decode : private DecodeMerge<Shape> {
   HEED_DEVICE Decode(const Call& call, const DecodePlan& launch, Shared& memory)
       : Merge(call, launch, memory) {}
 
+  // What can be done before the launches ahead of this one have ended.
+  HEED_DEVICE static void prepare(const Call& c, const DecodePlan& plan, Shared& memory) {
+    if (thread_index() == 0) barrier_init(shared_address(&memory.met), 1), barriers_are_ready();
+    if (c.keys > 0) DecodeLoads<Shape>::prepare(plan, memory.barriers[DecodeTeam<Shape>::number()]);
+    sync();
+  }
+
   HEED_DEVICE void run() {
     if (count == 0) return;
     const int stretch = plan.units_each * Shape::unit_keys, split = block_in_column();
@@ -43,7 +50,10 @@ class Decode : private DecodeMerge<Shape> {
     attend(most_of(split * stretch, some_see.begin / Shape::unit_keys * Shape::unit_keys),
            least_of((split + 1) * stretch, some_see.end));
     let_next_launch_begin();
-    if (is_apart && !Merge::take_all(last - first + 1)) return;
+    if (Merge::is_paired())
+      Merge::exchange();
+    else if (is_apart && !Merge::take_all(last - first + 1))
+      return;
     finish();
   }
 
@@ -51,19 +61,24 @@ class Decode : private DecodeMerge<Shape> {
   // Keys [first_key, end_key), the first that of a unit.
   HEED_DEVICE void attend(int first_key, int end_key) {
     constexpr int unit_keys = Shape::unit_keys;
-    const int team = thread_index() / 32 / Shape::team_warps;
-    Merge::load_queries();  // first: they would wait for the keys that are on their way
-    DecodeLoads<Shape> loads({&c, b, kv_head, some_see.begin, some_see.end}, first_key, end_key,
-                             shared.rings[team]);
+    const int team = DecodeTeam<Shape>::number();
+    if constexpr (Shape::many)
+      wait_for_launches_before();
+    else
+      Merge::load_queries();  // first: they would wait for the keys that are on their way
+    DecodeLoads<Shape> loads({&c, b, kv_head, some_see.begin, some_see.end}, plan, {first_key, end_key},
+                             shared.rings[team], shared.barriers[team]);
+    if constexpr (Shape::many) Merge::load_queries();
     Merge::find_ranges();
     Merge::clear_states();
 #pragma unroll 1
     for (int unit = first_key; unit < end_key; unit += unit_keys) {
-      Merge::clear_warp();
+      Merge::clear_own();
       const int end = least_of(unit + unit_keys, end_key);
 #pragma unroll 1
       for (int tile = unit + team * Shape::tile_keys; tile < end; tile += Shape::teams * Shape::tile_keys)
-        Merge::attend_tile(loads.take(), tile);
+        Merge::attend_tile(loads.take(tile), tile);
+      if (unit + unit_keys >= end_key && Merge::is_paired()) come_to_cluster();
       Merge::end_unit(unit, unit == first_key, unit + unit_keys >= end_key);
     }
     loads.drain();
@@ -75,6 +90,10 @@ class Decode : private DecodeMerge<Shape> {
     for (int n = 0; n < State::rows; ++n) {
       const int r = State::number(n);
       if (r >= count) continue;
+      if (!Merge::ends_here(n)) {
+        if (lane == 0) shared.left[r] = false;
+        continue;
+      }
       const float factor = close_row(r, total.row[n]);
       float x[State::dims], poison = 0;  // 0 * x is 0 for every finite x
 #pragma unroll

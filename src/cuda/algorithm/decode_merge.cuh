@@ -2,16 +2,22 @@
 // States become one, in fixed order: those of the teams that of a unit of keys, units a chunk, chunks a row.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
+#include "cuda/algorithm/decode_group.cuh"
 #include "cuda/algorithm/decode_state.cuh"
 #include "cuda/algorithm/decode_warp.cuh"
 
 namespace heed::cuda {
 
+// A team's own states.
 template <class Shape>
-class DecodeMerge : public DecodeWarp<Shape> {
+using DecodeProducts = std::conditional_t<Shape::many, DecodeGroup<Shape>, DecodeWarp<Shape>>;
+
+template <class Shape>
+class DecodeMerge : public DecodeProducts<Shape> {
   using Thread = DecodeThread<Shape>;
-  using Warp = DecodeWarp<Shape>;
+  using Warp = DecodeProducts<Shape>;
   using State = DecodeState<Shape>;
   static constexpr int unit_keys = Shape::unit_keys, chunk = static_cast<int>(chunk_keys);
 
@@ -36,6 +42,13 @@ class DecodeMerge : public DecodeWarp<Shape> {
     Warp::put_state();
     sync();
     const State unit = meet_teams();
+    if (is_paired()) {
+      if (block_in_column() == 0 || is_first)
+        total.add(unit);
+      else
+        chunk_so_far = unit;
+      return;
+    }
     if (is_apart && plan.keeps_units) return kept().keep(first_key / unit_keys, unit);
     if constexpr (unit_keys == chunk)
       chunk_so_far = unit;
@@ -63,6 +76,46 @@ class DecodeMerge : public DecodeWarp<Shape> {
     total = Fold<Shape>(kept(), *reinterpret_cast<typename Fold<Shape>::Shared*>(shared.rings))(
         some_see.begin / keys, (some_see.end + keys - 1) / keys, chunk / keys);
     return true;
+  }
+
+  // Whether the other block of a cluster does the rest of these keys.
+  HEED_DEVICE bool is_paired() const {
+    if constexpr (!Shape::many)
+      return false;
+    else
+      return is_apart && plan.is_paired;
+  }
+
+  // Whether the n-th of this warp's rows ends here.
+  HEED_DEVICE bool ends_here(int n) const {
+    return !is_paired() || (n >= State::rows / 2) == (block_in_column() == 1);
+  }
+
+  // In both blocks of a pair, which have two chunks each at most: each has half of the rows in the end.
+  HEED_DEVICE void exchange() {
+    static_assert(sizeof(Sent[2]) <= sizeof Thread::Shared::rings);
+    auto& sent = *reinterpret_cast<Sent(*)[2]>(shared.rings);
+    const int own = block_in_column();
+    const bool has_second = some_see.end > (plan.units_each + 1) * unit_keys;
+    if (thread_index() == 0)
+      barrier_arrive_expecting(shared_address(&shared.met),
+                               static_cast<int>(sizeof(Sent)) * (own == 0 && has_second ? 2 : 1));
+    wait_for_cluster();  // no block needs its keys any longer
+    send(sent[0], total, own);
+    if (own == 1 && has_second) send(sent[1], chunk_so_far, own);
+    barrier_wait(shared_address(&shared.met), 0);
+#pragma unroll
+    for (int n = 0; n < half; ++n) {
+      DecodeRow<State::dims> got = sent[0].row(n);
+      if (own == 0) {
+        total.row[n].add(got);
+        if (has_second) total.row[n].add(sent[1].row(n));
+      } else {
+        got.add(total.row[half + n]);
+        if (has_second) got.add(chunk_so_far.row[half + n]);
+        total.row[half + n] = got;
+      }
+    }
   }
 
   HEED_DEVICE void clear_states() { chunk_so_far.clear(), total.clear(); }
@@ -97,6 +150,32 @@ class DecodeMerge : public DecodeWarp<Shape> {
   HEED_DEVICE KeptStates<Shape> kept() const {
     return {plan.states + block_index() * plan.states_each * decode_state_floats(Shape::rows, Shape::dim),
             count};
+  }
+
+  static constexpr int half = State::rows / 2;
+  // Rows of a state that another block has in the end.
+  struct Sent {
+    Numbers<State::dims> out[half][decode_threads];
+    Numbers<2> ends[half][decode_warps];  // max, sum
+
+    HEED_DEVICE DecodeRow<State::dims> row(int n) const {
+      const Numbers<2> end = ends[n][thread_index() / 32];
+      return {end.x[0], end.x[1], out[n][thread_index()]};
+    }
+  };
+  HEED_DEVICE void send(Sent& to, const State& state, int own) {
+    const SharedAddress barrier = in_block(shared_address(&shared.met), 1 - own);
+#pragma unroll
+    for (int n = 0; n < half; ++n) {
+      const DecodeRow<State::dims>&low = state.row[n], &high = state.row[half + n];
+      float out[State::dims];
+#pragma unroll
+      for (int d = 0; d < State::dims; ++d) out[d] = own == 0 ? high.out.x[d] : low.out.x[d];
+      cuda::send(in_block(shared_address(&to.out[n][thread_index()]), 1 - own), out, barrier);
+      const float end[2] = {own == 0 ? high.max : low.max, own == 0 ? high.sum : low.sum};
+      if (thread_index() % 32 == 0)
+        cuda::send(in_block(shared_address(&to.ends[n][thread_index() / 32]), 1 - own), end, barrier);
+    }
   }
 
   State chunk_so_far;

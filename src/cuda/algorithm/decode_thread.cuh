@@ -15,10 +15,12 @@ template <class Shape>
 class DecodeThread {
  public:
   struct Shared {
-    typename DecodeLoads<Shape>::Shared rings[Shape::teams];
+    typename DecodeLoads<Shape>::Shared rings[Shape::teams];  // at a multiple of 1024
     // What the teams found in a unit of keys; rows begin in different banks.
     alignas(16) float out[Shape::teams][Shape::rows][Shape::dim + 4];
     float max[Shape::teams][Shape::rows], sum[Shape::teams][Shape::rows];
+    typename DecodeLoads<Shape>::Barriers barriers[Shape::teams];
+    std::uint64_t met;  // a barrier for what the other block of a pair sends
     int left[Shape::rows];
     unsigned arrived;
   };

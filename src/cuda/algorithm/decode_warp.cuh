@@ -47,7 +47,7 @@ class DecodeWarp : public DecodeThread<Shape> {
       }
   }
 
-  HEED_DEVICE void clear_warp() {
+  HEED_DEVICE void clear_own() {
 #pragma unroll
     for (int e = 0; e < eights; ++e) {
       max[e][0] = max[e][1] = minus_infinity, sum[e][0] = sum[e][1] = 0;

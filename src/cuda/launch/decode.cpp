@@ -39,9 +39,15 @@ std::int64_t decode_bytes(const Call& c) {
          decode_state_floats(has_many_rows(c) ? most_decode_rows : few_decode_rows, c.dim) * 4;
 }
 
-void launch_decode(const Call& c, const Workspace& workspace, Stream stream, int splits_keys) {
+void launch_decode(const Call& c, const Extents& extents, const Workspace& workspace, Stream stream,
+                   int splits_keys) {
   if (c.batch * c.kv_heads == 0 || c.queries == 0) return;
   DecodePlan made = plan(c, splits_keys);
+  if (!c.cached && c.keys > 0 && has_many_rows(c)) {
+    const MapExtents of{c.dim, extents.key_rows, c.kv_heads, c.batch};
+    made.k = tensor_map_of_rows(c.k, of, many_tile_keys);
+    made.v = tensor_map_of_rows(c.v, of, many_tile_keys);
+  }
   made.states = reinterpret_cast<float*>(workspace.rest());
   made.arrivals = workspace.counters();
   c.dim == 64 ? launch_decode_64(c, made, stream) : launch_decode_128(c, made, stream);

@@ -14,25 +14,33 @@ void launch_decode_128(const Call&, const DecodePlan&, Stream);
 template <class Shape>
 __global__ void __launch_bounds__(decode_threads, 1)
     decode_kernel(const __grid_constant__ Call c, const __grid_constant__ DecodePlan plan) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   using Kernel = Decode<Shape>;
-  wait_for_launches_before();
-  Kernel(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+  auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
+  // Lists of sequences and pages come by way of the stream.
+  if constexpr (Shape::many) Kernel::prepare(c, plan, shared);
+  if (!Shape::many || c.sequences || c.cached) wait_for_launches_before();
+  Kernel(c, plan, shared).run();
+  if constexpr (Shape::many) wait_for_launches_before();  // a block that has nothing to do, too
 }
 
 template <class Shape>
 void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
   constexpr int shared = sizeof(typename Decode<Shape>::Shared);
+  static_assert(shared <= 232448);
   const auto kernel = decode_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "cudaFuncSetAttribute");
   const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads), static_cast<unsigned>(plan.splits));
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = attributes[1].val.clusterDim.z = 1;
+  attributes[1].val.clusterDim.y = plan.is_paired ? 2 : 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks, config.blockDim = dim3(decode_threads), config.dynamicSmemBytes = shared;
-  config.stream = stream, config.attrs = &early, config.numAttrs = 1;
+  config.stream = stream, config.attrs = attributes, config.numAttrs = plan.is_paired ? 2 : 1;
   check(cudaLaunchKernelEx(&config, kernel, c, plan), "cuda.decode");
 }
 

@@ -67,6 +67,6 @@ void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Work
 // Up to 32 rows of bf16 or f16 that share a KV head.
 const char* decode_refuses(const Call&);
 std::int64_t decode_bytes(const Call&);
-void launch_decode(const Call&, const Workspace&, Stream, int splits_keys = -1);
+void launch_decode(const Call&, const Extents&, const Workspace&, Stream, int splits_keys = -1);
 
 }  // namespace heed::cuda

@@ -41,25 +41,47 @@ bool is_mappable(const Tensor& t) {
          reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
-CUtensorMap tensor_map(const Tensor& t, const MapExtents& extents, int box_rows) {
-  const auto entries = [](std::int64_t n, std::int64_t stride) {
-    return static_cast<cuuint64_t>(stride == 0 ? 1 : n);
-  };
-  const auto bytes = [](std::int64_t stride) {
-    return static_cast<cuuint64_t>(stride == 0 ? 16 : 2 * stride);
-  };
-  const cuuint64_t extent[4] = {static_cast<cuuint64_t>(extents.dim), static_cast<cuuint64_t>(extents.rows),
-                                entries(extents.heads, t.heads), entries(extents.entries, t.batch)};
-  const cuuint64_t stride[3] = {bytes(t.length), bytes(t.heads), bytes(t.batch)};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows), 1, 1}, step[4] = {1, 1, 1, 1};
+namespace {
+
+struct Axis {
+  std::int64_t extent, stride;  // in elements; all entries of an axis of stride 0 are one
+  int box;
+};
+
+// The first axis has the elements themselves.
+template <std::size_t axes>
+CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes]) {
+  cuuint64_t extent[axes], stride[axes];
+  cuuint32_t box[axes], step[axes];
+  for (std::size_t n = 0; n < axes; ++n) {
+    extent[n] = axis[n].stride == 0 ? 1u : static_cast<cuuint64_t>(axis[n].extent);
+    stride[n] = axis[n].stride == 0 ? 16u : static_cast<cuuint64_t>(2 * axis[n].stride);
+    box[n] = static_cast<cuuint32_t>(axis[n].box), step[n] = 1;
+  }
   CUtensorMap map{};
   const CUresult result = encode()(
-      &map, t.type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-      const_cast<void*>(t.data), extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      &map, t.type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      static_cast<cuuint32_t>(axes), const_cast<void*>(t.data), extent, stride + 1, box, step,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(Error::device, "cuTensorMapEncodeTiled: code " + std::to_string(static_cast<int>(result)));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap tensor_map(const Tensor& t, const MapExtents& of, int box_rows) {
+  return encoded(
+      t, {{of.dim, 1, 64}, {of.rows, t.length, box_rows}, {of.heads, t.heads, 1}, {of.entries, t.batch, 1}});
+}
+
+CUtensorMap tensor_map_of_rows(const Tensor& t, const MapExtents& of, int box_rows) {
+  return encoded(t, {{64, 1, 64},
+                     {of.rows, t.length, box_rows},
+                     {of.dim / 64, 64, static_cast<int>(of.dim / 64)},
+                     {of.heads, t.heads, 1},
+                     {of.entries, t.batch, 1}});
 }
 
 }  // namespace heed::cuda

@@ -100,6 +100,31 @@ struct Warpgroup {
   HEED_DEVICE bool any(bool one) const { return any_at(barrier, threads, one); }
 };
 
+// Blocks of a cluster, which run at the same time and write to each other's shared memory. Whoever has come
+// may go on; those who wait do so until all threads of the cluster that still run have come.
+HEED_DEVICE void come_to_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+HEED_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+// Where block `rank` of the cluster has what lies here in this one.
+HEED_DEVICE SharedAddress in_block(SharedAddress here, int rank) {
+  SharedAddress there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  return there;
+}
+// Numbers for another block, which count as bytes at a barrier of its own.
+HEED_DEVICE void send(SharedAddress to, const float (&x)[4], SharedAddress barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          to),
+      "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
+      : "memory");
+}
+HEED_DEVICE void send(SharedAddress to, const float (&x)[2], SharedAddress barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "f"(x[0]), "f"(x[1]), "r"(barrier)
+      : "memory");
+}
+
 // How long the second-level cache should keep what is read.
 constexpr std::uint64_t evict_first = 0x12F0000000000000u, evict_last = 0x14F0000000000000u;
 
@@ -117,6 +142,15 @@ HEED_DEVICE void load_box(SharedAddress to, const CUtensorMap* map, const BoxAt&
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(keep)
+      : "memory");
+}
+// Whole rows, from a map that has pieces of 64 dimensions as an axis.
+HEED_DEVICE void load_rows(SharedAddress to, const CUtensorMap* map, const BoxAt& at, SharedAddress barrier,
+                           std::uint64_t keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(0), "r"(at.row), "r"(0), "r"(at.head), "r"(at.entry), "l"(keep)
       : "memory");
 }
 HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddress from) {
