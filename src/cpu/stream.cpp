@@ -62,6 +62,7 @@ class ChunkStream final : public Stream {
       cut_along_queries(c, target.panel_rows, wanted_tasks(c),
                         [&](const QueryTask& task) { tasks_.push_back(task); });
     std::sort(tasks_.begin(), tasks_.end(), runs_before);
+    for (int n = 0; n < 2; ++n) halve_last(c);
     for (const QueryTask& task : tasks_) {
       kept_at_.push_back(kept_floats_);
       const std::int64_t rows = task.rows.queries * c.group();
@@ -97,6 +98,26 @@ class ChunkStream final : public Stream {
   }
 
  private:
+  // All threads meet at the end of every stretch, where they wait for the tasks that were begun last. So
+  // these are shorter, and pack the same keys more often. Of 220 ms for 16384 tokens a thread waited 22 to
+  // 33, and 11 with its last task halved twice (8 processes of 2 threads, Xeon, November 2026).
+  void halve_last(const Call& c) {
+    constexpr std::int64_t least_rows = 128;  // that are worth packing for
+    const std::size_t threads = threads::concurrency();
+    if (threads == 1 || tasks_.size() < threads) return;
+    const std::vector<QueryTask> last(tasks_.end() - static_cast<std::ptrdiff_t>(threads), tasks_.end());
+    tasks_.resize(tasks_.size() - threads);
+    for (const QueryTask& task : last) {
+      const std::int64_t panels = task.rows.queries * c.group() / 2 / target_.panel_rows,
+                         half = panels * target_.panel_rows / c.group();
+      QueryTask front = task, back = task;
+      front.rows.queries = half, back.rows.queries -= half, back.rows.first_query += half;
+      const bool is_worth_it = half * c.group() >= least_rows;
+      if (is_worth_it) tasks_.push_back(front);
+      tasks_.push_back(is_worth_it ? back : task);
+    }
+  }
+
   void hold(const View& k, const View& v, std::int64_t from, std::int64_t count) {
     held_keys_.copy(rows_of(k, from, count), held_);
     held_values_.copy(rows_of(v, from, count), held_);

@@ -2,6 +2,7 @@
 // A group's operations as messages between pairs of ranks, and what becomes of one that does not move.
 #include "heed/group.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -107,12 +108,10 @@ struct Group::Pending::Operation {
 
   // Who receives nothing knows more than who cannot send: the peer may only be waiting for a third.
   Error late() {
-    const Part* first = nullptr;
-    for (const Part& part : parts)
-      if (!part.is_sent && !first) first = &part;
-    for (const Part& part : parts)
-      if (part.message->waits_for_peer() && !first) first = &part;
-    if (!first) first = &parts.front();
+    auto first = std::ranges::find(parts, false, &Part::is_sent);
+    if (first == parts.end())
+      first = std::ranges::find_if(parts, [](const Part& part) { return part.message->waits_for_peer(); });
+    if (first == parts.end()) first = parts.begin();
     return group.broken(group.place(step, what) +
                         (first->is_sent ? "nothing taken by rank " : "nothing received from rank ") +
                         std::to_string(first->peer) + " for " + seconds(group.options.deadline));

@@ -5,9 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "refusal/refusal.hpp"
@@ -34,6 +34,14 @@ int fill(int file, std::size_t bytes) {
 #endif
 }
 
+// By chance, too: in another folder of this name, as a container has one, it must not be somebody else's.
+std::string name_of_its_own() {
+  std::random_device chance;
+  std::string name = folder + ("heed-" + std::to_string(getpid()));
+  for (int n = 0; n < 4; ++n) name += "-" + std::to_string(chance());
+  return name;
+}
+
 [[noreturn]] void fail(const std::string& name, const char* what, int error) {
   throw Error(Error::file, name + ": " + what + ": " + std::strerror(error));
 }
@@ -43,11 +51,10 @@ int fill(int file, std::size_t bytes) {
 
 namespace heed::inline v0_2 {
 
-using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::folder;
+using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::name_of_its_own;
 
 SharedMemory::SharedMemory(std::size_t bytes) {
-  static std::atomic<unsigned> made = 0;
-  name_ = folder + ("heed-" + std::to_string(getpid())) + "-" + std::to_string(made++);
+  name_ = name_of_its_own();
   const File file{open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
   if (file.number < 0) fail(name_, "cannot be made", errno);
   is_named_ = true;
