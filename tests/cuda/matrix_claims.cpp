@@ -232,7 +232,8 @@ CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
 }
 
 // So many sequences that each is two blocks' work, if there are two in it: lengths around the edges of tiles,
-// chunks and halves, over padding that is NaN, and a window that leaves the first half out.
+// chunks and halves, over padding that is NaN, and a window that leaves the first half out. One of the calls
+// does not ask for log-sum-exps.
 CLAIM(sequences_of_two_blocks_have_the_bits_of_one_block) {
   const std::vector<std::int32_t> lengths{3001, 2048, 2049, 1024, 1025, 3072, 2900, 16, 0, 3090, 2047};
   constexpr std::int64_t batch = 55, keys = 3100, dim = 64;

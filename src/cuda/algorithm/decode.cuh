@@ -133,7 +133,8 @@ class Decode : private DecodeMerge<Shape> {
       const KeyRange range = visible_keys(c, b, query_of(r));
       if (range.begin < range.end) row.sum = __builtin_nanf("");
     }
-    if (!c.sink.data && !c.log_sum_exp.data) return row.sum == 0 ? 0.0f : fast_reciprocal(row.sum);
+    // As close_with_sink() has it without a sink: asking for log-sum-exps changes no output.
+    if (!c.sink.data && !c.log_sum_exp.data) return row.sum == 0 ? 0.0f : 1.0f / row.sum;
     return close_with_sink(c, query(r), {row.max, row.sum * lowered<type>}, lane == 0) * lowered<type>;
   }
 

@@ -94,11 +94,4 @@ HEED_DEVICE float fast_exp2(float x) {
   return y;
 }
 
-// 1 / x to within one unit of the last place, for x of 2^-126 to 2^126.
-HEED_DEVICE float fast_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 }  // namespace heed::cuda
