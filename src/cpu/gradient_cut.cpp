@@ -2,6 +2,7 @@
 #include "cpu/gradient_cut.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/tasks.hpp"
 #include "threads/pool.hpp"
@@ -9,9 +10,13 @@
 namespace heed::cpu {
 namespace {
 
-// Sums of dQ that one KV head may have, in floats, before rows are better left to tasks of their own; and
-// that all may have together, where all are under way at once.
-constexpr std::int64_t most_row_sums = std::int64_t{1} << 24, most_shared_sums = std::int64_t{1} << 25;
+// Sums of dQ that one KV head may have, in floats, before rows are better left to tasks of their own.
+constexpr std::int64_t most_row_sums = std::int64_t{1} << 24;
+// Floats that all KV heads may take where all are under way at once: 128 MiB for the sums of dQ, dK and dV,
+// what every thread has for itself (0.45 MiB at 64 dimensions), and the list of cells.
+constexpr std::int64_t most_shared_floats = std::int64_t{1} << 25, floats_per_thread = std::int64_t{1} << 17,
+                       floats_per_cell = 28;
+constexpr std::int64_t most_cells = std::int64_t{1} << 16;  // about: steps are whole blocks
 // Rows of a task that goes through all keys: the more, the less packing keys costs.
 constexpr std::int64_t most_rows_per_task = 1056;
 // Blocks of rows of a part that shares its sums, at least: it packs its keys for them.
@@ -40,7 +45,7 @@ class Planner {
     if (!g.q.data || (!g.k.data && !g.v.data) || sums > most_row_sums) return Way::two_passes;
     const auto rounds = static_cast<double>(ceil_div(heads, parallel));
     const double whole = 5 * rounds, twice = 7 * heads_per_thread(),
-                 shared = heads * sums > most_shared_sums ? twice : 5 * shared_time();
+                 shared = shared_floats() > most_shared_floats ? twice : 5 * shared_time();
     if (whole <= 1.1 * std::min(twice, shared)) return Way::whole;
     return shared < twice ? Way::shared : Way::two_passes;
   }
@@ -76,15 +81,24 @@ class Planner {
   // That of the cells of one grid which must follow each other; or of all cells on all threads, some of which
   // have nothing to do while few cells may begin, and while few are left.
   double shared_time() const {
-    const auto rows = static_cast<double>(ceil_div(c.queries * c.group(), shared_rows())),
-               keys = static_cast<double>(ceil_div(c.keys, shared_keys()));
+    const auto rows = static_cast<double>(grid_rows()), keys = static_cast<double>(grid_columns());
     const double each = heads_per_thread();
     return std::max((rows + keys - 1) / (rows * keys), each + 1 / (each * rows * keys));
   }
 
-  // Cells along each side of a grid, at most: for most of the time more of them may begin than there are
-  // threads.
-  std::int64_t side() const { return std::max<std::int64_t>(1, 8 * parallel / heads); }
+  std::int64_t shared_floats() const {
+    const std::int64_t sums = c.queries * c.group() * c.dim + c.keys * (c.dim + c.value_dim);
+    return heads * (sums + grid_rows() * grid_columns() * floats_per_cell) + parallel * floats_per_thread;
+  }
+
+  // Cells along each side of a grid, about: for most of the time more of them may begin than there are
+  // threads, as long as these are not so many that the list of cells would grow beyond measure.
+  std::int64_t side() const {
+    const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(most_cells / heads)));
+    return std::max<std::int64_t>(1, std::min(8 * parallel / heads, most));
+  }
+  std::int64_t grid_rows() const { return ceil_div(c.queries * c.group(), shared_rows()); }
+  std::int64_t grid_columns() const { return ceil_div(c.keys, shared_keys()); }
   std::int64_t shared_rows() const {
     return gradient_rows *
            std::max(least_shared_blocks, ceil_div(c.queries * c.group(), gradient_rows) / side());

@@ -83,20 +83,24 @@ TEST_P(LongGradient, is_that_of_one_task) {
   }
 }
 
+cpu::GradientCut cut(std::int64_t kv_heads, std::int64_t queries, std::int64_t keys, int threads) {
+  set_num_threads(threads);
+  const Sequence sequence{.queries = queries, .keys = keys};
+  float number = 0;
+  cpu::GradientCall g;
+  g.forward.batch = 1, g.forward.heads = g.forward.kv_heads = kv_heads;
+  g.forward.queries = queries, g.forward.keys = keys, g.forward.dim = g.forward.value_dim = 64;
+  g.forward.sequences = &sequence;
+  g.q.data = g.k.data = g.v.data = &number;
+  return cpu::cut_gradients(g);
+}
+
 // What the test above is about does happen: 1 KV head on 2 threads, 3 on 2 and on 4, but not 2 on 2, nor a
 // short one.
 TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
   const Restored restored;
-  float number = 0;
-  const auto shares = [&](std::int64_t kv_heads, std::int64_t length, int threads) {
-    set_num_threads(threads);
-    const Sequence sequence{.queries = length, .keys = length};
-    cpu::GradientCall g;
-    g.forward.batch = 1, g.forward.heads = g.forward.kv_heads = kv_heads;
-    g.forward.queries = g.forward.keys = length, g.forward.dim = g.forward.value_dim = 64;
-    g.forward.sequences = &sequence;
-    g.q.data = g.k.data = g.v.data = &number;
-    return !cpu::cut_gradients(g).grids.empty();
+  const auto shares = [](std::int64_t kv_heads, std::int64_t length, int threads) {
+    return !cut(kv_heads, length, length, threads).grids.empty();
   };
   EXPECT_TRUE(shares(1, 600, 2));
   EXPECT_TRUE(shares(3, 600, 2));
@@ -105,6 +109,17 @@ TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
   EXPECT_FALSE(shares(2, 600, 2));
   EXPECT_FALSE(shares(1, 100, 2));
   EXPECT_FALSE(shares(1, 600, 16));
+}
+
+// Sums are for all keys as much as for all rows: few rows over very many keys would share 512 MiB of them.
+// And the list of cells has an end, however many threads there are.
+TEST(GradientCuts, share_no_more_than_a_call_may_take) {
+  const Restored restored;
+  EXPECT_FALSE(cut(1, 100'000, 100'000, 16).grids.empty());
+  EXPECT_TRUE(cut(1, 3000, 1'000'000, 2).grids.empty());
+  EXPECT_TRUE(cut(1, 131'072, 131'072, 128).grids.empty());
+  for (const int threads : {32, 64, 128, 256})
+    EXPECT_LT(cut(1, 100'000, 100'000, threads).parts.size(), 140'000u);
 }
 
 }  // namespace

@@ -111,10 +111,14 @@ TEST(Memory, training_on_131072_tokens_takes_at_most_128_mebibytes_beyond_the_ca
   const BackwardCall backward(call, 5);
   BackwardResults results(backward);
   const Gradients gradients = results.views(backward);
-  const std::int64_t before = allocations.live_bytes;
-  allocations.peak_bytes = before;
-  attention_backward(call.inputs(), backward.saved(), gradients, call.options());
-  EXPECT_LT(allocations.peak_bytes - before, std::int64_t{128} << 20);
+  Options options = call.options();
+  for (const int threads : {2, 32, 64, 128}) {
+    options.threads = threads;
+    const std::int64_t before = allocations.live_bytes;
+    allocations.peak_bytes = before;
+    attention_backward(call.inputs(), backward.saved(), gradients, options);
+    EXPECT_LT(allocations.peak_bytes - before, std::int64_t{128} << 20) << threads << " threads";
+  }
 }
 
 TEST(Memory, a_stream_keeps_its_queries_and_one_chunk_of_keys) {
