@@ -109,7 +109,7 @@ class HEED_API Group {
   // what arrives shorter or longer is a fault. Every rank begins every operation, also those it has no part
   // in.
   //
-  // From `root` to all `members`, in any order; empty: to all ranks.
+  // From `root` to all `members`, in any order, each once; empty: to all ranks.
   [[nodiscard]] Pending broadcast(const char* what, int root, std::span<std::byte> data,
                                   std::span<const int> members = {});
   // Every rank has the bytes of all, in the order of ranks.

@@ -193,6 +193,8 @@ Group::Pending Group::broadcast(const char* what, int root, std::span<std::byte>
   if (members.empty()) to.resize(static_cast<std::size_t>(size())), std::iota(to.begin(), to.end(), 0);
   for (const int member : to) check_rank("members", member, size());
   std::erase(to, root);
+  std::sort(to.begin(), to.end());  // whoever is named twice has it once
+  to.erase(std::unique(to.begin(), to.end()), to.end());
   auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
   if (rank() == root) made->send(to, data);
   for (const int member : to)

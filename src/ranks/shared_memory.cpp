@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -27,6 +28,8 @@ struct File {
 // All of it now, or an error: a page that the machine lacks when it is first touched would end the process.
 int fill(int file, std::size_t bytes) {
 #if defined(__linux__)
+  rlimit longest{};  // of a file: beyond it a signal would
+  if (getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur < bytes) return EFBIG;
   return posix_fallocate(file, 0, static_cast<off_t>(bytes));
 #else
   static_cast<void>(file), static_cast<void>(bytes);

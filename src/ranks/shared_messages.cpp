@@ -139,13 +139,13 @@ class Exchange {
     return true;
   }
 
-  // No more than were told of when this began: whoever tells without end does not keep this rank here.
+  // No more than were told of when this began: whoever tells without end does not keep this rank here. Also
+  // of a rank from which nothing is awaited: what was dropped holds its blocks.
   void take_from(int from) {
     Peer& sender = peer(from);
-    if (sender.incoming.empty()) return;
     const std::uint64_t told = lane(from, rank_).told.load(std::memory_order_acquire) - sender.taken;
     if (told > blocks) return fail(sender, "more pieces are there than blocks");
-    for (std::uint64_t n = 0; n < told && !sender.incoming.empty(); ++n)
+    for (std::uint64_t n = 0; n < told; ++n)
       if (!take_piece(from, sender)) return;
   }
 

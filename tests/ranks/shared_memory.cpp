@@ -2,6 +2,7 @@
 // Messages through shared memory: any lengths in any order, ranks that do not take or bring what they should,
 // and memory that holds nonsense.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <barrier>
@@ -101,6 +102,28 @@ TEST(SharedMemoryRanks, drop_what_nobody_waits_for_any_more) {
           if (group.rank() == 0 || n % 3 == 0) begun.wait();
         }
       }));
+}
+
+// Rank 0 cannot go on before rank 1 has let go of what it dropped, and rank 2 not before rank 0: rank 1
+// expects nothing of rank 0 any more.
+TEST(SharedMemoryRanks, drop_what_nobody_waits_for_while_they_wait_for_another_rank) {
+  expect_nothing_said(
+      on_ranks(group_of_shared_memory(3, {.deadline = milliseconds(20000)}), [](Group& group) {
+        Bytes dropped(3'000'000), next(10);
+        if (Group::Pending begun = group.broadcast("dropped", 0, dropped); group.rank() != 1) begun.wait();
+        group.broadcast("next", 2, next).wait();
+      }));
+}
+
+// Of several blocks: the pieces of two messages to one rank would come in turn.
+TEST(SharedMemoryRanks, that_are_named_twice_have_it_once) {
+  const int members[] = {2, 1, 2, 0, 1, 2};
+  const Bytes sent = bytes_from(4 * 65536, 3);
+  expect_nothing_said(on_ranks(group_of_shared_memory(3), [&](Group& group) {
+    Bytes data = group.rank() == 0 ? sent : Bytes(sent.size());
+    group.broadcast("named twice", 0, data, members).wait();
+    EXPECT_EQ(data, sent);
+  }));
 }
 
 struct Fault {
@@ -210,6 +233,18 @@ TEST(SharedMemoryRanks, leave_no_name_behind) {
   EXPECT_THROW(SharedMemory(memory.name(), 1000), Error);
   memory.bytes()[7] = std::byte{9};
   EXPECT_EQ(other.bytes()[7], std::byte{9});
+}
+
+// The system would send a signal, which ends a process that does not expect it.
+TEST(SharedMemoryRanks, that_may_not_write_so_long_a_file_say_so) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit less = before;
+  less.rlim_cur = 1'000'000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &less), 0);
+  EXPECT_THROW(SharedMemory(2'000'000), Error);
+  EXPECT_EQ(SharedMemory(1'000'000).bytes().size(), 1'000'000u);
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
 TEST(SharedMemoryRanks, that_find_no_room_say_so_at_once) {
