@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 #include <list>
+#include <mutex>
+#include <thread>
 
 #include "heed/shared_memory.hpp"
 #include "refusal/refusal.hpp"
@@ -58,7 +60,9 @@ struct Incoming {
   std::string fault{};
 };
 
-class Exchange {
+// Its public functions may be called by several threads: one that waits moves what it left in other groups,
+// and those may be another's by then.
+class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(SharedMemory memory, int rank, int ranks)
       : memory_(std::move(memory)), rank_(rank), peers_(static_cast<std::size_t>(ranks)) {}
@@ -68,35 +72,89 @@ class Exchange {
 
   std::shared_ptr<Outgoing> send(std::span<const int> to, std::span<const std::byte> bytes,
                                  std::uint32_t step) {
+    const std::lock_guard lock(mutex_);
     latest_step_ = step;
+    use();
     auto made = std::make_shared<Outgoing>(Outgoing{{to.begin(), to.end()}, bytes, step});
     outgoing_.push_back(made);
     write_what_fits();
     return made;
   }
   std::shared_ptr<Incoming> receive(int from, std::span<std::byte> bytes, std::uint32_t step) {
+    const std::lock_guard lock(mutex_);
     latest_step_ = step;
+    use();
     auto made = std::make_shared<Incoming>(Incoming{bytes, step});
     peer(from).incoming.push_back(made);
     return made;
   }
-  void call_back(const std::shared_ptr<Outgoing>& one) { outgoing_.remove(one); }
-  void call_back(int from, const std::shared_ptr<Incoming>& one) { peer(from).incoming.remove(one); }
-
-  // All that can move, whoever asks: who waits for one message may keep others waiting for another.
-  void move() {
-    for (int from = 0; from < ranks(); ++from) take_from(from);
-    write_what_fits();
+  void call_back(const std::shared_ptr<Outgoing>& one) {
+    const std::lock_guard lock(mutex_);
+    outgoing_.remove(one);
+  }
+  void call_back(int from, const std::shared_ptr<Incoming>& one) {
+    const std::lock_guard lock(mutex_);
+    peer(from).incoming.remove(one);
   }
 
+  // Moves all that can move unless this message is done, and says whether it is.
+  bool is_done(const auto& message) {
+    const std::lock_guard lock(mutex_);
+    if (!message.is_done) move();
+    return message.is_done;
+  }
+  std::size_t read(const std::size_t& moved) {
+    const std::lock_guard lock(mutex_);
+    return moved;
+  }
   // Whether a rank has not taken all that it was told of.
-  bool is_behind(int to) { return lane(rank_, to).taken != peer(to).told; }
+  bool is_behind(int to) {
+    const std::lock_guard lock(mutex_);
+    return lane(rank_, to).taken != peer(to).told;
+  }
+
+  // And all other groups that this thread was the last to use: who waits in one may keep others waiting in
+  // another.
+  void move_with_all_of_this_thread() {
+    {
+      const std::lock_guard lock(mutex_);
+      use();
+    }
+    std::erase_if(of_this_thread, [](const std::weak_ptr<Exchange>& one) {
+      const std::shared_ptr<Exchange> exchange = one.lock();
+      return !exchange || !exchange->move_for_this_thread();
+    });
+  }
 
  private:
   struct Peer {
     std::uint64_t told = 0, taken = 0;  // this process's own count: what lies in the lane may be anything
     std::list<std::shared_ptr<Incoming>> incoming{};
   };
+
+  inline static thread_local std::vector<std::weak_ptr<Exchange>> of_this_thread{};
+
+  void use() {
+    const std::thread::id here = std::this_thread::get_id();
+    if (std::exchange(user_, here) == here) return;
+    std::erase_if(of_this_thread, [this](const std::weak_ptr<Exchange>& one) {
+      const std::shared_ptr<Exchange> exchange = one.lock();
+      return !exchange || exchange.get() == this;  // it was this thread's before
+    });
+    of_this_thread.push_back(weak_from_this());
+  }
+  bool move_for_this_thread() {
+    const std::lock_guard lock(mutex_);
+    if (user_ != std::this_thread::get_id()) return false;
+    move();
+    return true;
+  }
+
+  // All that can move, whoever asks: who waits for one message may keep others waiting for another.
+  void move() {
+    for (int from = 0; from < ranks(); ++from) take_from(from);
+    write_what_fits();
+  }
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   Lane& lane(int from, int to) const {
@@ -192,20 +250,17 @@ class Exchange {
   std::vector<Peer> peers_;
   std::list<std::shared_ptr<Outgoing>> outgoing_{};
   std::uint32_t latest_step_ = 0;
+  std::thread::id user_{};  // the thread that began something or waited here last
+  std::mutex mutex_{};
 };
 
 class SentThere final : public Messages::Message {
  public:
   SentThere(std::shared_ptr<Exchange> exchange, std::shared_ptr<Outgoing> message, int to)
       : exchange_(std::move(exchange)), message_(std::move(message)), to_(to) {}
-  ~SentThere() override {
-    if (!message_->is_done) exchange_->call_back(message_);
-  }
-  bool is_done() override {
-    if (!message_->is_done) exchange_->move();
-    return message_->is_done;
-  }
-  std::uint64_t moved() const override { return message_->written; }
+  ~SentThere() override { exchange_->call_back(message_); }
+  bool is_done() override { return exchange_->is_done(*message_); }
+  std::uint64_t moved() const override { return exchange_->read(message_->written); }
   bool waits_for_peer() const override { return exchange_->is_behind(to_); }
 
  private:
@@ -218,15 +273,13 @@ class ReceivedHere final : public Messages::Message {
  public:
   ReceivedHere(std::shared_ptr<Exchange> exchange, std::shared_ptr<Incoming> message, int from)
       : exchange_(std::move(exchange)), message_(std::move(message)), from_(from) {}
-  ~ReceivedHere() override {
-    if (!message_->is_done) exchange_->call_back(from_, message_);
-  }
+  ~ReceivedHere() override { exchange_->call_back(from_, message_); }
   bool is_done() override {
-    if (!message_->is_done) exchange_->move();
-    if (!message_->fault.empty()) throw Error(Error::rank, message_->fault);
-    return message_->is_done;
+    const bool is_done = exchange_->is_done(*message_);
+    if (is_done && !message_->fault.empty()) throw Error(Error::rank, message_->fault);
+    return is_done;
   }
-  std::uint64_t moved() const override { return message_->copied; }
+  std::uint64_t moved() const override { return exchange_->read(message_->copied); }
 
  private:
   std::shared_ptr<Exchange> exchange_;
@@ -258,7 +311,7 @@ class SharedMessages final : public Messages {
   }
   void pause() override {
     patience_.wait();
-    exchange_->move();
+    exchange_->move_with_all_of_this_thread();
   }
   void abort(const std::string&) noexcept override {}  // the others wait for their deadline
 

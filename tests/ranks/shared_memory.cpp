@@ -93,6 +93,24 @@ TEST(SharedMemoryRanks, that_all_send_at_once_do_not_wait_for_each_other) {
       }));
 }
 
+// More than there is room for in each of two groups, and one rank waits in the first while the other waits in
+// the second.
+TEST(SharedMemoryRanks, that_wait_in_one_group_move_what_they_began_in_another) {
+  std::vector<Group> others = group_of_shared_memory(2, {.deadline = milliseconds(20000)});
+  const Bytes sent = bytes_from(7'000'000, 1), also_sent = bytes_from(7'000'000, 2);
+  expect_nothing_said(
+      on_ranks(group_of_shared_memory(2, {.deadline = milliseconds(20000)}), [&](Group& group) {
+        const bool is_root = group.rank() == 0;
+        Bytes first = is_root ? sent : Bytes(sent.size()), second = is_root ? also_sent : Bytes(sent.size());
+        Group::Pending here = group.broadcast("first", 0, first),
+                       there = others[is_root ? 0 : 1].broadcast("second", 0, second);
+        (is_root ? here : there).wait();
+        (is_root ? there : here).wait();
+        EXPECT_EQ(first, sent);
+        EXPECT_EQ(second, also_sent);
+      }));
+}
+
 TEST(SharedMemoryRanks, drop_what_nobody_waits_for_any_more) {
   expect_nothing_said(
       on_ranks(group_of_shared_memory(2, {.deadline = milliseconds(20000)}), [](Group& group) {
