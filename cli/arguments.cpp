@@ -98,6 +98,15 @@ void add_integer(CLI::App& app, const Flag& flag, std::int64_t minimum, std::opt
   });
 }
 
+void add_workers(CLI::App& app, const Flag& flag, std::optional<int>& into) {
+  add_value(app, flag, [name = flag.name, &into](const std::string& text) {
+    const std::int64_t number = parse_integer(name, text);
+    if (number < 1 || number > 4096)
+      throw Error(Error::value, fmt::format("{}: {} is outside [1, 4096]", name, number));
+    into = static_cast<int>(number);
+  });
+}
+
 void add_choice(CLI::App& app, const Flag& flag, const std::vector<ChoiceName>& names,
                 const std::function<void(std::size_t)>& use) {
   Flag shown = flag;

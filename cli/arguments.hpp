@@ -32,6 +32,8 @@ void add_optional_value(CLI::App&, const Flag&, const std::function<void(const s
 void add_text(CLI::App&, const Flag&, std::string& into);
 // An integer of at least `minimum`.
 void add_integer(CLI::App&, const Flag&, std::int64_t minimum, std::optional<std::int64_t>& into);
+// Threads or processes: from 1 to 4096.
+void add_workers(CLI::App&, const Flag&, std::optional<int>& into);
 
 struct ChoiceName {
   std::string name, alias;  // an alias is understood and shown nowhere

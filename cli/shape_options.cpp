@@ -42,7 +42,7 @@ void ShapeOptions::add_to(CLI::App& app) {
             [this](const std::string& text) { seed = parse_unsigned("--seed", text); });
   add_text(app, {.name = "--kernel", .help = "Use this one, as `heed explain` names them", .value = "NAME"},
            kernel);
-  add_integer(app, {.name = "--threads", .help = "Threads to use; no bit of any result depends on it"}, 1,
+  add_workers(app, {.name = "--threads", .help = "Threads to use; no bit of any result depends on it"},
               threads);
 }
 
@@ -97,10 +97,7 @@ void ShapeOptions::add_masks(CLI::App& app) {
 }
 
 void ShapeOptions::use_threads() const {
-  if (!threads) return;
-  if (*threads > 4096)
-    throw Error(Error::value, fmt::format("--threads: {} is outside [1, 4096]", *threads));
-  set_num_threads(static_cast<int>(*threads));
+  if (threads) set_num_threads(*threads);
 }
 
 Extents resolve(const ShapeOptions& options) {

@@ -27,7 +27,7 @@ struct ShapeOptions {
   DType dtype = DType::f32;
   std::uint64_t seed = 0;
   std::string kernel{};
-  std::optional<std::int64_t> threads{};
+  std::optional<int> threads{};
 
   void add_to(CLI::App&);
   void add_band(CLI::App&);  // --causal, --window and --align alone

@@ -23,9 +23,9 @@ namespace {
 struct BenchOptions {
   Suite suite = Suite::heads;
   std::string filter{};
-  std::optional<std::int64_t> threads{};
+  std::optional<int> threads{};
   double seconds = 1;
-  std::optional<std::int64_t> ranks{};
+  std::optional<int> ranks{};
   bool oversubscribes = false;
   bool is_quick = false, skips_limits = false, lists = false;
 
@@ -42,8 +42,7 @@ void BenchOptions::add_to(CLI::App& app) {
               .help = "What to time; limits: the machine alone; ranks: 1, 2, 4 and 8 against one process"},
              suites, [this](Suite chosen) { suite = chosen; });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
-  add_integer(app, {.name = "--threads", .help = "How many threads; with --ranks: of each process"}, 1,
-              threads);
+  add_workers(app, {.name = "--threads", .help = "How many threads; with --ranks: of each process"}, threads);
   add_value(app, {.name = "--seconds", .help = "Per case; 1 by default", .value = "S"},
             [this](const std::string& text) {
               seconds = static_cast<double>(parse_float("--seconds", text));
@@ -53,9 +52,9 @@ void BenchOptions::add_to(CLI::App& app) {
   add_switch(app, {.name = "--quick", .help = "The long prefill over 2048 tokens instead of 4096"}, is_quick);
   add_switch(app, {.name = "--skip-limits", .help = "Do not measure the machine; no percentages"},
              skips_limits);
-  add_integer(app,
+  add_workers(app,
               {.name = "--ranks", .help = "Of --suite ranks: so many processes, by mpirun, and not threads"},
-              1, ranks);
+              ranks);
   add_switch(app, {.name = "--oversubscribe", .help = "Also where there are fewer processors"},
              oversubscribes);
   add_switch(app, {.name = "--list", .help = "Print the names of the cases and time nothing"}, lists);
@@ -87,8 +86,8 @@ Status list(const std::vector<Case>& cases, Console& console) {
 
 Status bench_ranks(const BenchOptions& options, Console& console) {
   if (options.ranks)
-    return bench_rank_processes({.ranks = static_cast<int>(*options.ranks),
-                                 .threads = static_cast<int>(options.threads.value_or(1)),
+    return bench_rank_processes({.ranks = *options.ranks,
+                                 .threads = options.threads.value_or(1),
                                  .oversubscribes = options.oversubscribes,
                                  .is_quick = options.is_quick},
                                 console);
@@ -100,12 +99,10 @@ Status bench_ranks(const BenchOptions& options, Console& console) {
 Status bench(const BenchOptions& options, Console& console) {
   if (options.ranks && options.suite != Suite::ranks)
     throw Error(Error::value, "--ranks: means nothing without --suite ranks");
-  if (options.threads.value_or(1) > 4096)
-    throw Error(Error::value, fmt::format("--threads: {} is more than 4096", *options.threads));
   if (options.suite == Suite::ranks) return bench_ranks(options, console);
   const std::vector<Case> cases = chosen_cases(options);
   if (options.lists) return list(cases, console);
-  if (options.threads) set_num_threads(static_cast<int>(*options.threads));
+  if (options.threads) set_num_threads(*options.threads);
   BenchReport report(console);
   if (!options.skips_limits) {
     console.progress("the machine's limits");

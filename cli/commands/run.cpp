@@ -27,7 +27,7 @@ struct RunOptions {
   JobOptions job{};
   std::string out{}, save_weights{}, save_layer{}, picture{}, words{};
   bool show = false;
-  std::optional<std::int64_t> ranks{};
+  std::optional<int> ranks{};
   bool oversubscribes = false;
 };
 
@@ -169,7 +169,7 @@ void refuse_over_ranks(const RunOptions& options) {
 
 // As one of the ranks, or to start them.
 Status run_over_ranks(const RunOptions& options, StagedFiles& files, const Console& console) {
-  const int ranks = static_cast<int>(*options.ranks);
+  const int ranks = *options.ranks;
   if (!is_rank_process()) return start_ranks(ranks, options.oversubscribes);
   Group group = group_of_processes(ranks);
   try {
@@ -239,9 +239,9 @@ Action add_run(CLI::App& app) {
   file("--picture", options->picture, "Heatmaps of the heads of the first batch entry: .png or .svg", "FILE");
   file("--words", options->words, "What stands at their edges, one word to a line", "words.txt");
   add_switch(app, {.name = "--show", .help = "Draw small ones in the terminal"}, options->show);
-  add_integer(app,
+  add_workers(app,
               {.name = "--ranks", .help = "As so many processes of this machine, by mpirun; the same digest"},
-              1, options->ranks);
+              options->ranks);
   add_switch(app, {.name = "--oversubscribe", .help = "Also where there are fewer processors"},
              options->oversubscribes);
   return [options](Console& console) { return run_layer(*options, console); };

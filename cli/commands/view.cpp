@@ -324,7 +324,7 @@ Action add_view(CLI::App& app) {
   add_integer(
       app, {.name = "--budget", .help = "The page stays below so many megabytes (default 40)", .value = "MB"},
       1, options->budget_megabytes);
-  add_integer(app, {.name = "--threads", .help = "Threads to use"}, 1, options->job.shape.threads);
+  add_workers(app, {.name = "--threads", .help = "Threads to use"}, options->job.shape.threads);
   add_switch(app,
              {.name = "--play",
               .help = "A page to play with attention in instead, heed itself inside as WebAssembly",

@@ -86,7 +86,7 @@ struct SpreadCache {
 // How many of the first `length` tokens of a sequence are this rank's.
 HEED_API std::int64_t own_tokens(std::int64_t length, int rank, int ranks);
 // Appends those of the tokens that are this rank's to its cache: k and v are those that follow the first
-// `length` of the sequence, and the same on every rank.
+// `length` of the sequence, of which the cache has this rank's own, and the same on every rank.
 HEED_API void append_own(KvCache&, std::int64_t sequence, std::int64_t length, const View& k, const View& v,
                          int rank, int ranks);
 

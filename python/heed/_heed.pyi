@@ -769,31 +769,31 @@ class Group:
     def abort(self, why: str) -> None:
         """Gives up: the others are told, and every call from now on is refused."""
 
-def split_over_ranks(whole: tuple[int, int, int, int], ranks: int, head_groups: int) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]]:
+def split_over_ranks(whole: tuple, ranks: object | None, head_groups: object | None) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]]:
     """
     The shares of a call of (queries, keys, heads, kv_heads); see heed.distributed.Split.
     """
 
-def attention_over_ranks(group: Group, whole: tuple[int, int, int, int], shares: Sequence[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], int, int]], q: object | None, k: object | None, v: object | None, **options) -> object:
-    """See heed.distributed.attention."""
+def attention_over_ranks(group: object | None, split: object | None, qkv: tuple, **options) -> object:
+    """See heed.distributed.attention. qkv: (q, k, v)."""
 
-def attention_backward_over_ranks(group: Group, whole: tuple[int, int, int, int], shares: Sequence[tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], int, int]], arrays: tuple, **options) -> object:
+def attention_backward_over_ranks(group: object | None, split: object | None, arrays: tuple, **options) -> object:
     """
     See heed.distributed.attention_backward. arrays: (out_gradient, q, k, v, out, lse, lse_gradient, by).
     """
 
-def decode_over_ranks(group: Group, q: object | None, cache: KvCache, lengths: Sequence[int], **options) -> object:
+def decode_over_ranks(group: object | None, q: object | None, cache: object | None, lengths: object | None, **options) -> object:
     """See heed.distributed.decode."""
 
-def append_own(group: Group, cache: KvCache, sequence: int, length: int, k: object | None, v: object | None) -> None:
-    """See heed.distributed.append."""
+def append_own(group: object | None, cache: object | None, place: tuple, k: object | None, v: object | None) -> None:
+    """See heed.distributed.append. place: (sequence, length)."""
 
 class LayerOverRanks:
     """
     One rank's part of a layer; see heed.distributed.AttentionLayer. config has its keywords by name.
     """
 
-    def __init__(self, group: Group, weights: object | None, prefix: object | None, config: dict) -> None: ...
+    def __init__(self, group: object | None, weights: object | None, prefix: object | None, config: dict) -> None: ...
 
     def __call__(self, group: Group, x: object | None, context: object | None, value: object | None, **options) -> object:
         """See heed.distributed.AttentionLayer."""

@@ -264,7 +264,7 @@ def attention(group, split, q, k, v, **options):
     rows of the share and all keys, slopes and sinks its heads. What differs is refused on all ranks. Weights, scores, caches and
     packed sequences are not for ranks.
     """
-    return _heed.attention_over_ranks(group, *split._in_numbers(), q, k, v, **options)
+    return _heed.attention_over_ranks(group, split, (q, k, v), **options)
 
 
 def attention_backward(group, split, out_gradient, q, k, v, out, lse, *, lse_gradient=None, by=("q", "k", "v"), **options):
@@ -274,7 +274,7 @@ def attention_backward(group, split, out_gradient, q, k, v, out, lse, *, lse_gra
     or a bias of one row, is whole on every rank. Where heads share it too, all ranks must have all heads.
     """
     arrays = (out_gradient, q, k, v, out, lse, lse_gradient, by)
-    return _heed.attention_backward_over_ranks(group, *split._in_numbers(), arrays, **options)
+    return _heed.attention_backward_over_ranks(group, split, arrays, **options)
 
 
 def append(group, cache, sequence, length, k, v):
@@ -282,7 +282,7 @@ def append(group, cache, sequence, length, k, v):
 
     k and v follow the first `length` tokens of the sequence, and are the same on every rank. The cache has pages of at most 1024 tokens.
     """
-    _heed.append_own(group, cache, sequence, length, k, v)
+    _heed.append_own(group, cache, (sequence, length), k, v)
 
 
 def decode(group, q, cache, lengths, **options):

@@ -145,9 +145,10 @@ class AttentionLayer(torch.nn.Module):
         q, k, v = self._projected(weights, x, context, value)
         q, k = self._turned(q, k, options, is_self=context is x)
         asked = {name: options.pop(f"return_{name}", None) for name in ("weights", "lse", "scores")}
-        seed = options.pop("seed", None)
         if self.training and self.dropout > 0.0:
-            options |= {"dropout": self.dropout, "seed": torch_operators.drawn_seed() if seed is None else seed}
+            options["dropout"] = self.dropout
+            if options.get("seed") is None:
+                options["seed"] = torch_operators.drawn_seed()
         options["head_map"] = self._made_with["head_map"]
         attended, lse = torch_operators.attention(q, k, v, options)
         out = functional.linear(attended.transpose(1, 2).flatten(2), weights["o_proj.weight"], weights.get("o_proj.bias"))

@@ -127,6 +127,8 @@ def _check_width(name: str, tensor: torch.Tensor, own: str, width: int) -> None:
 
 
 def check_positions(name: str, positions: torch.Tensor, batch: int, length: int) -> None:
+    if positions.numel() == 0 and batch * length > 0:
+        raise _misfit(f"{name}: none are given; one per token is needed")
     if tuple(positions.shape) not in ((length,), (batch, length)):
         raise _misfit(
             f"{name}: {positions.numel()} entries are neither one per token: {length} nor one per batch entry and token: "

@@ -22,7 +22,9 @@ std::array<bool, 5> read_by(nb::handle object) {
     const auto found = std::find(arguments.begin(), arguments.end(), word);
     if (found == arguments.end())
       throw Error(Error::value, "by: \"" + word + R"(" is none of "q", "k", "v", "bias", "sink")");
-    wanted[static_cast<std::size_t>(found - arguments.begin())] = true;
+    bool& is_wanted = wanted[static_cast<std::size_t>(found - arguments.begin())];
+    if (is_wanted) throw Error(Error::value, "by: \"" + word + "\" is named twice");
+    is_wanted = true;
   }
   return wanted;
 }

@@ -8,6 +8,7 @@
 #include "bindings.hpp"
 #include "cache_docs.hpp"
 #include "cache_options.hpp"
+#include "choices.hpp"
 #include "others_run.hpp"
 #include "result.hpp"
 #include "views.hpp"
@@ -33,14 +34,11 @@ struct Tokens {
 
 void append(KvCache& self, nb::handle k, nb::handle v, nb::handle counts) {
   const Tokens tokens(k, v);
-  std::vector<std::int64_t> counted;
-  if (!counts.is_none()) {
-    counted = read_integers("counts", counts).values;
-    if (counted.empty() && tokens.keys.shape.batch > 0)
-      throw Error(Error::shape, "counts: none are given; one per sequence is needed");
-  }
+  SaidList counted;
+  if (!counts.is_none()) counted = read_integers("counts", counts).values;
+  check_not_empty("counts", counted, tokens.keys.shape.batch, "sequence");
   const OthersRun others_run;
-  self.append(tokens.keys, tokens.values, counted);
+  self.append(tokens.keys, tokens.values, entries_of(counted));
 }
 
 void append_to(KvCache& self, nb::handle sequence, nb::handle k, nb::handle v) {

@@ -106,6 +106,13 @@ void read_threads(Choices& choices, nb::handle object) {
   choices.options.threads = static_cast<int>(threads);
 }
 
+// To the library no name is no wish.
+void read_kernel(Choices& choices, nb::handle object) {
+  const std::string word = read_word("kernel", object);
+  if (word.empty()) throw Error(Error::unsupported, "kernel: \"\" is not a kernel of this build");
+  choices.options.kernel = word;
+}
+
 struct Keyword {
   std::string_view name;
   void (*read)(Choices&, nb::handle);
@@ -150,8 +157,7 @@ constexpr std::array keywords_known{
             true, true},
     Keyword{"return_scores", read_scores, true, true},
     Keyword{"out", [](Choices& c, nb::handle o) { c.out = nb::borrow(o); }, true, true},
-    Keyword{"kernel", [](Choices& c, nb::handle o) { c.options.kernel = read_word("kernel", o); }, true,
-            true},
+    Keyword{"kernel", read_kernel, true, true},
     Keyword{"threads", read_threads, true, true},
     Keyword{"counts", [](Choices& c, nb::handle o) { c.counts = read_list("counts", o); }, false, true},
     Keyword{"positions", [](Choices& c, nb::handle o) { c.positions = read_integers("positions", o).values; },
@@ -225,13 +231,24 @@ void give_front(Choices& choices) {
 
 }  // namespace
 
+void check_not_empty(const char* name, const SaidList& list, std::int64_t wanted, const char* each) {
+  if (list && list->empty() && wanted > 0)
+    throw Error(Error::shape, std::string(name) + ": none are given; one per " + each + " is needed");
+}
+
 std::uint64_t read_seed(nb::handle object) {
   const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
   if (!number.is_valid()) {
     PyErr_Clear();
     throw wrong_kind("seed", object, "an integer");
   }
-  return PyLong_AsUnsignedLongLongMask(number.ptr());
+  const unsigned long long seed = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    throw Error(Error::value, "seed: " + text_of(number) + " is outside [0, " +
+                                  std::to_string(std::numeric_limits<std::uint64_t>::max()) + "]");
+  }
+  return seed;
 }
 
 HeadMap read_head_map(nb::handle object) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <deque>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,14 @@ namespace heed::python {
 
 enum class Weights : std::uint8_t { none, per_head, average };
 
+// To the library a list without entries was not given. Who says one in Python means something else, and is
+// told what is missing.
+using SaidList = std::optional<std::vector<std::int64_t>>;
+inline std::span<const std::int64_t> entries_of(const SaidList& list) {
+  return list ? std::span<const std::int64_t>(*list) : std::span<const std::int64_t>();
+}
+void check_not_empty(const char* name, const SaidList& list, std::int64_t wanted, const char* each);
+
 struct Choices {
   Options options{};
   nb::object out{};
@@ -24,10 +33,10 @@ struct Choices {
   std::int64_t front = 0;  // of the window
   // What stands for k and v, and which rows belong together:
   KvCache* cache = nullptr;
-  std::vector<std::int64_t> sequences{}, query_starts{}, key_starts{};
+  SaidList sequences{};
+  std::vector<std::int64_t> query_starts{}, key_starts{};
   // Only the layer's:
-  std::vector<std::int64_t> positions{}, key_positions{};
-  std::optional<std::vector<std::int64_t>> counts{};
+  SaidList positions{}, key_positions{}, counts{};
   std::uint64_t seed = 0;
 
   // What the options point into. A deque does not move what it holds.
@@ -48,7 +57,7 @@ enum class Caller : std::uint8_t {
   layer_over_ranks
 };
 
-// Any integer, of which the last 64 bits count.
+// An integer of 64 bits without a sign.
 std::uint64_t read_seed(nb::handle object);
 HeadMap read_head_map(nb::handle object);
 

@@ -9,7 +9,7 @@ constexpr const char* group_doc =
 constexpr const char* abort_doc = "Gives up: the others are told, and every call from now on is refused.";
 constexpr const char* split_over_ranks_doc =
     "The shares of a call of (queries, keys, heads, kv_heads); see heed.distributed.Split.";
-constexpr const char* attention_over_ranks_doc = "See heed.distributed.attention.";
+constexpr const char* attention_over_ranks_doc = "See heed.distributed.attention. qkv: (q, k, v).";
 constexpr const char* attention_backward_over_ranks_doc =
     "See heed.distributed.attention_backward. arrays: (out_gradient, q, k, v, out, lse, lse_gradient, by).";
 constexpr const char* layer_over_ranks_doc =
@@ -18,6 +18,6 @@ constexpr const char* layer_over_ranks_call_doc = "See heed.distributed.Attentio
 constexpr const char* layer_share_doc =
     "(first_head, heads, first_kv_head, kv_heads, first_output, outputs) of this rank.";
 constexpr const char* decode_over_ranks_doc = "See heed.distributed.decode.";
-constexpr const char* append_own_doc = "See heed.distributed.append.";
+constexpr const char* append_own_doc = "See heed.distributed.append. place: (sequence, length).";
 
 }  // namespace heed::python

@@ -67,14 +67,15 @@ void define_distributed_layer(nb::module_& m) {
   nb::class_<LayerOverRanks>(m, "LayerOverRanks", layer_over_ranks_doc)
       .def(
           "__init__",
-          [](LayerOverRanks* self, const Group& group, nb::handle weights, nb::handle prefix,
+          [](LayerOverRanks* self, nb::handle over, nb::handle weights, nb::handle prefix,
              const nb::dict& config) {
+            const Group& group = read_group(over);
             const LayerConfig whole = config_of(config);
             const LayerShare share = share_of_layer(whole, group.rank(), group.size());
             const LayerWeights part = read_part(weights, read_word("prefix", prefix), whole, share);
             new (self) LayerOverRanks(whole, part, group.rank(), group.size());
           },
-          nb::arg("group"), nb::arg("weights").none(), nb::arg("prefix").none(), nb::arg("config"))
+          nb::arg("group").none(), nb::arg("weights").none(), nb::arg("prefix").none(), nb::arg("config"))
       .def("__call__", &call, nb::arg("group"), nb::arg("x").none(), nb::arg("context").none(),
            nb::arg("value").none(), nb::arg("options"), layer_over_ranks_call_doc)
       .def_prop_ro(

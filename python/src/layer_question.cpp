@@ -31,8 +31,11 @@ View sequence(const Tensor& tensor) {
 // How many keys the longest batch entry attends to: columns of weights and scores.
 std::int64_t keys_of(const AttentionLayer::Call& call, const Choices& choices) {
   const Shape& x = call.x.shape;
-  if (choices.counts && choices.counts->empty() && x.batch > 0)
-    throw Error(Error::shape, "counts: none are given; one per sequence is needed");
+  check_not_empty("counts", choices.counts, x.batch, "sequence");
+  check_not_empty("sequences", choices.sequences, x.batch, "batch entry");
+  check_not_empty("positions", choices.positions, x.elements(), "token");
+  check_not_empty("key_positions", choices.key_positions, call.context.value_or(call.x).shape.elements(),
+                  "token");
   if (!call.cache) return call.context.value_or(call.x).shape.length;
   std::vector<std::int64_t> added(static_cast<std::size_t>(x.batch), x.length);
   for (std::size_t b = 0; b < std::min(added.size(), call.counts.size()); ++b)  // not checked yet
@@ -95,11 +98,10 @@ LayerQuestion::LayerQuestion(const Arguments& a, const nb::kwargs& keywords, Cal
             .context = context_.view,
             .value = value_.view,
             .cache = choices_.cache,
-            .sequences = choices_.sequences,
-            .counts = choices_.counts ? std::span<const std::int64_t>(*choices_.counts)
-                                      : std::span<const std::int64_t>(),
-            .positions = choices_.positions,
-            .key_positions = choices_.key_positions,
+            .sequences = entries_of(choices_.sequences),
+            .counts = entries_of(choices_.counts),
+            .positions = entries_of(choices_.positions),
+            .key_positions = entries_of(choices_.key_positions),
             .dropout_seed = choices_.seed},
       keys_(keys_of(call_, choices_)) {
   const std::int64_t queries = call_.x.shape.length;

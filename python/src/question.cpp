@@ -16,7 +16,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
       choices_(read_choices(caller, keywords)) {
   check_rank(q_, 2, 4);
   inputs_.q = view_of(q_, right_aligned(q_));
-  inputs_.sequences = choices_.sequences;
+  inputs_.sequences = entries_of(choices_.sequences);
   choices_.options.stream = current_stream(q_);
   queries_ = inputs_.q.shape.length;
   if (has_arrays_) take_arrays();
@@ -24,6 +24,8 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
     take_cache();
   else if (!has_arrays_)
     throw Error(Error::dtype, "k: None is not an array, and there is no cache in its place");
+  else if (choices_.sequences)
+    throw Error(Error::value, "sequences: given, but no cache whose sequences they are");
   if (choices_.query_starts.empty() && choices_.key_starts.empty())
     check_alignment(choices_, inputs_.q.shape.length, keys_);
   else
@@ -52,6 +54,7 @@ Question::Question(nb::handle q, const KvCache& part, std::span<const std::int64
       choices_(read_choices(Caller::decode_over_ranks, keywords)) {
   check_rank(q_, 2, 4);
   inputs_.q = view_of(q_, right_aligned(q_));
+  check_not_empty("sequences", choices_.sequences, inputs_.q.shape.batch, "batch entry");
   value_dim_ = *part.config().value_dim;
   for (const std::int64_t length : lengths) keys_ = std::max(keys_, length);
 }
@@ -70,7 +73,8 @@ void Question::take_cache() {
   value_dim_ = *choices_.cache->config().value_dim;
   const std::int64_t batch =
       choices_.query_starts.empty() ? inputs_.q.shape.batch : std::ssize(choices_.query_starts) - 1;
-  keys_ = longest(*choices_.cache, choices_.sequences, batch);
+  check_not_empty("sequences", choices_.sequences, batch, "batch entry");
+  keys_ = longest(*choices_.cache, inputs_.sequences, batch);
 }
 
 // The library checks the starts; until then they may say anything.

@@ -80,7 +80,8 @@ Error wrong_kind(const char* name, nb::handle object, const char* what) {
 }
 
 Error from_python_error(const char* name, const char* what, Error::Code code) {
-  const nb::python_error pending;
+  nb::python_error pending;
+  if (!pending.matches(PyExc_Exception)) throw pending;  // KeyboardInterrupt, SystemExit
   const std::string message = text_of(pending.value());
   return {code, std::string(name) + ": " + what + ": " + message.substr(0, message.find('\n'))};
 }

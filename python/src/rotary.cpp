@@ -51,8 +51,9 @@ nb::object rotate(nb::handle x, nb::handle positions, nb::handle turning, nb::ha
   if (!nb::isinstance<Rotary>(turning)) throw wrong_kind("rotary", turning, "a heed.Rotary");
   const auto& rotary = nb::cast<const Rotary&>(turning);
   const std::vector<std::int64_t> places = read_positions(positions, from);
-  const std::vector<std::int64_t> reached =
-      lengths.is_none() ? std::vector<std::int64_t>{} : read_integers("lengths", lengths).values;
+  SaidList reached;
+  if (!lengths.is_none()) reached = read_integers("lengths", lengths).values;
+  check_not_empty("lengths", reached, right_aligned(from).shape.batch, "batch entry");
   // Turned in an array of its own first: what is refused must leave out as it was, and out may be x.
   Result turned("x", from, from.element, from.extents());
   copy_elements(from, turned.tensor());
@@ -64,7 +65,7 @@ nb::object rotate(nb::handle x, nb::handle positions, nb::handle turning, nb::ha
     if (!std::ranges::equal(target.extents(), from.extents()) || target.element != from.element)
       throw Error(Error::shape, "out: its shape or dtype is not that of x");
   }
-  compute([&] { heed::rotate(view, places, rotary, reached); });
+  compute([&] { heed::rotate(view, places, rotary, entries_of(reached)); });
   if (!into) return turned.object();
   copy_elements(turned.tensor(), into->tensor());
   return into->object();

@@ -144,10 +144,10 @@ void read_exchange(Tensor& tensor, Where where) {
 void read_place(Tensor& tensor, Where where) {
   const nb::object place = nb::steal(PyObject_CallMethod(tensor.object.ptr(), "__dlpack_device__", nullptr));
   if (!place.is_valid()) throw from_python_error(tensor.name, "cannot be read", Error::dtype);
-  long type = 0, id = 0;
-  if (!PyArg_ParseTuple(place.ptr(), "ll", &type, &id))
+  int type = 0, id = 0;
+  if (!PyArg_ParseTuple(place.ptr(), "ii", &type, &id))
     throw from_python_error(tensor.name, "__dlpack_device__ is not a pair of integers", Error::dtype);
-  take_place(tensor, {static_cast<std::int32_t>(type), static_cast<std::int32_t>(id)}, where);
+  take_place(tensor, {type, id}, where);
 }
 
 nb::object dlpack_capsule(const Tensor& tensor) {

@@ -9,6 +9,12 @@
 
 namespace heed::python {
 
+inline Group& read_group(nb::handle object) {
+  if (!nb::isinstance<Group>(object))
+    throw wrong_kind("group", object, "what heed.distributed.group returns");
+  return nb::cast<Group&>(object);
+}
+
 // What a call over ranks was asked, made of its arguments.
 template <class Asked, class... Arguments>
 std::unique_ptr<Asked> read_together(Group& group, const Arguments&... arguments) {

@@ -201,9 +201,14 @@ std::string read_word(const char* name, nb::handle object) {
   if (!nb::isinstance<nb::str>(object)) throw wrong_kind(name, object, "a str");
   Py_ssize_t bytes = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &bytes);
-  if (text) return {text, static_cast<std::size_t>(bytes)};
-  PyErr_Clear();
-  throw Error(Error::value, std::string(name) + ": the str is not valid Unicode");
+  if (!text) {
+    PyErr_Clear();
+    throw Error(Error::value, std::string(name) + ": the str is not valid Unicode");
+  }
+  std::string word(text, static_cast<std::size_t>(bytes));
+  if (word.find('\0') != std::string::npos)  // where a sentence that quotes it would end
+    throw Error(Error::value, std::string(name) + ": the str holds a NUL, which no word has");
+  return word;
 }
 
 std::string read_path(const char* name, nb::handle object, const char* what) {

@@ -26,10 +26,16 @@ View keys_or_values(const char* name, const heed_view& view, const heed_cache* c
 }
 
 std::optional<float> to_scale(const heed_options& options) {
-  if (options.has_scale) return options.scale;
+  if (to_flag("options.has_scale", options.has_scale)) return options.scale;
   if (options.scale != 0)
     throw refusal(Error::ambiguous, "options.scale: ", options.scale, " is given, but has_scale is 0");
   return std::nullopt;
+}
+
+// To C++ no name is no wish.
+const char* to_kernel(const char* name) {
+  if (*name == '\0') throw refusal(Error::unsupported, "options.kernel: \"\" is not a kernel of this build");
+  return name;
 }
 
 }  // namespace
@@ -75,7 +81,7 @@ Options to_options(const heed_options* given) {
   if (o.dropout.drop_probability != 0)
     options.dropout = Dropout{.drop_probability = o.dropout.drop_probability, .seed = o.dropout.seed};
   options.head_map = to_head_map("options", o.head_map);
-  if (o.kernel) options.kernel = o.kernel;
+  if (o.kernel) options.kernel = to_kernel(o.kernel);
   options.threads = o.threads;
   options.stream = o.stream;
   return options;

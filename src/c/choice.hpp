@@ -27,6 +27,12 @@ const Meaning& choose(const char* argument, const char* field, std::int32_t numb
   throw refusal(Error::value, argument, ".", field, ": ", std::int64_t{number}, " is none of ", names);
 }
 
+inline bool to_flag(const char* name, std::int32_t number) {
+  if (number != 0 && number != 1)
+    throw refusal(Error::value, name, ": ", std::int64_t{number}, " is neither 0 nor 1");
+  return number == 1;
+}
+
 // The number that means this; of meanings that are in the table.
 template <class Meaning, std::size_t count>
 std::int32_t number_of(const Meaning& meaning, const std::array<Choice<Meaning>, count>& choices) {

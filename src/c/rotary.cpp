@@ -42,10 +42,9 @@ constexpr std::array scalings{
     Choice<MakeScaling>{HEED_SCALING_NONE, "HEED_SCALING_NONE", [](heed_scaling&) { return Result(); }},
     Choice<MakeScaling>{HEED_SCALING_LINEAR, "HEED_SCALING_LINEAR",
                         [](heed_scaling& s) { return Result(LinearScaling{take(s.factor)}); }},
-    Choice<MakeScaling>{HEED_SCALING_DYNAMIC, "HEED_SCALING_DYNAMIC",
-                        [](heed_scaling& s) {
-                          return Result(DynamicScaling{take(s.factor), take(s.original_length)});
-                        }},
+    Choice<MakeScaling>{
+        HEED_SCALING_DYNAMIC, "HEED_SCALING_DYNAMIC",
+        [](heed_scaling& s) { return Result(DynamicScaling{take(s.factor), take(s.original_length)}); }},
     Choice<MakeScaling>{HEED_SCALING_YARN, "HEED_SCALING_YARN",
                         [](heed_scaling& s) {
                           return Result(
@@ -53,7 +52,7 @@ constexpr std::array scalings{
                                           .original_length = take(s.original_length),
                                           .beta_fast = take_or(s.beta_fast, YarnScaling().beta_fast),
                                           .beta_slow = take_or(s.beta_slow, YarnScaling().beta_slow),
-                                          .truncate = take(s.untruncated) == 0,
+                                          .truncate = !to_flag(".untruncated", take(s.untruncated)),
                                           .attention_factor = take_given(s.attention_factor)});
                         }},
     Choice<MakeScaling>{

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c/views.hpp"
 
+#include <cstddef>
+#include <limits>
+
 #include "c/choice.hpp"
 
 namespace heed::c {
@@ -48,9 +51,11 @@ CppView number_view(const char* name, const CView& view) {
 
 template <class Numbers>
 auto span_of(const char* name, const Numbers& numbers) {
+  constexpr std::size_t most = std::numeric_limits<std::ptrdiff_t>::max() / sizeof *numbers.data;
   if (numbers.count != 0 && !numbers.data)
-    throw refusal(Error::value, name, ".data: NULL, but the count is ",
-                  static_cast<std::int64_t>(numbers.count));
+    throw refusal(Error::value, name, ".data: NULL, but the count is ", numbers.count);
+  if (numbers.count > most)
+    throw refusal(Error::value, name, ".count: ", numbers.count, " numbers are more than any memory holds");
   return std::span(numbers.data, numbers.count);
 }
 

@@ -7,13 +7,13 @@
 
 #include "cache/layout.hpp"
 #include "heed/dtype.hpp"
+#include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
 #include "softmax/order.hpp"
 
 namespace heed::cpu {
 
 using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
-enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
 // How far apart neighbours along each axis of a tensor lie, in elements.
 struct TensorStrides {

@@ -14,20 +14,6 @@ TensorStrides strides_of(const Strides& stride) {
   return {stride.batch, stride.heads, stride.length, stride.dim};
 }
 
-ScoreStage stage_of(Stage stage) {
-  return stage == Stage::raw          ? ScoreStage::raw
-         : stage == Stage::softcapped ? ScoreStage::softcapped
-                                      : ScoreStage::biased;
-}
-
-}  // namespace
-
-Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
-
-float in_base_2(float x) { return static_cast<float>(x * softmax::log2_e); }
-
-namespace {
-
 Few<BoolTensor, 4> lowered_masks(const Problem& p) {
   Few<BoolTensor, 4> masks;
   for (const BoolMask& m : p.bool_masks)
@@ -52,9 +38,9 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
           .weights = lower_if_given(p.outputs.weights),
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
-          .stage = p.outputs.scores.into ? stage_of(p.outputs.scores.stage) : ScoreStage::none,
-          .scale_log2e = in_base_2(p.scale),
-          .softcap_log2e = in_base_2(p.options.softcap.value_or(0.0f)),
+          .stage = p.score_stage(),
+          .scale_log2e = softmax::in_base_2(p.scale),
+          .softcap_log2e = softmax::in_base_2(p.options.softcap.value_or(0.0f)),
           .sequences = p.sequences.data(),
           .front = p.front,
           .gaps = p.gaps.data(),
@@ -73,6 +59,8 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
 
 }  // namespace
 
+Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
+
 LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lowered(p, masks)) {
   call.left_range = &left_range;
   if (p.reading) {
@@ -84,7 +72,7 @@ LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lower
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
     call.drop_below = softmax::dropout_threshold(dropout->drop_probability);
     call.seed = dropout->seed;
-    call.keep_scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout->drop_probability)));
+    call.keep_scale = softmax::keep_scale(dropout->drop_probability);
   }
 }
 

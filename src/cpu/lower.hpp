@@ -15,9 +15,6 @@ Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
 }
 
-// Scores are kept in base 2: what multiplies or limits them is multiplied by log2(e).
-float in_base_2(float);
-
 // A Call and what it points to; the Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem&);

@@ -9,6 +9,7 @@
 #include "cpu/cut.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/tasks.hpp"
+#include "softmax/state.hpp"
 #include "threads/pool.hpp"
 #include "threads/scratch.hpp"
 
@@ -62,7 +63,7 @@ bool alibi_leaves_f32(const Problem& p) {
   const std::int64_t farthest = p.queries + p.keys;
   float steepest = 0;
   for (const float slope : p.options.alibi->slopes) steepest = std::max(steepest, std::abs(slope));
-  return farthest > most_exact || !std::isfinite(in_base_2(steepest * static_cast<float>(farthest)));
+  return farthest > most_exact || !std::isfinite(softmax::in_base_2(steepest * static_cast<float>(farthest)));
 }
 
 Reason prefill_refuses(const Target& target, const Problem& p) {
@@ -70,9 +71,9 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
   if (target.only_bf16 && p.kv_type != CacheType::bf16)
     return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.kv_type); };
-  if (!std::isfinite(in_base_2(p.scale)))
+  if (!std::isfinite(softmax::in_base_2(p.scale)))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
-  if (p.options.softcap && !std::isfinite(in_base_2(*p.options.softcap)))
+  if (p.options.softcap && !std::isfinite(softmax::in_base_2(*p.options.softcap)))
     return [] { return std::string("options.softcap times log2(e) is beyond the range of f32"); };
   if (p.options.alibi && alibi_leaves_f32(p))
     return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "cache/layout.hpp"
+#include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
 #include "softmax/order.hpp"
 
 namespace heed::cuda {
 
 enum class Type : std::uint8_t { f32, f16, bf16, i8 };  // i8: in a cache, or a boolean
-enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
 // A tensor over (batch, heads, length, dim), strides in elements; data is null when the tensor was not given.
 struct Tensor {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <vector>
 
 namespace heed::cuda {
 namespace {
@@ -18,11 +19,15 @@ struct Block {
   std::int64_t bytes;
 };
 
-// A block in use, and who may use it further. Captures have numbers that do not come again.
+// What comes next in a capture comes after these nodes.
+using Nodes = std::vector<cudaGraphNode_t>;
+
+// A block of a graph and the end of the call that used it last; none, while that is being captured. Captures
+// have numbers that do not come again.
 struct Captured {
   unsigned long long capture;
-  Stream stream;
   Block block;
+  Nodes end;
 };
 
 // Blocks of graphs that are gone wait here for other graphs: what tells that a graph is gone may not call
@@ -37,6 +42,60 @@ Blocks& blocks() {
   return *only;
 }
 constexpr std::size_t most_recent = 32;
+
+struct Capture {
+  unsigned long long number = 0;
+  cudaGraph_t graph = nullptr;
+  Nodes here{};
+};
+
+// Edges may say when a launch is done with waiting, and nobody may ask for nodes without them.
+#if CUDART_VERSION >= 13000
+constexpr auto capture_info = cudaStreamGetCaptureInfo;
+constexpr auto dependencies_of = cudaGraphNodeGetDependencies;
+#else
+constexpr auto capture_info = cudaStreamGetCaptureInfo_v3;
+constexpr auto dependencies_of = cudaGraphNodeGetDependencies_v2;
+#endif
+
+Capture capture_of(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  Capture found;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  check(capture_info(stream, &status, &found.number, &found.graph, &nodes, &edges, &count),
+        "cudaStreamGetCaptureInfo");
+  if (status != cudaStreamCaptureStatusActive)  // and no graph will come of it
+    check(cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
+  found.here.assign(nodes, nodes + count);
+  return found;
+}
+
+Nodes nodes_before(cudaGraphNode_t node) {
+  std::size_t count = 0;
+  check(dependencies_of(node, nullptr, nullptr, &count), "cudaGraphNodeGetDependencies");
+  Nodes nodes(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  if (count > 0)
+    check(dependencies_of(node, nodes.data(), edges.data(), &count), "cudaGraphNodeGetDependencies");
+  return nodes;
+}
+
+// Whether all of `end` lies on the way back from `here`. Looked for no further than this: who is farther away
+// has a block of its own.
+constexpr std::size_t most_nodes_back = 512;
+
+bool comes_after(const Nodes& here, const Nodes& end) {
+  Nodes seen = here;
+  const auto is_seen = [&](cudaGraphNode_t node) { return std::ranges::find(seen, node) != seen.end(); };
+  for (std::size_t n = 0; n < seen.size() && n < most_nodes_back; ++n) {
+    if (std::ranges::all_of(end, is_seen)) return true;
+    for (const cudaGraphNode_t before : nodes_before(seen[n]))
+      if (!is_seen(before)) seen.push_back(before);
+  }
+  return std::ranges::all_of(end, is_seen);
+}
 
 // Of one thread: calls that a capture on it would otherwise forbid.
 class Relaxed {
@@ -112,6 +171,26 @@ void give_to_graph(cudaGraph_t graph, const Block& block) {
   check(taken, "cudaGraphRetainUserObject");
 }
 
+std::vector<Captured> candidates(unsigned long long capture, std::int64_t bytes) {
+  const std::lock_guard lock(blocks().in_use);
+  std::vector<Captured> found;
+  for (const Captured& c : blocks().recent)
+    if (c.capture == capture && c.block.bytes >= bytes && !c.end.empty()) found.push_back(c);
+  return found;
+}
+
+// Unless another thread was faster.
+bool is_taken_up(const Captured& candidate) {
+  const std::lock_guard lock(blocks().in_use);
+  for (Captured& c : blocks().recent)
+    if (c.capture == candidate.capture && c.block.memory == candidate.block.memory &&
+        c.end == candidate.end) {
+      c.end.clear();
+      return true;
+    }
+  return false;
+}
+
 }  // namespace
 
 bool is_capturing(Stream stream) {
@@ -121,24 +200,27 @@ bool is_capturing(Stream stream) {
 }
 
 Workspace captured_workspace(std::int64_t bytes, Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long capture = 0;
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph), "cudaStreamGetCaptureInfo");
-  if (status != cudaStreamCaptureStatusActive)  // and no graph will come of it
-    check(cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
-  {
-    const std::lock_guard lock(blocks().in_use);
-    for (const Captured& c : blocks().recent)
-      if (c.capture == capture && c.stream == stream && c.block.bytes >= bytes)
-        return {c.block.memory, c.block.bytes};
-  }
+  const Capture capture = capture_of(stream);
+  for (const Captured& candidate : candidates(capture.number, bytes))
+    if (comes_after(capture.here, candidate.end) && is_taken_up(candidate))
+      return {candidate.block.memory, candidate.block.bytes};
   const Block block = take_block(device_facts().ordinal, bytes);
-  give_to_graph(graph, block);
+  give_to_graph(capture.graph, block);
   const std::lock_guard lock(blocks().in_use);
-  blocks().recent.push_front({capture, stream, block});
+  blocks().recent.push_front({capture.number, block, {}});
   if (blocks().recent.size() > most_recent) blocks().recent.pop_back();
   return {block.memory, block.bytes};
+}
+
+void captured_call_ends(const Workspace& workspace, Stream stream) noexcept {
+  try {
+    const Capture capture = capture_of(stream);
+    const std::lock_guard lock(blocks().in_use);
+    for (Captured& c : blocks().recent)
+      if (c.capture == capture.number && c.block.memory == workspace.memory) c.end = capture.here;
+  } catch (const std::exception&) {
+    // Nobody comes after a call that is not captured whole.
+  }
 }
 
 }  // namespace heed::cuda

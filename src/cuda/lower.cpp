@@ -17,12 +17,6 @@ Tensor lower_if_given(const std::optional<AnyView>& x) {
   return x ? lower(View(*x)) : Tensor{};
 }
 
-ScoreStage stage_of(Stage stage) {
-  return stage == Stage::raw          ? ScoreStage::raw
-         : stage == Stage::softcapped ? ScoreStage::softcapped
-                                      : ScoreStage::biased;
-}
-
 std::vector<BoolTensor> lowered_masks(const Problem& p) {
   std::vector<BoolTensor> masks;
   for (const BoolMask& m : p.bool_masks)
@@ -62,12 +56,12 @@ Call lowered(const Problem& p) {
           .weights = lower_if_given(p.outputs.weights),
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
-          .stage = p.outputs.scores.into ? stage_of(p.outputs.scores.stage) : ScoreStage::none,
+          .stage = p.score_stage(),
           .scale = p.options.scale ? static_cast<double>(*p.options.scale)
                                    : 1 / std::sqrt(static_cast<double>(p.dim)),
           .softcap = p.options.softcap.value_or(0.0f),
-          .scale_log2e = in_base_2(p.scale),
-          .softcap_log2e = in_base_2(p.options.softcap.value_or(0.0f)),
+          .scale_log2e = softmax::in_base_2(p.scale),
+          .softcap_log2e = softmax::in_base_2(p.options.softcap.value_or(0.0f)),
           .front = p.front,
           .gap_count = p.batch == 0 ? 0 : std::ssize(p.gaps) / p.batch,
           .mask_count = std::ssize(p.bool_masks),
@@ -109,8 +103,6 @@ Tensor lower(const View& x) {
           type_of(x.dtype)};
 }
 
-float in_base_2(float x) { return static_cast<float>(x * softmax::log2_e); }
-
 LoweredCall::LoweredCall(const Problem& p)
     : sequences(p.sequences.begin(), p.sequences.end()),
       gaps(p.gaps.begin(), p.gaps.end()),
@@ -137,7 +129,7 @@ LoweredCall::LoweredCall(const Problem& p)
     call.drop_below = softmax::dropout_threshold(dropout->drop_probability);
     call.seed = dropout->seed;
     call.drop_probability = dropout->drop_probability;
-    call.keep_scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout->drop_probability)));
+    call.keep_scale = softmax::keep_scale(dropout->drop_probability);
   }
 }
 

@@ -12,9 +12,6 @@ Type type_of(DType);
 Type type_of(CacheType);
 Tensor lower(const View&);
 
-// Scores are kept in base 2: what multiplies or limits them is multiplied by log2(e).
-float in_base_2(float);
-
 // A Call and the lists it points to, which are the host's: whoever launches brings them to the device first.
 // Numbers lie where the Problem has them.
 struct LoweredCall {

@@ -67,10 +67,15 @@ Memory take_memory(std::size_t bytes) {
 }
 
 CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream) {
-  if (is_capturing(stream))
+  is_captured_ = is_capturing(stream);
+  if (is_captured_)
     workspace_ = captured_workspace(bytes, stream);
   else
     take_kept(bytes);
+}
+
+CallWorkspace::~CallWorkspace() {
+  if (is_captured_) captured_call_ends(workspace_, stream_);
 }
 
 void CallWorkspace::take_kept(std::int64_t bytes) {

@@ -14,10 +14,11 @@ namespace heed::cuda {
 Memory take_memory(std::size_t bytes);
 
 // What a call works in. Calls on one stream follow each other, so they share one that is kept for the stream;
-// only growing it asks for memory. Calls that a graph captures share one that lives as long as the graph.
+// only growing it asks for memory. Calls that a graph captures share what lives as long as the graph.
 class CallWorkspace {
  public:
   CallWorkspace(std::int64_t bytes, Stream);
+  ~CallWorkspace();
   CallWorkspace(const CallWorkspace&) = delete;
   CallWorkspace& operator=(const CallWorkspace&) = delete;
 
@@ -29,6 +30,7 @@ class CallWorkspace {
   Stream stream_;
   std::unique_lock<std::mutex> lock_{};  // one thread launches at a time
   Workspace workspace_{};
+  bool is_captured_ = false;
 };
 
 }  // namespace heed::cuda

@@ -108,7 +108,7 @@ GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& c
   const cache::State& state = cache::Access::state(*call.cache);
   const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
   const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
-  if (call.sequences.empty() && held != batch)
+  if (call.sequences.empty() && batch > 0 && held != batch)
     throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
                   "; say which by call.sequences");
   if (!call.sequences.empty() && std::ssize(call.sequences) != batch)

@@ -88,7 +88,7 @@ void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<Lengt
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
   if (!to_come) p.reading.emplace(*in.cache);
   const std::int64_t wanted = std::ssize(in.sequences);
-  if (in.sequences.empty() && p.reading && p.reading->sequences() != p.batch)
+  if (in.sequences.empty() && p.batch > 0 && p.reading && p.reading->sequences() != p.batch)
     throw refusal(Error::shape, "cache.sequences: ", p.reading->sequences(), " are not the batch: ", p.batch,
                   "; say which by inputs.sequences");
   if (!in.sequences.empty() && wanted != p.batch)

@@ -9,6 +9,7 @@
 #include "cache/reading.hpp"
 #include "heed/attention.hpp"
 #include "heed/stream.hpp"
+#include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
 
 namespace heed::problem {
@@ -61,6 +62,12 @@ struct Problem {
   AlibiSlopes alibi{};
 
   Device device() const { return inputs.q.device; }  // of everything that is computed with
+  ScoreStage score_stage() const {
+    if (!outputs.scores.into) return ScoreStage::none;
+    return outputs.scores.stage == Stage::raw          ? ScoreStage::raw
+           : outputs.scores.stage == Stage::softcapped ? ScoreStage::softcapped
+                                                       : ScoreStage::biased;
+  }
   // The queries of a sequence that q has rows for: [first, end).
   std::int64_t first_query_here() const { return place ? place->first_query : 0; }
   std::int64_t end_query_here(const Sequence& s) const {

@@ -146,6 +146,11 @@ std::int64_t own_tokens(std::int64_t length, int rank, int ranks) {
 void append_own(KvCache& cache, std::int64_t sequence, std::int64_t length, const View& k, const View& v,
                 int rank, int ranks) {
   ranks::check_rank(rank, ranks);
+  if (length < 0) throw refusal(Error::value, "length: ", length, " is negative");
+  const std::int64_t before = cache.length(sequence), wanted = own_tokens(length, rank, ranks);
+  if (before != wanted)
+    throw refusal(Error::shape, "cache: sequence ", sequence, " has ", before, " tokens, and of ", length,
+                  " this rank's are ", wanted);
   const std::int64_t bytes_k = static_cast<std::int64_t>(bytes_of(k.dtype)),
                      bytes_v = static_cast<std::int64_t>(bytes_of(v.dtype)),
                      count = std::min(k.shape.length, v.shape.length);
@@ -156,7 +161,6 @@ void append_own(KvCache& cache, std::int64_t sequence, std::int64_t length, cons
         end - first + x.shape.length - count;  // a v of another length is the cache's to refuse
     return part;
   };
-  const std::int64_t before = cache.length(sequence);
   try {
     for (std::int64_t first = 0; first < count;) {
       const std::int64_t at = length + first, end = std::min(count, first + ranks::chunk - at % ranks::chunk);

@@ -38,4 +38,9 @@ constexpr std::uint64_t dropout_threshold(float drop_probability) {
   return static_cast<std::uint64_t>(static_cast<double>(drop_probability) * 4294967296.0);
 }
 
+// What the weights that stay are multiplied with.
+constexpr float keep_scale(float drop_probability) {
+  return static_cast<float>(1.0 / (1.0 - static_cast<double>(drop_probability)));
+}
+
 }  // namespace heed::softmax

@@ -9,6 +9,9 @@ namespace heed::softmax {
 
 constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
 
+// What multiplies or limits scores.
+[[gnu::always_inline]] constexpr float in_base_2(float x) { return static_cast<float>(x * log2_e); }
+
 // What states are made of: F is one number for each of some rows.
 template <class S>
 concept Rows = requires(typename S::F x, float one) {

@@ -116,7 +116,7 @@ struct Choices {
     options.softcap = from.softcap.value_or(0);
     options.head_map = static_cast<heed_head_map>(from.head_map);
     if (from.dropout) options.dropout = {from.dropout->drop_probability, 0, from.dropout->seed};
-    options.kernel = kernel.c_str();
+    options.kernel = kernel.empty() ? nullptr : kernel.c_str();
     options.stream = from.stream;
   }
   Choices(const Choices&) = delete;

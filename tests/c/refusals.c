@@ -131,6 +131,39 @@ static void lists_without_data_are_refused(void) {
                  "options.masks.data: NULL");
 }
 
+static void lists_longer_than_any_memory_are_refused(void) {
+  static const int64_t tokens[2] = {0, 1};
+  const heed_int64s two = {tokens, 2}, endless = {tokens, SIZE_MAX};
+  EXPECT_CALL_REFUSED(c.inputs.query_counts = endless, HEED_ERROR_VALUE,
+                      "query_counts.count: 18446744073709551615 numbers are more than any memory holds");
+  float turned[4] = {1, 2, 3, 4};
+  const heed_mutable_view x = {.data = turned, .shape = {1, 1, 2, 2}};
+  EXPECT_REFUSED(heed_rotate(&x, &endless, NULL, NULL), HEED_ERROR_VALUE,
+                 "positions.count: 18446744073709551615 numbers are more than any memory holds");
+  EXPECT_REFUSED(heed_rotate(&x, &two, NULL, &endless), HEED_ERROR_VALUE,
+                 "lengths.count: 18446744073709551615 numbers are more than any memory holds");
+  for (int i = 0; i < 4; ++i) EXPECT(turned[i] == (float)(i + 1));
+}
+
+static void a_kernel_without_a_name_is_none(void) {
+  EXPECT_CALL_REFUSED(c.options.kernel = "", HEED_ERROR_UNSUPPORTED,
+                      "options.kernel: \"\" is not a kernel of this build");
+}
+
+static void what_is_0_or_1_is_nothing_else(void) {
+  EXPECT_CALL_REFUSED(c.options.has_scale = 2, HEED_ERROR_VALUE, "options.has_scale: 2 is neither 0 nor 1");
+  EXPECT_CALL_REFUSED(c.options.has_scale = -1, HEED_ERROR_VALUE, "options.has_scale: -1 is neither 0 nor 1");
+  static const int64_t tokens[2] = {0, 1};
+  const heed_int64s positions = {tokens, 2};
+  float turned[4] = {0};
+  const heed_mutable_view x = {.data = turned, .shape = {1, 1, 2, 2}};
+  const heed_rotary rotary = {
+      .size = sizeof rotary,
+      .scaling = {.kind = HEED_SCALING_YARN, .factor = 2, .original_length = 9, .untruncated = 2}};
+  EXPECT_REFUSED(heed_rotate(&x, &positions, &rotary, NULL), HEED_ERROR_VALUE,
+                 "rotary.scaling.untruncated: 2 is neither 0 nor 1");
+}
+
 static void sentences_say_what_to_write_in_c(void) {
   EXPECT_CALL_REFUSED(c.masks[0].align = 0, HEED_ERROR_AMBIGUOUS,
                       "causal mask: 2 queries, 3 keys; say HEED_ALIGN_ENDS (decode) or HEED_ALIGN_STARTS");
@@ -180,6 +213,9 @@ const claim refusal_claims[] = {
     {"fields_that_contradict_each_other_are_refused", fields_that_contradict_each_other_are_refused},
     {"what_must_be_zero_is_looked_at", what_must_be_zero_is_looked_at},
     {"lists_without_data_are_refused", lists_without_data_are_refused},
+    {"lists_longer_than_any_memory_are_refused", lists_longer_than_any_memory_are_refused},
+    {"a_kernel_without_a_name_is_none", a_kernel_without_a_name_is_none},
+    {"what_is_0_or_1_is_nothing_else", what_is_0_or_1_is_nothing_else},
     {"sentences_say_what_to_write_in_c", sentences_say_what_to_write_in_c},
     {"merging_names_its_sides", merging_names_its_sides},
     {"threads_are_few", threads_are_few},

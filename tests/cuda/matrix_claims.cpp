@@ -200,6 +200,38 @@ CLAIM(poison_reaches_only_the_rows_that_see_it) {
   }
 }
 
+// A value that a row does not see changes none of its bits, whatever it is: neither where the rows beside it
+// see it, nor where nobody does. Causal hides what comes after a row, Window what lies before it.
+CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
+  for (const std::int64_t dim : {64, 128, 256})
+    for (const DType dtype : {DType::bf16, DType::f16})
+      for (const bool has_window : {false, true}) {
+        Call call{.q = Tensor::random({1, 2, 700, dim}, 81, 4, dtype),
+                  .k = Tensor::random({1, 1, 700, dim}, 82, 2, dtype),
+                  .v = Tensor::random({1, 1, 700, dim}, 83, 2, dtype)};
+        call.causal = Causal{Align::ends};
+        constexpr std::int64_t left = 90;
+        if (has_window) call.window = Window{left, 0, Align::ends};
+        call.sink = Tensor::random({1, 2, 1, 1}, 84, 4);
+        const Results clean = *run(prefill, call, {.log_sum_exp = true});
+        for (const std::int64_t j : {3, 100, 130, 319, 451, 699})
+          for (const float poison : {nan, HUGE_VALF}) {
+            Call poisoned = call;
+            poisoned.v.set(0, 0, j, 5, poison), poisoned.v.set(0, 0, j, dim - 1, poison);
+            const Results got = *run(prefill, poisoned, {.log_sum_exp = true});
+            expect(same_bits(*got.log_sum_exp, *clean.log_sum_exp), "log-sum-exp, dim ", dim, ", value ", j);
+            const auto sees = [&](std::int64_t i) { return i >= j && (!has_window || i <= j + left); };
+            std::int64_t differ = 0;
+            cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
+              const bool is_reached = sees(i) && (d == 5 || d == dim - 1);
+              const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
+              differ += is_reached ? std::isfinite(found) : found != wanted;
+            });
+            expect(differ == 0, differ, " numbers, dim ", dim, ", value ", j, ", window ", has_window);
+          }
+      }
+}
+
 // 32 rows of a KV head have a kernel of their own, whose pairs of warps meet on their way through the keys:
 // as many times as there are tiles for them, which differs where the last unit of keys is not whole.
 CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {

@@ -170,7 +170,8 @@ def test_ranks_have_the_bits_of_one_process_and_say_what_they_did(tmp_path):
         (["--filter", "^nothing$"], "--filter: '^nothing$' matches no case; --list shows them"),
         (["--seconds", "0"], "--seconds: 0 is not in (0, 3600]"),
         (["--seconds", "nan"], "--seconds: nan is not in (0, 3600]"),
-        (["--threads", "0"], "--threads: 0 is less than 1"),
+        (["--threads", "0"], "--threads: 0 is outside [1, 4096]"),
+        (["--suite", "ranks", "--ranks", "4294967298"], "--ranks: 4294967298 is outside [1, 4096]"),
         (["--suite", "fast"], "--suite: 'fast' is not heads, prefill, decode, layer, backward, all, limits or ranks"),
     ],
 )

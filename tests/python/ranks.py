@@ -177,6 +177,37 @@ def check_refusals(group):
     assert sentence(*part) == ""
 
 
+def check_refused_arguments(group):
+    """An argument that only one rank cannot read is named by all of them, and nobody waits for it."""
+    q, x = np.ones((1, 2, 1, 4), np.float32), np.ones((1, 2, 6, 4), np.float32)
+    cache = heed.KvCache(batch=1, kv_heads=2, capacity=64, dim=4, page_size=16)
+    heed.distributed.append(group, cache, 0, 0, x, x)
+    split = heed.distributed.split_sequence(queries=6, keys=6, heads=2, ranks=group.size)
+    mine = split.of_rank[group.rank]
+    part = mine.queries_of(x), mine.keys_of(x), mine.keys_of(x)
+    no_shares = heed.distributed.Split(6, 6, 2, 2, [heed.distributed.Share(3, [(0, 6)], 0, 2, 1)] * group.size)
+    is_last = group.rank == group.size - 1
+
+    def decode(lengths, cache=cache):
+        return heed.distributed.decode(group, q, cache, lengths)
+
+    calls = {
+        "lengths.dtype: object is not an element type heed knows": lambda: decode([10**30] if is_last else [6]),
+        "lengths.dtype: f64 is no integer type": lambda: decode([6.0] if is_last else [6]),
+        "cache: dict is not a heed.KvCache": lambda: decode([6], {} if is_last else cache),
+        "split: int is not a heed.distributed.Split": lambda: heed.distributed.attention(group, 5 if is_last else split, *part),
+        "split.of_rank: a share is not stretches": lambda: heed.distributed.attention(group, no_shares if is_last else split, *part),
+    }
+    for wanted, call in calls.items():
+        try:
+            call()
+        except heed.Error as error:
+            assert str(error).startswith(("" if is_last else f"rank {group.size - 1} refuses: ") + wanted), error
+        else:
+            raise AssertionError(wanted)
+    assert decode([6]).shape == (1, 2, 1, 4)
+
+
 def check_late(group):
     """Rank 1 is away; the others say so within the deadline."""
     x = np.ones((1, 1, 8, 4), np.float32)
@@ -204,6 +235,7 @@ def main():
     check_layer(group)
     check_decode(group)
     check_refusals(group)
+    check_refused_arguments(group)
     if over == "torch":
         check_torch(group)
     print(f"rank {group.rank} of {group.size}: all claims hold\n", end="", flush=True)

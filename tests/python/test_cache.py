@@ -287,6 +287,7 @@ def wrong_calls(cache):
         "cache: dict is not a heed.KvCache": attend(cache={}),
         "k: given, but so is the cache": attend(k=k, v=v),
         "sequences: 3 numbers for a batch of 1": attend(sequences=[0, 1, 0]),
+        "sequences: none are given; one per batch entry is needed": attend(sequences=[]),
         "cache.sequences: 3 are not the batch: 1; say which by sequences": attend(sequences=None),
         "q.length: 4 queries for batch entry 0 are more than the 3 tokens": attend(sequences=[1]),
         "query_starts: no entries": attend(query_starts=[]),

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import heed
@@ -88,3 +89,48 @@ def test_the_example_runs(over):
 def test_what_cannot_be_a_group_is_refused():
     with pytest.raises(heed.KindError, match="over: int is neither an mpi4py communicator nor a torch.distributed process group"):
         heed.distributed.group(3)
+
+
+class Alone:
+    """The messages of a rank that has no others."""
+
+    rank, size = 0, 1
+
+
+def append(*, group=None, cache=None, sequence=0, length=0):
+    x = np.ones((1, 2, 3, 4), np.float32)
+    cache = heed.KvCache(batch=1, kv_heads=2, capacity=64, dim=4, page_size=16) if cache is None else cache
+    heed.distributed.append(heed.distributed.Group(Alone()) if group is None else group, cache, sequence, length, x, x)
+
+
+def split(**extents):
+    return heed.distributed.split_sequence(**({"queries": 8, "keys": 8, "heads": 4, "kv_heads": 2, "ranks": 1} | extents))
+
+
+REFUSED = {
+    "no seconds": (lambda: heed.distributed.Group(Alone(), 0), "deadline: 0 s is not above 0"),
+    "seconds in words": (lambda: heed.distributed.Group(Alone(), "x"), "deadline: str is not a number"),
+    "no deadline": (lambda: heed.distributed.Group(Alone(), None), "deadline: NoneType is not a number"),
+    "half a query": (lambda: split(queries=1.5), "queries: float is not an integer"),
+    "keys in words": (lambda: split(keys="8"), "keys: str is not an integer"),
+    "heads beyond 64 bits": (lambda: split(heads=2**64), "heads: the integer does not fit 64 bits"),
+    "ranks of 33 bits": (lambda: split(ranks=2**32 + 1), r"ranks: 4294967297 is outside \[1, 2147483647\]"),
+    "no group": (lambda: append(group=3), "group: int is not what heed.distributed.group returns"),
+    "a layer over no group": (
+        lambda: heed.distributed.AttentionLayer(3, {}, model_dim=8, heads=2),
+        "group: int is not what heed.distributed.group returns",
+    ),
+    "a reason in numbers": (lambda: heed.distributed.Group(Alone()).abort(3), "why: int is not a str"),
+    "no cache": (lambda: append(cache={}), "cache: dict is not a heed.KvCache"),
+    "a sequence in words": (lambda: append(sequence="0"), "sequence: str is not an integer"),
+    "half a token": (lambda: append(length=0.5), "length: float is not an integer"),
+    "less than no tokens": (lambda: append(length=-1), "length: -1 is negative"),
+    "tokens that were not appended": (lambda: append(length=7), "cache: sequence 0 has 0 tokens, and of 7 this rank's are 7"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_argument_that_cannot_be_is_named(name):
+    call, sentence = REFUSED[name]
+    with pytest.raises(heed.Error, match="^" + sentence):
+        call()

@@ -117,6 +117,8 @@ def test_every_kernel_for_gradients_can_be_forced():
 
 REFUSALS = {
     "a name that is no argument": ({"by": ("w",)}, 'by: "w" is none of "q", "k", "v", "bias", "sink"'),
+    "a name twice": ({"by": ("q", "v", "q")}, '^by: "q" is named twice'),
+    "no names": ({"by": None}, "^by: NoneType is not a tuple of names of arguments"),
     "one word": ({"by": "q"}, "by: .* a tuple of names of arguments"),
     "an array too few": ({"into": (draw(2, 5, 8),)}, "into: 1 arrays for 3 gradients by q, k and v"),
     "one array": ({"into": draw(2, 5, 8)}, "into: .* a tuple of arrays"),

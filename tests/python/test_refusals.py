@@ -82,6 +82,7 @@ NOT_ARRAYS = {
     "a masked array": (lambda: np.ma.masked_array(X, X > 0), "q: .*MaskedArray carries a mask"),
     "another device": (lambda: Device((2, 0)), "q.device: DLPack's type 2"),
     "a device that is no pair": (lambda: Device("gpu"), "q: __dlpack_device__ is not a pair of integers"),
+    "a device of 33 bits": (lambda: Device((2**32 + 1, 0)), "q: __dlpack_device__ is not a pair of integers"),
     "a meta tensor": (lambda: torch.ones(2, 3, 4, 8, device="meta"), "q"),
     "a sparse tensor": (lambda: torch.eye(8).to_sparse(), "q: cannot be read"),
     "a broken array struct": (Broken, "q: its __array_struct__ is not an array struct"),
@@ -95,6 +96,28 @@ def test_what_is_no_array_of_ours_is_a_type_error(name, place):
     with pytest.raises(TypeError, match=sentence.replace("q", place, 1)) as raised:
         heed.attention(**({"q": X, "k": X, "v": X} | {place: make()}))
     assert isinstance(raised.value, heed.KindError) and isinstance(raised.value, ValueError)
+
+
+class Interrupted:
+    """Somebody presses Ctrl-C, or ends the program, while the array is asked for its memory."""
+
+    def __init__(self, by, when):
+        self.by, self.when = by, when
+
+    def __dlpack_device__(self):
+        if self.when == "device":
+            raise self.by
+        return (1, 0)
+
+    def __dlpack__(self, **options):
+        raise self.by
+
+
+@pytest.mark.parametrize("by", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("when", ["device", "memory"])
+def test_who_interrupts_a_call_is_not_told_of_an_array(by, when):
+    with pytest.raises(by):
+        heed.attention(Interrupted(by, when), X, X)
 
 
 VALUES = {
@@ -117,6 +140,9 @@ VALUES = {
     ),
     "a scale that no float holds": (lambda: {"scale": -1e300}, r"scale: -1e\+300 is not in float32's range"),
     "a softcap that no float holds": (lambda: {"softcap": 4e38}, r"softcap: 4e\+38 is not in float32's range"),
+    "a seed below 0": (lambda: {"dropout": 0.5, "seed": -1}, r"seed: -1 is outside \[0, 18446744073709551615\]"),
+    "a seed of 65 bits": (lambda: {"seed": 2**64}, r"seed: 18446744073709551616 is outside \[0, 18446744073709551615\]"),
+    "a seed that cannot be printed": (lambda: {"seed": 10**5000}, r"seed: \(it cannot be printed\) is outside \[0, "),
     "an integer that no float holds": (lambda: {"scale": 10**400}, "scale: the number is not in float32's range"),
     "a scale that is not finite": (lambda: {"scale": float("nan")}, "scale: nan is not a finite number"),
     "a softcap of 0": (lambda: {"softcap": 0}, "softcap: 0 is not a finite number above 0"),
@@ -125,6 +151,8 @@ VALUES = {
     "a head map": (lambda: {"head_map": "random"}, 'head_map: "random" is none of "interleaved", "tiled"'),
     "a stage": (lambda: {"return_scores": "all"}, 'return_scores: "all" is none of'),
     "a kernel": (lambda: {"kernel": "fast"}, 'kernel: "fast" is not a kernel of this build'),
+    "a kernel without a name": (lambda: {"kernel": ""}, 'kernel: "" is not a kernel of this build'),
+    "a kernel with a NUL": (lambda: {"kernel": "refer\0ence"}, "^kernel: the str holds a NUL, which no word has$"),
     "no threads": (lambda: {"threads": 0}, r"threads: 0 is outside \[1, 4096\]"),
     "a negative window": (lambda: {"window": (-1, 0)}, "window mask: left -1 is negative"),
     "an anchorless window": (lambda: {"k": X[:, :, :2], "v": X[:, :, :2], "window": (1, 1)}, "window: 4 queries, 2 keys"),

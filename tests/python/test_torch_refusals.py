@@ -79,7 +79,7 @@ def test_the_module_refuses_alike_with_gradients(case):
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("positions", [[0, 1, 2, 3], [[0, 1, 2, 3, 4]] * 3], ids=["too few", "of three"])
+@pytest.mark.parametrize("positions", [[0, 1, 2, 3], [[0, 1, 2, 3, 4]] * 3, []], ids=["too few", "of three", "none"])
 def test_the_module_refuses_positions_alike_with_gradients(positions):
     layer, said = heed.torch.AttentionLayer(16, 4, rotary=heed.Rotary()), []
     for recorded in (False, True):
@@ -141,3 +141,22 @@ def test_many_gradients_at_once_are_refused_in_a_sentence():
     out = CALLS["drop-in"](q)
     with pytest.raises(RuntimeError, match="^heed: many gradients of attention at once"):
         torch.autograd.grad(out, q, torch.ones(3, *out.shape), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, torch.tensor(-1), 1.5, "one"])
+def test_a_seed_that_is_none_is_refused_alike_with_gradients(seed):
+    layer = heed.torch.AttentionLayer(model_dim=16, heads=2, dropout=0.5)
+    x = ones(2, 5, 16)
+
+    def without_gradients():
+        with torch.no_grad():
+            layer(x, seed=seed)
+
+    said = refusal(without_gradients)
+    assert said[2].startswith("seed: ")
+    assert refusal(lambda: layer(x, seed=seed)) == said
+    q = ones(2, 2, 5, 8)
+    assert refusal(lambda: heed.torch.attention(q.requires_grad_(), q, q, dropout=0.5, seed=seed)) == said
+    layer.eval()
+    assert refusal(without_gradients) == said
+    assert refusal(lambda: layer(x, seed=seed)) == said

@@ -2,6 +2,8 @@
 // Decode over caches that are spread over ranks has the bits of one cache with all tokens (O1).
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "cases/selection.hpp"
 #include "ranks/rank_threads.hpp"
 #include "ranks/step_schedules.hpp"
@@ -95,6 +97,27 @@ TEST(SpreadCaches, name_what_they_refuse_on_every_rank) {
   bad = good;
   bad.window = CacheWindow{10, 0};
   EXPECT_EQ(sentence_of(bad, 30), "rank 0 refuses: cache.window: given, but a part of a sequence has none");
+}
+
+TEST(SpreadCaches, take_tokens_only_after_those_that_they_have) {
+  const Tensor k = Tensor::random({1, 1, 30, 8}, 2);
+  KvCache cache({.kv_heads = 1, .capacity = 2048, .dim = 8, .page_size = 64});
+  const auto sentence_of = [&](std::int64_t length) -> std::string {
+    try {
+      append_own(cache, 0, length, k.view(), k.view(), 0, 2);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(sentence_of(-1), "length: -1 is negative");
+  EXPECT_EQ(sentence_of(7), "cache: sequence 0 has 0 tokens, and of 7 this rank's are 7");
+  EXPECT_EQ(sentence_of(std::numeric_limits<std::int64_t>::max()),
+            "cache: sequence 0 has 0 tokens, and of 9223372036854775807 this rank's are 4611686018427387904");
+  EXPECT_EQ(sentence_of(0), "");
+  EXPECT_EQ(sentence_of(0), "cache: sequence 0 has 30 tokens, and of 0 this rank's are 0");
+  EXPECT_EQ(sentence_of(30), "");
+  EXPECT_EQ(cache.length(0), 60);
 }
 
 TEST(SpreadCaches, agree_on_the_dim_of_values_also_where_rank_0_has_no_state_to_send) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <random>
 
+#include "heed/cache.hpp"
 #include "lowering/make_problem.hpp"
 #include "refusal/argument.hpp"
 #include "refusals/call.hpp"
@@ -179,6 +180,15 @@ TEST(GoodCalls, empty_arrays_need_no_memory) {
     call.outputs.out.data = nullptr;
     expect_accepted(call);
   }
+}
+
+// S14: which sequences of the cache they are need not be said of none.
+TEST(GoodCalls, an_empty_batch_may_stand_over_any_cache) {
+  const KvCache cache({.batch = 3, .kv_heads = 2, .capacity = 5, .dim = 16, .value_dim = 8});
+  Call call;
+  call.inputs = {.q = call.inputs.q, .cache = &cache};
+  call.inputs.q.shape.batch = call.outputs.out.shape.batch = 0;
+  expect_accepted(call);
 }
 
 TEST(GoodCalls, no_keys_and_no_value_dimensions_are_allowed) {

@@ -10,25 +10,22 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/prefill_end.cuh"
+#include "cuda/algorithm/prefill_again.cuh"
 #include "cuda/algorithm/prefill_producer.cuh"
 
 namespace heed::cuda {
 
 template <class Shape, bool capped>
-class PrefillConsumer : private PrefillEnd<Shape, capped> {
-  using End = PrefillEnd<Shape, capped>;
+class PrefillConsumer : private PrefillAgain<Shape, capped> {
+  using Again = PrefillAgain<Shape, capped>;
   using Thread = PrefillThread<Shape, capped>;
-  static constexpr Type type = Shape::type;
-  using Thread::release, Thread::dim, Thread::keys, Thread::max, Thread::sum, Thread::o, Thread::s, Thread::p;
+  using Thread::release, Thread::keys, Thread::o, Thread::s, Thread::p;
   using Thread::shared, Thread::tile, Thread::group, Thread::team, Thread::lane, Thread::rows_here;
+  using Again::multiply_keys, Again::multiply_values, Again::stage, Again::taken;
 
  public:
   HEED_DEVICE PrefillConsumer(const Call& call, const PrefillPlan& launch, PrefillMemory<Shape> memory)
-      : End(call, launch, memory) {
-    first_queries = operand(shared.queries(0) + group * 64 * 128);
-    first_keys = operand(shared.keys(0)), first_values = operand(shared.values(0), keys * 128);
-  }
+      : Again(call, launch, memory) {}
 
   HEED_DEVICE void run() {
     if (group == 0) let_go(1, 256);  // it is the first to take its turn
@@ -36,8 +33,8 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
       barrier_wait(shared.tile_there(n), shared.slot_phase(n));
       tile = shared.slot(n);
       if (tile->b < 0) break;
-      attend(n);
-      End::finish();
+      tile->again ? Again::attend_again(n) : attend(n);
+      Again::finish();
       sync_warp();
       if (lane == 0) barrier_arrive(shared.tile_used(n));
     }
@@ -68,12 +65,7 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
 
   HEED_DEVICE void attend(unsigned n) {
     const OwnTiles own = own_tiles();
-#pragma unroll
-    for (int i = 0; i < dim / 2; ++i) o[i] = 0;
-    max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0;
-
-    queries = moved(first_queries, uniform(static_cast<int>(n % Shape::query_stages)) * Shape::query_bytes);
-    barrier_wait(shared.queries_there(n), shared.query_phase(n));
+    Again::begin_rows(n);
     const bool sees_any = !may_pass || own.first <= own.last;
     // Turns are taken once for each tile but one: that where the first scores are found.
 #pragma unroll 1
@@ -117,8 +109,8 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
     release(shared.keys_used(taken));
-    End::template weigh<columns>(own.last, own.last < own.plain_begin, own.last >= own.plain_end);
-    End::template narrow<columns>();
+    Again::template weigh<columns>(own.last, own.last < own.plain_begin, own.last >= own.plain_end);
+    Again::template narrow<columns>();
   }
 
   // A tile that only other warpgroups see. Released when all threads have seen that it was there: they could
@@ -149,43 +141,16 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
     wait_for_products<1>();
     pin(s);
     release(shared.keys_used(next));
-    End::weigh(j, hides_before, hides_after);
+    Again::weigh(j, hides_before, hides_after);
     wait_for_products<0>();
     pin(o), pin(p);
     release(shared.values_used(taken));
-    End::narrow();
-    End::rescale();
+    Again::narrow();
+    Again::rescale();
     taken = next;
   }
 
   HEED_DEVICE static int most_of(int x, int y) { return x > y ? x : y; }
-  HEED_DEVICE static int stage(unsigned n) { return uniform(static_cast<int>(n % Shape::stages)); }
-
-  // s = queries * keys^T
-  template <int columns = keys>
-  HEED_DEVICE void multiply_keys(int at) {
-    auto& sums = first_sums<columns / 2>(s);
-    const Operand b = moved(first_keys, at * Shape::key_bytes);
-    pin(sums);
-    begin_products();
-#pragma unroll
-    for (int k = 0; k < dim / 16; ++k)
-      multiply<type, 0>(sums, moved(queries, k / 4 * Shape::rows * 128 + k % 4 * 32),
-                        moved(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
-    close_products();
-    pin(sums);
-  }
-
-  // o += p * values
-  HEED_DEVICE void multiply_values(int at) {
-    const Operand b = moved(first_values, at * Shape::key_bytes);
-    pin(p), pin(o);
-    begin_products();
-#pragma unroll
-    for (int k = 0; k < keys / 16; ++k) multiply<type, 1>(o, p + 4 * k, moved(b, k * 2048));
-    close_products();
-    pin(o), pin(p);
-  }
 
   // Values beyond the sequence's keys have weight 0, but may be NaN.
   HEED_DEVICE void clear_tail() {
@@ -196,9 +161,6 @@ class PrefillConsumer : private PrefillEnd<Shape, capped> {
     show_to_engines();
     meet(4, 128 * Shape::groups);
   }
-
-  Operand first_queries, first_keys, first_values, queries;  // queries: of the tile at hand
-  unsigned taken = 0;                                        // tiles of values
 };
 
 template <class Shape, bool capped>

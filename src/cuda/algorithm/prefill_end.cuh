@@ -29,13 +29,22 @@ class PrefillEnd : public PrefillWeights<Shape, capped> {
     put_out();
     show_to_engines();
     const bool any_left = team.any(is_left[0] || is_left[1]);
-    store_out();
-    if (any_left) complete(is_left);
+    if (any_left && !tile->again) {
+      if (team.thread() == 0) tile->is_left = 1;
+    } else {
+      store_out();
+      if (any_left) complete(is_left);
+    }
     if (!Shape::out_has_room) {
       if (team.thread() == 0) wait_for_stores_to_read();
       team.sync();
       Thread::release(shared.queries_used(0));
     }
+  }
+
+  // Where the rows of this warpgroup go, 64 dimensions of them.
+  HEED_DEVICE SharedAddress out_piece(int piece) const {
+    return shared.out() + (piece * Shape::rows + group * 64) * 128;
   }
 
  private:
@@ -77,9 +86,6 @@ class PrefillEnd : public PrefillWeights<Shape, capped> {
           side_by_side<type>(o[8 * n + 2], o[8 * n + 3]), side_by_side<type>(o[8 * n + 4], o[8 * n + 5]),
           side_by_side<type>(o[8 * n + 6], o[8 * n + 7]));
     }
-  }
-  HEED_DEVICE SharedAddress out_piece(int piece) const {
-    return shared.out() + (piece * Shape::rows + group * 64) * 128;
   }
 
   // By the copy engine where all 64 rows are the sequence's own.

@@ -18,7 +18,9 @@ struct RowTile {
   int first, last;                          // tiles of keys
   int plain_begin, plain_end;               // those that every row sees whole
   int key_count, first_offset, end_offset;  // as in Sequence
-  int tail;  // the first row of the last tile's values that is not the sequence's own
+  int tail;     // the first row of the last tile's values that is not the sequence's own
+  int again;    // whether it comes for the second time, since f32 could not finish some row of it
+  int is_left;  // consumers say it: the tile must come again
 
   HEED_DEVICE int begin_of(int i) const { return i + first_offset > 0 ? i + first_offset : 0; }
   HEED_DEVICE int end_of(int i) const { return i + end_offset < key_count ? i + end_offset : key_count; }
@@ -65,8 +67,10 @@ struct PrefillMemory {
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
-    for (unsigned n = 0; n < 2; ++n)
+    for (unsigned n = 0; n < 2; ++n) {
       barrier_init(tile_there(n), 1), barrier_init(tile_used(n), 4 * Shape::groups);
+      slot(n)->is_left = 0;
+    }
     for (unsigned n = 0; n < Shape::query_stages; ++n)
       barrier_init(queries_there(n), 1), barrier_init(queries_used(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {

@@ -19,19 +19,40 @@ class PrefillProducer {
       : c(call), plan(launch), shared(memory) {}
 
   HEED_DEVICE void run() {
-    int number = static_cast<int>(block_index());
-    for (unsigned n = 0;; ++n) {
-      const RowTile tile = number < plan.tiles ? find(number) : RowTile{-1};
-      barrier_wait(shared.tile_used(n), shared.slot_phase(n) ^ 1);
-      *shared.slot(n) = tile;
-      barrier_arrive(shared.tile_there(n));
-      if (tile.b < 0) break;
-      number = load(tile, n);
+    unsigned n = 0;
+    for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
+      RowTile tile = find(number);
+      take_left(n, tile);
+      const int next = bring(tile, n);
+      if (!tile.again) number = next;
     }
     if (arrive(plan.next_tile + 1) + 1 == gridDim.x) plan.next_tile[0] = plan.next_tile[1] = 0;
+    for (RowTile tile; take_left(n, tile) || take_left(n + 1, tile); ++n) bring(tile, n);
+    describe({-1}, n);
   }
 
  private:
+  HEED_DEVICE int bring(const RowTile& tile, unsigned n) {
+    describe(tile, n);
+    return load(tile, n);
+  }
+  HEED_DEVICE void describe(const RowTile& tile, unsigned n) const {
+    *shared.slot(n) = tile;
+    barrier_arrive(shared.tile_there(n));
+  }
+
+  // Waits until slot n is free. Where consumers left the tile there, that one comes next, before the tile at
+  // hand.
+  HEED_DEVICE bool take_left(unsigned n, RowTile& tile) const {
+    barrier_wait(shared.tile_used(n), shared.slot_phase(n) ^ 1);
+    RowTile& used = *shared.slot(n);
+    if (!used.is_left) return false;
+    used.is_left = 0;
+    tile = used;
+    tile.again = 1;
+    return true;
+  }
+
   // Of sequences that differ, the last rows first, which see the most keys under a causal mask.
   HEED_DEVICE RowTile find(int number) const {
     const int heads = static_cast<int>(c.heads);
@@ -70,7 +91,8 @@ class PrefillProducer {
   }
 
   // Keys are one tile ahead of values. Returns the number of the next tile of rows, asked for as late as the
-  // answer can still come in time: who asks early takes a long tile that another could have begun sooner.
+  // answer can still come in time: who asks early takes a long tile that another could have begun sooner. A
+  // tile that comes again has asked before.
   HEED_DEVICE int load(const RowTile& tile, unsigned n) {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
@@ -83,7 +105,7 @@ class PrefillProducer {
       load_keys(j, first_key, kv_head, tile.b, taken + 1);
       load_values(j + 1, first_key, kv_head, tile.b, taken);
     }
-    const int number = static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u));
+    const int number = tile.again ? 0 : static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u));
     load_values(tile.first, first_key, kv_head, tile.b, taken++);
     return number;
   }

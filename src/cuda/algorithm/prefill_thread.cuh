@@ -43,7 +43,7 @@ class PrefillThread {
   const Warpgroup team;
   int lane, row_in_group;
   float scale;
-  const RowTile* tile = nullptr;  // in shared memory, until it is released
+  RowTile* tile = nullptr;  // in shared memory, until it is released
   float max[2], sum[2], factor[2];
   float o[dim / 2], s[keys / 2];
   std::uint32_t p[keys / 4];

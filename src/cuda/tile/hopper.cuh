@@ -184,5 +184,9 @@ HEED_DEVICE uint4 load_shared16(SharedAddress from) {
 HEED_DEVICE void clear_shared16(SharedAddress to) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
+HEED_DEVICE void store_shared16(SharedAddress to, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
 
 }  // namespace heed::cuda

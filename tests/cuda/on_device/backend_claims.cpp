@@ -175,6 +175,55 @@ CLAIM(graphs_that_are_gone_leave_their_memory_to_others) {
   expect(after + (1 << 20) >= before, "34 graphs took ", before - after, " bytes that nobody gives back");
 }
 
+// Two threads name streams of their own alike, and their calls may run side by side in one graph.
+CLAIM(calls_of_two_threads_in_one_graph_do_not_disturb_each_other) {
+  const Call call = plain_call(DType::bf16, 1, 5000);
+  const Results wanted = on_device(call, {});
+  struct Branch {
+    Brought there{};
+    Results results;
+    Inputs inputs{};
+    Outputs outputs{};
+    cudaEvent_t end = nullptr;
+  };
+  std::vector<Branch> branches;
+  branches.reserve(2);
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr;
+  expect_success(cudaStreamCreate(&stream));
+  expect_success(cudaEventCreateWithFlags(&begin, cudaEventDisableTiming));
+  for (int n = 0; n < 2; ++n) {
+    Branch& b = branches.emplace_back(Branch{.results = Results(call, {})});
+    b.inputs = b.there.inputs(call.inputs()), b.outputs = b.there.outputs(b.results.outputs());
+    expect_success(cudaEventCreateWithFlags(&b.end, cudaEventDisableTiming));
+  }
+  expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  expect_success(cudaEventRecord(begin, stream));
+  for (Branch& b : branches)
+    std::thread([&] {
+      cudaStreamCaptureMode relaxed = cudaStreamCaptureModeRelaxed;
+      expect_success(cudaThreadExchangeStreamCaptureMode(&relaxed));
+      expect_success(cudaStreamWaitEvent(cudaStreamPerThread, begin, 0));
+      Options options = b.there.options(call.options());
+      options.stream = cudaStreamPerThread;
+      for (int n = 0; n < 8; ++n) attention(b.inputs, b.outputs, options);
+      expect_success(cudaEventRecord(b.end, cudaStreamPerThread));
+      expect_success(cudaStreamWaitEvent(stream, b.end, 0));
+    }).join();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  expect_success(cudaStreamEndCapture(stream, &graph));
+  expect_success(cudaGraphInstantiate(&ready, graph, 0));
+  for (int n = 0; n < 30; ++n) expect_success(cudaGraphLaunch(ready, stream));
+  expect_success(cudaStreamSynchronize(stream));
+  for (Branch& b : branches) {
+    b.there.fetch();
+    expect(same(b.results, wanted), "a call beside another differs");
+    cudaEventDestroy(b.end);
+  }
+  cudaGraphExecDestroy(ready), cudaGraphDestroy(graph), cudaEventDestroy(begin), cudaStreamDestroy(stream);
+}
+
 CLAIM(a_capture_that_has_failed_is_refused_in_its_own_words) {
   const Call call = plain_call(DType::bf16, 1, 5000);
   Results results(call, {});
