@@ -40,6 +40,7 @@ class CountedMessages final : public Messages {
     ++received_.messages;
     return under_->receive(from, bytes, step);
   }
+  bool share_memory() const override { return under_->share_memory(); }
   // Looks that follow each other are one wait: whoever has computed in between took longer.
   void pause() override {
     constexpr double of_a_look = 50e-6;

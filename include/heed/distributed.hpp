@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over the ranks of a group: each has a stretch of the sequence, some of the heads, or both. Keys
-// and values travel in order and every row folds them as one process would: the results have its bits,
-// whatever the number of ranks.
+// and values travel in order, or lie in memory that all ranks map, and every row folds them as one process
+// would: the results have its bits, whatever the number of ranks.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -47,6 +47,9 @@ struct HEED_API Messages {
   // network has nothing better.
   virtual std::vector<std::unique_ptr<Message>> send_to_all(std::span<const int> to,
                                                             std::span<const std::byte>, std::uint32_t step);
+  // Whether all ranks can map the same SharedMemory (heed/shared_memory.hpp): what all of them read is then
+  // left there instead of sent. All ranks say the same.
+  virtual bool share_memory() const { return false; }
   // Returns when something may have changed, and soon in any case.
   virtual void pause() = 0;
   // Tells the others, as far as it can, that this rank gives up, and why.

@@ -96,6 +96,7 @@ class MpiMessages final : public Messages {
       sent.push_back(rank_here(rank) >= 0 ? std::move(*next++) : send(rank, bytes, step));
     return sent;
   }
+  bool share_memory() const override { return near_ && !has_far_; }
   // Each way moves what is under way only when somebody looks, whichever of the two is waited for.
   void pause() override {
     if (int is_there = 0; near_ && has_far_)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over ranks: every rank streams the keys of its heads, its own and those it is sent, in order.
-// While a chunk is computed the next ones travel.
+// Attention over ranks: together in memory that all of them map, or every rank streams the keys of its heads,
+// its own and those it is sent, in order. While a chunk is computed the next ones travel.
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "heed/distributed.hpp"
 #include "heed/stream.hpp"
+#include "lowering/make_problem.hpp"
+#include "plan/left.hpp"
 #include "ranks/agreement.hpp"
 #include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
@@ -14,6 +16,7 @@
 #include "ranks/pieces.hpp"
 #include "ranks/rows.hpp"
 #include "ranks/share.hpp"
+#include "ranks/together.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/kept_memory.hpp"
 #include "threads/pool.hpp"
@@ -25,10 +28,10 @@ namespace {
 class RankCall {
  public:
   RankCall(Group& group, const Split& split, const Inputs& in, const Outputs& out, const Options& options)
-      : group_(group), only_(group), split_(split), in_(in), options_(options) {
+      : group_(group), only_(group), split_(split), in_(in), out_(out), options_(options) {
     Agreement agreement(Agreement::Of::attention);
     try {
-      prepare(out);
+      prepare();
     } catch (const std::exception& e) {  // also where memory ends
       agreement.refuse(e.what());
     }
@@ -37,7 +40,12 @@ class RankCall {
   }
 
   void run() {
-    or_abort(group_, [this] { stream_keys(); });
+    or_abort(group_, [this] {
+      together_ = attend_together(group_, only_, {split_, in_, out_, options_, stream_kernel_});
+      if (together_ != Together::impossible) return;
+      if (own_ && only_.share_memory()) begin_streams();
+      stream_keys();
+    });
     finish();
   }
 
@@ -56,8 +64,8 @@ class RankCall {
   // All stretches, also where rows of one are missing.
   void finish() {
     std::optional<Error> missing;
-    for (std::size_t n = 0; n < streams_.size(); ++n) try {
-        streams_[n].finish();
+    for (std::size_t n = 0; n < parts_.size(); ++n) try {
+        finish(n);
       } catch (const Error& e) {
         const auto& [first, length] = share().queries[n];
         if (!missing)
@@ -65,6 +73,20 @@ class RankCall {
       }
     if (missing) throw *missing;
   }
+
+  void finish(std::size_t n) {
+    const auto& [inputs, outputs, options] = parts_[n];
+    if (together_ == Together::impossible) streams_[n].finish();
+    if (together_ == Together::left_rows)
+      planning::check_none_left("finish", make_stream_problem(inputs, outputs, options));
+  }
+
+  // The rows of one stretch of queries, as a part of the whole call.
+  struct Part {
+    StreamInputs inputs;
+    Outputs outputs;
+    Options options;
+  };
 
   // Room for a chunk that travels, or is there.
   struct Slot {
@@ -88,14 +110,29 @@ class RankCall {
 
   const Share& share() const { return split_.of_rank[static_cast<std::size_t>(group_.rank())]; }
 
-  void prepare(const Outputs& out) {
+  void prepare() {
     groups_ = head_groups_for(group_, split_);
     own_ = own_group(groups_, group_.rank());
     check_share(share(), split_, in_, options_);
     if (!own_) return;
-    check_rows("out", View(out.out), total(share().queries));
-    begin_streams(out, split_.whole.heads / split_.whole.kv_heads);
-    make_slots();
+    check_rows("out", View(out_.out), total(share().queries));
+    cut_rows(split_.whole.heads / split_.whole.kv_heads);
+    if (only_.share_memory())
+      check_kernels();
+    else
+      begin_streams();
+  }
+
+  // That all parts can be streamed, for which there is no memory yet.
+  void check_kernels() {
+    for (const auto& [inputs, outputs, options] : parts_) {
+      const std::vector<Verdict> verdicts = plan(inputs, outputs, options);
+      const auto taken = std::ranges::find(verdicts, Verdict::taken, &Verdict::choice);
+      if (taken != verdicts.end())
+        stream_kernel_ = taken->kernel;
+      else
+        KeyStream(inputs, outputs, options);  // throws, and says why
+    }
   }
 
   // As many as hold the keys that this rank has itself, and eight in any case: with less ahead, ranks that
@@ -115,25 +152,30 @@ class RankCall {
       slots_[static_cast<std::size_t>(n)].keys = chunk_ + (n + 1) * bytes;
   }
 
-  void begin_streams(const Outputs& out, std::int64_t of_group) {
+  void cut_rows(std::int64_t of_group) {
     const Share& mine = share();
     const std::int64_t rows = total(mine.queries);
     std::int64_t row = 0;
     for (const auto& [first, length] : mine.queries) {
-      Outputs part = out;
-      part.out = rows_of(out.out, row, length);
-      if (out.log_sum_exp) part.log_sum_exp = rows_of(*out.log_sum_exp, row, length);
-      const StreamInputs inputs{
-          .q = rows_of(in_.q, row, length),
-          .kv_heads = mine.kv_heads,
-          .value_dim = in_.v.shape.dim,
-          .keys = split_.whole.keys,
-          .place = Place{first, split_.whole.queries, mine.first_kv_head * of_group, split_.whole.heads}};
-      Options options = options_of_rows(options_, rows, row, length);
-      options.executor = &moving_;
-      streams_.emplace_back(inputs, part, options);
+      Part part{.inputs = {.q = rows_of(in_.q, row, length),
+                           .kv_heads = mine.kv_heads,
+                           .value_dim = in_.v.shape.dim,
+                           .keys = split_.whole.keys,
+                           .place = Place{first, split_.whole.queries, mine.first_kv_head * of_group,
+                                          split_.whole.heads}},
+                .outputs = out_,
+                .options = options_of_rows(options_, rows, row, length)};
+      part.outputs.out = rows_of(out_.out, row, length);
+      if (out_.log_sum_exp) part.outputs.log_sum_exp = rows_of(*out_.log_sum_exp, row, length);
+      part.options.executor = &moving_;
+      parts_.push_back(std::move(part));
       row += length;
     }
+  }
+
+  void begin_streams() {
+    for (const auto& [inputs, outputs, options] : parts_) streams_.emplace_back(inputs, outputs, options);
+    make_slots();
   }
 
   Slot& slot_of(std::size_t n) { return slots_[n % slots_.size()]; }
@@ -208,11 +250,15 @@ class RankCall {
   const threads::StayAwake awake_{};
   const Split& split_;
   const Inputs& in_;
+  const Outputs& out_;
   const Options& options_;
   MovingExecutor moving_{options_.threads, options_.executor, [this] { move(); }};
   std::vector<HeadGroup> groups_{};
-  const HeadGroup* own_ = nullptr;                // null: this rank has no heads
-  std::vector<KeyStream> streams_{};              // one for each stretch of queries
+  const HeadGroup* own_ = nullptr;  // null: this rank has no heads
+  std::vector<Part> parts_{};       // one for each stretch of queries
+  std::string stream_kernel_{};     // that takes them, where memory may be shared
+  Together together_ = Together::impossible;
+  std::vector<KeyStream> streams_{};              // one for each part
   std::int64_t key_bytes_ = 0, value_bytes_ = 0;  // of a token, of all batch entries and heads
   threads::KeptMemory memory_{};
   std::byte* chunk_ = nullptr;  // one that is joined; the slots follow it

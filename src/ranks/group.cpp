@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "ranks/group_call.hpp"
+#include "ranks/group_memory.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::inline v0_2 {
@@ -31,6 +32,7 @@ struct Group::State {
   std::uint32_t step = 0;
   std::string fault{};                  // of a broken group
   std::atomic<bool> is_called = false;  // by a thread that is in a call over ranks
+  ranks::GroupMemory memory{};
 
   std::string place(std::uint32_t at, const char* what) const {
     return "rank " + std::to_string(messages->rank()) + ", step " + std::to_string(at) + " (" + what + "): ";
@@ -251,6 +253,13 @@ GroupCall::GroupCall(Group& group) : group_(group) {
   if (group.state_->is_called.exchange(true, std::memory_order_acquire))
     throw refusal(Error::busy, "group: another thread is in a call of it right now");
 }
-GroupCall::~GroupCall() { group_.state_->is_called.store(false, std::memory_order_release); }
+GroupCall::~GroupCall() {
+  group_.state_->memory.end_call();
+  group_.state_->is_called.store(false, std::memory_order_release);
+}
+bool GroupCall::share_memory() const { return group_.state_->messages->share_memory(); }
+std::span<std::byte> GroupCall::shared(std::size_t bytes) const {
+  return share_memory() ? group_.state_->memory.of(group_, bytes) : std::span<std::byte>();
+}
 
 }  // namespace heed::ranks

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call over ranks at a time, and what becomes of the others where one of them cannot go on.
 #pragma once
+#include <cstddef>
 #include <exception>
+#include <span>
 
 #include "heed/group.hpp"
 
@@ -15,6 +17,12 @@ class GroupCall {
   ~GroupCall();
   GroupCall(const GroupCall&) = delete;
   GroupCall& operator=(const GroupCall&) = delete;
+
+  // Whether the ranks may have memory that all of them read.
+  bool share_memory() const;
+  // So many bytes of it, called by all ranks with the same number once they have agreed on the call: nobody
+  // then reads what the last one left there. Empty on all of them where one cannot have it.
+  std::span<std::byte> shared(std::size_t bytes) const;
 
  private:
   Group& group_;

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "threads/pool.hpp"
+
 namespace heed::ranks {
 namespace {
 
@@ -12,18 +14,37 @@ AnyView rows_unless_shared(const AnyView& x, std::int64_t rows, std::int64_t fir
   return x.shape.length == rows && x.shape.length != 1 ? rows_of(x, first, count) : x;
 }
 
-void copy_row(const Elements& x, std::int64_t first, std::byte* to) {
-  const std::int64_t element = x.bytes;
-  const auto* from = static_cast<const std::byte*>(x.data) + first * element;
-  if (x.stride.dim == 1 || x.shape.dim == 1) {
-    std::memcpy(to, from, static_cast<std::size_t>(x.shape.dim * element));
-  } else {
-    for (std::int64_t d = 0; d < x.shape.dim; ++d)
-      std::memcpy(to + d * element, from + d * x.stride.dim * element, static_cast<std::size_t>(element));
+// A row of `count` elements of so many bytes, and how far apart they lie on either side.
+struct RowCopy {
+  std::int64_t count, bytes, from_step, to_step;
+
+  void operator()(const std::byte* from, std::byte* to) const {
+    if (count == 1 || (from_step == 1 && to_step == 1)) {
+      std::memcpy(to, from, static_cast<std::size_t>(count * bytes));
+    } else {
+      for (std::int64_t d = 0; d < count; ++d)
+        std::memcpy(to + d * to_step * bytes, from + d * from_step * bytes, static_cast<std::size_t>(bytes));
+    }
   }
-}
+};
 
 }  // namespace
+
+void copy_rows(const View& from, const MutableView& to) {
+  const Shape& s = from.shape;
+  const std::int64_t bytes = element_bytes(from);
+  const RowCopy copy{s.dim, bytes, from.stride.dim, to.stride.dim};
+  const auto at = [&](auto* data, const Strides& by, std::int64_t n) {
+    return data + (n / s.heads * by.batch + n % s.heads * by.heads) * bytes;
+  };
+  threads::parallel_for(static_cast<std::size_t>(s.batch * s.heads), [&](std::size_t head) {
+    const auto n = static_cast<std::int64_t>(head);
+    const std::byte* source = at(static_cast<const std::byte*>(from.data), from.stride, n);
+    std::byte* target = at(static_cast<std::byte*>(to.data), to.stride, n);
+    for (std::int64_t i = 0; i < s.length; ++i)
+      copy(source + i * from.stride.length * bytes, target + i * to.stride.length * bytes);
+  });
+}
 
 Options options_of_rows(const Options& options, std::int64_t rows, std::int64_t first, std::int64_t count) {
   Options part = options;
@@ -39,10 +60,12 @@ Options options_of_rows(const Options& options, std::int64_t rows, std::int64_t 
 
 std::byte* pack_rows(const Elements& x, std::int64_t first, std::int64_t count, std::byte* into) {
   const std::int64_t row = x.shape.dim * x.bytes;
+  const RowCopy copy{x.shape.dim, x.bytes, x.stride.dim, 1};
+  const auto* from = static_cast<const std::byte*>(x.data);
   for (std::int64_t b = 0; b < x.shape.batch; ++b)
     for (std::int64_t h = 0; h < x.shape.heads; ++h)
       for (std::int64_t i = first; i < first + count; ++i, into += row)
-        copy_row(x, b * x.stride.batch + h * x.stride.heads + i * x.stride.length, into);
+        copy(from + (b * x.stride.batch + h * x.stride.heads + i * x.stride.length) * x.bytes, into);
   return into;
 }
 

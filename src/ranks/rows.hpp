@@ -66,6 +66,9 @@ inline Elements heads_of(Elements x, std::int64_t first, std::int64_t count) {
   return x;
 }
 
+// The same numbers elsewhere, of one shape and type, on the threads of the call.
+void copy_rows(const View& from, const MutableView& to);
+
 // Options for rows [first, first + count) of a share of `rows`; what broadcasts stays as it is.
 Options options_of_rows(const Options&, std::int64_t rows, std::int64_t first, std::int64_t count);
 

@@ -309,6 +309,7 @@ class SharedMessages final : public Messages {
     patience_.begin();
     return std::make_unique<ReceivedHere>(exchange_, exchange_->receive(from, bytes, step), from);
   }
+  bool share_memory() const override { return true; }
   void pause() override {
     patience_.wait();
     exchange_->move_with_all_of_this_thread();

@@ -11,12 +11,19 @@
 #include "cases/tensor.hpp"
 #include "heed/distributed.hpp"
 #include "heed/mpi.hpp"
+#include "heed/threads.hpp"
 
 namespace {
 
 using namespace heed;
 
-void attend(Group& group, std::int64_t keys) {
+// Where ranks compute together, one of them never ends what it began.
+struct Stopping final : Executor {
+  int concurrency() const override { return 2; }
+  void run(std::size_t, void (*)(void*, std::size_t), void*) override { raise(SIGSTOP); }
+};
+
+void attend(Group& group, std::int64_t keys, const Options& options = {}) {
   const Split split = split_sequence({600, keys, 1, 1}, group.size());
   const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
   const auto rows = [](const std::vector<Stretch>& stretches) {
@@ -24,7 +31,7 @@ void attend(Group& group, std::int64_t keys) {
   };
   const cases::Tensor q({1, 1, rows(share.queries), 8}), k({1, 1, rows(share.keys), 8});
   cases::Tensor out(q.shape());
-  attention(group, split, {q.view(), k.view(), k.view()}, {.out = out.mutable_view()});
+  attention(group, split, {q.view(), k.view(), k.view()}, {.out = out.mutable_view()}, options);
 }
 
 void send_another_length(Group& group, std::size_t sent, std::size_t agreed) {
@@ -58,6 +65,9 @@ int main(int count, char** arguments) {
       send_another_length(group, 4000, 8000);
     } else if (how == "with_a_piece_too_many") {
       send_another_length(group, 8000, 4000);
+    } else if (how == "stopped_in_a_task") {
+      Stopping stopping;
+      attend(group, 6000, {.executor = group.rank() == 1 ? &stopping : nullptr});
     } else if (how == "another_shape") {
       attend(group, group.rank() == 1 ? 9 : 6000);
     } else {

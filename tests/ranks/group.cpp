@@ -24,10 +24,6 @@ std::vector<int> numbers(int count, int first) {
   return x;
 }
 
-void expect_nothing_said(const std::vector<std::string>& said) {
-  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
-}
-
 TEST(Groups, bring_the_bytes_of_one_rank_to_all_or_to_some) {
   expect_nothing_said(on_ranks(group_of_threads(4), [](Group& group) {
     for (int root = 0; root < 4; ++root) {

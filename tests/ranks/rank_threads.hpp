@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of the test: one function on each, and what each had to say.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <string>
 #include <thread>
@@ -26,6 +28,10 @@ inline std::vector<std::string> on_ranks(std::vector<Group> ends, const std::fun
     });
   for (std::thread& thread : threads) thread.join();
   return said;
+}
+
+inline void expect_nothing_said(const std::vector<std::string>& said) {
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
 }
 
 }  // namespace heed::cases

@@ -31,10 +31,6 @@ Bytes bytes_from(std::size_t count, std::uint64_t seed) {
   return made;
 }
 
-void expect_nothing_said(const std::vector<std::string>& said) {
-  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
-}
-
 TEST(SharedMemoryRanks, any_split_gives_the_bits_of_one_process) {
   for (const int ranks : {2, 3, 5})
     expect_nothing_said(on_ranks(group_of_shared_memory(ranks), [&](Group& group) {

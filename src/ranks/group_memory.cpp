@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/group_memory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace heed::ranks {
+namespace {
+
+constexpr const char* step_name = "memory to share";
+constexpr std::size_t kept_for_a_rank = std::size_t{64} << 20;  // bytes
+
+template <class... Arguments>
+void try_to_map(std::optional<SharedMemory>& memory, const Arguments&... arguments) {
+  try {
+    memory.emplace(arguments...);
+  } catch (const std::exception&) {  // messages will do
+  }
+}
+
+// That every rank says yes.
+bool all_say(Group& group, bool own) {
+  const std::byte said{own};
+  std::vector<std::byte> all(static_cast<std::size_t>(group.size()));
+  std::vector<std::span<std::byte>> into;
+  for (std::byte& one : all) into.emplace_back(&one, 1);
+  group.gather(step_name, {&said, 1}, into).wait();
+  return std::ranges::count(all, std::byte{1}) == group.size();
+}
+
+}  // namespace
+
+std::span<std::byte> GroupMemory::of(Group& group, std::size_t bytes) {
+  if (bytes >= too_much_) return {};
+  if (!memory_ || memory_->bytes().size() < bytes) make(group, bytes);
+  return memory_ ? memory_->bytes().first(bytes) : std::span<std::byte>();
+}
+
+void GroupMemory::make(Group& group, std::size_t bytes) {
+  memory_.reset();
+  kept_at_most_ = kept_for_a_rank * static_cast<std::size_t>(group.size());
+  std::array<char, 128> name{};
+  if (group.rank() == 0) try_to_map(memory_, bytes);
+  if (memory_) memory_->name().copy(name.data(), name.size() - 1);
+  group.broadcast(step_name, 0, std::as_writable_bytes(std::span(name))).wait();
+  name.back() = 0;
+  if (group.rank() != 0 && name[0]) try_to_map(memory_, std::string(name.data()), bytes);
+  if (!all_say(group, memory_.has_value())) {
+    memory_.reset();
+    too_much_ = bytes;
+  } else {
+    memory_->forget_name();
+  }
+}
+
+void GroupMemory::end_call() {
+  if (memory_ && memory_->bytes().size() > kept_at_most_) memory_.reset();
+}
+
+}  // namespace heed::ranks

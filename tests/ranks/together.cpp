@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that map the same memory compute a call together: whoever is free takes the next rows, whosever they
+// are. What cannot be had that way goes by messages, with the same bits.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cfenv>
+#include <fstream>
+#include <optional>
+
+#include "heed/threads.hpp"
+#include "ranks/rank_threads.hpp"
+#include "ranks/schedules.hpp"
+#include "ranks/shared_memory_ranks.hpp"
+
+namespace heed::cases {
+namespace {
+
+using std::chrono::milliseconds;
+
+Call one_head(std::int64_t queries, std::int64_t keys) {
+  return {.q = Tensor::random({1, 1, queries, 8}, 1),
+          .k = Tensor::random({1, 1, keys, 8}, 2),
+          .v = Tensor::random({1, 1, keys, 8}, 3)};
+}
+
+Split split_of(const Call& whole, const Group& group) {
+  return split_sequence({whole.queries(), whole.keys(), whole.heads(), whole.k.shape().heads}, group.size());
+}
+
+// The part of one rank, with what `change` makes of its options; whether it has the bits of one process.
+testing::AssertionResult has_the_bits(
+    Group& group, const Call& whole, const std::function<void(Options&)>& change = [](Options&) {}) {
+  const Split split = split_of(whole, group);
+  const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
+  const Call call = call_of(whole, share);
+  Results results(call, {.log_sum_exp = true});
+  Options options = call.options();
+  change(options);
+  attention(group, split, call.inputs(), results.outputs(), options);
+  return same_bits(results.out, share_of(run(whole, {}).out, share.queries, 0, whole.heads()));
+}
+
+// Two threads that come to nothing: rows of one head are copied without them.
+struct Idle final : Executor {
+  int concurrency() const override { return 2; }
+  void run(std::size_t, void (*)(void*, std::size_t), void*) override {}
+};
+
+TEST(Together, a_rank_that_does_nothing_has_its_rows_from_the_others) {
+  const Call whole = one_head(700, 3000);
+  expect_nothing_said(on_ranks(group_of_shared_memory(3), [&](Group& group) {
+    Idle idle;
+    EXPECT_TRUE(has_the_bits(group, whole, [&](Options& options) {
+      if (group.rank() == 1) options.executor = &idle;
+    }));
+  }));
+}
+
+struct Throwing final : Executor {
+  int concurrency() const override { return 2; }
+  void run(std::size_t, void (*)(void*, std::size_t), void*) override {
+    throw std::runtime_error("this executor gives up");
+  }
+};
+
+TEST(Together, a_rank_that_gives_up_is_named_by_all_others) {
+  const Call whole = one_head(700, 3000);
+  const auto said = on_ranks(group_of_shared_memory(3, {.deadline = milliseconds(300)}), [&](Group& group) {
+    Throwing throwing;
+    EXPECT_TRUE(has_the_bits(group, whole, [&](Options& options) {
+      if (group.rank() == 1) options.executor = &throwing;
+    }));
+  });
+  EXPECT_EQ(said[1], "this executor gives up");
+  for (const std::size_t r : {0u, 2u})
+    EXPECT_EQ(said[r],
+              "rank " + std::to_string(r) + ", step 5 (results): nothing received from rank 1 for 0.3 s");
+}
+
+TEST(Together, calls_of_any_size_follow_each_other_in_one_memory) {
+  expect_nothing_said(on_ranks(group_of_shared_memory(3), [](Group& group) {
+    for (const std::int64_t tokens : {40, 2000, 1, 900, 3000, 3000, 5})
+      EXPECT_TRUE(has_the_bits(group, one_head(tokens, tokens))) << tokens;
+  }));
+}
+
+std::size_t mapped_files() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("/dev/shm/heed-") != std::string::npos;
+  return count;
+}
+
+// 64 MiB for each rank are kept.
+TEST(Together, memory_for_a_long_call_ends_with_it) {
+  expect_nothing_said(on_ranks(group_of_shared_memory(1), [](Group& group) {
+    const std::size_t before = mapped_files();
+    EXPECT_TRUE(has_the_bits(group, one_head(3, 1000)));
+    EXPECT_EQ(mapped_files(), before + 1);
+    EXPECT_TRUE(has_the_bits(group, one_head(3, 1'100'000)));
+    EXPECT_EQ(mapped_files(), before);
+  }));
+}
+
+TEST(Together, ranks_that_find_no_room_exchange_messages) {
+  std::vector<Group> ends = group_of_shared_memory(2);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit less = before;
+  less.rlim_cur = 1'000'000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &less), 0);
+  const std::size_t mapped = mapped_files();
+  expect_nothing_said(on_ranks(std::move(ends), [&](Group& group) {
+    for (int n = 0; n < 2; ++n) EXPECT_TRUE(has_the_bits(group, one_head(20, 40'000)));
+    EXPECT_LE(mapped_files(), mapped);
+  }));
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+TEST(Together, ranks_that_would_compute_otherwise_exchange_messages) {
+  const Call whole = one_head(70, 1500);
+  expect_nothing_said(on_ranks(group_of_shared_memory(2), [&](Group& group) {
+    EXPECT_TRUE(has_the_bits(group, whole, [&](Options& options) {
+      if (group.rank() == 1) options.kernel = "cpu.stream.scalar";
+    }));
+    const Split split = split_of(whole, group);
+    const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
+    const Call call = call_of(whole, share);
+    Results results(call, {.log_sum_exp = group.rank() == 1});
+    attention(group, split, call.inputs(), results.outputs(), {});
+    EXPECT_TRUE(same_bits(results.out, share_of(run(whole, {}).out, share.queries, 0, 1)));
+  }));
+}
+
+// A row rounds as the rank does that has it, whoever is free.
+TEST(Together, ranks_that_round_differently_exchange_messages) {
+  const Call whole = one_head(700, 2000);
+  const auto results_over = [&](std::vector<Group> ends) {
+    std::vector<std::optional<Tensor>> out(ends.size());
+    expect_nothing_said(on_ranks(std::move(ends), [&](Group& group) {
+      const Split split = split_of(whole, group);
+      const auto rank = static_cast<std::size_t>(group.rank());
+      const Call call = call_of(whole, split.of_rank[rank]);
+      Results results(call, {});
+      if (rank == 1) std::fesetround(FE_UPWARD);
+      attention(group, split, call.inputs(), results.outputs(), {});
+      std::fesetround(FE_TONEAREST);
+      out[rank] = results.out;
+    }));
+    return out;
+  };
+  const auto together = results_over(group_of_shared_memory(2)),
+             by_messages = results_over(group_of_threads(2));
+  for (const std::size_t r : {0u, 1u}) EXPECT_TRUE(same_bits(*together[r], *by_messages[r])) << "rank " << r;
+}
+
+// Scores beyond f32 in a row of the first rank: the sentence is that of ranks that exchange messages.
+TEST(Together, rows_that_leave_the_range_are_named_by_the_rank_that_has_them) {
+  Call whole = one_head(60, 1500);
+  for (std::int64_t d = 0; d < 8; ++d) whole.q.set(0, 0, 3, d, 1e38F), whole.k.set(0, 0, 5, d, 1e38F);
+  const auto attend = [&](Group& group) { static_cast<void>(has_the_bits(group, whole)); };
+  const auto said = on_ranks(group_of_shared_memory(2), attend);
+  EXPECT_EQ(said, on_ranks(group_of_threads(2), attend));
+  EXPECT_EQ(said[0].substr(0, said[0].find(" do not fit")),
+            "queries [0, 0 + 15): finish: numbers on the way to out(0, 0, 3)");
+}
+
+}  // namespace
+}  // namespace heed::cases
