@@ -33,7 +33,8 @@ class DecodeGroup : public DecodeThread<Shape> {
 
   // The keys that ranges let this thread's row see.
   HEED_DEVICE void find_ranges() {
-    const KeyRange range = row() < count ? visible_keys(c, b, Thread::query_of(row())) : KeyRange{0, 0};
+    const KeyRange range =
+        row() < count ? visible_keys(Thread::sequence, Thread::query_of(row())) : KeyRange{0, 0};
     begin = static_cast<int>(range.begin), end = static_cast<int>(range.end);
   }
 
@@ -52,17 +53,37 @@ class DecodeGroup : public DecodeThread<Shape> {
   }
 
   // What the warpgroup found, for all to see.
-  HEED_DEVICE void put_state() {
-    const int team = warp / Shape::team_warps;
-    sum += from_lane_across(sum, 1), sum += from_lane_across(sum, 2);
-    if (lane % 4 == 0) shared.max[team][row()] = max, shared.sum[team][row()] = sum;
-    float* const to = shared.out[team][row()] + lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < dim / 8; ++n) *reinterpret_cast<float2*>(to + 8 * n) = {o[4 * n], o[4 * n + 1]};
+  HEED_DEVICE void put_state() { put_state(shared.found[row() / Shape::end_rows]); }
+
+  // Of a pair of blocks: what the warpgroup found in the block's n-th unit of keys, for the one in which the
+  // row ends.
+  HEED_DEVICE void put_state_of_pair(int unit) {
+    const int own = block_in_column(), to_block = row() / Shape::end_rows;
+    to_block == own ? put_state(shared.found[unit]) : send_state(shared.other.found[unit], to_block);
   }
 
  private:
+  HEED_DEVICE int team() const { return warp / Shape::team_warps; }
   HEED_DEVICE int row() const { return warp % Shape::team_warps * 8 + lane / 4; }
+
+  HEED_DEVICE void put_state(TeamStates<Shape>& to) {
+    const int r = row() % Shape::end_rows;
+    add_up();
+    if (lane % 4 == 0) to.ends[team()][r] = {max, sum};
+    float* const out = to.out[team()][r] + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < dim / 8; ++n) *reinterpret_cast<float2*>(out + 8 * n) = {o[4 * n], o[4 * n + 1]};
+  }
+  HEED_DEVICE void send_state(TeamStates<Shape>& to, int block) {
+    const int r = row() % Shape::end_rows;
+    const SharedAddress all_there = in_block(shared_address(&shared.other.all_there), block);
+    add_up();
+    if (lane % 4 == 0) send(in_block(shared_address(&to.ends[team()][r]), block), {max, sum}, all_there);
+    const SharedAddress out = in_block(shared_address(to.out[team()][r] + lane % 4 * 2), block);
+#pragma unroll
+    for (int n = 0; n < dim / 8; ++n) send(out + 32 * n, {o[4 * n], o[4 * n + 1]}, all_there);
+  }
+  HEED_DEVICE void add_up() { sum += from_lane_across(sum, 1), sum += from_lane_across(sum, 2); }
 
   // s = queries * keys^T
   HEED_DEVICE void multiply_keys(float (&s)[keys / 2], const Tile& tile) const {

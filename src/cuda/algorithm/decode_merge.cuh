@@ -42,13 +42,6 @@ class DecodeMerge : public DecodeProducts<Shape> {
     Warp::put_state();
     sync();
     const State unit = meet_teams();
-    if (is_paired()) {
-      if (block_in_column() == 0 || is_first)
-        total.add(unit);
-      else
-        chunk_so_far = unit;
-      return;
-    }
     if (is_apart && plan.keeps_units) return kept().keep(first_key / unit_keys, unit);
     if constexpr (unit_keys == chunk)
       chunk_so_far = unit;
@@ -86,34 +79,37 @@ class DecodeMerge : public DecodeProducts<Shape> {
       return is_apart && plan.is_paired;
   }
 
-  // Whether the n-th of this warp's rows ends here.
-  HEED_DEVICE bool ends_here(int n) const {
-    return !is_paired() || (n >= State::rows / 2) == (block_in_column() == 1);
+  // The rows that end in this block of threads.
+  HEED_DEVICE int first_row_here() const { return is_paired() ? block_in_column() * Shape::end_rows : 0; }
+  HEED_DEVICE int rows_here() const { return is_paired() ? Shape::end_rows : Shape::rows; }
+
+  // What the teams of a pair's block found in its n-th unit goes to the block where the rows end. Nobody
+  // waits.
+  HEED_DEVICE void end_unit_of_pair(int n) {
+    if constexpr (Shape::many) {
+      if (n == 0) wait_for_cluster();
+      Warp::put_state_of_pair(n);
+    }
   }
 
-  // In both blocks of a pair, which have two chunks each at most: each has half of the rows in the end.
-  HEED_DEVICE void exchange() {
-    static_assert(sizeof(Sent[2]) <= sizeof Thread::Shared::rings);
-    auto& sent = *reinterpret_cast<Sent(*)[2]>(shared.rings);
-    const int own = block_in_column();
-    const bool has_second = some_see.end > (plan.units_each + 1) * unit_keys;
-    if (thread_index() == 0)
-      barrier_arrive_expecting(shared_address(&shared.met),
-                               static_cast<int>(sizeof(Sent)) * (own == 0 && has_second ? 2 : 1));
-    wait_for_cluster();  // no block needs its keys any longer
-    send(sent[0], total, own);
-    if (own == 1 && has_second) send(sent[1], chunk_so_far, own);
-    barrier_wait(shared_address(&shared.met), 0);
+  // In both blocks of a pair, which have two units each at most: all that was found for the rows that end
+  // here.
+  HEED_DEVICE void take_halves() {
+    if constexpr (Shape::many) {
+      const int own = block_in_column(), middle = plan.units_each * unit_keys;
+      const int of_first = units_of(middle - some_see.begin), of_second = units_of(some_see.end - middle);
+      if (thread_index() == 0)
+        barrier_arrive_expecting(shared_address(&shared.other.all_there),
+                                 (own == 0 ? of_second : of_first) * sent_bytes);
+      sync();  // this block's own are there
+      barrier_wait(shared_address(&shared.other.all_there), 0);
+      constexpr int rows = Shape::end_rows / decode_warps;
+#pragma unroll 1  // code that has not run yet is slow to come
+      for (int n = 0; n < of_first + of_second; ++n) {
+        const int block = n < of_first ? 0 : 1, unit = block == 0 ? n : n - of_first;
+        const TeamStates<Shape>& found = block == own ? shared.found[unit] : shared.other.found[unit];
 #pragma unroll
-    for (int n = 0; n < half; ++n) {
-      DecodeRow<State::dims> got = sent[0].row(n);
-      if (own == 0) {
-        total.row[n].add(got);
-        if (has_second) total.row[n].add(sent[1].row(n));
-      } else {
-        got.add(total.row[half + n]);
-        if (has_second) got.add(chunk_so_far.row[half + n]);
-        total.row[half + n] = got;
+        for (int i = 0; i < rows; ++i) total.row[i].add(met(found, State::number(i)));
       }
     }
   }
@@ -123,26 +119,34 @@ class DecodeMerge : public DecodeProducts<Shape> {
   State total;
 
  private:
+  static constexpr int sent_bytes = Shape::teams * Shape::end_rows * (Shape::dim + 2) * 4;
+
+  HEED_DEVICE static int units_of(int keys) { return (keys + unit_keys - 1) / unit_keys; }
+
+  // What the teams found for a row, as one state.
+  HEED_DEVICE static DecodeRow<State::dims> met(const TeamStates<Shape>& found, int r) {
+    DecodeRow<State::dims> row;
+    row.clear();
+    Numbers<2> ends[Shape::teams];
+#pragma unroll
+    for (int t = 0; t < Shape::teams; ++t) ends[t] = found.ends[t][r], row.max = fmaxf(row.max, ends[t].x[0]);
+#pragma unroll
+    for (int t = 0; t < Shape::teams; ++t) {
+      const float factor = fast_exp2(ends[t].x[0] - finite_max(row.max));
+      row.sum = fmaf(ends[t].x[1], factor, row.sum);
+      const auto out = *reinterpret_cast<const Numbers<State::dims>*>(found.out[t][r] + State::first_dim());
+#pragma unroll
+      for (int d = 0; d < State::dims; ++d) row.out.x[d] = fmaf(out.x[d], factor, row.out.x[d]);
+    }
+    return row;
+  }
   HEED_DEVICE State meet_teams() const {
     State unit;
     unit.clear();
 #pragma unroll
     for (int n = 0; n < State::rows; ++n) {
       const int r = State::number(n);
-      if (r >= count) continue;
-      DecodeRow<State::dims>& row = unit.row[n];
-      float max[Shape::teams];
-#pragma unroll
-      for (int t = 0; t < Shape::teams; ++t) max[t] = shared.max[t][r], row.max = fmaxf(row.max, max[t]);
-#pragma unroll
-      for (int t = 0; t < Shape::teams; ++t) {
-        const float factor = fast_exp2(max[t] - finite_max(row.max));
-        row.sum = fmaf(shared.sum[t][r], factor, row.sum);
-        const auto out =
-            *reinterpret_cast<const Numbers<State::dims>*>(shared.out[t][r] + State::first_dim());
-#pragma unroll
-        for (int d = 0; d < State::dims; ++d) row.out.x[d] = fmaf(out.x[d], factor, row.out.x[d]);
-      }
+      if (r < count) unit.row[n] = met(shared.found[r / Shape::end_rows], r % Shape::end_rows);
     }
     return unit;
   }
@@ -150,32 +154,6 @@ class DecodeMerge : public DecodeProducts<Shape> {
   HEED_DEVICE KeptStates<Shape> kept() const {
     return {plan.states + block_index() * plan.states_each * decode_state_floats(Shape::rows, Shape::dim),
             count};
-  }
-
-  static constexpr int half = State::rows / 2;
-  // Rows of a state that another block has in the end.
-  struct Sent {
-    Numbers<State::dims> out[half][decode_threads];
-    Numbers<2> ends[half][decode_warps];  // max, sum
-
-    HEED_DEVICE DecodeRow<State::dims> row(int n) const {
-      const Numbers<2> end = ends[n][thread_index() / 32];
-      return {end.x[0], end.x[1], out[n][thread_index()]};
-    }
-  };
-  HEED_DEVICE void send(Sent& to, const State& state, int own) {
-    const SharedAddress barrier = in_block(shared_address(&shared.met), 1 - own);
-#pragma unroll
-    for (int n = 0; n < half; ++n) {
-      const DecodeRow<State::dims>&low = state.row[n], &high = state.row[half + n];
-      float out[State::dims];
-#pragma unroll
-      for (int d = 0; d < State::dims; ++d) out[d] = own == 0 ? high.out.x[d] : low.out.x[d];
-      cuda::send(in_block(shared_address(&to.out[n][thread_index()]), 1 - own), out, barrier);
-      const float end[2] = {own == 0 ? high.max : low.max, own == 0 ? high.sum : low.sum};
-      if (thread_index() % 32 == 0)
-        cuda::send(in_block(shared_address(&to.ends[n][thread_index() / 32]), 1 - own), end, barrier);
-    }
   }
 
   State chunk_so_far;

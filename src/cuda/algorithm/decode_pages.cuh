@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A team's ring of tiles of keys and values out of a cache. In its pages 16 keys lie (dims, 16) and their
-// values (dims / 16, 16, 16): all threads of the team copy sixteenths of what become rows of 128 bytes, of a
-// dimension's keys and, as the caller's rows would lie, of a value's dimensions.
+// For many rows, tiles of 64 keys and their values on their way from a cache to a warpgroup's ring. In pages
+// 16 keys lie (dims, 16) and their values (dims / 16, 16, 16): all threads of the team copy sixteenths of
+// what become rows of 128 bytes, of a dimension's keys and, as the caller's rows would lie, of a value's
+// dimensions.
 #pragma once
 #include <cstdint>
 
@@ -13,17 +14,12 @@
 namespace heed::cuda {
 
 template <class Shape>
-class DecodePages {
+class ManyPages {
   using Team = DecodeTeam<Shape>;
   static constexpr int dim = Shape::dim, tile_keys = Shape::tile_keys, in_page = 16;
   static_assert(tile_keys == 64);
 
  public:
-  struct Shared {
-    unsigned char tiles[Shape::stages][2][Shape::tile_bytes];
-  };
-  struct Barriers {};
-
   // A tile that is there.
   struct Tile {
     SharedAddress keys, values;
@@ -34,29 +30,27 @@ class DecodePages {
     HEED_DEVICE Operand values_at(int k) const { return moved(operand(values, tile_keys * 128), k * 2048); }
   };
 
-  HEED_DEVICE static void prepare(const DecodePlan&, Barriers&) {}
-
-  HEED_DEVICE DecodePages(const DecodeHead& of, const DecodePlan&, const KeyStretch& keys, Shared& memory,
-                          Barriers&)
-      : head(of),
-        end(keys.end),
-        ring(shared_address(&memory)),
-        next(keys.begin + Team::number() * tile_keys) {
-#pragma unroll 1
-    for (int n = 0; n < Shape::stages - 1; ++n) load();
+  HEED_DEVICE ManyPages(const DecodeHead& of, int first_tile)
+      : head(of), table(of.c->cached[of.b].table), first(Team::thread() / 32 * in_page) {
+    if (head.end > 0) look_up(first_tile + first);
   }
 
-  // The next tile, there for the whole team; the tile before it is no longer needed.
-  HEED_DEVICE Tile take(int /*first_key*/) {
-    wait_for_copies<Shape::stages - 2>();
-    show_to_engines();
-    Team::sync();
-    load();
-    const SharedAddress at = ring + taken * 2 * Shape::tile_bytes;
-    taken = taken == Shape::stages - 1 ? 0 : taken + 1;
-    return {at, at + Shape::tile_bytes};
+  // Each warp has sixteen keys of a tile, and their page's place one tile ahead.
+  HEED_DEVICE void start(int tile, SharedAddress to) {
+    const int j = tile + first, lane = Team::thread() % 32;
+    const bool is_there = j < head.end;
+    const unsigned char *keys = from + lane * 16, *values = keys + head.c->layout.values_at();
+    look_up(j + Shape::teams * tile_keys);
+#pragma unroll
+    for (int n = 0; n < 2 * dim; n += 32) {
+      const int row = (n + lane) / 2, half = lane % 2;
+      stream16(to + place(row, first / 8 + half), keys + n * 16, is_there);
+      // Of values, row 16 d + key has dimensions [16 d, 16 d + 16) of a key.
+      const int key = row % 16, d = n / 32;
+      stream16(to + Shape::tile_bytes + d / 4 * tile_keys * 128 + place(first + key, d % 4 * 2 + half),
+               values + n * 16, head.is_wanted(j + key));
+    }
   }
-  HEED_DEVICE void drain() const { wait_for_copies<0>(); }
 
  private:
   // A row of 128 bytes, by sixteenths that its number turns.
@@ -64,41 +58,17 @@ class DecodePages {
     return static_cast<SharedAddress>(row * 128 + (piece ^ row % 8) * 16);
   }
 
-  // Starts the copies of the next tile into the stage that is free.
-  HEED_DEVICE void load() {
-    if (next < end) {
-      const SharedAddress to = ring + loaded * 2 * Shape::tile_bytes;
-#pragma unroll 1
-      for (int first = 0; first < tile_keys; first += in_page) load_some(to, first);
-    }
-    close_copies();
-    next += Shape::teams * tile_keys;
-    loaded = loaded == Shape::stages - 1 ? 0 : loaded + 1;
-  }
-
-  // 16 keys from `first` of the tile on. What is beyond the sequence, or nobody sees, is 0.
-  HEED_DEVICE void load_some(SharedAddress to, int first) const {
+  // What is beyond the sequence, or nobody sees, becomes 0: then any page will do.
+  HEED_DEVICE void look_up(int j) {
     const cache::PageLayout& layout = head.c->layout;
-    const int j = next + first;
-    const bool is_there = j < head.end;
-    const int page_size = static_cast<int>(layout.page_size), page = is_there ? j / page_size : 0;
-    const unsigned char* from = head.c->cached[head.b].table[page] + head.kv_head * layout.head_bytes() +
-                                std::int64_t{j % page_size} * dim * 2;
-#pragma unroll
-    for (int n = Team::thread(); n < 2 * dim; n += Team::threads) {
-      const int row = n / 2, half = n % 2;
-      stream16(to + place(row, first / 8 + half), is_there ? from + n * 16 : from, is_there);
-      // Of values, row 16 d + key has dimensions [16 d, 16 d + 16) of a key.
-      const int key = first + row % 16, d = row / 16;
-      stream16(to + Shape::tile_bytes + d / 4 * tile_keys * 128 + place(key, d % 4 * 2 + half),
-               from + layout.values_at() + n * 16, j + row % 16 >= head.begin && j + row % 16 < head.end);
-    }
+    const int page_size = static_cast<int>(layout.page_size), page = j < head.end ? j / page_size : 0;
+    from = table[page] + head.kv_head * layout.head_bytes() + std::int64_t{j % page_size} * dim * 2;
   }
 
   const DecodeHead head;
-  const int end;
-  const SharedAddress ring;
-  int next, loaded = 0, taken = 0;  // the next tile's first key, its stage, and that of the tile to take
+  const unsigned char* const* const table;
+  const int first;                      // of a tile's keys, this warp's
+  const unsigned char* from = nullptr;  // where the next tile has them
 };
 
 }  // namespace heed::cuda

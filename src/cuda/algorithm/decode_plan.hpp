@@ -28,12 +28,15 @@ struct DecodeShape {
   static constexpr int tile_keys = many ? many_tile_keys : 16,
                        tile_bytes = tile_keys * dim * 2;  // of a team: one of keys, one of values
   static constexpr int eights = 1;                        // of rows, in a warp that has few
-  // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7 (H200,
-  // November 2026).
-  static constexpr int stages = many && !paged ? 2 : 3;
+  // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
+  // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what blocks of a pair tell each other
+  // needs the memory.
+  static constexpr int stages = many ? 2 : 3;
   static constexpr int unit_keys = static_cast<int>(many ? chunk_keys : block_keys);
   // Of a state: rows that a warp has once the teams' have met, and neighbouring dimensions of each lane.
   static constexpr int own_rows = rows / decode_warps, own_dims = dim / 32;
+  static constexpr int end_rows =
+      many ? rows / 2 : rows;  // that end in one of two blocks which share the keys
 };
 
 constexpr std::int64_t few_decode_rows = 8, most_decode_rows = 32;

@@ -56,9 +56,24 @@ class DecodeRows {
         there(shared_address(&barriers)),
         next(keys.begin + Team::number() * tile_keys) {
     const Call& c = *head.c;
-    first_row = static_cast<int>(c.sequence(head.b).first_key);
+    first_row = static_cast<int>(head.first_key);
     k_head = c.k.heads == 0 ? 0 : head.kv_head, k_entry = c.k.batch == 0 ? 0 : head.b;
     v_head = c.v.heads == 0 ? 0 : head.kv_head, v_entry = c.v.batch == 0 ? 0 : head.b;
+  }
+
+  // The first tile's on their way while launches ahead may still write them. More than one makes the copies
+  // that are wanted at once wait.
+  HEED_DEVICE void bring_first_nearer() const {
+    constexpr int lines = Shape::dim * 2 / 128;  // of a row
+#pragma unroll 1
+    for (int n = Team::thread(); n < tile_keys * lines; n += Team::threads) {
+      const int j = next + n / lines, first = n % lines * 64;
+      if (j >= end) return;
+      bring_nearer(element_of(head.c->k, j) + first), bring_nearer(element_of(head.c->v, j) + first);
+    }
+  }
+
+  HEED_DEVICE void begin() {
     if (Team::thread() != 0) return;
 #pragma unroll 1
     for (int n = 0; n < Shape::stages - 1; ++n) load();
@@ -79,6 +94,10 @@ class DecodeRows {
   HEED_DEVICE void drain() const {}
 
  private:
+  HEED_DEVICE const std::uint16_t* element_of(const Tensor& t, int j) const {
+    return static_cast<const std::uint16_t*>(t.data) + head.b * t.batch + head.kv_head * t.heads +
+           (head.first_key + j) * t.length;
+  }
   HEED_DEVICE static SharedAddress place(int key, int piece) {
     return static_cast<SharedAddress>(piece / 8 * tile_keys * 128 + key * 128 + (piece % 8 ^ key % 8) * 16);
   }

@@ -60,6 +60,14 @@ struct DecodeState {
 #pragma unroll
     for (int n = 0; n < rows; ++n) row[n].add(next.row[n]);
   }
+  // The n-th row, where n is not known to the compiler.
+  HEED_DEVICE DecodeRow<dims> at(int n) const {
+    DecodeRow<dims> found = row[0];
+#pragma unroll
+    for (int i = 1; i < rows; ++i)
+      if (i == n) found = row[i];
+    return found;
+  }
 };
 
 // The states of one KV head in memory; rows from `rows` on are not kept.

@@ -25,7 +25,10 @@ struct DecodeTeam {
 struct DecodeHead {
   const Call* c;
   int b, kv_head;
-  int begin, end;  // keys that some row sees
+  int begin, end;          // keys that some row sees
+  std::int64_t first_key;  // the sequence's, among the rows of a packed call
+
+  HEED_DEVICE bool is_wanted(int j) const { return j >= begin && j < end; }
 };
 struct KeyStretch {
   int begin, end;

@@ -42,7 +42,8 @@ class DecodeWarp : public DecodeThread<Shape> {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const int r = first_row(e) + lane % 4 * 2 + n;
-        const KeyRange range = r < count ? visible_keys(c, b, Thread::query_of(r)) : KeyRange{0, 0};
+        const KeyRange range =
+            r < count ? visible_keys(Thread::sequence, Thread::query_of(r)) : KeyRange{0, 0};
         begin[e][n] = static_cast<int>(range.begin), end[e][n] = static_cast<int>(range.end);
       }
   }
@@ -94,6 +95,7 @@ class DecodeWarp : public DecodeThread<Shape> {
   // What the warp found, for all to see.
   HEED_DEVICE void put_state() {
     const int team = warp / Shape::team_warps;
+    TeamStates<Shape>& found = shared.found[0];
 #pragma unroll
     for (int e = 0; e < eights; ++e)
 #pragma unroll
@@ -101,8 +103,8 @@ class DecodeWarp : public DecodeThread<Shape> {
 #pragma unroll
         for (int across = 4; across < 32; across *= 2) sum[e][n] += from_lane_across(sum[e][n], across);
         const int r = first_row(e) + lane % 4 * 2 + n;
-        if (lane / 4 == 0) shared.max[team][r] = max[e][n], shared.sum[team][r] = sum[e][n];
-        float* const to = shared.out[team][r] + lane / 4;
+        if (lane / 4 == 0) found.ends[team][r] = {max[e][n], sum[e][n]};
+        float* const to = found.out[team][r] + lane / 4;
 #pragma unroll
         for (int d = 0; d < dim / 16; ++d) to[16 * d] = o[d][e][n], to[16 * d + 8] = o[d][e][n + 2];
       }

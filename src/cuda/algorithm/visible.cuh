@@ -24,9 +24,11 @@ struct Query {
 HEED_DEVICE Row row_of(const Tensor& t, const Query& q) { return row_of(t, q.b, q.h, q.row); }
 
 // The keys that Causal, Window and KeyLengths let query i of batch entry b see, besides the front.
-HEED_DEVICE KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
-  const Sequence& s = c.sequence(b);
+HEED_DEVICE KeyRange visible_keys(const Sequence& s, std::int64_t i) {
   return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
+}
+HEED_DEVICE KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
+  return visible_keys(c.sequence(b), i);
 }
 
 // What a range of queries may see: keys [0, front) and [begin, end).

@@ -17,11 +17,12 @@ __global__ void __launch_bounds__(decode_threads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   using Kernel = Decode<Shape>;
   auto& shared = *reinterpret_cast<typename Kernel::Shared*>(memory);
-  // Lists of sequences and pages come by way of the stream.
+  if (Kernel::lets_next_begin_early(plan)) let_next_launch_begin();
   if constexpr (Shape::many) Kernel::prepare(c, plan, shared);
-  if (!Shape::many || c.sequences || c.cached) wait_for_launches_before();
+  // Lists of sequences and pages come by way of the stream.
+  if (c.sequences || c.cached) wait_for_launches_before();
   Kernel(c, plan, shared).run();
-  if constexpr (Shape::many) wait_for_launches_before();  // a block that has nothing to do, too
+  wait_for_launches_before();  // a block that has nothing to do, too
 }
 
 template <class Shape>

@@ -48,9 +48,9 @@ struct Axis {
   int box;
 };
 
-// The first axis has the elements themselves.
+// The first axis has the elements themselves. `fetched`: at once into the second-level cache.
 template <std::size_t axes>
-CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes]) {
+CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes], CUtensorMapL2promotion fetched) {
   cuuint64_t extent[axes], stride[axes];
   cuuint32_t box[axes], step[axes];
   for (std::size_t n = 0; n < axes; ++n) {
@@ -62,8 +62,7 @@ CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes]) {
   const CUresult result = encode()(
       &map, t.type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       static_cast<cuuint32_t>(axes), const_cast<void*>(t.data), extent, stride + 1, box, step,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error(Error::device, "cuTensorMapEncodeTiled: code " + std::to_string(static_cast<int>(result)));
   return map;
@@ -73,15 +72,20 @@ CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes]) {
 
 CUtensorMap tensor_map(const Tensor& t, const MapExtents& of, int box_rows) {
   return encoded(
-      t, {{of.dim, 1, 64}, {of.rows, t.length, box_rows}, {of.heads, t.heads, 1}, {of.entries, t.batch, 1}});
+      t, {{of.dim, 1, 64}, {of.rows, t.length, box_rows}, {of.heads, t.heads, 1}, {of.entries, t.batch, 1}},
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 CUtensorMap tensor_map_of_rows(const Tensor& t, const MapExtents& of, int box_rows) {
-  return encoded(t, {{64, 1, 64},
-                     {of.rows, t.length, box_rows},
-                     {of.dim / 64, 64, static_cast<int>(of.dim / 64)},
-                     {of.heads, t.heads, 1},
-                     {of.entries, t.batch, 1}});
+  // The pieces of a row come one after the other. With 256 bytes each would fetch the next as well: 64
+  // sequences of 4096 keys under 32 rows took 35.4 us instead of 33.1 (H200, November 2026).
+  return encoded(t,
+                 {{64, 1, 64},
+                  {of.rows, t.length, box_rows},
+                  {of.dim / 64, 64, static_cast<int>(of.dim / 64)},
+                  {of.heads, t.heads, 1},
+                  {of.entries, t.batch, 1}},
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
 }  // namespace heed::cuda

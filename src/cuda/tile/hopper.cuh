@@ -88,6 +88,8 @@ HEED_DEVICE int warpgroup_index() { return uniform(thread_index() / 128); }
 // A launch that may begin before those ahead of it on the stream have ended: until they have, with all they
 // wrote.
 HEED_DEVICE void wait_for_launches_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// 128 bytes as far as the second-level cache, which every write goes through: they may still change.
+HEED_DEVICE void bring_nearer(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 // What follows may begin, when every block has said so: it waits by itself for what it reads.
 HEED_DEVICE void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 

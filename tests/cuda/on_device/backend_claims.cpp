@@ -104,43 +104,51 @@ CLAIM(the_device_runs_calls_of_several_threads_on_their_streams) {
     expect(wrong[t] == 0, wrong[t], " calls of thread ", t, " differ");
 }
 
-// A graph of two calls on a stream of its own, ready to be replayed.
-class CapturedCalls {
+// What is done on a stream of its own, as a graph that is ready to be replayed there.
+class CapturedStream {
  public:
-  explicit CapturedCalls(const Call& call) : call_(call), results(call, {}) {
-    expect_success(cudaStreamCreate(&stream));
-    const Inputs inputs = there.inputs(call_.inputs());
-    outputs_ = there.outputs(results.outputs());
-    Options options = there.options(call_.options());
-    options.stream = stream;
+  explicit CapturedStream(const std::function<void(cudaStream_t)>& body) {
+    expect_success(cudaStreamCreate(&stream_));
     cudaGraph_t graph = nullptr;
-    expect_success(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    attention(inputs, outputs_, options);
-    attention(inputs, outputs_, options);
-    expect_success(cudaStreamEndCapture(stream, &graph));
+    expect_success(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    body(stream_);
+    expect_success(cudaStreamEndCapture(stream_, &graph));
     expect_success(cudaGraphInstantiate(&ready_, graph, 0));
     expect_success(cudaGraphDestroy(graph));
   }
-  CapturedCalls(const CapturedCalls&) = delete;
-  CapturedCalls& operator=(const CapturedCalls&) = delete;
-  ~CapturedCalls() {
+  CapturedStream(const CapturedStream&) = delete;
+  CapturedStream& operator=(const CapturedStream&) = delete;
+  ~CapturedStream() {
     cudaGraphExecDestroy(ready_);
-    cudaStreamDestroy(stream);
+    cudaStreamDestroy(stream_);
   }
-  void replay() {
-    expect_success(cudaMemsetAsync(outputs_.out.data, 0xff, results.out.memory().size(), stream));
-    expect_success(cudaGraphLaunch(ready_, stream));
-  }
+  void replay() const { expect_success(cudaGraphLaunch(ready_, stream_)); }
 
  private:
-  const Call& call_;
-  Outputs outputs_{};
+  cudaStream_t stream_ = nullptr;
   cudaGraphExec_t ready_ = nullptr;
+};
 
- public:
+// A graph of two calls over NaN.
+struct CapturedCalls {
+  explicit CapturedCalls(const Call& call)
+      : results(call, {}),
+        inputs(there.inputs(call.inputs())),
+        outputs(there.outputs(results.outputs())),
+        options(there.options(call.options())),
+        graph([this](cudaStream_t stream) {
+          options.stream = stream;
+          expect_success(cudaMemsetAsync(outputs.out.data, 0xff, results.out.memory().size(), stream));
+          attention(inputs, outputs, options);
+          attention(inputs, outputs, options);
+        }) {}
+
   Brought there{};
   Results results;
-  cudaStream_t stream = nullptr;
+  const Inputs inputs;
+  const Outputs outputs;
+  Options options;
+  const CapturedStream graph;
 };
 
 // Packed sequences bring lists along, splits of keys counters.
@@ -154,11 +162,45 @@ CLAIM(the_device_replays_calls_that_a_graph_has_captured) {
   for (const Call* call : {&decode, &exact, &masked}) {
     const Results wanted = on_device(*call, {});
     CapturedCalls graph(*call), other(*call);
-    for (int n = 0; n < 30; ++n) graph.replay(), other.replay();  // side by side
+    for (int n = 0; n < 30; ++n) graph.graph.replay(), other.graph.replay();  // side by side
     for (CapturedCalls* each : {&graph, &other}) {
-      expect_success(cudaStreamSynchronize(each->stream));
       each->there.fetch();
       expect(same(each->results, wanted), "replays of ", cases::describe(*call));
+    }
+  }
+}
+
+// A launch may begin before the one ahead of it has ended, and asks for its first keys then: it must see what
+// they become. Here they are what the call ahead writes, over NaN.
+CLAIM(a_call_reads_what_the_call_ahead_of_it_has_written) {
+  constexpr std::int64_t keys = 2048, dim = 128;
+  const Call ahead{.q = Tensor::random({keys / 32, 32, 1, dim}, 11, 3, DType::bf16),
+                   .k = Tensor::random({keys / 32, 1, 1100, dim}, 12, 2, DType::bf16),
+                   .v = Tensor::random({keys / 32, 1, 1100, dim}, 13, 2, DType::bf16)};
+  const Results written = on_device(ahead, {});
+  for (const std::int64_t heads : {8, 32}) {
+    Call call{.q = Tensor::random({1, heads, 1, dim}, 14, 3, DType::bf16),
+              .k = Tensor({1, 1, keys, dim}, DType::bf16),
+              .v = Tensor({1, 1, keys, dim}, DType::bf16)};
+    for (Tensor* x : {&call.k, &call.v})
+      for (std::int64_t j = 0; j < keys; ++j)
+        for (std::int64_t d = 0; d < dim; ++d) x->set(0, 0, j, d, written.out.at(j / 32, j % 32, 0, d));
+    const Results wanted = on_device(call, {});
+    Results first(ahead, {}), second(call, {});
+    Brought there;
+    const Inputs inputs = there.inputs(ahead.inputs());
+    const Outputs keys_to_be = there.outputs(first.outputs()), outputs = there.outputs(second.outputs());
+    Inputs after = there.inputs(call.inputs());
+    after.k.data = after.v.data = keys_to_be.out.data;
+    const CapturedStream graph([&](cudaStream_t stream) {
+      expect_success(cudaMemsetAsync(keys_to_be.out.data, 0xff, first.out.memory().size(), stream));
+      attention(inputs, keys_to_be, {.stream = stream});
+      attention(after, outputs, {.stream = stream});
+    });
+    for (int n = 0; n < 20; ++n) {
+      graph.replay();
+      there.fetch();
+      expect(same(second, wanted), heads, " heads, turn ", n);
     }
   }
 }
@@ -167,7 +209,7 @@ CLAIM(graphs_that_are_gone_leave_their_memory_to_others) {
   const Call call = plain_call(DType::bf16, 1, 5000);
   std::size_t before = 0, after = 0, total = 0;
   for (int n = 0; n < 40; ++n) {
-    CapturedCalls(call).replay();
+    CapturedCalls(call).graph.replay();
     expect_success(cudaDeviceSynchronize());
     if (n == 5) expect_success(cudaMemGetInfo(&before, &total));
   }
