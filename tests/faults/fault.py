@@ -5,6 +5,7 @@ import dataclasses
 
 ALGORITHM = "src/cpu/algorithm/"
 ARM = ("aarch64", "arm64")
+X86 = ("x86_64", "AMD64")
 
 
 @dataclasses.dataclass(frozen=True)

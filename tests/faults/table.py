@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The faults, one line of code each, all plausible."""
 
-from fault import ALGORITHM, ARM, Fault
+from fault import ALGORITHM, ARM, X86, Fault
 from gradients import GRADIENT_FAULTS
 
 FAULTS = [
@@ -316,8 +316,8 @@ FAULTS = [
     Fault(
         "mask-rows-swapped",
         ALGORITHM + "mask.hpp",
-        "return rows.row(r, t.first_key); };",
-        "return rows.row(r ^ 1, t.first_key); };",
+        "return rows.row(r, t.first_key + done); };",
+        "return rows.row(r ^ 1, t.first_key + done); };",
         "a transposed strip of a bias or mask gives every row that of its neighbour",
     ),
     Fault(
@@ -382,6 +382,14 @@ FAULTS = [
         "if (!write_out.wrote_only_numbers()) leave_to_reference(c);",
         "if (!write_out.wrote_only_numbers() && chunks < 0) leave_to_reference(c);",
         "sums of values that leave the range of f32 stay infinite in decode (S13)",
+    ),
+    Fault(
+        "sixteen-rows-by-the-first",
+        ALGORITHM + "pack.hpp",
+        "if (!is_contiguous(row)) return false;",
+        "if (n == 0 && !is_contiguous(row)) return false;",
+        "AVX-512 packs rows of any step as if their elements lay side by side, if those of the first of sixteen do",
+        X86,
     ),
     Fault(
         "lowest-biases-tie",

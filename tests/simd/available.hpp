@@ -14,7 +14,9 @@
 namespace heed::simd {
 
 extern const Operations scalar_operations;
-#if defined(__aarch64__)
+#if defined(HEED_EMULATES_X86)  // tests/emulated
+extern const Operations avx512_operations;
+#elif defined(__aarch64__)
 extern const Operations neon_operations;
 #elif defined(__x86_64__)
 extern const Operations avx2_operations, avx512_operations;
@@ -24,7 +26,9 @@ extern const Operations wasm_operations;
 
 inline std::vector<const Operations*> compiled() {
   return {
-#if defined(__aarch64__)
+#if defined(HEED_EMULATES_X86)
+    &avx512_operations,
+#elif defined(__aarch64__)
     &neon_operations,
 #elif defined(__x86_64__)
     &avx512_operations, &avx2_operations,

@@ -7,6 +7,7 @@
 
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "simd/operations.hpp"
@@ -105,6 +106,13 @@ constexpr Operations make_operations(const char* target) {
                     float* c) { kernels::tile_product<S, kernels::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { kernels::tile_product<S, kernels::Start::apart>(a, b, depth, c); },
+      .pack_rows =
+          [](const RowsToPack& t) {
+            const auto row_at = [&t](std::int64_t n) {
+              return cpu::Row{t.begin[n], 0, t.step[n], cpu::Type::f32};
+            };
+            kernels::pack_rows<S>(row_at, t.count, t.width, t.dim, t.depth, t.buffer, t.tile);
+          },
       .eight_dots = [](const EightDots& t) { kernels::eight_dots<S, cpu::Type::f32>(dots_of<S>(t)); },
       .eight_dots_twice =
           [](const EightDots& t) { kernels::eight_dots_twice<S, cpu::Type::f32>(dots_of<S>(t)); },

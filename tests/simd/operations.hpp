@@ -26,6 +26,15 @@ struct EightDots {
   const float* next = nullptr;
 };
 
+// Rows to be packed side by side (cpu/algorithm/pack.hpp): where each begins and how far apart its elements
+// lie.
+struct RowsToPack {
+  const float* const* begin;
+  const std::int64_t* step;
+  std::int64_t count, width, dim, depth;
+  float *buffer, *tile;
+};
+
 struct Operations {
   const char* target;
   int lanes, rows, columns;
@@ -38,6 +47,7 @@ struct Operations {
   void (*touch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
+  void (*pack_rows)(const RowsToPack&);
   void (*eight_dots)(const EightDots&);
   void (*eight_dots_twice)(const EightDots&);
   // s(keys, rows) becomes weights, which are added to sum(rows), against max(rows): a panel's rows, or one

@@ -76,8 +76,47 @@ inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
     visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key, least(strip_keys, end - key)});
 }
 
-// Replaces every score of a strip by change(score, x), x being its element of the bias or mask. Taken by
-// value: after every store the compiler would read again what it only has a reference to.
+// Element n of those that lie together in the dwords of turned rows.
+template <Vector S, Type type>
+inline typename S::F element_of(typename S::Dwords x, int n) {
+  if constexpr (type == Type::f32) return S::f32_of(x);
+  if constexpr (type == Type::bf16) return S::bf16_of(x, n);
+  if constexpr (type == Type::int8) return S::byte_of(x, n);
+}
+
+// change_strip() for whole lines of every row, turned in registers; returns how many keys those are.
+template <Vector S, Type type, class Change>
+inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const Change change) {
+  constexpr std::int64_t bytes = bytes_of_type<type>, line = 64, keys = line / bytes;
+  const auto* from = static_cast<const char*>(rows.tensor.data) + (t.first_key - rows.keys.begin) * bytes;
+  std::int64_t j = 0;
+  for (; j + keys <= t.keys; j += keys, from += line)
+    for (std::int64_t r = 0; r < t.width; r += 16) {
+      typename S::Dwords x[16];
+      for (int n = 0; n < 16; ++n) x[n] = S::load_dwords(from + rows.first[r + n] * bytes);
+      S::turn(x);
+      float* s = t.s + j * t.width + r;
+#pragma GCC unroll 64
+      for (int n = 0; n < keys; ++n, s += t.width)
+        S::store(s, change(S::load(s), element_of<S, type>(x[n * bytes / 4], n % (4 / bytes))));
+    }
+  return j;
+}
+
+template <Vector S, class Change>
+inline std::int64_t change_whole_lines(const MaskRows<S>& rows, const Scores t, const Change change) {
+  if constexpr (turns_sixteen<S>)
+    if (rows.tensor.stride.dim == 1) {
+      if (rows.tensor.type == Type::f32) return change_lines<S, Type::f32>(rows, t, change);
+      if (rows.tensor.type == Type::bf16) return change_lines<S, Type::bf16>(rows, t, change);
+      if (rows.tensor.type == Type::int8) return change_lines<S, Type::int8>(rows, t, change);
+    }
+  return 0;
+}
+
+// Replaces every score of a strip by change(score, x), x being its element of the bias or mask, of a boolean
+// any number that is not 0. Taken by value: after every store the compiler would read again what it only has
+// a reference to.
 template <Vector S, class Change>
 inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change change) {
   float widened[4 * strip_keys];
@@ -90,11 +129,14 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
     }
     return;
   }
+  const std::int64_t done = change_whole_lines<S>(rows, t, change), left = t.keys - done;
+  if (left == 0) return;
   float tile[strip_keys * MaskRows<S>::capacity];
-  const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key); };
-  pack_rows<S>(row_at, t.width, t.width, t.keys, t.keys, widened, tile);
-  for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
-    S::store(t.s + n, change(S::load(t.s + n), S::load(tile + n)));
+  const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key + done); };
+  pack_rows<S>(row_at, t.width, t.width, left, left, widened, tile);
+  float* const s = t.s + done * t.width;
+  for (std::int64_t n = 0; n < left * t.width; n += S::lanes)
+    S::store(s + n, change(S::load(s + n), S::load(tile + n)));
 }
 
 // A bias of -inf hides, whatever the score (S4). Any other is an ordinary number, however large and negative:

@@ -55,6 +55,8 @@ struct RowsFrom {
   const std::int64_t b, kv_head, begin, stride;
   const bool is_cached = c.cached != nullptr;
   const Row first = row_at(c, b, kv_head, begin);
+  // How many there are, up to the end of the chunk.
+  const std::int64_t there = least(c.sequences[b].keys, (begin / chunk_keys + 1) * chunk_keys) - begin;
 
   Row operator()(std::int64_t n) const {
     if (is_cached) return row_at(c, b, kv_head, begin + n);

@@ -22,6 +22,10 @@ struct NarrowAmx : Amx {
   static constexpr int panel_vectors = 1;
 };
 
+// What was stored is in memory before tiles read it. The intrinsics do not tell the compiler that they read,
+// or how much: g++ 12 left a configuration's bytes unwritten, but for the first eight.
+inline void finish_stores() { asm volatile("" : : : "memory"); }
+
 // A thread's tiles while it lives: all eight are 16 rows of 64 bytes, but for those of half_block_product's first
 // operand and sums, which may have fewer.
 struct AmxTiles {
@@ -29,6 +33,7 @@ struct AmxTiles {
     alignas(64) std::uint8_t config[64] = {1};
     for (int tile = 0; tile < 8; ++tile) config[16 + 2 * tile] = 64, config[48 + tile] = 16;
     config[48 + 0] = config[48 + 1] = config[48 + 4] = static_cast<std::uint8_t>(rows_of_half);
+    finish_stores();
     _tile_loadconfig(config);
   }
   ~AmxTiles() { _tile_release(); }
@@ -48,6 +53,7 @@ struct AmxBlock {
 constexpr std::int64_t amx_row_bytes = 128;  // of b and of the sums
 
 inline void multiply_block(const AmxBlock& t) {
+  finish_stores();
   const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
   const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
   for (std::int64_t k = 0; k < t.depth; k += 32, a += 64, b += 16 * amx_row_bytes) {
@@ -81,6 +87,7 @@ inline void block_product(const AmxBlock& t, float* c) {
 
 // c(32, rows) += a * b.
 inline void add_block_product(const AmxBlock& t, float* c) {
+  finish_stores();
   _tile_loadd(0, c, amx_row_bytes);
   _tile_loadd(1, c + 16, amx_row_bytes);
   _tile_loadd(2, c + 512, amx_row_bytes);
@@ -94,6 +101,7 @@ template <bool adds>
 inline void half_block_product(const AmxBlock& t, float* c) {
   const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
   const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
+  finish_stores();
   if constexpr (adds) {
     _tile_loadd(0, c, amx_row_bytes);
     _tile_loadd(1, c + 16, amx_row_bytes);
@@ -124,20 +132,23 @@ inline void turn_to_pairs(const std::uint16_t* const (&row)[16], std::int64_t de
   }
 }
 
-// Two lines of sixteen floats, rounded to bf16 and zipped: those of the first in the low halves of the lanes.
-inline __m512i rounded_pair(__m512 even, __m512 odd) {
+// Two lines of sixteen bf16 side by side, zipped: those of the first in the low halves of the lanes.
+inline __m512i zip(__m512i lines) {
   alignas(64) static constexpr std::uint16_t zipped[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                            21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                            11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
-  return _mm512_permutexvar_epi16(_mm512_load_si512(zipped), both);
+  return _mm512_permutexvar_epi16(_mm512_load_si512(zipped), lines);
 }
 
-// Two lines of sixteen bf16, zipped: those of the first in the low halves of the lanes.
+// Two lines of sixteen floats, rounded to bf16 and zipped.
+inline __m512i rounded_pair(__m512 even, __m512 odd) {
+  return zip(reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even)));
+}
+
+// Two lines of sixteen bf16, wherever they lie, zipped.
 inline __m512i pair_of(const std::uint16_t* even, const std::uint16_t* odd) {
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
-  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+  const __m512i first = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+  return zip(_mm512_inserti64x4(first, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)), 1));
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -10,8 +10,8 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Transposes 16 x 16 dwords in registers.
-inline void transpose_dwords(__m512i (&x)[16]) {
+// Transposes 16 x 16 dwords in registers: called, it would have them written and read again.
+[[gnu::always_inline]] inline void transpose_dwords(__m512i (&x)[16]) {
   __m512i y[16];
   for (int i = 0; i < 8; ++i) {  // pairs of rows
     y[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
@@ -45,11 +45,26 @@ struct Avx512 : X86<Avx512> {
   static constexpr int line_vectors = 4;  // a line of dimensions, where sums over rows have those on the lanes
 
   // Sixteen floats of each of sixteen rows become sixteen lines of sixteen rows, `width` floats apart.
-  static void turn_sixteen(const F (&rows)[16], float* lines, std::int64_t width) {
+  [[gnu::always_inline]] static void turn_sixteen(const F (&rows)[16], float* lines, std::int64_t width) {
     __m512i x[16];
     for (int r = 0; r < 16; ++r) x[r] = _mm512_castps_si512(rows[r]);
     transpose_dwords(x);
     for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * width, x[d]);
+  }
+
+  // A line of each of sixteen rows: dword d of row r becomes dword r of line d. A dword has one f32, two bf16
+  // or four bytes of its row; element n of those is a vector, which of a byte keeps only whether it is 0.
+  using Dwords = __m512i;
+  static Dwords load_dwords(const void* p) { return _mm512_loadu_si512(p); }
+  [[gnu::always_inline]] static void turn(Dwords (&rows)[16]) { transpose_dwords(rows); }
+  static F f32_of(Dwords x) { return _mm512_castsi512_ps(x); }
+  static F bf16_of(Dwords x, int n) {
+    const __m512i upper = _mm512_and_si512(x, _mm512_set1_epi32(-0x10000));
+    return _mm512_castsi512_ps(n == 0 ? _mm512_slli_epi32(x, 16) : upper);
+  }
+  static F byte_of(Dwords x, int n) {
+    const auto mask = static_cast<int>(0xffu << 8 * n);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(mask)));
   }
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }

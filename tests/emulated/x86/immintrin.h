@@ -114,6 +114,16 @@ HEED_EMULATED __m128i _mm_loadu_si128(const __m128i* p) { return heed::emulated:
 HEED_EMULATED __m256i _mm256_loadu_si256(const __m256i* p) { return heed::emulated::loaded<__m256i>(p); }
 HEED_EMULATED void _mm256_storeu_si256(__m256i* p, __m256i x) { std::memcpy(p, &x, 32); }
 
+HEED_EMULATED __m512i _mm512_castsi256_si512(__m256i x) {
+  __m512i wide{};
+  std::memcpy(&wide, &x, 32);
+  return wide;
+}
+HEED_EMULATED __m512i _mm512_inserti64x4(__m512i x, __m256i half, int at) {
+  std::memcpy(reinterpret_cast<char*>(&x) + 32 * at, &half, 32);
+  return x;
+}
+
 HEED_EMULATED __m512 _mm512_loadu_ps(const void* p) { return heed::emulated::loaded<__m512>(p); }
 HEED_EMULATED void _mm512_storeu_ps(void* p, __m512 x) { std::memcpy(p, &x, 64); }
 HEED_EMULATED __m512i _mm512_loadu_si512(const void* p) { return heed::emulated::loaded<__m512i>(p); }
