@@ -58,14 +58,15 @@ class ChunkSpread final : public SpreadDecode {
       if (tasks_[n].chunks > 0) first.push_back(&tasks_[n]);
       most_chunks = std::max(most_chunks, tasks_[n].chunks);
     }
-    for_each(first, most_chunks, products(lowered_.call) / chunk_keys,
-             [&](std::size_t n, float* scratch, float* partials) {
-               const KeyTask& task = *first[n];
-               const float* const* from = of_task.data() + (&task - tasks_.data());
-               for (std::int64_t chunk = 0; chunk < task.chunks; ++chunk)
-                 unpack(from[chunk], partials + chunk * layout_.floats());
-               target_.decode_finish(lowered_.call, task.rows, task.chunks, scratch, partials);
-             });
+    // Every number of a state, as kernels have it, is written and multiplied.
+    const double numbers = static_cast<double>(std::ssize(tasks_) * layout_.floats());
+    for_each(first, most_chunks, numbers, [&](std::size_t n, float* scratch, float* partials) {
+      const KeyTask& task = *first[n];
+      const float* const* from = of_task.data() + (&task - tasks_.data());
+      for (std::int64_t chunk = 0; chunk < task.chunks; ++chunk)
+        unpack(from[chunk], partials + chunk * layout_.floats());
+      target_.decode_finish(lowered_.call, task.rows, task.chunks, scratch, partials);
+    });
     return lowered_.left_range != 0;
   }
 
