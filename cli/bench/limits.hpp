@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this machine can do at most, measured: the denominators of every percentage `heed bench` prints.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,9 @@ namespace heed::tool {
 struct Rate {
   double one_thread = 0, all_threads = 0;
   std::string instruction{};  // empty for bandwidth
+  // What all threads do at this moment, in a burst of so many seconds. None for bandwidth: a burst would
+  // empty the caches that a case has warmed.
+  std::function<double(double seconds)> now{};
 };
 
 struct Limits {

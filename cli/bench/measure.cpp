@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t wanted_runs = 3;
 constexpr double patience = 5;  // times the seconds that were asked for
+// Of runs, after which a burst follows: long beside the start of its threads. And of a burst, at most.
+constexpr double turn_seconds = 20e-3, longest_burst_seconds = 200e-3;
 
 std::vector<std::byte> copy_of(const Buffer& buffer) {
   return {buffer.bytes().begin(), buffer.bytes().end()};
@@ -25,7 +27,7 @@ double median_of(std::vector<double> values) {
 
 }  // namespace
 
-Measured measure(Workload& workload, double seconds) {
+Measured measure(Workload& workload, double seconds, const std::function<double(double)>& limit) {
   Measured measured{.kernel = workload.kernel()};
   workload.result().fill(std::numeric_limits<float>::quiet_NaN());
   workload.run();
@@ -34,12 +36,23 @@ Measured measure(Workload& workload, double seconds) {
   if (!measured.findings.all_right()) return measured;
 
   const std::vector<std::byte> first = copy_of(workload.result());
+  const auto repeats = static_cast<double>(workload.repeats());
   std::vector<double> runs;
   double total = 0;
-  while (runs.empty() || total < seconds || (runs.size() < wanted_runs && total < patience * seconds)) {
-    const double run = seconds_of([&] { workload.run(); });
-    runs.push_back(run / static_cast<double>(workload.repeats()));
-    total += run;
+  const auto goes_on = [&] {
+    return runs.empty() || total < seconds || (runs.size() < wanted_runs && total < patience * seconds);
+  };
+  while (goes_on()) {
+    const double before = total;
+    const std::size_t runs_before = runs.size();
+    do {
+      const double run = seconds_of([&] { workload.run(); });
+      runs.push_back(run / repeats);
+      total += run;
+    } while (total - before < turn_seconds && goes_on());
+    if (!limit) continue;
+    const double turn = total - before, cases = static_cast<double>(runs.size() - runs_before) * repeats;
+    measured.turns.push_back({turn / cases, limit(std::min(turn, longest_burst_seconds))});
   }
   if (!std::ranges::equal(workload.result().bytes(), first))
     measured.findings.add({.misses = 1, .first_miss = "the last run's result differs from the first's"});
@@ -47,6 +60,21 @@ Measured measure(Workload& workload, double seconds) {
   measured.median_seconds = median_of(runs);
   measured.least_seconds = *std::min_element(runs.begin(), runs.end());
   return measured;
+}
+
+std::optional<ShareOfLimit> share_of_limit(const Binding& binding, const Measured& measured) {
+  if (measured.turns.empty()) {
+    if (!binding.per_second) return {};
+    const double least = binding.amount / *binding.per_second;  // that the machine could take
+    return ShareOfLimit{least / measured.median_seconds, least / measured.least_seconds};
+  }
+  std::vector<double> shares;
+  double rate = 0, limit = 0;
+  for (const Turn& turn : measured.turns) {
+    shares.push_back(binding.amount / turn.seconds / turn.limit);
+    rate = std::max(rate, binding.amount / turn.seconds), limit = std::max(limit, turn.limit);
+  }
+  return ShareOfLimit{median_of(shares), rate / limit};
 }
 
 Binding binding_of(const Case& c, const std::optional<Limits>& limits) {
@@ -66,8 +94,10 @@ Binding binding_of(const Case& c, const std::optional<Limits>& limits) {
   Binding binding{.amount = c.operations(), .limit = "fp32"};
   if (!limits) return binding;
   const bool has_matrix = c.dtype == DType::bf16 && limits->bf16;
+  const Rate& rate = has_matrix ? *limits->bf16 : limits->fp32;
   binding.limit = has_matrix ? "bf16" : "fp32";
-  binding.per_second = has_matrix ? limits->bf16->all_threads : limits->fp32.all_threads;
+  binding.per_second = rate.all_threads;
+  binding.now = rate.now;
   return binding;
 }
 

@@ -25,13 +25,15 @@ Json object_of(const Limits& limits) {
           {"l3_bytes_per_second", object_of(limits.l3)}, {"dram_bytes_per_second", object_of(limits.dram)}};
 }
 
-Json object_of(const Binding& binding, double seconds) {
-  const double rate = binding.amount / seconds;
+Json object_of(const Binding& binding, double rate, const std::optional<ShareOfLimit>& share) {
   Json object = {{"flops", nullptr}, {"bytes_per_second", nullptr}, {"limit", binding.limit}};
   object[binding.unit == Binding::Unit::bytes ? "bytes_per_second" : "flops"] = rate;
-  object["share_of_limit"] = binding.per_second ? Json(rate / *binding.per_second) : Json(nullptr);
+  object["share_of_limit"] = share ? Json(share->median) : Json(nullptr);
+  object["best_share_of_limit"] = share ? Json(share->best) : Json(nullptr);
   return object;
 }
+
+std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 Fact fact_of(const std::string& name, const std::optional<Rate>& rate, const char* unit) {
   if (!rate) return {name, "none"};
@@ -42,8 +44,9 @@ Fact fact_of(const std::string& name, const std::optional<Rate>& rate, const cha
 
 }  // namespace
 
-BenchReport::BenchReport(const Console& console)
+BenchReport::BenchReport(const Console& console, std::optional<Limits> limits)
     : console_(console),
+      limits_(std::move(limits)),
       table_({{"case", Column::Side::left},
               {"kernel", Column::Side::left},
               {"median"},
@@ -52,9 +55,8 @@ BenchReport::BenchReport(const Console& console)
               {"KV B/token"},
               {"rate"},
               {"of limit"},
+              {"at best"},
               {"limit", Column::Side::left}}) {}
-
-void BenchReport::set_limits(const Limits& limits) { limits_ = limits; }
 
 void BenchReport::add(const Case& c, const Measured& measured) {
   Json object = {{"name", c.name()},
@@ -74,16 +76,17 @@ void BenchReport::add(const Case& c, const Measured& measured) {
   const Binding binding = binding_of(c, limits_);
   object.update({{"runs", measured.runs},
                  {"median_seconds", measured.median_seconds},
-                 {"min_seconds", measured.least_seconds}});
-  object.update(object_of(binding, measured.median_seconds));
-  cases_.push_back(object);
+                 {"min_seconds", measured.least_seconds},
+                 {"turns", measured.turns.size()}});
   const double rate = binding.amount / measured.median_seconds;
+  const std::optional<ShareOfLimit> share = share_of_limit(binding, measured);
+  object.update(object_of(binding, rate, share));
+  cases_.push_back(object);
   table_.add(
       {c.name(), kernel, readable_seconds(measured.median_seconds), readable_seconds(measured.least_seconds),
        fmt::format("{}", measured.runs), reads_tokens ? readable_count(c.kv_bytes_per_token()) : "",
        fmt::format("{:.1f} {}", rate * 1e-9, binding.unit == Binding::Unit::bytes ? "GB/s   " : "GFLOP/s"),
-       binding.per_second ? fmt::format("{:.0f} %", 100 * rate / *binding.per_second) : "",
-       binding.per_second ? binding.limit : ""});
+       share ? percent(share->median) : "", share ? percent(share->best) : "", share ? binding.limit : ""});
 }
 
 void BenchReport::print_limits() const {
@@ -113,7 +116,9 @@ void BenchReport::print() const {
       "\nEvery result was compared with the double-precision reference before its time was taken. Caches are "
       "warm.\nA decode counts each key and value byte once, as they are kept; a step the layer's weights "
       "too; a "
-      "causal prefill counts the visible half.");
+      "causal prefill counts the visible half.\nA share of arithmetic is the median of turns with bursts of "
+      "it that are "
+      "as long; at best, the fastest turn's of the fastest burst.");
 }
 
 }  // namespace heed::tool

@@ -12,8 +12,7 @@ namespace heed::tool {
 
 class BenchReport {
  public:
-  explicit BenchReport(const Console&);
-  void set_limits(const Limits&);
+  BenchReport(const Console&, std::optional<Limits>);
   void add(const Case&, const Measured&);  // a wrong result gets a line, but no figure
   void print() const;
 
@@ -21,7 +20,7 @@ class BenchReport {
   void print_limits() const;
 
   const Console& console_;
-  std::optional<Limits> limits_{};
+  const std::optional<Limits> limits_;
   nlohmann::ordered_json cases_ = nlohmann::ordered_json::array();
   Table table_;
 };

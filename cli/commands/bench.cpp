@@ -103,15 +103,16 @@ Status bench(const BenchOptions& options, Console& console) {
   const std::vector<Case> cases = chosen_cases(options);
   if (options.lists) return list(cases, console);
   if (options.threads) set_num_threads(*options.threads);
-  BenchReport report(console);
+  std::optional<Limits> limits;
   if (!options.skips_limits) {
     console.progress("the machine's limits");
-    report.set_limits(measure_limits());
+    limits = measure_limits();
   }
+  BenchReport report(console, limits);
   Status status = done;
   for (const Case& c : cases) {
     console.progress(c.name());
-    Measured measured = measure(*make_workload(c), options.seconds);
+    Measured measured = measure(*make_workload(c), options.seconds, binding_of(c, limits).now);
     report.add(c, measured);
     if (measured.findings.all_right()) continue;
     status = failed_check;

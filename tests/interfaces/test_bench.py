@@ -52,7 +52,8 @@ def test_the_machine_is_described(limits):
 def test_a_case_has_a_kernel_a_check_and_a_rate(tmp_path, name, unit):
     answer = json_of(tmp_path, *SHORT, "--suite", "all", "--filter", f"^{name}$")
     (case,) = answer["cases"]
-    assert answer["limits"] is None and case["share_of_limit"] is None
+    assert answer["limits"] is None and case["share_of_limit"] is case["best_share_of_limit"] is None
+    assert case["turns"] == 0
     assert case["name"] == name and case["right"] is True
     assert case["kernel"] in json_of(tmp_path, "doctor")["kernels"]
     assert case["checked_elements"] > 0 and 0 <= case["worst_error_in_bounds"] <= 1
@@ -66,8 +67,17 @@ def test_a_share_is_the_rate_over_the_limit_that_binds(tmp_path):
     (case,) = answer["cases"]
     limit = answer["limits"][f"{case['limit']}_bytes_per_second"]["all_threads"]
     assert case["share_of_limit"] == pytest.approx(case["bytes_per_second"] / limit, rel=1e-12)
+    assert case["turns"] == 0 and case["best_share_of_limit"] >= case["share_of_limit"]
     # 2 tensors, 4096 keys, 128 dimensions, 2 bytes: each byte once, although 32 heads read it
     assert case["bytes_per_second"] * case["median_seconds"] == pytest.approx(2 * 4096 * 128 * 2, rel=1e-9)
+
+
+def test_a_share_of_arithmetic_is_measured_in_turns_with_the_limit(tmp_path):
+    name = "prefill/f32/1x12x12x1024x1024x64/causal"
+    answer = json_of(tmp_path, "bench", "--suite", "prefill", "--filter", f"^{name}$", "--seconds", "0.001")
+    (case,) = answer["cases"]
+    assert case["limit"] == "fp32" and case["turns"] >= 1
+    assert case["share_of_limit"] > 0 and case["best_share_of_limit"] > 0
 
 
 def test_a_cache_counts_the_bytes_it_keeps_and_a_step_its_weights_too(tmp_path):

@@ -260,6 +260,42 @@ TEST(Measure, a_right_workload_gets_times) {
   EXPECT_EQ(measured.kernel, "scripted");
 }
 
+TEST(Measure, bursts_of_the_limit_come_between_the_runs_and_are_as_long) {
+  Scripted workload([](Scripted& self) { self.out.fill(1); });
+  double bursts_total = 0;
+  int runs_before_last = 0;
+  const Measured measured = measure(workload, 50e-3, [&](double seconds) {
+    EXPECT_GT(workload.runs, runs_before_last);
+    runs_before_last = workload.runs;
+    bursts_total += seconds;
+    return 1e9;
+  });
+  EXPECT_GE(measured.turns.size(), 2u);        // 50 ms are more than one turn, unless a run takes as long
+  EXPECT_EQ(runs_before_last, workload.runs);  // the last runs have a burst too
+  EXPECT_GE(bursts_total, 50e-3);
+  for (const Turn& turn : measured.turns) EXPECT_GE(turn.seconds, measured.least_seconds);
+}
+
+TEST(ShareOfLimit, is_that_of_turns_with_the_machine_and_of_the_best_of_both) {
+  const Binding binding{.amount = 100, .limit = "fp32", .per_second = 1000};
+  // 50, 20 and 40 a second where the machine had 80, 25 and 100
+  const Measured measured{.turns = {{2, 80}, {5, 25}, {2.5, 100}}};
+  const std::optional<ShareOfLimit> share = share_of_limit(binding, measured);
+  ASSERT_TRUE(share);
+  EXPECT_DOUBLE_EQ(share->median, 50.0 / 80);
+  EXPECT_DOUBLE_EQ(share->best, 50.0 / 100);
+}
+
+TEST(ShareOfLimit, without_turns_is_that_of_the_limit_before_if_there_was_one) {
+  const Measured measured{.median_seconds = 4, .least_seconds = 2};
+  const std::optional<ShareOfLimit> share =
+      share_of_limit({.amount = 100, .limit = "dram", .per_second = 200}, measured);
+  ASSERT_TRUE(share);
+  EXPECT_DOUBLE_EQ(share->median, 0.125);
+  EXPECT_DOUBLE_EQ(share->best, 0.25);
+  EXPECT_FALSE(share_of_limit({.amount = 100, .limit = "dram"}, measured));
+}
+
 TEST(Measure, a_wrong_result_is_never_timed) {
   Scripted workload([](Scripted& self) { self.out.fill(2); });
   const Measured measured = measure(workload, 1e-6);

@@ -53,12 +53,12 @@ TEST(KeptMemory, of_every_size_is_on_a_line_and_belongs_to_one_holder_at_a_time)
   EXPECT_EQ(other, 0);
 }
 
-TEST(KeptMemory, of_more_than_64_MiB_is_given_back) {
-  KeptMemory large = take_memory(65 * mebi);
+TEST(KeptMemory, of_more_than_256_MiB_is_given_back) {
+  KeptMemory large = take_memory(257 * mebi);
   const std::size_t bytes = large.get_deleter().bytes;
   large.reset();
   std::vector<KeptMemory> held;  // had it been kept, this would be all of it
-  held.push_back(take_memory(40 * mebi));
+  held.push_back(take_memory(140 * mebi));
   EXPECT_LT(held[0].get_deleter().bytes, bytes);
 }
 

@@ -94,9 +94,11 @@ class Backward {
     return dq + (part.is_shared ? row : row - part.first_row) * dims;
   }
 
-  // Packed rows are kept for the next block of keys where 16 MB hold them all.
+  // Packed rows are kept for the next block of keys where 16 MB hold them all; or 32, where they are asked
+  // for ahead.
   bool fits_rows() const {
-    return row_blocks() * PackedRows<O>::bytes_of_slot(pairs.products) <= (std::int64_t{1} << 24);
+    constexpr std::int64_t most_bytes = std::int64_t{1} << (asks_ahead<O> ? 25 : 24);
+    return row_blocks() * PackedRows<O>::bytes_of_slot(pairs.products) <= most_bytes;
   }
 
   Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
@@ -114,7 +116,10 @@ class Backward {
     for (std::int64_t first = part.first_row; first < end; first += gradient_rows) {
       const std::int64_t count = least(gradient_rows, end - first);
       const KeyRange seen = seen_by_rows(first, count).within(wanted);
-      if (seen.begin < seen.end) multiply(packed_rows(query, first, count), begin, seen);
+      if (seen.end <= seen.begin) continue;
+      const RowBlock<O>& rows_there = packed_rows(query, first, count);
+      pairs.ahead = packed_rows.after(first);
+      multiply(rows_there, begin, seen);
     }
   }
 

@@ -5,7 +5,9 @@
 // does not see it (G6).
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
+#include "cpu/algorithm/ahead.hpp"
 #include "cpu/algorithm/gradient_sums.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/operands.hpp"
@@ -26,6 +28,10 @@ concept GradientOperands = Operands<O> && (gradient_keys % O::rows == 0) && (gra
                              made.use_queries(packed, made.known);
                              made.use_values(packed, n);
                            };
+
+// Whether packed rows are asked for ahead, between the products of the block before them.
+template <GradientOperands O>
+constexpr bool asks_ahead = requires { O::S::asks_ahead; } && std::is_same_v<typename O::Element, float>;
 
 template <GradientOperands O>
 struct GradientProducts {
@@ -92,6 +98,14 @@ class PackedRows {
       Cutter slot{packed + n % slots * slot_floats};
       blocks[n % slots] = empty_block(slot);
     }
+  }
+
+  // Of the block that follows the one whose first row this is, where blocks are kept that no second-level
+  // cache holds.
+  Ahead after(std::int64_t first) const {
+    if (!asks_ahead<O> || slots * slot_floats < (std::int64_t{1} << 19)) return {};
+    constexpr std::int64_t tiles = 2 * gradient_keys / O::key_step * gradient_rows / rows;
+    return {packed + (first / gradient_rows + 1) % slots * slot_floats, slot_floats, tiles / 4 * 3};
   }
 
   // The block whose first row this is, for the products to use.

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/ahead.hpp"
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/gradient_operands.hpp"
 #include "cpu/algorithm/softmax.hpp"
@@ -33,6 +34,7 @@ class GradientPairs {
   PackedKeys<O> keys;
   // Of the present panel, (keys, rows): after dropout; by the score, or by the product before the softcap.
   float *weights, *gradients;
+  Ahead ahead{};
 
   GradientPairs(const GradientCall& call, const GradientPart& part, Cutter& memory)
       : products(call.forward, part, memory), keys(call, products, part.of_rows, memory), c(call.forward) {
@@ -85,7 +87,7 @@ class GradientPairs {
   void differentiate(const Piece& of, const Queries& queries, const Panel& panel, By by) {
     const Scores t{of.weights, rows, of.first_key, of.keys};
     const std::int64_t first = of.first_key - keys.packed.begin;
-    products.scores.score(panel.p, first, of.keys, of.weights);
+    score(products.scores, panel.p, first, {of.weights, rows, of.first_key, of.keys});
     const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
     if (is_careful) spoil_infinities<S>(t);
     if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
@@ -93,11 +95,21 @@ class GradientPairs {
     const bool is_marked = is_careful || keys.has_bad || any_marked(panel.state);
     if (is_marked) mark_unseen<S>(t, unseen);
     weigh_against(panel.lse, of);
-    products.by_weights.score(panel.p, first, of.keys, of.gradients);
+    score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys});
     if (c.drop_below) drop(of, queries);
     combine(panel.delta, of);
     if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, of);
     if (is_marked) correct(panel.state, of);
+  }
+
+  // A step of keys at a time, as long as something is to be asked for in between.
+  void score(const O& operands, std::int64_t p, std::int64_t first, const Scores& t) {
+    std::int64_t done = 0;
+    for (; done < t.keys && !ahead.is_over(); done += step) {
+      operands.score(p, first + done, step, t.s + done * rows);
+      ahead.template touch<S>();
+    }
+    if (done < t.keys) operands.score(p, first + done, t.keys - done, t.s + done * rows);
   }
 
   // weights = 2^(score - log-sum-exp).
