@@ -28,7 +28,7 @@ bool all_say(Group& group, bool own) {
   std::vector<std::span<std::byte>> into;
   for (std::byte& one : all) into.emplace_back(&one, 1);
   group.gather(step_name, {&said, 1}, into).wait();
-  return std::ranges::count(all, std::byte{1}) == group.size();
+  return std::count(all.begin(), all.end(), std::byte{1}) == group.size();
 }
 
 }  // namespace

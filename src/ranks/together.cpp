@@ -84,7 +84,8 @@ Alike described(const RankArguments& a) {
   const WholeCall& whole = a.split.whole;
   const auto has_all_heads = [&](const Share& share) { return share.kv_heads == whole.kv_heads; };
   const bool has_heads_of_its_own =
-      (a.options.alibi || a.options.sink) && !std::ranges::all_of(a.split.of_rank, has_all_heads);
+      (a.options.alibi || a.options.sink) &&
+      !std::all_of(a.split.of_rank.begin(), a.split.of_rank.end(), has_all_heads);
   if (kernel.empty() || has_rows_of_its_own(a.options) || has_heads_of_its_own) return {};
   return {.is_possible = whole.queries > 0 && whole.keys > 0,
           .kernel = static_cast<std::int64_t>(std::hash<std::string>()(kernel)),
@@ -110,8 +111,9 @@ class WholeArrays {
   std::size_t bytes() const { return bytes_; }
   void lie_in(std::span<std::byte> memory) { memory_ = memory.data(); }
 
-  std::atomic_ref<std::uint64_t> next_task() const {
-    return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory_));
+  std::atomic<std::uint64_t>& next_task() const {
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free);  // so that processes may share it
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory_);
   }
   MutableView q() const { return at(q_); }
   MutableView k() const { return at(k_); }
@@ -149,7 +151,7 @@ class WholeArrays {
 class TasksOfAll final : public Executor {
  public:
   // Within the call: its own threads are what the call says.
-  TasksOfAll(std::atomic_ref<std::uint64_t> next, int threads_of_all, Executor* of_caller)
+  TasksOfAll(std::atomic<std::uint64_t>& next, int threads_of_all, Executor* of_caller)
       : next_(next), threads_of_all_(threads_of_all), of_caller_(of_caller) {}
 
   int concurrency() const override { return threads_of_all_; }
@@ -162,7 +164,7 @@ class TasksOfAll final : public Executor {
   }
 
  private:
-  const std::atomic_ref<std::uint64_t> next_;
+  std::atomic<std::uint64_t>& next_;
   const int threads_of_all_, own_threads_ = num_threads();
   Executor* const of_caller_;
 };
@@ -259,7 +261,8 @@ Together attend_together(Group& group, const GroupCall& call, const RankArgument
   const std::byte has_left{whole.attend()};
   const std::vector<std::byte> left = gathered(group, "results", has_left);
   whole.take_rows();
-  return std::ranges::count(left, std::byte{0}) == group.size() ? Together::done : Together::left_rows;
+  return std::count(left.begin(), left.end(), std::byte{0}) == group.size() ? Together::done
+                                                                            : Together::left_rows;
 }
 
 }  // namespace heed::ranks
