@@ -7,8 +7,6 @@
 
 #include "heed/distributed.hpp"
 #include "heed/stream.hpp"
-#include "lowering/make_problem.hpp"
-#include "plan/left.hpp"
 #include "ranks/agreement.hpp"
 #include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
@@ -41,8 +39,7 @@ class RankCall {
 
   void run() {
     or_abort(group_, [this] {
-      together_ = attend_together(group_, only_, {split_, in_, out_, options_, stream_kernel_});
-      if (together_ != Together::impossible) return;
+      if (attend_together(group_, only_, {split_, in_, out_, options_, stream_kernel_})) return;
       if (own_ && only_.share_memory()) begin_streams();
       stream_keys();
     });
@@ -64,21 +61,14 @@ class RankCall {
   // All stretches, also where rows of one are missing.
   void finish() {
     std::optional<Error> missing;
-    for (std::size_t n = 0; n < parts_.size(); ++n) try {
-        finish(n);
+    for (std::size_t n = 0; n < streams_.size(); ++n) try {
+        streams_[n].finish();
       } catch (const Error& e) {
         const auto& [first, length] = share().queries[n];
         if (!missing)
           missing = refusal(e.code, "queries [", first, ", ", first, " + ", length, "): ", e.what());
       }
     if (missing) throw *missing;
-  }
-
-  void finish(std::size_t n) {
-    const auto& [inputs, outputs, options] = parts_[n];
-    if (together_ == Together::impossible) streams_[n].finish();
-    if (together_ == Together::left_rows)
-      planning::check_none_left("finish", make_stream_problem(inputs, outputs, options));
   }
 
   // The rows of one stretch of queries, as a part of the whole call.
@@ -254,11 +244,10 @@ class RankCall {
   const Options& options_;
   MovingExecutor moving_{options_.threads, options_.executor, [this] { move(); }};
   std::vector<HeadGroup> groups_{};
-  const HeadGroup* own_ = nullptr;  // null: this rank has no heads
-  std::vector<Part> parts_{};       // one for each stretch of queries
-  std::string stream_kernel_{};     // that takes them, where memory may be shared
-  Together together_ = Together::impossible;
-  std::vector<KeyStream> streams_{};              // one for each part
+  const HeadGroup* own_ = nullptr;                // null: this rank has no heads
+  std::vector<Part> parts_{};                     // one for each stretch of queries
+  std::string stream_kernel_{};                   // that takes them, where memory may be shared
+  std::vector<KeyStream> streams_{};              // one for each part, unless they were computed together
   std::int64_t key_bytes_ = 0, value_bytes_ = 0;  // of a token, of all batch entries and heads
   threads::KeptMemory memory_{};
   std::byte* chunk_ = nullptr;  // one that is joined; the slots follow it

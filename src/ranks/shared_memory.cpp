@@ -20,9 +20,12 @@ constexpr const char* folder = "/dev/shm/";  // in memory, where there is one
 
 struct File {
   int number;
+  explicit File(int of) : number(of) {}
   ~File() {
     if (number >= 0) close(number);
   }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
 };
 
 // All of it now, or an error: a page that the machine lacks when it is first touched would end the process.
@@ -49,20 +52,37 @@ std::string name_of_its_own() {
   throw Error(Error::file, name + ": " + what + ": " + std::strerror(error));
 }
 
+// Whether the file is there, with all its bytes. It has its name last: they take a second for 4 GB, and who
+// is killed meanwhile, as for want of memory, leaves nothing behind. Not everywhere can that be done.
+bool make_at_once(const std::string& name, std::size_t bytes) {
+#if defined(O_TMPFILE)
+  const File file{open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600)};
+  if (file.number < 0) return false;
+  if (const int error = fill(file.number, bytes)) fail(name, "has not the room", error);
+  const std::string here = "/proc/self/fd/" + std::to_string(file.number);
+  return linkat(AT_FDCWD, here.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+#else
+  return static_cast<void>(name), static_cast<void>(bytes), false;
+#endif
+}
+
 }  // namespace
 }  // namespace heed::ranks::shared
 
 namespace heed::inline v0_2 {
 
-using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::name_of_its_own;
+using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::make_at_once,
+    ranks::shared::name_of_its_own;
 
-SharedMemory::SharedMemory(std::size_t bytes) {
-  name_ = name_of_its_own();
-  const File file{open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
-  if (file.number < 0) fail(name_, "cannot be made", errno);
-  is_named_ = true;
+SharedMemory::SharedMemory(std::size_t bytes) : name_(name_of_its_own()) {
   try {
-    if (const int error = fill(file.number, bytes)) fail(name_, "has not the room", error);
+    is_named_ = make_at_once(name_, bytes);
+    const bool is_made = is_named_;
+    const int how = O_RDWR | O_CLOEXEC | (is_made ? O_NOFOLLOW : O_CREAT | O_EXCL);
+    const File file{open(name_.c_str(), how, 0600)};
+    if (file.number < 0) fail(name_, "cannot be made", errno);
+    is_named_ = true;
+    if (const int error = is_made ? 0 : fill(file.number, bytes)) fail(name_, "has not the room", error);
     map(file.number, bytes);
   } catch (...) {
     forget_name();

@@ -157,7 +157,7 @@ class TasksOfAll final : public Executor {
   int concurrency() const override { return threads_of_all_; }
   void run(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context) override {
     const threads::ForOneCall said(own_threads_, of_caller_);
-    threads::parallel_for(threads::concurrency(), [&](std::size_t) {
+    threads::parallel_for(std::min(threads::concurrency(), tasks), [&](std::size_t) {
       for (std::uint64_t n; (n = next_.fetch_add(1, std::memory_order_relaxed)) < tasks;)
         task(context, static_cast<std::size_t>(n));
     });
@@ -240,29 +240,29 @@ class CallOfAll {
 
 }  // namespace
 
-Together attend_together(Group& group, const GroupCall& call, const RankArguments& arguments) {
-  if (!call.share_memory()) return Together::impossible;
+bool attend_together(Group& group, const GroupCall& call, const RankArguments& arguments) {
+  if (!call.share_memory()) return false;
   const threads::ForOneCall said(arguments.options.threads, arguments.options.executor);
   const Word own{described(arguments), static_cast<std::int64_t>(threads::concurrency())};
   std::int64_t threads = 0;
   for (const Word& word : gathered(group, "how each rank computes", own)) {
-    if (word.alike != own.alike || word.alike.is_possible != 1) return Together::impossible;
+    if (word.alike != own.alike || word.alike.is_possible != 1) return false;
     threads += word.threads;
   }
   CallOfAll whole(arguments, group.rank(),
                   static_cast<int>(std::clamp<std::int64_t>(threads, 1, most_threads)));
-  if (whole.bytes() > most_bytes) return Together::impossible;
+  if (whole.bytes() > most_bytes) return false;
   const std::span<std::byte> memory = call.shared(whole.bytes());
-  if (memory.empty()) return Together::impossible;
+  if (memory.empty()) return false;
   whole.lie_in(memory);
   if (group.rank() == 0) whole.begin();
   whole.put_rows();
   static_cast<void>(gathered(group, "keys and values", std::byte{1}));
   const std::byte has_left{whole.attend()};
   const std::vector<std::byte> left = gathered(group, "results", has_left);
+  if (std::count(left.begin(), left.end(), std::byte{0}) != group.size()) return false;
   whole.take_rows();
-  return std::count(left.begin(), left.end(), std::byte{0}) == group.size() ? Together::done
-                                                                            : Together::left_rows;
+  return true;
 }
 
 }  // namespace heed::ranks

@@ -3,7 +3,6 @@
 // from one counter, whosever rows they are, and each takes its results. Who has a slower processor then has
 // less to do, and nobody waits for longer than one task.
 #pragma once
-#include <cstdint>
 #include <string>
 
 #include "heed/distributed.hpp"
@@ -20,13 +19,8 @@ struct RankArguments {
   std::string stream_kernel{};  // that takes its rows; empty: this rank has none
 };
 
-enum class Together : std::uint8_t {
-  impossible,  // on all ranks, and nothing is written
-  done,
-  left_rows  // done, but for rows whose numbers do not fit f32 (S13), of this rank or another
-};
-
-// By all ranks, once they have agreed on the call.
-Together attend_together(Group&, const GroupCall&, const RankArguments&);
+// By all ranks, once they have agreed on the call. Whether it is done; if not, then on no rank, and nothing
+// is written: also where numbers of a row do not fit f32 (S13), for whoever took it does not say whose it is.
+bool attend_together(Group&, const GroupCall&, const RankArguments&);
 
 }  // namespace heed::ranks

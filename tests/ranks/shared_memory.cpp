@@ -2,11 +2,15 @@
 // Messages through shared memory: any lengths in any order, ranks that do not take or bring what they should,
 // and memory that holds nonsense.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <barrier>
 #include <cstring>
+#include <filesystem>
+#include <thread>
 
 #include "cases/counter_random.hpp"
 #include "cases/selection.hpp"
@@ -271,6 +275,28 @@ TEST(SharedMemoryRanks, that_find_no_room_say_so_at_once) {
     EXPECT_NE(sentence.find(": has not the room: "), std::string::npos) << sentence;
     EXPECT_NE(access(sentence.substr(0, sentence.find(':')).c_str(), F_OK), 0);
   }
+}
+
+// As the system kills who takes the last of its memory. 4 GiB take a second, of which this is the beginning.
+TEST(SharedMemoryRanks, a_process_that_is_killed_while_it_makes_memory_leaves_none) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      const SharedMemory memory(std::size_t{4} << 30);
+      pause();
+    } catch (const Error&) {
+    }
+    _exit(0);
+  }
+  std::this_thread::sleep_for(milliseconds(30));
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  const std::string of_child = "heed-" + std::to_string(child) + "-";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    if (entry.path().filename().string().starts_with(of_child)) {
+      ADD_FAILURE() << entry.path();
+      std::filesystem::remove(entry.path());
+    }
 }
 
 }  // namespace

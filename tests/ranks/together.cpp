@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <cfenv>
+#include <cmath>
 #include <fstream>
 #include <optional>
 
@@ -55,6 +57,25 @@ TEST(Together, a_rank_that_does_nothing_has_its_rows_from_the_others) {
     EXPECT_TRUE(has_the_bits(group, whole, [&](Options& options) {
       if (group.rank() == 1) options.executor = &idle;
     }));
+  }));
+}
+
+// As one that starts a thread for whatever it is asked to run would have it.
+struct Boundless final : Executor {
+  std::size_t most = 0;  // that it was asked to run
+  int concurrency() const override { return 1 << 20; }
+  void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
+    most = std::max(most, tasks);
+    for (std::size_t n = 0; n < tasks; ++n) task(context, n);
+  }
+};
+
+TEST(Together, an_executor_without_bounds_is_asked_for_no_more_than_there_are_tasks) {
+  const Call whole = one_head(700, 3000);
+  expect_nothing_said(on_ranks(group_of_shared_memory(2), [&](Group& group) {
+    Boundless boundless;
+    EXPECT_TRUE(has_the_bits(group, whole, [&](Options& options) { options.executor = &boundless; }));
+    EXPECT_LE(boundless.most, 700u);
   }));
 }
 
@@ -174,6 +195,22 @@ TEST(Together, rows_that_leave_the_range_are_named_by_the_rank_that_has_them) {
   EXPECT_EQ(said, on_ranks(group_of_threads(2), attend));
   EXPECT_EQ(said[0].substr(0, said[0].find(" do not fit")),
             "queries [0, 0 + 15): finish: numbers on the way to out(0, 0, 3)");
+}
+
+// Dropout takes results of the second rank beyond f16, which is what they are: only the first has a row whose
+// numbers do not fit.
+TEST(Together, a_row_that_leaves_the_range_is_no_fault_of_another_rank) {
+  const DType f16 = DType::f16;
+  Call whole{.q = Tensor::random({1, 1, 60, 8}, 1, 1, f16),
+             .k = Tensor::random({1, 1, 1500, 8}, 2, 1, f16),
+             .v = Tensor({1, 1, 1500, 8}, f16)};
+  whole.v.fill(60000);
+  whole.dropout = Dropout{0.9F, 5};
+  for (std::int64_t d = 0; d < 8; ++d) whole.q.set(0, 0, 3, d, INFINITY);
+  const auto attend = [&](Group& group) { static_cast<void>(has_the_bits(group, whole)); };
+  const auto said = on_ranks(group_of_shared_memory(2), attend);
+  EXPECT_EQ(said, on_ranks(group_of_threads(2), attend));
+  EXPECT_EQ(said[1], "");
 }
 
 }  // namespace
