@@ -49,7 +49,7 @@ struct CUstream_st {
   // Captures one more node.
   void launch() {
     graph->nodes.push_back({here});
-    here = {&graph->nodes.back()};
+    here.assign(1, &graph->nodes.back());
   }
 };
 using cudaStream_t = CUstream_st*;
