@@ -21,7 +21,7 @@ Agreement::Agreement(Of of) {
 void Agreement::add_bits(const char* name, double value) { add(name, std::bit_cast<std::int64_t>(value)); }
 
 void Agreement::tell(Group& group) {
-  const std::size_t count = std::min(said_.size(), Word::most);
+  const std::size_t count = std::min(said_.size(), spoken_);
   own_.count = static_cast<std::int64_t>(count);
   for (std::size_t n = 0; n < count; ++n) own_.value[n] = said_[n].value;
   std::strncpy(own_.refusal, refusal_.c_str(), sizeof own_.refusal - 1);
@@ -40,7 +40,7 @@ void Agreement::settle(Group& group) {
       throw refusal(Error::rank, "rank ", static_cast<std::int64_t>(r),
                     " refuses: ", static_cast<const char*>(all_[r].refusal));
   }
-  for (std::size_t n = 0; n < static_cast<std::size_t>(own_.count); ++n) check_same(n);
+  for (std::size_t n = 0; n < std::min(said_.size(), Word::most); ++n) check_same(n);
 }
 
 // That all ranks that say something of number n say the same.

@@ -2,6 +2,7 @@
 // That all ranks mean the same call, before any of them computes: what each says of it is gathered, and
 // everybody finds the same first difference.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ class Agreement {
   // In the same order on every rank, of which some may stop early. Names are literals.
   void add(const char* name, std::int64_t value) { said_.push_back({name, value}); }
   void add_bits(const char* name, double value);
+  // What is added from here on is only named: the others say it, and this rank finds their differences too.
+  void say_no_more() { spoken_ = std::min(spoken_, said_.size()); }
   void refuse(const std::string& why) { refusal_ = why; }  // what this rank cannot do
 
   // Begins to tell the others and to hear from them, so that something may be computed meanwhile.
@@ -42,6 +45,7 @@ class Agreement {
   void check_same(std::size_t n) const;
 
   std::vector<Said> said_{};
+  std::size_t spoken_ = Word::most;  // of them, at most
   std::string refusal_{};
   Word own_{};
   std::vector<Word> all_{};  // empty: nobody has been told

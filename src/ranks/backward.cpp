@@ -151,7 +151,7 @@ class BackwardCall {
   }
 
   void describe_gradients(Agreement& a) const {
-    if (!own_) return;
+    if (!own_) a.say_no_more();
     const auto type = [](const Optional<MutableView>& x) {
       return x ? static_cast<std::int64_t>(x->dtype) + 1 : 0;
     };

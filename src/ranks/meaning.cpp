@@ -55,12 +55,13 @@ void describe(Agreement& a, const Group& group, const Split& split, const Inputs
   a.add("whole.heads", w.heads);
   a.add("whole.kv_heads", w.kv_heads);
   a.add("the split, as a number,", hash_of(split));
-  if (!in) return;
-  a.add("q.batch", in->q.shape.batch);
-  a.add("q.dim", in->q.shape.dim);
-  a.add("v.dim", in->v.shape.dim);
-  a.add("q.dtype", static_cast<std::int64_t>(in->q.dtype));
-  describe_options(a, options);
+  if (!in) a.say_no_more();
+  const Inputs& said = in ? *in : Inputs{};
+  a.add("q.batch", said.q.shape.batch);
+  a.add("q.dim", said.q.shape.dim);
+  a.add("v.dim", said.v.shape.dim);
+  a.add("q.dtype", static_cast<std::int64_t>(said.q.dtype));
+  describe_options(a, in ? options : Options{});
 }
 
 void describe_options(Agreement& a, const Options& options) {

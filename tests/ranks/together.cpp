@@ -213,5 +213,29 @@ TEST(Together, a_row_that_leaves_the_range_is_no_fault_of_another_rank) {
   EXPECT_EQ(said[1], "");
 }
 
+// Who has no heads has nothing to say of the options, and hears of a difference like all others: it would
+// wait for them.
+TEST(Together, a_rank_without_heads_hears_what_the_others_differ_in) {
+  const Call whole{.q = Tensor::random({1, 2, 30, 8}, 1),
+                   .k = Tensor::random({1, 2, 40, 8}, 2),
+                   .v = Tensor::random({1, 2, 40, 8}, 3)};
+  const auto said = on_ranks(group_of_shared_memory(3, {.deadline = milliseconds(300)}), [&](Group& group) {
+    const Split split = split_heads({30, 40, 2, 2}, group.size());
+    const Call call = call_of(whole, split.of_rank[static_cast<std::size_t>(group.rank())]);
+    Results results(call, {});
+    const auto attend = [&](const Options& options) {
+      attention(group, split, call.inputs(), results.outputs(), options);
+    };
+    try {
+      attend({.softcap = group.rank() == 1 ? 7.0F : 5.0F});
+    } catch (const Error&) {
+      attend({});  // the group goes on
+      throw;
+    }
+  });
+  for (const std::string& sentence : said)
+    EXPECT_EQ(sentence.substr(0, sentence.find(" is ")), "rank 1: options.softcap, in bits,");
+}
+
 }  // namespace
 }  // namespace heed::cases
