@@ -2,6 +2,7 @@
 #include "bench/rank_work.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <ctime>
 #include <functional>
@@ -93,6 +94,19 @@ std::vector<T> gathered(Group& group, const char* what, const T& own) {
   return all;
 }
 
+// Of decode, on one rank.
+constexpr int steps = 101;
+using StepSeconds = std::array<double, steps>;
+
+// No step ends before its slowest rank, and that is now this one and now that.
+double median_of_slowest(const std::vector<StepSeconds>& of_ranks) {
+  StepSeconds slowest{};
+  for (const StepSeconds& own : of_ranks)
+    for (std::size_t n = 0; n < steps; ++n) slowest[n] = std::max(slowest[n], own[n]);
+  std::ranges::nth_element(slowest, slowest.begin() + steps / 2);
+  return slowest[steps / 2];
+}
+
 Buffer random_rows(std::int64_t tokens, Stream stream) {
   return random_buffer({1, bench_heads, tokens, bench_dim}, DType::f32, {1, stream});
 }
@@ -179,18 +193,19 @@ std::vector<RankTime> decode_over(Group& group, const Traffic& received, const D
     attention(group, whole.q.view(), {.cache = &cache, .lengths = {&tokens, 1}}, {.out = out.writable()},
               options);
   };
-  const auto times_of = [&](const auto& call) {
-    constexpr int steps = 101;
-    std::vector<RankTime> times;
-    call();
-    gathered(group, "ready", std::byte{});
-    for (int n = 0; n < steps; ++n) times.push_back(CallClock(received)(call));
-    return times;
-  };
-  const std::vector<RankTime> own = times_of(alone), all = times_of(step);
+  StepSeconds own{};
+  alone();
+  for (double& seconds : own) {
+    gathered(group, "ready", std::byte{});  // all begin at once, as they do in a step
+    seconds = seconds_of(alone);
+  }
+  std::vector<RankTime> all;
+  step();
+  gathered(group, "ready", std::byte{});
+  for (int n = 0; n < steps; ++n) all.push_back(CallClock(received)(step));
   RankTime time = all.back();  // every step receives the same
   time.seconds = median_of(all, &RankTime::seconds), time.computing = median_of(all, &RankTime::computing);
-  time.alone = median_of(own, &RankTime::seconds);
+  time.alone = median_of_slowest(gathered(group, "times alone", own));
   time.has_the_bits = same_bytes(out, whole.out);
   return gathered(group, "times", time);
 }

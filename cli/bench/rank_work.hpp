@@ -22,7 +22,7 @@ std::unique_ptr<Messages> counted(std::unique_ptr<Messages>, Traffic&);
 struct RankTime {
   double seconds = 0;    // of the call
   double computing = 0;  // of them, this thread on a processor with something to do
-  double alone = 0;      // decode: of attention over this rank's own tokens, with nobody to tell
+  double alone = 0;      // decode: of the slowest rank's attention over its own tokens, with nobody to tell
   Traffic received{};
   bool has_the_bits = false;  // of one process
 };
@@ -45,7 +45,7 @@ struct Decode {
   explicit Decode(std::int64_t tokens);  // computes `out`
 };
 // The median of many steps, with the tokens spread over the ranks; and of as many over each rank's own
-// tokens, all ranks at once, since they share memory in both.
+// tokens, all ranks at once, since they share memory in both, of which the slowest rank of each counts.
 std::vector<RankTime> decode_over(Group&, const Traffic&, const Decode&, int threads);
 
 // Seconds that a message of one byte takes between these ranks, one after another.

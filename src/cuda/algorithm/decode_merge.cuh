@@ -35,8 +35,9 @@ class DecodeMerge : public DecodeProducts<Shape> {
   // before what they do after it: put_state() of a unit, first barrier passed, second barrier, meet_teams(),
   // first barrier of the next unit, its put_state(). So no two accesses of different warps to one place are
   // without order, whatever the named barriers between say, at which the warps of a team meet once for every
-  // tile: as many times as the team has tiles, which differs between teams. What racecheck reports of max and
-  // sum for 32 rows, and not of out beside them, is no race.
+  // tile: as many times as the team has tiles, which differs between teams. What racecheck reports of these
+  // for 32 rows is no race. With a named barrier of all threads in the place of both it reports max and sum
+  // still, and out no more.
   HEED_DEVICE void end_unit(int first_key, bool is_first, bool is_last) {
     if (!is_first) sync();  // the teams' last states have been read
     Warp::put_state();
