@@ -71,7 +71,8 @@ def test_the_bench_compares_every_bit_of_ranks_that_are_processes(tmp_path):
     assert ended.returncode == 0, ended.stderr
     answer = json.loads(ended.stdout)
     assert (answer["ranks"], answer["has_the_bits"]) == (2, True)
-    assert answer["received_bytes"] >= 2048 // 2 * 8 * 64 * 4 * 2  # the other rank's half of keys and values
+    # Keys and values lie in memory that both map: what travels is what they say of the call.
+    assert 0 < answer["received_bytes"] < 2048 // 2 * 8 * 64 * 4 * 2 / 100
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mpirun")
