@@ -5,6 +5,8 @@
 #include <array>
 #include <vector>
 
+#include "ranks/gathered.hpp"
+
 namespace heed::ranks {
 namespace {
 
@@ -21,14 +23,9 @@ void try_to_map(std::optional<SharedMemory>& memory, const Arguments&... argumen
   }
 }
 
-// That every rank says yes.
 bool all_say(Group& group, bool own) {
-  const std::byte said{own};
-  std::vector<std::byte> all(static_cast<std::size_t>(group.size()));
-  std::vector<std::span<std::byte>> into;
-  for (std::byte& one : all) into.emplace_back(&one, 1);
-  group.gather(step_name, {&said, 1}, into).wait();
-  return std::count(all.begin(), all.end(), std::byte{1}) == group.size();
+  const std::vector<std::byte> said = gathered(group, step_name, std::byte{own});
+  return std::count(said.begin(), said.end(), std::byte{1}) == group.size();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "refusal/argument.hpp"
+#include "ranks/gathered.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {
@@ -49,11 +50,7 @@ std::vector<MatrixShapes> gather_shapes(Group& group, const std::vector<Matrix>&
   MatrixShapes own{.count = std::ssize(matrices)};
   for (std::size_t n = 0; n < std::min(matrices.size(), own.most); ++n)
     own.shape[n] = matrices[n].as.own.shape;
-  std::vector<MatrixShapes> all(static_cast<std::size_t>(group.size()));
-  std::vector<std::span<std::byte>> into;
-  for (MatrixShapes& one : all) into.push_back(std::as_writable_bytes(std::span(&one, 1)));
-  group.gather("biases and boolean masks", std::as_bytes(std::span(&own, 1)), into).wait();
-  return all;
+  return gathered(group, "biases and boolean masks", own);
 }
 
 void settle_axes(std::vector<Matrix>& matrices, const std::vector<MatrixShapes>& all, const Split& split,

@@ -11,6 +11,7 @@
 #include "heed/threads.hpp"
 #include "lowering/make_problem.hpp"
 #include "plan/plan.hpp"
+#include "ranks/gathered.hpp"
 #include "ranks/meaning.hpp"
 #include "ranks/rows.hpp"
 #include "threads/float_mode.hpp"
@@ -23,16 +24,6 @@ constexpr std::size_t line_bytes = 64;
 // One rank makes the memory while the others wait, and writes zeros to some 4 GB in a second.
 constexpr std::size_t most_bytes = std::size_t{8} << 30;
 constexpr std::int64_t most_threads = 1 << 16;
-
-// Everybody's, in the order of ranks. All have it only when all have said theirs.
-template <class T>
-std::vector<T> gathered(Group& group, const char* what, const T& own) {
-  std::vector<T> all(static_cast<std::size_t>(group.size()));
-  std::vector<std::span<std::byte>> into;
-  for (T& one : all) into.push_back(std::as_writable_bytes(std::span(&one, 1)));
-  group.gather(what, std::as_bytes(std::span(&own, 1)), into).wait();
-  return all;
-}
 
 // Beyond what ranks have agreed on, for a task of one to be a task of all.
 struct Alike {
