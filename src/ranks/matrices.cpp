@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <span>
 
-#include "refusal/argument.hpp"
 #include "ranks/gathered.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {
