@@ -28,16 +28,6 @@ class DecodeMerge : public DecodeProducts<Shape> {
 
   // What the teams found in a unit, to the chunk and the row, or to memory where the block of threads that
   // arrives last waits for it.
-  //
-  // max, sum and out of a (team, row) have one writer, a warp of that team, and readers in another warp. Both
-  // barriers are those of all 256 threads, and every warp runs both for every unit: the bounds of the loop
-  // over units are the block's. In PTX's memory model a barrier makes what its threads did before it happen
-  // before what they do after it: put_state() of a unit, first barrier passed, second barrier, meet_teams(),
-  // first barrier of the next unit, its put_state(). So no two accesses of different warps to one place are
-  // without order, whatever the named barriers between say, at which the warps of a team meet once for every
-  // tile: as many times as the team has tiles, which differs between teams. What racecheck reports of these
-  // for 32 rows is no race. With a named barrier of all threads in the place of both it reports max and sum
-  // still, and out no more.
   HEED_DEVICE void end_unit(int first_key, bool is_first, bool is_last) {
     if (!is_first) sync();  // the teams' last states have been read
     Warp::put_state();

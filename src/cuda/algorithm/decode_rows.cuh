@@ -79,18 +79,23 @@ class DecodeRows {
     for (int n = 0; n < Shape::stages - 1; ++n) load();
   }
 
-  // The next tile, there for the whole team; the tile before it is no longer needed.
+  // The next tile, there for the whole team, which meets once; the tile before it is no longer needed.
   HEED_DEVICE Tile take(int first_key) {
+    const SharedAddress at = ring + taken * 2 * Shape::tile_bytes;
+    const bool is_whole = first_key >= head.begin && first_key + tile_keys <= head.end;
+    if (!is_whole) {
+      barrier_wait(there + taken * 8, phase);
+      clear_values(at + Shape::tile_bytes, first_key);
+    }
     Team::sync();
     if (Team::thread() == 0) load();
-    barrier_wait(there + taken * 8, phase);
-    const SharedAddress at = ring + taken * 2 * Shape::tile_bytes;
-    if (first_key < head.begin || first_key + tile_keys > head.end)
-      clear_values(at + Shape::tile_bytes, first_key);
+    if (is_whole) barrier_wait(there + taken * 8, phase);
     taken = taken == Shape::stages - 1 ? 0 : taken + 1;
     if (taken == 0) phase ^= 1;
     return {at, at + Shape::tile_bytes};
   }
+  // Instead, where only the other team has one.
+  HEED_DEVICE void pass() const { Team::sync(); }
   HEED_DEVICE void drain() const {}
 
  private:
@@ -122,7 +127,6 @@ class DecodeRows {
       if (j < head.begin || j >= head.end) clear_shared16(values + place(key, n % pieces));
     }
     show_to_engines();
-    Team::sync();
   }
 
   const DecodeHead head;

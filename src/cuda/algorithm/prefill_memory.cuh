@@ -68,7 +68,7 @@ struct PrefillMemory {
 
   HEED_DEVICE void init() const {
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(tile_there(n), 1), barrier_init(tile_used(n), 4 * Shape::groups);
+      barrier_init(tile_there(n), 1), barrier_init(tile_used(n), 128 * Shape::groups);
       slot(n)->is_left = 0;
     }
     for (unsigned n = 0; n < Shape::query_stages; ++n)

@@ -42,8 +42,7 @@ class PrefillProducer {
   }
 
   // Waits until slot n is free. Where consumers left the tile there, that one comes next, before the tile at
-  // hand. A warp reads the slot, meets, and its first lane arrives at tile_used; this thread waits for all of
-  // them before it writes. racecheck reports `again` all the same, where it is the last that was read.
+  // hand.
   HEED_DEVICE bool take_left(unsigned n, RowTile& tile) const {
     barrier_wait(shared.tile_used(n), shared.slot_phase(n) ^ 1);
     RowTile& used = *shared.slot(n);
