@@ -1,30 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/pool.hpp"
 
-#include <sys/mman.h>
-
 #include <cstring>
 
 #include "refusal/refusal.hpp"
+#include "threads/large_pages.hpp"
 
 namespace heed::cache {
-namespace {
-
-// Asks the system for large pages of its own below ours: a processor reads ahead only as far as one of the
-// system's pages goes, and forgets where thousands of small ones lie. A system that cannot loses nothing.
-void prefer_large_pages(unsigned char* memory, std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr std::size_t large = std::size_t{2} << 20;
-  const auto address = reinterpret_cast<std::uintptr_t>(memory),
-             first = (address + large - 1) / large * large;
-  const std::uintptr_t end = (address + bytes) / large * large;
-  if (first < end) madvise(memory + (first - address), end - first, MADV_HUGEPAGE);
-#else
-  (void)memory, (void)bytes;
-#endif
-}
-
-}  // namespace
 
 PagePool::PagePool(const Size& size) : pages_(size.pages), page_bytes_(size.page_bytes) {
   try {
@@ -35,7 +17,7 @@ PagePool::PagePool(const Size& size) : pages_(size.pages), page_bytes_(size.page
     } else {
       host_.reset(static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64})));
       memory_ = host_.get();
-      prefer_large_pages(memory_, bytes);
+      threads::prefer_large_pages(memory_, bytes);
     }
     users_.reserve(static_cast<std::size_t>(pages_));
     returned_.reserve(static_cast<std::size_t>(pages_));

@@ -12,15 +12,21 @@ namespace {
 
 // Sums of dQ that one KV head may have, in floats, before rows are better left to tasks of their own.
 constexpr std::int64_t most_row_sums = std::int64_t{1} << 24;
-// Floats that all KV heads may take where all are under way at once: 128 MiB for the sums of dQ, dK and dV,
-// what every thread has for itself (0.45 MiB at 64 dimensions), and the list of cells.
-constexpr std::int64_t most_shared_floats = std::int64_t{1} << 25, floats_per_thread = std::int64_t{1} << 17,
+// Floats that all KV heads may take where all are under way at once: 192 MiB for the sums of dQ, dK and dV,
+// the packed keys, what every thread has for itself (0.35 MiB at 64 dimensions), and the list of cells.
+constexpr std::int64_t most_shared_floats = std::int64_t{3} << 24, floats_per_thread = std::int64_t{1} << 17,
                        floats_per_cell = 28;
 constexpr std::int64_t most_cells = std::int64_t{1} << 16;  // about: steps are whole blocks
 // Rows of a task that goes through all keys: the more, the less packing keys costs.
 constexpr std::int64_t most_rows_per_task = 1056;
-// Blocks of rows of a part that shares its sums, at least: it packs its keys for them.
-constexpr std::int64_t least_shared_blocks = 3;
+// Blocks of rows of a part that shares its sums, at least: one alone is read from another core's cache, with
+// nothing to do while the first of it comes. In turns on 16 threads of a Xeon, 12 heads of 1024 x 64
+// took 6.66 ms with one, 6.06 with two, 6.01 with three (November 2026); the fewer, the less waits for the
+// last ones.
+constexpr std::int64_t least_shared_blocks = 2;
+// Of a task's time, by which one thread takes longer than another for the same: neighbours on the machine, or
+// other cores. With a task for each of 16 heads 24 % of 16 threads' time was spent waiting for the last.
+constexpr double unevenness = 0.2;
 
 std::int64_t ceil_div(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit; }
 
@@ -44,7 +50,7 @@ class Planner {
     const std::int64_t sums = c.queries * c.group() * c.dim;
     if (!g.q.data || (!g.k.data && !g.v.data) || sums > most_row_sums) return Way::two_passes;
     const auto rounds = static_cast<double>(ceil_div(heads, parallel));
-    const double whole = 5 * rounds, twice = 7 * heads_per_thread(),
+    const double whole = 5 * (parallel > 1 ? rounds + unevenness : rounds), twice = 7 * heads_per_thread(),
                  shared = shared_floats() > most_shared_floats ? twice : 5 * shared_time();
     if (whole <= 1.1 * std::min(twice, shared)) return Way::whole;
     return shared < twice ? Way::shared : Way::two_passes;
@@ -87,15 +93,17 @@ class Planner {
   }
 
   std::int64_t shared_floats() const {
-    const std::int64_t sums = c.queries * c.group() * c.dim + c.keys * (c.dim + c.value_dim);
-    return heads * (sums + grid_rows() * grid_columns() * floats_per_cell) + parallel * floats_per_thread;
+    const std::int64_t sums = c.queries * c.group() * c.dim + c.keys * (c.dim + c.value_dim),
+                       packed = c.keys * (2 * c.dim + c.value_dim);
+    return heads * (sums + packed + grid_rows() * grid_columns() * floats_per_cell) +
+           parallel * floats_per_thread;
   }
 
   // Cells along each side of a grid, about: for most of the time more of them may begin than there are
   // threads, as long as these are not so many that the list of cells would grow beyond measure.
   std::int64_t side() const {
     const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(most_cells / heads)));
-    return std::max<std::int64_t>(1, std::min(8 * parallel / heads, most));
+    return std::max<std::int64_t>(1, std::min(16 * parallel / heads, most));
   }
   std::int64_t grid_rows() const { return ceil_div(c.queries * c.group(), shared_rows()); }
   std::int64_t grid_columns() const { return ceil_div(c.keys, shared_keys()); }

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "threads/large_pages.hpp"
+
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" void __asan_poison_memory_region(const volatile void*, std::size_t);
 extern "C" void __asan_unpoison_memory_region(const volatile void*, std::size_t);
@@ -127,6 +129,12 @@ Block keep_block(Block block) {
   return before.memory ? keep_shared(before) : before;
 }
 
+Block fresh_block(std::size_t bytes) {
+  const Block block{::operator new(bytes, alignment), bytes};
+  prefer_large_pages(block.memory, bytes);
+  return block;
+}
+
 }  // namespace
 
 void ReturnMemory::operator()(float* memory) const noexcept {
@@ -138,7 +146,7 @@ KeptMemory take_memory(std::size_t floats) {
   if (floats > std::numeric_limits<std::size_t>::max() / sizeof(float)) throw std::bad_alloc();
   const std::size_t wanted = floats * sizeof(float);
   Block block = take_block(wanted);
-  if (!block.memory) block = {::operator new(wanted, alignment), wanted};
+  if (!block.memory) block = fresh_block(wanted);
   allow(block.memory, wanted);
   spoil(block.memory, wanted);
   return {static_cast<float*>(block.memory), ReturnMemory{block.bytes}};

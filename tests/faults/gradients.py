@@ -70,8 +70,8 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-of-a-bad-row",
         ALGORITHM + "gradient_pairs.hpp",
-        "else if (state[r] == RowState::bad || (keys.has_bad && is_bad[j]))",
-        "else if (keys.has_bad && is_bad[j])",
+        "else if (state[r] == RowState::bad || (keys.here->has_bad && is_bad[j]))",
+        "else if (keys.here->has_bad && is_bad[j])",
         "NaN in a query, or in the gradient of its out, reaches no key (S13)",
     ),
     Fault(

@@ -365,8 +365,8 @@ FAULTS = [
     Fault(
         "squares-of-the-keys-forgotten",
         ALGORITHM + "operands_f32.hpp",
-        "key_squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);",
-        "key_squares = sum_of_squares<S>(k, count * 0);",
+        "key_known.squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);",
+        "key_known.squares = sum_of_squares<S>(k, count * 0);",
         "prefill never looks for scores that leave the range of f32 (S13)",
     ),
     Fault(

@@ -52,13 +52,23 @@ TEST(Waves, the_first_cells_of_all_grids_come_first) {
   for (std::size_t n = 0; n < grids.size(); ++n) EXPECT_EQ(waves.take().grid, n);
 }
 
+TEST(Waves, a_thread_goes_on_in_its_row_until_a_cell_is_two_steps_behind) {
+  Waves waves({{2, 3}, {2, 3}});
+  const Waves::Cell corner = waves.take();
+  waves.end(corner);
+  const Waves::Cell right = waves.take();
+  EXPECT_EQ(right.index, 1u) << "though the other grid has not begun";
+  waves.end(right);
+  EXPECT_EQ(waves.take().index, 6u);
+}
+
 // Which needs the one above and the one on the left: one of them does not do, whatever else may begin.
 TEST(Waves, a_cell_waits_for_both_that_it_needs) {
   for (const std::size_t first : {1u, 2u}) {
     Waves waves({{2, 2}, {1, 3}});
     const Waves::Cell corner = waves.take(), other = waves.take();
     waves.end(corner), waves.end(other);
-    const Waves::Cell right = waves.take(), below = waves.take(), second = waves.take();
+    const Waves::Cell second = waves.take(), right = waves.take(), below = waves.take();
     ASSERT_EQ(right.index, 1u);
     ASSERT_EQ(below.index, 2u);
     waves.end(second);

@@ -49,6 +49,7 @@ class Backward {
     if (part.of_rows && begins_rows())
       fill(row_sums(part.first_row), panels_of(part.rows) * rows * dims, 0.0f);
     for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
+      if (begins_keys()) pairs.keys.forget(begin);
       for (KeySums* sums : {&dk, &dv}) {
         sums->block = sums->kept + (part.is_shared ? begin * sums->products.dims : 0);
         if (sums->is_wanted && begins_keys()) fill(sums->block, gradient_keys * sums->products.dims, 0.0f);
@@ -67,7 +68,8 @@ class Backward {
         head_rows(c.sequences[task.batch_entry].queries * c.group()),
         head_keys(c.sequences[task.batch_entry].keys),
         query(c, {task.batch_entry, task.kv_head, 0, 0}),
-        pairs(call, task, memory),
+        pairs(call, task, task.is_shared ? most(1, blocks_of(head_keys, gradient_keys)) : 1,
+              task.is_shared ? kept : memory, memory),
         keeps_rows(fits_rows() && (task.is_shared || task.keys > gradient_keys)),
         packed_rows(call, pairs.products, keeps_rows ? row_blocks() : 1, task.of_keys,
                     keeps_rows ? kept : memory, memory),
@@ -80,7 +82,8 @@ class Backward {
     for (KeySums* sums : {&dk, &dv}) sums->kept = kept.cut(sums->is_wanted ? keys * sums->products.dims : 0);
   }
 
-  static std::int64_t panels_of(std::int64_t n) { return (n + rows - 1) / rows; }
+  static std::int64_t blocks_of(std::int64_t n, std::int64_t length) { return (n + length - 1) / length; }
+  static std::int64_t panels_of(std::int64_t n) { return blocks_of(n, rows); }
 
   // Whether no part before this one, or none after it, has sums of its rows, or of its keys.
   bool begins_rows() const { return !part.is_shared || part.first_key == 0; }
@@ -89,7 +92,7 @@ class Backward {
   bool ends_keys() const { return !part.is_shared || part.first_row + part.rows == head_rows; }
 
   std::int64_t kept_rows() const { return part.is_shared ? head_rows : part.rows; }
-  std::int64_t row_blocks() const { return most(1, (kept_rows() + gradient_rows - 1) / gradient_rows); }
+  std::int64_t row_blocks() const { return most(1, blocks_of(kept_rows(), gradient_rows)); }
   float* row_sums(std::int64_t row) const {
     return dq + (part.is_shared ? row : row - part.first_row) * dims;
   }
@@ -99,6 +102,14 @@ class Backward {
   bool fits_rows() const {
     constexpr std::int64_t most_bytes = std::int64_t{1} << (asks_ahead<O> ? 25 : 24);
     return row_blocks() * PackedRows<O>::bytes_of_slot(pairs.products) <= most_bytes;
+  }
+
+  // Whether the next block of rows may lie in no cache of this core: another task packed it, or there are too
+  // many.
+  bool asks_for_rows_after(std::int64_t first) const {
+    if (!asks_ahead<O>) return false;
+    if (!part.is_shared) return packed_rows.outgrows_a_cache();
+    return first + gradient_rows < part.first_row + part.rows;
   }
 
   Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
@@ -111,14 +122,15 @@ class Backward {
     const KeyRange block{begin, least(begin + gradient_keys, part.first_key + part.keys)},
         wanted = seen_by_rows(part.first_row, part.rows).within(block);
     if (wanted.end <= wanted.begin) return;
-    pairs.keys.pack(part.batch_entry, part.kv_head, begin, wanted);
+    pairs.keys.use(part.batch_entry, part.kv_head, begin,
+                   part.is_shared ? seen_by_rows(0, head_rows).within(block) : wanted);
     const std::int64_t end = part.first_row + part.rows;
     for (std::int64_t first = part.first_row; first < end; first += gradient_rows) {
       const std::int64_t count = least(gradient_rows, end - first);
       const KeyRange seen = seen_by_rows(first, count).within(wanted);
       if (seen.end <= seen.begin) continue;
       const RowBlock<O>& rows_there = packed_rows(query, first, count);
-      pairs.ahead = packed_rows.after(first);
+      if (asks_for_rows_after(first)) pairs.ahead = packed_rows.after(first);
       multiply(rows_there, begin, seen);
     }
   }
@@ -138,7 +150,7 @@ class Backward {
 
   // dQ of a panel of rows.
   void add_keys(const Stretch& at, std::int64_t row) {
-    const std::int64_t first = pairs.keys.block + at.first - pairs.keys.packed.begin;
+    const std::int64_t first = pairs.keys.here->first + at.first - pairs.keys.here->packed.begin;
     pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
   }
 

@@ -19,13 +19,14 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Blocks of rows are kept from one block of keys to the next: operands then use what was packed before, by
-// themselves or by those of another task.
+// Blocks of rows are kept from one block of keys to the next, and blocks of keys from one task to the next: operands
+// then use what was packed before, by themselves or by those of another task.
 template <class O>
 concept GradientOperands = Operands<O> && (gradient_keys % O::rows == 0) && (gradient_keys % O::key_step == 0) &&
                            (gradient_rows % summed_rows<O> == 0) &&
                            requires(O made, typename O::Element* packed, std::int64_t n) {
                              made.use_queries(packed, made.known);
+                             made.use_keys(packed, made.key_known);
                              made.use_values(packed, n);
                            };
 
@@ -40,8 +41,8 @@ struct GradientProducts {
   RowSums<O> q_sums, g_sums;  // summed over rows: dR q, and the weights times dO
 
   GradientProducts(const Call& c, const GradientPart& part, Cutter& memory)
-      : scores(made({c.dim, c.dim, 0, gradient_keys, part.of_rows ? gradient_keys : 0}, memory)),
-        by_weights(made({c.value_dim, c.value_dim, 0, gradient_keys, 0}, memory)),
+      : scores(made({c.dim, c.dim, 0, 0, part.of_rows ? gradient_keys : 0}, memory)),
+        by_weights(made({c.value_dim, c.value_dim, 0, 0, 0}, memory)),
         q_sums(c.dim, part.of_keys, memory),
         g_sums(c.value_dim, part.of_keys, memory) {}
 
@@ -100,10 +101,11 @@ class PackedRows {
     }
   }
 
-  // Of the block that follows the one whose first row this is, where blocks are kept that no second-level
-  // cache holds.
+  // Whether no second-level cache holds all blocks.
+  bool outgrows_a_cache() const { return slots * slot_floats >= std::int64_t{1} << 19; }
+
+  // The block that follows the one whose first row this is.
   Ahead after(std::int64_t first) const {
-    if (!asks_ahead<O> || slots * slot_floats < (std::int64_t{1} << 19)) return {};
     constexpr std::int64_t tiles = 2 * gradient_keys / O::key_step * gradient_rows / rows;
     return {packed + (first / gradient_rows + 1) % slots * slot_floats, slot_floats, tiles / 4 * 3};
   }
@@ -172,16 +174,19 @@ class PackedRows {
 
   // delta = the gradient of out times out, in chains as a score is.
   void multiply_columns(float* delta) const {
-    for (int v = 0; v < rows; v += S::lanes) {
-      auto sum = S::fill(0.0f);
-      for (std::int64_t d = 0; d < c.value_dim;) {
-        auto chain = S::fill(0.0f);
-        for (const std::int64_t end = least(d + chain_terms, c.value_dim); d < end; ++d)
-          chain = S::fma(S::load(gradient + d * rows + v), S::load(out + d * rows + v), chain);
-        sum = S::add(sum, chain);
-      }
-      S::store(delta + v, sum);
+    constexpr int vectors = S::panel_vectors;
+    typename S::F sum[vectors];
+    for (auto& of : sum) of = S::fill(0.0f);
+    for (std::int64_t d = 0; d < c.value_dim;) {
+      typename S::F chain[vectors];
+      for (auto& of : chain) of = S::fill(0.0f);
+      for (const std::int64_t end = least(d + chain_terms, c.value_dim); d < end; ++d)
+        for (int v = 0; v < vectors; ++v)
+          chain[v] = S::fma(S::load(gradient + d * rows + v * S::lanes),
+                            S::load(out + d * rows + v * S::lanes), chain[v]);
+      for (int v = 0; v < vectors; ++v) sum[v] = S::add(sum[v], chain[v]);
     }
+    for (int v = 0; v < vectors; ++v) S::store(delta + v * S::lanes, sum[v]);
   }
 
   bool is_finite_row(const Row& row, std::int64_t dim) const {
@@ -216,52 +221,6 @@ class PackedRows {
   std::int64_t slot_floats;
   RowBlock<O>* blocks;
   float *packed, *gradient, *out, *widened;
-};
-
-// What of a block of keys is packed: those that somebody may see, from a whole step on.
-template <GradientOperands O>
-class PackedKeys {
-  using S = typename O::S;
-
- public:
-  KeyRange packed{0, 0};
-  std::int64_t block = 0;  // the first key of the block
-  bool has_bad = false;
-  unsigned char* is_bad;  // of each key that is packed
-
-  PackedKeys(const GradientCall& call, GradientProducts<O>& of, bool with_sums, Cutter& memory)
-      : c(call.forward), products(of), has_sums(with_sums) {
-    is_bad = reinterpret_cast<unsigned char*>(memory.cut(gradient_keys / 4));
-    widened = memory.cut(most(c.dim, c.value_dim));
-  }
-
-  void pack(std::int64_t b, std::int64_t kv_head, std::int64_t begin, KeyRange wanted) {
-    block = begin;
-    packed = {begin + (wanted.begin - begin) / O::key_step * O::key_step, wanted.end};
-    const std::int64_t count = packed.end - packed.begin;
-    const RowsFrom<key_row> key_at{c, b, kv_head, packed.begin, c.k.stride.length};
-    const RowsFrom<value_row> value_at{c, b, kv_head, packed.begin, c.v.stride.length};
-    products.scores.pack_keys(key_at, count);
-    products.by_weights.pack_keys(value_at, count);
-    const bool has_poison = has_sums && products.scores.pack_values(key_at, count);
-    has_bad = has_poison || products.scores.may_overflow() || products.by_weights.may_overflow();
-    if (!has_bad) return;
-    has_bad = false;
-    for (std::int64_t j = 0; j < round_up(count, O::key_step); ++j) {
-      is_bad[j] = j < count && !(is_finite_row(key_at(j), c.dim) && is_finite_row(value_at(j), c.value_dim));
-      has_bad |= is_bad[j] != 0;
-    }
-  }
-
- private:
-  bool is_finite_row(const Row& row, std::int64_t dim) const {
-    return all_finite<S>(widen<S>(row, dim, widened), dim);
-  }
-
-  const Call& c;
-  GradientProducts<O>& products;
-  const bool has_sums;
-  float* widened;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -7,6 +7,7 @@
 #include "cpu/algorithm/ahead.hpp"
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/gradient_operands.hpp"
+#include "cpu/algorithm/gradient_packed_keys.hpp"
 #include "cpu/algorithm/softmax.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -36,8 +37,12 @@ class GradientPairs {
   float *weights, *gradients;
   Ahead ahead{};
 
-  GradientPairs(const GradientCall& call, const GradientPart& part, Cutter& memory)
-      : products(call.forward, part, memory), keys(call, products, part.of_rows, memory), c(call.forward) {
+  // As many blocks of keys are kept as said, in memory that may outlast this.
+  GradientPairs(const GradientCall& call, const GradientPart& part, std::int64_t key_blocks,
+                Cutter& key_memory, Cutter& memory)
+      : products(call.forward, part, memory),
+        keys(call, products, key_blocks, part.of_rows, key_memory, memory),
+        c(call.forward) {
     weights = all_weights = memory.cut(panels_at_once * gradient_keys * rows);
     gradients = all_gradients = memory.cut(panels_at_once * gradient_keys * rows);
     unseen = memory.cut(piece * rows);
@@ -53,14 +58,14 @@ class GradientPairs {
     const Queries queries = query_at.some(block.first + p * rows, least(rows, block.count - p * rows));
     const Query first = queries(0), last = queries(queries.count - 1);
     const Seen seen = seen_by(c, first.b, first.i, last.i);
-    const KeyRange wanted = trim_hidden<S>(c, seen.within(keys.packed), queries);
+    const KeyRange wanted = trim_hidden<S>(c, seen.within(keys.here->packed), queries);
     if (wanted.end <= wanted.begin) return {};
-    const std::int64_t begin = (wanted.begin - keys.block) / step * step;
-    const Stretch at{begin, round_up(wanted.end - keys.block - begin, step)};
+    const std::int64_t begin = (wanted.begin - keys.here->first) / step * step;
+    const Stretch at{begin, round_up(wanted.end - keys.here->first - begin, step)};
     weights = all_weights + p % panels_at_once * gradient_keys * rows;
     gradients = all_gradients + p % panels_at_once * gradient_keys * rows;
     for (std::int64_t done = 0; done < at.keys; done += piece) {
-      const Piece of{weights + done * rows, gradients + done * rows, keys.block + begin + done,
+      const Piece of{weights + done * rows, gradients + done * rows, keys.here->first + begin + done,
                      least(piece, at.keys - done)};
       differentiate(of, queries, {block.lse + p * rows, block.delta + p * rows, block.state + p * rows, p},
                     by);
@@ -86,13 +91,13 @@ class GradientPairs {
 
   void differentiate(const Piece& of, const Queries& queries, const Panel& panel, By by) {
     const Scores t{of.weights, rows, of.first_key, of.keys};
-    const std::int64_t first = of.first_key - keys.packed.begin;
+    const std::int64_t first = of.first_key - keys.here->packed.begin;
     score(products.scores, panel.p, first, {of.weights, rows, of.first_key, of.keys});
     const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
     if (is_careful) spoil_infinities<S>(t);
     if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
     bias_and_mask<S>(c, t, queries);
-    const bool is_marked = is_careful || keys.has_bad || any_marked(panel.state);
+    const bool is_marked = is_careful || keys.here->has_bad || any_marked(panel.state);
     if (is_marked) mark_unseen<S>(t, unseen);
     weigh_against(panel.lse, of);
     score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys});
@@ -155,13 +160,13 @@ class GradientPairs {
   // What is not seen is 0, whatever it was multiplied with; what is seen and bad is the reference's, and so is all
   // that it reaches.
   void correct(const RowState* state, const Piece& of) {
-    const unsigned char* is_bad = keys.is_bad + (of.first_key - keys.packed.begin);
+    const unsigned char* is_bad = keys.here->is_bad + (of.first_key - keys.here->packed.begin);
     for (std::int64_t j = 0; j < of.keys; ++j)
       for (int r = 0; r < rows; ++r) {
         float &w = of.weights[j * rows + r], &x = of.gradients[j * rows + r];
         if (unseen[j * rows + r] != 0 || state[r] == RowState::hollow)
           w = x = 0;
-        else if (state[r] == RowState::bad || (keys.has_bad && is_bad[j]))
+        else if (state[r] == RowState::bad || (keys.here->has_bad && is_bad[j]))
           w = x = __builtin_nanf("");
       }
   }

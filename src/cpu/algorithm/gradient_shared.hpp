@@ -61,7 +61,7 @@ class BiasGradient {
         shares_keys(call.bias.dim == 1),
         row_count(shares_rows ? 1 : gradient_rows),
         key_count(shares_keys ? 1 : gradient_keys),
-        pairs(call, {}, memory),
+        pairs(call, {}, 1, memory, memory),
         packed_rows(call, pairs.products, 1, false, memory, memory) {
     sums = memory.cut(row_count * key_count);
     of_rows = memory.cut(gradient_rows);
@@ -88,7 +88,8 @@ class BiasGradient {
     for (std::int64_t begin = shares_keys ? 0 : part.first_key; begin < end; begin += gradient_keys) {
       const KeyRange wanted = seen.within({begin, least(begin + gradient_keys, end)});
       if (wanted.end <= wanted.begin) continue;
-      pairs.keys.pack(query.b, kv_head, begin, wanted);
+      pairs.keys.forget(begin);
+      pairs.keys.use(query.b, kv_head, begin, wanted);
       for (std::int64_t p = 0; p * rows < count; ++p) {
         const Stretch at = pairs.differentiate(query, block, p, Pairs::By::score);
         const std::int64_t here = least(rows, count - p * rows);

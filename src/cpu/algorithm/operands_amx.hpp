@@ -41,16 +41,18 @@ struct Bf16Amx : AmxParts {
   using Use = AmxTiles;
 
   const std::int64_t dim, value_dim;
-  // What the products ask of queries that were packed: the largest magnitude, and what scores are multiplied with.
+  // What the products ask of queries, or keys, that were packed: the largest magnitude, and what scores are
+  // multiplied with.
   struct Known {
     Half most = 0;
     float scale = 1;
   } known;
-  Half key_most = 0;  // the largest magnitude of the present block
+  Known key_known;  // of the present block
 
   Bf16Amx(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
   void use_queries(Half* panels, Known of) { q = panels, known = of; }
+  void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
   void use_values(Half* lines, std::int64_t) { v = lines; }
 
   // The row as contiguous halves, padded with zeros to `width`. A cache's values lie in sixteens.
@@ -76,7 +78,7 @@ struct Bf16Amx : AmxParts {
     known.most = larger_magnitude(known.most, to, rows * depth);
   }
 
-  bool may_overflow() const { return score_may_overflow(known.most, key_most, depth, known.scale); }
+  bool may_overflow() const { return score_may_overflow(known.most, key_known.most, depth, known.scale); }
 
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16) {
@@ -85,7 +87,7 @@ struct Bf16Amx : AmxParts {
       else
         copy_keys(row_at, j, count);
     }
-    key_most = larger_magnitude(0, k, round_up(count, key_step) * depth);
+    key_known.most = larger_magnitude(0, k, round_up(count, key_step) * depth);
   }
 
   // Of `so_far` and of n halves, a multiple of 32.

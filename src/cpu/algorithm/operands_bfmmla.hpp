@@ -48,17 +48,19 @@ struct PackedBf16 : Bf16Parts<V> {
   using Parts::rows, Parts::key_step, Parts::dim_step;
 
   const std::int64_t dim, value_dim;
-  // What the products ask of queries that were packed: the largest magnitude, and what scores are multiplied with.
+  // What the products ask of queries, or keys, that were packed: the largest magnitude, and what scores are
+  // multiplied with.
   struct Known {
     Half most = 0;
     float scale = 1;
   } known;
-  Half key_most = 0;        // the largest magnitude of the present block
-  std::int64_t padded = 0;  // keys of the present block, in whole tiles
+  Known key_known;          // of the present block
+  std::int64_t padded = 0;  // keys of it, in whole tiles
 
   PackedBf16(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
   void use_queries(Half* panels, Known of) { q = panels, known = of; }
+  void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
   void use_values(Half* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
@@ -67,7 +69,7 @@ struct PackedBf16 : Bf16Parts<V> {
     known.most = larger_magnitude(known.most, q + panel * rows * depth, rows * depth);
   }
 
-  bool may_overflow() const { return score_may_overflow(known.most, key_most, depth, known.scale); }
+  bool may_overflow() const { return score_may_overflow(known.most, key_known.most, depth, known.scale); }
 
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += key_step) {
@@ -78,7 +80,7 @@ struct PackedBf16 : Bf16Parts<V> {
       else
         pack_pairs(key_at, there, key_step, k + j * depth);
     }
-    key_most = larger_magnitude(0, k, round_up(count, key_step) * depth);
+    key_known.most = larger_magnitude(0, k, round_up(count, key_step) * depth);
   }
 
   bool pack_values(const RowAt auto& row_at, std::int64_t count) {

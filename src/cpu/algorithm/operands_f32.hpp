@@ -39,16 +39,17 @@ struct PackedF32 : F32Parts<V> {
   using Parts::rows, Parts::key_step, Parts::dim_step;
 
   const std::int64_t dim, value_dim;
-  // What the products ask of queries that were packed: the sum of their squares.
+  // What the products ask of queries, or keys, that were packed: the sum of their squares.
   struct Known {
     float squares = 0;
   } known;
-  std::int64_t padded = 0;  // keys of the present block, in whole tiles
-  float key_squares = 0;    // of the present block
+  Known key_known;          // of the present block
+  std::int64_t padded = 0;  // keys of it, in whole tiles
 
   PackedF32(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
   void use_queries(float* panels, Known of) { q = panels, known = of; }
+  void use_keys(float* tiles, Known of) { k = tiles, key_known = of; }
   void use_values(float* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
   void pack_queries(std::int64_t p, const RowAt auto& row_at, std::int64_t count, float scale) {
@@ -60,7 +61,7 @@ struct PackedF32 : F32Parts<V> {
   // Whether a sum of products could leave the range of f32. None can where the squares say so (Cauchy and
   // Schwarz), which costs a multiply-add for every vector packed instead of one for every vector of scores.
   bool may_overflow() const {
-    return !(static_cast<double>(known.squares) * static_cast<double>(key_squares) < 0x1p250);
+    return !(static_cast<double>(known.squares) * static_cast<double>(key_known.squares) < 0x1p250);
   }
 
   // A cache's keys lie as vectors want them. Gathered one by one, the keys and values of 8192 tokens of 128
@@ -73,7 +74,7 @@ struct PackedF32 : F32Parts<V> {
         for (std::int64_t tile = j; tile < least(j + columns, count); tile += key_step)
           pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, least(key_step, count - tile),
                        key_step, dim, depth, widened, k + tile * depth);
-    key_squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);
+    key_known.squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);
   }
 
   bool pack_values(const RowAt auto& row_at, std::int64_t count) {

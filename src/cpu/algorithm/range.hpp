@@ -8,6 +8,16 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
+// Where one is NaN, too. In integers, which compilers compare all at once.
+template <Vector S>
+inline bool any_lane_differs(typename S::F x, float from) {
+  float lanes[S::lanes];
+  S::store(lanes, x);
+  int any = 0;
+  for (int lane = 0; lane < S::lanes; ++lane) any |= lanes[lane] != from ? 1 : 0;
+  return any != 0;
+}
+
 template <Vector S>
 inline float sum_of_lanes(typename S::F x) {
   float lanes[S::lanes], sum = 0;
@@ -32,9 +42,10 @@ inline bool all_finite(const float* x, std::int64_t n) {
   for (; d + 4 * S::lanes <= n; d += 4 * S::lanes)
     for (int v = 0; v < 4; ++v) poison[v] = S::fma(S::load(x + d + v * S::lanes), zero, poison[v]);
   for (; d + S::lanes <= n; d += S::lanes) poison[0] = S::fma(S::load(x + d), zero, poison[0]);
-  float sum = sum_of_lanes<S>(S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
-  for (; d < n; ++d) sum += x[d] * 0.0f;
-  return sum == 0;
+  float rest = 0;
+  for (; d < n; ++d) rest += x[d] * 0.0f;
+  return rest == 0 &&
+         !any_lane_differs<S>(S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])), 0.0f);
 }
 
 // x *= factor; returns x * x summed over the n floats, a multiple of S::lanes: NaN or infinity where one of

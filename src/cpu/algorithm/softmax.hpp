@@ -7,6 +7,7 @@
 
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/range.hpp"
 #include "cpu/simd/vector.hpp"
 #include "softmax/state.hpp"
 
@@ -105,15 +106,6 @@ template <Vector S>
 inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::int64_t width) {
   const auto a = S::max(S::load(s), S::load(s + width));
   return S::max(so_far, S::max(a, S::max(S::load(s + 2 * width), S::load(s + 3 * width))));
-}
-
-template <Vector S>
-inline bool any_lane_differs(typename S::F x, float from) {
-  float lanes[S::lanes];
-  S::store(lanes, x);
-  bool any = false;
-  for (int lane = 0; lane < S::lanes; ++lane) any |= lanes[lane] != from;
-  return any;
 }
 
 // Moves the panel's maxima, and rescales what was measured against the old ones.
