@@ -12,7 +12,7 @@ import json
 
 CHUNK = 1024  # keys of one step of the sum; no message has more
 SLOTS = 8  # chunks that a rank has room for, at least
-WORDS = 1032  # bytes in which a rank says what it was called with
+WORDS = 16  # bytes in which a rank says what it was called with
 
 
 @dataclasses.dataclass
@@ -63,9 +63,11 @@ def decode(model, machine, tokens, ranks):
     """Seconds of reading the cache, of the network, and of all; one query."""
     chunks = ceil(tokens, CHUNK)
     reading = ceil(chunks, ranks) * CHUNK * model.token_bytes() / machine.memory
-    states = chunks * model.heads * (2 + model.dim) * 4
-    received = states * (ranks - 1) / ranks + (ranks - 1) * WORDS
-    network = received / machine.network + 2 * (ranks - 1) * machine.latency
+    merging = min(ranks, model.kv_heads)  # ranks that merge the states of some heads
+    states = chunks * model.heads * (2 + model.dim) * 4 * ceil(model.kv_heads, merging) / model.kv_heads  # on one of them
+    merged = model.heads * (2 + model.dim) * 4
+    received = (states + merged) * (ranks - 1) / ranks + (ranks - 1) * WORDS
+    network = received / machine.network + (2 * (ranks - 1) + min(merging, ranks - 1)) * machine.latency
     return reading, network, reading + network + states / machine.memory
 
 

@@ -127,8 +127,8 @@ class HEED_API Group {
 
  private:
   friend ranks::GroupCall;
-  std::unique_ptr<Pending::Operation> begin_exchange(const char* what, std::span<const std::byte> own,
-                                                     std::span<const std::span<std::byte>> from);
+  std::unique_ptr<Pending::Operation> begin_exchange(const char* what, std::span<const std::byte> from_own,
+                                                     std::span<std::byte> to_own);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -4,6 +4,7 @@
 #pragma once
 #include <mpi.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -37,6 +38,12 @@ inline void initialise_if_nobody_did() {
     MPI_Finalized(&is_finalised);
     if (!is_finalised) MPI_Finalize();
   });
+}
+
+inline void end_the_job(MPI_Comm comm, const std::string& why) noexcept {
+  std::fprintf(stderr, "heed: %s\n", why.c_str());
+  std::fflush(stderr);
+  MPI_Abort(comm, 75);
 }
 
 // Ranks of one machine exchange their messages through memory they share, where there is some, and all others
@@ -105,10 +112,7 @@ class MpiMessages final : public Messages {
   }
   void abort(const std::string& why) noexcept override {
     is_broken_ = true;
-    if (on_fault_ != OnFault::ends_the_job) return;
-    std::fprintf(stderr, "heed: %s\n", why.c_str());
-    std::fflush(stderr);
-    MPI_Abort(comm_, 75);
+    if (on_fault_ == OnFault::ends_the_job) end_the_job(comm_, why);
   }
 
  private:
@@ -126,12 +130,36 @@ class MpiMessages final : public Messages {
   bool has_far_ = false;
 };
 
+// Until all ranks of a communicator are here: what MPI does to make a group would wait for one for ever.
+inline void wait_for_all(MPI_Comm comm, std::chrono::milliseconds deadline, OnFault on_fault) {
+  int rank = 0, size = 1;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  MPI_Request all = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(comm, &all));
+  Patience patience(size);
+  const auto begun = std::chrono::steady_clock::now();
+  for (int is_done = 0;; patience.wait()) {
+    check(MPI_Test(&all, &is_done, MPI_STATUS_IGNORE));
+    if (is_done) return;
+    if (std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begun) < deadline)
+      continue;
+    const std::string sentence = "rank " + std::to_string(rank) + ": not all of " + std::to_string(size) +
+                                 " ranks have come to make a group for " + std::to_string(deadline.count()) +
+                                 " ms";
+    if (on_fault == OnFault::ends_the_job) end_the_job(comm, sentence);
+    throw Error(Error::rank, sentence);
+  }
+}
+
 }  // namespace mpi
 
 // All ranks of a communicator, which is duplicated: heed's messages never meet the caller's. Called by all of
-// them.
+// them, none later than the first by more than the deadline.
 inline Group mpi_group(MPI_Comm comm, const GroupOptions& options = {},
                        OnFault on_fault = OnFault::ends_the_job) {
+  if (options.deadline.count() > 0)
+    mpi::wait_for_all(comm, options.deadline, on_fault);  // else the group refuses it
   return Group(std::make_unique<mpi::MpiMessages>(comm, on_fault), options);
 }
 // All ranks of the job. Initialises MPI where nobody has.

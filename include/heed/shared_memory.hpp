@@ -33,7 +33,7 @@ class HEED_API SharedMemory {
   void map(int file, std::size_t bytes);
 
   std::string name_;
-  bool is_named_ = false;
+  int named_ = -1;  // the file, while it has its name and this has made it
   std::span<std::byte> bytes_{};
 };
 

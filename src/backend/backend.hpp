@@ -60,15 +60,19 @@ struct Spread {
   int rank = 0, ranks = 1;
 };
 
-// Attention of a few rows over such a cache: each rank leaves states, and who has those of all writes the
-// rows.
+// Attention of a few rows over such a cache. Each rank leaves the states of its own chunks, those of the rows that
+// share a KV head are merged by one of them, and all write the rows from what was merged.
 class SpreadDecode {
  public:
   virtual ~SpreadDecode() = default;
-  virtual std::int64_t floats_of(int rank) const = 0;  // that its states take
-  virtual void attend(float* states) = 0;              // this rank's
-  // Those of rank r begin at states[r]. Returns whether a number left the range of f32 (S13).
-  virtual bool finish(std::span<const float* const> states) = 0;
+  virtual std::int64_t floats(int of, int merged_by) const = 0;  // that a rank's states take
+  virtual std::int64_t floats_merged_by(int rank) const = 0;     // what it makes of all that it merges
+  // Those of this rank that rank r merges begin at states[r].
+  virtual void attend(std::span<float* const> states) = 0;
+  // Those of rank r for this one begin at states[r].
+  virtual void merge(std::span<const float* const> states, float* merged) = 0;
+  // What rank r merged begins at merged[r]. Returns whether a number left the range of f32 (S13).
+  virtual bool finish(std::span<const float* const> merged) = 0;
 };
 
 // One way to compute it. The problem's sequences have the lengths of the whole, its cache holds a rank's

@@ -34,15 +34,17 @@ class RankCall {
       agreement.refuse(e.what());
     }
     describe(agreement, group, split, own_ ? &in : nullptr, options);
-    agreement.settle(group);
+    agreement.settle(only_);
   }
 
   void run() {
-    or_abort(group_, [this] {
-      if (attend_together(group_, only_, {split_, in_, out_, options_, stream_kernel_})) return;
-      if (own_ && only_.share_memory()) begin_streams();
-      stream_keys();
+    bool is_done = false;
+    or_abort(group_, [&] {
+      is_done = attend_together(group_, only_, {split_, in_, out_, options_, stream_kernel_});
     });
+    if (is_done) return;
+    if (only_.share_memory()) begin_all_streams();
+    or_abort(group_, [this] { stream_keys(); });
     finish();
   }
 
@@ -166,6 +168,17 @@ class RankCall {
   void begin_streams() {
     for (const auto& [inputs, outputs, options] : parts_) streams_.emplace_back(inputs, outputs, options);
     make_slots();
+  }
+
+  // Where one rank has not the memory all refuse the call, and the group goes on.
+  void begin_all_streams() {
+    Agreement agreement(Agreement::Of::attention);
+    try {
+      if (own_) begin_streams();
+    } catch (const std::exception& e) {
+      agreement.refuse(e.what());
+    }
+    agreement.settle(only_);
   }
 
   Slot& slot_of(std::size_t n) { return slots_[n % slots_.size()]; }

@@ -55,7 +55,7 @@ class BackwardCall {
       agreement.refuse(e.what());
     }
     describe(agreement);
-    agreement.settle(group_);
+    agreement.settle(only_);
   }
 
   void check(const Saved& saved) {

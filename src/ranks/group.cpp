@@ -12,6 +12,7 @@
 #include "ranks/group_call.hpp"
 #include "ranks/group_memory.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/relax.hpp"
 
 namespace heed::inline v0_2 {
 namespace {
@@ -33,6 +34,7 @@ struct Group::State {
   std::string fault{};                  // of a broken group
   std::atomic<bool> is_called = false;  // by a thread that is in a call over ranks
   ranks::GroupMemory memory{};
+  ranks::Board board{};
 
   std::string place(std::uint32_t at, const char* what) const {
     return "rank " + std::to_string(messages->rank()) + ", step " + std::to_string(at) + " (" + what + "): ";
@@ -45,6 +47,14 @@ struct Group::State {
       messages->abort(sentence);
     }
     return {Error::rank, fault};
+  }
+  Error nothing_from(int rank, std::uint32_t at, const char* what) {
+    return broken(place(at, what) + "nothing received from rank " + std::to_string(rank) + " for " +
+                  seconds(options.deadline));
+  }
+  // Whole milliseconds: a deadline of any length can be compared with, where nanoseconds would overflow.
+  bool is_late(Clock::time_point moved) const {
+    return std::chrono::floor<std::chrono::milliseconds>(Clock::now() - moved) >= options.deadline;
   }
 };
 
@@ -79,6 +89,12 @@ struct Group::Pending::Operation {
     if (!bytes.empty()) parts.push_back({from, false, group.messages->receive(from, bytes, step)});
   }
 
+  // A piece of each rank, in their order.
+  void receive_from_others(std::span<const std::span<std::byte>> pieces) {
+    for (std::size_t r = 0; r < pieces.size(); ++r)
+      if (static_cast<int>(r) != group.messages->rank()) receive(static_cast<int>(r), pieces[r]);
+  }
+
   // Whether all are done.
   bool advance() {
     if (!group.fault.empty()) throw Error(Error::rank, group.fault);
@@ -101,9 +117,7 @@ struct Group::Pending::Operation {
   void wait() {
     moved = Clock::now();
     while (!advance()) {
-      // Whole milliseconds: a deadline of any length can be compared with, where nanoseconds would overflow.
-      if (std::chrono::floor<std::chrono::milliseconds>(Clock::now() - moved) >= group.options.deadline)
-        throw late();
+      if (group.is_late(moved)) throw late();
       group.messages->pause();
     }
   }
@@ -114,9 +128,9 @@ struct Group::Pending::Operation {
     if (first == parts.end())
       first = std::ranges::find_if(parts, [](const Part& part) { return part.message->waits_for_peer(); });
     if (first == parts.end()) first = parts.begin();
-    return group.broken(group.place(step, what) +
-                        (first->is_sent ? "nothing taken by rank " : "nothing received from rank ") +
-                        std::to_string(first->peer) + " for " + seconds(group.options.deadline));
+    if (!first->is_sent) return group.nothing_from(first->peer, step, what);
+    return group.broken(group.place(step, what) + "nothing taken by rank " + std::to_string(first->peer) +
+                        " for " + seconds(group.options.deadline));
   }
 };
 
@@ -207,8 +221,9 @@ Group::Pending Group::broadcast(const char* what, int root, std::span<std::byte>
 Group::Pending Group::gather(const char* what, std::span<const std::byte> own,
                              std::span<const std::span<std::byte>> all) {
   check_count("all", all.size(), size());
-  auto made = begin_exchange(what, own, all);
+  auto made = begin_exchange(what, own, all[static_cast<std::size_t>(rank())]);
   made->send(ranks_after(rank(), size()), own);
+  made->receive_from_others(all);
   return Pending(std::move(made));
 }
 
@@ -217,21 +232,20 @@ Group::Pending Group::all_to_all(const char* what, std::span<const std::span<con
   if (!state_->fault.empty()) throw Error(Error::rank, state_->fault);
   check_count("to", to.size(), size());
   check_count("from", from.size(), size());
-  auto made = begin_exchange(what, to[static_cast<std::size_t>(rank())], from);
+  auto made =
+      begin_exchange(what, to[static_cast<std::size_t>(rank())], from[static_cast<std::size_t>(rank())]);
   for (const int r : ranks_after(rank(), size())) made->send({&r, 1}, to[static_cast<std::size_t>(r)]);
+  made->receive_from_others(from);
   return Pending(std::move(made));
 }
 
-// What comes from all others, and this rank's own.
+// What is this rank's own. The others' comes after what they wait for has been sent.
 std::unique_ptr<Group::Pending::Operation> Group::begin_exchange(const char* what,
-                                                                 std::span<const std::byte> own,
-                                                                 std::span<const std::span<std::byte>> from) {
+                                                                 std::span<const std::byte> from_own,
+                                                                 std::span<std::byte> to_own) {
   if (!state_->fault.empty()) throw Error(Error::rank, state_->fault);
-  copy_own("to", own, from[static_cast<std::size_t>(rank())]);
-  auto made = std::make_unique<Pending::Operation>(*state_, what, state_->step++);
-  for (int r = 0; r < size(); ++r)
-    if (r != rank()) made->receive(r, from[static_cast<std::size_t>(r)]);
-  return made;
+  copy_own("to", from_own, to_own);
+  return std::make_unique<Pending::Operation>(*state_, what, state_->step++);
 }
 
 void Group::abort(const std::string& why) {
@@ -260,6 +274,31 @@ GroupCall::~GroupCall() {
 bool GroupCall::share_memory() const { return group_.state_->messages->share_memory(); }
 std::span<std::byte> GroupCall::shared(std::size_t bytes) const {
   return share_memory() ? group_.state_->memory.of(group_, bytes) : std::span<std::byte>();
+}
+Board& GroupCall::board() const { return group_.state_->board; }
+
+// The board is looked at many times for every look at the clock, and messages move only for who waits for
+// longer than any step lasts: others may be waiting for what this rank has begun to send.
+void GroupCall::wait_for_all(const char* what) const {
+  constexpr int looks_together = 50;
+  constexpr std::chrono::milliseconds long_wait{1};
+  Group::State& group = *group_.state_;
+  const std::uint32_t step = group.step++;
+  const Clock::time_point begun = Clock::now();
+  Patience patience(group_.size());
+  std::optional<int> missing;
+  for (Clock::time_point moved = begun;; patience.wait()) {
+    if (!group.fault.empty()) throw Error(Error::rank, group.fault);
+    const std::optional<int> before = missing;
+    for (int n = 0; n < looks_together; ++n) {
+      missing = group.board.first_missing();
+      if (!missing) return;
+      threads::relax();
+    }
+    if (missing != before) moved = Clock::now();
+    if (group.is_late(moved)) throw group.nothing_from(*missing, step, what);
+    if (Clock::now() - begun > long_wait) group.messages->pause();
+  }
 }
 
 }  // namespace heed::ranks

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "heed/group.hpp"
+#include "ranks/board.hpp"
 
 namespace heed::ranks {
 
@@ -23,6 +24,12 @@ class GroupCall {
   // So many bytes of it, called by all ranks with the same number once they have agreed on the call: nobody
   // then reads what the last one left there. Empty on all of them where one cannot have it.
   std::span<std::byte> shared(std::size_t bytes) const;
+  // Of ranks that may share memory.
+  Board& board() const;
+  // Until all ranks have come to the board as often as this one. With the group's deadline.
+  void wait_for_all(const char* what) const;
+
+  Group& group() const { return group_; }
 
  private:
   Group& group_;

@@ -14,6 +14,8 @@ constexpr const char* step_name = "memory to share";
 // Bytes. To make 128 MiB anew takes some 40 ms, where 16384 tokens take 180 (Xeon, November 2026); of four
 // times as many tokens it is a twentieth.
 constexpr std::size_t kept_for_a_rank = std::size_t{256} << 20;
+// Room may come back, but to look for some takes as long as to make it.
+constexpr int calls_between_tries = 32;
 
 template <class... Arguments>
 void try_to_map(std::optional<SharedMemory>& memory, const Arguments&... arguments) {
@@ -31,7 +33,7 @@ bool all_say(Group& group, bool own) {
 }  // namespace
 
 std::span<std::byte> GroupMemory::of(Group& group, std::size_t bytes) {
-  if (bytes >= too_much_) return {};
+  if (bytes >= too_much_ && ++calls_without_ % calls_between_tries != 0) return {};
   if (!memory_ || memory_->bytes().size() < bytes) make(group, bytes);
   return memory_ ? memory_->bytes().first(bytes) : std::span<std::byte>();
 }
@@ -50,6 +52,7 @@ void GroupMemory::make(Group& group, std::size_t bytes) {
     too_much_ = bytes;
   } else {
     memory_->forget_name();
+    if (bytes >= too_much_) too_much_ = nothing_is;
   }
 }
 

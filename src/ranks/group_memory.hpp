@@ -23,8 +23,10 @@ class GroupMemory {
   void make(Group&, std::size_t bytes);
 
   std::optional<SharedMemory> memory_{};
-  std::size_t kept_at_most_ = 0;                                    // bytes
-  std::size_t too_much_ = std::numeric_limits<std::size_t>::max();  // what could not be had
+  static constexpr std::size_t nothing_is = std::numeric_limits<std::size_t>::max();
+  std::size_t kept_at_most_ = 0;       // bytes
+  std::size_t too_much_ = nothing_is;  // what could not be had
+  int calls_without_ = 0;              // since, and on all ranks as many
 };
 
 }  // namespace heed::ranks

@@ -86,7 +86,7 @@ class LayerCall {
       agreement.refuse(e.what());
     }
     describe(agreement, call, options);
-    agreement.settle(group);
+    agreement.settle(only_);
   }
 
   void run() {

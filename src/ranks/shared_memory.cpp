@@ -2,12 +2,15 @@
 #include "heed/shared_memory.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <utility>
 
@@ -16,7 +19,8 @@
 namespace heed::ranks::shared {
 namespace {
 
-constexpr const char* folder = "/dev/shm/";  // in memory, where there is one
+constexpr const char *folder = "/dev/shm/",  // in memory, where there is one
+    *prefix = "heed-";
 
 struct File {
   int number;
@@ -43,7 +47,7 @@ int fill(int file, std::size_t bytes) {
 // By chance, too: in another folder of this name, as a container has one, it must not be somebody else's.
 std::string name_of_its_own() {
   std::random_device chance;
-  std::string name = folder + ("heed-" + std::to_string(getpid()));
+  std::string name = std::string(folder) + prefix + std::to_string(getpid());
   for (int n = 0; n < 4; ++n) name += "-" + std::to_string(chance());
   return name;
 }
@@ -52,17 +56,33 @@ std::string name_of_its_own() {
   throw Error(Error::file, name + ": " + what + ": " + std::strerror(error));
 }
 
-// Whether the file is there, with all its bytes. It has its name last: they take a second for 4 GB, and who
-// is killed meanwhile, as for want of memory, leaves nothing behind. Not everywhere can that be done.
-bool make_at_once(const std::string& name, std::size_t bytes) {
+// Who names a file holds its lock until it has no name any more: one that nobody holds is that of a process
+// which was killed before the others had opened it.
+bool lock(int file) { return flock(file, LOCK_EX | LOCK_NB) == 0; }
+
+void remove_forgotten() {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (!entry.path().filename().string().starts_with(prefix)) continue;
+    const File file{open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+    struct stat found{};
+    if (file.number < 0 || fstat(file.number, &found) != 0 || !S_ISREG(found.st_mode)) continue;
+    if (lock(file.number)) unlink(entry.path().c_str());
+  }
+}
+
+// A file with all its bytes, or -1. It has its name last: they take a second for 4 GB, and who is killed
+// meanwhile, as for want of memory, leaves nothing behind. Not everywhere can that be done.
+int make_at_once(const std::string& name, std::size_t bytes) {
 #if defined(O_TMPFILE)
-  const File file{open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600)};
-  if (file.number < 0) return false;
+  File file{open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600)};
+  if (file.number < 0 || !lock(file.number)) return -1;
   if (const int error = fill(file.number, bytes)) fail(name, "has not the room", error);
   const std::string here = "/proc/self/fd/" + std::to_string(file.number);
-  return linkat(AT_FDCWD, here.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  if (linkat(AT_FDCWD, here.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) return -1;
+  return std::exchange(file.number, -1);
 #else
-  return static_cast<void>(name), static_cast<void>(bytes), false;
+  return static_cast<void>(name), static_cast<void>(bytes), -1;
 #endif
 }
 
@@ -71,18 +91,20 @@ bool make_at_once(const std::string& name, std::size_t bytes) {
 
 namespace heed::inline v0_2 {
 
-using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::make_at_once,
-    ranks::shared::name_of_its_own;
+using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::lock,
+    ranks::shared::make_at_once, ranks::shared::name_of_its_own, ranks::shared::remove_forgotten;
 
 SharedMemory::SharedMemory(std::size_t bytes) : name_(name_of_its_own()) {
+  remove_forgotten();
   try {
-    is_named_ = make_at_once(name_, bytes);
-    const bool is_made = is_named_;
-    const int how = O_RDWR | O_CLOEXEC | (is_made ? O_NOFOLLOW : O_CREAT | O_EXCL);
-    const File file{open(name_.c_str(), how, 0600)};
-    if (file.number < 0) fail(name_, "cannot be made", errno);
-    is_named_ = true;
-    if (const int error = is_made ? 0 : fill(file.number, bytes)) fail(name_, "has not the room", error);
+    named_ = make_at_once(name_, bytes);
+    const bool is_made = named_ >= 0;
+    if (!is_made) named_ = open(name_.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600);
+    if (named_ < 0) fail(name_, "cannot be made", errno);
+    if (!is_made) lock(named_);
+    if (const int error = is_made ? 0 : fill(named_, bytes)) fail(name_, "has not the room", error);
+    const File file{open(name_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW)};  // as all others: by its name
+    if (file.number < 0) fail(name_, "cannot be opened", errno);
     map(file.number, bytes);
   } catch (...) {
     forget_name();
@@ -106,7 +128,7 @@ void SharedMemory::map(int file, std::size_t bytes) {
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : name_(std::move(other.name_)),
-      is_named_(std::exchange(other.is_named_, false)),
+      named_(std::exchange(other.named_, -1)),
       bytes_(std::exchange(other.bytes_, {})) {}
 
 SharedMemory::~SharedMemory() {
@@ -115,7 +137,9 @@ SharedMemory::~SharedMemory() {
 }
 
 void SharedMemory::forget_name() {
-  if (std::exchange(is_named_, false)) unlink(name_.c_str());
+  if (named_ < 0) return;
+  unlink(name_.c_str());
+  close(std::exchange(named_, -1));
 }
 
 }  // namespace heed::inline v0_2

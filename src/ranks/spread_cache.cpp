@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode over caches that are spread over ranks: states of chunks are gathered in order and folded.
+// Decode over caches that are spread over ranks: of the states of chunks, each rank merges those of some
+// heads.
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +12,8 @@
 #include "ranks/agreement.hpp"
 #include "ranks/group_call.hpp"
 #include "ranks/meaning.hpp"
+#include "ranks/step_states.hpp"
 #include "refusal/refusal.hpp"
-#include "threads/kept_memory.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::ranks {
@@ -38,17 +39,20 @@ class SpreadCall {
       agreement_.refuse(e.what());
     }
     describe(agreement_, q, spread);
-    agreement_.tell(group);
+    agreement_.tell(only_);
   }
 
   // What the others were called with travels while this rank computes its states: a step has no time to wait
   // for it.
   void run() {
-    if (decode_)
-      or_abort(group_, [this] { decode_->attend(states_[static_cast<std::size_t>(group_.rank())]); });
-    agreement_.settle(group_);
-    or_abort(group_, [this] { gather_states(); });
-    if (decode_->finish(states_)) planning::check_none_left("attention", *problem_);
+    if (decode_) or_abort(group_, [this] { decode_->attend(states_->for_ranks()); });
+    agreement_.settle(only_);
+    or_abort(group_, [this] {
+      states_->exchange();
+      decode_->merge(states_->from_ranks(), states_->own_merged());
+      states_->gather_merged();
+    });
+    if (decode_->finish(states_->merged())) planning::check_none_left("attention", *problem_);
   }
 
  private:
@@ -69,27 +73,7 @@ class SpreadCall {
                       " tokens, and of ", spread.lengths[b], " this rank's are ", wanted);
     }
     decode_ = planning::begin_spread(*problem_, {group_.rank(), group_.size()});
-    make_room();
-  }
-
-  // For the states of all ranks, one after another.
-  void make_room() {
-    std::int64_t all = 0;
-    for (int r = 0; r < group_.size(); ++r) all += decode_->floats_of(r);
-    memory_ = threads::take_memory(static_cast<std::size_t>(all));
-    float* at = memory_.get();
-    for (int r = 0; r < group_.size(); ++r) {
-      states_.push_back(at);
-      at += decode_->floats_of(r);
-    }
-  }
-
-  void gather_states() {
-    std::vector<std::span<std::byte>> all;
-    for (std::size_t r = 0; r < states_.size(); ++r)
-      all.push_back(std::as_writable_bytes(
-          std::span(states_[r], static_cast<std::size_t>(decode_->floats_of(static_cast<int>(r))))));
-    group_.gather("the states of chunks", all[static_cast<std::size_t>(group_.rank())], all).wait();
+    states_.emplace(only_, *decode_);
   }
 
   static void check_cache(const SpreadCache& spread, const View& q) {
@@ -117,7 +101,7 @@ class SpreadCall {
     a.add("cache.value_dim", spread.cache ? *spread.cache->config().value_dim : 0);
     a.add("lengths, as a number,", number_of(spread.lengths));
     describe_options(a, options_);
-    a.add("the size of the states", decode_ ? decode_->floats_of(0) : 0);
+    a.add("the size of the states", decode_ ? states_->floats() : 0);
   }
 
   Group& group_;
@@ -128,8 +112,7 @@ class SpreadCall {
   std::optional<Problem> problem_{};
   std::unique_ptr<SpreadDecode> decode_{};  // null: refused
   Agreement agreement_{Agreement::Of::decode};
-  threads::KeptMemory memory_{};
-  std::vector<float*> states_{};  // of every rank
+  std::optional<StepStates> states_{};
 };
 
 }  // namespace

@@ -55,6 +55,10 @@ int main(int count, char** arguments) {
   mpi::initialise_if_nobody_did();
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (how == "absent") {
+    if (rank == 1) sleep(20);
+    mpi_group({.deadline = std::chrono::milliseconds(2000)});
+  }
   const std::optional<int> machine = count > 2 ? std::optional(rank) : std::nullopt;
   Group group(std::make_unique<mpi::MpiMessages>(MPI_COMM_WORLD, OnFault::ends_the_job, machine),
               {.deadline = std::chrono::milliseconds(2000)});

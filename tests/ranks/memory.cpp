@@ -9,6 +9,7 @@
 #include "heed/distributed.hpp"
 #include "ranks/rank_threads.hpp"
 #include "ranks/schedules.hpp"
+#include "ranks/shared_memory_ranks.hpp"
 
 namespace heed::cases {
 namespace {
@@ -48,6 +49,44 @@ TEST(RanksMemory, a_thousand_calls_of_one_group_need_no_more_than_ten) {
   EXPECT_EQ(live[1].blocks, live[0].blocks);
   EXPECT_EQ(live[1].bytes, live[0].bytes);
   EXPECT_LE(live[1].kept, before.kept + 8 + 2);
+}
+
+// Ranks of other kernels exchange messages, for which there is room on one of them, whichever is first.
+TEST(RanksMemory, a_call_that_one_rank_has_no_memory_for_all_refuse_and_the_group_goes_on) {
+  const Call whole{.q = Tensor::random({1, 2, 12, 64}, 1),
+                   .k = Tensor::random({1, 2, 9000, 64}, 2),
+                   .v = Tensor::random({1, 2, 9000, 64}, 3)};
+  constexpr std::int64_t slots_bytes =
+      9 * 1024 * 2 * 2 * 64 * 4;  // of keys and values that travel, on each rank
+  const Tensor expected = run(whole, {}).out;
+  const Split split = split_sequence({12, 9000, 2, 2}, 2);
+  std::barrier all(2);
+  const auto said = on_ranks(group_of_shared_memory(2), [&](Group& group) {
+    const Share& share = split.of_rank[static_cast<std::size_t>(group.rank())];
+    const Call call = call_of(whole, share);
+    Results results(call, {});
+    Options options = call.options();
+    if (group.rank() == 1) options.kernel = "cpu.stream.scalar";
+    const auto attend = [&] { attention(group, split, call.inputs(), results.outputs(), options); };
+    all.arrive_and_wait();
+    allocations.most_bytes = allocations.live_bytes + slots_bytes * 3 / 2;
+    all.arrive_and_wait();
+    std::string sentence;
+    try {
+      attend();
+    } catch (const Error& e) {
+      sentence = e.what();
+    }
+    all.arrive_and_wait();
+    allocations.most_bytes = std::int64_t{1} << 40;
+    all.arrive_and_wait();
+    attend();
+    EXPECT_TRUE(same_bits(results.out, share_of(expected, share.queries, 0, 2)));
+    throw std::runtime_error(sentence);
+  });
+  EXPECT_EQ(said[0], said[1]);
+  EXPECT_TRUE(said[0] == "rank 0 refuses: std::bad_alloc" || said[0] == "rank 1 refuses: std::bad_alloc")
+      << said[0];
 }
 
 }  // namespace

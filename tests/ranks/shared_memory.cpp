@@ -48,6 +48,80 @@ TEST(SharedMemoryRanks, any_split_gives_the_bits_of_one_process) {
     }));
 }
 
+// The first goes by messages, and makes the board that those after it use; the long ones need a larger.
+TEST(SharedMemoryRanks, steps_of_any_size_follow_each_other) {
+  constexpr std::int64_t heads = 16, dim = 8;
+  expect_nothing_said(on_ranks(group_of_shared_memory(3), [&](Group& group) {
+    for (const std::int64_t tokens : {3000, 3000, 5, 60'000, 1, 60'000, 130'000, 4000, 130'000}) {
+      const Tensor q = Tensor::random({1, heads, 1, dim}, 1), k = Tensor::random({1, heads, tokens, dim}, 2);
+      const KvCacheConfig config{.kv_heads = heads, .capacity = tokens, .dim = dim, .page_size = 256};
+      KvCache whole(config), own(config);
+      whole.append_to(0, k.view(), k.view());
+      append_own(own, 0, 0, k.view(), k.view(), group.rank(), group.size());
+      Tensor expected(q.shape()), out(q.shape());
+      attention({.q = q.view(), .cache = &whole}, {.out = expected.mutable_view()});
+      attention(group, q.view(), {.cache = &own, .lengths = {&tokens, 1}}, {.out = out.mutable_view()});
+      EXPECT_TRUE(same_bits(out, expected)) << tokens;
+    }
+  }));
+}
+
+// What a rank says is on the board by then.
+TEST(SharedMemoryRanks, that_have_a_board_find_what_one_says_otherwise_and_go_on) {
+  const std::int64_t tokens = 3000;
+  const Tensor q = Tensor::random({1, 2, 1, 8}, 1), k = Tensor::random({1, 2, tokens, 8}, 2);
+  const auto said = on_ranks(group_of_shared_memory(3), [&](Group& group) {
+    KvCache cache({.kv_heads = 2, .capacity = tokens, .dim = 8, .page_size = 256});
+    append_own(cache, 0, 0, k.view(), k.view(), group.rank(), group.size());
+    std::optional<Tensor> first;
+    const auto step = [&](const Options& options) {
+      Tensor out(q.shape());
+      attention(group, q.view(), {.cache = &cache, .lengths = {&tokens, 1}}, {.out = out.mutable_view()},
+                options);
+      if (!first) first = out;
+      EXPECT_TRUE(same_bits(out, *first));
+    };
+    step({});
+    step({});
+    try {
+      step({.softcap = group.rank() == 1 ? 7.0F : 5.0F});
+      ADD_FAILURE() << "went on";
+    } catch (const Error& e) {
+      step({});
+      step({});
+      throw;
+    }
+  });
+  for (const std::string& sentence : said)
+    EXPECT_EQ(sentence.substr(0, sentence.find(" is ")), "rank 1: options.softcap, in bits,");
+}
+
+// By a call of another kind, too; and one who does not come to a step is named.
+TEST(SharedMemoryRanks, that_have_a_board_name_who_does_not_come) {
+  const std::int64_t tokens = 3000;
+  const Tensor q = Tensor::random({1, 2, 1, 8}, 1), k = Tensor::random({1, 2, tokens, 8}, 2);
+  const auto said = on_ranks(group_of_shared_memory(3, {.deadline = milliseconds(300)}), [&](Group& group) {
+    KvCache cache({.kv_heads = 2, .capacity = tokens, .dim = 8, .page_size = 256});
+    append_own(cache, 0, 0, k.view(), k.view(), group.rank(), group.size());
+    Tensor out(q.shape());
+    const auto step = [&] {
+      attention(group, q.view(), {.cache = &cache, .lengths = {&tokens, 1}}, {.out = out.mutable_view()});
+    };
+    step();
+    step();
+    if (group.rank() == 1) {
+      EXPECT_THROW(refuse(group, "enough"), Error);
+      return;
+    }
+    EXPECT_THROW(step(), Error);
+    step();
+  });
+  EXPECT_EQ(said[1], "");
+  for (const std::size_t r : {0u, 2u})
+    EXPECT_EQ(said[r].substr(said[r].find('(')),
+              "(what each rank was called with): nothing received from rank 1 for 0.3 s");
+}
+
 // Several under way at once, waited for in any order; some have more bytes than a rank's blocks hold.
 TEST(SharedMemoryRanks, bring_messages_of_any_length_in_any_order) {
   const int operations = small_selection() ? 100 : 400;
@@ -223,13 +297,13 @@ TEST(SharedMemoryRanks, do_not_believe_what_they_find) {
 // Each number of a piece that says where it is.
 TEST(SharedMemoryRanks, find_a_piece_that_lies_beyond_its_block) {
   for (const std::uint32_t bad : {32u, 0x7fffffffu, 0xffffffffu})
-    for (const std::size_t at : {12u, 16u}) {  // its block and its bytes
+    for (const std::size_t at : {20u, 24u}) {  // its block and its bytes
       std::unique_ptr<SharedMemory> hostile;
       std::vector<Group> ends = group_of_shared_memory(2, {.deadline = milliseconds(5000)}, &hostile);
       Bytes data(100);
       ends[1].broadcast("keys", 1, data).wait();
-      constexpr std::size_t lane_bytes = 128 + 32 * 24, from_1_to_0 = 2;
-      std::memcpy(hostile->bytes().data() + from_1_to_0 * lane_bytes + 128 + at, &bad, sizeof bad);
+      constexpr std::size_t lane_bytes = 33 * 64, from_1_to_0 = 2, first_piece = 64;
+      std::memcpy(hostile->bytes().data() + from_1_to_0 * lane_bytes + first_piece + at, &bad, sizeof bad);
       try {
         ends[0].broadcast("keys", 1, data).wait();
         ADD_FAILURE() << bad << " at " << at;
@@ -277,6 +351,62 @@ TEST(SharedMemoryRanks, that_find_no_room_say_so_at_once) {
   }
 }
 
+std::size_t names_of(pid_t process) {
+  const std::string of_process = "heed-" + std::to_string(process) + "-";
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    count += entry.path().filename().string().starts_with(of_process);
+  return count;
+}
+
+// A process that has made memory, and waits.
+class Maker {
+ public:
+  Maker() {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    process_ = fork();
+    if (process_ == 0) {
+      const SharedMemory memory(1000);
+      const char made = 1;
+      if (write(ends[1], &made, 1) == 1) pause();
+      _exit(0);
+    }
+    char made = 0;
+    EXPECT_EQ(read(ends[0], &made, 1), 1);
+    close(ends[0]), close(ends[1]);
+  }
+  ~Maker() { end(); }
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
+
+  void end() {
+    if (is_ended_) return;
+    is_ended_ = true;
+    kill(process_, SIGKILL);
+    EXPECT_EQ(waitpid(process_, nullptr, 0), process_);
+  }
+  pid_t process() const { return process_; }
+
+ private:
+  pid_t process_ = -1;
+  bool is_ended_ = false;
+};
+
+// Between naming it and telling the others that all have opened it.
+TEST(SharedMemoryRanks, memory_of_a_process_that_was_killed_is_removed_by_the_next_that_makes_some) {
+  Maker living, killed;
+  killed.end();
+  EXPECT_EQ(names_of(killed.process()), 1u);
+  const SharedMemory memory(1000);
+  EXPECT_EQ(names_of(killed.process()), 0u);
+  EXPECT_EQ(names_of(living.process()), 1u);
+  living.end();
+  const SharedMemory another(1000);
+  EXPECT_EQ(names_of(living.process()), 0u);
+  EXPECT_EQ(names_of(getpid()), 2u);
+}
+
 // As the system kills who takes the last of its memory. 4 GiB take a second, of which this is the beginning.
 TEST(SharedMemoryRanks, a_process_that_is_killed_while_it_makes_memory_leaves_none) {
   const pid_t child = fork();
@@ -291,12 +421,7 @@ TEST(SharedMemoryRanks, a_process_that_is_killed_while_it_makes_memory_leaves_no
   std::this_thread::sleep_for(milliseconds(30));
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  const std::string of_child = "heed-" + std::to_string(child) + "-";
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    if (entry.path().filename().string().starts_with(of_child)) {
-      ADD_FAILURE() << entry.path();
-      std::filesystem::remove(entry.path());
-    }
+  EXPECT_EQ(names_of(child), 0u);
 }
 
 }  // namespace

@@ -52,8 +52,9 @@ class Counting final : public Messages {
   std::vector<std::size_t>& received_;
 };
 
-// The rows and dimensions that only fill a vector stay where they are.
-TEST(SpreadCaches, exchange_two_messages_of_what_is_real) {
+// The rows and dimensions that only fill a vector stay where they are, and of two KV heads each rank merges
+// one.
+TEST(SpreadCaches, exchange_three_messages_of_what_is_real) {
   const std::int64_t tokens = 4096;
   const Tensor q = Tensor::random({1, 6, 1, 20}, 1), k = Tensor::random({1, 2, tokens, 20}, 2);
   std::vector<std::vector<std::size_t>> received(2);
@@ -68,8 +69,10 @@ TEST(SpreadCaches, exchange_two_messages_of_what_is_real) {
   });
   for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
   for (const std::vector<std::size_t>& messages : received) {
-    ASSERT_EQ(messages.size(), 2u);  // what the other was called with, and its states
-    EXPECT_EQ(messages[1], 2u * 2 * 3 * (2 + 20) * sizeof(float));  // chunks, KV heads, rows
+    constexpr std::size_t state = 3 * (2 + 20) * sizeof(float);  // of three rows
+    ASSERT_EQ(messages.size(), 3u);                              // the first: what the other was called with
+    EXPECT_EQ(messages[1], 2 * state);                           // of its chunks
+    EXPECT_EQ(messages[2], state);                               // of the KV head that it merged
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <cfenv>
 #include <cmath>
 #include <fstream>
@@ -134,19 +135,54 @@ TEST(Together, memory_for_a_long_call_ends_with_it) {
   }));
 }
 
+// While it lives no file may have more than a million bytes.
+class ShortFiles {
+ public:
+  ShortFiles() {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    rlimit less = before_;
+    less.rlim_cur = 1'000'000;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &less), 0);
+  }
+  ~ShortFiles() { EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0); }
+  ShortFiles(const ShortFiles&) = delete;
+  ShortFiles& operator=(const ShortFiles&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
 TEST(Together, ranks_that_find_no_room_exchange_messages) {
   std::vector<Group> ends = group_of_shared_memory(2);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit less = before;
-  less.rlim_cur = 1'000'000;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &less), 0);
+  const ShortFiles no_room;
   const std::size_t mapped = mapped_files();
   expect_nothing_said(on_ranks(std::move(ends), [&](Group& group) {
     for (int n = 0; n < 2; ++n) EXPECT_TRUE(has_the_bits(group, one_head(20, 40'000)));
     EXPECT_LE(mapped_files(), mapped);
   }));
-  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
+TEST(Together, ranks_that_found_no_room_look_for_it_again) {
+  const Call whole = one_head(2, 40'000);
+  std::optional<ShortFiles> no_room;
+  std::barrier all(2);
+  std::vector<Group> ends = group_of_shared_memory(2);
+  const std::size_t mapped = mapped_files();
+  no_room.emplace();
+  expect_nothing_said(on_ranks(std::move(ends), [&](Group& group) {
+    EXPECT_TRUE(has_the_bits(group, whole));
+    all.arrive_and_wait();
+    if (group.rank() == 0) no_room.reset();
+    all.arrive_and_wait();
+    std::size_t more = 0;  // files that are mapped while nobody is in a call
+    for (int n = 0; n < 40 && more == 0; ++n) {
+      EXPECT_TRUE(has_the_bits(group, whole));
+      all.arrive_and_wait();
+      more = mapped_files() - mapped;
+      all.arrive_and_wait();
+    }
+    EXPECT_EQ(more, 2u);  // one for each rank
+  }));
 }
 
 TEST(Together, ranks_that_would_compute_otherwise_exchange_messages) {

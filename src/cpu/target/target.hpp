@@ -30,7 +30,7 @@ struct Target {
   void (*stream_finish)(const Call&, const Rows&, float* scratch, float* kept);
 
   std::int64_t (*decode_floats)(const Call&);  // scratch of one task
-  PartialLayout (*partial)(const Call&);       // what one chunk of one KV head leaves behind
+  PartialLayout (*partial)(const Call&);       // what a chunk leaves; decode_finish merges into the first
   void (*decode)(const Call&, const Rows&, std::int64_t chunk, float* scratch, float* partial);
   void (*decode_finish)(const Call&, const Rows&, std::int64_t chunks, float* scratch, float* partials);
 
