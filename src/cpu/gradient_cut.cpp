@@ -12,9 +12,9 @@ namespace {
 
 // Sums of dQ that one KV head may have, in floats, before rows are better left to tasks of their own.
 constexpr std::int64_t most_row_sums = std::int64_t{1} << 24;
-// Floats that all KV heads may take where all are under way at once: 192 MiB for the sums of dQ, dK and dV,
+// Floats that all KV heads may take where all are under way at once: 128 MiB for the sums of dQ, dK and dV,
 // the packed keys, what every thread has for itself (0.35 MiB at 64 dimensions), and the list of cells.
-constexpr std::int64_t most_shared_floats = std::int64_t{3} << 24, floats_per_thread = std::int64_t{1} << 17,
+constexpr std::int64_t most_shared_floats = std::int64_t{1} << 25, floats_per_thread = std::int64_t{1} << 17,
                        floats_per_cell = 28;
 constexpr std::int64_t most_cells = std::int64_t{1} << 16;  // about: steps are whole blocks
 // Rows of a task that goes through all keys: the more, the less packing keys costs.
