@@ -115,7 +115,7 @@ FAULTS = [
     ),
     Fault(
         "bias-sign",
-        ALGORITHM + "mask.hpp",
+        ALGORITHM + "mask_changes.hpp",
         "S::fma(x, to_base_2, s)",
         "S::fma(S::sub(S::fill(0.0f), x), to_base_2, s)",
         "the bias is subtracted (S3)",
@@ -343,7 +343,7 @@ FAULTS = [
     ),
     Fault(
         "bias-overflows-into-a-mask",
-        ALGORITHM + "mask.hpp",
+        ALGORITHM + "mask_changes.hpp",
         "S::max(lowest, S::fma(x, to_base_2, s))",
         "S::max(hidden, S::fma(x, to_base_2, s))",
         "the lowest finite bias hides its key (S3)",
@@ -400,7 +400,7 @@ FAULTS = [
     ),
     Fault(
         "byte-of-two-is-false",
-        ALGORITHM + "mask.hpp",
+        ALGORITHM + "mask_changes.hpp",
         "S::less(S::abs(x), half, hidden, s)",
         "S::less(x, half, hidden, s)",
         "a boolean whose byte is above 127 is false (S17)",

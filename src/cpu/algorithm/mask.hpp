@@ -8,7 +8,7 @@
 #include "cpu/algorithm/alibi.hpp"
 #include "cpu/algorithm/documents.hpp"
 #include "cpu/algorithm/dots.hpp"
-#include "cpu/algorithm/exp2.hpp"
+#include "cpu/algorithm/mask_changes.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/score.hpp"
@@ -34,12 +34,17 @@ struct MaskRows {
 
   MaskRows(const Tensor& t, KeyRange about, std::int64_t rows, const Queries& queries)
       : tensor(t), width(rows), keys(about) {
-    std::int64_t begin = 0;
-    for (std::int64_t r = 0; r < width; ++r) {
-      if (r < queries.count) begin = row_of(t, queries(r)).first;
+    // From head to head of a query, then on to the next.
+    const std::int64_t along = queries.head_step * t.stride.heads,
+                       on = t.stride.length - queries.group * along;
+    std::int64_t begin = row_of(t, queries(0)).first, head = queries.first % queries.group;
+    for (std::int64_t r = 0; r < queries.count; ++r) {
       first[r] = begin;
       is_shared &= begin == first[0];
+      begin += along;
+      if (++head == queries.group) head = 0, begin += on;
     }
+    for (std::int64_t r = queries.count; r < width; ++r) first[r] = first[queries.count - 1];
   }
 
   Row row(std::int64_t r, std::int64_t key) const {
@@ -76,14 +81,6 @@ inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
     visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key, least(strip_keys, end - key)});
 }
 
-// Element n of those that lie together in the dwords of turned rows.
-template <Vector S, Type type>
-inline typename S::F element_of(typename S::Dwords x, int n) {
-  if constexpr (type == Type::f32) return S::f32_of(x);
-  if constexpr (type == Type::bf16) return S::bf16_of(x, n);
-  if constexpr (type == Type::int8) return S::byte_of(x, n);
-}
-
 // change_strip() for whole lines of every row, turned in registers; returns how many keys those are.
 template <Vector S, Type type, class Change>
 inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const Change change) {
@@ -94,11 +91,7 @@ inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const 
     for (std::int64_t r = 0; r < t.width; r += 16) {
       typename S::Dwords x[16];
       for (int n = 0; n < 16; ++n) x[n] = S::load_dwords(from + rows.first[r + n] * bytes);
-      S::turn(x);
-      float* s = t.s + j * t.width + r;
-#pragma GCC unroll 64
-      for (int n = 0; n < keys; ++n, s += t.width)
-        S::store(s, change(S::load(s), element_of<S, type>(x[n * bytes / 4], n % (4 / bytes))));
+      change.template change_lines<type>(x, t.s + j * t.width + r, t.width);
     }
   return j;
 }
@@ -106,17 +99,16 @@ inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const 
 template <Vector S, class Change>
 inline std::int64_t change_whole_lines(const MaskRows<S>& rows, const Scores t, const Change change) {
   if constexpr (turns_sixteen<S>)
-    if (rows.tensor.stride.dim == 1) {
-      if (rows.tensor.type == Type::f32) return change_lines<S, Type::f32>(rows, t, change);
-      if (rows.tensor.type == Type::bf16) return change_lines<S, Type::bf16>(rows, t, change);
-      if (rows.tensor.type == Type::int8) return change_lines<S, Type::int8>(rows, t, change);
-    }
+    if (rows.tensor.stride.dim == 1)
+      return with_type(rows.tensor.type, [&](auto type) -> std::int64_t {
+        if constexpr (Change::takes_lines_of(type.value)) return change_lines<S, type.value>(rows, t, change);
+        return 0;
+      });
   return 0;
 }
 
-// Replaces every score of a strip by change(score, x), x being its element of the bias or mask, of a boolean
-// any number that is not 0. Taken by value: after every store the compiler would read again what it only has
-// a reference to.
+// Replaces every score of a strip by change(score, x), x being its element of the bias or mask. Taken by
+// value: after every store the compiler would read again what it only has a reference to.
 template <Vector S, class Change>
 inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change change) {
   float widened[4 * strip_keys];
@@ -139,30 +131,19 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
     S::store(s + n, change(S::load(s + n), S::load(tile + n)));
 }
 
-// A bias of -inf hides, whatever the score (S4). Any other is an ordinary number, however large and negative:
-// in base 2 it must not overflow into a mask (S3). A row all of whose scores end up as the lowest number is
-// looked at again (finish.hpp).
 template <Vector S>
 inline void add_bias(const MaskRows<S>& bias, const Scores& t) {
-  using F = typename S::F;
-  const F lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity), to_base_2 = S::fill(log2_e);
-  for_each_strip(t, bias.keys, [&](const Scores& strip) {
-    change_strip<S>(bias, strip, [=](F s, F x) {
-      return S::less(x, lowest, hidden, S::max(lowest, S::fma(x, to_base_2, s)));
-    });
-  });
+  for_each_strip(t, bias.keys, [&](const Scores& strip) { change_strip<S>(bias, strip, AddBias<S>{}); });
 }
 
 template <Vector S>
 inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Scores& t) {
-  using F = typename S::F;
-  const F half = S::fill(0.5f), hidden = S::fill(minus_infinity);
   for_each_strip(t, mask.keys, [&](const Scores& strip) {
     if (mask.are_all(visible_when, {strip.first_key, strip.first_key + strip.keys})) return;
     if (visible_when)
-      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(S::abs(x), half, hidden, s); });
+      change_strip<S>(mask, strip, HideWhere<S, true>{});
     else
-      change_strip<S>(mask, strip, [=](F s, F x) { return S::less(half, S::abs(x), hidden, s); });
+      change_strip<S>(mask, strip, HideWhere<S, false>{});
   });
 }
 

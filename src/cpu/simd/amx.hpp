@@ -15,6 +15,12 @@ namespace heed::cpu::HEED_THIS_TARGET {
 struct Amx : Avx512 {
   static constexpr int panel_vectors = 2;
   static constexpr int tile_columns = 32;
+
+  static bool any_bf16_far_below(const Dwords (&x)[16]) {
+    Dwords most = x[0];
+    for (int n = 1; n < 16; ++n) most = _mm512_max_epu16(most, x[n]);
+    return _mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16(static_cast<short>(0xf180))) != 0;
+  }
 };
 
 // Panels of 16: one tile, for decode.

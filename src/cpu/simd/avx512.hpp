@@ -54,7 +54,7 @@ struct Avx512 : X86<Avx512> {
   }
 
   // A line of each of sixteen rows: dword d of row r becomes dword r of line d. A dword has one f32, two bf16
-  // or four bytes of its row; element n of those is a vector, which of a byte keeps only whether it is 0.
+  // or four bytes of its row.
   using Dwords = __m512i;
   static Dwords load_dwords(const void* p) { return _mm512_loadu_si512(p); }
   [[gnu::always_inline]] static void turn(Dwords (&rows)[16]) { transpose_dwords(rows); }
@@ -63,9 +63,25 @@ struct Avx512 : X86<Avx512> {
     const __m512i upper = _mm512_and_si512(x, _mm512_set1_epi32(-0x10000));
     return _mm512_castsi512_ps(n == 0 ? _mm512_slli_epi32(x, 16) : upper);
   }
-  static F byte_of(Dwords x, int n) {
-    const auto mask = static_cast<int>(0xffu << 8 * n);
-    return _mm512_cvtepi32_ps(_mm512_and_si512(x, _mm512_set1_epi32(mask)));
+  // Hides the scores of those lanes whose byte n is 0, or is not.
+  template <bool is_zero>
+  static void hide_where_byte(Dwords x, int n, float* s) {
+    const __m512i byte = _mm512_set1_epi32(static_cast<int>(0xffu << 8 * n));
+    const __mmask16 hidden = is_zero ? _mm512_testn_epi32_mask(x, byte) : _mm512_test_epi32_mask(x, byte);
+    _mm512_mask_storeu_ps(s, hidden, _mm512_set1_ps(-__builtin_inff()));
+  }
+  // Whether one of the f32, or of the bf16, is below -2^100, or a NaN with the sign set: as whole numbers
+  // those are the largest.
+  static bool any_f32_far_below(const Dwords (&x)[16]) {
+    Dwords most = x[0];
+    for (int n = 1; n < 16; ++n) most = _mm512_max_epu32(most, x[n]);
+    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xf1800000))) != 0;
+  }
+  static bool any_bf16_far_below(const Dwords (&x)[16]) {
+    Dwords most = _mm512_setzero_si512();
+    for (const Dwords& line : x)
+      most = _mm512_max_epu32(most, _mm512_max_epu32(line, _mm512_slli_epi32(line, 16)));
+    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xf180ffff))) != 0;
   }
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }

@@ -172,6 +172,31 @@ HEED_EMULATED __mmask16 heed_less(__m512 a, __m512 b) {
 HEED_EMULATED __m512 _mm512_mask_blend_ps(__mmask16 mask, __m512 a, __m512 b) {
   return heed::emulated::each<__m512>(16, [&](int n) { return mask >> n & 1 ? b[n] : a[n]; });
 }
+HEED_EMULATED void _mm512_mask_storeu_ps(void* p, __mmask16 mask, __m512 x) {
+  _mm512_storeu_ps(p, _mm512_mask_blend_ps(mask, _mm512_loadu_ps(p), x));
+}
+HEED_EMULATED __mmask16 _mm512_test_epi32_mask(__m512i a, __m512i b) {
+  const auto both = heed::emulated::as<heed::emulated::U32x16>(a & b);
+  unsigned mask = 0;
+  for (int n = 0; n < 16; ++n) mask |= static_cast<unsigned>(both[n] != 0) << n;
+  return static_cast<__mmask16>(mask);
+}
+HEED_EMULATED __mmask16 _mm512_testn_epi32_mask(__m512i a, __m512i b) {
+  return static_cast<__mmask16>(~_mm512_test_epi32_mask(a, b));
+}
+HEED_EMULATED __m512i _mm512_max_epu32(__m512i a, __m512i b) {
+  const auto x = heed::emulated::as<heed::emulated::U32x16>(a),
+             y = heed::emulated::as<heed::emulated::U32x16>(b);
+  return heed::emulated::as<__m512i>(
+      heed::emulated::each<heed::emulated::U32x16>(16, [&](int n) { return x[n] > y[n] ? x[n] : y[n]; }));
+}
+HEED_EMULATED __mmask16 _mm512_cmpgt_epu32_mask(__m512i a, __m512i b) {
+  const auto x = heed::emulated::as<heed::emulated::U32x16>(a),
+             y = heed::emulated::as<heed::emulated::U32x16>(b);
+  unsigned mask = 0;
+  for (int n = 0; n < 16; ++n) mask |= static_cast<unsigned>(x[n] > y[n]) << n;
+  return static_cast<__mmask16>(mask);
+}
 HEED_EMULATED __m512i _mm512_cvtepu16_epi32(__m256i x) {
   const auto from = heed::emulated::as<heed::emulated::U16x16>(x);
   return heed::emulated::as<__m512i>(
@@ -216,6 +241,13 @@ HEED_EMULATED __mmask32 _mm512_cmpeq_epi16_mask(__m512i a, __m512i b) {
              y = heed::emulated::as<heed::emulated::U16x32>(b);
   __mmask32 mask = 0;
   for (int n = 0; n < 32; ++n) mask |= static_cast<__mmask32>(x[n] == y[n]) << n;
+  return mask;
+}
+HEED_EMULATED __mmask32 _mm512_cmpgt_epu16_mask(__m512i a, __m512i b) {
+  const auto x = heed::emulated::as<heed::emulated::U16x32>(a),
+             y = heed::emulated::as<heed::emulated::U16x32>(b);
+  __mmask32 mask = 0;
+  for (int n = 0; n < 32; ++n) mask |= static_cast<__mmask32>(x[n] > y[n]) << n;
   return mask;
 }
 HEED_EMULATED __m512i _mm512_maskz_mov_epi16(__mmask32 mask, __m512i a) {
