@@ -60,8 +60,8 @@ struct Spread {
   int rank = 0, ranks = 1;
 };
 
-// Attention of a few rows over such a cache. Each rank leaves the states of its own chunks, those of the rows that
-// share a KV head are merged by one of them, and all write the rows from what was merged.
+// Attention of a few rows over such a cache. Each rank leaves the states of its own chunks, those of the rows
+// that share a KV head are merged by one of them, and all write the rows from what was merged.
 class SpreadDecode {
  public:
   virtual ~SpreadDecode() = default;

@@ -134,7 +134,7 @@ class Pool {
     return found();
   }
 
-  // Leaves the core to whoever else wants it in between, and most of what it has to the thread beside this one.
+  // Leaves the core to whoever else wants it in between, and most of what it has to the thread beside this.
   template <class Found>
   static bool comes_while_awake(const Found& found) {
     const auto begun = std::chrono::steady_clock::now();

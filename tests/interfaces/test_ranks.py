@@ -84,7 +84,7 @@ def test_the_processes_of_the_bench_have_as_many_threads_as_asked_for(tmp_path):
     answer = json.loads(ended.stdout)
     assert (answer["ranks"], answer["threads"], answer["has_the_bits"]) == (2, 2, True)
     assert answer["decode_seconds"] == pytest.approx(answer["decode_alone_seconds"] + answer["decode_added_seconds"])
-    assert answer["decode_received_messages"] == 2
+    assert answer["decode_received_messages"] == 0  # the states lie on a board that both see
     many = heed(tmp_path, *BENCH, 2, "--threads", 4096)
     assert many.returncode == 2 and many.stderr.startswith("heed: --ranks: 2, with 4096 threads each, are more than the processors there are: ")
 
