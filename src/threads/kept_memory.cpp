@@ -33,9 +33,20 @@ struct Block {
 
 struct Kept {
   std::mutex mutex;
-  std::array<Block, 8> blocks{};  // a layer's call takes five
-  std::size_t bytes = 0;
+  std::array<Block, 16> blocks{};  // in the order in which they came; a layer's call takes five
+  std::size_t count = 0, bytes = 0;
+
+  Block give_out(std::size_t n) {
+    const Block block = blocks[n];
+    std::move(blocks.begin() + static_cast<std::ptrdiff_t>(n) + 1, blocks.end(),
+              blocks.begin() + static_cast<std::ptrdiff_t>(n));
+    blocks[--count] = {};
+    bytes -= block.bytes;
+    return block;
+  }
 };
+
+void free_block(Block block) { ::operator delete(block.memory, alignment); }
 
 // What nobody may touch: memory that is kept, and what a block has beyond what was asked for. Only an address
 // sanitizer hears of it.
@@ -62,8 +73,7 @@ void spoil([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 void give_up(Kept& kept) {
   const std::unique_lock lock(kept.mutex, std::try_to_lock);  // another thread may still be at work
   if (!lock) return;
-  for (Block& block : kept.blocks) ::operator delete(std::exchange(block, {}).memory, alignment);
-  kept.bytes = 0;
+  while (kept.count > 0) free_block(kept.give_out(0));
 }
 
 Kept& kept() {
@@ -85,32 +95,31 @@ Block take_shared(std::size_t bytes) {
   Kept& all = kept();
   const std::unique_lock lock(all.mutex, std::try_to_lock);  // may be held for ever in a forked child
   if (!lock) return {};
-  Block* best = nullptr;
-  for (Block& block : all.blocks)
-    if (fits(block, bytes) && (!best || block.bytes < best->bytes)) best = &block;
-  if (!best) return {};
-  all.bytes -= best->bytes;
-  return std::exchange(*best, {});
+  std::size_t best = all.count;
+  for (std::size_t n = 0; n < all.count; ++n)
+    if (fits(all.blocks[n], bytes) && (best == all.count || all.blocks[n].bytes < all.blocks[best].bytes))
+      best = n;
+  return best < all.count ? all.give_out(best) : Block{};
 }
 
-// Makes room by giving up the smallest block, if that is smaller. Returns what nobody keeps.
-Block keep_shared(Block block) {
+// Makes room by giving up what has been kept longest: calls of one size follow each other.
+void keep_shared(Block block) {
   Kept& all = kept();
   const std::unique_lock lock(all.mutex, std::try_to_lock);
-  if (!lock) return block;
-  Block& place = *std::ranges::min_element(all.blocks, {}, &Block::bytes);
-  if (place.bytes >= block.bytes || all.bytes - place.bytes + block.bytes > kept_at_most) return block;
-  all.bytes += block.bytes - place.bytes;
-  return std::exchange(place, block);
+  if (!lock || block.bytes > kept_at_most) return free_block(block);
+  while (all.count == all.blocks.size() || all.bytes + block.bytes > kept_at_most)
+    free_block(all.give_out(0));
+  all.blocks[all.count++] = block;
+  all.bytes += block.bytes;
 }
 
-// A small block that the thread itself keeps, without asking anybody: calls of one size follow each other.
+// A small block that the thread itself keeps, without asking anybody.
 constinit thread_local Block own{};
 constexpr std::size_t own_at_most = std::size_t{256} << 10;  // bytes
 
 struct GiveUpOwn {
   ~GiveUpOwn() {
-    ::operator delete(std::exchange(own.memory, nullptr), alignment);
+    free_block(std::exchange(own, {}));
     own.bytes = own_at_most + 1;  // and keeps none any more
   }
   void at_the_end_of_this_thread() const {}
@@ -121,12 +130,12 @@ Block take_block(std::size_t bytes) {
   return take_shared(bytes);
 }
 
-Block keep_block(Block block) {
+void keep_block(Block block) {
   if (own.bytes >= block.bytes || block.bytes > own_at_most) return keep_shared(block);
   thread_local const GiveUpOwn give_up;
   give_up.at_the_end_of_this_thread();
   const Block before = std::exchange(own, block);
-  return before.memory ? keep_shared(before) : before;
+  if (before.memory) keep_shared(before);
 }
 
 Block fresh_block(std::size_t bytes) {
@@ -139,7 +148,7 @@ Block fresh_block(std::size_t bytes) {
 
 void ReturnMemory::operator()(float* memory) const noexcept {
   forbid(memory, bytes);
-  ::operator delete(keep_block({memory, bytes}).memory, alignment);
+  keep_block({memory, bytes});
 }
 
 KeptMemory take_memory(std::size_t floats) {

@@ -53,6 +53,15 @@ TEST(KeptMemory, of_every_size_is_on_a_line_and_belongs_to_one_holder_at_a_time)
   EXPECT_EQ(other, 0);
 }
 
+TEST(KeptMemory, of_the_last_call_is_kept_however_much_others_took_before) {
+  {
+    std::vector<KeptMemory> held;
+    for (int n = 0; n < 20; ++n) held.push_back(take_memory(3 * mebi));
+  }
+  const float* small = take_memory(mebi).get();
+  EXPECT_EQ(take_memory(mebi).get(), small);
+}
+
 TEST(KeptMemory, of_more_than_256_MiB_is_given_back) {
   KeptMemory large = take_memory(257 * mebi);
   const std::size_t bytes = large.get_deleter().bytes;
