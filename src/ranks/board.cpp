@@ -23,6 +23,7 @@ void Board::make_room(Group& group, std::size_t bytes) {
   if (bytes > most_room || (is_there() && room().size() >= bytes)) return;
   rank_ = group.rank(), ranks_ = group.size();
   const std::size_t marks = static_cast<std::size_t>(ranks_) * line_bytes;
+  memory_ = {};  // the store lets go of it, and may then fail
   memory_ = store_.of(group, marks + 2 * std::max(least_room, std::bit_ceil(bytes)));
   if (is_there()) came_ = mark_of(rank_).came.load(std::memory_order_relaxed);  // as often as all others
 }

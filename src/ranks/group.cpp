@@ -263,9 +263,13 @@ std::vector<Group> group_of_threads(int ranks, const GroupOptions& options) {
 
 namespace heed::ranks {
 
+// A broken group has no more calls: on the board, ranks that are late would take them for parts of theirs.
 GroupCall::GroupCall(Group& group) : group_(group) {
   if (group.state_->is_called.exchange(true, std::memory_order_acquire))
     throw refusal(Error::busy, "group: another thread is in a call of it right now");
+  if (group.state_->fault.empty()) return;
+  group.state_->is_called.store(false, std::memory_order_release);
+  throw Error(Error::rank, group.state_->fault);
 }
 GroupCall::~GroupCall() {
   group_.state_->memory.end_call();

@@ -11,7 +11,7 @@
 namespace heed::ranks {
 
 // While this lives no other thread may begin a call: operations of two would meet in another order on every
-// rank. Throws Error::busy.
+// rank. Throws Error::busy, and Error::rank where the group is broken.
 class GroupCall {
  public:
   explicit GroupCall(Group&);
