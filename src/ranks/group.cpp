@@ -282,12 +282,13 @@ std::span<std::byte> GroupCall::shared(std::size_t bytes) const {
 Board& GroupCall::board() const { return group_.state_->board; }
 
 // The board is looked at many times for every look at the clock, and messages move only for who waits for
-// longer than any step lasts: others may be waiting for what this rank has begun to send.
+// longer than any step lasts: others may be waiting for what this rank has begun to send. It is no step:
+// messages know an old one by its number, within 2^31 of their own, and a board may have more uses between
+// two of them.
 void GroupCall::wait_for_all(const char* what) const {
   constexpr int looks_together = 50;
   constexpr std::chrono::milliseconds long_wait{1};
   Group::State& group = *group_.state_;
-  const std::uint32_t step = group.step++;
   const Clock::time_point begun = Clock::now();
   Patience patience(group_.size());
   std::optional<int> missing;
@@ -300,7 +301,7 @@ void GroupCall::wait_for_all(const char* what) const {
       threads::relax();
     }
     if (missing != before) moved = Clock::now();
-    if (group.is_late(moved)) throw group.nothing_from(*missing, step, what);
+    if (group.is_late(moved)) throw group.nothing_from(*missing, group.step, what);
     if (Clock::now() - begun > long_wait) group.messages->pause();
   }
 }

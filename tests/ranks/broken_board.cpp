@@ -71,6 +71,22 @@ TEST(BrokenBoard, who_is_late_does_not_take_the_next_calls_of_others_for_parts_o
   EXPECT_TRUE(said[1].ends_with("nothing received from rank 0 for 0.3 s")) << said[1];
 }
 
+// Messages tell an old step by its number, of 32 bits: after 2^31 that had none the next would be dropped.
+TEST(BrokenBoard, uses_of_a_board_are_no_steps_of_messages) {
+  const auto sentence_after = [](std::uint64_t steps) {
+    const auto said = on_ranks(group_of_shared_memory(2, {.deadline = milliseconds(300)}), [&](Group& group) {
+      Steps of_rank(group, 2, 8);
+      for (std::uint64_t n = 0; n < steps; ++n) of_rank.step(n);
+      std::byte data[10];
+      if (group.rank() == 0) group.broadcast("keys", 1, data).wait();
+    });
+    return said[0];
+  };
+  const std::string sentence = sentence_after(1);  // by messages; it makes the board
+  EXPECT_TRUE(sentence.ends_with("(keys): nothing received from rank 1 for 0.3 s")) << sentence;
+  EXPECT_EQ(sentence_after(9), sentence);
+}
+
 // Receives nothing more once it is told to.
 class Deaf final : public Messages {
  public:
