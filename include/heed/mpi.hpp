@@ -155,11 +155,14 @@ inline void wait_for_all(MPI_Comm comm, std::chrono::milliseconds deadline, OnFa
 }  // namespace mpi
 
 // All ranks of a communicator, which is duplicated: heed's messages never meet the caller's. Called by all of
-// them, none later than the first by more than the deadline.
+// them, none later than the first by more than the deadline; where this throws for want of one, that
+// communicator makes no group any more.
 inline Group mpi_group(MPI_Comm comm, const GroupOptions& options = {},
                        OnFault on_fault = OnFault::ends_the_job) {
-  if (options.deadline.count() > 0)
-    mpi::wait_for_all(comm, options.deadline, on_fault);  // else the group refuses it
+  // Twice: who comes when another has given up finds that it had come, and waits for it the second time. A
+  // deadline that is none the group refuses.
+  for (int n = 0; n < 2 && options.deadline.count() > 0; ++n)
+    mpi::wait_for_all(comm, options.deadline, on_fault);
   return Group(std::make_unique<mpi::MpiMessages>(comm, on_fault), options);
 }
 // All ranks of the job. Initialises MPI where nobody has.

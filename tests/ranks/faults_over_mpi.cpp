@@ -59,6 +59,21 @@ int main(int count, char** arguments) {
     if (rank == 1) sleep(20);
     mpi_group({.deadline = std::chrono::milliseconds(2000)});
   }
+  // Of two ranks the first has given up, and lives: the second must not wait for it for ever. Of three, MPI
+  // would let nobody pass without the help of all.
+  if (how == "late") {
+    MPI_Comm two = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, rank == 2, 0, &two);
+    sleep(rank == 1 ? 2 : 0);
+    try {
+      mpi_group(two, {.deadline = std::chrono::milliseconds(500)}, OnFault::throws);
+    } catch (const Error& e) {
+      std::printf("%s\n", e.what());
+    }
+    std::fflush(stdout);
+    sleep(rank == 1 ? 1 : 6);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
   const std::optional<int> machine = count > 2 ? std::optional(rank) : std::nullopt;
   Group group(std::make_unique<mpi::MpiMessages>(MPI_COMM_WORLD, OnFault::ends_the_job, machine),
               {.deadline = std::chrono::milliseconds(2000)});
