@@ -116,12 +116,12 @@ TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
 // And the list of cells has an end, however many threads there are.
 TEST(GradientCuts, share_no_more_than_a_call_may_take) {
   const Restored restored;
-  EXPECT_FALSE(cut(1, 75'000, 75'000, 16).grids.empty());
+  EXPECT_FALSE(cut(1, 60'000, 60'000, 16).grids.empty());
   EXPECT_TRUE(cut(1, 90'000, 90'000, 16).grids.empty());
   EXPECT_TRUE(cut(1, 3000, 1'000'000, 2).grids.empty());
   EXPECT_TRUE(cut(1, 131'072, 131'072, 128).grids.empty());
   for (const int threads : {32, 64, 128, 256})
-    EXPECT_LT(cut(1, 75'000, 75'000, threads).parts.size(), 140'000u);
+    EXPECT_LT(cut(1, 60'000, 60'000, threads).parts.size(), 140'000u);
 }
 
 }  // namespace
