@@ -13,7 +13,15 @@
 
 #include "threads/large_pages.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
+// g++ says it by a macro, clang++ by a feature.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HEED_ADDRESS_SANITIZER
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define HEED_ADDRESS_SANITIZER
+#endif
+#if defined(HEED_ADDRESS_SANITIZER)
 extern "C" void __asan_poison_memory_region(const volatile void*, std::size_t);
 extern "C" void __asan_unpoison_memory_region(const volatile void*, std::size_t);
 #endif
@@ -51,12 +59,12 @@ void free_block(Block block) { ::operator delete(block.memory, alignment); }
 // What nobody may touch: memory that is kept, and what a block has beyond what was asked for. Only an address
 // sanitizer hears of it.
 void forbid([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(HEED_ADDRESS_SANITIZER)
   __asan_poison_memory_region(memory, bytes);
 #endif
 }
 void allow([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(HEED_ADDRESS_SANITIZER)
   __asan_unpoison_memory_region(memory, bytes);
 #endif
 }
