@@ -5,6 +5,13 @@ from fault import ALGORITHM, Fault
 
 GRADIENT_FAULTS = [
     Fault(
+        "gradient-forgets-how-large-keys-are",
+        ALGORITHM + "gradient_packed_keys.hpp",
+        "products.scores.use_keys(block.k, block.k_known)",
+        "products.scores.use_keys(block.k, {})",
+        "scores beyond f32 go unnoticed where another task packed the keys (S13)",
+    ),
+    Fault(
         "gradient-without-delta",
         ALGORITHM + "gradient_pairs.hpp",
         "S::store(x, S::mul(S::load(w), S::sub(S::load(x), less[n])));",

@@ -83,6 +83,25 @@ TEST_P(LongGradient, is_that_of_one_task) {
   }
 }
 
+// Blocks of keys that other tasks have packed are as large as they were: scores beyond f32 are noticed by
+// whoever meets them.
+TEST_P(LongGradient, of_keys_whose_scores_leave_the_range_is_that_of_one_task) {
+  const Restored restored;
+  for (const std::uint64_t seed : seeds(1, 4)) {
+    Call call{.q = Tensor::random({1, 1, 700, 8}, 3 * seed, 4),
+              .k = Tensor::random({1, 1, 700, 8}, 3 * seed + 1, 2),
+              .v = Tensor::random({1, 1, 700, 8}, 3 * seed + 2, 2)};
+    for (std::int64_t d = 0; d < 8; ++d) call.k.set(0, 0, 300 + static_cast<std::int64_t>(seed), d, 3e38f);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
+    const BackwardCall backward(call, seed);
+    set_num_threads(1);
+    const auto one = gradients_of(backward, GetParam());
+    if (!one) continue;  // a kernel of other types
+    set_num_threads(2);
+    expect_same(*one, *gradients_of(backward, GetParam()), "2 threads");
+  }
+}
+
 cpu::GradientCut cut(std::int64_t kv_heads, std::int64_t queries, std::int64_t keys, int threads) {
   set_num_threads(threads);
   const Sequence sequence{.queries = queries, .keys = keys};
@@ -95,8 +114,8 @@ cpu::GradientCut cut(std::int64_t kv_heads, std::int64_t queries, std::int64_t k
   return cpu::cut_gradients(g);
 }
 
-// What the test above is about does happen: 1 KV head on 2 threads, 3 on 2 and on 4; 2 on 2, of which one thread may be
-// slower; but not 4 on 2, nor a short one.
+// What the test above is about does happen: 1 KV head on 2 threads, 3 on 2 and on 4; 2 on 2, of which one
+// thread may be slower; but not 4 on 2, nor a short one.
 TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
   const Restored restored;
   const auto shares = [](std::int64_t kv_heads, std::int64_t length, int threads) {
