@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/agreement.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -45,7 +46,7 @@ void Agreement::settle(const GroupCall& call) {
   else
     under_way_.wait();
   const auto agrees = [this](const Sum& sum) { return sum == sums_[0] && !sum.refuses; };
-  if (std::ranges::all_of(sums_, agrees)) return;
+  if (std::all_of(sums_.begin(), sums_.end(), agrees)) return;
   std::vector<Word> words = gathered(call.group(), "what each rank was called with, in full", own_word());
   for (std::size_t r = 0; r < words.size(); ++r) {
     words[r].refusal[sizeof words[r].refusal - 1] = 0;

@@ -192,7 +192,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   bool write_piece(Outgoing& message) {
     const auto has_a_slot = [this](int to) { return has_taken(to, peer(to).told + 1 - slots); };
-    if (!std::ranges::all_of(message.to, has_a_slot)) return false;
+    if (!std::all_of(message.to.begin(), message.to.end(), has_a_slot)) return false;
     const bool is_short = message.bytes.size() <= short_bytes;
     const std::size_t block = is_short ? blocks : free_block();
     if (!is_short && block == blocks) return false;
@@ -235,7 +235,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     for (std::size_t n = 1; n <= blocks; ++n) {
       const std::size_t block = (last_block_ + n) % blocks;
       const auto is_done = [this](const auto& one) { return has_taken(one.first, one.second); };
-      if (!std::ranges::all_of(readers_[block], is_done)) continue;
+      if (!std::all_of(readers_[block].begin(), readers_[block].end(), is_done)) continue;
       readers_[block].clear();
       return last_block_ = block;
     }

@@ -167,10 +167,11 @@ def test_ranks_have_the_bits_of_one_process_and_say_what_they_did(tmp_path):
         assert row["waiting_seconds"] <= row["seconds"]
     assert [row["ranks"] for row in answer["prefill"]] == [row["ranks"] for row in answer["decode"]] == [1, 2, 4, 8]
     one, two = answer["prefill"][:2]
-    words = 64 * 8 + 8 + 512  # what a rank says of its call
+    words = 16  # what a rank says of its call
     assert one["received_bytes"] == 0 and two["received_bytes"] == 2 * 8 * 1024 * 64 * 4 + words
-    states = 8 // 2 * 8 * (64 + 2) * 4  # of half the chunks, one row of each head
-    assert answer["decode"][1]["received_bytes"] == states + words
+    state = (64 + 2) * 4  # of one row and head
+    states, merged = 8 // 2 * 8 // 2 * state, 8 // 2 * state  # half the chunks of half the heads, and the other half of the heads
+    assert answer["decode"][1]["received_bytes"] == states + merged + words
 
 
 @pytest.mark.parametrize(
