@@ -82,6 +82,9 @@ KvCacheConfig complete(const KvCacheConfig& config) {
   if (!c.page_size) c.page_size = PageLayout::whole(c.capacity, PageLayout::tile);
   check_range("page_size", *c.page_size, 1, 2 * most_tokens);
   if (!c.pages) {
+    if (c.batch == 0)
+      throw refusal(Error::value,
+                    "config.pages: must be given, since config.batch is 0 and says nothing of how many");
     const std::int64_t per_sequence = (c.capacity - 1) / *c.page_size + 1;
     c.pages = fits(most_tokens, {c.batch, per_sequence}) ? c.batch * per_sequence : most_tokens;
   }

@@ -177,6 +177,11 @@ TEST(Refusals, configurations_that_make_no_cache) {
   EXPECT_EQ(refused_config([](auto& c) { c.batch = -1; }),
             "value: config.batch: -1 is not in [0, 2147483647]");
   EXPECT_EQ(refused_config([](auto& c) { c.pages = 0; }), "value: config.pages: 0 is not in [1, 2147483647]");
+  EXPECT_EQ(refused_config([](auto& c) {
+              c.batch = 0;
+              c.pages.reset();
+            }),
+            "value: config.pages: must be given, since config.batch is 0 and says nothing of how many");
   EXPECT_EQ(refused_config([](auto& c) { c.page_size = 24; }),
             "value: config.page_size: 24 is not a power of two of at least 16");
   EXPECT_EQ(refused_config([](auto& c) { c.page_size = 8; }),
