@@ -17,9 +17,24 @@ constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too o
 constexpr std::int64_t least_matrix_rows = 128;  // the same for matrix instructions, which wait for weights sooner
 constexpr std::int64_t floats_of_part = 1 << 17;  // of x: half a MiB, for the second-level cache
 
-// Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut too.
+constexpr std::int64_t pieces_at_the_end = 4;
+
+// Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut too. Else
+// only those of the last rows are, for each thread a part's, so that threads of unequal speed end together.
 struct Cut {
-  std::int64_t row_parts, panels_per_part;
+  std::int64_t row_parts, whole;  // whole: so many of them have all panels
+  std::int64_t panels, panels_per_part;
+
+  struct Part {
+    std::int64_t down, first_panel, end_panel;
+  };
+  std::int64_t across() const { return (panels + panels_per_part - 1) / panels_per_part; }
+  std::int64_t count() const { return whole + (row_parts - whole) * across(); }
+  Part operator[](std::int64_t n) const {
+    if (n < whole) return {n, 0, panels};
+    const std::int64_t first = (n - whole) % across() * panels_per_part;
+    return {whole + (n - whole) / across(), first, std::min(first + panels_per_part, panels)};
+  }
 };
 
 Cut cut(const Target& target, std::int64_t rows, std::int64_t depth, std::int64_t panels) {
@@ -32,7 +47,10 @@ Cut cut(const Target& target, std::int64_t rows, std::int64_t depth, std::int64_
   if (row_parts > threads) row_parts = (row_parts + threads - 1) / threads * threads;
   std::int64_t panel_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (panels + 1) / 2);
   if (target.only_bf16 && row_parts >= threads) panel_parts = 1;
-  return {row_parts, ((panels + panel_parts - 1) / panel_parts + 1) / 2 * 2};
+  std::int64_t whole = panel_parts > 1 || threads == 1 ? 0 : row_parts - threads;
+  if (whole < threads) whole = 0;
+  if (whole > 0) panel_parts = pieces_at_the_end;
+  return {row_parts, whole, panels, ((panels + panel_parts - 1) / panel_parts + 1) / 2 * 2};
 }
 
 // W as it was given, row after row.
@@ -96,8 +114,8 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
   const Panels& packed = weights.panels_for(x.dtype);
   const Target& target = *packed.target;
   const std::int64_t panels = (weights.out + target.panel_rows - 1) / target.panel_rows;
-  const Cut parts_of = cut(target, rows, packed.depth, panels);
-  const std::int64_t row_parts = parts_of.row_parts, panels_per_part = parts_of.panels_per_part;
+  const Cut parts = cut(target, rows, packed.depth, panels);
+  const std::int64_t row_parts = parts.row_parts;
   // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
   const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;
   const Linear linear{.x = lower(x),
@@ -112,21 +130,16 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
                       .out = weights.out,
                       .bias = bias.empty() ? nullptr : bias.data(),
                       .rows_of_part = std::min(rows, (tiles + row_parts - 1) / row_parts * tile)};
-  const std::int64_t parts_across = (panels + panels_per_part - 1) / panels_per_part;
-  const auto parts = static_cast<std::size_t>(row_parts * parts_across);
-  threads::Scratch scratch(std::min(parts, threads::concurrency()), target.project_floats(linear));
-  threads::parallel_for(parts, [&](std::size_t n) {
-    const auto part = static_cast<std::int64_t>(n);
-    const std::int64_t down = part / parts_across, panel = part % parts_across * panels_per_part;
+  const auto count = static_cast<std::size_t>(parts.count());
+  threads::Scratch scratch(std::min(count, threads::concurrency()), target.project_floats(linear));
+  threads::parallel_for(count, [&](std::size_t n) {
+    const auto [down, first_panel, end_panel] = parts[static_cast<std::int64_t>(n)];
     const std::int64_t row = down * tiles / row_parts * tile,
                        end = std::min(rows, (down + 1) * tiles / row_parts * tile);
     const threads::Scratch::Lease lease(scratch);
-    target.project(linear,
-                   {.first_row = row,
-                    .rows = end - row,
-                    .first_panel = panel,
-                    .end_panel = std::min(panel + panels_per_part, panels)},
-                   lease.floats());
+    target.project(
+        linear, {.first_row = row, .rows = end - row, .first_panel = first_panel, .end_panel = end_panel},
+        lease.floats());
   });
 }
 

@@ -93,13 +93,14 @@ bool prefill(const Target& target, const Problem& problem) {
   });
   if (count == 0) return false;
   threads::Scratch scratch(slots_for(count), target.prefill_floats(c, most_queries * c.group()),
-                           count * sizeof(QueryTask));
+                           (count + most_shortened(wanted)) * sizeof(QueryTask));
   QueryTask* const tasks = scratch.front<QueryTask>();
   QueryTask* end = tasks;
   cut_along_queries(c, target.panel_rows, wanted,
                     [&](const QueryTask& task) { std::construct_at(end++, task); });
   std::sort(tasks, end, runs_before);
-  share_out(end - tasks, products(c), [&](std::int64_t n) {
+  const std::size_t cut = shorten_last({tasks, end}, c, target.panel_rows, wanted);
+  share_out(static_cast<std::int64_t>(cut), products(c), [&](std::int64_t n) {
     const threads::Scratch::Lease lease(scratch);
     target.prefill(c, tasks[n].rows, lease.floats());
   });

@@ -41,6 +41,20 @@ FAULTS = [
         "prefill stops after two chunks of keys",
     ),
     Fault(
+        "row-between-halves",
+        "src/cpu/cut.cpp",
+        "task.rows.queries = half;",
+        "task.rows.queries = half - 1;",
+        "a query between the halves of a task is nobody's",
+    ),
+    Fault(
+        "panels-at-the-end",
+        "src/cpu/projection.cpp",
+        "if (n < whole) return {n, 0, panels};",
+        "if (n < whole) return {n, 0, panels_per_part};",
+        "a projection whose last rows are cut along the outputs leaves out most outputs of the others",
+    ),
+    Fault(
         "tail-of-the-tile",
         ALGORITHM + "product.hpp",
         "for (std::int64_t k = 0; k < depth; ++k, a += Tile<S>::rows",

@@ -32,6 +32,21 @@ TEST_P(ManyThreads, their_number_changes_no_bit) {
   set_num_threads(before);
 }
 
+// Rows enough that the last task of every thread is cut in two, and then again.
+TEST_P(ManyThreads, their_last_tasks_are_shorter_and_change_no_bit) {
+  const int before = num_threads();
+  const Call call{.q = Tensor::random({1, 6, 1100, 8}, 1180),
+                  .k = Tensor::random({1, 3, 20, 8}, 1181),
+                  .v = Tensor::random({1, 3, 20, 8}, 1182)};
+  set_num_threads(1);
+  const auto one = attend(call);
+  for (int n = 2; n <= 3; ++n) {
+    set_num_threads(n);
+    EXPECT_TRUE(same_bits(attend(call), one)) << n << " threads";
+  }
+  set_num_threads(before);
+}
+
 // The pool's threads were made in another mode.
 TEST_P(ManyThreads, their_number_changes_no_bit_however_the_caller_rounds) {
   const int before = num_threads();

@@ -2,6 +2,8 @@
 #define HEED_THIS_TARGET avx512
 #include "cpu/simd/avx512.hpp"
 
+#include "cpu/simd/avx512_product.hpp"
+
 #include "simd/make_operations.hpp"
 
 namespace heed::simd {
