@@ -208,6 +208,7 @@ class LineSums {
         }
       }
     }
+#pragma GCC unroll 16  // as tile_product() has it
     for (int k = 0; k < columns; ++k)
       for (int v = 0; v < vectors; ++v) {
         float* const to = sums + (j + k) * dims + v * S::lanes;
