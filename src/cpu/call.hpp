@@ -10,6 +10,7 @@
 #include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
 #include "softmax/order.hpp"
+#include "softmax/scaling.hpp"
 
 namespace heed::cpu {
 
@@ -49,8 +50,8 @@ struct Call {
   Tensor out, weights, log_sum_exp,
       scores;  // written through; const only because Tensor is shared with the inputs
   ScoreStage stage = ScoreStage::none;
-  float scale_log2e;          // scores are kept in base 2: scale * log2(e) is folded into q
-  float softcap_log2e = 0;    // 0: none
+  softmax::Scaling scaling;
+  float softcap = 0;          // in units of the scores; 0: none
   const Sequence* sequences;  // one per batch entry
   std::int64_t front = 0;     // keys every query sees in spite of its window
   const Gap* gaps = nullptr;  // (gap_count, batch): further windows

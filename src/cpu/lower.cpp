@@ -21,7 +21,7 @@ Few<BoolTensor, 4> lowered_masks(const Problem& p) {
   return masks;
 }
 
-Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
+Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax::Scaling& scaling) {
   return {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,
@@ -39,8 +39,8 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
           .stage = p.score_stage(),
-          .scale_log2e = softmax::in_base_2(p.scale),
-          .softcap_log2e = softmax::in_base_2(p.options.softcap.value_or(0.0f)),
+          .scaling = scaling,
+          .softcap = scaling.in_units(p.options.softcap.value_or(0.0f)),
           .sequences = p.sequences.data(),
           .front = p.front,
           .gaps = p.gaps.data(),
@@ -61,7 +61,10 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks) {
 
 Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
 
-LoweredCall::LoweredCall(const Problem& p) : masks(lowered_masks(p)), call(lowered(p, masks)) {
+LoweredCall::LoweredCall(const Problem& p) : LoweredCall(p, softmax::scaling_of(p.scale)) {}
+
+LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
+    : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {
   call.left_range = &left_range;
   if (p.reading) {
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));

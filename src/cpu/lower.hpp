@@ -18,6 +18,7 @@ Tensor lower_if_given(const std::optional<AnyView>& x) {
 // A Call and what it points to; the Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem&);
+  LoweredCall(const Problem&, const softmax::Scaling&);
   LoweredCall(const LoweredCall&) = delete;
   LoweredCall& operator=(const LoweredCall&) = delete;
 

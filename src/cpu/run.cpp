@@ -9,7 +9,7 @@
 #include "cpu/cut.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/tasks.hpp"
-#include "softmax/state.hpp"
+#include "softmax/scaling.hpp"
 #include "threads/pool.hpp"
 #include "threads/scratch.hpp"
 
@@ -57,13 +57,18 @@ const Target* best_bf16_target() {
   return nullptr;
 }
 
-// Kernels count places in f32, and add what the farthest key loses to its score in base 2.
+// What is added to scores or limits them, in the units that kernels have for them.
+bool leaves_f32(const Problem& p, float x) {
+  return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(softmax::scaling_of(p.scale).in_units(x));
+}
+
+// Kernels count places in f32, and add what the farthest key loses to its score.
 bool alibi_leaves_f32(const Problem& p) {
   constexpr std::int64_t most_exact = std::int64_t{1} << 24;
   const std::int64_t farthest = p.queries + p.keys;
   float steepest = 0;
   for (const float slope : p.options.alibi->slopes) steepest = std::max(steepest, std::abs(slope));
-  return farthest > most_exact || !std::isfinite(softmax::in_base_2(steepest * static_cast<float>(farthest)));
+  return farthest > most_exact || leaves_f32(p, steepest * static_cast<float>(farthest));
 }
 
 Reason prefill_refuses(const Target& target, const Problem& p) {
@@ -73,8 +78,8 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
     return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.kv_type); };
   if (!std::isfinite(softmax::in_base_2(p.scale)))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
-  if (p.options.softcap && !std::isfinite(softmax::in_base_2(*p.options.softcap)))
-    return [] { return std::string("options.softcap times log2(e) is beyond the range of f32"); };
+  if (p.options.softcap && leaves_f32(p, *p.options.softcap))
+    return [] { return std::string("options.softcap in units of the scores is beyond the range of f32"); };
   if (p.options.alibi && alibi_leaves_f32(p))
     return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };
   return {};

@@ -8,6 +8,7 @@
 #include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
 #include "softmax/order.hpp"
+#include "softmax/scaling.hpp"
 
 namespace heed::cuda {
 
@@ -35,7 +36,11 @@ struct Call {
   ScoreStage stage = ScoreStage::none;
   double scale;       // of a score
   float softcap = 0;  // 0: none
-  float scale_log2e;  // the same two in base 2, as kernels in f32 keep scores
+  // The exact kernels keep scores in a unit of their own; a difference of so much is -127 in base 2.
+  softmax::Scaling scaling;
+  float least_exponent;
+  float softcap_in_units = 0;
+  float scale_log2e;  // the scale and the softcap in base 2
   float softcap_log2e = 0;
   const Sequence* sequences = nullptr;  // one per batch entry, or null where all are alike:
   Sequence each{};

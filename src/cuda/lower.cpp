@@ -60,6 +60,9 @@ Call lowered(const Problem& p) {
           .scale = p.options.scale ? static_cast<double>(*p.options.scale)
                                    : 1 / std::sqrt(static_cast<double>(p.dim)),
           .softcap = p.options.softcap.value_or(0.0f),
+          .scaling = softmax::scaling_of(p.scale),
+          .least_exponent = -127.0f / softmax::scaling_of(p.scale).exponent,
+          .softcap_in_units = softmax::scaling_of(p.scale).in_units(p.options.softcap.value_or(0.0f)),
           .scale_log2e = softmax::in_base_2(p.scale),
           .softcap_log2e = softmax::in_base_2(p.options.softcap.value_or(0.0f)),
           .front = p.front,

@@ -64,7 +64,8 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
     }
     largest_dot = std::max(largest_dot, scale * dot);
     largest_flushed = std::max(largest_flushed, scale * flushed);
-    largest_lost = std::max(largest_lost, half_spacing * (dot + keys));
+    largest_lost =
+        std::max(largest_lost, half_spacing * (dot + keys + (1 + scale) * static_cast<double>(p.dim)));
     const double bias = p.bias ? std::abs(read(*p.bias, b, h, query, j)) : 0;
     largest_bias = std::max(largest_bias, bias + std::abs(alibi(p, s, h, i, j)));
     for (std::size_t d = 0; d < magnitude_.size(); ++d) {
@@ -76,8 +77,8 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
   const double sink = p.sink ? std::abs(read(*p.sink, b, h, 0, 0)) : 0;
   largest_score_ = largest_dot + largest_bias + (std::isfinite(sink) ? sink : 0);
   // Those of the chains, a few of scale and log2(e), those of int8, then those of adding the bias and
-  // subtracting the maximum. The scale may be subnormal, and so may the query times it.
-  // Matrix instructions for 16-bit types have one chain.
+  // subtracting the maximum. The scale may be subnormal, and so may the query times it and every sum of a
+  // chain. Matrix instructions for 16-bit types have one chain.
   const bool is_chained = p.inputs.q.dtype == DType::f32;
   const double roundings = is_chained ? chained_roundings(p.dim) : static_cast<double>(p.dim);
   score_error_ = gamma(roundings + 4 + int8_roundings(p)) * largest_dot + gamma(8) * largest_score_ +

@@ -17,7 +17,6 @@ struct Double {
   static F fma(F a, F b, F c) { return a * b + c; }  // rounded twice: the same in either order
   static F max(F a, F b) { return a > b || std::isnan(a) ? a : b; }
   static F less(F a, F b, F then, F otherwise) { return a < b ? then : otherwise; }
-  static F power(F x) { return std::exp2(x); }
 };
 
 class MergedRow {
@@ -25,7 +24,7 @@ class MergedRow {
   MergedRow(double our_log_sum_exp, double their_log_sum_exp)
       : ours_(our_log_sum_exp),
         theirs_(their_log_sum_exp),
-        merging_(merging<Double>(ours_ * log2_e, theirs_ * log2_e)) {}
+        merging_(merging<Double>(ours_ * log2_e, theirs_ * log2_e, [](double x) { return std::exp2(x); })) {}
 
   // A side that saw no key adds nothing, whatever its output: the other keeps its bits.
   bool is_ours() const { return theirs_ == -INFINITY; }

@@ -134,6 +134,28 @@ TEST_P(Extremes, scores_too_large_for_their_last_bits_are_not_called_wrong) {
     }
 }
 
+// Between 2^-16 and 1 the scale is applied to differences of scores, beyond to queries; a sink is no
+// difference.
+TEST_P(Extremes, scales_of_every_size_and_sign_are_within_the_bound) {
+  for (const int exponent : {-100, -30, -17, -16, -15, -3, -1, 0, 1, 30, 100})
+    for (const float scale : {std::ldexp(1.3f, exponent), std::ldexp(-1.0f, exponent)})
+      for (const bool has_sink : {false, true}) {
+        Call call{.q = Tensor::random({1, 2, 9, 20}, 1),
+                  .k = Tensor::random({1, 1, 300, 20}, 2),
+                  .v = Tensor::random({1, 1, 300, 8}, 3)};
+        for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
+          call.q.set(b, h, i, d, call.q.at(b, h, i, d) * 12 / scale);
+        });
+        call.scale = scale;
+        if (has_sink) call.sink = Tensor::random({1, 2, 1, 1}, 4, 30);
+        auto found = attend(call, everything);
+        if (!found) continue;
+        const Check judged = check(call.inputs(), found->outputs(), call.options());
+        EXPECT_EQ(judged.beyond_bound, 0)
+            << judged.first_miss << ", scale " << scale << (has_sink ? ", sink" : "");
+      }
+}
+
 TEST_P(Extremes, scores_of_every_stage_are_what_the_reference_says) {
   for_each_extreme([&](const Extreme& extreme) {
     for (const Stage stage : {Stage::raw, Stage::softcapped, Stage::biased}) {

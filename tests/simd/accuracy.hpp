@@ -12,10 +12,10 @@ namespace heed::simd {
 constexpr double u = 0x1p-24;  // unit roundoff of f32
 // What src/reference/bound.cpp assumes; CMakeLists.txt reads it there.
 constexpr double exp2_error = HEED_EXP2_ERROR * u, tanh_error = HEED_TANH_ERROR * u;
-constexpr std::uint32_t minus_zero = 0x80000000u, minus_126 = 0xc2fc0000u;
+constexpr std::uint32_t minus_zero = 0x80000000u, minus_127 = 0xc2fe0000u;
 constexpr std::uint32_t plus_16 = 0x41800000u;
-// exp2 subtracts 2^-126 so that its clamped tail is 0. Above this result it is less than half a rounding.
-constexpr double no_tail_above = 0x1p-100;
+// Below this result exp2 is subnormal, and 0 from 2^-126.5 down.
+constexpr double no_tail_above = 0x1p-126;
 
 struct Accuracy {
   double relative =

@@ -90,7 +90,7 @@ std::int64_t whole(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / 
 cpu::Call call_of(std::int64_t dim, float scale) {
   cpu::Call c{};
   c.dim = c.value_dim = dim;
-  c.scale_log2e = scale;
+  c.scaling.query = scale;
   return c;
 }
 

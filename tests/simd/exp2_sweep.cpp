@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every float: the error of exp2 over [-126, 0] and of tanh over [0, 16], as docs/numerics.md states it. Some
+// Every float: the error of exp2 over [-127, 0] and of tanh over [0, 16], as docs/numerics.md states it. Some
 // two billion values, a minute or so on two cores, so not a test; `exp2_sweep [threads]`.
 #include <algorithm>
 #include <cstdio>
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
       argc > 1 ? static_cast<unsigned>(std::max(1, std::atoi(argv[1]))) : std::thread::hardware_concurrency();
   for (const Operations* s : compiled()) {
     if (!target_of(*s)->available()) continue;
-    const Accuracy e = sweep(*s, exp2_accuracy, minus_zero, minus_126, threads);
+    const Accuracy e = sweep(*s, exp2_accuracy, minus_zero, minus_127, threads);
     std::printf("%s exp2: %.4f u at %a (%.9g), tail %.4f * 2^-126 at %a\n", s->target, e.relative,
                 static_cast<double>(e.worst_at), static_cast<double>(e.worst_at), e.tail,
                 static_cast<double>(e.worst_tail_at));

@@ -32,7 +32,7 @@ constexpr Bf16Operands make_bf16_operands(const char* target) {
             kernels::Cutter memory{t.scratch};
             const kernels::OperandExtents e = one_block(t.call);
             O operands(e, typename O::Parts(e, memory));
-            operands.pack_queries(0, [&](std::int64_t r) { return t.q[r]; }, t.queries, t.call.scale_log2e);
+            operands.pack_queries(0, [&](std::int64_t r) { return t.q[r]; }, t.queries, t.call.scaling.query);
             operands.pack_keys([&](std::int64_t j) { return t.k[j]; }, t.keys);
             operands.score(0, first, count, s);
           },

@@ -17,11 +17,11 @@ namespace heed::simd {
 namespace kernels = cpu::HEED_THIS_TARGET;
 
 template <class S, int vectors>
-inline void weigh(float* s, std::int64_t keys, const float* max, float* sum) {
+inline void weigh(float* s, std::int64_t keys, const float* max, float* sum, float scale) {
   typename S::F subtract[vectors], sums[vectors];
   for (int v = 0; v < vectors; ++v)
     subtract[v] = S::load(max + v * S::lanes), sums[v] = S::load(sum + v * S::lanes);
-  kernels::weigh<S, vectors>(s, vectors * S::lanes, keys, subtract, sums);
+  kernels::weigh<S, vectors>(s, vectors * S::lanes, keys, {subtract, sums, kernels::Exponential<S>(scale)});
   for (int v = 0; v < vectors; ++v) S::store(sum + v * S::lanes, sums[v]);
 }
 
@@ -60,7 +60,6 @@ constexpr Operations make_operations(const char* target) {
                 {"addend 2", HEED_APPLY(S::addend(kernels::exp2_terms[2].four))},
                 {"addend 3", HEED_APPLY(S::addend(kernels::exp2_terms[3].four))},
                 {"addend 4", HEED_APPLY(S::addend(kernels::exp2_terms[4].four))},
-                {"addend of the tail", HEED_APPLY(S::addend(kernels::exp2_tail.four))},
                 {"add", HEED_APPLY(S::add(x, y))},
                 {"sub", HEED_APPLY(S::sub(x, y))},
                 {"mul", HEED_APPLY(S::mul(x, y))},
@@ -77,13 +76,13 @@ constexpr Operations make_operations(const char* target) {
                 {"load_four is not moved by its neighbours",
                  HEED_APPLY(S::template fma_lane<0>(x, S::load_four(b + 1), z))}},
       .max = HEED_APPLY(S::max(x, y)),
-      .exp2 = HEED_APPLY(kernels::exp2<S>(x)),
+      .exp2 = HEED_APPLY(kernels::Exponential<S>(1.0f)(x)),
       .exp2_in_step =
           [](const float* a, const float*, const float*, float* out, std::int64_t n) {
             for (std::int64_t i = 0; i < n; i += 6 * S::lanes) {
               typename S::F x[6];
               for (int v = 0; v < 6; ++v) x[v] = S::load(a + i + v * S::lanes);
-              kernels::exp2<S>(x);
+              kernels::exp2<S>(x, kernels::Exponential<S>(1.0f));
               for (int v = 0; v < 6; ++v) S::store(out + i + v * S::lanes, x[v]);
             }
           },

@@ -38,7 +38,7 @@ struct RowsToPack {
 struct Operations {
   const char* target;
   int lanes, rows, columns;
-  Operation exact[22];  // the same bits on every instruction set, NaN for NaN
+  Operation exact[21];  // the same bits on every instruction set, NaN for NaN
   Apply max, exp2, exp2_in_step, tanh;
   void (*load_bf16)(const std::uint16_t* from, float* out, std::int64_t n);
   void (*load_f16)(const std::uint16_t* from, float* out, std::int64_t n);
@@ -50,10 +50,10 @@ struct Operations {
   void (*pack_rows)(const RowsToPack&);
   void (*eight_dots)(const EightDots&);
   void (*eight_dots_twice)(const EightDots&);
-  // s(keys, rows) becomes weights, which are added to sum(rows), against max(rows): a panel's rows, or one
-  // vector's.
-  void (*weigh_panel)(float* s, std::int64_t keys, const float* max, float* sum);
-  void (*weigh_vector)(float* s, std::int64_t keys, const float* max, float* sum);
+  // s(keys, rows) becomes weights 2^(scale * (s - max(rows))), which are added to sum(rows): a panel's rows,
+  // or one vector's.
+  void (*weigh_panel)(float* s, std::int64_t keys, const float* max, float* sum, float scale);
+  void (*weigh_vector)(float* s, std::int64_t keys, const float* max, float* sum, float scale);
 };
 
 }  // namespace heed::simd

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores into weights: every vector type gives the bits of the scalar one, for any number of rows and keys.
+#include <cfenv>
+#include <iterator>
 #include <limits>
 #include <random>
 
@@ -14,27 +16,36 @@ INSTANTIATE_TEST_SUITE_P(Vectors, Weights, testing::ValuesIn(compiled()), target
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t keys = 43;  // five eights, and some
 
+// Of a head of 64, of 1, and of none; and a scale that many a rounding separates from what clamps its scores.
+constexpr float scales[] = {0.125f * 1.44269504f, 1.44269504f, 1.0f, 0x1p-63f, 7.3e18f};
+
 struct Stretch {
   std::int64_t rows;
+  float scale;
   std::vector<float> s, max, sum;  // (keys, rows), (rows), (rows)
 };
 
 // Each row has its own maximum, and scores from there down to where weights are 0.
 Stretch random_stretch(std::int64_t rows, unsigned seed) {
   std::mt19937 random(seed);
-  Stretch t{rows, {}, {}, std::vector<float>(static_cast<std::size_t>(rows), 0.25f)};
+  Stretch t{rows,
+            scales[seed % std::size(scales)],
+            {},
+            {},
+            std::vector<float>(static_cast<std::size_t>(rows), 0.25f)};
   for (std::int64_t r = 0; r < rows; ++r)
-    t.max.push_back(static_cast<float>(random() % 6400) * 0.01f - 32.0f);
+    t.max.push_back((static_cast<float>(random() % 6400) * 0.01f - 32.0f) / t.scale);
   for (std::int64_t n = 0; n < keys * rows; ++n) {
     const unsigned reach = random() % 4 == 0 ? 130 * 256 : 9 * 256;
-    t.s.push_back(t.max[static_cast<std::size_t>(n % rows)] - static_cast<float>(random() % reach) / 257.0f);
+    const float below = static_cast<float>(random() % reach) / 257.0f / t.scale;
+    t.s.push_back(t.max[static_cast<std::size_t>(n % rows)] - below);
     if (random() % 16 == 0) t.s.back() = -infinity;
   }
   return t;
 }
 
-Stretch weighed(Stretch t, void (*weigh)(float*, std::int64_t, const float*, float*)) {
-  weigh(t.s.data(), keys, t.max.data(), t.sum.data());
+Stretch weighed(Stretch t, void (*weigh)(float*, std::int64_t, const float*, float*, float)) {
+  weigh(t.s.data(), keys, t.max.data(), t.sum.data(), t.scale);
   return t;
 }
 
@@ -44,7 +55,7 @@ Stretch weighed_by_scalar(Stretch t) {
     const auto row = static_cast<std::size_t>(r);
     std::vector<float> column;
     for (std::size_t j = 0; j < keys; ++j) column.push_back(t.s[j * static_cast<std::size_t>(t.rows) + row]);
-    scalar_operations.weigh_vector(column.data(), keys, &t.max[row], &t.sum[row]);
+    scalar_operations.weigh_vector(column.data(), keys, &t.max[row], &t.sum[row], t.scale);
     for (std::size_t j = 0; j < keys; ++j) t.s[j * static_cast<std::size_t>(t.rows) + row] = column[j];
   }
   return t;
@@ -73,6 +84,25 @@ TEST_P(Weights, a_weight_is_nan_where_its_score_is_and_only_there) {
   const Stretch result = weighed(t, vector().weigh_panel);
   for (std::size_t n = 0; n < t.s.size(); ++n) EXPECT_EQ(is_nan(result.s[n]), n == at) << n;
   for (std::size_t r = 0; r < t.sum.size(); ++r) EXPECT_EQ(is_nan(result.sum[r]), r == 2) << r;
+}
+
+// A key that is not seen, or not to be seen beside the largest, has no weight at all, however the caller
+// rounds.
+TEST_P(Weights, far_below_the_maximum_a_weight_is_exactly_0_in_every_rounding) {
+  for (const int mode : {FE_TONEAREST, FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO})
+    for (unsigned seed = 0; seed < 200; ++seed) {
+      Stretch t = random_stretch(vector().rows, seed);
+      t.scale *= 1 + static_cast<float>(seed) * 0x1p-9f;
+      for (std::size_t n = 0; n < t.s.size(); ++n)
+        t.s[n] = n % 2 == 0 ? -infinity : t.max[n % static_cast<std::size_t>(t.rows)] - 130.0f / t.scale;
+      const std::vector<float> before = t.sum;
+      std::fesetround(mode);
+      const Stretch result = weighed(t, vector().weigh_panel);
+      std::fesetround(FE_TONEAREST);
+      for (const float weight : result.s)
+        ASSERT_EQ(bits(weight), 0u) << "rounding " << mode << ", seed " << seed;
+      EXPECT_EQ(result.sum, before);
+    }
 }
 
 }  // namespace

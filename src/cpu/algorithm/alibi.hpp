@@ -33,14 +33,14 @@ template <Vector S>
     minus_slope[r] = -c.alibi.of_heads[q.h];
     place[r] = place_of(c, q);
   }
-  const F lowest = S::fill(-most_finite), to_base_2 = S::fill(log2_e);
+  const F lowest = S::fill(-most_finite), to_units = S::fill(c.scaling.unit);
   float* s = t.s;
   for (std::int64_t j = 0; j < t.keys; ++j) {
     const F key = S::fill(static_cast<float>(t.first_key + j));
     for (std::int64_t r = 0; r < t.width; r += S::lanes, s += S::lanes) {
       const F distance = S::abs(S::sub(S::load(place + r), key));
       const F x = S::mul(S::load(minus_slope + r), distance);
-      S::store(s, S::max(lowest, S::fma(x, to_base_2, S::load(s))));
+      S::store(s, S::max(lowest, S::fma(x, to_units, S::load(s))));
     }
   }
 }

@@ -68,7 +68,7 @@ class Decode {
     else
       views.score(t);
     spoil_infinities<S>(t);
-    if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
+    if (c.softcap != 0) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
     if (c.weights.data) write_kept(t);
     advance_rows<S>(rows, t, state);
@@ -90,7 +90,7 @@ class Decode {
   void pack_queries() {
     const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of(q, query(r)); };
     pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
-    scale_all<S>(rows.q, rows.depth * at.rows, c.scale_log2e);
+    scale_all<S>(rows.q, rows.depth * at.rows, c.scaling.query);
   }
 
   // Every score is compared, because a minimum could lose an infinity to a NaN beside it. Four vectors at a

@@ -31,6 +31,7 @@ struct DecodeRows {
   float* values;                    // (rows, dims): the weighted values of one block
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
   const Queries query;              // of row r
+  const Exponential<S> power;
 
   static constexpr std::int64_t copied_keys = 16, copied_values = 32;
 
@@ -54,7 +55,8 @@ struct DecodeRows {
         values(unseen + block_keys * at.rows),
         k_rows(values + at.rows * at.dims),
         v_rows(k_rows + copied_keys * depth),
-        query(call, task) {}
+        query(call, task),
+        power(call.scaling.exponent) {}
 };
 
 // How many rows go together, as a type: the sums of a few rows stay in registers only if the compiler knows
@@ -91,10 +93,10 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State
     const F before = S::load(state.max + r);
     F max = largest<S>(before, t.s + r, at.rows, t.keys);
     S::store(state.max + r, max);
-    const F factor = softmax::rescaling<Exponential<S>>(before, max);
-    max = softmax::finite_max<Exponential<S>>(max);
+    const F factor = softmax::rescaling<S>(before, max, rows.power);
+    max = softmax::finite_max<S>(max);
     F sum = S::mul(S::load(state.sum + r), factor);
-    weigh_in_chains<S, 1>(t.s + r, at.rows, t.first_key, t.keys, &max, &sum);
+    weigh_in_chains<S, 1>(t.s + r, at.rows, t.first_key, t.keys, {&max, &sum, rows.power});
     S::store(state.sum + r, sum);
     float factors[S::lanes];
     S::store(factors, factor);
@@ -112,13 +114,13 @@ template <Vector S>
 inline void merge_rows(const DecodeRows<S>& rows, const State& total, const State& part) {
   const StateLayout& at = rows.at;
   for (std::int64_t r = 0; r < rows.count; r += S::lanes) {
-    const auto merged = softmax::merging<Exponential<S>>(S::load(total.max + r), S::load(part.max + r));
+    const auto merged = softmax::merging<S>(S::load(total.max + r), S::load(part.max + r), rows.power);
     S::store(total.max + r, merged.max);
     S::store(total.sum + r, merged(S::load(total.sum + r), S::load(part.sum + r)));
     float ours[S::lanes], theirs[S::lanes];
     S::store(ours, merged.ours), S::store(theirs, merged.theirs);
     for (std::int64_t lane = 0; lane < least(S::lanes, rows.count - r); ++lane) {
-      const softmax::Merging<Exponential<S>> row{merged.max, S::fill(ours[lane]), S::fill(theirs[lane])};
+      const softmax::Merging<S> row{merged.max, S::fill(ours[lane]), S::fill(theirs[lane])};
       const std::int64_t first = (r + lane) * at.dims;
       for (std::int64_t d = first; d < first + at.dims; d += S::lanes)
         S::store(total.out + d, row(S::load(total.out + d), S::load(part.out + d)));

@@ -2,6 +2,8 @@
 // 2^x and tanh x as fixed sequences of single operations, so that every instruction set computes the same
 // bits (O2).
 #pragma once
+#include <cstdint>
+
 #include "cpu/simd/vector.hpp"
 #include "softmax/state.hpp"
 
@@ -19,40 +21,61 @@ struct alignas(16) Filled {
   explicit constexpr Filled(float x) : four{x, x, x, x} {}
 };
 
-// Lowest power first, and what the clamped tail is moved down by.
+// Lowest power first.
 constexpr Filled exp2_terms[] = {Filled(1.0f),
                                  Filled(6.931470037e-01f),
                                  Filled(2.402224243e-01f),
                                  Filled(5.550733581e-02f),
                                  Filled(9.671512991e-03f),
                                  Filled(1.326472731e-03f)};
-constexpr Filled exp2_tail(-0x1p-126f);
 
-// 2^x for x <= 0: exactly 1 at 0, exactly 0 at and below -126 (so also at -inf), NaN at NaN. The polynomial
-// is our minimax of degree 5 on [-1/2, 1/2]; tests/simd measures the error over every float. The last
-// subtraction, which changes nothing above 2^-101, makes the clamped tail zero without a comparison. `n`
-// vectors advance in lock-step, because one alone would wait for the result of every operation.
+// The x nearest to 0 for which scale * x becomes -127, however the caller rounds.
+inline float least_exponent(float scale) {
+  float x = -127.0f / scale;
+  const float rounded = __builtin_fmaf(x, scale, exponent_magic) - exponent_magic;
+  const auto bits = __builtin_bit_cast(std::int32_t, x);
+  if (rounded > -127.0f) x = __builtin_bit_cast(float, bits + 1);
+  if (rounded < -127.0f) x = __builtin_bit_cast(float, bits - 1);
+  return x;
+}
+
+// 2^(scale * x) for x <= 0 and a positive scale: exactly 1 at 0, exactly 0 where scale * x is -126.5 or less
+// (so also at -inf), NaN at NaN. The scale costs nothing: the multiply-adds that part scale * x into a whole
+// number and a rest stand where an addition and a subtraction would.
+template <Vector S>
+struct Exponential;
 template <Vector S, int n>
-inline void exp2(typename S::F (&x)[n]) {
+inline void exp2(typename S::F (&x)[n], const Exponential<S>& power);
+
+template <Vector S>
+struct Exponential {
+  typename S::F scale, least;
+
+  explicit Exponential(float times) : scale(S::fill(times)), least(S::fill(least_exponent(times))) {}
+  typename S::F operator()(typename S::F x) const {
+    typename S::F one[1] = {x};
+    exp2<S, 1>(one, *this);
+    return one[0];
+  }
+};
+
+// `n` vectors advance in lock-step, because one alone would wait for the result of every operation. The
+// polynomial is our minimax of degree 5 on [-1/2, 1/2]; tests/simd measures the error over every float. -127
+// is the exponent of no number, and its bits are those of 0: the clamped tail is 0 without a comparison.
+template <Vector S, int n>
+inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
   typename S::F z[n], p[n];
-  for (int i = 0; i < n; ++i) x[i] = S::max(S::fill(-126.0f), x[i]);
-  for (int i = 0; i < n; ++i) z[i] = S::add(x[i], S::fill(exponent_magic));
-  for (int i = 0; i < n; ++i) p[i] = S::sub(z[i], S::fill(exponent_magic));
-  for (int i = 0; i < n; ++i) x[i] = S::sub(x[i], p[i]);
+  for (int i = 0; i < n; ++i) x[i] = S::max(power.least, x[i]);
+  for (int i = 0; i < n; ++i) z[i] = S::fma(x[i], power.scale, S::fill(exponent_magic));
+  for (int i = 0; i < n; ++i) p[i] = S::sub(S::fill(exponent_magic), z[i]);
+  for (int i = 0; i < n; ++i) x[i] = S::fma(x[i], power.scale, p[i]);
   for (int i = 0; i < n; ++i)
     p[i] = S::fma(x[i], S::fill(exp2_terms[5].four[0]), S::addend(exp2_terms[4].four));
   for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[3].four));
   for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[2].four));
   for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[1].four));
   for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[0].four));
-  for (int i = 0; i < n; ++i) x[i] = S::fma(p[i], S::power_of_two(z[i]), S::addend(exp2_tail.four));
-}
-
-template <Vector S>
-inline typename S::F exp2(typename S::F x) {
-  typename S::F one[1] = {x};
-  exp2<S, 1>(one);
-  return one[0];
+  for (int i = 0; i < n; ++i) x[i] = S::mul(p[i], S::power_of_two(z[i]));
 }
 
 // tanh x: our odd minimax polynomial below 0.625, (1 - e) / (1 + e) with e = exp(-2|x|) above.
@@ -64,7 +87,7 @@ inline typename S::F tanh(typename S::F x) {
   p = S::fma(p, z, S::fill(1.333144158e-01f));
   p = S::fma(p, z, S::fill(-3.333328068e-01f));
   const auto near = S::fma(S::mul(p, z), x, x);
-  const auto e = exp2<S>(S::mul(size, S::fill(-2 * log2_e)));
+  const auto e = Exponential<S>(1.0f)(S::mul(size, S::fill(-2 * log2_e)));
   const auto far = S::div(S::sub(S::fill(1.0f), e), S::add(S::fill(1.0f), e));
   return S::less(size, S::fill(0.625f), near, S::copy_sign(far, x));
 }

@@ -20,10 +20,11 @@ struct RowEnd {
   float max, sum;
 };
 
+// 2^(scale * x)
 template <Vector S>
-inline float one_exp2(float x) {
+inline float one_exp2(float x, float scale = 1) {
   float lanes[S::lanes];
-  S::store(lanes, exp2<S>(S::fill(x)));
+  S::store(lanes, Exponential<S>(scale)(S::fill(x)));
   return lanes[0];
 }
 
@@ -35,8 +36,9 @@ inline float sink_of(const Call& c, const Query& q) {
   return c.sink.data ? read(row_of(c.sink, q.b, q.h, 0), 0) : minus_infinity;
 }
 
-// Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
-// of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
+// Brings the sink into {max, sum} of base 2 (S5); returns what the accumulated values must be multiplied with
+// because of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so
+// nothing.
 template <Vector S>
 inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   if (!c.sink.data) return 1.0f;
@@ -70,29 +72,29 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return static_cast<double>(shared);
 }
 
-// A row when all its keys and the sink are in. A score's weight is 2^(score - max) times weight(), an output
-// the accumulated values times out(): 0 for a row that saw no key (S6), and NaN for one that is the
+// A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated
+// under them are to be multiplied with out(): 0 for a row that saw no key (S6), and NaN for one that is the
 // reference's.
 struct ClosedRow {
-  float max, sum, rescale;
-  double highest;  // the maximum in natural units
+  float sum, rescale;
+  double highest;  // the maximum, or the sink, in natural units
 
-  float weight() const { return 1.0f / sum; }
   float out() const { return rescale / sum; }
   double log_sum_exp() const { return highest + __builtin_log(static_cast<double>(sum)); }
 };
 
 template <Vector S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
-  if (sees_no_key(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
+  if (sees_no_key(end)) return {1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink above that outweighs them all.
-  const bool is_lowest =
-      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
+  const bool is_lowest = (c.bias.data || c.alibi.of_heads) && end.max == -most_finite &&
+                         !(sink_of(c, q) * c.scaling.unit > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
-  const float rescale = add_sink<S>(c, q, end);
+  const double of_scores = static_cast<double>(end.max) * c.scaling.natural;
+  const float before = end.max = c.scaling.in_base_2(end.max), rescale = add_sink<S>(c, q, end);
   if (!is_finite(end.sum)) leave_to_reference(c);
-  const double natural = static_cast<double>(end.max) * softmax::ln_2;
-  return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
+  const double highest = end.max == before ? of_scores : static_cast<double>(end.max) * softmax::ln_2;
+  return {end.sum, rescale, is_lowest ? lowest : highest};
 }
 
 // Writes the log-sum-exp and returns the factor of the output. A row that nothing but its scores is asked of
@@ -153,10 +155,10 @@ template <Vector S>
 [[gnu::noinline]] inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r,
                                             const Scores& t) {
   const ClosedRow row = closed<S>(c, q, end);
-  const float factor = row.weight();
+  const float factor = row.out();
   for (std::int64_t j = 0; j < t.keys; ++j) {
     float& s = t.s[j * t.width + r];
-    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - row.max) * factor;
+    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - end.max, c.scaling.exponent) * factor;
   }
   if (c.drop_below) apply_dropout(c, q, r, t);
   const Row weights = row_of(c.weights, q);
@@ -172,15 +174,17 @@ template <Vector S>
   }
 }
 
-// Scores are kept in base 2; the caller's are natural. One that base 2 cannot hold is the reference's.
+// Scores are kept in a unit of their own; the caller's are natural. One that f32 cannot hold is the
+// reference's.
 [[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
+  const auto natural = static_cast<float>(c.scaling.natural);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
     const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
     if (!is_known) leave_to_reference(c);
-    write(scores, t.first_key + j, is_known ? s * ln_2 : __builtin_nanf(""));
+    write(scores, t.first_key + j, is_known ? s * natural : __builtin_nanf(""));
   }
 }
 

@@ -167,7 +167,8 @@ class PackedRows {
     multiply_columns(block.delta + first);
     for (std::int64_t r = 0; r < rows; ++r) judge(queries, r, block, first + r);
     const RowState* state = block.state + first;
-    products.scores.pack_queries(first / rows, RowsOrZeros{c.q, queries, state}, queries.count, c.scale_log2e);
+    products.scores.pack_queries(first / rows, RowsOrZeros{c.q, queries, state}, queries.count,
+                                 c.scaling.query);
     products.by_weights.pack_queries(first / rows, RowsOrZeros{g.out_gradient, queries, state}, queries.count,
                                      1.0f);
   }

@@ -15,8 +15,8 @@ namespace heed::cpu::HEED_THIS_TARGET {
 // t = c * tanh(s / c) in place of s, and its slope 1 - (t / c)^2.
 template <Vector S>
 inline void apply_softcap_with_slope(const Call& c, const Scores& t, float* slope) {
-  const float reciprocal = 1.0f / c.softcap_log2e;
-  const auto cap = S::fill(c.softcap_log2e), one = S::fill(1.0f), zero = S::fill(0.0f),
+  const float reciprocal = 1.0f / c.softcap;
+  const auto cap = S::fill(c.softcap), one = S::fill(1.0f), zero = S::fill(0.0f),
              inverse = S::fill(reciprocal > most_finite ? most_finite : reciprocal);
   for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes) {
     const auto x = tanh<S>(S::mul(S::load(t.s + n), inverse));
@@ -46,7 +46,7 @@ class GradientPairs {
     weights = all_weights = memory.cut(panels_at_once * gradient_keys * rows);
     gradients = all_gradients = memory.cut(panels_at_once * gradient_keys * rows);
     unseen = memory.cut(piece * rows);
-    slope = memory.cut(c.softcap_log2e != 0 ? piece * rows : 0);
+    slope = memory.cut(c.softcap != 0 ? piece * rows : 0);
     kept = memory.cut(c.drop_below ? piece * rows : 0);
   }
 
@@ -95,7 +95,7 @@ class GradientPairs {
     score(products.scores, panel.p, first, {of.weights, rows, of.first_key, of.keys});
     const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
     if (is_careful) spoil_infinities<S>(t);
-    if (c.softcap_log2e != 0) apply_softcap_with_slope<S>(c, t, slope);
+    if (c.softcap != 0) apply_softcap_with_slope<S>(c, t, slope);
     bias_and_mask<S>(c, t, queries);
     const bool is_marked = is_careful || keys.here->has_bad || any_marked(panel.state);
     if (is_marked) mark_unseen<S>(t, unseen);
@@ -103,7 +103,7 @@ class GradientPairs {
     score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys});
     if (c.drop_below) drop(of, queries);
     combine(panel.delta, of);
-    if (c.softcap_log2e != 0 && by == By::product) scale_by(slope, of);
+    if (c.softcap != 0 && by == By::product) scale_by(slope, of);
     if (is_marked) correct(panel.state, of);
   }
 
@@ -121,7 +121,7 @@ class GradientPairs {
   static void weigh_against(const float* lse, const Piece& of) {
     typename S::F base[S::panel_vectors], sum[S::panel_vectors];
     for (int n = 0; n < S::panel_vectors; ++n) base[n] = S::load(lse + n * S::lanes), sum[n] = S::fill(0.0f);
-    weigh<S, S::panel_vectors>(of.weights, rows, of.keys, base, sum);
+    weigh<S, S::panel_vectors>(of.weights, rows, of.keys, {base, sum, Exponential<S>(1.0f)});
   }
 
   // The pattern of the forward pass, as factors; and the gradients by the weights under it.

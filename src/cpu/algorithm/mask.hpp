@@ -132,8 +132,8 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
 }
 
 template <Vector S>
-inline void add_bias(const MaskRows<S>& bias, const Scores& t) {
-  for_each_strip(t, bias.keys, [&](const Scores& strip) { change_strip<S>(bias, strip, AddBias<S>{}); });
+inline void add_bias(const Call& c, const MaskRows<S>& bias, const Scores& t) {
+  for_each_strip(t, bias.keys, [&](const Scores& strip) { change_strip<S>(bias, strip, AddBias<S>(c)); });
 }
 
 template <Vector S>
@@ -160,7 +160,7 @@ inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries
   const Query first = queries(0), last = queries(queries.count - 1);
   const Sequence& s = c.sequences[first.b];
   if (c.alibi.of_heads) add_alibi<S>(c, t, queries);
-  if (c.bias.data) add_bias<S>(MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t);
+  if (c.bias.data) add_bias<S>(c, MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
     const MaskRows<S> rows(m.where, keys_of(m, s), t.width, queries);

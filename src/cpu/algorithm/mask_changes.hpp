@@ -29,18 +29,19 @@ template <Vector S, Type type, class Lines, class Change>
 }
 
 // A bias of -inf hides, whatever the score (S4). Any other is an ordinary number, however large and negative:
-// in base 2 it must not overflow into a mask (S3). A row all of whose scores end up as the lowest number is
-// looked at again (finish.hpp).
+// in units of the scores it must not overflow into a mask (S3). A row all of whose scores end up as the
+// lowest number is looked at again (finish.hpp).
 template <Vector S>
 struct AddBias {
   using F = typename S::F;
-  const F lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity), to_base_2 = S::fill(log2_e);
+  const F to_units, lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity);
 
-  F operator()(F s, F x) const { return S::less(x, lowest, hidden, S::max(lowest, S::fma(x, to_base_2, s))); }
+  explicit AddBias(const Call& c) : to_units(S::fill(c.scaling.unit)) {}
+  F operator()(F s, F x) const { return S::less(x, lowest, hidden, S::max(lowest, S::fma(x, to_units, s))); }
 
   static constexpr bool takes_lines_of(Type type) { return type == Type::f32 || type == Type::bf16; }
 
-  // No bias above -2^100 makes the lowest number lower, and a score is not -inf before.
+  // No bias above -2^80 makes the lowest number lower, and a score is not -inf before.
   template <Type type, class Lines>
   [[gnu::always_inline]] void change_lines(Lines& x, float* s, std::int64_t width) const {
     const bool is_far = type == Type::f32 ? S::any_f32_far_below(x) : S::any_bf16_far_below(x);
@@ -49,7 +50,7 @@ struct AddBias {
       change_turned<S, type>(x, s, width, *this);
     else
       change_turned<S, type>(x, s, width,
-                             [e = to_base_2](F score, F bias) { return S::fma(bias, e, score); });
+                             [e = to_units](F score, F bias) { return S::fma(bias, e, score); });
   }
 };
 

@@ -66,8 +66,8 @@ struct Bf16Amx : AmxParts {
     return copy;
   }
 
-  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
-    known.scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
+  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale) {
+    known.scale = scale;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     Half* to = q + panel * rows * depth;
     for (std::int64_t r = 0; r < rows; r += 16) {
       const Half* row[16] = {};

@@ -49,8 +49,8 @@ struct Bf16AmxFew : AmxFewParts {
   Bf16AmxFew(const OperandExtents& e, const Parts& parts)
       : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
-  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
-    scale = scale_log2e;
+  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float times) {
+    scale = times;
     Half* to = q_rows + panel * rows * depth;
     const Half* row[rows];
     for (std::int64_t r = 0; r < rows; ++r) {

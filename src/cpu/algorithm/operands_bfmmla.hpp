@@ -63,8 +63,8 @@ struct PackedBf16 : Bf16Parts<V> {
   void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
   void use_values(Half* tiles, std::int64_t count) { v = tiles, padded = round_up(count, key_step); }
 
-  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale_log2e) {
-    known.scale = scale_log2e;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
+  void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale) {
+    known.scale = scale;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     pack_pairs(row_at, count, rows, q + panel * rows * depth);
     known.most = larger_magnitude(known.most, q + panel * rows * depth, rows * depth);
   }

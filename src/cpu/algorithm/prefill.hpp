@@ -131,7 +131,7 @@ class Prefill {
       const State part_now = at.part;
       at.part = at.total, at.total = part_now;
     } else {
-      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims);
+      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims, power);
     }
   }
   void clear_total() const {
@@ -162,7 +162,8 @@ class Prefill {
         panels(panels_of(queries.count)),
         at(call, panels, memory),
         dims(at.operands.dims),
-        operands(extents_of(call, panels), at.operands) {}
+        operands(extents_of(call, panels), at.operands),
+        power(call.scaling.exponent) {}
 
   State panel(const State& all, std::int64_t p) const {
     return {all.max + p * rows, all.sum + p * rows, all.out + p * rows * dims};
@@ -181,7 +182,7 @@ class Prefill {
       const auto row_at = [query = queries, q = c.q, p](std::int64_t r) {
         return row_of(q, query(p * rows + r));
       };
-      operands.pack_queries(p, row_at, rows_of(p), c.scale_log2e);
+      operands.pack_queries(p, row_at, rows_of(p), c.scaling.query);
     }
   }
 
@@ -215,11 +216,11 @@ class Prefill {
       const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), queries_of(p));
       if (wanted.end <= wanted.begin) continue;
       const Scores t = score(p, keys, wanted);
-      if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
+      if (c.softcap != 0) apply_softcap<S>(c, t);
       bias_and_mask<S>(c, t, queries_of(p));
       if (poisoned) mark_unseen<S>(t, at.unseen);
       const State state = part(p);
-      advance<S>(state, at.s, t.first_key, t.keys, dims);
+      advance<S>(state, t, dims, power);
       if (c.drop_below)
         for (int r = 0; r < rows_of(p); ++r) apply_dropout(c, query(p, r), r, t);
       if (c.layout.is_quantized)
@@ -273,7 +274,7 @@ class Prefill {
       for (std::int64_t p = 0; p < panels; ++p) {
         const Scores t = score(p, keys, keys);
         if (c.stage == ScoreStage::raw) write_scores(p, t);
-        if (c.softcap_log2e != 0) apply_softcap<S>(c, t);
+        if (c.softcap != 0) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
         bias_and_mask<S>(c, t, queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
@@ -296,6 +297,7 @@ class Prefill {
   Parts at;
   const std::int64_t dims;
   O operands;
+  const Exponential<S> power;
   [[no_unique_address]] typename O::Use use{};
 };
 

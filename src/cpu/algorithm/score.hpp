@@ -111,10 +111,9 @@ inline void spoil_infinities(const Scores& t) {
 
 template <Vector S>
 inline void apply_softcap(const Call& c, const Scores& t) {
-  const float reciprocal = 1.0f / c.softcap_log2e;
+  const float reciprocal = 1.0f / c.softcap;
   // That of a cap below 2^-128 is infinite, and 0 times it NaN.
-  const auto cap = S::fill(c.softcap_log2e),
-             inverse = S::fill(reciprocal > most_finite ? most_finite : reciprocal);
+  const auto cap = S::fill(c.softcap), inverse = S::fill(reciprocal > most_finite ? most_finite : reciprocal);
   for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
     S::store(t.s + n, S::mul(cap, tanh<S>(S::mul(S::load(t.s + n), inverse))));
 }

@@ -8,6 +8,7 @@
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/score.hpp"
 #include "cpu/simd/vector.hpp"
 #include "softmax/state.hpp"
 
@@ -27,12 +28,6 @@ struct StateLayout {
   State in(float* memory) const { return {memory, memory + rows, memory + 2 * rows}; }
 };
 
-// A vector with the exponential that a state asks for.
-template <Vector S>
-struct Exponential : S {
-  static typename S::F power(typename S::F x) { return exp2<S>(x); }
-};
-
 template <Vector S>
 inline void clear(const State& state, std::int64_t dims) {
   for (int r = 0; r < Tile<S>::rows; ++r) state.max[r] = minus_infinity, state.sum[r] = 0;
@@ -45,59 +40,65 @@ inline void scale_rows(float* x, std::int64_t dims, const typename S::F factor[]
     for (int v = 0; v < S::panel_vectors; ++v, x += S::lanes) S::store(x, S::mul(S::load(x), factor[v]));
 }
 
-// As many keys as advance in lock-step: scores s(keys, vectors), `width` floats a key, become 2^(s - max) and
-// are added to the sums in order.
+// What scores become weights by: 2 to the power of their difference from max, added to sum; max and sum are
+// as many vectors as a key has.
+template <Vector S>
+struct Weighing {
+  const typename S::F* max;
+  typename S::F* sum;
+  const Exponential<S>& power;
+};
+
+// As many keys as advance in lock-step: scores s(keys, vectors), `width` floats a key, become weights and are
+// added to the sums in order.
 template <Vector S, int vectors, int keys>
-inline void weigh_together(float* s, std::int64_t width, const typename S::F* max, typename S::F* sum) {
+inline void weigh_together(float* s, std::int64_t width, const Weighing<S>& by) {
   typename S::F p[keys * vectors];
   for (int n = 0; n < keys * vectors; ++n)
-    p[n] = S::sub(S::load(s + n / vectors * width + n % vectors * S::lanes), max[n % vectors]);
-  exp2<S>(p);
+    p[n] = S::sub(S::load(s + n / vectors * width + n % vectors * S::lanes), by.max[n % vectors]);
+  exp2<S>(p, by.power);
   for (int n = 0; n < keys * vectors; ++n) {
     S::store(s + n / vectors * width + n % vectors * S::lanes, p[n]);
-    sum[n % vectors] = S::add(sum[n % vectors], p[n]);
+    by.sum[n % vectors] = S::add(by.sum[n % vectors], p[n]);
   }
 }
 
 // Any number of keys. An instruction set may specialise it.
 template <Vector S, int vectors>
-inline void weigh(float* s, std::int64_t width, std::int64_t keys, const typename S::F* max,
-                  typename S::F* sum) {
+inline void weigh(float* s, std::int64_t width, std::int64_t keys, const Weighing<S>& by) {
   constexpr int together = vectors == 1 ? 4 : 2;
   for (; keys >= together; keys -= together, s += together * width)
-    weigh_together<S, vectors, together>(s, width, max, sum);
-  for (; keys > 0; --keys, s += width) weigh_together<S, vectors, 1>(s, width, max, sum);
+    weigh_together<S, vectors, together>(s, width, by);
+  for (; keys > 0; --keys, s += width) weigh_together<S, vectors, 1>(s, width, by);
 }
 
 // The same, but what these keys come to is added to the sums.
 template <Vector S, int vectors>
-inline void weigh_apart(float* s, std::int64_t width, std::int64_t keys, const typename S::F* max,
-                        typename S::F* sum) {
+inline void weigh_apart(float* s, std::int64_t width, std::int64_t keys, const Weighing<S>& by) {
   typename S::F chain[vectors];
   for (auto& of : chain) of = S::fill(0.0f);
-  weigh<S, vectors>(s, width, keys, max, chain);
-  for (int v = 0; v < vectors; ++v) sum[v] = S::add(sum[v], chain[v]);
+  weigh<S, vectors>(s, width, keys, {by.max, chain, by.power});
+  for (int v = 0; v < vectors; ++v) by.sum[v] = S::add(by.sum[v], chain[v]);
 }
 
 // So many whole chains. An instruction set may specialise it.
 template <Vector S, int vectors>
-inline void weigh_chains(float* s, std::int64_t width, std::int64_t chains, const typename S::F* max,
-                         typename S::F* sum) {
-  for (; chains > 0; --chains, s += chain_keys * width) weigh_apart<S, vectors>(s, width, chain_keys, max, sum);
+inline void weigh_chains(float* s, std::int64_t width, std::int64_t chains, const Weighing<S>& by) {
+  for (; chains > 0; --chains, s += chain_keys * width) weigh_apart<S, vectors>(s, width, chain_keys, by);
 }
 
 // Keys from `first_key` on, in chains counted from key 0.
 template <Vector S, int vectors>
 inline void weigh_in_chains(float* s, std::int64_t width, std::int64_t first_key, std::int64_t keys,
-                            const typename S::F* max, typename S::F* sum) {
+                            const Weighing<S>& by) {
   if (const std::int64_t within = first_key % chain_keys; within > 0 && keys > 0) {
     const std::int64_t count = keys < chain_keys - within ? keys : chain_keys - within;
-    weigh_apart<S, vectors>(s, width, count, max, sum);
+    weigh_apart<S, vectors>(s, width, count, by);
     s += count * width, keys -= count;
   }
-  weigh_chains<S, vectors>(s, width, keys / chain_keys, max, sum);
+  weigh_chains<S, vectors>(s, width, keys / chain_keys, by);
   if (keys % chain_keys > 0)
-    weigh_apart<S, vectors>(s + keys / chain_keys * chain_keys * width, width, keys % chain_keys, max, sum);
+    weigh_apart<S, vectors>(s + keys / chain_keys * chain_keys * width, width, keys % chain_keys, by);
 }
 
 // The largest of `so_far` and of four vectors `width` floats apart: one after the other, each maximum would
@@ -110,12 +111,13 @@ inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::i
 
 // Moves the panel's maxima, and rescales what was measured against the old ones.
 template <Vector S>
-inline void move_max(const State& state, const typename S::F (&max)[S::panel_vectors], std::int64_t dims) {
+inline void move_max(const State& state, const typename S::F (&max)[S::panel_vectors], std::int64_t dims,
+                     const Exponential<S>& power) {
   typename S::F factor[S::panel_vectors];
   bool rescale = false;
   for (int v = 0; v < S::panel_vectors; ++v) {
     float *before = state.max + v * S::lanes, *sum = state.sum + v * S::lanes;
-    factor[v] = softmax::rescaling<Exponential<S>>(S::load(before), max[v]);
+    factor[v] = softmax::rescaling<S>(S::load(before), max[v], power);
     S::store(before, max[v]);
     S::store(sum, S::mul(S::load(sum), factor[v]));
     rescale |= any_lane_differs<S>(factor[v], 1.0f);
@@ -123,38 +125,37 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
   if (rescale) scale_rows<S>(state.out, dims, factor);
 }
 
-// Replaces scores s(keys, rows) from `first_key` on by weights against the row's running maximum and adds them
-// to the sum.
+// Replaces the scores of a panel by weights against the row's running maximum and adds them to the sum.
 template <Vector S>
-inline void advance(const State& state, float* s, std::int64_t first_key, std::int64_t keys, std::int64_t dims) {
+inline void advance(const State& state, const Scores& t, std::int64_t dims, const Exponential<S>& power) {
   constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;
   using F = typename S::F;
   F max[vectors], sum[vectors];
   for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
-  for (std::int64_t j = 0; j < keys; j += 4)  // keys come in tiles, so in fours
-    for (int v = 0; v < vectors; ++v) max[v] = larger_of_four<S>(max[v], s + j * rows + v * S::lanes, rows);
+  for (std::int64_t j = 0; j < t.keys; j += 4)  // keys come in tiles, so in fours
+    for (int v = 0; v < vectors; ++v) max[v] = larger_of_four<S>(max[v], t.s + j * rows + v * S::lanes, rows);
 
   bool moved = false;
   for (int v = 0; v < vectors; ++v) {
     const F before = S::load(state.max + v * S::lanes);
     moved |= any_lane_differs<S>(S::less(before, max[v], S::fill(1.0f), S::fill(0.0f)), 0.0f);
   }
-  if (moved) move_max<S>(state, max, dims);
+  if (moved) move_max<S>(state, max, dims, power);
 
   for (int v = 0; v < vectors; ++v) {
-    max[v] = softmax::finite_max<Exponential<S>>(max[v]);
+    max[v] = softmax::finite_max<S>(max[v]);
     sum[v] = S::load(state.sum + v * S::lanes);
   }
-  weigh_in_chains<S, vectors>(s, rows, first_key, keys, max, sum);
+  weigh_in_chains<S, vectors>(t.s, rows, t.first_key, t.keys, {max, sum, power});
   for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }
 
 // total = total merged with part.
 template <Vector S>
-inline void merge(const State& total, const State& part, std::int64_t dims) {
+inline void merge(const State& total, const State& part, std::int64_t dims, const Exponential<S>& power) {
   for (int v = 0; v < S::panel_vectors; ++v) {
     const int at = v * S::lanes;
-    const auto merged = softmax::merging<Exponential<S>>(S::load(total.max + at), S::load(part.max + at));
+    const auto merged = softmax::merging<S>(S::load(total.max + at), S::load(part.max + at), power);
     S::store(total.max + at, merged.max);
     S::store(total.sum + at, merged(S::load(total.sum + at), S::load(part.sum + at)));
     for (std::int64_t d = 0; d < dims; ++d) {

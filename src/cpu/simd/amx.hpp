@@ -19,7 +19,7 @@ struct Amx : Avx512 {
   static bool any_bf16_far_below(const Dwords (&x)[16]) {
     Dwords most = x[0];
     for (int n = 1; n < 16; ++n) most = _mm512_max_epu16(most, x[n]);
-    return _mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16(static_cast<short>(0xf180))) != 0;
+    return _mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16(static_cast<short>(0xe780))) != 0;
   }
 };
 

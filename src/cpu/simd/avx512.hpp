@@ -75,13 +75,13 @@ struct Avx512 : X86<Avx512> {
   static bool any_f32_far_below(const Dwords (&x)[16]) {
     Dwords most = x[0];
     for (int n = 1; n < 16; ++n) most = _mm512_max_epu32(most, x[n]);
-    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xf1800000))) != 0;
+    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xe7800000))) != 0;
   }
   static bool any_bf16_far_below(const Dwords (&x)[16]) {
     Dwords most = _mm512_setzero_si512();
     for (const Dwords& line : x)
       most = _mm512_max_epu32(most, _mm512_max_epu32(line, _mm512_slli_epi32(line, 16)));
-    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xf180ffff))) != 0;
+    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xe780ffff))) != 0;
   }
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }

@@ -35,19 +35,28 @@
   HEED_STEP(0, 1, 2, HEED_LOAD(5, a), HEED_LOAD(6, a), HEED_LOAD(7, a), HEED_LOAD(3, b), HEED_LOAD(4, b))
 #define HEED_ODD \
   HEED_STEP(5, 6, 7, HEED_LOAD(0, a), HEED_LOAD(1, a), HEED_LOAD(2, a), HEED_LOAD(3, b), HEED_LOAD(4, b))
-#define HEED_LAST HEED_STEP(5, 6, 7, , , , , )
+// The last step; a column's sums leave while the next ones are multiplied.
+#define HEED_LAST(leave)                                                                                \
+  HEED_COLUMN(8, 9, 10, 5, 6, 7, 3, 0)                                                                  \
+  HEED_COLUMN(11, 12, 13, 5, 6, 7, 3, 1) leave(8, 0) leave(9, 16) leave(10, 32)                         \
+  HEED_COLUMN(14, 15, 16, 5, 6, 7, 3, 2) leave(11, 48) leave(12, 64) leave(13, 80)                      \
+  HEED_COLUMN(17, 18, 19, 5, 6, 7, 3, 3) leave(14, 96) leave(15, 112) leave(16, 128)                    \
+  HEED_COLUMN(20, 21, 22, 5, 6, 7, 4, 0) leave(17, 144) leave(18, 160) leave(19, 176)                   \
+  HEED_COLUMN(23, 24, 25, 5, 6, 7, 4, 1) leave(20, 192) leave(21, 208) leave(22, 224)                   \
+  HEED_COLUMN(26, 27, 28, 5, 6, 7, 4, 2) leave(23, 240) leave(24, 256) leave(25, 272)                   \
+  HEED_COLUMN(29, 30, 31, 5, 6, 7, 4, 3) leave(26, 288) leave(27, 304) leave(28, 320)                   \
+  leave(29, 336) leave(30, 352) leave(31, 368)
 
-// Applies a macro to every sum register and its place in c.
 #define HEED_EACH_SUM(f)                                                                                 \
-  f(8, 0) f(9, 16) f(10, 32) f(11, 48) f(12, 64) f(13, 80) f(14, 96) f(15, 112) f(16, 128) f(17, 144)    \
-      f(18, 160) f(19, 176) f(20, 192) f(21, 208) f(22, 224) f(23, 240) f(24, 256) f(25, 272) f(26, 288) \
-          f(27, 304) f(28, 320) f(29, 336) f(30, 352) f(31, 368)
-#define HEED_ZERO_SUM(r, place) "movi v" #r ".4s, #0\n"
+  f(8) f(9) f(10) f(11) f(12) f(13) f(14) f(15) f(16) f(17) f(18) f(19) f(20) f(21) f(22) f(23) f(24)    \
+      f(25) f(26) f(27) f(28) f(29) f(30) f(31)
+#define HEED_ZERO_SUM(r) "movi v" #r ".4s, #0\n"
+// Of a sum register and its place in c.
 #define HEED_STORE_SUM(r, place) "str q" #r ", [%[c], #" #place "]\n"
 
 #define HEED_ADD_SUM(r, place) "ldr q0, [%[c], #" #place "]\n fadd v" #r ".4s, v" #r ".4s, v0.4s\n" HEED_STORE_SUM(r, place)
 
-#define HEED_TILE_PRODUCT(last) \
+#define HEED_TILE_PRODUCT(leave) \
   asm volatile(HEED_EACH_SUM(HEED_ZERO_SUM)                                                                        \
                HEED_LOAD(0, a) HEED_LOAD(1, a) HEED_LOAD(2, a) HEED_LOAD(3, b) HEED_LOAD(4, b)                     \
                "subs %[n], %[n], #2\n"                                                                             \
@@ -56,7 +65,7 @@
                "prfm pldl1keep, [%[b], #512]\n" HEED_EVEN HEED_ODD                                                 \
                "subs %[n], %[n], #2\n"                                                                             \
                "b.ne 1b\n"                                                                                         \
-               "2:\n" HEED_EVEN HEED_LAST HEED_EACH_SUM(last)                                                      \
+               "2:\n" HEED_EVEN HEED_LAST(leave)                                                                   \
                : [a] "+r"(a), [b] "+r"(b), [n] "+r"(depth)                                                         \
                : [c] "r"(c)                                                                                        \
                : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",  \

@@ -10,19 +10,19 @@
 namespace heed::cpu::neon_bf16 {
 
 template <>
-inline void weigh<NeonBf16<3>, 3>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max,
-                                  Neon::F* sum) {
-  neon_weigh_panel<NeonBf16<3>>(s, width, keys, max, sum);
+inline void weigh<NeonBf16<3>, 3>(float* s, std::int64_t width, std::int64_t keys,
+                                  const Weighing<NeonBf16<3>>& by) {
+  neon_weigh_panel<NeonBf16<3>>(s, width, keys, by);
 }
 template <>
-inline void weigh<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t keys, const Neon::F* max,
-                                  Neon::F* sum) {
-  neon_weigh_vector<NeonBf16<1>>(s, width, keys, max, sum);
+inline void weigh<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t keys,
+                                  const Weighing<NeonBf16<1>>& by) {
+  neon_weigh_vector<NeonBf16<1>>(s, width, keys, by);
 }
 template <>
-inline void weigh_chains<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t chains, const Neon::F* max,
-                                         Neon::F* sum) {
-  neon_weigh_chains(s, width, chains, max, sum);
+inline void weigh_chains<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int64_t chains,
+                                         const Weighing<NeonBf16<1>>& by) {
+  neon_weigh_chains<NeonBf16<1>>(s, width, chains, by);
 }
 
 using Wide = PackedBf16<NeonBf16<3>>;

@@ -128,7 +128,7 @@ class DecodeGroup : public DecodeThread<Shape> {
   HEED_DEVICE void cap(float (&s)[keys / 2]) const {
 #pragma unroll
     for (int n = 0; n < keys / 2; ++n)
-      if (n % 4 < 2) s[n] = softcapped_score(c, s[n]);
+      if (n % 4 < 2) s[n] = softcapped_score(c.softcap_log2e, s[n]);
   }
   HEED_DEVICE void hide_unseen(float (&s)[keys / 2], int first_key) const {
 #pragma unroll

@@ -137,7 +137,7 @@ class DecodeWarp : public DecodeThread<Shape> {
 #pragma unroll
     for (int e = 0; e < eights; ++e)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) s[e][n] = softcapped_score(c, s[e][n]);
+      for (int n = 0; n < 4; ++n) s[e][n] = softcapped_score(c.softcap_log2e, s[e][n]);
   }
   HEED_DEVICE void hide_unseen(float (&s)[eights][4], int first_key) const {
 #pragma unroll

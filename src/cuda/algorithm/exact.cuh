@@ -94,7 +94,7 @@ class Exact : private ExactEnd<slabs, in_place> {
   // The part = the total merged with the part. The first part is the total so far: merging it into an empty
   // state would change nothing.
   HEED_DEVICE void merge(const Total& total) {
-    if (!total.is_empty) State::merge(total.state);
+    if (!total.is_empty) State::merge(total.state, power_of(c));
   }
 
   // Where chunks run apart: leaves this one's state and, in the block that arrives last, merges them all in

@@ -90,7 +90,7 @@ class ExactEnd : public ExactValues<slabs, in_place> {
       shared.factor[own_row] = sees_no_key(end) ? 0.0f : 1.0f / end.sum;
       return;
     }
-    const ClosedRow row = closed(c, q, end);
+    const ClosedRow row = closed(c, q, end, c.scaling);
     shared.factor[own_row] = row.out();
     if (c.log_sum_exp.data && work.first_dim == 0)
       write(row_of(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));

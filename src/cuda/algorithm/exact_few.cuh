@@ -41,7 +41,7 @@ class ExactFew {
     for (int n = thread; n < few_dims * rows; n += few_threads) {
       const int r = n % rows, d = n / rows;
       shared.q[d][r] =
-          work.is_row(r) && d < c.dim ? read(row_of(c.q, work.query(r)), d) * c.scale_log2e : 0.0f;
+          work.is_row(r) && d < c.dim ? read(row_of(c.q, work.query(r)), d) * c.scaling.query : 0.0f;
     }
     if (thread >= rows) return;
     shared.begin[thread] = shared.end[thread] = 0;
@@ -59,7 +59,7 @@ class ExactFew {
         if (!shared.is_seen[b]) continue;
         const float before = own.max;
         own.max = fmaxf(own.max, shared.max[b][thread]);
-        shared.factor[b][thread] = rescaling(before, own.max);
+        shared.factor[b][thread] = rescaling(before, own.max, power_of(c));
         own.sum = own.sum * shared.factor[b][thread];
         for (int n = 0; n < block_keys / chain_keys; ++n) own.sum = own.sum + shared.chains[b][n][thread];
       }
@@ -101,7 +101,7 @@ class ExactFew {
         continue;
       }
       const float now = fmaxf(end[r].max, part.max), subtract = finite_max(now);
-      const float a = exp2(end[r].max - subtract), b = exp2(part.max - subtract);
+      const float a = power_of(c)(end[r].max - subtract), b = power_of(c)(part.max - subtract);
       end[r] = {now, fmaf(part.sum, b, end[r].sum * a)};
       o[r] = fmaf(out, b, o[r] * a);
     }
@@ -115,7 +115,7 @@ class ExactFew {
       const Query q = work.query(r);
       float factor = sees_no_key(end[r]) ? 0.0f : 1.0f / end[r].sum;
       if (c.sink.data || c.log_sum_exp.data) {
-        const ClosedRow row = closed(c, q, end[r]);
+        const ClosedRow row = closed(c, q, end[r], c.scaling);
         factor = row.out();
         if (c.log_sum_exp.data && thread == 0)
           write(row_of(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));

@@ -166,7 +166,7 @@ class ExactFewWarp {
     }
     for (int key = lane; key < block_keys; key += 32)
 #pragma unroll
-      for (int r = 0; r < rows; ++r) shared.p[warp][key][r] = exp2(shared.p[warp][key][r] - top[r]);
+      for (int r = 0; r < rows; ++r) shared.p[warp][key][r] = power_of(c)(shared.p[warp][key][r] - top[r]);
   }
 
   HEED_DEVICE void sum_weights() {

@@ -84,7 +84,7 @@ class ExactLoads {
       const int r = static_cast<int>(n % exact_rows);
       const std::int64_t d = first_dim + n / exact_rows;
       shared.q[n / exact_rows][r] =
-          d < end_dim && work.is_row(r) ? read(row_of(c.q, work.query(r)), d) * c.scale_log2e : 0.0f;
+          d < end_dim && work.is_row(r) ? read(row_of(c.q, work.query(r)), d) * c.scaling.query : 0.0f;
     }
   }
 

@@ -23,7 +23,7 @@ HEED_DEVICE void attend_long(const Call& c, const ExactPlan& plan, ExactLongShar
   }
   for (int n = t; n < c.dim * long_rows; n += long_threads) {
     const int r = n % long_rows, d = n / long_rows;
-    shared.q[d][r] = work.is_row(r) ? read(row_of(c.q, work.query(r)), d) * c.scale_log2e : 0.0f;
+    shared.q[d][r] = work.is_row(r) ? read(row_of(c.q, work.query(r)), d) * c.scaling.query : 0.0f;
   }
   sync();
   if (t < long_scorers)

@@ -135,7 +135,7 @@ class ExactLongScores : private ExactLongThread {
   HEED_DEVICE void move_max() {
     const float before = own.max;
     own.max = fmaxf(own.max, fmaxf(shared.warp_max[0][thread], shared.warp_max[1][thread]));
-    const float factor = rescaling(before, own.max);
+    const float factor = rescaling(before, own.max, power_of(c));
     own.sum = own.sum * factor;
     shared.top[thread] = finite_max(own.max);
     shared.factor[thread] = factor;
@@ -159,7 +159,7 @@ class ExactLongScores : private ExactLongThread {
   HEED_DEVICE void end_chunk() {
     if (has_total) {
       const float now = fmaxf(total.max, own.max), subtract = finite_max(now);
-      of_total = exp2(total.max - subtract), of_part = exp2(own.max - subtract);
+      of_total = power_of(c)(total.max - subtract), of_part = power_of(c)(own.max - subtract);
       own = {now, fmaf(own.sum, of_part, total.sum * of_total)};
     }
     has_total = true;
@@ -175,7 +175,7 @@ class ExactLongScores : private ExactLongThread {
       if (!c.sink.data && !c.log_sum_exp.data) {
         shared.factor[thread] = sees_no_key(total) ? 0.0f : 1.0f / total.sum;
       } else {
-        const ClosedRow row = closed(c, q, total);
+        const ClosedRow row = closed(c, q, total, c.scaling);
         shared.factor[thread] = row.out();
         if (c.log_sum_exp.data) write(row_of(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
       }

@@ -103,7 +103,7 @@ class ExactLongThread {
       float x[4];
       load4(x, shared.p[key] + row);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) x[n] = exp2(x[n] - top[n]);
+      for (int n = 0; n < 4; ++n) x[n] = power_of(c)(x[n] - top[n]);
       store4(shared.p[key] + row, x);
     }
     wait_for(LongBarrier::weights_there);

@@ -141,7 +141,7 @@ class ExactScores : public ExactThread<slabs, in_place> {
         score = minus_infinity;
       else
         score = biased_score(c, work.query(r), j,
-                             softcapped_score(c, raw_score(c, work.b, work.kv_head, j, score)));
+                             softcapped_score(c.softcap_in_units, raw_score(c, work.b, work.kv_head, j, score)));
     }
     sync();
 #pragma unroll
@@ -178,7 +178,7 @@ class ExactScores : public ExactThread<slabs, in_place> {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const float now = fmaxf(max[half + n], fmaxf(fmaxf(of[0][n], of[1][n]), fmaxf(of[2][n], of[3][n])));
-        factor[half + n] = rescaling(max[half + n], now);
+        factor[half + n] = rescaling(max[half + n], now, power_of(c));
         moved = moved || factor[half + n] != 1.0f;
         max[half + n] = now;
       }
@@ -188,7 +188,7 @@ class ExactScores : public ExactThread<slabs, in_place> {
     const float before = own_max;
 #pragma unroll
     for (int w = 0; w < 4; ++w) own_max = fmaxf(own_max, shared.warp_max[w][own_row]);
-    own_sum = own_sum * rescaling(before, own_max);
+    own_sum = own_sum * rescaling(before, own_max, power_of(c));
   }
 
   float s[2][8][8];  // of two tiles, [key][row]

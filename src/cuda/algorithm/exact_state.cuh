@@ -3,14 +3,17 @@
 // CPU's (softmax/state.hpp).
 #pragma once
 #include "cuda/algorithm/exp2.cuh"
+#include "cuda/call.hpp"
 
 namespace heed::cuda {
 
+// What a difference of scores is as a factor.
+HEED_DEVICE Exponential power_of(const Call& c) { return {c.scaling.exponent, c.least_exponent}; }
 // The maximum to subtract: 0 where nothing was seen yet, so that -inf - max stays -inf.
 HEED_DEVICE float finite_max(float x) { return x == minus_infinity ? 0.0f : x; }
 // What sums so far must be multiplied with when the maximum moves.
-HEED_DEVICE float rescaling(float before, float now) {
-  return before > minus_infinity && before < now ? exp2(before - finite_max(now)) : 1.0f;
+HEED_DEVICE float rescaling(float before, float now, const Exponential& power) {
+  return before > minus_infinity && before < now ? power(before - finite_max(now)) : 1.0f;
 }
 
 template <int slabs>
@@ -50,11 +53,11 @@ struct ExactState {
   }
 
   // This = `total`, the keys before, merged with this.
-  HEED_DEVICE void merge(const ExactState& total) {
+  HEED_DEVICE void merge(const ExactState& total, const Exponential& power) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float now = fmaxf(total.max[n], max[n]), subtract = finite_max(now);
-      const float a = exp2(total.max[n] - subtract), b = exp2(max[n] - subtract);
+      const float a = power(total.max[n] - subtract), b = power(max[n] - subtract);
       max[n] = now;
 #pragma unroll
       for (int v = 0; v < slabs; ++v)
@@ -62,7 +65,7 @@ struct ExactState {
         for (int e = 0; e < 4; ++e) o[v][e][n] = fmaf(o[v][e][n], b, total.o[v][e][n] * a);
     }
     const float now = fmaxf(total.own_max, own_max), subtract = finite_max(now);
-    const float a = exp2(total.own_max - subtract), b = exp2(own_max - subtract);
+    const float a = power(total.own_max - subtract), b = power(own_max - subtract);
     own_max = now;
     own_sum = fmaf(own_sum, b, total.own_sum * a);
   }

@@ -36,7 +36,7 @@ class ExactValues : public ExactScores<slabs, in_place> {
     sync();  // the last tile's weights have been read
 #pragma unroll
     for (int n = 0; n < 8; ++n) top_of[n] = finite_max(max[n]);
-    Scores::template put_tile<tile>([&](float x, int n) { return exp2(x - top_of[n]); });
+    Scores::template put_tile<tile>([&](float x, int n) { return power_of(c)(x - top_of[n]); });
     bool is_first = true;
     const KeyRange groups =
         Loads::value_groups({most(seen.begin, first_key), least(seen.end, first_key + exact_tile)});

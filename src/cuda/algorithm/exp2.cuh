@@ -13,19 +13,25 @@ constexpr float most_finite = 3.40282347e+38f;
 
 HEED_DEVICE bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
-// For x <= 0: exactly 1 at 0, exactly 0 at and below -126, NaN at NaN.
-HEED_DEVICE float exp2(float x) {
-  constexpr float magic = 12582912.0f + 127.0f;  // leaves the biased exponent in the low bits of a sum
-  x = max_or_nan(-126.0f, x);
-  const float z = x + magic;
-  x = x - (z - magic);
-  float p = fmaf(x, 1.326472731e-03f, 9.671512991e-03f);
-  p = fmaf(p, x, 5.550733581e-02f);
-  p = fmaf(p, x, 2.402224243e-01f);
-  p = fmaf(p, x, 6.931470037e-01f);
-  p = fmaf(p, x, 1.0f);
-  return fmaf(p, __int_as_float(__float_as_int(z) << 23), -0x1p-126f);
-}
+// 2^(scale * x) for x <= 0: exactly 1 at 0, exactly 0 where scale * x is -126.5 or less, NaN at NaN.
+struct Exponential {
+  float scale = 1, least = -127;  // scale * least is -127, to the nearest whole number
+
+  HEED_DEVICE float operator()(float x) const {
+    constexpr float magic = 12582912.0f + 127.0f;  // leaves the biased exponent in the low bits of a sum
+    x = max_or_nan(least, x);
+    const float z = fmaf(x, scale, magic);
+    x = fmaf(x, scale, magic - z);
+    float p = fmaf(x, 1.326472731e-03f, 9.671512991e-03f);
+    p = fmaf(p, x, 5.550733581e-02f);
+    p = fmaf(p, x, 2.402224243e-01f);
+    p = fmaf(p, x, 6.931470037e-01f);
+    p = fmaf(p, x, 1.0f);
+    return p * __int_as_float(__float_as_int(z) << 23);
+  }
+};
+
+HEED_DEVICE float exp2(float x) { return Exponential{}(x); }
 
 HEED_DEVICE float tanh(float x) {
   const float size = fabsf(x), z = x * x;

@@ -18,8 +18,8 @@ HEED_DEVICE float sink_of(const Call& c, const Query& q) {
   return c.sink.data ? read(row_of(c.sink, q.b, q.h, 0), 0) : minus_infinity;
 }
 
-// Brings the sink into {max, sum} (S5); returns what the accumulated values must be multiplied with because
-// of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
+// Brings the sink into {max, sum} of base 2 (S5); returns what the accumulated values must be multiplied with
+// because of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
 HEED_DEVICE float add_sink(const Call& c, const Query& q, RowEnd& end) {
   if (!c.sink.data) return 1.0f;
   const float natural = sink_of(c, q), sink = natural * log2_e;
@@ -48,26 +48,27 @@ inline __device__ __noinline__ double open_lowest(const Call& c, const Query& q,
   return static_cast<double>(shared);
 }
 
-// A row when all its keys and the sink are in. A score's weight is 2^(score - max) times weight(), an output
-// the accumulated values times out(): 0 for a row that saw no key (S6), and NaN for one that f32 cannot hold.
+// A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated under
+// them are to be multiplied with out(): 0 for a row that saw no key (S6), and NaN for one that f32 cannot hold.
 struct ClosedRow {
-  float max, sum, rescale;
-  double highest;  // the maximum in natural units
+  float sum, rescale;
+  double highest;  // the maximum, or the sink, in natural units
 
-  HEED_DEVICE float weight() const { return 1.0f / sum; }
   HEED_DEVICE float out() const { return rescale / sum; }
   HEED_DEVICE double log_sum_exp() const { return highest + log(static_cast<double>(sum)); }
 };
 
-HEED_DEVICE ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
-  if (sees_no_key(end)) return {0.0f, 1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
+// Of a row whose scores are in this unit, or else in base 2.
+HEED_DEVICE ClosedRow closed(const Call& c, const Query& q, RowEnd end, const softmax::Scaling& unit = {}) {
+  if (sees_no_key(end)) return {1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink that is no such number outweighs them all.
   const bool is_lowest =
-      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * log2_e > -0x1p126f);
+      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * unit.unit > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
-  const float rescale = add_sink(c, q, end);
-  const double natural = static_cast<double>(end.max) * 0.693147180559945309417;
-  return {end.max, end.sum, rescale, is_lowest ? lowest : natural};
+  const double of_scores = static_cast<double>(end.max) * unit.natural;
+  const float before = end.max = unit.in_base_2(end.max), rescale = add_sink(c, q, end);
+  const double highest = end.max == before ? of_scores : static_cast<double>(end.max) * softmax::ln_2;
+  return {end.sum, rescale, is_lowest ? lowest : highest};
 }
 
 }  // namespace heed::cuda

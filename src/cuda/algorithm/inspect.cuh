@@ -34,7 +34,7 @@ class Inspection {
     if (j >= s.keys) return write_beyond();
     const float raw = score();
     if (c.stage == ScoreStage::raw) write_score(raw);
-    const float softcapped = softcapped_score(c, raw);
+    const float softcapped = softcapped_score(c.softcap_in_units, raw);
     if (c.stage == ScoreStage::softcapped) write_score(softcapped);
     const float biased = biased_score(c, q, j, softcapped);
     if (c.stage == ScoreStage::biased) write_score(biased);
@@ -50,7 +50,7 @@ class Inspection {
       const std::int64_t end_of_chain = least(first + chain_terms, c.dim);
       float chain = 0;
       for (std::int64_t d = first; d < end_of_chain; ++d)
-        chain = fmaf(read(query, d) * c.scale_log2e, read(key, d), chain);
+        chain = fmaf(read(query, d) * c.scaling.query, read(key, d), chain);
       if (end_of_chain % 2 != 0) chain = fmaf(0.0f, 0.0f, chain);  // as the CPU fills up an odd dimension: -0 becomes 0
       sum = first == 0 ? chain : sum + chain;
     }
@@ -60,18 +60,18 @@ class Inspection {
   // A weight that f32 left as no number is said in double precision (S13).
   HEED_DEVICE float weight(float biased) const {
     if (biased == minus_infinity) return 0.0f;
-    const ClosedRow row = closed(c, q, end->row);
-    const float narrow = after_dropout(c, q, j, exp2(biased - row.max) * row.weight());
+    const ClosedRow row = closed(c, q, end->row, c.scaling);
+    const float narrow = after_dropout(c, q, j, power_of(c)(biased - end->row.max) * row.out());
     if (is_finite(narrow)) return narrow;
     return static_cast<float>(wide_weight(c, q, end->wide, j, wide_score(c, q, j).biased));
   }
 
-  // Scores are kept in base 2; the caller's are natural. One that base 2 cannot hold is said in double
+  // Scores are kept in a unit of their own; the caller's are natural. One that f32 cannot hold is said in double
   // precision.
   HEED_DEVICE void write_score(float s) const {
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
     const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
-    float natural = s * ln_2;
+    float natural = s * static_cast<float>(c.scaling.natural);
     if (!is_known) {
       const WideScore wide = wide_score(c, q, j);
       natural = static_cast<float>(c.stage == ScoreStage::raw          ? wide.raw

@@ -90,17 +90,18 @@ inline __device__ __noinline__ bool sees(const Call& c, const Query& q, std::int
 // for every finite x, and NaN for the others.
 HEED_DEVICE float spoil_infinity(float x) { return fmaf(x, 0.0f, x); }
 
-// A product of query and key, in base 2.
+// A product of query and key, in units of the scores.
 HEED_DEVICE float raw_score(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j,
                             float product) {
   if (c.layout.is_quantized) product = product * key_scale(c, b, kv_head, j);
   return spoil_infinity(product);
 }
 
-inline __device__ __noinline__ float softcapped_score(const Call& c, float s) {
-  if (c.softcap_log2e == 0) return s;
-  const float reciprocal = 1.0f / c.softcap_log2e;
-  return c.softcap_log2e * tanh(s * (reciprocal > most_finite ? most_finite : reciprocal));
+// The cap, in units of the score, is 0 where there is none.
+inline __device__ __noinline__ float softcapped_score(float cap, float s) {
+  if (cap == 0) return s;
+  const float reciprocal = 1.0f / cap;
+  return cap * tanh(s * (reciprocal > most_finite ? most_finite : reciprocal));
 }
 
 // ALiBi (S21): what the score of key j loses with its distance. Whole numbers up to 2^24 are exact in f32.
@@ -113,10 +114,10 @@ HEED_DEVICE float alibi_at(const Call& c, const Query& q, std::int64_t j) {
 // What enters the softmax: -inf for a key that is not seen.
 inline __device__ __noinline__ float biased_score(const Call& c, const Query& q, std::int64_t j, float s) {
   if (!in_range(c, q, j) || !masks_let_see(c, q, j)) return minus_infinity;
-  if (c.alibi.of_heads) s = max_or_nan(-most_finite, fmaf(alibi_at(c, q, j), log2_e, s));
+  if (c.alibi.of_heads) s = max_or_nan(-most_finite, fmaf(alibi_at(c, q, j), c.scaling.unit, s));
   if (!c.bias.data) return s;
   const float bias = read(row_of(c.bias, q), j);
-  return bias < -most_finite ? minus_infinity : max_or_nan(-most_finite, fmaf(bias, log2_e, s));
+  return bias < -most_finite ? minus_infinity : max_or_nan(-most_finite, fmaf(bias, c.scaling.unit, s));
 }
 
 }  // namespace heed::cuda
