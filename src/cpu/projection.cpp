@@ -16,11 +16,11 @@ constexpr std::int64_t parts_per_thread = 4;
 constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too often
 constexpr std::int64_t least_matrix_rows = 128;  // the same for matrix instructions, which wait for weights sooner
 constexpr std::int64_t floats_of_part = 1 << 17;  // of x: half a MiB, for the second-level cache
-
 constexpr std::int64_t pieces_at_the_end = 4;
 
-// Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut too. Else
-// only those of the last rows are, for each thread a part's, so that threads of unequal speed end together.
+// Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut
+// too. Else only those of the last rows are, for each thread a part's, so that threads of unequal speed end
+// together.
 struct Cut {
   std::int64_t row_parts, whole;  // whole: so many of them have all panels
   std::int64_t panels, panels_per_part;
@@ -137,9 +137,9 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
     const std::int64_t row = down * tiles / row_parts * tile,
                        end = std::min(rows, (down + 1) * tiles / row_parts * tile);
     const threads::Scratch::Lease lease(scratch);
-    target.project(
-        linear, {.first_row = row, .rows = end - row, .first_panel = first_panel, .end_panel = end_panel},
-        lease.floats());
+    target.project(linear,
+                   {.first_row = row, .rows = end - row, .first_panel = first_panel, .end_panel = end_panel},
+                   lease.floats());
   });
 }
 

@@ -3,7 +3,6 @@
 #include "cpu/simd/avx512.hpp"
 
 #include "cpu/simd/avx512_product.hpp"
-
 #include "simd/make_operations.hpp"
 
 namespace heed::simd {

@@ -26,7 +26,7 @@ struct F32Parts {
         q(memory.cut(e.panels * rows * depth)),
         k(memory.cut(e.keys * depth)),
         v(memory.cut(e.values * dims)),
-        widened(memory.cut((turns_sixteen<V> ? 16 : 4) * round_up(most(e.dim, e.value_dim), 2))) {}
+        widened(memory.cut(4 * round_up(most(e.dim, e.value_dim), 2))) {}
 };
 
 template <Vector V>
@@ -70,7 +70,7 @@ struct PackedF32 : F32Parts<V> {
     for (std::int64_t j = 0; j < count; j += columns)
       if (j + columns <= count && lie_side_by_side(row_at(j), row_at(j + columns - 1), columns))
         pack_columns(row_at(j), k + j * depth);
-      else if (j + columns > count || !pack_turned(row_at, j))
+      else
         for (std::int64_t tile = j; tile < least(j + columns, count); tile += key_step)
           pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, least(key_step, count - tile),
                        key_step, dim, depth, widened, k + tile * depth);
@@ -109,22 +109,6 @@ struct PackedF32 : F32Parts<V> {
 
  private:
   static constexpr int columns = key_step > S::lanes ? key_step : S::lanes;  // whole tiles, and whole vectors
-
-  // Sixteen keys at once, where the instruction set turns them in its registers and they lie as it wants;
-  // returns whether it has.
-  bool pack_turned(const RowAt auto& row_at, std::int64_t first) const {
-    if constexpr (turns_sixteen<S> && columns == 16) {
-      const auto from_first = [&](std::int64_t n) { return row_at(first + n); };
-      if (!pack_sixteen<S>(from_first, 0, columns, dim, depth, widened)) return false;
-      for (std::int64_t n = 0; n < columns; n += key_step)
-        for (std::int64_t d = 0; d < depth; ++d)
-          __builtin_memcpy(k + (first + n) * depth + d * key_step, widened + d * columns + n,
-                           key_step * sizeof(float));
-      return true;
-    } else {
-      return false;
-    }
-  }
 
   void pack_columns(const Row& first, float* to) const {
     with_type(first.type, [&](auto type) {

@@ -171,32 +171,40 @@ template <class S>
 inline constexpr bool turns_sixteen =
     requires(const typename S::F (&rows)[16], float* lines) { S::turn_sixteen(rows, lines, 16); };
 
-// pack_rows() for the sixteen rows that begin there.
-template <Vector S, Type type>
-inline void turn_rows(const char* const (&rows)[16], std::int64_t width, std::int64_t dim, float* tile) {
+// Whether it turns eight that fill a tile.
+template <class S>
+inline constexpr bool turns_eight =
+    S::tile_columns == 8 && requires(const typename S::F (&rows)[8], float* lines) { S::turn_eight(rows, lines); };
+
+// pack_rows() for the eight or sixteen rows that begin there.
+template <Vector S, Type type, int count>
+inline void turn_rows(const char* const (&rows)[count], std::int64_t width, std::int64_t dim, float* tile) {
   std::int64_t d = 0;
   for (; d + 16 <= dim; d += 16) {
-    typename S::F x[16];
-    for (int n = 0; n < 16; ++n) x[n] = load_as<S, type>(rows[n], d);
-    S::turn_sixteen(x, tile + d * width, width);
+    typename S::F x[count];
+    for (int n = 0; n < count; ++n) x[n] = load_as<S, type>(rows[n], d);
+    if constexpr (count == 16)
+      S::turn_sixteen(x, tile + d * width, width);
+    else
+      S::turn_eight(x, tile + d * width);
   }
   for (; d < dim; ++d)
-    for (int n = 0; n < 16; ++n) tile[d * width + n] = load_as<Scalar, type>(rows[n], d);
+    for (int n = 0; n < count; ++n) tile[d * width + n] = load_as<Scalar, type>(rows[n], d);
 }
 
 // The same from row r on, if their elements lie side by side; returns whether they do.
-template <Vector S>
-inline bool pack_sixteen(const RowAt auto& row_at, std::int64_t r, std::int64_t width, std::int64_t dim,
-                         std::int64_t depth, float* tile) {
+template <Vector S, int count>
+inline bool pack_turned(const RowAt auto& row_at, std::int64_t r, std::int64_t width, std::int64_t dim,
+                        std::int64_t depth, float* tile) {
   return with_type(row_at(r).type, [&](auto type) {
-    const char* rows[16];
-    for (int n = 0; n < 16; ++n) {
+    const char* rows[count];
+    for (int n = 0; n < count; ++n) {
       const Row row = row_at(r + n);
       if (!is_contiguous(row)) return false;
       rows[n] = static_cast<const char*>(row.data) + row.first * bytes_of_type<type.value>;
     }
     turn_rows<S, type.value>(rows, width, dim, tile + r);
-    for (std::int64_t d = dim; d < depth; ++d) fill(tile + d * width + r, 16, 0.0f);
+    for (std::int64_t d = dim; d < depth; ++d) fill(tile + d * width + r, count, 0.0f);
     return true;
   });
 }
@@ -208,7 +216,9 @@ inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t
                       std::int64_t depth, float* buffer, float* tile) {
   std::int64_t r = 0;
   if constexpr (turns_sixteen<S>)
-    while (r + 16 <= count && pack_sixteen<S>(row_at, r, width, dim, depth, tile)) r += 16;
+    while (r + 16 <= count && pack_turned<S, 16>(row_at, r, width, dim, depth, tile)) r += 16;
+  if constexpr (turns_eight<S>)
+    if (count == 8 && width == 8 && pack_turned<S, 8>(row_at, 0, width, dim, depth, tile)) r = 8;
   for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {

@@ -53,6 +53,32 @@ struct Avx512 : X86<Avx512> {
     for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * width, x[d]);
   }
 
+  // Sixteen floats of each of eight rows become sixteen lines of eight rows, one after another.
+  [[gnu::always_inline]] static void turn_eight(const F (&rows)[8], float* lines) {
+    __m512i fours[2][4];  // rows 0 to 3 and 4 to 7: column 4 * i + n lies in the i-th 128-bit lane of the n-th
+    for (int half = 0; half < 2; ++half) {
+      __m512i x[4];
+      for (int r = 0; r < 4; ++r) x[r] = _mm512_castps_si512(rows[4 * half + r]);
+      const __m512i low = _mm512_unpacklo_epi32(x[0], x[1]), high = _mm512_unpackhi_epi32(x[0], x[1]);
+      const __m512i low2 = _mm512_unpacklo_epi32(x[2], x[3]), high2 = _mm512_unpackhi_epi32(x[2], x[3]);
+      fours[half][0] = _mm512_unpacklo_epi64(low, low2);
+      fours[half][1] = _mm512_unpackhi_epi64(low, low2);
+      fours[half][2] = _mm512_unpacklo_epi64(high, high2);
+      fours[half][3] = _mm512_unpackhi_epi64(high, high2);
+    }
+    for (int n = 0; n < 4; n += 2)  // two lines to a vector
+      for (int upper = 0; upper < 2; ++upper) {
+        const auto both = [&](int column) {
+          return upper ? _mm512_shuffle_i32x4(fours[0][column], fours[1][column], 0xee)
+                       : _mm512_shuffle_i32x4(fours[0][column], fours[1][column], 0x44);
+        };
+        const __m512i even = both(n), odd = both(n + 1);
+        float* const to = lines + (8 * upper + n) * 8;
+        _mm512_storeu_si512(to, _mm512_shuffle_i32x4(even, odd, 0x88));
+        _mm512_storeu_si512(to + 4 * 8, _mm512_shuffle_i32x4(even, odd, 0xdd));
+      }
+  }
+
   // A line of each of sixteen rows: dword d of row r becomes dword r of line d. A dword has one f32, two bf16
   // or four bytes of its row.
   using Dwords = __m512i;
