@@ -106,26 +106,36 @@ CLAIM(every_problem_of_the_conformance_table_is_within_the_bound) {
   }
 }
 
-// Prefill of all rows, and of each sequence's rows in two calls, the first of which sees fewer keys.
-CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
-  for (const std::int64_t dim : {64, 128, 256}) {
-    Call whole{.q = Tensor::random({1, 2, 333, dim}, 5, 4, DType::bf16),
-               .k = Tensor::random({1, 1, 333, dim}, 6, 2, DType::bf16),
-               .v = Tensor::random({1, 1, 333, dim}, 7, 2, DType::bf16)};
-    whole.causal = Causal{Align::ends};
-    const Results all = *run(prefill, whole, {.log_sum_exp = true});
-    std::int64_t first = 0;
-    for (const std::int64_t rows : {100, 3, 230}) {
-      Call part = whole;
-      part.q = whole.q.rows(first, rows);
-      part.k = whole.k.rows(0, first + rows), part.v = whole.v.rows(0, first + rows);
-      const Results some = *run(prefill, part, {.log_sum_exp = true});
-      expect(same_bits(some.out, all.out.rows(first, rows)), "out of rows from ", first, ", dim ", dim);
-      expect(same_bits(*some.log_sum_exp, all.log_sum_exp->rows(first, rows)), "log-sum-exp of rows from ",
-             first);
-      first += rows;
-    }
+// Prefill of all rows, and of rows in calls of their own, which see fewer keys but the last.
+void expect_bits_in_parts(const Call& whole, const std::string& what) {
+  const Results all = *run(prefill, whole, {.log_sum_exp = true});
+  std::int64_t first = 0;
+  for (const std::int64_t rows : {100, 3, 128, 102}) {
+    Call part = whole;
+    part.q = whole.q.rows(first, rows);
+    part.k = whole.k.rows(0, first + rows), part.v = whole.v.rows(0, first + rows);
+    const Results some = *run(prefill, part, {.log_sum_exp = true});
+    expect(same_bits(some.out, all.out.rows(first, rows)), what, ": out of rows from ", first);
+    expect(same_bits(*some.log_sum_exp, all.log_sum_exp->rows(first, rows)), what,
+           ": log-sum-exp of rows from ", first);
+    first += rows;
   }
+}
+
+// With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no number
+// lets tiles come again between those that come for the first time.
+CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
+  for (const std::int64_t dim : {64, 128, 256})
+    for (const std::int64_t heads : {2, 130}) {
+      Call whole{.q = Tensor::random({1, heads, 333, dim}, 5, 4, DType::bf16),
+                 .k = Tensor::random({1, 1, 333, dim}, 6, 2, DType::bf16),
+                 .v = Tensor::random({1, 1, 333, dim}, 7, 2, DType::bf16)};
+      whole.causal = Causal{Align::ends};
+      const std::string what = std::to_string(heads) + " heads of " + std::to_string(dim);
+      expect_bits_in_parts(whole, what);
+      whole.v.set(0, 0, 150, 5, nan);
+      expect_bits_in_parts(whole, what + ", poisoned");
+    }
 }
 
 // A sequence alone, and as one of a padded batch whose padding is NaN.

@@ -16,8 +16,8 @@ struct PrefillShape {
   static constexpr Type type = element;
   static constexpr int dim = head_dim, groups = warpgroups, rows = 64 * groups;
   static constexpr int keys = dim == 256 ? 64 : 128;  // of a tile
-  // Of small heads memory holds more, so that the next tile of rows is there when this one ends.
-  static constexpr int stages = dim == 64 ? 3 : 2, query_stages = dim == 64 ? 2 : 1;
+  // Of smaller heads memory holds more, so that the next tile of rows is there when this one ends.
+  static constexpr int stages = dim == 64 ? 3 : 2, query_stages = dim == 256 ? 1 : 2;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a sum beyond them would wait for ever.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,

@@ -47,13 +47,14 @@ class PrefillProducts : public PrefillEnd<Shape, capped> {
     pin(sums);
   }
 
-  // o += p * values
+  // o += p * values, of which the first `rows` have weights.
+  template <int rows = keys>
   HEED_DEVICE void multiply_values(int at) {
     const Operand b = moved(first_values, at * Shape::key_bytes);
     pin(p), pin(o);
     begin_products();
 #pragma unroll
-    for (int k = 0; k < keys / 16; ++k) multiply<type, 1>(o, p + 4 * k, moved(b, k * 2048));
+    for (int k = 0; k < rows / 16; ++k) multiply<type, 1>(o, p + 4 * k, moved(b, k * 2048));
     close_products();
     pin(o), pin(p);
   }
