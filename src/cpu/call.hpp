@@ -43,6 +43,21 @@ struct BoolTensor {
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };
 
+// A bias or a boolean mask that all heads share, as panels of rows read it: turned once, before there are
+// tasks (cpu/shared_mask.hpp). Of each key a panel has `key_words` words: one, whose bit r hides the key from
+// row r; or the biases of its rows, side by side in f32, or in bf16 those of two keys in pairs.
+struct SharedMask {
+  std::uint32_t* words = nullptr;      // (entries, panels, keys, key_words); null: there is none
+  unsigned char* is_turned = nullptr;  // (entries, panels): whether its words say all there is to say
+  std::int64_t entries = 0, panels = 0, keys = 0, key_words = 0;
+
+  std::int64_t size() const { return entries * panels * keys * key_words; }
+  // Of a batch entry; one serves all of them where they share the mask, too.
+  std::int64_t place(std::int64_t batch_entry, std::int64_t panel) const {
+    return (entries == 1 ? 0 : batch_entry) * panels + panel;
+  }
+};
+
 struct Call {
   std::int64_t batch, heads, kv_heads, queries, keys, dim,
       value_dim;  // queries, keys: of the longest sequence
@@ -70,6 +85,7 @@ struct Call {
   // sequence, or all of them where `here` is negative; the heads those from first_head on of all_heads.
   std::int64_t first_query = 0, here = -1, first_head = 0, all_heads = 0;
   bool tiled_heads = false;
+  SharedMask shared{};
   // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
   unsigned char* left_range = nullptr;
 

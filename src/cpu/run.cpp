@@ -8,6 +8,7 @@
 
 #include "cpu/cut.hpp"
 #include "cpu/lower.hpp"
+#include "cpu/shared_mask.hpp"
 #include "cpu/tasks.hpp"
 #include "softmax/scaling.hpp"
 #include "threads/pool.hpp"
@@ -86,9 +87,10 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
 }
 
 bool prefill(const Target& target, const Problem& problem) {
-  const LoweredCall lowered(problem);
-  const Call& c = lowered.call;
+  LoweredCall lowered(problem);
+  Call& c = lowered.call;
   if (c.heads == 0) return false;
+  const SharedMask shared = target.turn_mask ? plan_shared_mask(c, target.panel_rows) : SharedMask{};
   const std::int64_t wanted = wanted_tasks(c);
   std::size_t count = 0;
   std::int64_t most_queries = 0;
@@ -97,8 +99,14 @@ bool prefill(const Target& target, const Problem& problem) {
     most_queries = std::max(most_queries, task.rows.queries);
   });
   if (count == 0) return false;
+  const std::size_t task_floats =
+      threads::floats_in_lines((count + most_shortened(wanted)) * sizeof(QueryTask));
   threads::Scratch scratch(slots_for(count), target.prefill_floats(c, most_queries * c.group()),
-                           (count + most_shortened(wanted)) * sizeof(QueryTask));
+                           task_floats * sizeof(float) + static_cast<std::size_t>(bytes_of(shared)));
+  c.shared = placed(shared, scratch.front<float>() + task_floats);
+  if (c.shared.words)
+    share_out(shared.entries * shared.panels, products(c),
+              [&](std::int64_t n) { target.turn_mask(c, n / shared.panels, n % shared.panels); });
   QueryTask* const tasks = scratch.front<QueryTask>();
   QueryTask* end = tasks;
   cut_along_queries(c, target.panel_rows, wanted,

@@ -127,13 +127,13 @@ TEST_P(Masks, a_query_that_sees_no_key_yields_zeros) {
   }
 }
 
-// Keys around the edges of what is read together.
+// Keys around the edges of what is read together, and as many heads as make it worth turning a mask for all.
 Call masked_call(Dice& dice, std::uint64_t seed) {
   const DType dtype = dice.pick<DType>({DType::f32, DType::f16, DType::bf16});
   const std::int64_t keys =
       dice.pick<std::int64_t>({1, 7, 8, 9, 63, 64, 65, 71, 130, 255, 256, 257, 300, 700});
   const std::int64_t queries = dice.one_in(2) ? dice.between(1, 4) : dice.between(5, 60);
-  const std::int64_t kv_heads = dice.between(1, 2), heads = kv_heads * dice.between(1, 5);
+  const std::int64_t kv_heads = dice.pick<std::int64_t>({1, 2, 4}), heads = kv_heads * dice.between(1, 5);
   return {.q = Tensor::random({2, heads, queries, 8}, 3 * seed, 4, dtype),
           .k = Tensor::random({2, kv_heads, keys, 8}, 3 * seed + 1, 2, dtype),
           .v = Tensor::random({2, kv_heads, keys, 5}, 3 * seed + 2, 2, dtype)};
@@ -156,8 +156,9 @@ TEST_P(Masks, a_bias_gives_the_same_bits_however_it_lies) {
     Call call = masked_call(dice, seed);
     Tensor bias(broadcast_some(dice, call.score_shape()));
     const std::int64_t hidden_from = dice.one_in(2) ? dice.between(0, call.keys()) : call.keys();
+    const bool hides_some = dice.one_in(2);
     for_each(bias.shape(), [&](auto b, auto h, auto i, auto j) {  // eighths, which every dtype holds
-      const bool hides = dice.one_in(5) || (j >= hidden_from && j < hidden_from + 100);
+      const bool hides = (hides_some && dice.one_in(5)) || (j >= hidden_from && j < hidden_from + 100);
       bias.set(b, h, i, j, hides ? minus_infinity : static_cast<float>(dice.between(-64, 64)) / 8);
     });
     Tensor full(call.score_shape()), narrow(bias.shape(), call.q.dtype());
@@ -212,6 +213,40 @@ TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
       EXPECT_TRUE(same_bits(got, *expected)) << view.shape.length << " rows";
     }
   }
+}
+
+// Some kernels turn it for all of them, panel by panel, unless a panel's biases are out of the ordinary: here
+// those of the first rows may be.
+TEST_P(Masks, a_mask_that_heads_share_gives_the_bits_of_one_for_each) {
+  for (const std::int64_t keys : {31, 65, 300})
+    for (const std::int64_t group : {1, 2})
+      for (const int kind : {0, 1, 2, 3, 4}) {
+        Dice dice(static_cast<std::uint64_t>(keys + 10 * group + kind));
+        const Shape q{1, 4 * group, 70, 8}, k{1, 4, keys, 8};
+        Call shared{.q = Tensor::random(q, 1, 4, DType::bf16),
+                    .k = Tensor::random(k, 2, 2, DType::bf16),
+                    .v = Tensor::random(k, 3, 2, DType::bf16)};
+        const Shape all = shared.score_shape(), one{1, 1, all.length, all.dim};
+        Call each = shared;
+        if (kind < 3) {
+          shared.bias = Tensor::random(one, 4, 2, kind == 0 ? DType::f32 : DType::bf16);
+          if (kind == 2) shared.bias->set(0, 0, 1, keys / 2, minus_infinity);
+          each.bias = Tensor(all, shared.bias->dtype());
+          spread(all, one, [&](Shape to, Shape from) {
+            each.bias->set(to.batch, to.heads, to.length, to.dim,
+                           shared.bias->at(0, 0, from.length, from.dim));
+          });
+        } else {
+          shared.matrices.push_back({random_bools(dice, one, 3), kind == 4});
+          each.matrices.push_back({BoolTensor(all), kind == 4});
+          spread(all, one, [&](Shape to, Shape from) {
+            each.matrices[0].where.at(to.batch, to.heads, to.length, to.dim) =
+                shared.matrices[0].where.at(0, 0, from.length, from.dim);
+          });
+        }
+        EXPECT_TRUE(same_bits(attend(shared, everything), attend(each, everything)))
+            << keys << " keys, " << group << " heads a group, kind " << kind;
+      }
 }
 
 // In every kernel and in the reference, wherever the queries stand.

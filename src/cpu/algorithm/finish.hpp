@@ -132,7 +132,7 @@ class WriteOut {
       for (; d + S::lanes <= dims; d += S::lanes) poison[0] = step(d, poison[0]);
     }
     poison_ = S::add(poison_, S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
-    if (d < dims) write_one_by_one(out, sums, d, dims, factor);
+    if (d < dims) write_rest(out, sums, d, dims, factor);
   }
 
   bool wrote_only_numbers() const { return !has_poison_ && sum_of_lanes<S>(poison_) == 0; }
@@ -140,10 +140,20 @@ class WriteOut {
  private:
   // These are looked at before they are written: to add up their poison on the way takes bf16 on AMX 12 %
   // longer. Compiled once, not at every call.
-  [[gnu::noinline]] void write_one_by_one(const Row& out, const float* sums, std::int64_t d,
-                                          std::int64_t dims, float factor) {
+  [[gnu::noinline]] void write_rest(const Row& out, const float* sums, std::int64_t d, std::int64_t dims,
+                                    float factor) {
     has_poison_ |= !is_finite(factor) || !all_finite<S>(sums + d, dims - d);
+    if (out.step == 1 && out.type == Type::bf16) return write_halves<bf16>(out, sums, dims, factor);
+    if (out.step == 1 && out.type == Type::f16) return write_halves<f16>(out, sums, dims, factor);
     for (; d < dims; ++d) write(out, d, sums[d] * factor + 0.0f);
+  }
+
+  // Side by side, so that compilers make vectors of it: one by one they took a fifth of a call of 128 rows
+  // and keys, and a tenth of one of 512 (bf16, a Xeon's 16 threads, November 2026).
+  template <class Half>
+  static void write_halves(const Row& out, const float* sums, std::int64_t dims, float factor) {
+    auto* to = static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first;
+    for (std::int64_t d = 0; d < dims; ++d) to[d] = from_float<Half>(sums[d] * factor + 0.0f).bits;
   }
 
   F poison_ = S::fill(0.0f);

@@ -153,12 +153,27 @@ inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
   return {first, s.keys};
 }
 
+// Hides what documents and ranges hide from these queries, and what lies beyond the keys; returns whether a
+// key may be hidden from one of them.
+inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) {
+  const Query first = queries(0), last = queries(queries.count - 1);
+  const Sequence& s = c.sequences[first.b];
+  for (std::int64_t n = 0; n < c.document_count; ++n) hide_other_documents(c.documents[n], s, t, queries);
+  // Keys that no query sees because a tile ends beyond the last one's.
+  const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
+  fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
+  if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
+    return c.document_count > 0 || seen < t.keys;
+  const Scores left{t.s, t.width, t.first_key, seen};
+  for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
+  return true;
+}
+
 // Everything between the product and the softmax, for these queries. Returns whether a key may be
 // hidden from one of them.
 template <Vector S>
 inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries) {
-  const Query first = queries(0), last = queries(queries.count - 1);
-  const Sequence& s = c.sequences[first.b];
+  const Sequence& s = c.sequences[queries.b];
   if (c.alibi.of_heads) add_alibi<S>(c, t, queries);
   if (c.bias.data) add_bias<S>(c, MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
@@ -166,15 +181,7 @@ inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries
     const MaskRows<S> rows(m.where, keys_of(m, s), t.width, queries);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
-  for (std::int64_t n = 0; n < c.document_count; ++n) hide_other_documents(c.documents[n], s, t, queries);
-  // Keys that no query sees because a tile ends beyond the last one's.
-  const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
-  fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
-  if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
-    return c.bias.data || c.mask_count > 0 || c.document_count > 0 || seen < t.keys;
-  const Scores left{t.s, t.width, t.first_key, seen};
-  for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
-  return true;
+  return hide_others(c, t, queries) || c.bias.data || c.mask_count > 0;
 }
 
 // Whether a query sees key j: the masks one by one, where a whole stretch is not to be had.

@@ -62,4 +62,12 @@ concept Operands =
       packed.add_values(n, n, floats, floats);
     };
 
+// Some leave it to others to make scores of the products: finish(j, count) does so for keys [j, j + count) of
+// those that are scored, an even number.
+template <class O>
+concept ScoresInStrips =
+    requires(const O packed, std::int64_t n, float* floats, void (*finish)(std::int64_t, std::int64_t)) {
+      packed.score_in_strips(n, n, n, floats, finish);
+    };
+
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -15,12 +15,13 @@ namespace heed::cpu::HEED_THIS_TARGET {
 struct AmxParts {
   static constexpr int rows = Tile<Amx>::rows;
   static constexpr int key_step = 32;
-  static constexpr int dim_step = 32;
+  static constexpr int dim_step = 16;
 
   std::int64_t depth, dims;
   std::int64_t length;  // of a line of values: the keys there is room for
   std::uint16_t *q, *k, *v, *p;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
-  std::uint16_t* row_copy;
+  std::int64_t copied;           // the room that a row's copy has
+  std::uint16_t* row_copy;       // (32, copied)
 
   AmxParts(const OperandExtents& e, Cutter& memory)
       : depth(round_up(e.dim, 32)),
@@ -30,7 +31,8 @@ struct AmxParts {
         k(memory.cut_halves(e.keys * depth)),
         v(memory.cut_halves(length * dims)),
         p(memory.cut_halves(length * rows)),
-        row_copy(memory.cut_halves(32 * most(depth, dims))) {}
+        copied(round_up(most(depth, dims), 32)),
+        row_copy(memory.cut_halves(32 * copied)) {}
 };
 
 struct Bf16Amx : AmxParts {
@@ -55,14 +57,15 @@ struct Bf16Amx : AmxParts {
   void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
   void use_values(Half* lines, std::int64_t) { v = lines; }
 
-  // The row as contiguous halves, padded with zeros to `width`. A cache's values lie in sixteens.
-  const Half* halves(const Row& row, std::int64_t n, std::int64_t width, Half* copy) const {
+  // Where the first n of a row's elements lie side by side: there, or in `copy`. A cache's values lie in
+  // sixteens.
+  static const Half* side_by_side(const Row& row, std::int64_t n, Half* copy) {
     const Half* from = static_cast<const Half*>(row.data) + row.first;
-    if (row.step == 1 && row.block == 16 && n == width) return from;
+    if (is_contiguous(row)) return from;
     std::int64_t d = 0;
     for (; row.step == 1 && d + 16 <= n; d += 16)
       __builtin_memcpy(copy + d, from + d / 16 * row.block, 16 * sizeof(Half));
-    for (; d < width; ++d) copy[d] = d < n ? from[d / 16 * row.block + d % 16 * row.step] : Half{0};
+    for (; d < n; ++d) copy[d] = from[d / 16 * row.block + d % 16 * row.step];
     return copy;
   }
 
@@ -72,8 +75,8 @@ struct Bf16Amx : AmxParts {
     for (std::int64_t r = 0; r < rows; r += 16) {
       const Half* row[16] = {};
       for (std::int64_t n = 0; n < 16 && r + n < count; ++n)
-        row[n] = halves(row_at(r + n), dim, depth, row_copy + n * depth);
-      turn_to_pairs(row, depth, rows, to + 2 * r);
+        row[n] = side_by_side(row_at(r + n), dim, row_copy + n * copied);
+      turn_to_pairs(row, dim, rows, to + 2 * r);
     }
     known.most = larger_magnitude(known.most, to, rows * depth);
   }
@@ -105,10 +108,9 @@ struct Bf16Amx : AmxParts {
   void copy_keys(const RowAt auto& row_at, std::int64_t first, std::int64_t count) {
     for (std::int64_t j = first; j < first + 16; ++j) {
       Half* to = k + j * depth;
-      if (j < count)
-        __builtin_memcpy(to, halves(row_at(j), dim, depth, row_copy), static_cast<std::size_t>(depth) * 2);
-      else
-        __builtin_memset(to, 0, static_cast<std::size_t>(depth) * 2);
+      const Half* row = j < count ? side_by_side(row_at(j), dim, row_copy) : nullptr;
+      for (std::int64_t d = 0; d < depth; d += 32)
+        _mm512_storeu_si512(to + d, row ? first_halves(row + d, dim - d) : _mm512_setzero_si512());
     }
   }
 
@@ -123,29 +125,36 @@ struct Bf16Amx : AmxParts {
     }
   }
 
-  // Whether a row of values, padded to dims, holds a NaN or an infinity.
-  bool is_poisoned(const Half* x) const {
+  static __mmask32 are_no_numbers(__m512i x) {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    __mmask32 bad = 0;
-    for (std::int64_t d = 0; d < dims; d += 32)
-      bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(x + d), exponent), exponent);
-    return bad != 0;
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
   }
 
-  // Rows that are short, strided or poisoned are copied, NaN and infinities as 0; the others are read where
-  // they lie.
+  // A value in whole lines of sixteen: where it lies, or in `copy`, NaN and infinities as 0.
+  const Half* in_lines(const Half* value, Half* copy, bool& poisoned) const {
+    __mmask32 bad = 0;
+    for (std::int64_t d = 0; d < value_dim; d += 32)
+      bad |= are_no_numbers(first_halves(value + d, value_dim - d));
+    if (bad == 0 && value_dim == dims) return value;
+    poisoned |= bad != 0;
+    for (std::int64_t d = 0; d < value_dim; d += 32) {
+      const __m512i x = first_halves(value + d, value_dim - d);
+      _mm512_storeu_si512(copy + d, _mm512_maskz_mov_epi16(~are_no_numbers(x), x));
+    }
+    return copy;
+  }
+
   bool pack_values(const RowAt auto& row_at, std::int64_t count) {
     bool poisoned = false;
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
       const Half* value[32];
       for (std::int64_t n = 0; n < 32; ++n) {
-        Half* copy = row_copy + n * dims;
+        Half* copy = row_copy + n * copied;
         value[n] = copy;
-        if (j + n < count) value[n] = halves(row_at(j + n), value_dim, dims, copy);
-        const bool missing = j + n >= count, bad = !missing && is_poisoned(value[n]);
-        for (std::int64_t d = 0; (missing || bad) && d < dims; ++d)
-          copy[d] = missing || (value[n][d] & 0x7f80) == 0x7f80 ? Half{0} : value[n][d];
-        if (bad) value[n] = copy, poisoned = true;
+        if (j + n < count)
+          value[n] = in_lines(side_by_side(row_at(j + n), value_dim, copy), copy, poisoned);
+        else
+          __builtin_memset(copy, 0, static_cast<std::size_t>(dims) * sizeof(Half));
       }
       for (std::int64_t d = 0; d < dims; d += 16) {
         __m512i pair[16];
@@ -158,13 +167,21 @@ struct Bf16Amx : AmxParts {
   }
 
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
-    // Block by block, in the first-level cache, and one behind the products, so that neither waits for the
-    // other.
+    score_in_strips(panel, first, keys, s, [=, this](std::int64_t j, std::int64_t count) {
+      scale_all<S>(s + j * rows, count * rows, known.scale);
+    });
+  }
+
+  // Products only, of which finish() makes scores: block by block, in the first-level cache, and one behind
+  // the products, so that neither waits for the other.
+  template <class Finish>
+  void score_in_strips(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s,
+                       const Finish& finish) const {
     for (std::int64_t j = 0; j < keys; j += key_step) {
       block_product({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
-      if (j > 0) scale_all<S>(s + (j - key_step) * rows, key_step * rows, known.scale);
+      if (j > 0) finish(j - key_step, std::int64_t{key_step});
     }
-    scale_all<S>(s + (keys - key_step) * rows, key_step * rows, known.scale);
+    finish(keys - key_step, std::int64_t{key_step});
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
@@ -172,8 +189,10 @@ struct Bf16Amx : AmxParts {
       for (int r = 0; r < rows; r += S::lanes)
         _mm512_storeu_si512(p + j * rows + 2 * r,
                             rounded_pair(S::load(s + j * rows + r), S::load(s + (j + 1) * rows + r)));
-    for (std::int64_t d = 0; d < dims; d += dim_step)
-      add_block_product({v + d * length + first, length * 2, p, keys}, out + d * rows);
+    const auto block = [&](std::int64_t d) { return AmxBlock{v + d * length + first, length * 2, p, keys}; };
+    std::int64_t d = 0;
+    for (; d + 32 <= dims; d += 32) add_block_product(block(d), out + d * rows);
+    if (d < dims) half_block_product<true>(block(d), out + d * rows);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/score.hpp"
+#include "cpu/algorithm/shared_mask.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
@@ -191,17 +192,60 @@ class Prefill {
     operands.pack_keys(row_at, keys.end - keys.begin);
   }
 
-  // The scores of panel p over the wanted part of the block, in whole tiles.
-  Scores score(std::int64_t p, KeyRange block, KeyRange wanted) {
+  // The wanted part of the block, in whole tiles.
+  Scores stretch(KeyRange block, KeyRange wanted) const {
     const std::int64_t step = O::key_step, first = most(0, wanted.begin - block.begin) / step * step;
     const std::int64_t keys = round_up(least(block.end, wanted.end) - block.begin - first, step);
-    operands.score(p, first, keys, at.s);
-    const Scores t{at.s, rows, block.begin + first, keys};
+    return {at.s, rows, block.begin + first, keys};
+  }
+
+  // The scores of panel p over it.
+  Scores score(std::int64_t p, KeyRange block, KeyRange wanted) {
+    const Scores t = stretch(block, wanted);
+    operands.score(p, t.first_key - block.begin, t.keys, at.s);
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
     if (c.layout.is_quantized || operands.may_overflow()) spoil_infinities<S>(t);
     return t;
+  }
+
+  // The same with all that lies between the product and the softmax.
+  Scores masked_scores(std::int64_t p, KeyRange block, KeyRange wanted) {
+    const Scores t = score(p, block, wanted);
+    if (c.softcap != 0) apply_softcap<S>(c, t);
+    bias_and_mask<S>(c, t, queries_of(p));
+    return t;
+  }
+  Scores masked_scores(std::int64_t p, KeyRange block, KeyRange wanted, const SharedPanel<S>& mask)
+    requires ScoresInStrips<O>
+  {
+    const Scores t = stretch(block, wanted);
+    operands.score_in_strips(p, t.first_key - block.begin, t.keys, t.s,
+                             [&](std::int64_t j, std::int64_t count) {
+                               mask.finish({t.s + j * rows, rows, t.first_key + j, count});
+                             });
+    hide_others(c, t, queries_of(p));
+    return t;
+  }
+
+  SharedPanel<S> shared_panel(std::int64_t p) const
+    requires ScoresInStrips<O>
+  {
+    return {c, task.batch_entry, (task.first_query - c.first_query) * c.group() / rows + p};
+  }
+
+  // Nothing where panel p sees no key of the block.
+  Scores scores_of(std::int64_t p, KeyRange block) {
+    const Seen seen = seen_by(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
+    const KeyRange keys = seen.within(block);
+    if constexpr (ScoresInStrips<O>)
+      if (const SharedPanel<S> mask = shared_panel(p); mask && !operands.may_overflow()) {
+        const KeyRange wanted = mask.trimmed(trim_documents(c, keys, queries_of(p)));
+        return wanted.begin < wanted.end ? masked_scores(p, block, wanted, mask) : Scores{};
+      }
+    const KeyRange wanted = trim_hidden<S>(c, keys, queries_of(p));
+    return wanted.begin < wanted.end ? masked_scores(p, block, wanted) : Scores{};
   }
 
   void attend(KeyRange keys) {
@@ -212,12 +256,8 @@ class Prefill {
     const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.stride.length};
     const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
     for (std::int64_t p = 0; p < panels; ++p) {
-      const Seen seen = seen_by(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
-      const KeyRange wanted = trim_hidden<S>(c, seen.within(keys), queries_of(p));
-      if (wanted.end <= wanted.begin) continue;
-      const Scores t = score(p, keys, wanted);
-      if (c.softcap != 0) apply_softcap<S>(c, t);
-      bias_and_mask<S>(c, t, queries_of(p));
+      const Scores t = scores_of(p, keys);
+      if (t.keys == 0) continue;
       if (poisoned) mark_unseen<S>(t, at.unseen);
       const State state = part(p);
       advance<S>(state, t, dims, power);
@@ -249,13 +289,7 @@ class Prefill {
   void finish(std::int64_t p) {
     const State state = total(p);
     float* transposed = part(p).out;
-    const int count_here = rows_of(p);
-    for (std::int64_t d = 0; d < dims; d += 4)
-      for (int r = 0; r < count_here; r += 4) {
-        const float* corner = state.out + d * rows + r;
-        const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
-        S::transpose(four, transposed + r * dims + d, dims);
-      }
+    transpose_sums(state.out, rows_of(p), transposed);
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r) {
       const Query n = query(p, r);
@@ -263,6 +297,23 @@ class Prefill {
       write_out(row_of(c.out, n), transposed + r * dims, c.value_dim, factor);
     }
     if (!write_out.wrote_only_numbers()) leave_to_reference(c);
+  }
+
+  void transpose_sums(const float* sums, int count, float* transposed) const {
+    std::int64_t d = 0;
+    if constexpr (turns_sixteen<S>)
+      for (; d + 16 <= dims; d += 16)
+        for (int r = 0; r < count; r += 16) {
+          typename S::F x[16];
+          for (int n = 0; n < 16; ++n) x[n] = S::load(sums + (d + n) * rows + r);
+          S::turn_sixteen(x, transposed + r * dims + d, dims);
+        }
+    for (; d < dims; d += 4)
+      for (int r = 0; r < count; r += 4) {
+        const float* corner = sums + d * rows + r;
+        const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
+        S::transpose(four, transposed + r * dims + d, dims);
+      }
   }
 
   // A second pass that writes the weights or the scores: only when they were asked for.

@@ -126,13 +126,20 @@ inline void half_block_product(const AmxBlock& t, float* c) {
   _tile_stored(1, c + 16, amx_row_bytes);
 }
 
-// Sixteen rows of bf16, null where there is none, become pairs of inputs: row n is place n of depth / 2 lines
-// of `width` pairs.
-inline void turn_to_pairs(const std::uint16_t* const (&row)[16], std::int64_t depth, std::int64_t width,
+// The first n of 32 halves that lie there, zeros for the others; n is 1 or more, and may be more than 32.
+inline __m512i first_halves(const std::uint16_t* x, std::int64_t n) {
+  if (n >= 32) return _mm512_loadu_si512(x);
+  return _mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, x);
+}
+
+// Sixteen rows of `dim` bf16, null where there is none, become pairs of inputs: row n is place n of lines of
+// `width` pairs, as many as it takes to hold whole thirty-twos of inputs.
+inline void turn_to_pairs(const std::uint16_t* const (&row)[16], std::int64_t dim, std::int64_t width,
                           std::uint16_t* to) {
-  for (std::int64_t d = 0; d < depth; d += 32) {
+  for (std::int64_t d = 0; d < dim; d += 32) {
     __m512i pair[16];
-    for (int n = 0; n < 16; ++n) pair[n] = row[n] ? _mm512_loadu_si512(row[n] + d) : _mm512_setzero_si512();
+    for (int n = 0; n < 16; ++n)
+      pair[n] = row[n] ? first_halves(row[n] + d, dim - d) : _mm512_setzero_si512();
     transpose_dwords(pair);
     for (int n = 0; n < 16; ++n) _mm512_storeu_si512(to + (d / 2 + n) * width * 2, pair[n]);
   }

@@ -89,13 +89,21 @@ struct Avx512 : X86<Avx512> {
     const __m512i upper = _mm512_and_si512(x, _mm512_set1_epi32(-0x10000));
     return _mm512_castsi512_ps(n == 0 ? _mm512_slli_epi32(x, 16) : upper);
   }
-  // Hides the scores of those lanes whose byte n is 0, or is not.
+  // The lanes whose byte n is 0, or is not, a bit for each.
+  template <bool is_zero>
+  static std::uint16_t where_byte(Dwords x, int n) {
+    const __m512i byte = _mm512_set1_epi32(static_cast<int>(0xffu << 8 * n));
+    return is_zero ? _mm512_testn_epi32_mask(x, byte) : _mm512_test_epi32_mask(x, byte);
+  }
+  // Hides the scores of those.
   template <bool is_zero>
   static void hide_where_byte(Dwords x, int n, float* s) {
-    const __m512i byte = _mm512_set1_epi32(static_cast<int>(0xffu << 8 * n));
-    const __mmask16 hidden = is_zero ? _mm512_testn_epi32_mask(x, byte) : _mm512_test_epi32_mask(x, byte);
-    _mm512_mask_storeu_ps(s, hidden, _mm512_set1_ps(-__builtin_inff()));
+    _mm512_mask_storeu_ps(s, where_byte<is_zero>(x, n), _mm512_set1_ps(-__builtin_inff()));
   }
+  static F hidden(F s, std::uint16_t where) {
+    return _mm512_mask_blend_ps(where, s, _mm512_set1_ps(-__builtin_inff()));
+  }
+  static void store_dwords(void* p, Dwords x) { _mm512_storeu_si512(p, x); }
   // Whether one of the f32, or of the bf16, is below -2^100, or a NaN with the sign set: as whole numbers
   // those are the largest.
   static bool any_f32_far_below(const Dwords (&x)[16]) {

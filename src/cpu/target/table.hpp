@@ -8,6 +8,7 @@
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/algorithm/projection.hpp"
 #include "cpu/algorithm/projection_bf16.hpp"
+#include "cpu/algorithm/shared_mask.hpp"
 #include "cpu/algorithm/weight_gradient.hpp"
 #include "cpu/simd/vector.hpp"
 #include "cpu/target/target.hpp"
@@ -26,6 +27,7 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .depth_step = 2,
       .depth_together = 1,
       .most_short_rows = most_short_rows<S>,
+      .turn_mask = nullptr,
       .prefill_floats = Prefill<PackedF32<S>>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
                     float* scratch) { Prefill<PackedF32<S>>(c, rows, scratch).run(); },
@@ -85,6 +87,16 @@ struct DecodeByPrefill {
   }
 };
 
+// Where scores are made of products strip by strip, masks that heads share are turned for it.
+template <Operands O>
+constexpr decltype(Target::turn_mask) turns_masks() {
+  if constexpr (ScoresInStrips<O>)
+    return
+        [](const Call& c, std::int64_t b, std::int64_t panel) { TurnMask<typename O::S>(c, b, panel).run(); };
+  else
+    return nullptr;
+}
+
 // A target whose matrix instructions take bf16 only.
 template <GradientOperands Wide, Operands Narrow, ProjectsBf16 Projection>
   requires(Projection::outputs == Wide::rows)
@@ -100,6 +112,7 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .depth_step = Projection::depth_step,
       .depth_together = Projection::together,
       .most_short_rows = most_decode_rows,
+      .turn_mask = turns_masks<Wide>(),
       .prefill_floats = Prefill<Wide>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
                     float* scratch) { Prefill<Wide>(c, rows, scratch).run(); },

@@ -20,6 +20,8 @@ struct Target {
   int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
   std::int64_t most_short_rows;    // that decode takes where they see all of a few keys
 
+  void (*turn_mask)(const Call&, std::int64_t batch_entry,
+                    std::int64_t panel);                           // a shared one; null: it has none
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
   void (*prefill)(const Call&, const Rows&, float* scratch);
 

@@ -255,6 +255,13 @@ HEED_EMULATED __m512i _mm512_maskz_mov_epi16(__mmask32 mask, __m512i a) {
   return heed::emulated::as<__m512i>(heed::emulated::each<heed::emulated::U16x32>(
       32, [&](int n) { return static_cast<std::uint16_t>(mask >> n & 1 ? x[n] : 0); }));
 }
+HEED_EMULATED __m512i _mm512_maskz_loadu_epi16(__mmask32 mask, const void* p) {
+  return heed::emulated::as<__m512i>(heed::emulated::each<heed::emulated::U16x32>(32, [&](int n) {
+    std::uint16_t x = 0;
+    if (mask >> n & 1) __builtin_memcpy(&x, static_cast<const unsigned char*>(p) + 2 * n, 2);
+    return x;
+  }));
+}
 HEED_EMULATED __m512i _mm512_unpacklo_epi32(__m512i a, __m512i b) {
   const auto x = heed::emulated::as<heed::emulated::U32x16>(a),
              y = heed::emulated::as<heed::emulated::U32x16>(b);
