@@ -53,6 +53,8 @@ class PrefillConsumer : private PrefillAgain<Shape, capped> {
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).
   static constexpr bool may_halve = keys == 128;
+  // With a softcap registers do not last for it: ptxas says C7511.
+  static constexpr bool may_halve_values = may_halve && !may_pass && !capped;
 
   // Tiles of keys that some row of this warpgroup sees, and those that every row sees whole; last < first:
   // none.
@@ -87,7 +89,7 @@ class PrefillConsumer : private PrefillAgain<Shape, capped> {
 
       // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
       int j = own.last - 1;
-      if (!may_pass && halves && j < own.plain_end && j >= most_of(own.plain_begin, own.first))
+      if (may_halve_values && halves && j < own.plain_end && j >= most_of(own.plain_begin, own.first))
         step<keys / 2>(j--, false, false);
 #pragma unroll 1
       for (; j >= most_of(own.plain_end, own.first); --j) step(j, j < own.plain_begin, true);
