@@ -71,6 +71,28 @@ void add_biases(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
   all.push_back({"every bias as low as a float goes", with_bias(plain, {-most, -most, -most, -most}), 3.75f});
   all.push_back({"every bias as low as a bf16 goes",
                  with_bias(plain, {-0x1.fep127f, -0x1.fep127f, -0x1.fep127f, -0x1.fep127f}), 3.75f});
+  // What counts in other units is as far down as a bias that is no mask.
+  all.push_back(
+      {"one bias of -1e38, the others of -1.2e38, in small units",
+       changed(with_bias(plain, {-1.2e38f, -1e38f, -1.2e38f, -1.2e38f}), [](Call& c) { c.scale = 0x1p-16f; }),
+       2});
+  all.push_back({"every bias half as low as a float goes",
+                 changed(with_bias(plain, {-most / 2, -most / 2, -most / 2, -most / 2}),
+                         [](Call& c) { c.scale = 0.125f; }),
+                 3.75f});
+  if (dtype != DType::f16) {
+    const auto in_units = [](Call& c) { c.scale = 0x1p-16f; };
+    all.push_back(
+        {"products that count beside one low bias",
+         changed(with_bias(scored(dtype, keys, {0, 0x1p120f, 0, 0}), {-6e33f, -6e33f, -6e33f, -6e33f}),
+                 in_units),
+         2});
+    all.push_back({"products and biases that leave the range together",
+                   changed(with_bias(scored(dtype, keys, {-2.6e38f, -2.6e38f, -2.6e38f, -2.6e38f}),
+                                     {-2e33f, -2e33f, -2e33f, -2e33f}),
+                           in_units),
+                   3.75f});
+  }
   all.push_back({"the lowest bias beside 0", with_bias(plain, {-most, 0, 0, -most}), 3});
   all.push_back({"the lowest bias beside the next higher", with_bias(plain, {-most, -most, -0x1.fffffcp127f, -most}), 4});
   all.push_back({"the lowest bias beside a hidden key", with_bias(plain, {-most, -infinity, -most, -infinity}), 2.5f});

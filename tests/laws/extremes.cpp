@@ -3,6 +3,7 @@
 #include "cases/extremes.hpp"
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "cases/compare.hpp"
@@ -154,6 +155,29 @@ TEST_P(Extremes, scales_of_every_size_and_sign_are_within_the_bound) {
         EXPECT_EQ(judged.beyond_bound, 0)
             << judged.first_miss << ", scale " << scale << (has_sink ? ", sink" : "");
       }
+}
+
+// A product and ALiBi's part may leave the range of f32 together and a bias bring them back, or take them all
+// equally far.
+TEST_P(Extremes, alibi_and_a_bias_beyond_the_range_are_what_the_reference_says) {
+  for (const float bias : {4e33f, -2e33f, 0.0f}) {
+    Call call{.q = Tensor({1, 1, 1, 4}), .k = Tensor({1, 1, 3, 4}), .v = Tensor::random({1, 1, 3, 4}, 1)};
+    call.q.set(0, 0, 0, 0, 0x1p64f);
+    for (std::int64_t j = 0; j < 3; ++j) call.k.set(0, 0, j, 0, -0x1.ep63f);
+    call.scale = 0x1p-16f;
+    call.alibi = Slopes{.of_heads = {1.2e33f}, .align = Align::starts};
+    if (bias != 0) {
+      call.bias = Tensor({1, 1, 1, 3});
+      call.bias->fill(bias);
+      call.bias->set(0, 0, 0, 0, -std::numeric_limits<float>::infinity());
+    }
+    auto found = attend(call, everything);
+    if (!found) return;
+    const Results expected = run(call, everything, "reference");
+    EXPECT_TRUE(equal(*found->weights, *expected.weights)) << "bias " << bias;
+    const Check judged = check(call.inputs(), found->outputs(), call.options());
+    EXPECT_EQ(judged.beyond_bound, 0) << judged.first_miss << ", bias " << bias;
+  }
 }
 
 TEST_P(Extremes, scores_of_every_stage_are_what_the_reference_says) {

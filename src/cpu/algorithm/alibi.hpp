@@ -22,7 +22,8 @@ inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
   return -c.alibi.of_heads[q.h] * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));
 }
 
-// Added as a bias that holds the same numbers would be (mask.hpp), so that the bits are the same.
+// Added as a bias that holds the same numbers would be (mask.hpp), so that the bits are the same; but what
+// leaves the range before a bias might bring it back is NaN.
 template <Vector S>
 [[gnu::noinline]] inline void add_alibi(const Call& c, const Scores& t, const Queries& queries) {
   using F = typename S::F;
@@ -33,14 +34,16 @@ template <Vector S>
     minus_slope[r] = -c.alibi.of_heads[q.h];
     place[r] = place_of(c, q);
   }
-  const F lowest = S::fill(-most_finite), to_units = S::fill(c.scaling.unit);
+  const F lowest = S::fill(-most_finite), to_units = S::fill(c.scaling.unit),
+          below = c.bias.data ? S::fill(__builtin_nanf("")) : lowest;
   float* s = t.s;
   for (std::int64_t j = 0; j < t.keys; ++j) {
     const F key = S::fill(static_cast<float>(t.first_key + j));
     for (std::int64_t r = 0; r < t.width; r += S::lanes, s += S::lanes) {
       const F distance = S::abs(S::sub(S::load(place + r), key));
       const F x = S::mul(S::load(minus_slope + r), distance);
-      S::store(s, S::max(lowest, S::fma(x, to_units, S::load(s))));
+      const F lost = S::fma(x, to_units, S::load(s));
+      S::store(s, S::less(lost, lowest, below, lost));
     }
   }
 }

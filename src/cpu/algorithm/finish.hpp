@@ -52,9 +52,10 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   return factor;
 }
 
-// Where every score of a row is the lowest number that base 2 holds, different biases may have become equal:
-// then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there is and
-// leaves no key. Returns the bias, which is what such scores are in natural units.
+// Where every score of a row is the lowest number that its unit holds, different biases may have become
+// equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there
+// is, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
+// bias above is no mask, and the products beside it may count.
 [[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
   const auto bias_at = [&](std::int64_t j) {
@@ -66,6 +67,7 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
     if (!sees(c, q, j)) continue;
     const float x = bias_at(j);
     if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
+    if (!(is_finite(x) && x < -0x1p126f)) end.sum = __builtin_nanf("");
     shared = x;
   }
   if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");

@@ -42,6 +42,8 @@ inline __device__ __noinline__ double open_lowest(const Call& c, const Query& q,
     const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
     const float x = c.bias.data ? read(bias, j) + from_alibi : from_alibi;
     if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
+    if (!(is_finite(x) && x < -0x1p126f))
+      end.sum = __builtin_nanf("");  // no mask: products may count beside it
     shared = x;
   }
   if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");

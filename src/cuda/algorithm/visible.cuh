@@ -114,7 +114,11 @@ HEED_DEVICE float alibi_at(const Call& c, const Query& q, std::int64_t j) {
 // What enters the softmax: -inf for a key that is not seen.
 inline __device__ __noinline__ float biased_score(const Call& c, const Query& q, std::int64_t j, float s) {
   if (!in_range(c, q, j) || !masks_let_see(c, q, j)) return minus_infinity;
-  if (c.alibi.of_heads) s = max_or_nan(-most_finite, fmaf(alibi_at(c, q, j), c.scaling.unit, s));
+  if (c.alibi.of_heads) {  // NaN where a bias might bring it back
+    const float lost = fmaf(alibi_at(c, q, j), c.scaling.unit, s),
+                below = c.bias.data ? __builtin_nanf("") : -most_finite;
+    s = lost < -most_finite ? below : lost;
+  }
   if (!c.bias.data) return s;
   const float bias = read(row_of(c.bias, q), j);
   return bias < -most_finite ? minus_infinity : max_or_nan(-most_finite, fmaf(bias, c.scaling.unit, s));
