@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tests/ranks/attention.cpp claims, with processes for ranks. Every rank runs this program and compares
 // its own rows.
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <csignal>
 
 #include "cases/selection.hpp"
@@ -46,13 +51,26 @@ TEST(RanksOverMpi, gradients_have_the_bits_of_one_process) {
     ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed));
 }
 
-// Little enough for valgrind.
+// Whether a multiply-add has the same bits in a vector as alone. Valgrind 3.19 rounds NEON's twice, so that a
+// sum's bits depend on where it was computed.
+bool vectors_round_as_scalars() {
+#if defined(__aarch64__)
+  volatile float x = 1 + 0x1p-12f;
+  const float32x4_t vector = vdupq_n_f32(x);
+  return vgetq_lane_f32(vfmaq_f32(vdupq_n_f32(-1), vector, vector), 0) == std::fma(x, x, -1.0f);
+#else
+  return true;
+#endif
+}
+
+// Little enough for valgrind, to which it shows that no byte is read which nobody wrote, whatever the bits.
 TEST(FewRanksOverMpi, one_call_of_each_kind_after_another_has_the_bits_of_one_process) {
+  const bool bits_count = vectors_round_as_scalars();
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    ASSERT_TRUE(has_the_bits_of_one_process(world(), seed));
-    ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed));
-    ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed));
-    ASSERT_TRUE(step_has_the_bits_of_one_process(world(), seed));
+    ASSERT_TRUE(has_the_bits_of_one_process(world(), seed) || !bits_count);
+    ASSERT_TRUE(layer_has_the_bits_of_one_process(world(), seed) || !bits_count);
+    ASSERT_TRUE(gradients_have_the_bits_of_one_process(world(), seed) || !bits_count);
+    ASSERT_TRUE(step_has_the_bits_of_one_process(world(), seed) || !bits_count);
   }
 }
 
