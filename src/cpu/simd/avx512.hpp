@@ -104,7 +104,7 @@ struct Avx512 : X86<Avx512> {
     return _mm512_mask_blend_ps(where, s, _mm512_set1_ps(-__builtin_inff()));
   }
   static void store_dwords(void* p, Dwords x) { _mm512_storeu_si512(p, x); }
-  // Whether one of the f32, or of the bf16, is below -2^100, or a NaN with the sign set: as whole numbers
+  // Whether one of the f32, or of the bf16, is below -2^80, or a NaN with the sign set: as whole numbers
   // those are the largest.
   static bool any_f32_far_below(const Dwords (&x)[16]) {
     Dwords most = x[0];
