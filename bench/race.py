@@ -4,7 +4,8 @@
 
 Every round runs heed and then each rival on the same case, so that whatever else the machine does meets all of
 them. heed's result is compared with its reference by `heed bench` itself, a rival's with float64; a wrong result
-gets no figure and ends the race with status 1. A ratio above 1 means that heed is faster.
+gets no figure and ends the race with status 1. A ratio above 1 means that heed is faster; the one at best is of
+the least times of all rounds, which a machine with neighbours disturbs less than medians.
 
     python3 -m venv build/race && build/race/bin/pip install -r bench/requirements.txt
     build/race/bin/python bench/race.py --heed build/release/bin/heed --quick --json race.json
@@ -29,6 +30,8 @@ import subprocess
 import sys
 import time
 
+from times import LONG, seconds_of, take_turns, times_of
+
 RIVALS = ("torch", "torch-regrouped", "onnxruntime", "numpy")
 # What --quick races: one case of every kind that the other options race at length.
 QUICK = re.compile(
@@ -38,7 +41,6 @@ QUICK = re.compile(
 )
 TRAINING = ["training/f32/2x12x6x1024x1024x64"]  # the seeds' layer, there and back
 NOT_FOR_THIS = "not for this case"
-LONG = 1.0  # seconds after which a single run says enough
 HOPELESS = 10  # a rival this many times slower than heed runs in the first round only
 
 
@@ -52,7 +54,9 @@ def options_of(arguments):
         "--heed", default=os.environ.get("HEED_TOOL", "build/release/bin/heed"), help="the tool"
     )
     parser.add_argument("--rivals", default=",".join(RIVALS), help="comma-separated; default: %(default)s")
-    parser.add_argument("--filter", default="", help="only cases whose name matches this regular expression")
+    parser.add_argument(
+        "--filter", default="", help="the cases whose name matches this regular expression; default: all, few if quick"
+    )
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s"
     )
@@ -63,6 +67,7 @@ def options_of(arguments):
     parser.add_argument(
         "--seconds", type=float, help="per case, round and rival; default: 0.5, 0.15 if quick"
     )
+    parser.add_argument("--runs", type=int, default=1, help="of each in a round, at least; default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter cases: under three minutes")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args(arguments)
@@ -77,7 +82,7 @@ def check(parser, options):
     unknown = set(options.rivals.split(",")) - set(RIVALS)
     if unknown:
         parser.error(f"--rivals: {', '.join(sorted(unknown))}: not one of {', '.join(RIVALS)}")
-    for name in ("threads", "rounds"):
+    for name in ("threads", "rounds", "runs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: {getattr(options, name)} is less than 1")
     if not 0 < options.seconds < math.inf:
@@ -108,8 +113,8 @@ def cases_of(options):
     names = [name for name in names if not re.match("(cache|step)/|.*/(bias|keep)$", name)]
     if options.mode != "tool":  # the package has no projections of its own, and autograd is the package's
         names = [name for name in names if not re.match("projection/", name)] + TRAINING
-    if options.quick:
-        names = [name for name in names if QUICK.fullmatch(name)]
+    if options.quick and not options.filter:
+        return [name for name in names if QUICK.fullmatch(name)]
     return [name for name in names if re.search(options.filter, name)]
 
 
@@ -127,42 +132,15 @@ def load_rivals(options):
     return loaded
 
 
-def seconds_of(run):
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def median_seconds(run, seconds):
-    """As heed bench: once to warm up, then until the time is over; what takes longer than that needs no warming."""
-    warming = seconds_of(run)
-    if warming > LONG:
-        return warming
-    runs = []
-    while not runs or sum(runs) < seconds:
-        runs.append(seconds_of(run))
-    return statistics.median(runs)
-
-
-def heed_seconds(options, name):
-    """(median, kernel) of one case, or None if its result is wrong; heed has said so on stderr."""
+def tool_times(options, name):
+    """((median, least), kernel) of one case, or None if its result is wrong; heed has said so on stderr."""
     size = ["--quick"] if options.quick else []
     answer, is_right = heed(
         options, "bench", "--suite", "all", "--filter", f"^{name}$", "--skip-limits", *size,
         "--threads", str(options.threads), "--seconds", str(options.seconds),
     )  # fmt: skip
-    return (answer["cases"][0]["median_seconds"], answer["cases"][0]["kernel"]) if is_right else None
-
-
-def take_turns(runs, seconds):
-    """The median of each, called one after the other until the time of all is over."""
-    times = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    while sum(map(sum, times.values())) < seconds * len(runs):
-        for name, run in runs.items():
-            times[name].append(seconds_of(run))
-    return {name: statistics.median(found) for name, found in times.items()}
+    case = answer["cases"][0]
+    return ((case["median_seconds"], case["min_seconds"]), case["kernel"]) if is_right else None
 
 
 def right_ways(rival, case, threads):
@@ -193,7 +171,7 @@ def fastest_way(rival, case, threads):
     right, remarks, refusal = right_ways(rival, case, threads)
     if right:
         _, way, run = min(right, key=lambda found: found[0])
-        return {"way": way, "run": run, "seconds": [], "remarks": remarks}
+        return {"way": way, "run": run, "seconds": [], "least": [], "remarks": remarks}
     return {"wrong": "; ".join(remarks)} if remarks else {"skipped": refusal or NOT_FOR_THIS}
 
 
@@ -202,8 +180,8 @@ def rival_heed():
 
 
 def race_round(options, record, runners, package):
-    """Adds everybody's time of one round; False if heed's result is wrong."""
-    ours = heed_seconds(options, record["name"]) if package is None else (None, package.get("way"))
+    """Adds everybody's times of one round; False if heed's result is wrong."""
+    ours = tool_times(options, record["name"]) if package is None else (None, package.get("way"))
     if ours is None or (package is not None and "run" not in package):
         return False
     record["kernel"] = ours[1]
@@ -215,14 +193,16 @@ def race_round(options, record, runners, package):
     }
     if options.mode == "turns":
         runs = {rival: runner["run"] for rival, runner in racing.items()}
-        medians = take_turns({"heed": package["run"]} | runs, options.seconds)
+        times = take_turns({"heed": package["run"]} | runs, options)
     else:
-        medians = {"heed": ours[0] if package is None else median_seconds(package["run"], options.seconds)}
-        for rival, runner in racing.items():
-            medians[rival] = median_seconds(runner["run"], options.seconds)
-    record["heed_seconds"].append(medians["heed"])
-    for rival, runner in racing.items():
-        runner["seconds"].append(medians[rival])
+        times = {"heed": ours[0] if package is None else times_of(package["run"], options)}
+        times |= {rival: times_of(runner["run"], options) for rival, runner in racing.items()}
+    median, least = times.pop("heed")
+    record["heed_seconds"].append(median)
+    record["heed_least"].append(least)
+    for rival, (median, least) in times.items():
+        racing[rival]["seconds"].append(median)
+        racing[rival]["least"].append(least)
     return True
 
 
@@ -234,7 +214,7 @@ def race_case(options, name, rivals):
     arrays = inputs_of(problem)
     case = {"problem": problem, "arrays": arrays, "expected": expected_rows(problem, arrays)}
     runners = {rival: fastest_way(rivals[rival], case, options.threads) for rival in rivals}
-    record = {"name": name, "kernel": None, "heed_seconds": [], "rivals": {}, "right": True}
+    record = {"name": name, "kernel": None, "heed_seconds": [], "heed_least": [], "rivals": {}, "right": True}
     package = None
     if options.mode != "tool":
         package = fastest_way((rival_heed(), rival_heed().ways), case, options.threads)
@@ -246,7 +226,10 @@ def race_case(options, name, rivals):
         runner.pop("run", None)
         pairs = zip(runner.get("seconds", []), record["heed_seconds"])
         ratios = [theirs / ours for theirs, ours in pairs]
-        record["rivals"][rival] = runner | ({"ratio": statistics.median(ratios)} if ratios else {})
+        if ratios:
+            best = min(runner["least"]) / min(record["heed_least"])
+            runner |= {"ratio": statistics.median(ratios), "best_ratio": best}
+        record["rivals"][rival] = runner
         record["right"] &= "wrong" not in runner
     return record
 
@@ -261,7 +244,8 @@ def show(record):
     for rival, found in record["rivals"].items():
         if "ratio" in found:
             milliseconds = 1e3 * statistics.median(found["seconds"])
-            print(f"    {found['ratio']:6.2f} x {rival:16} {milliseconds:10.3f} ms ({found['way']})")
+            times = f"{milliseconds:10.3f} ms, {found['best_ratio']:.2f} at best"
+            print(f"    {found['ratio']:6.2f} x {rival:16} {times} ({found['way']})")
             for remark in found["remarks"]:
                 print(f"           {rival:16} left out {remark}")
         elif found.get("skipped") != NOT_FOR_THIS:

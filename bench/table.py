@@ -46,7 +46,8 @@ def rates(limits):
 
 def race_cell(found):
     if "ratio" in found:
-        return f"{found['ratio']:.2f} ({milliseconds(statistics.median(found['seconds']))} ms)"
+        ratios = f"{found['ratio']:.2f}, {found['best_ratio']:.2f}"
+        return f"{ratios} ({milliseconds(statistics.median(found['seconds']))} ms)"
     return "wrong" if "wrong" in found else "–"
 
 

@@ -23,6 +23,7 @@ RACES = {
     "rivals": (["--rivals", "torch,cuda"], "--rivals: cuda: not one of torch"),
     "no threads": (["--threads", "0"], "--threads: 0 is less than 1"),
     "no rounds": (["--rounds", "0"], "--rounds: 0 is less than 1"),
+    "no runs": (["--runs", "0"], "--runs: 0 is less than 1"),
     "no time": (["--seconds", "0"], "--seconds: 0.0 is no time to run"),
     "less than no time": (["--mode", "turns", "--seconds", "-1"], "--seconds: -1.0 is no time to run"),
     "time that is no number": (["--seconds", "nan"], "--seconds: nan is no time to run"),
