@@ -108,15 +108,15 @@ void add_layer(std::vector<Case>& cases) {
     cases.push_back(twelve_heads(Role::layer, 6));
     cases.back().dtype = dtype;
   }
-  // 2048 rows as 128 sequences of 16: little attention between the projections, but enough that queries and
-  // keys are checked.
+  // 2048 rows as 256 sequences of 8, in few heads: little attention between the projections, but enough that
+  // queries and keys are checked.
   Case projection{.role = Role::projection,
-                  .batch = 128,
-                  .heads = 12,
-                  .kv_heads = 12,
-                  .queries = 16,
-                  .keys = 16,
-                  .dim = 64};
+                  .batch = 256,
+                  .heads = 3,
+                  .kv_heads = 3,
+                  .queries = 8,
+                  .keys = 8,
+                  .dim = 256};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     projection.dtype = dtype;
     cases.push_back(projection);
