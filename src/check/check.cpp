@@ -77,22 +77,25 @@ struct Expected::Numbers {
                       " is not the one expected: ", name_of(dtype));
     }
 
-    void compare(const View& computed, Check& check) const {
+    void compare(const View& computed, const std::vector<std::int64_t>& of_queries, Check& check) const {
       const checking::ViewOnHost found(name, computed);
-      const Element* expected = elements.data();
-      for (std::int64_t b = 0; b < shape.batch; ++b)
-        for (std::int64_t h = 0; h < shape.heads; ++h)
-          for (std::int64_t i = 0; i < shape.length; ++i)
-            for (std::int64_t d = 0; d < shape.dim; ++d)
-              checking::compare({name, {b, h, i, d}, dtype}, reference::read(found.view(), b, h, i, d),
-                                *expected++, check);
+      for (const std::int64_t row : of_queries) {
+        const std::int64_t i = row % shape.length, head = row / shape.length;
+        const std::int64_t h = head % shape.heads, b = head / shape.heads;
+        const Element* expected = elements.data() + row * shape.dim;
+        for (std::int64_t d = 0; d < shape.dim; ++d)
+          checking::compare({name, {b, h, i, d}, dtype}, reference::read(found.view(), b, h, i, d),
+                            expected[d], check);
+      }
     }
   };
 
+  std::vector<std::int64_t> rows;  // of the results that are a query's: the others are padding
   Output out;
   std::optional<Output> weights{}, log_sum_exp{};
 
-  explicit Numbers(const Results& results) : out("out", results.out) {
+  Numbers(const Results& results, const std::vector<Query>& queries) : out("out", results.out) {
+    for (const Query& query : queries) rows.push_back(query.result_row);
     if (results.weights) weights.emplace("weights", *results.weights);
     if (results.log_sum_exp) log_sum_exp.emplace("log_sum_exp", *results.log_sum_exp);
   }
@@ -117,13 +120,13 @@ Expected::Expected(const Inputs& inputs, const Results& results, const Options& 
   const threads::ForOneCall said(options.threads, options.executor);
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
-  const auto made = std::make_shared<Numbers>(results);
+  const auto made = std::make_shared<Numbers>(results, queries);
   for_each_row(std::ssize(queries), progress, [&](std::size_t n) { made->compute(p, numbers, queries[n]); });
   numbers_ = made;
 }
 
 Check Expected::check(const Results& computed) const {
-  const auto& [out, weights, log_sum_exp] = *numbers_;
+  const auto& [rows, out, weights, log_sum_exp] = *numbers_;
   out.fits(computed.out);
   if (weights) weights->fits(computed.weights);
   if (log_sum_exp) log_sum_exp->fits(computed.log_sum_exp);
@@ -131,9 +134,9 @@ Check Expected::check(const Results& computed) const {
   if (computed.log_sum_exp && !log_sum_exp)
     throw refusal(Error::shape, "log_sum_exp: given, but not expected");
   Check result;
-  out.compare(computed.out, result);
-  if (weights) weights->compare(*computed.weights, result);
-  if (log_sum_exp) log_sum_exp->compare(*computed.log_sum_exp, result);
+  out.compare(computed.out, rows, result);
+  if (weights) weights->compare(*computed.weights, rows, result);
+  if (log_sum_exp) log_sum_exp->compare(*computed.log_sum_exp, rows, result);
   return result;
 }
 

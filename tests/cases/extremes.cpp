@@ -82,6 +82,13 @@ void add_biases(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
                  3.75f});
   if (dtype != DType::f16) {
     const auto in_units = [](Call& c) { c.scale = 0x1p-16f; };
+    all.push_back({"products that count beside biases as low as a float goes",
+                   with_bias(scored(dtype, keys, {0, 0x1p80f, 0, 0}), {-most, -most, -most, -most}), 2});
+    all.push_back({"products that count beside biases half as low, in other units",
+                   changed(with_bias(scored(dtype, keys, {0, -0x1p90f, -0x1p90f, -0x1p90f}),
+                                     {-most / 2, -most / 2, -most / 2, -most / 2}),
+                           [](Call& c) { c.scale = 0.125f; }),
+                   1});
     all.push_back(
         {"products that count beside one low bias",
          changed(with_bias(scored(dtype, keys, {0, 0x1p120f, 0, 0}), {-6e33f, -6e33f, -6e33f, -6e33f}),

@@ -85,6 +85,23 @@ TEST(Check, calls_nan_for_nan_a_hit_and_a_number_for_nan_a_miss) {
   EXPECT_EQ(judge(call, results).beyond_bound, 1);
 }
 
+// Nothing is written there (S19), so what lies there is neither right nor wrong.
+TEST(Check, passes_over_the_rows_that_pad_queries) {
+  const Call call{.q = Tensor::random({2, 3, 5, 8}, 1),
+                  .k = Tensor::random({2, 3, 9, 8}, 2),
+                  .v = Tensor::random({2, 3, 9, 4}, 3)};
+  const std::vector<std::int64_t> counts{2, 5};
+  Inputs inputs = call.inputs();
+  inputs.query_counts = counts;
+  Results results(call, everything);
+  attention(inputs, results.outputs());
+  const Check right = check(inputs, results.outputs());
+  EXPECT_EQ(right.beyond_bound, 0) << right.first_miss;
+  EXPECT_EQ(right.compared, (2 + 5) * 3 * (4 + 9 + 1));
+  results.out.set(1, 2, 4, 3, 100);  // the last row of all, which is a query's
+  EXPECT_EQ(check(inputs, results.outputs()).beyond_bound, 1);
+}
+
 // The bound of one element, found by an error in it that is far larger.
 double bound_of(const Inputs& inputs, Tensor& element, const Outputs& outputs) {
   element.set(0, 0, 0, 0, element.at(0, 0, 0, 0) + 1);

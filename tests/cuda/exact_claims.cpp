@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 
+#include "cases/extremes.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
 #include "claims.hpp"
@@ -118,6 +119,14 @@ CLAIM(few_rows_have_the_bits_of_the_cpu) {
                       "kind " + std::to_string(kind) + ", dim " + std::to_string(dim) + ", group " +
                           std::to_string(group));
       }
+}
+
+CLAIM(numbers_at_the_ends_of_the_range_have_the_results_of_the_cpu) {
+  for (const cases::Extreme& extreme : cases::extremes(DType::f32, 140)) {
+    const Wants wants{.weights = true, .log_sum_exp = true};
+    const auto got = run(exact, extreme.call, wants);
+    if (got) expect_same(*got, cases::run(extreme.call, wants), extreme.name);
+  }
 }
 
 CLAIM(sixteen_bit_problems_have_the_bits_of_the_cpus_f32_arithmetic) {

@@ -372,8 +372,8 @@ FAULTS = [
     Fault(
         "infinity-passes-for-unseen",
         ALGORITHM + "score.hpp",
-        "if (all_finite<S>(t.s, all)) return;",
-        "if (all_finite<S>(t.s, all) || t.keys > 0) return;",
+        "if (most == most_finite && all_finite<S>(t.s, all)) return;",
+        "if (most == most_finite) return;",
         "a key whose score is -inf counts as hidden (S13)",
     ),
     Fault(
@@ -408,9 +408,16 @@ FAULTS = [
     Fault(
         "lowest-biases-tie",
         ALGORITHM + "finish.hpp",
-        "if (shared != minus_infinity && x != shared) end.sum",
-        "if (shared != minus_infinity && x != shared && j < 0) end.sum",
+        "if (shared != none && x != shared) end.sum",
+        "if (shared != none && x != shared && j < 0) end.sum",
         "biases of -3e38 and -2.5e38 count the same (S3)",
+    ),
+    Fault(
+        "products-beside-the-lowest-bias",
+        ALGORITHM + "score.hpp",
+        "&& !is_capped ? beside_lowest : most_finite;",
+        "&& !is_capped && c.dim < 0 ? beside_lowest : most_finite;",
+        "scores of 1e24 and 0 count the same beside the lowest bias (S13)",
     ),
     Fault(
         "byte-of-two-is-false",

@@ -180,6 +180,17 @@ TEST_P(Extremes, alibi_and_a_bias_beyond_the_range_are_what_the_reference_says) 
   }
 }
 
+TEST_P(Extremes, what_alibi_takes_counts_beside_the_lowest_bias) {
+  Call call{.q = Tensor({1, 1, 1, 4}), .k = Tensor({1, 1, 3, 4}), .v = Tensor::random({1, 1, 3, 4}, 1)};
+  call.alibi = Slopes{.of_heads = {0x1p80f}, .align = Align::starts};
+  call.bias = Tensor({1, 1, 1, 1});
+  call.bias->fill(std::numeric_limits<float>::lowest());
+  const auto found = attend(call, everything);
+  if (!found) return;
+  for (std::int64_t j = 0; j < 3; ++j)
+    EXPECT_EQ(found->weights->at(0, 0, 0, j), j == 0 ? 1 : 0) << "key " << j;
+}
+
 TEST_P(Extremes, scores_of_every_stage_are_what_the_reference_says) {
   for_each_extreme([&](const Extreme& extreme) {
     for (const Stage stage : {Stage::raw, Stage::softcapped, Stage::biased}) {

@@ -67,7 +67,7 @@ class Decode {
       cache.score(t);
     else
       views.score(t);
-    spoil_infinities<S>(t);
+    spoil_beyond<S>(most_product(c), t);
     if (c.softcap != 0) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
     if (c.weights.data) write_kept(t);

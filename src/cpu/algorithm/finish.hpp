@@ -55,23 +55,25 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
 // Where every score of a row is the lowest number that its unit holds, different biases may have become
 // equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there
 // is, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
-// bias above is no mask, and the products beside it may count.
+// bias above is no mask, and the products beside it may count. Beside such a bias none is large enough to
+// (most_product()).
 [[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
   const auto bias_at = [&](std::int64_t j) {
-    const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
-    return c.bias.data ? read(bias, j) + from_alibi : from_alibi;
+    const double from_alibi = c.alibi.of_heads ? static_cast<double>(alibi_at(c, q, j)) : 0.0;
+    return c.bias.data ? static_cast<double>(read(bias, j)) + from_alibi : from_alibi;
   };
-  float shared = minus_infinity;
+  constexpr double none = -__builtin_inf();
+  double shared = none;
   for (std::int64_t j = 0; j < c.sequences[q.b].keys; ++j) {
     if (!sees(c, q, j)) continue;
-    const float x = bias_at(j);
-    if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
-    if (!(is_finite(x) && x < -0x1p126f)) end.sum = __builtin_nanf("");
+    const double x = bias_at(j);
+    if (shared != none && x != shared) end.sum = __builtin_nanf("");
+    if (!(x < -0x1p126)) end.sum = __builtin_nanf("");
     shared = x;
   }
   if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");
-  return static_cast<double>(shared);
+  return shared;
 }
 
 // A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated

@@ -80,7 +80,9 @@ class PackedKeys {
     const bool has_poison = has_sums && products.scores.pack_values(key_at, count);
     block.k_known = products.scores.key_known, block.v_known = products.by_weights.key_known;
     block.has_bad = false;
-    if (!has_poison && !products.scores.may_overflow() && !products.by_weights.may_overflow()) return;
+    const bool may_overflow =
+        products.scores.may_exceed(most_finite) || products.by_weights.may_exceed(most_finite);
+    if (!has_poison && !may_overflow) return;
     for (std::int64_t j = 0; j < round_up(count, O::key_step); ++j) {
       block.is_bad[j] =
           j < count && !(is_finite_row(key_at(j), c.dim) && is_finite_row(value_at(j), c.value_dim));

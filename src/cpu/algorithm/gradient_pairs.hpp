@@ -93,8 +93,9 @@ class GradientPairs {
     const Scores t{of.weights, rows, of.first_key, of.keys};
     const std::int64_t first = of.first_key - keys.here->packed.begin;
     score(products.scores, panel.p, first, {of.weights, rows, of.first_key, of.keys});
-    const bool is_careful = products.scores.may_overflow() || products.by_weights.may_overflow();
-    if (is_careful) spoil_infinities<S>(t);
+    const bool is_careful =
+        products.scores.may_exceed(most_finite) || products.by_weights.may_exceed(most_finite);
+    if (is_careful) spoil_beyond<S>(most_finite, t);
     if (c.softcap != 0) apply_softcap_with_slope<S>(c, t, slope);
     bias_and_mask<S>(c, t, queries);
     const bool is_marked = is_careful || keys.here->has_bad || any_marked(panel.state);

@@ -24,13 +24,17 @@ struct Cutter {
   std::uint16_t* cut_halves(std::int64_t n) { return reinterpret_cast<std::uint16_t*>(cut((n + 1) / 2)); }
 };
 
-// Whether a score of bf16 operands could leave the range of f32, by their largest magnitudes as they lie in
-// memory (NaN is larger than infinity): before the scale is applied, or after.
-inline bool score_may_overflow(std::uint16_t query, std::uint16_t key, std::int64_t depth, float scale) {
-  const double q = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{query} << 16)),
-               k = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{key} << 16)),
+// The largest magnitudes of bf16 operands as they lie in memory, where NaN is larger than infinity.
+struct Largest {
+  std::uint16_t query, key;
+};
+
+// Whether a score of such operands could be beyond `most`: before the scale is applied, or after.
+inline bool score_may_exceed(float most, Largest of, std::int64_t depth, float scale) {
+  const double q = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{of.query} << 16)),
+               k = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{of.key} << 16)),
                factor = scale > 1 || scale < -1 ? __builtin_fabs(static_cast<double>(scale)) : 1.0;
-  return !(q * k * factor * static_cast<double>(depth) < 0x1p126);
+  return !(q * k * factor * static_cast<double>(depth) < 0.25 * static_cast<double>(most));
 }
 
 // What operands have memory for: panels of queries, the keys of a block, and its values.
@@ -54,8 +58,8 @@ concept Operands =
       made.pack_queries(n, row_at, n, *floats);
       made.pack_keys(row_at, n);
       { made.pack_values(row_at, n) } -> std::same_as<bool>;
-      // Whether a score could leave the range of f32.
-      { packed.may_overflow() } -> std::same_as<bool>;
+      // Whether the magnitude of a score could be larger than this, or no number.
+      { packed.may_exceed(*floats) } -> std::same_as<bool>;
       // s(keys, rows) of panel n over keys [first, first + keys) of the block, both multiples of key_step.
       packed.score(n, n, n, floats);
       // out(dims, rows) += the values of keys [first, first + keys), weighted by s(keys, rows).

@@ -69,7 +69,9 @@ struct PackedBf16 : Bf16Parts<V> {
     known.most = larger_magnitude(known.most, q + panel * rows * depth, rows * depth);
   }
 
-  bool may_overflow() const { return score_may_overflow(known.most, key_known.most, depth, known.scale); }
+  bool may_exceed(float most) const {
+    return score_may_exceed(most, {known.most, key_known.most}, depth, known.scale);
+  }
 
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += key_step) {

@@ -58,10 +58,11 @@ struct PackedF32 : F32Parts<V> {
     known.squares += scale_and_square<S>(panel, rows * depth, scale);
   }
 
-  // Whether a sum of products could leave the range of f32. None can where the squares say so (Cauchy and
+  // Whether a sum of products could be larger, or no number. None can where the squares say so (Cauchy and
   // Schwarz), which costs a multiply-add for every vector packed instead of one for every vector of scores.
-  bool may_overflow() const {
-    return !(static_cast<double>(known.squares) * static_cast<double>(key_known.squares) < 0x1p250);
+  bool may_exceed(float most) const {
+    const double limit = 0.125 * static_cast<double>(most);
+    return !(static_cast<double>(known.squares) * static_cast<double>(key_known.squares) < limit * limit);
   }
 
   // A cache's keys lie as vectors want them. Gathered one by one, the keys and values of 8192 tokens of 128

@@ -206,7 +206,8 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
-    if (c.layout.is_quantized || operands.may_overflow()) spoil_infinities<S>(t);
+    if (const float most = most_product(c); c.layout.is_quantized || operands.may_exceed(most))
+      spoil_beyond<S>(most, t);
     return t;
   }
 
@@ -240,7 +241,7 @@ class Prefill {
     const Seen seen = seen_by(c, task.batch_entry, query(p, 0).i, query(p, rows_of(p) - 1).i);
     const KeyRange keys = seen.within(block);
     if constexpr (ScoresInStrips<O>)
-      if (const SharedPanel<S> mask = shared_panel(p); mask && !operands.may_overflow()) {
+      if (const SharedPanel<S> mask = shared_panel(p); mask && !operands.may_exceed(most_product(c))) {
         const KeyRange wanted = mask.trimmed(trim_documents(c, keys, queries_of(p)));
         return wanted.begin < wanted.end ? masked_scores(p, block, wanted, mask) : Scores{};
       }

@@ -96,16 +96,25 @@ inline void leave_to_reference(const Call& c) {
   __atomic_store_n(c.left_range, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
 }
 
-// A score that is not finite, because an operand is not or because f32 cannot hold a sum, becomes NaN: an
-// infinity would pass for a key that is not seen, or for a limit to the softcap. What a mask hides after this
-// is -inf whatever it was; what is left makes the row's sum NaN.
+// The largest product that kernels make a score of. All scores of a row may be the lowest number, where a
+// bias or what ALiBi takes lies below -2^126 (finish.hpp): products beyond this count beside it even so, as
+// doubles are 2^74 apart there.
+inline float most_product(const Call& c) {
+  constexpr float beside_lowest = 0x1p73f;
+  const bool is_capped = c.softcap != 0 && c.softcap <= beside_lowest;
+  return (c.bias.data || c.alibi.of_heads) && !is_capped ? beside_lowest : most_finite;
+}
+
+// A score beyond `most`, or one that is not finite, because an operand is not or because f32 cannot hold a
+// sum, becomes NaN: an infinity would pass for a key that is not seen, or for a limit to the softcap. What a
+// mask hides after this is -inf whatever it was; what is left makes the row's sum NaN.
 template <Vector S>
-inline void spoil_infinities(const Scores& t) {
+inline void spoil_beyond(float most, const Scores& t) {
   const std::int64_t all = t.keys * t.width;
-  if (all_finite<S>(t.s, all)) return;
+  if (most == most_finite && all_finite<S>(t.s, all)) return;
   for (float *s = t.s, *end = s + all; s < end; s += S::lanes) {
     const auto x = S::load(s);
-    S::store(s, S::less(S::fill(most_finite), S::abs(x), S::fill(__builtin_nanf("")), x));
+    S::store(s, S::less(S::fill(most), S::abs(x), S::fill(__builtin_nanf("")), x));
   }
 }
 

@@ -36,18 +36,18 @@ HEED_DEVICE float add_sink(const Call& c, const Query& q, RowEnd& end) {
 // then NaN. They are one in truth where somebody masks with the lowest number there is. Returns that bias.
 inline __device__ __noinline__ double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
-  float shared = minus_infinity;
+  constexpr double none = -__builtin_inf();
+  double shared = none;
   for (std::int64_t j = 0; j < c.sequence(q.b).keys; ++j) {
     if (!sees(c, q, j)) continue;
-    const float from_alibi = c.alibi.of_heads ? alibi_at(c, q, j) : 0.0f;
-    const float x = c.bias.data ? read(bias, j) + from_alibi : from_alibi;
-    if (shared != minus_infinity && x != shared) end.sum = __builtin_nanf("");
-    if (!(is_finite(x) && x < -0x1p126f))
-      end.sum = __builtin_nanf("");  // no mask: products may count beside it
+    const double from_alibi = c.alibi.of_heads ? static_cast<double>(alibi_at(c, q, j)) : 0.0;
+    const double x = c.bias.data ? static_cast<double>(read(bias, j)) + from_alibi : from_alibi;
+    if (shared != none && x != shared) end.sum = __builtin_nanf("");
+    if (!(x < -0x1p126)) end.sum = __builtin_nanf("");  // no mask: products may count beside it
     shared = x;
   }
   if (sink_of(c, q) != minus_infinity) end.sum = __builtin_nanf("");
-  return static_cast<double>(shared);
+  return shared;
 }
 
 // A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated under

@@ -35,6 +35,7 @@ inline __device__ __noinline__ WideScore wide_score(const Call& c, const Query& 
 
 HEED_DEVICE double wide_weight(const Call& c, const Query& q, const WideEnd& end, std::int64_t j,
                                double biased) {
+  if (biased == -__builtin_inf()) return 0;  // S6: where all are, none is more than another
   const double weight = ::exp(biased - end.max) / end.sum;
   if (c.drop_below == 0) return weight;
   return drops(c, q, j) ? 0.0 : weight / (1.0 - static_cast<double>(c.drop_probability));
