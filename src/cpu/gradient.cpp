@@ -61,13 +61,14 @@ GradientCall lower_gradients(const GradientProblem& g, const Call& forward, Left
           .first_key = left.first_key.data()};
 }
 
+GradientFloats larger(const GradientFloats& a, const GradientFloats& b) {
+  return {std::max(a.scratch, b.scratch), std::max(a.kept, b.kept)};
+}
+
 // Parts in any order, each with memory of its own.
 void run_apart(const Target& target, const GradientCall& g, const std::vector<GradientPart>& parts) {
   GradientFloats floats{0, 0};
-  for (const GradientPart& part : parts) {
-    const GradientFloats own = target.gradient_floats(g, part);
-    floats = {std::max(floats.scratch, own.scratch), std::max(floats.kept, own.kept)};
-  }
+  for (const GradientPart& part : parts) floats = larger(floats, target.gradient_floats(g, part));
   threads::Scratch scratch(std::min(parts.size(), threads::concurrency()), floats.scratch + floats.kept);
   share_out(std::ssize(parts), products(g.forward), [&](std::int64_t n) {
     const threads::Scratch::Lease lease(scratch);
@@ -75,22 +76,30 @@ void run_apart(const Target& target, const GradientCall& g, const std::vector<Gr
   });
 }
 
-// Parts that share sums: each after those that add to the same ones before it.
+// Parts that share sums: each after those that add to the same ones before it. What they leave to each other
+// lies in front of the slots; what others keep, behind their own scratch.
 void run_in_waves(const Target& target, const GradientCall& g, const GradientCut& cut) {
-  GradientFloats floats{0, 0};
-  for (std::size_t grid = 0, part = 0; grid < cut.grids.size(); part += cut.grids[grid++].cells()) {
-    const GradientFloats own = target.gradient_floats(g, cut.parts[part]);
-    floats = {std::max(floats.scratch, own.scratch), std::max(floats.kept, own.kept)};
+  GradientFloats shared{0, 0}, whole{0, 0};
+  std::size_t whole_grids = 0;  // the first
+  for (std::size_t grid = 0, first = 0; grid < cut.grids.size(); first += cut.grids[grid++].cells()) {
+    const GradientPart& part = cut.parts[first];
+    GradientFloats& floats = part.is_shared ? shared : whole;
+    floats = larger(floats, target.gradient_floats(g, part));
+    if (!part.is_shared) whole_grids = grid + 1;
   }
-  const auto kept_bytes = static_cast<std::size_t>(floats.kept) * sizeof(float);
-  threads::Waves waves(cut.grids);
-  threads::Scratch scratch(std::min(cut.parts.size(), threads::concurrency()), floats.scratch,
-                           cut.grids.size() * kept_bytes);
+  threads::Waves waves(cut.grids, cut.times);
+  const auto shared_bytes = static_cast<std::size_t>(shared.kept) * sizeof(float);
+  threads::Scratch scratch(std::min(cut.parts.size(), threads::concurrency()),
+                           std::max(shared.scratch, whole.scratch + whole.kept),
+                           (cut.grids.size() - whole_grids) * shared_bytes);
   share_out(std::ssize(cut.parts), products(g.forward), [&](std::int64_t) {
     const threads::Waves::Cell cell = waves.take();
+    const GradientPart& part = cut.parts[cell.index];
     const threads::Scratch::Lease lease(scratch);
-    target.gradient(g, cut.parts[cell.index], lease.floats(),
-                    scratch.front<float>() + static_cast<std::int64_t>(cell.grid) * floats.kept);
+    float* const kept = part.is_shared ? scratch.front<float>() +
+                                             static_cast<std::int64_t>(cell.grid - whole_grids) * shared.kept
+                                       : lease.floats() + whole.scratch;
+    target.gradient(g, part, lease.floats(), kept);
     waves.end(cell);
   });
 }

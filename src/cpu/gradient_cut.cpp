@@ -27,12 +27,15 @@ constexpr std::int64_t least_shared_blocks = 2;
 // Of a task's time, by which one thread takes longer than another for the same: neighbours on the machine, or
 // other cores. With a task for each of 16 heads 24 % of 16 threads' time was spent waiting for the last.
 constexpr double unevenness = 0.2;
+// What several tasks for a head take more than one.
+constexpr double cost_of_cutting = 1.1;
 
 std::int64_t ceil_div(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit; }
 
 enum class Way : std::uint8_t {
   whole,       // one pass, a task for every KV head
-  shared,      // one pass, several tasks for every KV head, which add to its sums in turn
+  shared,      // one pass, several tasks for a KV head, which add to its sums in turn; of many heads only
+               // the last, one or two for each thread, so that all threads end together
   two_passes,  // over rows and over keys: seven products instead of five, by tasks that need nothing of each
                // other
 };
@@ -43,30 +46,38 @@ class Planner {
       : g(call),
         c(call.forward),
         heads(std::max<std::int64_t>(1, c.batch * c.kv_heads)),
-        parallel(products(c) < worth_sharing ? 1 : static_cast<std::int64_t>(threads::concurrency())) {}
+        parallel(products(c) < worth_sharing ? 1 : static_cast<std::int64_t>(threads::concurrency())),
+        whole_heads(std::max<std::int64_t>(0, heads / parallel - 1) * parallel) {}
 
   // The least time, in products of one KV head.
   Way way() const {
     const std::int64_t sums = c.queries * c.group() * c.dim;
     if (!g.q.data || (!g.k.data && !g.v.data) || sums > most_row_sums) return Way::two_passes;
     const auto rounds = static_cast<double>(ceil_div(heads, parallel));
-    const double whole = 5 * (parallel > 1 ? rounds + unevenness : rounds), twice = 7 * heads_per_thread(),
-                 shared = shared_floats() > most_shared_floats ? twice : 5 * shared_time();
-    if (whole <= 1.1 * std::min(twice, shared)) return Way::whole;
+    const double whole = 5 * (parallel > 1 ? rounds + unevenness : rounds),
+                 twice = 7 * cost_of_cutting * per_thread(heads),
+                 shared = shared_floats() > most_shared_floats
+                              ? twice
+                              : 5 * (per_thread(whole_heads) + cost_of_cutting * shared_time());
+    if (whole <= std::min(twice, shared)) return Way::whole;
     return shared < twice ? Way::shared : Way::two_passes;
   }
 
-  // A grid of (rows, keys) of every KV head.
-  void cut_grid(std::int64_t b, std::int64_t h, GradientCut& cut) const {
+  // A KV head as one task.
+  void cut_whole(std::int64_t b, std::int64_t h, std::vector<GradientPart>& parts) const {
     const Sequence& s = c.sequences[b];
-    const std::int64_t rows = s.queries * c.group(), row_step = shared_rows(), key_step = shared_keys();
-    const threads::Grid grid{std::max<std::int64_t>(1, ceil_div(rows, row_step)),
-                             std::max<std::int64_t>(1, ceil_div(s.keys, key_step))};
-    cut.grids.push_back(grid);
-    for (std::int64_t row = 0; row < grid.rows * row_step; row += row_step)
-      for (std::int64_t key = 0; key < grid.columns * key_step; key += key_step)
-        cut.parts.push_back({b, h, row, std::min(row_step, rows - row), key, std::min(key_step, s.keys - key),
-                             true, true, true});
+    parts.push_back({b, h, 0, s.queries * c.group(), 0, s.keys, true, true});
+  }
+
+  // A KV head as a grid of (rows, keys), or of one cell.
+  void cut_grid(std::int64_t b, std::int64_t h, GradientCut& cut) const {
+    const bool is_whole = b * c.kv_heads + h < whole_heads;
+    const std::size_t first = cut.parts.size();
+    if (is_whole)
+      cut_whole(b, h, cut.parts), cut.grids.push_back({1, 1});
+    else
+      cut.grids.push_back(cut_cells(b, h, cut.parts));
+    for (std::size_t n = first; n < cut.parts.size(); ++n) cut.times.push_back(pairs_of(cut.parts[n]));
   }
 
   void cut_twice(std::int64_t b, std::int64_t h, std::vector<GradientPart>& parts) const {
@@ -82,28 +93,49 @@ class Planner {
   }
 
  private:
-  double heads_per_thread() const { return static_cast<double>(heads) / static_cast<double>(parallel); }
+  threads::Grid cut_cells(std::int64_t b, std::int64_t h, std::vector<GradientPart>& parts) const {
+    const Sequence& s = c.sequences[b];
+    const std::int64_t rows = s.queries * c.group(), row_step = shared_rows(), key_step = shared_keys();
+    const threads::Grid grid{std::max<std::int64_t>(1, ceil_div(rows, row_step)),
+                             std::max<std::int64_t>(1, ceil_div(s.keys, key_step))};
+    for (std::int64_t row = 0; row < grid.rows * row_step; row += row_step)
+      for (std::int64_t key = 0; key < grid.columns * key_step; key += key_step)
+        parts.push_back({b, h, row, std::min(row_step, rows - row), key, std::min(key_step, s.keys - key),
+                         true, true, true});
+    return grid;
+  }
+
+  // Rows times those of the keys that lie before the end of what the last of them sees.
+  float pairs_of(const GradientPart& part) const {
+    const Sequence& s = c.sequences[part.batch_entry];
+    const std::int64_t last_query = (part.first_row + part.rows - 1) / std::max<std::int64_t>(1, c.group()),
+                       end = std::min(s.key_count, last_query + s.end_offset);
+    return static_cast<float>(part.rows * std::clamp<std::int64_t>(end - part.first_key, 0, part.keys));
+  }
+
+  double per_thread(std::int64_t n) const { return static_cast<double>(n) / static_cast<double>(parallel); }
+  std::int64_t shared_heads() const { return heads - whole_heads; }
 
   // That of the cells of one grid which must follow each other; or of all cells on all threads, some of which
   // have nothing to do while few cells may begin, and while few are left.
   double shared_time() const {
     const auto rows = static_cast<double>(grid_rows()), keys = static_cast<double>(grid_columns());
-    const double each = heads_per_thread();
+    const double each = per_thread(shared_heads());
     return std::max((rows + keys - 1) / (rows * keys), each + 1 / (each * rows * keys));
   }
 
   std::int64_t shared_floats() const {
     const std::int64_t sums = c.queries * c.group() * c.dim + c.keys * (c.dim + c.value_dim),
                        packed = c.keys * (2 * c.dim + c.value_dim);
-    return heads * (sums + packed + grid_rows() * grid_columns() * floats_per_cell) +
+    return shared_heads() * (sums + packed + grid_rows() * grid_columns() * floats_per_cell) +
            parallel * floats_per_thread;
   }
 
   // Cells along each side of a grid, about: for most of the time more of them may begin than there are
   // threads, as long as these are not so many that the list of cells would grow beyond measure.
   std::int64_t side() const {
-    const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(most_cells / heads)));
-    return std::max<std::int64_t>(1, std::min(16 * parallel / heads, most));
+    const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(most_cells / shared_heads())));
+    return std::max<std::int64_t>(1, std::min(16 * parallel / shared_heads(), most));
   }
   std::int64_t grid_rows() const { return ceil_div(c.queries * c.group(), shared_rows()); }
   std::int64_t grid_columns() const { return ceil_div(c.keys, shared_keys()); }
@@ -125,6 +157,7 @@ class Planner {
   const GradientCall& g;
   const Call& c;
   const std::int64_t heads, parallel;
+  const std::int64_t whole_heads;  // the first, that stay whole where the others are shared
 };
 
 }  // namespace
@@ -134,13 +167,12 @@ GradientCut cut_gradients(const GradientCall& g) {
   const Planner planner(g);
   const Way way = planner.way();
   GradientCut cut;
-  for (std::int64_t b = 0; b < c.batch; ++b)
-    for (std::int64_t h = 0; h < c.kv_heads; ++h) {
-      const Sequence& s = c.sequences[b];
-      if (way == Way::whole) cut.parts.push_back({b, h, 0, s.queries * c.group(), 0, s.keys, true, true});
-      if (way == Way::shared) planner.cut_grid(b, h, cut);
-      if (way == Way::two_passes) planner.cut_twice(b, h, cut.parts);
-    }
+  for (std::int64_t head = 0; head < c.batch * c.kv_heads; ++head) {
+    const std::int64_t b = head / c.kv_heads, h = head % c.kv_heads;
+    if (way == Way::whole) planner.cut_whole(b, h, cut.parts);
+    if (way == Way::shared) planner.cut_grid(b, h, cut);
+    if (way == Way::two_passes) planner.cut_twice(b, h, cut.parts);
+  }
   return cut;
 }
 

@@ -11,8 +11,10 @@ namespace heed::cpu {
 
 struct GradientCut {
   std::vector<GradientPart> parts;
-  // Where parts share sums: the grid of each KV head, (rows, keys), whose parts lie one after another.
+  // Where parts share sums: the grid of each KV head, (rows, keys), whose parts lie one after another, or one
+  // that shares none; and how long each part takes, about, in pairs of a row and a key.
   std::vector<threads::Grid> grids;
+  std::vector<float> times;
 };
 
 GradientCut cut_gradients(const GradientCall&);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Problems whose tasks share sums: long enough, and with too few KV heads to keep the threads busy. However
 // they are cut and whoever runs them, no bit changes (O1).
+#include <algorithm>
+#include <array>
 #include <thread>
 
 #include "cases/backward.hpp"
@@ -22,12 +24,13 @@ INSTANTIATE_TEST_SUITE_P(Kernels, LongGradient, testing::ValuesIn([] {
                          }()),
                          test_name);
 
-// Rows and keys by the hundred share sums where 1 or 3 KV heads meet 2 or 4 threads. One in four has few rows
-// and many keys, which are tasks of their own.
+// Rows and keys by the hundred share sums where 1 or 3 KV heads meet 2 or 4 threads; where 5 meet 2, the last
+// 3 do. One in four has few rows and many keys, which are tasks of their own.
 Call long_call(std::uint64_t seed) {
   Dice dice(seed);
   const bool is_flat = seed % 4 == 0;
-  const std::int64_t kv_heads = is_flat || dice.one_in(2) ? 1 : 3, heads = kv_heads * dice.between(1, 2),
+  const std::int64_t kv_heads = is_flat || dice.one_in(2) ? 1 : dice.pick<std::int64_t>({3, 5}),
+                     heads = kv_heads * dice.between(1, 2),
                      queries = is_flat ? dice.between(1, 30) : dice.between(600, 900),
                      keys = is_flat ? dice.between(2500, 3300) : dice.between(580, 900),
                      dim = dice.pick<std::int64_t>({3, 8, 17});
@@ -115,7 +118,7 @@ cpu::GradientCut cut(std::int64_t kv_heads, std::int64_t queries, std::int64_t k
 }
 
 // What the test above is about does happen: 1 KV head on 2 threads, 3 on 2 and on 4; 2 on 2, of which one
-// thread may be slower; but not 4 on 2, nor a short one.
+// thread may be slower; but not where there is one thread, nor a short one.
 TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
   const Restored restored;
   const auto shares = [](std::int64_t kv_heads, std::int64_t length, int threads) {
@@ -126,9 +129,22 @@ TEST(GradientCuts, share_sums_where_threads_would_be_idle) {
   EXPECT_TRUE(shares(3, 600, 4));
   EXPECT_TRUE(shares(12, 1024, 16));
   EXPECT_TRUE(shares(2, 600, 2));
-  EXPECT_FALSE(shares(4, 600, 2));
+  EXPECT_FALSE(shares(4, 600, 1));
   EXPECT_FALSE(shares(1, 100, 2));
   EXPECT_FALSE(shares(1, 600, 16));
+}
+
+TEST(GradientCuts, leave_each_thread_whole_heads_before_those_that_are_shared) {
+  const Restored restored;
+  for (const auto& [kv_heads, threads, whole] :
+       {std::array{12, 2, 10}, {5, 2, 2}, {4, 2, 2}, {3, 2, 0}, {40, 16, 16}}) {
+    const cpu::GradientCut made = cut(kv_heads, 1024, 1024, threads);
+    ASSERT_EQ(std::ssize(made.grids), kv_heads);
+    EXPECT_EQ(made.times.size(), made.parts.size());
+    EXPECT_EQ(std::ranges::count(made.parts, false, &cpu::GradientPart::is_shared), whole);
+    for (int head = 0; head < whole; ++head)
+      EXPECT_EQ(made.parts[static_cast<std::size_t>(head)].kv_head, head) << "in front, and once";
+  }
 }
 
 // Sums are for all keys as much as for all rows: few rows over very many keys would share 512 MiB of them.

@@ -105,6 +105,11 @@ constexpr Operations make_operations(const char* target) {
                     float* c) { kernels::tile_product<S, kernels::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { kernels::tile_product<S, kernels::Start::apart>(a, b, depth, c); },
+      .line_product =
+          [](const LinesToAdd& t) {
+            const kernels::LinePanel panels[2] = {{t.lines[0], t.pairs[0]}, {t.lines[1], t.pairs[1]}};
+            kernels::line_product<S, 4, 6>(panels, t.panels, t.sums, t.stride);
+          },
       .pack_rows =
           [](const RowsToPack& t) {
             const auto row_at = [&t](std::int64_t n) {

@@ -35,6 +35,15 @@ struct RowsToPack {
   float *buffer, *tile;
 };
 
+// sums(6, 4 vectors), `stride` apart, += over the rows of two panels, or of the first: lines(rows, 4 vectors)
+// times pairs(6, rows).
+struct LinesToAdd {
+  const float *lines[2], *pairs[2];
+  std::int64_t panels;
+  float* sums;
+  std::int64_t stride;
+};
+
 struct Operations {
   const char* target;
   int lanes, rows, columns;
@@ -47,6 +56,7 @@ struct Operations {
   void (*touch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
+  void (*line_product)(const LinesToAdd&);
   void (*pack_rows)(const RowsToPack&);
   void (*eight_dots)(const EightDots&);
   void (*eight_dots_twice)(const EightDots&);

@@ -59,6 +59,38 @@ TEST_P(Products, a_tile_is_single_chains_over_every_depth_and_nothing_is_read_be
   EXPECT_EQ(wrong, 0);
 }
 
+// Six lines of sums with gaps between them, which stay as they are, from one panel of rows or two.
+TEST_P(Products, a_line_is_single_chains_over_the_rows_of_all_panels_and_nothing_else_is_touched) {
+  constexpr std::int64_t columns = 6;
+  const std::int64_t rows = vector().rows, line = 4 * vector().lanes;
+  std::int64_t wrong = 0;
+  for (const std::int64_t panels : {1, 2})
+    for (const std::int64_t gap : {0, 16, 64}) {
+      const std::int64_t stride = line + gap, count = (columns - 1) * stride + line;
+      Guarded lines[2] = {Guarded(rows * line), Guarded(rows * line)},
+              pairs[2] = {Guarded(columns * rows), Guarded(columns * rows)}, sums(count);
+      for (std::uint64_t p = 0; p < 2; ++p) lines[p].randomize(p + 1), pairs[p].randomize(p + 5);
+      sums.randomize(9);
+      std::vector<float> expected;
+      for (std::int64_t i = 0; i < count; ++i) {
+        float sum = 0;
+        for (std::int64_t n = 0; n < panels * rows && i % stride < line; ++n)
+          sum = std::fmaf(lines[n / rows][n % rows * line + i % stride],
+                          pairs[n / rows][i / stride * rows + n % rows], sum);
+        expected.push_back(sums[i] + sum);
+      }
+      vector().line_product({{lines[0].data(), lines[1].data()},
+                             {pairs[0].data(), pairs[1].data()},
+                             panels,
+                             sums.data(),
+                             stride});
+      for (std::int64_t i = 0; i < count; ++i)
+        if (!same(sums[i], expected[static_cast<std::size_t>(i)]) && wrong++ == 0)
+          ADD_FAILURE() << panels << " panels, gap " << gap << ", element " << i;
+    }
+  EXPECT_EQ(wrong, 0);
+}
+
 // Rows, keys and scores with gaps between them, as decode lays them out; upcoming keys that end where memory
 // ends.
 TEST_P(Products, eight_dots_are_chains_of_128_and_touch_no_memory_but_their_own) {

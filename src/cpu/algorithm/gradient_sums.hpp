@@ -210,29 +210,15 @@ class LineSums {
   // `columns` keys from j on, which a panel sees all of or none.
   template <int vectors, int columns>
   void add(const float* from, std::int64_t j, float* sums) const {
-    typename S::F sum[columns][vectors];
-    for (auto& column : sum)
-      for (auto& s : column) s = S::fill(0.0f);
+    LinePanel seeing[panels_at_once];
+    std::int64_t count = 0;
     for (int n = 0; n < taken_count; ++n) {
       const Panel& panel = taken[n];
       if (j < panel.at.first || j >= panel.at.first + panel.at.keys) continue;
-      const float *a = from + panel.p * rows * vectors * S::lanes,
-                  *b = panel.pairs + (j - panel.at.first) * rows;
-      for (int r = 0; r < rows; ++r, a += vectors * S::lanes, ++b) {
-        typename S::F x[vectors];
-        for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
-        for (int k = 0; k < columns; ++k) {
-          const auto y = S::fill(b[k * rows]);
-          for (int v = 0; v < vectors; ++v) sum[k][v] = S::fma(x[v], y, sum[k][v]);
-        }
-      }
+      seeing[count++] = {from + panel.p * rows * vectors * S::lanes,
+                         panel.pairs + (j - panel.at.first) * rows};
     }
-#pragma GCC unroll 16  // as tile_product() has it
-    for (int k = 0; k < columns; ++k)
-      for (int v = 0; v < vectors; ++v) {
-        float* const to = sums + (j + k) * dims + v * S::lanes;
-        S::store(to, S::add(S::load(to), sum[k][v]));
-      }
+    if (count > 0) line_product<S, vectors, columns>(seeing, count, sums + j * dims, dims);
   }
 
   const std::int64_t dim_;

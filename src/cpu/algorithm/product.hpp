@@ -58,4 +58,35 @@ inline void chained_product(const float* a, const float* b, std::int64_t depth, 
   }
 }
 
+// A panel of rows with a line of dimensions on the lanes, (rows, line), and what multiplies them: (columns,
+// rows).
+struct LinePanel {
+  const float *lines, *pairs;
+};
+
+// sums(columns, line) += sum over the rows of all panels, one chain from 0; lines of sums lie `stride` apart.
+template <Vector S, int vectors, int columns>
+inline void line_product(const LinePanel* panel, std::int64_t panels, float* sums, std::int64_t stride) {
+  typename S::F sum[columns][vectors];
+  for (auto& column : sum)
+    for (auto& s : column) s = S::fill(0.0f);
+  for (const LinePanel* const end = panel + panels; panel < end; ++panel) {
+    const float *a = panel->lines, *b = panel->pairs;
+    for (int r = 0; r < Tile<S>::rows; ++r, a += vectors * S::lanes, ++b) {
+      typename S::F x[vectors];
+      for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
+      for (int k = 0; k < columns; ++k) {
+        const auto y = S::fill(b[k * Tile<S>::rows]);
+        for (int v = 0; v < vectors; ++v) sum[k][v] = S::fma(x[v], y, sum[k][v]);
+      }
+    }
+  }
+#pragma GCC unroll 16  // as above
+  for (int k = 0; k < columns; ++k)
+    for (int v = 0; v < vectors; ++v) {
+      float* const to = sums + k * stride + v * S::lanes;
+      S::store(to, S::add(S::load(to), sum[k][v]));
+    }
+}
+
 }  // namespace heed::cpu::HEED_THIS_TARGET

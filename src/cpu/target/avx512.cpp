@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET avx512
+#include "cpu/simd/avx512_line_product.hpp"
 #include "cpu/simd/avx512_product.hpp"
 
 #include "cpu/target/table.hpp"
