@@ -11,12 +11,17 @@
 
 namespace heed::cpu {
 
-// How many tasks a call should make at least. Asks how many threads there are, which may change meanwhile: a
-// call asks once.
-std::int64_t wanted_tasks(const Call&);
+// How many tasks a call should make at least, and how many threads run them.
+struct Wanted {
+  std::int64_t tasks, threads;
+};
+
+// Asks how many threads there are, which may change meanwhile: a call asks once. To pack a task's keys and
+// values takes as long as `packing_rows` of its rows.
+Wanted wanted_tasks(const Call&, double packing_rows);
 
 // How many queries of a sequence make a task: whole panels in every task but the last, whatever the group.
-std::int64_t queries_per_task(const Call&, const Sequence&, int panel_rows, std::int64_t wanted);
+std::int64_t queries_per_task(const Call&, const Sequence&, int panel_rows, const Wanted&);
 
 // A stretch of queries of a sequence that read one KV head.
 struct QueryTask {
@@ -25,7 +30,7 @@ struct QueryTask {
 };
 
 template <class Emit>
-void cut_along_queries(const Call& c, int panel_rows, std::int64_t wanted, const Emit& emit) {
+void cut_along_queries(const Call& c, int panel_rows, const Wanted& wanted, const Emit& emit) {
   for (std::int64_t b = 0; b < c.batch; ++b) {
     const Sequence& s = c.sequences[b];
     const std::int64_t end = c.end_query(s),
@@ -50,8 +55,8 @@ constexpr bool runs_before(const QueryTask& a, const QueryTask& z) {
 // each thread, and then the last ones again; they pack the same keys more often. Writes what becomes of them
 // behind the others, where there must be room for most_shortened() more, and returns how many tasks there
 // are.
-std::size_t shorten_last(std::span<QueryTask>, const Call&, int panel_rows, std::int64_t wanted);
-std::size_t most_shortened(std::int64_t wanted);
+std::size_t shorten_last(std::span<QueryTask>, const Call&, int panel_rows, const Wanted&);
+std::size_t most_shortened(const Wanted&);
 
 // A chunk of keys for all rows of a sequence that read one KV head.
 struct KeyTask {

@@ -91,7 +91,7 @@ bool prefill(const Target& target, const Problem& problem) {
   Call& c = lowered.call;
   if (c.heads == 0) return false;
   const SharedMask shared = target.turn_mask ? plan_shared_mask(c, target.panel_rows) : SharedMask{};
-  const std::int64_t wanted = wanted_tasks(c);
+  const Wanted wanted = wanted_tasks(c, target.packing_rows);
   std::size_t count = 0;
   std::int64_t most_queries = 0;
   cut_along_queries(c, target.panel_rows, wanted, [&](const QueryTask& task) {

@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "poison-not-added",
         ALGORITHM + "prefill.hpp",
-        "if (poisoned) add_poison(t, state.out);",
-        "if (poisoned && t.keys < 0) add_poison(t, state.out);",
+        "if (poisoned) add_poison(t, part(p).out);",
+        "if (poisoned && t.keys < 0) add_poison(t, part(p).out);",
         "a NaN or infinite value never reaches the rows of prefill that see it (S13)",
     ),
     Fault(

@@ -153,6 +153,21 @@ TEST_P(Strides, a_stride_of_zero_broadcasts_along_every_axis_of_every_input) {
   }
 }
 
+// Where keys lie side by side a kernel may read them in whole lines of a cache, from the address that begins
+// one: one of these does.
+TEST_P(Strides, every_place_within_a_line_gives_the_same_bits) {
+  constexpr std::size_t halves_in_line = 32;
+  const Call call{.q = Tensor::random({1, 2, 40, 64}, 1, 4, DType::bf16),
+                  .k = Tensor::random({1, 2, 320, 64}, 2, 4, DType::bf16),
+                  .v = Tensor::random({1, 2, 320, 64}, 3, 4, DType::bf16)};
+  const auto expected = attend(call, {.log_sum_exp = true});
+  for (std::size_t lead = 0; lead < halves_in_line; ++lead) {
+    Call other = call;
+    for (Tensor* t : {&other.k, &other.v}) *t = laid_out(*t, {"", ordered({0, 1, 2, 3}, 0), lead});
+    EXPECT_TRUE(same_bits(attend(other, {.log_sum_exp = true}), expected)) << lead << " elements further";
+  }
+}
+
 // Either the bits of the aligned copy, or a refusal that says so: never a crash, never other numbers.
 TEST_P(Strides, a_base_that_splits_elements_is_read_right_or_refused) {
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {

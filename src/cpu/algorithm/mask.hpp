@@ -51,6 +51,17 @@ struct MaskRows {
     return {tensor.data, first[r] + (key - keys.begin) * tensor.stride.dim, tensor.stride.dim, tensor.type};
   }
 
+  // Asks for what these keys have in every row, as far as there are any.
+  void ask_for(KeyRange some) const {
+    if (tensor.stride.dim != 1 || is_shared || some.end > keys.end) return;
+    with_type(tensor.type, [&](auto type) {
+      constexpr std::int64_t bytes = bytes_of_type<type.value>, line = 64;
+      const auto* from = static_cast<const char*>(tensor.data) + (some.begin - keys.begin) * bytes;
+      for (std::int64_t at = 0; at < (some.end - some.begin) * bytes; at += line)
+        for (std::int64_t r = 0; r < width; ++r) __builtin_prefetch(from + first[r] * bytes + at);
+    });
+  }
+
   // Whether every element of a boolean mask over `some` of the keys is surely `value`. Bytes that do not lie
   // side by side are not looked at, and only 1 is taken for true.
   bool are_all(bool value, KeyRange some) const {
@@ -153,19 +164,27 @@ inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
   return {first, s.keys};
 }
 
-// Hides what documents and ranges hide from these queries, and what lies beyond the keys; returns whether a
-// key may be hidden from one of them.
+// Whether documents and ranges may hide a key of the stretch from one of these queries, or it ends beyond the
+// last one's keys.
+inline bool has_others(const Call& c, const Scores& t, const Queries& queries) {
+  const Query first = queries(0), last = queries(queries.count - 1);
+  const KeyRange keys{t.first_key, t.first_key + t.keys};
+  return c.document_count > 0 || keys.end > visible_keys(c, last.b, last.i).end ||
+         !sees_all(c, first.b, {first.i, last.i}, keys);
+}
+
+// Hides those keys; returns whether there may be any.
 inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) {
+  if (!has_others(c, t, queries)) return false;
   const Query first = queries(0), last = queries(queries.count - 1);
   const Sequence& s = c.sequences[first.b];
   for (std::int64_t n = 0; n < c.document_count; ++n) hide_other_documents(c.documents[n], s, t, queries);
   // Keys that no query sees because a tile ends beyond the last one's.
   const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
   fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
-  if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
-    return c.document_count > 0 || seen < t.keys;
   const Scores left{t.s, t.width, t.first_key, seen};
-  for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
+  if (!sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
+    for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -72,6 +73,22 @@ template <class O>
 concept ScoresInStrips =
     requires(const O packed, std::int64_t n, float* floats, void (*finish)(std::int64_t, std::int64_t)) {
       packed.score_in_strips(n, n, n, floats, finish);
+    };
+
+// Some can do with keys as they lie: returns whether these do.
+template <class O>
+concept TakesKeys = requires(O made, Row (*row_at)(std::int64_t), std::int64_t n) {
+  { made.take_keys(row_at, n) } -> std::same_as<bool>;
+};
+
+// And some round weights to bf16 as they make them: scores s(keys, rows), whole chains of them, become
+// weights that only the products see.
+template <class O>
+concept RoundsWeights =
+    requires(const O packed, std::int64_t n, float* floats, const Weighing<typename O::S>& by) {
+      packed.weigh(floats, n, by);
+      // out(dims, rows) += the values of keys [first, first + keys), by these weights.
+      packed.add_rounded(n, n, floats);
     };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

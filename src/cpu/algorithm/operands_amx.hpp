@@ -41,6 +41,9 @@ struct Bf16Amx : AmxParts {
   using Element = Half;
   using Parts = AmxParts;
   using Use = AmxTiles;
+  // Packing has 11 % of tasks of 192 rows with 16 threads, 3 % of those of 1024 with one (a Xeon, November
+  // 2026).
+  static constexpr double packing_rows = 24;
 
   const std::int64_t dim, value_dim;
   // What the products ask of queries, or keys, that were packed: the largest magnitude, and what scores are
@@ -49,12 +52,14 @@ struct Bf16Amx : AmxParts {
     Half most = 0;
     float scale = 1;
   } known;
-  Known key_known;  // of the present block
+  Known key_known;      // of the present block
+  const Half* keys_at;  // k, or the caller's
 
-  Bf16Amx(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+  Bf16Amx(const OperandExtents& e, const Parts& parts)
+      : Parts(parts), dim(e.dim), value_dim(e.value_dim), keys_at(k) {}
 
   void use_queries(Half* panels, Known of) { q = panels, known = of; }
-  void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
+  void use_keys(Half* packed, Known of) { keys_at = k = packed, key_known = of; }
   void use_values(Half* lines, std::int64_t) { v = lines; }
 
   // Where the first n of a row's elements lie side by side: there, or in `copy`. A cache's values lie in
@@ -85,7 +90,21 @@ struct Bf16Amx : AmxParts {
     return score_may_exceed(most, {known.most, key_known.most}, depth, known.scale);
   }
 
+  // Where keys lie as they would be packed, in whole lines and tiles: with 16 threads to copy them takes 3 %
+  // of 12 heads of 1024 x 64, and 7 of 128 x 64 (a Xeon, November 2026).
+  bool take_keys(const RowAt auto& row_at, std::int64_t count) {
+    const Row first = row_at(0), last = row_at(count - 1);
+    const Half* from = static_cast<const Half*>(first.data) + first.first;
+    const bool is_packed = is_contiguous(first) && first.data == last.data &&
+                           last.first - first.first == (count - 1) * depth && depth == dim;
+    if (!is_packed || count % key_step != 0 || reinterpret_cast<std::uintptr_t>(from) % 64 != 0) return false;
+    keys_at = from;
+    key_known.most = larger_magnitude(0, from, count * depth);
+    return true;
+  }
+
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
+    keys_at = k;
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16) {
       if (j + 16 <= count && lie_side_by_side(row_at(j), row_at(j + 15), 16))
         turn_keys(row_at(j), k + j * depth);
@@ -170,7 +189,7 @@ struct Bf16Amx : AmxParts {
 
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     score_in_strips(panel, first, keys, s, [=, this](std::int64_t j, std::int64_t count) {
-      scale_all<S>(s + j * rows, count * rows, known.scale);
+      if (known.scale != 1) scale_all<S>(s + j * rows, count * rows, known.scale);
     });
   }
 
@@ -180,7 +199,8 @@ struct Bf16Amx : AmxParts {
   void score_in_strips(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s,
                        const Finish& finish) const {
     for (std::int64_t j = 0; j < keys; j += key_step) {
-      block_product({k + (first + j) * depth, depth * 2, q + panel * rows * depth, depth}, s + j * rows);
+      block_product({keys_at + (first + j) * depth, depth * 2, q + panel * rows * depth, depth},
+                    s + j * rows);
       if (j > 0) finish(j - key_step, std::int64_t{key_step});
     }
     finish(keys - key_step, std::int64_t{key_step});
@@ -189,8 +209,27 @@ struct Bf16Amx : AmxParts {
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {
     for (std::int64_t j = 0; j < keys; j += 2)
       for (int r = 0; r < rows; r += S::lanes)
-        _mm512_storeu_si512(p + j * rows + 2 * r,
-                            rounded_pair(S::load(s + j * rows + r), S::load(s + (j + 1) * rows + r)));
+        store_rounded(j, r, S::load(s + j * rows + r), S::load(s + (j + 1) * rows + r));
+    add_rounded(first, keys, out);
+  }
+
+  // weigh_chains() of softmax.hpp, but for where the weights go: they are not read again to be rounded.
+  void weigh(const float* s, std::int64_t keys, const Weighing<S>& by) const {
+    static_assert(S::panel_vectors == 2);
+    for (std::int64_t chain = 0; chain < keys; chain += chain_keys) {
+      S::F sum[2] = {S::fill(0.0f), S::fill(0.0f)};
+      for (std::int64_t j = chain; j < chain + chain_keys; j += 2) {
+        S::F x[4];  // two keys of two vectors
+        for (int n = 0; n < 4; ++n) x[n] = S::sub(S::load(s + j * rows + n * S::lanes), by.max[n % 2]);
+        exp2<S>(x, by.power);
+        for (int n = 0; n < 4; ++n) sum[n % 2] = S::add(sum[n % 2], x[n]);
+        for (int n = 0; n < 2; ++n) store_rounded(j, n * S::lanes, x[n], x[n + 2]);
+      }
+      for (int n = 0; n < 2; ++n) by.sum[n] = S::add(by.sum[n], sum[n]);
+    }
+  }
+
+  void add_rounded(std::int64_t first, std::int64_t keys, float* out) const {
     const auto block = [&](std::int64_t d) { return AmxBlock{v + d * length + first, length * 2, p, keys}; };
     std::int64_t d = 0;
     for (; d + 32 <= dims; d += 32) add_block_product(block(d), out + d * rows);
@@ -198,6 +237,11 @@ struct Bf16Amx : AmxParts {
   }
 
  private:
+  // The weights of keys j and j + 1, for the rows of a vector from row r on.
+  void store_rounded(std::int64_t j, int r, S::F even, S::F odd) const {
+    _mm512_storeu_si512(p + j * rows + 2 * r, rounded_pair(even, odd));
+  }
+
   static constexpr Half no_halves[16] = {};
 };
 

@@ -125,29 +125,41 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
   if (rescale) scale_rows<S>(state.out, dims, factor);
 }
 
-// Replaces the scores of a panel by weights against the row's running maximum and adds them to the sum.
+// The running maxima of a panel's rows, with the scores that were taken so far.
 template <Vector S>
-inline void advance(const State& state, const Scores& t, std::int64_t dims, const Exponential<S>& power) {
-  constexpr int vectors = S::panel_vectors, rows = Tile<S>::rows;
-  using F = typename S::F;
-  F max[vectors], sum[vectors];
-  for (int v = 0; v < vectors; ++v) max[v] = S::load(state.max + v * S::lanes);
-  for (std::int64_t j = 0; j < t.keys; j += 4)  // keys come in tiles, so in fours
-    for (int v = 0; v < vectors; ++v) max[v] = larger_of_four<S>(max[v], t.s + j * rows + v * S::lanes, rows);
+struct Maxima {
+  typename S::F of[S::panel_vectors];
 
-  bool moved = false;
-  for (int v = 0; v < vectors; ++v) {
-    const F before = S::load(state.max + v * S::lanes);
-    moved |= any_lane_differs<S>(S::less(before, max[v], S::fill(1.0f), S::fill(0.0f)), 0.0f);
+  explicit Maxima(const State& state) {
+    for (int v = 0; v < S::panel_vectors; ++v) of[v] = S::load(state.max + v * S::lanes);
   }
-  if (moved) move_max<S>(state, max, dims, power);
+  void take(const Scores& t) {
+    constexpr int rows = Tile<S>::rows;
+    for (std::int64_t j = 0; j < t.keys; j += 4)  // keys come in tiles, so in fours
+      for (int v = 0; v < S::panel_vectors; ++v)
+        of[v] = larger_of_four<S>(of[v], t.s + j * rows + v * S::lanes, rows);
+  }
+};
 
-  for (int v = 0; v < vectors; ++v) {
-    max[v] = softmax::finite_max<S>(max[v]);
+// Moves a panel's maxima to `highest`, those of its next scores, of which weigh() makes weights against them.
+template <Vector S, class Weigh>
+inline void advance(const State& state, const Maxima<S>& highest, std::int64_t dims,
+                    const Exponential<S>& power, const Weigh& weigh) {
+  using F = typename S::F;
+  bool moved = false;
+  for (int v = 0; v < S::panel_vectors; ++v) {
+    const F before = S::load(state.max + v * S::lanes);
+    moved |= any_lane_differs<S>(S::less(before, highest.of[v], S::fill(1.0f), S::fill(0.0f)), 0.0f);
+  }
+  if (moved) move_max<S>(state, highest.of, dims, power);
+
+  F max[S::panel_vectors], sum[S::panel_vectors];
+  for (int v = 0; v < S::panel_vectors; ++v) {
+    max[v] = softmax::finite_max<S>(highest.of[v]);
     sum[v] = S::load(state.sum + v * S::lanes);
   }
-  weigh_in_chains<S, vectors>(t.s, rows, t.first_key, t.keys, {max, sum, power});
-  for (int v = 0; v < vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
+  weigh(Weighing<S>{max, sum, power});
+  for (int v = 0; v < S::panel_vectors; ++v) S::store(state.sum + v * S::lanes, sum[v]);
 }
 
 // total = total merged with part.

@@ -21,6 +21,23 @@ struct Amx : Avx512 {
     for (int n = 1; n < 16; ++n) most = _mm512_max_epu16(most, x[n]);
     return _mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16(static_cast<short>(0xe780))) != 0;
   }
+
+  // Two vectors in bf16, the lanes of the first in the low halves, to nearest even. In integers, because
+  // vcvtne2ps2pbf16 takes the smallest numbers for 0. What becomes of a NaN need not be one.
+  static Dwords bf16_pairs(F even, F odd) {
+    const auto rounded = [](F x) {
+      const __m512i bits = _mm512_castps_si512(x), upper = _mm512_srli_epi32(bits, 16);
+      const __m512i is_odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+      return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), is_odd);
+    };
+    return _mm512_or_si512(_mm512_srli_epi32(rounded(even), 16),
+                           _mm512_and_si512(rounded(odd), _mm512_set1_epi32(-0x10000)));
+  }
+  // The first n of 32 halves; n is 1 or more, and may be more than 32.
+  static void store_halves(std::uint16_t* to, Dwords x, std::int64_t n) {
+    if (n >= 32) return _mm512_storeu_si512(to, x);
+    _mm512_mask_storeu_epi16(to, (__mmask32{1} << n) - 1, x);
+  }
 };
 
 // Panels of 16: one tile, for decode.

@@ -15,6 +15,14 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
+// Where products are slow beside it, packing takes little, unless operands say more.
+constexpr double few_packing_rows = 1;
+template <class O>
+constexpr double packing_rows() {
+  if constexpr (requires { O::packing_rows; }) return O::packing_rows;
+  return few_packing_rows;
+}
+
 template <Vector S>
 constexpr Target make_target(const char* name, const char* needs, bool (*available)()) {
   return {
@@ -27,6 +35,7 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .depth_step = 2,
       .depth_together = 1,
       .most_short_rows = most_short_rows<S>,
+      .packing_rows = few_packing_rows,
       .turn_mask = nullptr,
       .prefill_floats = Prefill<PackedF32<S>>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,
@@ -112,6 +121,7 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .depth_step = Projection::depth_step,
       .depth_together = Projection::together,
       .most_short_rows = most_decode_rows,
+      .packing_rows = packing_rows<Wide>(),
       .turn_mask = turns_masks<Wide>(),
       .prefill_floats = Prefill<Wide>::scratch_floats,
       .prefill = [](const Call& c, const Rows& rows,

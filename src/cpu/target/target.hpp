@@ -19,6 +19,7 @@ struct Target {
   int panel_rows, tile_columns;
   int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
   std::int64_t most_short_rows;    // that decode takes where they see all of a few keys
+  double packing_rows;             // of prefill, that take as long as to pack keys and values for them
 
   void (*turn_mask)(const Call&, std::int64_t batch_entry,
                     std::int64_t panel);                           // a shared one; null: it has none

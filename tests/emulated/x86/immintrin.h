@@ -163,6 +163,13 @@ HEED_EMULATED __m512 _mm512_abs_ps(__m512 x) {
 HEED_EMULATED __m512i _mm512_slli_epi32(__m512i x, unsigned by) {
   return heed::emulated::as<__m512i>(heed::emulated::as<heed::emulated::U32x16>(x) << by);
 }
+HEED_EMULATED __m512i _mm512_srli_epi32(__m512i x, unsigned by) {
+  return heed::emulated::as<__m512i>(heed::emulated::as<heed::emulated::U32x16>(x) >> by);
+}
+HEED_EMULATED __m512i _mm512_add_epi32(__m512i a, __m512i b) {
+  return heed::emulated::as<__m512i>(heed::emulated::as<heed::emulated::U32x16>(a) +
+                                     heed::emulated::as<heed::emulated::U32x16>(b));
+}
 HEED_EMULATED __mmask16 heed_less(__m512 a, __m512 b) {
   unsigned mask = 0;
   for (int n = 0; n < 16; ++n) mask |= static_cast<unsigned>(a[n] < b[n]) << n;
@@ -254,6 +261,14 @@ HEED_EMULATED __m512i _mm512_maskz_mov_epi16(__mmask32 mask, __m512i a) {
   const auto x = heed::emulated::as<heed::emulated::U16x32>(a);
   return heed::emulated::as<__m512i>(heed::emulated::each<heed::emulated::U16x32>(
       32, [&](int n) { return static_cast<std::uint16_t>(mask >> n & 1 ? x[n] : 0); }));
+}
+HEED_EMULATED void _mm512_mask_storeu_epi16(void* p, __mmask32 mask, __m512i x) {
+  const auto halves = heed::emulated::as<heed::emulated::U16x32>(x);
+  for (int n = 0; n < 32; ++n)
+    if (mask >> n & 1) {
+      const std::uint16_t half = halves[n];
+      __builtin_memcpy(static_cast<unsigned char*>(p) + 2 * n, &half, 2);
+    }
 }
 HEED_EMULATED __m512i _mm512_maskz_loadu_epi16(__mmask32 mask, const void* p) {
   return heed::emulated::as<__m512i>(heed::emulated::each<heed::emulated::U16x32>(32, [&](int n) {
