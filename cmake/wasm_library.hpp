@@ -64,6 +64,11 @@ constexpr bool any_of(Range&& range, Predicate predicate) {
   return std::any_of(begin(range), end(range), std::ref(predicate));
 }
 
+template <class A, class B>
+constexpr bool equal(A&& a, B&& b) {
+  return std::equal(begin(a), end(a), begin(b), end(b));
+}
+
 template <class Range, class To>
 constexpr void copy(Range&& range, To to) {
   std::copy(begin(range), end(range), to);

@@ -106,6 +106,13 @@ class Projection {
   virtual bool takes_bf16() const { return false; }
 };
 
+// What it makes of an x.
+struct Projected {
+  const Projection& by;
+  View x;
+  MutableView y;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -119,6 +126,11 @@ class Backend {
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
+  // By projections of this backend, none of which reads what another writes: neighbours of one x share the
+  // reading of it.
+  virtual void project_all(std::span<const Projected> all) const {
+    for (const Projected& each : all) each.by(each.x, each.y);
+  }
 
   // What the matrix and the bias of a projection gain from the gradient by its results: w(out, in) += sum
   // over rows of y(row, out) * x(row, in), bias(out) += sum of y(row, out). x and y are as a projection has
@@ -130,9 +142,9 @@ class Backend {
     throw refusal(Error::unsupported, name(), ": has no gradients of a projection");
   }
 
-  // What heed::rotate() does.
-  virtual void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary&,
-                      std::span<const std::int64_t> lengths) const = 0;
+  // What heed::rotate() does, of tensors that differ in heads and strides only.
+  virtual void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
+                      const Rotary&, std::span<const std::int64_t> lengths) const = 0;
 
   // At least so many bytes, on a 64-byte line, not initialised; those of calls that have ended are used
   // again. Throws std::bad_alloc.
@@ -155,6 +167,7 @@ class Backend {
 }  // namespace heed::backend
 
 namespace heed {
-using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projection,
-    backend::Spread, backend::SpreadDecode, backend::SpreadKernel, backend::Stream, backend::StreamKernel;
+using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projected,
+    backend::Projection, backend::Spread, backend::SpreadDecode, backend::SpreadKernel, backend::Stream,
+    backend::StreamKernel;
 }

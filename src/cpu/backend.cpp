@@ -62,18 +62,6 @@ std::vector<SpreadKernel> make_spread_kernels() {
   return list;
 }
 
-class PackedProjection final : public Projection {
- public:
-  PackedProjection(const View& w, std::span<const float> bias)
-      : weights_(w), bias_(bias.begin(), bias.end()) {}
-  void operator()(const View& x, const MutableView& y) const override { cpu::project(weights_, bias_, x, y); }
-  bool takes_bf16() const override { return weights_.takes_bf16(); }
-
- private:
-  PackedWeights weights_;
-  std::vector<float> bias_;
-};
-
 class Cpu final : public Backend {
  public:
   const char* name() const override { return "cpu"; }
@@ -86,13 +74,14 @@ class Cpu final : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const PackedProjection>(w, bias);
   }
+  void project_all(std::span<const Projected> all) const override { cpu::project_all(all); }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,
                            const MutableView& bias) const override {
     cpu::add_weight_gradient(x, y, w, bias);
   }
-  void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
-              std::span<const std::int64_t> lengths) const override {
-    cpu::rotate(x, positions, rotary, lengths);
+  void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
+              const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
+    cpu::rotate(alike, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override {
     threads::KeptMemory kept = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));

@@ -97,18 +97,30 @@ struct Call {
   }
 };
 
-// y = x * W^T + b. Rows of x and y are (batch, length), each the concatenation of its heads.
-struct Linear {
-  Tensor x, y;
-  std::int64_t x_heads, x_dim, y_dim, length;
+// y = x * W^T + b.
+struct LinearMap {
+  Tensor y;
+  std::int64_t y_dim;
   const void* panels;  // W as its kernel wants it (cpu/projection.hpp), of this type
   Type panel_type;
-  std::int64_t depth, out;    // depth: the width of x, filled up
-  const float* bias;          // null: none
-  std::int64_t rows_of_part;  // no task has more
+  std::int64_t out;
+  const float* bias;  // null: none
 };
 
-// One task of it: rows [first_row, first_row + rows), panels [first_panel, end_panel).
+// Maps that read one x. Its rows and theirs are (batch, length), each the concatenation of its heads.
+struct Linear {
+  static constexpr std::int64_t most_maps = 3;  // Q, K and V
+
+  Tensor x;
+  std::int64_t x_heads, x_dim, length;
+  std::int64_t depth;             // the width of x, filled up
+  std::int64_t rows_of_part = 0;  // no task has more
+  std::int64_t map_count = 0;
+  LinearMap maps[most_maps]{};
+};
+
+// One task of them: rows [first_row, first_row + rows), panels [first_panel, end_panel), counted through all
+// maps.
 struct LinearPart {
   std::int64_t first_row, rows, first_panel, end_panel;
 };

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t parts_per_thread = 4;
 constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too often
 constexpr std::int64_t least_matrix_rows = 128;  // the same for matrix instructions, which wait for weights sooner
-constexpr std::int64_t floats_of_part = 1 << 17;  // of x: half a MiB, for the second-level cache
+constexpr std::int64_t bytes_of_part = 1 << 19;  // of x, for the second-level cache
 constexpr std::int64_t pieces_at_the_end = 4;
 
 // Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut
@@ -40,7 +40,8 @@ struct Cut {
 Cut cut(const Target& target, std::int64_t rows, std::int64_t depth, std::int64_t panels) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
   const std::int64_t least_rows = target.only_bf16 ? least_matrix_rows : least_rows_of_part;
-  const std::int64_t most = std::clamp(floats_of_part / depth, least_rows_of_part, most_rows_of_part);
+  const std::int64_t row_bytes = depth * (target.only_bf16 ? 2 : 4);
+  const std::int64_t most = std::clamp(bytes_of_part / row_bytes, least_rows_of_part, most_rows_of_part);
   const std::int64_t wanted = threads * parts_per_thread;
   std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / least_rows));
   row_parts = std::max<std::int64_t>(row_parts, 1);
@@ -63,7 +64,7 @@ struct Given {
 
 // Elements are copied as they are.
 template <class From>
-void fill(Panels& panels, const PackedWeights& w, const From& from, const void* elements) {
+void fill(Panels& panels, const PackedProjection& w, const From& from, const void* elements) {
   const auto copy = [&]<class T>(const T* source, T* to) {
     for (std::int64_t n = 0; n < w.out; ++n) {
       const T* row = source + from.first_of(n);
@@ -84,52 +85,56 @@ const Target& target_for(DType weights) {
   return best_target();
 }
 
-}  // namespace
+const PackedProjection& projection_of(const Projected& p) {
+  return static_cast<const PackedProjection&>(p.by);
+}
+const Panels& panels_of(const Projected& p) { return projection_of(p).panels_for(p.x.dtype); }
 
-Panels::Panels(const Target& kernels, std::int64_t out, std::int64_t in, DType dtype)
-    : target(&kernels), depth((in + kernels.depth_step - 1) / kernels.depth_step * kernels.depth_step) {
-  const std::int64_t outputs = target->panel_rows;
-  const auto bytes =
-      static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype);
-  lines.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
+// Matrix instructions only copy x, and wait for weights: where threads have several parts of x, three
+// matrices that all pass by each of them take up to 1.13 times as long as one after the other (AMX, 2
+// threads, 512 rows, model 4096, November 2026).
+bool is_worth_sharing(const Projected& p) {
+  const auto threads = static_cast<std::int64_t>(threads::concurrency());
+  return !panels_of(p).target->only_bf16 || p.x.shape.batch * p.x.shape.length <= threads * least_matrix_rows;
 }
 
-PackedWeights::PackedWeights(const View& w)
-    : out(w.shape.length), in(w.shape.dim), dtype(w.dtype), packed_(target_for(dtype), out, in, dtype) {
-  fill(packed_, *this, Given{in}, w.data);
+bool is_together(const Projected& a, const Projected& b) {
+  return a.x.data == b.x.data && a.x.shape == b.x.shape && a.x.stride == b.x.stride &&
+         a.x.dtype == b.x.dtype && panels_of(a).target == panels_of(b).target && is_worth_sharing(a);
 }
 
-const Panels& PackedWeights::panels_for(DType x) const {
-  if (!takes_bf16() || x == DType::bf16) return packed_;
-  std::call_once(asked_for_vectors_, [this] {
-    for_vectors_.emplace(best_target(), out, in, dtype);
-    fill(*for_vectors_, *this, packed_, packed_.lines.data());
-  });
-  return *for_vectors_;
+LinearMap map_of(const Projected& p) {
+  const PackedProjection& by = projection_of(p);
+  return {.y = lower(p.y),
+          .y_dim = p.y.shape.dim,
+          .panels = panels_of(p).lines.data(),
+          .panel_type = cache::type_of(by.dtype),
+          .out = by.out,
+          .bias = by.bias.empty() ? nullptr : by.bias.data()};
 }
 
-void project(const PackedWeights& weights, std::span<const float> bias, const View& x, const MutableView& y) {
-  const std::int64_t rows = x.shape.batch * x.shape.length;
-  if (rows == 0 || weights.out == 0) return;
-  const Panels& packed = weights.panels_for(x.dtype);
+// Of one x and one target.
+void run(std::span<const Projected> together) {
+  const View& x = together.front().x;
+  const Panels& packed = panels_of(together.front());
   const Target& target = *packed.target;
-  const std::int64_t panels = (weights.out + target.panel_rows - 1) / target.panel_rows;
-  const Cut parts = cut(target, rows, packed.depth, panels);
+  Linear linear{.x = lower(x),
+                .x_heads = x.shape.heads,
+                .x_dim = x.shape.dim,
+                .length = x.shape.length,
+                .depth = packed.depth};
+  std::int64_t panels = 0;
+  for (const Projected& p : together) {
+    linear.maps[linear.map_count++] = map_of(p);
+    panels += (projection_of(p).out + target.panel_rows - 1) / target.panel_rows;
+  }
+  const std::int64_t rows = x.shape.batch * x.shape.length;
+  if (rows == 0 || panels == 0) return;
+  const Cut parts = cut(target, rows, linear.depth, panels);
   const std::int64_t row_parts = parts.row_parts;
   // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
   const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;
-  const Linear linear{.x = lower(x),
-                      .y = lower(y),
-                      .x_heads = x.shape.heads,
-                      .x_dim = x.shape.dim,
-                      .y_dim = y.shape.dim,
-                      .length = x.shape.length,
-                      .panels = packed.lines.data(),
-                      .panel_type = cache::type_of(weights.dtype),
-                      .depth = packed.depth,
-                      .out = weights.out,
-                      .bias = bias.empty() ? nullptr : bias.data(),
-                      .rows_of_part = std::min(rows, (tiles + row_parts - 1) / row_parts * tile)};
+  linear.rows_of_part = std::min(rows, (tiles + row_parts - 1) / row_parts * tile);
   const auto count = static_cast<std::size_t>(parts.count());
   threads::Scratch scratch(std::min(count, threads::concurrency()), target.project_floats(linear));
   threads::parallel_for(count, [&](std::size_t n) {
@@ -141,6 +146,48 @@ void project(const PackedWeights& weights, std::span<const float> bias, const Vi
                    {.first_row = row, .rows = end - row, .first_panel = first_panel, .end_panel = end_panel},
                    lease.floats());
   });
+}
+
+}  // namespace
+
+Panels::Panels(const Target& kernels, std::int64_t out, std::int64_t in, DType dtype)
+    : target(&kernels), depth((in + kernels.depth_step - 1) / kernels.depth_step * kernels.depth_step) {
+  const std::int64_t outputs = target->panel_rows;
+  const auto bytes =
+      static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth) * bytes_of(dtype);
+  lines.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
+}
+
+PackedProjection::PackedProjection(const View& w, std::span<const float> offsets)
+    : out(w.shape.length),
+      in(w.shape.dim),
+      dtype(w.dtype),
+      bias(offsets.begin(), offsets.end()),
+      packed_(target_for(dtype), out, in, dtype) {
+  fill(packed_, *this, Given{in}, w.data);
+}
+
+void PackedProjection::operator()(const View& x, const MutableView& y) const {
+  project_all({{{*this, x, y}}});
+}
+
+const Panels& PackedProjection::panels_for(DType x) const {
+  if (!takes_bf16() || x == DType::bf16) return packed_;
+  std::call_once(asked_for_vectors_, [this] {
+    for_vectors_.emplace(best_target(), out, in, dtype);
+    fill(*for_vectors_, *this, packed_, packed_.lines.data());
+  });
+  return *for_vectors_;
+}
+
+void project_all(std::span<const Projected> all) {
+  while (!all.empty()) {
+    std::size_t count = 1;
+    while (count < std::min<std::size_t>(all.size(), Linear::most_maps) && is_together(all[0], all[count]))
+      ++count;
+    run(all.first(count));
+    all = all.subspan(count);
+  }
 }
 
 }  // namespace heed::cpu

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/backend.hpp"
 #include "cpu/target/target.hpp"
 #include "heed/tensor.hpp"
 
@@ -41,16 +42,17 @@ struct Panels {
 
 // Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as well once
 // there was an x that is not bf16.
-class PackedWeights {
+class PackedProjection final : public Projection {
  public:
-  explicit PackedWeights(const View& w);  // (1, 1, out, in), row after row
+  PackedProjection(const View& w, std::span<const float> bias);
 
-  // Whether an x in bf16 is multiplied by matrix instructions.
-  bool takes_bf16() const { return packed_.target->only_bf16; }
+  void operator()(const View& x, const MutableView& y) const override;
+  bool takes_bf16() const override { return packed_.target->only_bf16; }
   const Panels& panels_for(DType x) const;
 
   const std::int64_t out, in;
   const DType dtype;
+  const std::vector<float> bias;
 
  private:
   Panels packed_;
@@ -58,7 +60,7 @@ class PackedWeights {
   mutable std::optional<Panels> for_vectors_;
 };
 
-// x and y are (batch, heads, length, dim), their rows the concatenation of the heads.
-void project(const PackedWeights&, std::span<const float> bias, const View& x, const MutableView& y);
+// Neighbours of one x that one target multiplies are one run of tasks, over x packed once.
+void project_all(std::span<const Projected>);
 
 }  // namespace heed::cpu

@@ -8,64 +8,47 @@
 #include <vector>
 
 #include "cpu/element.hpp"
+#include "cpu/tasks.hpp"
 #include "rotary/frequencies.hpp"
+#include "threads/scratch.hpp"
 
 namespace heed::cpu {
 namespace {
 
-struct Turn {
-  float cosine, sine;
+using rotary::Frequencies;
+
+// How every pair of a token turns.
+struct Turns {
+  float *cosines, *sines;
+
+  void set(std::int64_t position, const Frequencies& frequencies) const {
+    const double factor = frequencies.attention_factor;
+    for (std::size_t d = 0; d < frequencies.per_pair.size(); ++d) {
+      const double angle = static_cast<double>(position) * frequencies.per_pair[d];
+      cosines[d] = static_cast<float>(factor * std::cos(angle));
+      sines[d] = static_cast<float>(factor * std::sin(angle));
+    }
+  }
 };
 
-template <class T>
-void turn_pairs(T* x, const std::vector<Turn>& turns, std::int64_t next, std::int64_t apart) {
-  for (const Turn& turn : turns) {
-    const float x0 = to_float(x[0]), x1 = to_float(x[apart]);
-    x[0] = from_float<T>(x0 * turn.cosine - x1 * turn.sine);
-    x[apart] = from_float<T>(x0 * turn.sine + x1 * turn.cosine);
-    x += next;
-  }
-}
+// Where the pairs of a row lie: the next one, and the second of one.
+struct Pairs {
+  std::int64_t count, next, apart;
 
-// Where a batch entry's pairs lie, and how its tokens turn.
-class Turner {
- public:
-  Turner(const MutableView& x, const Rotary& rotary) : x_(x), rotary_(rotary) {
-    dims_ = rotary.dims.value_or(x.shape.dim);
+  Pairs(const MutableView& x, const Rotary& rotary) : count(rotary.dims.value_or(x.shape.dim) / 2) {
     const bool in_halves = rotary.pairs == RotaryPairs::halves;
-    next_ = in_halves ? x.stride.dim : 2 * x.stride.dim;
-    apart_ = in_halves ? dims_ / 2 * x.stride.dim : x.stride.dim;
-    set_length(0);
+    next = in_halves ? x.stride.dim : 2 * x.stride.dim;
+    apart = in_halves ? count * x.stride.dim : x.stride.dim;
   }
 
-  void set_length(std::int64_t length) {
-    if (!frequencies_.per_pair.empty() && (length == length_ || !rotary::depends_on_length(rotary_))) return;
-    length_ = length;
-    frequencies_ = rotary::frequencies(rotary_, dims_, length);
-    turns_.resize(frequencies_.per_pair.size());
-  }
-
-  // Token `at` of the batch entries [first, end).
-  void turn(std::int64_t at, std::int64_t position, std::int64_t first, std::int64_t end) {
-    const double factor = frequencies_.attention_factor;
-    for (std::size_t d = 0; d < turns_.size(); ++d) {
-      const double angle = static_cast<double>(position) * frequencies_.per_pair[d];
-      turns_[d] = {static_cast<float>(factor * std::cos(angle)),
-                   static_cast<float>(factor * std::sin(angle))};
+  template <class T>
+  void turn(T* x, const Turns& turns) const {
+    for (std::int64_t d = 0; d < count; ++d, x += next) {
+      const float x0 = to_float(x[0]), x1 = to_float(x[apart]);
+      x[0] = from_float<T>(x0 * turns.cosines[d] - x1 * turns.sines[d]);
+      x[apart] = from_float<T>(x0 * turns.sines[d] + x1 * turns.cosines[d]);
     }
-    with_elements(x_, [&](auto* data) {
-      for (std::int64_t b = first; b < end; ++b)
-        for (std::int64_t h = 0; h < x_.shape.heads; ++h)
-          turn_pairs(data + offset(x_.stride, {b, h, at, 0}), turns_, next_, apart_);
-    });
   }
-
- private:
-  const MutableView& x_;
-  const Rotary& rotary_;
-  std::int64_t dims_ = 0, next_ = 0, apart_ = 0, length_ = 0;
-  rotary::Frequencies frequencies_{};
-  std::vector<Turn> turns_{};
 };
 
 // One past the last position; a position that has no successor is as long as lengths get.
@@ -74,24 +57,78 @@ std::int64_t length_of(std::span<const std::int64_t> positions) {
   return last == std::numeric_limits<std::int64_t>::max() ? last : last + 1;
 }
 
+// Where each token is, and how fast its pairs turn. Batch entries that have their positions and their length
+// in common are one.
+class Places {
+ public:
+  Places(const Shape& x, std::span<const std::int64_t> positions, const Rotary& rotary,
+         std::span<const std::int64_t> lengths)
+      : length_(x.length), positions_(positions), shares_positions_(std::ssize(positions) == x.length) {
+    together = shares_positions_ && lengths.size() <= 1 ? x.batch : 1;
+    tokens = x.batch / together * length_;
+    const std::int64_t apart = rotary::depends_on_length(rotary) ? x.batch / together : 1;
+    for (std::int64_t entry = 0; entry < apart; ++entry)
+      frequencies_.push_back(rotary::frequencies(
+          rotary, rotary.dims.value_or(x.dim),
+          lengths.empty() ? length_of(positions_of(entry)) : lengths[lengths.size() == 1 ? 0 : at(entry)]));
+  }
+
+  std::int64_t entry(std::int64_t token) const { return token / length_; }
+  std::int64_t within(std::int64_t token) const { return token % length_; }
+  void set(const Turns& turns, std::int64_t token) const {
+    turns.set(positions_of(entry(token))[at(within(token))],
+              frequencies_[frequencies_.size() == 1 ? 0 : at(entry(token))]);
+  }
+
+  std::int64_t together, tokens;  // so many batch entries are one; tokens of all that are not
+
+ private:
+  static std::size_t at(std::int64_t n) { return static_cast<std::size_t>(n); }
+  std::span<const std::int64_t> positions_of(std::int64_t entry) const {
+    return positions_.subspan(at(shares_positions_ ? 0 : entry * length_), at(length_));
+  }
+
+  std::int64_t length_;
+  std::span<const std::int64_t> positions_;
+  bool shares_positions_;
+  std::vector<Frequencies> frequencies_{};
+};
+
+void turn(const MutableView& x, const Pairs& pairs, const Turns& turns, const Shape& first,
+          std::int64_t entries) {
+  with_elements(x, [&](auto* data) {
+    for (std::int64_t b = 0; b < entries; ++b)
+      for (std::int64_t h = 0; h < x.shape.heads; ++h)
+        pairs.turn(data + offset(x.stride, {first.batch + b, h, first.length, 0}), turns);
+  });
+}
+
+// A sine and a cosine, in multiplications.
+constexpr std::int64_t cost_of_turn = 40;
+
 }  // namespace
 
-void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
+void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions, const Rotary& rotary,
             std::span<const std::int64_t> lengths) {
-  // A step turns every batch entry that has these positions and this length.
-  const bool shares_positions = std::ssize(positions) == x.shape.length;
-  const bool is_one = shares_positions && lengths.size() <= 1;
-  Turner turner(x, rotary);
-  for (std::int64_t first = 0; first < x.shape.batch; first += is_one ? x.shape.batch : 1) {
-    const std::int64_t end = is_one ? x.shape.batch : first + 1;
-    const auto own =
-        positions.subspan(static_cast<std::size_t>(shares_positions ? 0 : first * x.shape.length),
-                          static_cast<std::size_t>(x.shape.length));
-    turner.set_length(lengths.empty() ? length_of(own)
-                                      : lengths[lengths.size() == 1 ? 0 : static_cast<std::size_t>(first)]);
-    for (std::int64_t t = 0; t < x.shape.length; ++t)
-      turner.turn(t, own[static_cast<std::size_t>(t)], first, end);
-  }
+  const Shape& shape = alike.front().shape;
+  if (shape.batch == 0 || shape.length == 0) return;
+  const Places places(shape, positions, rotary, lengths);
+  const std::int64_t pairs = rotary.dims.value_or(shape.dim) / 2, tokens = places.tokens;
+  std::int64_t cost_of_pair = cost_of_turn;
+  for (const MutableView& x : alike) cost_of_pair += 4 * x.shape.heads * places.together;
+  const auto cost = static_cast<double>(tokens * pairs * cost_of_pair);
+  const auto threads = static_cast<std::int64_t>(threads::concurrency());
+  const std::int64_t tasks = cost < worth_sharing ? 1 : std::min(tokens, threads * tasks_per_thread);
+  threads::Scratch scratch(static_cast<std::size_t>(std::min(tasks, threads)), 2 * pairs);
+  share_out(tasks, cost, [&](std::int64_t n) {
+    const threads::Scratch::Lease lease(scratch);
+    const Turns turns{lease.floats(), lease.floats() + pairs};
+    for (std::int64_t token = n * tokens / tasks; token < (n + 1) * tokens / tasks; ++token) {
+      places.set(turns, token);
+      const Shape first{places.entry(token) * places.together, 0, places.within(token), 0};
+      for (const MutableView& x : alike) turn(x, Pairs(x, rotary), turns, first, places.together);
+    }
+  });
 }
 
 }  // namespace heed::cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding (S15) in place.
+// Rotary position embedding (S15) in place, of tensors that differ in heads and strides only.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace heed::cpu {
 
-void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary&,
+void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions, const Rotary&,
             std::span<const std::int64_t> lengths);
 
 }  // namespace heed::cpu

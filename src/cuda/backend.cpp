@@ -41,9 +41,9 @@ class Cuda final : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return cuda::project(w, bias);
   }
-  void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
-              std::span<const std::int64_t> lengths) const override {
-    cuda::rotate(x, positions, rotary, lengths);
+  void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
+              const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
+    for (const MutableView& x : alike) cuda::rotate(x, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override { return take_memory(bytes); }
   void copy(const View& from, const MutableView& into) const override { cuda::copy(from, into); }

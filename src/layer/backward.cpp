@@ -103,10 +103,9 @@ std::vector<std::int64_t> backwards(std::span<const std::int64_t> positions) {
 }
 
 void turn_back(const LayerState& state, const LayerInputs& in, const HeadGradients& d) {
-  if (!state.config.rotary) return;
-  const Rotary& rotary = *state.config.rotary;
-  state.backend.rotate(d.q(), backwards(in.positions), rotary, in.lengths);
-  state.backend.rotate(d.k(), backwards(in.key_positions), rotary, in.lengths);
+  const std::vector<std::int64_t> of_queries = backwards(in.positions), of_keys = backwards(in.key_positions);
+  const Turned q{d.q(), of_queries}, k{d.k(), of_keys};
+  state.turn(q, k, in.lengths);
 }
 
 MutableView view_of(Array& x) {

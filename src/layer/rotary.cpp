@@ -27,7 +27,7 @@ void rotate(const MutableView& x, std::span<const std::int64_t> positions, const
   check_own_places({"x", x});
   rotary::check_rotary(rotary, x.shape.dim, "rotary");
   check_counts(x.shape, std::ssize(positions), std::ssize(lengths));
-  backend.rotate(x, positions, rotary, lengths);
+  backend.rotate({{x}}, positions, rotary, lengths);
 }
 
 }  // namespace heed::inline v0_2

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer/state.hpp"
 
+#include <algorithm>
+
 #include "layer/weights.hpp"
 #include "plan/backends.hpp"
 
@@ -89,12 +91,19 @@ DType LayerState::head_type(const AttentionLayer::Call& call, const LayerInputs&
 }
 
 void LayerState::project(const LayerInputs& in, const Heads& heads) const {
-  (*project_q)(in.x, heads.q.view);
-  (*project_k)(in.context, heads.k.view);
-  (*project_v)(in.value, heads.v.view);
+  backend.project_all({{{*project_q, in.x, heads.q.view},
+                        {*project_k, in.context, heads.k.view},
+                        {*project_v, in.value, heads.v.view}}});
+  turn({heads.q.view, in.positions}, {heads.k.view, in.key_positions}, in.lengths);
+}
+
+void LayerState::turn(const Turned& q, const Turned& k, std::span<const std::int64_t> lengths) const {
   if (!config.rotary) return;
-  if (!in.positions.empty()) backend.rotate(heads.q.view, in.positions, *config.rotary, in.lengths);
-  if (!in.key_positions.empty()) backend.rotate(heads.k.view, in.key_positions, *config.rotary, in.lengths);
+  if (!q.positions.empty() && q.x.shape.length == k.x.shape.length &&
+      std::ranges::equal(q.positions, k.positions))
+    return backend.rotate({{q.x, k.x}}, q.positions, *config.rotary, lengths);
+  for (const Turned* each : {&q, &k})
+    if (!each->positions.empty()) backend.rotate({{each->x}}, each->positions, *config.rotary, lengths);
 }
 
 void LayerState::complete_options(const AttentionLayer::Call& call, Options& options) const {

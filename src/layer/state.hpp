@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "backend/backend.hpp"
 #include "heed/layer.hpp"
@@ -15,6 +16,12 @@ namespace heed::layer {
 
 // Which of Q, K, V and the output a stack of matrices has, by bit.
 enum Stacked : unsigned { of_q = 1, of_k = 2, of_v = 4, of_out = 8 };
+
+// Q or K, or the gradient by it, and where its tokens are; without positions it stays as it is.
+struct Turned {
+  MutableView x;
+  std::span<const std::int64_t> positions;
+};
 
 struct LayerState {
   // Of weights that are checked.
@@ -31,6 +38,8 @@ struct LayerState {
   DType head_type(const AttentionLayer::Call&, const LayerInputs&) const;
   // Q, K and V of a call, turned.
   void project(const LayerInputs&, const Heads&) const;
+  // By the rotary embedding, where there is one.
+  void turn(const Turned& q, const Turned& k, std::span<const std::int64_t> lengths) const;
   // The call's options for attention(): the layer's own head map and dropout among them.
   void complete_options(const AttentionLayer::Call&, Options&) const;
 

@@ -80,9 +80,9 @@ class FarDevice : public Backend {
                            const MutableView& bias) const override {
     cpu().add_weight_gradient(near(x), near(y), w, bias);
   }
-  void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& rotary,
-              std::span<const std::int64_t> lengths) const override {
-    cpu().rotate(near(x), positions, rotary, lengths);
+  void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
+              const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
+    for (const MutableView& x : alike) cpu().rotate({{near(x)}}, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override {
     Memory here = cpu().allocate(bytes);

@@ -26,7 +26,7 @@ from table import FAULTS  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "examples"]
 TESTS = ["conformance", "laws", "simd", "laws_of_one_answer", "laws_of_extremes", "laws_of_caches",
-         "gradients", "laws_of_gradients", "layer_gradients", "threads", "digests"]  # the digests notice everything
+         "gradients", "laws_of_gradients", "layer_gradients", "layer", "backend", "threads", "digests"]  # the digests notice everything
 EMULATOR = ["qemu-aarch64", "-cpu", "max"]  # has Arm's bf16 instructions
 
 

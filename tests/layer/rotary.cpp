@@ -118,6 +118,35 @@ TEST(rotary, positions_may_differ_between_batch_entries) {
   EXPECT_EQ(bit_misses(y.values, wanted), 0);
 }
 
+// So many tokens that they turn on all threads; of scalings that look at the length and those that do not.
+TEST(rotary, a_token_turns_as_if_alone) {
+  const int before = num_threads();
+  set_num_threads(3);
+  const Tensor x = random_tensor({2, 3, 101, 32}, 10);
+  const std::vector<std::int64_t> lengths{150, 400};
+  for (const bool are_shared : {true, false})
+    for (const Rotary& rotary :
+         {Rotary{}, Rotary{.dims = 30, .scaling = DynamicScaling{.factor = 2, .original_length = 128}}}) {
+      const std::vector<std::int64_t> positions = counted(are_shared ? 101 : 202, 40);
+      Tensor all = x;
+      rotate(all.mutable_view(), positions, rotary, lengths);
+      std::int64_t misses = 0;
+      for (std::int64_t b = 0; b < 2; ++b)
+        for (std::int64_t i = 0; i < 101; ++i) {
+          Tensor token{{1, 3, 1, 32}, {}};
+          for (std::int64_t h = 0; h < 3; ++h)
+            for (std::int64_t d = 0; d < 32; ++d) token.values.push_back(x.at(b, h, i, d));
+          const std::int64_t position = 40 + i + (are_shared ? 0 : 101 * b);
+          rotate(token.mutable_view(), {{position}}, rotary, {{lengths[static_cast<std::size_t>(b)]}});
+          for (std::int64_t h = 0; h < 3; ++h)
+            for (std::int64_t d = 0; d < 32; ++d)
+              misses += all.at(b, h, i, d) != token.at(0, h, 0, d) ? 1 : 0;
+        }
+      EXPECT_EQ(misses, 0) << (are_shared ? "shared positions" : "own positions");
+    }
+  set_num_threads(before);
+}
+
 TEST(rotary, strides_change_no_bit_and_gaps_stay_untouched) {
   const Tensor x = random_tensor({2, 3, 4, 6}, 8);
   const Tensor packed = turned(x, counted(4, 11));

@@ -100,13 +100,18 @@ TEST(the_layer, equals_its_definition) {
     const Tensor x = random_tensor({c.batch, 1, c.queries, c.config.model_dim}, seed + 10);
     const Tensor keys = random_tensor({c.batch, 1, c.keys, *c.config.key_dim}, seed + 11);
     const Tensor values = random_tensor({c.batch, 1, c.keys, *c.config.value_dim}, seed + 12);
-    const AttentionLayer::Call call{.x = x.view(), .context = keys.view(), .value = values.view()};
+    std::vector<AttentionLayer::Call> calls{{.x = x.view(), .context = keys.view(), .value = values.view()}};
+    if (c.config.key_dim == c.config.value_dim)
+      calls.push_back({.x = x.view(), .context = keys.view(), .value = keys.view()});
+    if (x.shape == keys.shape) calls.push_back({.x = x.view(), .context = x.view(), .value = x.view()});
     Options options;
     if (c.is_causal) options.masks.emplace_back(Causal{});
-    const Tensor y = run(AttentionLayer(c.config, w), call, options);
-    if (far_misses(y.values, textbook(c, w, call), 1e-5) == 0) continue;
-    ++failed;
-    ADD_FAILURE() << "case " << n << " differs from the definition";
+    for (const AttentionLayer::Call& call : calls) {
+      const Tensor y = run(AttentionLayer(c.config, w), call, options);
+      if (far_misses(y.values, textbook(c, w, call), 1e-5) == 0) continue;
+      ++failed;
+      ADD_FAILURE() << "case " << n << " differs from the definition";
+    }
   }
   EXPECT_EQ(failed, 0);
 }

@@ -139,10 +139,14 @@ struct Bf16AmxFew : AmxFewParts {
 
   static const Half* begin_of(const Row& row) { return static_cast<const Half*>(row.data) + row.first; }
 
+  // n halves of it, and zeros.
   static void copy_row(const Row& row, std::int64_t n, std::int64_t width, Half* to) {
     const Half* from = begin_of(row);
-    for (std::int64_t d = 0; d < width; ++d)
-      to[d] = d < n ? from[d / 16 * row.block + d % 16 * row.step] : Half{0};
+    if (row.step == 1 && row.block == 16)
+      __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(Half));
+    else
+      for (std::int64_t d = 0; d < n; ++d) to[d] = from[d / 16 * row.block + d % 16 * row.step];
+    __builtin_memset(to + n, 0, static_cast<std::size_t>(width - n) * sizeof(Half));
   }
 
   // Sixteen rows from a multiple of 16 on lie evenly, in a cache's tile as in a tensor; how far apart, or 0

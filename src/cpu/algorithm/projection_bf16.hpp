@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b where x and W are bf16, by matrix instructions: each output is one chain over the inputs in f32, in the
-// order of the instructions, however many rows there are (O3).
+// y = x * W^T + b, for some that read one x, where x and W are bf16, by matrix instructions: each output is
+// one chain over the inputs in f32, in the order of the instructions, however many rows there are (O3).
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -67,7 +67,6 @@ class ProjectBf16 {
 
   void run(const LinearPart& part) {
     [[maybe_unused]] const O instructions(part.rows);  // what they need while they run
-    rows_of.begin(part);
     // The last tile has rows that nobody asks for: whatever they are, they change no other.
     for (std::int64_t r = 0; r < part.rows; r += tile_rows) {
       Half *tile = at.x + r * Parts::row_step(t), *rows = O::input_step == 1 ? tile : at.row_copies;
@@ -75,10 +74,12 @@ class ProjectBf16 {
         copy_row(part.first_row + r + n, rows + n * Parts::row_step(t));
       if (rows != tile) O::pack(rows, t.depth, tile);
     }
-    for (std::int64_t panel = part.first_panel; panel < part.end_panel; ++panel)
-      for (std::int64_t k = 0; k < t.depth; k += stretch)
-        for (std::int64_t r = 0; r < part.rows; r += tile_rows)
-          multiply(panel, k, r, least(tile_rows, part.rows - r));
+    rows_of.for_each_map(part, [&](const LinearMap& map, std::int64_t first, std::int64_t end) {
+      for (std::int64_t panel = first; panel < end; ++panel)
+        for (std::int64_t k = 0; k < t.depth; k += stretch)
+          for (std::int64_t r = 0; r < part.rows; r += tile_rows)
+            multiply(map, panel, k, r, least(tile_rows, part.rows - r));
+    });
   }
 
  private:
@@ -99,8 +100,9 @@ class ProjectBf16 {
 
   // One tile by a stretch of a panel, from input k on. It is written as soon as it is whole: from the
   // first-level cache, and y's lines arrive while the next one is multiplied.
-  void multiply(std::int64_t panel, std::int64_t k, std::int64_t row, std::int64_t rows) {
-    const Half *w = static_cast<const Half*>(t.panels) + (panel * t.depth + k) * outputs,
+  void multiply(const LinearMap& map, std::int64_t panel, std::int64_t k, std::int64_t row,
+                std::int64_t rows) {
+    const Half *w = static_cast<const Half*>(map.panels) + (panel * t.depth + k) * outputs,
                *x = at.x + row * Parts::row_step(t) + k * O::input_step;
     const Bf16Panel product{w, x, least(stretch, t.depth - k), Parts::row_step(t), rows};
     float* sums = at.sums + row * outputs;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of x and y of a projection where they lie, and how a panel of outputs gets to y: the bias is added, and the sum
-// is rounded once to y's type.
+// The rows of x and y of projections where they lie, which panels of weights a task has of each, and how a
+// panel of outputs gets to y: the bias is added, and the sum is rounded once to y's type.
 #pragma once
 #include <cstdint>
 
@@ -15,10 +15,20 @@ class ProjectedRows {
  public:
   explicit ProjectedRows(const Linear& linear) : t(linear) {}
 
-  // The rows of one task.
-  void begin(const LinearPart& part) {
-    count = part.rows;
-    for (std::int64_t r = 0; r < count; ++r) first_of_row[r] = at(t.y, part.first_row + r, 0).first;
+  // Map after map: calls multiply(map, first, end) for its panels [first, end) that the task has, and write()
+  // means that map.
+  template <class Multiply>
+  void for_each_map(const LinearPart& part, const Multiply& multiply) {
+    std::int64_t first = part.first_panel, end = part.end_panel;
+    for (std::int64_t n = 0; n < t.map_count; ++n) {
+      const std::int64_t panels = (t.maps[n].out + outputs - 1) / outputs;
+      if (first < panels && end > 0) {
+        begin(t.maps[n], part);
+        multiply(t.maps[n], most(first, 0), least(end, panels));
+      }
+      first -= panels;
+      end -= panels;
+    }
   }
 
   Row at(const Tensor& tensor, std::int64_t row, std::int64_t head) const {
@@ -29,21 +39,28 @@ class ProjectedRows {
   // Outputs of one head lie together. Compiled once, not at every call.
   [[gnu::noinline]] void write(std::int64_t panel, std::int64_t first, std::int64_t most_rows,
                                float* values) const {
-    const std::int64_t begin = panel * outputs, end = least(begin + outputs, t.out);
+    const std::int64_t begin = panel * outputs, end = least(begin + outputs, map->out);
     for (std::int64_t n = begin; n < end;) {
-      const std::int64_t head = n / t.y_dim, next = least(end, (head + 1) * t.y_dim);
+      const std::int64_t head = n / map->y_dim, next = least(end, (head + 1) * map->y_dim);
       for (std::int64_t r = first; r < least(first + most_rows, count); ++r) {
         float* from = values + (r - first) * outputs + (n - begin);
-        if (t.bias)
-          for (std::int64_t i = 0; i < next - n; ++i) from[i] += t.bias[n + i];
-        const Row row{t.y.data, first_of_row[r] + head * t.y.stride.heads, t.y.stride.dim, t.y.type};
-        write_stretch(row, n - head * t.y_dim, next - n, from);
+        if (map->bias)
+          for (std::int64_t i = 0; i < next - n; ++i) from[i] += map->bias[n + i];
+        const Tensor& y = map->y;
+        const Row row{y.data, first_of_row[r] + head * y.stride.heads, y.stride.dim, y.type};
+        write_stretch(row, n - head * map->y_dim, next - n, from);
       }
       n = next;
     }
   }
 
  private:
+  void begin(const LinearMap& its, const LinearPart& part) {
+    map = &its;
+    count = part.rows;
+    for (std::int64_t r = 0; r < count; ++r) first_of_row[r] = at(its.y, part.first_row + r, 0).first;
+  }
+
   static void write_stretch(const Row& row, std::int64_t d, std::int64_t n, const float* values) {
     void* const y = const_cast<void*>(row.data);
     const std::int64_t first = row.first + d;
@@ -68,6 +85,7 @@ class ProjectedRows {
   }
 
   const Linear& t;
+  const LinearMap* map = nullptr;
   std::int64_t count = 0;
   std::int64_t first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
 };
