@@ -99,10 +99,15 @@ def attention(
 
 
 def _written(value: Any, arrays: list[torch.Tensor], *, is_part: bool = False) -> str:
-    """The value in words; a tensor goes to `arrays`, and a @ stands for it."""
+    """The value in words; a tensor goes to `arrays`, and a @ stands for it. So does a number, and a # stands for it, while
+    the compiler looks on: it may be one that the compiler knows only by name, of a tensor's extents."""
     if isinstance(value, torch.Tensor):
         arrays.append(value)
         return "@"
+    if torch.compiler.is_compiling() and isinstance(value, (int, float)) and not isinstance(value, bool):
+        dtype = torch.int64 if isinstance(value, int) else torch.float64
+        arrays.append(torch.full((), value, dtype=dtype, device="cpu"))
+        return "#"
     if hasattr(value, "__dlpack__") or (is_part and isinstance(value, (tuple, list))):
         return _written(torch.as_tensor(value), arrays)
     if isinstance(value, (tuple, list)):
@@ -118,7 +123,7 @@ def _read(said: str) -> tuple[tuple[str, Any], ...]:
     return tuple((name, _value(text)) for name, _, text in (word.partition("=") for word in words))
 
 
-_ARRAY = object()  # what a @ stands for
+_ARRAY, _NUMBER = object(), object()  # what a @ and a # stand for
 
 
 def _value(text: str) -> Any:
@@ -126,7 +131,7 @@ def _value(text: str) -> Any:
         return tuple(_value(part) for part in text[:-1].split(":"))
     if text.startswith("'"):
         return text[1:].replace("%3A", ":").replace("%20", " ").replace("%25", "%")
-    constants = {"None": None, "True": True, "False": False, "@": _ARRAY, "()": ()}
+    constants = {"None": None, "True": True, "False": False, "@": _ARRAY, "#": _NUMBER, "()": ()}
     if text in constants:
         return constants[text]
     for number in (int, float):
@@ -144,6 +149,8 @@ def _options(arrays: Sequence[torch.Tensor], said: str) -> dict[str, Any]:
     def filled(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(filled(part) for part in value)
+        if value is _NUMBER:
+            return next(left).item()
         return next(left) if value is _ARRAY else value
 
     options = {name: filled(value) for name, value in _read(said)}
@@ -156,7 +163,8 @@ def _place(said: str, name: str) -> int | None:
     """Which of the arrays is the option of this name."""
     before = 0
     for found, value in _read(said):
-        count = sum(part is _ARRAY for part in value) if isinstance(value, tuple) else int(value is _ARRAY)
+        parts = value if isinstance(value, tuple) else (value,)
+        count = sum(part is _ARRAY or part is _NUMBER for part in parts)
         if found == name:
             return before if count else None
         before += count

@@ -102,6 +102,21 @@ def test_a_compiled_function_traces_through_and_trains_alike():
     assert close(gradients_of_loss(compiled, tensors), gradients_of_loss(loss, tensors))
 
 
+def test_options_may_be_numbers_that_the_compiler_knows_only_by_name():
+    def drop_in(q, k, v):
+        return heed.torch.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.25).sin().sum()
+
+    def windowed(q, k, v):
+        window = (q.shape[2] // 2, 0)
+        return heed.torch.attention(q, k, v, causal="ends", window=window, softcap=float(q.shape[1])).sin().sum()
+
+    for loss in (drop_in, windowed):
+        compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+        for length, dim in ((5, 8), (9, 12)):
+            tensors = [draw(2, 3, length, dim, seed=n) for n in range(3)]
+            assert close(gradients_of_loss(compiled, tensors), gradients_of_loss(loss, tensors))
+
+
 def gradients_of_loss(loss, tensors):
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     loss(*leaves).backward()
