@@ -166,6 +166,8 @@ Reason gradient_refuses(const Target& target, const GradientProblem& g) {
     return [] { return std::string("it takes values of at least one dimension"); };
   if (target.only_bf16 && g.out_gradient.dtype != DType::bf16)
     return [&g] { return std::string("it takes gradients of out in bf16, not ") + name_of(g.out_gradient.dtype); };
+  if (g.forward.options.softcap && *g.forward.options.softcap < 0x1p-126f)  // slopes need its reciprocal
+    return [] { return std::string("it takes a softcap of at least 2^-126"); };
   return prefill_refuses(target, g.forward);
 }
 

@@ -90,6 +90,44 @@ TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
   }
 }
 
+// The reciprocal of such a softcap is beyond f32, and the scores that it bends are not 0.
+TEST_P(ExtremeGradient, under_a_softcap_below_normal_numbers_is_what_the_reference_says) {
+  Call call{.q = Tensor({1, 2, 3, 4}), .k = Tensor({1, 2, 50, 4}), .v = Tensor::random({1, 2, 50, 4}, 1)};
+  call.q.fill(0.25f);
+  Dice dice(7);
+  for_each(call.k.shape(), [&](auto b, auto h, auto j, auto d) {
+    call.k.set(b, h, j, d, 1e-42f * static_cast<float>(dice.between(-900, 900)));
+  });
+  call.softcap = 1e-40f;
+  const BackwardCall backward(call, 3);
+  auto got = gradients_of(backward, GetParam());
+  if (!got) got = gradients_of(backward);  // whoever refuses leaves it to another
+  const Check result =
+      check(backward.call.inputs(), backward.saved(), got->views(backward), backward.call.options());
+  EXPECT_EQ(result.beyond_bound, 0) << result.first_miss;
+}
+
+// Where all values are alike the gradient by q is 0, which large numbers cancel to: what is left of those may
+// be beyond f16. Where numbers are small, it may not.
+TEST(CheckOfGradients, takes_an_infinity_where_its_bound_reaches_beyond_the_type) {
+  for (const float largest : {6e4f, 1.0f}) {
+    Call call{.q = Tensor({1, 1, 2, 8}, DType::f16),
+              .k = Tensor::random({1, 1, 5, 8}, 2, largest, DType::f16),
+              .v = Tensor({1, 1, 5, 8}, DType::f16)};
+    call.q.fill(0.0f), call.v.fill(largest);
+    BackwardCall backward(call, 3);
+    backward.out_gradient.fill(largest);
+    auto got = gradients_of(backward, "reference", DType::f16);
+    const auto misses_with = [&](float x) {
+      (*got)[Of::q]->set(0, 0, 1, 3, x);
+      return check(backward.call.inputs(), backward.saved(), got->views(backward), backward.call.options())
+          .beyond_bound;
+    };
+    EXPECT_EQ(misses_with(-infinity), largest > 1 ? 0 : 1);
+    EXPECT_EQ(misses_with(nan), 1);
+  }
+}
+
 // Scores of 0 whose sums leave f32's range on the way there: what they reach is the reference's. Rows are packed once, and
 // whoever comes to them with a later block of keys, in the same task or in another, must know it of them.
 TEST_P(ExtremeGradient, a_sum_that_leaves_the_range_is_found_in_every_block) {
