@@ -9,7 +9,8 @@
 
 namespace heed::cpu {
 
-constexpr std::int64_t tasks_per_thread = 4;  // at most: enough that the last task to end does not leave the others idle
+// At most: enough that the last task to end does not leave the others idle.
+constexpr std::int64_t tasks_per_thread = 4;
 // Below this many multiplications waking a thread (some 10 us) costs more than it saves.
 constexpr double worth_sharing = 1e5;
 

@@ -90,8 +90,8 @@ struct Bf16Amx : AmxParts {
     return score_may_exceed(most, {known.most, key_known.most}, depth, known.scale);
   }
 
-  // Where keys lie as they would be packed, in whole lines and tiles: with 16 threads to copy them takes 3 %
-  // of 12 heads of 1024 x 64, and 7 of 128 x 64 (a Xeon, November 2026).
+  // Where keys lie as they would be packed, in whole lines and tiles, as a cache's never do. With 16 threads to
+  // copy them takes 3 % of 12 heads of 1024 x 64, and 7 of 128 x 64 (a Xeon, November 2026).
   bool take_keys(const RowAt auto& row_at, std::int64_t count) {
     const Row first = row_at(0), last = row_at(count - 1);
     const Half* from = static_cast<const Half*>(first.data) + first.first;
@@ -215,7 +215,7 @@ struct Bf16Amx : AmxParts {
 
   // weigh_chains() of softmax.hpp, but for where the weights go: they are not read again to be rounded.
   void weigh(const float* s, std::int64_t keys, const Weighing<S>& by) const {
-    static_assert(S::panel_vectors == 2);
+    static_assert(S::panel_vectors == 2 && key_step % chain_keys == 0);
     for (std::int64_t chain = 0; chain < keys; chain += chain_keys) {
       S::F sum[2] = {S::fill(0.0f), S::fill(0.0f)};
       for (std::int64_t j = chain; j < chain + chain_keys; j += 2) {
