@@ -35,7 +35,10 @@ KvCacheConfig to_config(const heed_cache_config* given) {
     config.window = CacheWindow{.length = c.window.length, .front = c.window.front};
   config.type = choose("config", "type", c.type, types);
   const When when = choose("config", "rotary_when", c.rotary_when, whens);
-  if (const auto rotary = to_rotary("config.rotary", c.rotary)) config.rotary = CacheRotary{*rotary, when};
+  if (const auto rotary = to_rotary("config.rotary", c.rotary))
+    config.rotary = CacheRotary{*rotary, when};
+  else if (when != When::append)
+    throw refusal(Error::value, "config.rotary_when: given, but rotary is not");
   return config;
 }
 

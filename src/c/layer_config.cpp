@@ -38,6 +38,9 @@ std::vector<std::byte> packed(const View& matrix) {
 Array to_matrix(const char* name, const heed_view& given) {
   const View view = to_view(name, given);
   check_argument({name, view});
+  if (view.device != Device::cpu)
+    throw refusal(Error::device, name, ".device: ", view.device,
+                  ", but weights are copied from the CPU's memory");
   if (view.shape.batch != 1 || view.shape.heads != 1)
     throw refusal(Error::shape, name, ".shape: ", view.shape, " is not (1, 1, rows, columns)");
   return {element_of(view.dtype), {view.shape.length, view.shape.dim}, packed(view)};

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c/masks.hpp"
 
+#include <cstddef>
+#include <limits>
+
 #include "c/choice.hpp"
 #include "c/qualified.hpp"
 #include "c/sized.hpp"
@@ -40,9 +43,8 @@ constexpr std::array kinds{
 
 void check_nothing_left(const heed_mask& mask) {
   const auto& [kind, align, left, right, front, valid, where, ids, query_ids] = mask;
-  const auto has_numbers = [](const heed_int32s& numbers) { return numbers.data || numbers.count; };
-  if (align || left || right || front || has_numbers(valid) || is_given(where) || has_numbers(ids) ||
-      has_numbers(query_ids))
+  if (align || left || right || front || are_given(valid) || is_given(where) || are_given(ids) ||
+      are_given(query_ids))
     throw something_left(kind);
 }
 
@@ -66,6 +68,10 @@ std::optional<Align> to_align(const char* name, const char* field, heed_align nu
 void add_masks(const heed_masks& masks, Options& options) {
   if (masks.count == 0) return;
   check_pointer("options.masks.data", masks.data);
+  constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
+  if (masks.size > 0 && masks.count > most_bytes / masks.size)
+    throw refusal(Error::value, "options.masks.count: ", masks.count,
+                  " masks are more than any memory holds");
   const auto* bytes = reinterpret_cast<const std::byte*>(masks.data);
   for (std::size_t i = 0; i < masks.count; ++i) {
     heed_mask mask{};

@@ -73,7 +73,7 @@ void check_nothing_left(const heed_scaling& scaling) {
   const auto& [kind, factor, original_length, beta_fast, beta_slow, attention_factor, untruncated, low, high,
                short_factors, long_factors] = scaling;
   if (factor != 0 || original_length || beta_fast != 0 || beta_slow != 0 || attention_factor != 0 ||
-      untruncated || low != 0 || high != 0 || short_factors.count || long_factors.count)
+      untruncated || low != 0 || high != 0 || are_given(short_factors) || are_given(long_factors))
     throw something_left(kind);
 }
 

@@ -10,9 +10,13 @@
 namespace heed::c {
 namespace {
 
+// No struct will ever be as large: who has such a size has not set it, and nothing is to be read, or filled
+// with zeros, so far from the struct.
+constexpr std::size_t most_size = std::size_t{1} << 16;
+
 void check_size(const char* name, std::size_t size, std::size_t known, std::size_t least) {
-  if (size < least)
-    throw refusal(Error::value, name, ".size: ", static_cast<std::int64_t>(size),
+  if (size < least || size > most_size)
+    throw refusal(Error::value, name, ".size: ", size,
                   " is not the struct's sizeof: ", static_cast<std::int64_t>(known));
 }
 

@@ -12,12 +12,22 @@
 namespace heed::c {
 namespace {
 
-// Where the last error is: in `sentence`, or a text that needs no memory.
-struct LastError {
-  std::string sentence{};
-  const char* shown = "";
+// This thread's last error: in its sentence, or a text that needs no memory.
+constinit thread_local const char* shown = "";
+
+// Calls may come after a thread has destroyed its objects: from the destructors of others, from its keys,
+// from atexit. What does not fit here is then lost.
+constinit thread_local bool has_ended = false;
+constinit thread_local char last_words[256] = {};
+
+struct Sentence {
+  std::string text{};
+  ~Sentence() {
+    shown = "";
+    has_ended = true;
+  }
 };
-thread_local LastError last_error;
+thread_local Sentence sentence;
 
 heed_status status_of_code(Error::Code code) {
   switch (code) {
@@ -48,33 +58,38 @@ heed_status status_of_code(Error::Code code) {
 }
 
 // The few names of C++ that sentences tell their reader to write.
-std::string in_c_words(std::string sentence) {
+std::string in_c_words(std::string said) {
   constexpr std::pair<std::string_view, std::string_view> words[] = {
       {"Align::starts", "HEED_ALIGN_STARTS"},
       {"Align::ends", "HEED_ALIGN_ENDS"},
       {"Mode::train", "HEED_MODE_TRAIN"},
+      {"explain()", "heed_explain()"},
   };
   for (const auto& [word, in_c] : words)
-    if (const std::size_t at = sentence.find(word); at != std::string::npos)
-      sentence.replace(at, word.size(), in_c);
-  return sentence;
+    if (const std::size_t at = said.find(word); at != std::string::npos) said.replace(at, word.size(), in_c);
+  return said;
 }
 
-heed_status fail(heed_status status, std::string sentence) noexcept {
-  last_error.sentence = std::move(sentence);
-  last_error.shown = last_error.sentence.c_str();
+heed_status fail(heed_status status, std::string why) noexcept {
+  if (has_ended) {
+    last_words[why.copy(last_words, sizeof last_words - 1)] = '\0';
+    shown = last_words;
+  } else {
+    sentence.text = std::move(why);
+    shown = sentence.text.c_str();
+  }
   return status;
 }
 
 heed_status fail_without_memory() noexcept {
-  last_error.shown = "out of memory";
+  shown = "out of memory";
   return HEED_ERROR_MEMORY;
 }
 
 }  // namespace
 
 heed_status succeeded() noexcept {
-  last_error.shown = "";
+  shown = "";
   return HEED_OK;
 }
 
@@ -100,4 +115,4 @@ heed_status failed() noexcept {
 
 }  // namespace heed::c
 
-const char* heed_last_error() { return heed::c::last_error.shown; }
+const char* heed_last_error() { return heed::c::shown; }

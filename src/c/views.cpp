@@ -31,10 +31,20 @@ constexpr std::array layouts{
         [](const heed_shape&, const heed_strides& s) { return Strides{s.batch, s.heads, s.length, s.dim}; }},
 };
 
+template <class Axes>
+bool has_any(const Axes& a) {
+  return a.batch || a.heads || a.length || a.dim;
+}
+
+template <class CView>
+bool says_anything(const CView& view) {
+  return view.data || has_any(view.shape) || has_any(view.stride) || view.layout || view.device;
+}
+
 template <class CView>
 Strides to_strides(const char* name, const CView& view) {
   const heed_strides& s = view.stride;
-  if (view.layout != HEED_LAYOUT_STRIDED && (s.batch || s.heads || s.length || s.dim))
+  if (view.layout != HEED_LAYOUT_STRIDED && has_any(s))
     throw refusal(Error::ambiguous, name, ".stride: given, but layout is not HEED_LAYOUT_STRIDED");
   return choose(name, "layout", view.layout, layouts)(view.shape, s);
 }
@@ -56,12 +66,17 @@ auto span_of(const char* name, const Numbers& numbers) {
     throw refusal(Error::value, name, ".data: NULL, but the count is ", numbers.count);
   if (numbers.count > most)
     throw refusal(Error::value, name, ".count: ", numbers.count, " numbers are more than any memory holds");
+  if (reinterpret_cast<std::uintptr_t>(numbers.data) % sizeof *numbers.data != 0)
+    throw refusal(Error::value, name, ".data: the address is not a multiple of the element's ",
+                  std::int64_t{sizeof *numbers.data}, " bytes");
   return std::span(numbers.data, numbers.count);
 }
 
 }  // namespace
 
-bool is_given(const heed_shape& shape) { return shape.batch || shape.heads || shape.length || shape.dim; }
+bool is_given(const heed_view& view) { return says_anything(view) || view.dtype || view.reserved; }
+bool is_given(const heed_mutable_view& view) { return says_anything(view) || view.dtype || view.reserved; }
+bool is_given(const heed_bool_view& view) { return says_anything(view); }
 
 void check_reserved(const char* name, std::int32_t reserved) {
   if (reserved != 0)

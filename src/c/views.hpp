@@ -15,11 +15,14 @@ BoolView to_view(const char* name, const heed_bool_view&);
 Optional<View> to_optional(const char* name, const heed_view&);
 Optional<MutableView> to_optional(const char* name, const heed_mutable_view&);
 
-// Zeros are a view that is not given.
-bool is_given(const heed_shape&);
-template <class AnyView>
-bool is_given(const AnyView& view) {
-  return view.data || is_given(view.shape);
+// Zeros are a view that is not given: one with a type alone has lost the rest on its way.
+bool is_given(const heed_view&);
+bool is_given(const heed_mutable_view&);
+bool is_given(const heed_bool_view&);
+
+template <class Numbers>
+bool are_given(const Numbers& list) {
+  return list.data || list.count != 0;
 }
 
 std::span<const std::int64_t> to_span(const char* name, const heed_int64s&);

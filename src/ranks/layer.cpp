@@ -120,8 +120,9 @@ class LayerCall {
     a.add("config.kv_heads", *c.kv_heads);
     a.add("config.head_dim", *c.head_dim);
     a.add("config.value_head_dim", *c.value_head_dim);
-    a.add("that config.rotary is given", c.rotary.has_value());
-    a.add_bits("config.rotary.base, in bits,", c.rotary ? double{c.rotary->base} : 0.0);
+    a.add("config.key_dim", *c.key_dim);
+    a.add("config.value_dim", *c.value_dim);
+    a.add("config.rotary, as a number, or 0,", number_of(c.rotary));
     a.add("positions, as a number,", number_of(call.positions));
     a.add("key_positions, as a number,", number_of(call.key_positions));
     a.add("counts, as a number,", number_of(call.counts));
@@ -129,10 +130,27 @@ class LayerCall {
     a.add("x.length", call.x.shape.length);
     a.add("x.dtype", static_cast<std::int64_t>(call.x.dtype));
     a.add("out.dtype", static_cast<std::int64_t>(out_.dtype));
-    a.add("that a cache is given", call.cache != nullptr);
+    a.add("the type of context, or 0,", type_or_0(call.context));
+    a.add("the type of value, or 0,", type_or_0(call.value));
+    describe(a, call.cache);
     a.add("the number of keys", attending_ ? attending_->in.keys : 0);
     a.add("the type of the heads", attending_ ? static_cast<std::int64_t>(attended().dtype) : 0);
     describe_options(a, options);
+  }
+
+  static std::int64_t type_or_0(const Optional<View>& x) {
+    return x ? static_cast<std::int64_t>(x->dtype) + 1 : 0;
+  }
+
+  // What of a cache changes what heads see in it; its pages do not.
+  static void describe(Agreement& a, const KvCache* cache) {
+    static const KvCacheConfig none;
+    const KvCacheConfig& config = cache ? cache->config() : none;
+    a.add("the type of the cache, or 0,", cache ? static_cast<std::int64_t>(config.type) + 1 : 0);
+    a.add("cache.window.length, or 0,", config.window ? config.window->length : 0);
+    a.add("cache.window.front, or 0,", config.window ? config.window->front : 0);
+    a.add("when the cache turns its keys, or 0,",
+          config.rotary ? static_cast<std::int64_t>(config.rotary->when) + 1 : 0);
   }
 
   MutableView attended() const { return attending_->heads.attended.view; }

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks/meaning.hpp"
 
+#include <bit>
+#include <limits>
+#include <optional>
+#include <variant>
+#include <vector>
+
 namespace heed::ranks {
 namespace {
 
@@ -19,31 +25,87 @@ std::int64_t hash_of(const Split& split) {
   }
   return hash;
 }
-std::int64_t hash_of(const Masks& masks) {
-  std::int64_t hash = 2;
-  for (const Mask& mask : masks) {
-    hash = mix(hash, static_cast<std::int64_t>(mask.index()));
-    if (const auto* m = std::get_if<Causal>(&mask))
-      hash = mix(hash, m->align ? 1 + static_cast<std::int64_t>(*m->align) : 0);
-    if (const auto* m = std::get_if<Window>(&mask))
-      hash = mix(mix(mix(mix(hash, m->left), m->right), m->front),
-                 m->align ? 1 + static_cast<std::int64_t>(*m->align) : 0);
-    if (const auto* m = std::get_if<KeyLengths>(&mask))
-      for (const std::int32_t count : m->valid) hash = mix(hash, count);
-    if (const auto* m = std::get_if<Document>(&mask)) {
-      for (const std::int32_t id : m->ids) hash = mix(hash, id);
-      for (const std::int32_t id : m->query_ids) hash = mix(hash, id);
-    }
-  }
+
+// A list begins with its length: no number of it then stands for its end.
+template <class Number>
+std::int64_t mix_list(std::int64_t hash, std::span<const Number> list) {
+  hash = mix(hash, std::ssize(list));
+  for (const Number number : list) hash = mix(hash, number);
   return hash;
 }
 
+std::int64_t number_of(std::optional<Align> align) {
+  return align ? 1 + static_cast<std::int64_t>(*align) : 0;
+}
+
+// What a mask says of the whole call; of a matrix, that there is one.
+struct HashOfMask {
+  std::int64_t hash;
+
+  std::int64_t operator()(const Causal& m) const { return mix(hash, number_of(m.align)); }
+  std::int64_t operator()(const Window& m) const {
+    return mix(mix(mix(mix(hash, m.left), m.right), m.front), number_of(m.align));
+  }
+  std::int64_t operator()(const KeyLengths& m) const { return mix_list<std::int32_t>(hash, m.valid); }
+  std::int64_t operator()(const Document& m) const {
+    const std::int64_t of_ids = mix_list<std::int32_t>(mix(hash, number_of(m.align)), m.ids);
+    return mix_list<std::int32_t>(of_ids, m.query_ids);
+  }
+  template <class Matrix>
+  std::int64_t operator()(const Matrix&) const {
+    return hash;
+  }
+};
+
+std::int64_t hash_of(const Masks& masks) {
+  std::int64_t hash = 2;
+  for (const Mask& mask : masks)
+    hash = std::visit(HashOfMask{mix(hash, static_cast<std::int64_t>(mask.index()))}, mask);
+  return hash;
+}
+
+// A rotary embedding, field after field. (Not as a list: memory for one could end on one rank alone.)
+struct HashOfRotary {
+  std::int64_t hash = 4;
+
+  void mix_in(std::int64_t x) { hash = mix(hash, x); }
+  void mix_in(float x) { mix_in(std::int64_t{std::bit_cast<std::int32_t>(x)}); }
+  void mix_in(bool x) { mix_in(std::int64_t{x}); }
+  void mix_in(const std::optional<float>& x) { mix_in(x.has_value()), mix_in(x.value_or(0)); }
+  void mix_in(const std::vector<float>& list) {
+    mix_in(std::int64_t{std::ssize(list)});
+    for (const float x : list) mix_in(x);
+  }
+  template <class... Fields>
+  void mix_in_all(const Fields&... fields) {
+    (mix_in(fields), ...);
+  }
+
+  void operator()(const LinearScaling& s) { mix_in(s.factor); }
+  void operator()(const DynamicScaling& s) { mix_in_all(s.factor, s.original_length); }
+  void operator()(const YarnScaling& s) {
+    mix_in_all(s.factor, s.original_length, s.beta_fast, s.beta_slow, s.truncate, s.attention_factor);
+  }
+  void operator()(const Llama3Scaling& s) {
+    mix_in_all(s.factor, s.original_length, s.low_frequency_factor, s.high_frequency_factor);
+  }
+  void operator()(const LongRopeScaling& s) {
+    mix_in_all(s.short_factors, s.long_factors, s.original_length, s.factor, s.attention_factor);
+  }
+};
+
 }  // namespace
 
-std::int64_t number_of(std::span<const std::int64_t> numbers) {
-  std::int64_t hash = 3;
-  for (const std::int64_t number : numbers) hash = mix(hash, number);
-  return hash;
+std::int64_t number_of(std::span<const std::int64_t> numbers) { return mix_list(3, numbers); }
+
+std::int64_t number_of(const std::optional<Rotary>& rotary) {
+  if (!rotary) return 0;
+  HashOfRotary said;
+  said.mix_in_all(rotary->base, rotary->dims.value_or(0), static_cast<std::int64_t>(rotary->pairs));
+  if (!rotary->scaling) return said.hash;
+  said.mix_in(static_cast<std::int64_t>(rotary->scaling->index()));
+  std::visit([&](const auto& scaling) { said(scaling); }, *rotary->scaling);
+  return said.hash;
 }
 
 void describe(Agreement& a, const Group& group, const Split& split, const Inputs* in,
@@ -65,7 +127,8 @@ void describe(Agreement& a, const Group& group, const Split& split, const Inputs
 }
 
 void describe_options(Agreement& a, const Options& options) {
-  a.add_bits("options.scale, in bits,", options.scale ? double{*options.scale} : -0.0);
+  constexpr double none = std::numeric_limits<double>::max();  // which no float is, NaN included
+  a.add_bits("options.scale, in bits,", options.scale ? double{*options.scale} : none);
   a.add_bits("options.softcap, in bits,", options.softcap ? double{*options.softcap} : 0.0);
   a.add_bits("options.dropout, in bits,", options.dropout ? double{options.dropout->drop_probability} : 0.0);
   a.add("options.dropout.seed", options.dropout ? static_cast<std::int64_t>(options.dropout->seed) : 0);
@@ -73,6 +136,7 @@ void describe_options(Agreement& a, const Options& options) {
   a.add("that options.bias is given", options.bias.has_value());
   a.add("that options.sink is given", options.sink.has_value());
   a.add("that options.alibi is given", options.alibi.has_value());
+  a.add("options.alibi.align, or 0,", options.alibi ? number_of(options.alibi->align) : 0);
   a.add("options.masks, as a number,", hash_of(options.masks));
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a call over ranks means, in numbers that must be the same on all of them.
 #pragma once
+#include <optional>
 #include <span>
 
 #include "heed/distributed.hpp"
+#include "heed/rotary.hpp"
 #include "ranks/agreement.hpp"
 
 namespace heed::ranks {
@@ -13,6 +15,7 @@ void describe(Agreement&, const Group&, const Split&, const Inputs*, const Optio
 
 // For a list that must be the same.
 std::int64_t number_of(std::span<const std::int64_t>);
+std::int64_t number_of(const std::optional<Rotary>&);
 
 // What the options of any call over ranks have in common.
 void describe_options(Agreement&, const Options&);

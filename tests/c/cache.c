@@ -150,6 +150,10 @@ static void configurations_are_refused_in_their_own_words(void) {
   config.rotary = &rotary;
   EXPECT_REFUSED(heed_cache_create(&config, &cache), HEED_ERROR_VALUE,
                  "config.rotary.dims: 3 is not a positive even number");
+  config.rotary = NULL;
+  config.rotary_when = HEED_ROTARY_WHEN_READ;
+  EXPECT_REFUSED(heed_cache_create(&config, &cache), HEED_ERROR_VALUE,
+                 "config.rotary_when: given, but rotary is not");
   EXPECT(cache == NULL);
 }
 

@@ -169,6 +169,11 @@ static void bad_layers_and_calls_are_refused(void) {
   heed_layer* layer = NULL;
   w.w_k = (heed_view){0};
   EXPECT_REFUSED(heed_layer_create(&config, &w, &layer), HEED_ERROR_VALUE, "w_k: not given; all of it is 0");
+  w.w_k = matrix(same);
+  w.w_q.device = HEED_DEVICE_CUDA;
+  EXPECT_REFUSED(heed_layer_create(&config, &w, &layer), HEED_ERROR_DEVICE,
+                 "w_q.device: cuda, but weights are copied from the CPU's memory");
+  w.w_q = matrix(nothing);
   w.w_k = (heed_view){.data = same, .shape = {2, 1, 1, 2}};
   EXPECT_REFUSED(heed_layer_create(&config, &w, &layer), HEED_ERROR_SHAPE,
                  "w_k.shape: (2, 1, 1, 2) is not (1, 1, rows, columns)");

@@ -78,6 +78,18 @@ static void views_that_are_not_given_are_named(void) {
                       "options.masks[1].where: not given; all of it is 0");
 }
 
+static void views_of_which_only_a_part_is_zero_are_given(void) {
+  EXPECT_CALL_REFUSED(c.options.bias.dtype = 99, HEED_ERROR_VALUE,
+                      "options.bias.dtype: 99 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16");
+  EXPECT_CALL_REFUSED(c.options.sink.reserved = 1, HEED_ERROR_UNSUPPORTED,
+                      "options.sink.reserved: 1 is not 0");
+  EXPECT_CALL_REFUSED(c.outputs.weights.stride.dim = 1, HEED_ERROR_AMBIGUOUS,
+                      "weights.stride: given, but layout is not HEED_LAYOUT_STRIDED");
+  call c = good_call();
+  c.options.bias.dtype = HEED_DTYPE_BF16;  // its data and shape were forgotten
+  EXPECT(run(&c) != HEED_OK && strncmp(heed_last_error(), "options.bias", 12) == 0);
+}
+
 static void numbers_that_mean_nothing_are_refused(void) {
   EXPECT_CALL_REFUSED(c.inputs.q.dtype = 3, HEED_ERROR_VALUE,
                       "q.dtype: 3 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16");
@@ -131,7 +143,30 @@ static void lists_without_data_are_refused(void) {
                  "options.masks.data: NULL");
 }
 
+static void lists_at_addresses_between_numbers_are_refused(void) {
+  static const int64_t tokens[3];
+  const heed_int64s odd = {(const int64_t*)(const void*)((const char*)tokens + 4), 2};
+  EXPECT_CALL_REFUSED(c.inputs.query_counts = odd, HEED_ERROR_VALUE,
+                      "query_counts.data: the address is not a multiple of the element's 8 bytes");
+  const heed_floats factors = {(const float*)(const void*)((const char*)tokens + 1), 1};
+  const heed_rotary rotary = {.size = sizeof rotary,
+                              .scaling = {.kind = HEED_SCALING_LONGROPE,
+                                          .factor = 2,
+                                          .original_length = 9,
+                                          .short_factors = factors,
+                                          .long_factors = factors}};
+  float turned[4] = {0};
+  const heed_mutable_view x = {.data = turned, .shape = {1, 1, 2, 2}};
+  const heed_int64s positions = {tokens, 2};
+  EXPECT_REFUSED(heed_rotate(&x, &positions, &rotary, NULL), HEED_ERROR_VALUE,
+                 "rotary.scaling.short_factors.data: the address is not a multiple of the element's 4 bytes");
+}
+
 static void lists_longer_than_any_memory_are_refused(void) {
+  call many = good_call();
+  many.options.masks = (heed_masks){many.masks, SIZE_MAX, sizeof(heed_mask)};
+  EXPECT_REFUSED(heed_attention(&many.inputs, &many.outputs, &many.options), HEED_ERROR_VALUE,
+                 "options.masks.count: 18446744073709551615 masks are more than any memory holds");
   static const int64_t tokens[2] = {0, 1};
   const heed_int64s two = {tokens, 2}, endless = {tokens, SIZE_MAX};
   EXPECT_CALL_REFUSED(c.inputs.query_counts = endless, HEED_ERROR_VALUE,
@@ -162,6 +197,16 @@ static void what_is_0_or_1_is_nothing_else(void) {
       .scaling = {.kind = HEED_SCALING_YARN, .factor = 2, .original_length = 9, .untruncated = 2}};
   EXPECT_REFUSED(heed_rotate(&x, &positions, &rotary, NULL), HEED_ERROR_VALUE,
                  "rotary.scaling.untruncated: 2 is neither 0 nor 1");
+}
+
+static void fields_of_no_kind_are_refused(void) {
+  static const int64_t tokens[2] = {0, 1};
+  const heed_int64s positions = {tokens, 2};
+  float turned[4] = {0};
+  const heed_mutable_view x = {.data = turned, .shape = {1, 1, 2, 2}};
+  const heed_rotary rotary = {.size = sizeof rotary, .scaling = {.short_factors = {turned, 0}}};
+  EXPECT_REFUSED(heed_rotate(&x, &positions, &rotary, NULL), HEED_ERROR_VALUE,
+                 "rotary.scaling: a field that kind 0 does not have is not 0");
 }
 
 static void sentences_say_what_to_write_in_c(void) {
@@ -209,13 +254,16 @@ const claim refusal_claims[] = {
     {"the_call_that_is_spoiled_below_is_a_good_one", the_call_that_is_spoiled_below_is_a_good_one},
     {"null_pointers_get_a_sentence", null_pointers_get_a_sentence},
     {"views_that_are_not_given_are_named", views_that_are_not_given_are_named},
+    {"views_of_which_only_a_part_is_zero_are_given", views_of_which_only_a_part_is_zero_are_given},
     {"numbers_that_mean_nothing_are_refused", numbers_that_mean_nothing_are_refused},
     {"fields_that_contradict_each_other_are_refused", fields_that_contradict_each_other_are_refused},
     {"what_must_be_zero_is_looked_at", what_must_be_zero_is_looked_at},
     {"lists_without_data_are_refused", lists_without_data_are_refused},
+    {"lists_at_addresses_between_numbers_are_refused", lists_at_addresses_between_numbers_are_refused},
     {"lists_longer_than_any_memory_are_refused", lists_longer_than_any_memory_are_refused},
     {"a_kernel_without_a_name_is_none", a_kernel_without_a_name_is_none},
     {"what_is_0_or_1_is_nothing_else", what_is_0_or_1_is_nothing_else},
+    {"fields_of_no_kind_are_refused", fields_of_no_kind_are_refused},
     {"sentences_say_what_to_write_in_c", sentences_say_what_to_write_in_c},
     {"merging_names_its_sides", merging_names_its_sides},
     {"threads_are_few", threads_are_few},

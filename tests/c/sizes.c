@@ -110,6 +110,32 @@ static void a_size_that_was_forgotten_is_missed(void) {
   EXPECT(cache == NULL);
 }
 
+// As of a struct on the stack that nobody has set to zeros.
+static void a_size_that_no_struct_has_is_refused(void) {
+  heed_inputs endless = inputs;
+  endless.size = SIZE_MAX;
+  EXPECT(heed_attention(&endless, &outputs, NULL) == HEED_ERROR_VALUE);
+  EXPECT(strncmp(heed_last_error(), "inputs.size: 18446744073709551615 is not ", 41) == 0);
+
+  const float same[] = {1, 0, 0, 1};
+  const heed_view matrix = {.data = same, .shape = {1, 1, 2, 2}};
+  const heed_layer_config config = {.size = sizeof config, .model_dim = 2, .heads = 1};
+  const heed_layer_weights weights = {
+      .size = sizeof weights, .w_q = matrix, .w_k = matrix, .w_v = matrix, .w_o = matrix};
+  heed_layer* layer = NULL;
+  EXPECT_DONE(heed_layer_create(&config, &weights, &layer));
+  static struct {
+    heed_layer_config config;
+    unsigned char other[1 << 17];
+  } told;
+  memset(told.other, 7, sizeof told.other);
+  told.config.size = (1 << 16) + 1;
+  EXPECT(heed_layer_get_config(layer, &told.config) == HEED_ERROR_VALUE);
+  EXPECT(strncmp(heed_last_error(), "config.size: 65537 is not ", 26) == 0);
+  EXPECT(told.config.heads == 0 && told.other[0] == 7);
+  heed_layer_destroy(layer);
+}
+
 // Of 64-bit machines. A struct without a gap at its end can grow without a caller's garbage in the new field.
 #define IS_AT(type, field, offset) EXPECT(sizeof(void*) != 8 || offsetof(type, field) == (offset))
 #define HAS_SIZE(type, bytes) EXPECT(sizeof(void*) != 8 || sizeof(type) == (bytes))
@@ -166,6 +192,7 @@ const claim size_claims[] = {
     {"fields_a_caller_does_not_know_are_zeros", fields_a_caller_does_not_know_are_zeros},
     {"fields_the_library_does_not_know_must_be_zeros", fields_the_library_does_not_know_must_be_zeros},
     {"a_size_that_was_forgotten_is_missed", a_size_that_was_forgotten_is_missed},
+    {"a_size_that_no_struct_has_is_refused", a_size_that_no_struct_has_is_refused},
     {"nothing_moves", nothing_moves},
     {0, 0},
 };

@@ -41,7 +41,50 @@ static void each_thread_has_its_own_last_error(void) {
   EXPECT(strcmp(heed_last_error(), "threads: 0 is outside [1, 4096]") == 0);
 }
 
+static pthread_key_t key;
+static char last_words[3][300];
+
+// Runs when the thread's C++ objects are gone.
+static void fail_at_the_end(void* thread) {
+  (void)thread;
+  const char* const kernel =
+      "a name that is far too long for the room that is left to a thread which has given back its memory, as "
+      "those of kernels are not: they say what they are for and which instructions they are made of, and "
+      "that "
+      "in three words, so that this one cannot be theirs";
+  strcpy(last_words[0], heed_last_error());
+  if (heed_set_num_threads(-9) == HEED_ERROR_VALUE) strcpy(last_words[1], heed_last_error());
+  const float number = 1;
+  float out = 0;
+  const heed_view one = {.data = &number, .shape = {1, 1, 1, 1}};
+  const heed_inputs inputs = {.size = sizeof inputs, .q = one, .k = one, .v = one};
+  const heed_outputs outputs = {.size = sizeof outputs, .out = {.data = &out, .shape = {1, 1, 1, 1}}};
+  const heed_options options = {.size = sizeof options, .kernel = kernel};
+  if (heed_attention(&inputs, &outputs, &options) == HEED_ERROR_UNSUPPORTED)
+    strcpy(last_words[2], heed_last_error());
+}
+
+static void* fail_and_end(void* number) {
+  pthread_setspecific(key, number);
+  return heed_set_num_threads(-1) == HEED_ERROR_VALUE ? number : NULL;
+}
+
+static void a_thread_that_ends_is_told_why_its_calls_failed(void) {
+  int number = 0;
+  void* held = NULL;
+  pthread_t thread;
+  EXPECT(pthread_key_create(&key, fail_at_the_end) == 0);
+  EXPECT(pthread_create(&thread, NULL, fail_and_end, &number) == 0);
+  pthread_join(thread, &held);
+  pthread_key_delete(key);
+  EXPECT(held == &number);
+  EXPECT(strcmp(last_words[0], "") == 0);
+  EXPECT(strcmp(last_words[1], "threads: -9 is outside [1, 4096]") == 0);
+  EXPECT(strlen(last_words[2]) == 255 && strncmp(last_words[2], "options.kernel: \"a name ", 24) == 0);
+}
+
 const claim thread_claims[] = {
     {"each_thread_has_its_own_last_error", each_thread_has_its_own_last_error},
+    {"a_thread_that_ends_is_told_why_its_calls_failed", a_thread_that_ends_is_told_why_its_calls_failed},
     {0, 0},
 };

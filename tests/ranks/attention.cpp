@@ -134,6 +134,7 @@ TEST(Ranks, another_call_on_one_rank_is_refused_by_all) {
   };
   const std::vector<Difference> differences{
       {"rank 1: options.scale, in bits,", [](Call&, Split&, Options& o) { o.scale = 0.5f; }},
+      {"rank 1: options.scale, in bits,", [](Call&, Split&, Options& o) { o.scale = -0.0f; }},
       {"rank 1: options.masks, as a number,", [](Call&, Split&, Options& o) { o.masks = {Causal{}}; }},
       {"rank 1: options.dropout.seed is 8", [](Call&, Split&, Options& o) { o.dropout = Dropout{0, 8}; }},
       {"rank 1: whole.keys is 9", [](Call&, Split& s, Options&) { s = split_sequence({8, 9, 2, 1}, 3); }},

@@ -129,5 +129,56 @@ TEST(LayersOverRanks, refuse_together) {
   for (const std::string& one : said) EXPECT_EQ(one, "");
 }
 
+// A layer, context or cache of its own on rank 1: no bit of the others' heads would fit it.
+TEST(LayersOverRanks, that_are_not_the_same_layer_refuse_together) {
+  LayerConfig plain = grouped_query(32, 4, 2);
+  plain.rotary = Rotary{};
+  using Spoil = std::function<void(LayerConfig&, KvCacheConfig&)>;
+  const std::vector<std::pair<const char*, Spoil>> differences{
+      {"rank 1: config.rotary, as a number, or 0,", [](auto& c, auto&) { c.rotary->dims = 4; }},
+      {"rank 1: config.rotary, as a number, or 0,",
+       [](auto& c, auto&) { c.rotary->pairs = RotaryPairs::adjacent; }},
+      {"rank 1: config.rotary, as a number, or 0,",
+       [](auto& c, auto&) { c.rotary->scaling = LinearScaling{2}; }},
+      {"rank 1: config.rotary, as a number, or 0, is 0,", [](auto& c, auto&) { c.rotary.reset(); }},
+      {"rank 1: the type of the cache, or 0, is 4,", [](auto&, auto& k) { k.type = CacheType::int8; }},
+      {"rank 1: cache.window.length, or 0, is 3,", [](auto&, auto& k) { k.window = CacheWindow{3}; }},
+      {"", [](auto&, auto& k) { k.page_size = 16; }}};  // which changes no bit
+  const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+    for (const auto& [sentence, spoil] : differences) {
+      LayerConfig config = plain;
+      KvCacheConfig kept{.kv_heads = 1, .capacity = 32, .dim = 8};
+      if (group.rank() == 1) spoil(config, kept);
+      const LayerShare share = share_of_layer(config, group.rank(), 2);
+      const LayerOverRanks layer(config, weights_of_share(random_weights(config, 1), config, share),
+                                 group.rank(), 2);
+      KvCache cache(kept);
+      const Tensor x = Tensor::random({1, 1, 8, 32}, 3);
+      Tensor out(x.shape());
+      const std::string found =
+          refusal_of([&] { layer(group, {.x = x.view(), .cache = &cache}, {.out = out.mutable_view()}); });
+      EXPECT_EQ(found.substr(0, std::string(sentence).size()), sentence) << found;
+      EXPECT_EQ(found.empty(), std::string(sentence).empty()) << found;
+    }
+  });
+  for (const std::string& one : said) EXPECT_EQ(one, "");
+}
+
+TEST(LayersOverRanks, refuse_a_context_that_only_one_has) {
+  const LayerConfig config = grouped_query(32, 4, 2);
+  const LayerWeights weights = random_weights(config, 1);
+  const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+    const LayerShare share = share_of_layer(config, group.rank(), 2);
+    const LayerOverRanks layer(config, weights_of_share(weights, config, share), group.rank(), 2);
+    const Tensor x = Tensor::random({1, 1, 8, 32}, 3), context = Tensor::random({1, 1, 8, 32}, 4);
+    Tensor out(x.shape());
+    AttentionLayer::Call call{.x = x.view()};
+    if (group.rank() == 1) call.context = context.view();
+    EXPECT_EQ(refusal_of([&] { layer(group, call, {.out = out.mutable_view()}); }),
+              "rank 1: the type of context, or 0, is 1, and 0 on rank 0");
+  });
+  for (const std::string& one : said) EXPECT_EQ(one, "");
+}
+
 }  // namespace
 }  // namespace heed::cases

@@ -140,6 +140,43 @@ TEST(Misuse, other_masks_of_one_ranks_step_are_refused_by_all) {
   for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
 }
 
+// Where the two sequences coincide is said of the whole call: ranks that compute together take each other's
+// rows.
+TEST(Misuse, other_alignments_of_one_rank_are_refused_by_all) {
+  const std::vector<std::int32_t> ids{1, 1, 2, 2, 2, 3, 3, 3, 3, 3};
+  const float slope = 0.5f;
+  const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+    const Align align = group.rank() == 0 ? Align::starts : Align::ends;
+    SmallCall call(group, 10);
+    const std::string of_ids =
+        sentence_of([&] { call(group, {.masks = {Document{.ids = ids, .align = align}}}); });
+    EXPECT_EQ(of_ids.find("rank 1: options.masks, as a number,"), 0u) << of_ids;
+    EXPECT_EQ(sentence_of([&] { call(group, {.alibi = Alibi{{&slope, 1}, align}}); }),
+              "rank 1: options.alibi.align, or 0, is 2, and 1 on rank 0");
+    EXPECT_EQ(sentence_of([&] { call(group, {.alibi = Alibi{{&slope, 1}, Align::ends}}); }), "");
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
+// It computes nothing with it, and the others learn of it all the same.
+TEST(Misuse, a_scale_of_a_rank_without_queries_is_compared) {
+  const Split split{{4, 4, 1, 1}, {{{{0, 4}}, {{0, 2}}, 0, 1}, {{}, {{2, 2}}, 0, 1}}};
+  const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
+    const bool is_one = group.rank() == 1;
+    const Tensor q = Tensor::random({1, 1, is_one ? 0 : 4, 8}, 1), k = Tensor::random({1, 1, 2, 8}, 2);
+    Tensor out(q.shape());
+    for (const float scale : {std::nanf(""), -0.0f, 0.5f}) {
+      Options options;
+      if (is_one) options.scale = scale;
+      const std::string sentence = sentence_of([&] {
+        attention(group, split, {q.view(), k.view(), k.view()}, {.out = out.mutable_view()}, options);
+      });
+      EXPECT_EQ(sentence.find("rank 1: options.scale, in bits,"), 0u) << scale << ": " << sentence;
+    }
+  });
+  for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+}
+
 TEST(Misuse, a_second_thread_in_a_group_is_told_so) {
   std::vector<Group> ends = group_of_threads(2, {.deadline = milliseconds(300)});
   std::string first, second;
