@@ -122,9 +122,9 @@ FAULTS = [
     ),
     Fault(
         "keys-of-another-batch-entry",
-        ALGORITHM + "decode_views.hpp",
-        "const Row row = row_of(x, rows.b, rows.kv_head,",
-        "const Row row = row_of(x, 0, rows.kv_head,",
+        ALGORITHM + "decode_state.hpp",
+        "const Row row = row_of(x, b, kv_head,",
+        "const Row row = row_of(x, 0, kv_head,",
         "decode reads the keys and values of batch entry 0 for all",
     ),
     Fault(
@@ -165,8 +165,8 @@ FAULTS = [
     Fault(
         "poison-not-added",
         ALGORITHM + "prefill.hpp",
-        "if (poisoned) add_poison(t, part(p).out);",
-        "if (poisoned && t.keys < 0) add_poison(t, part(p).out);",
+        "add_poison(t, part(p).out);",
+        "if (t.keys < 0) add_poison(t, part(p).out);",
         "a NaN or infinite value never reaches the rows of prefill that see it (S13)",
     ),
     Fault(
@@ -393,8 +393,8 @@ FAULTS = [
     Fault(
         "scratch-nobody-wrote",
         ALGORITHM + "decode_views.hpp",
-        "partly_hidden ? rows.unseen + j * at.rows : nullptr",
-        "rows.unseen + j * at.rows",
+        "partly_hidden ? rows.unseen + j * t.width : nullptr",
+        "rows.unseen + j * t.width",
         "decode takes keys for hidden by what the last call left in its scratch",
     ),
     Fault(

@@ -180,6 +180,38 @@ TEST_P(OneAnswer, a_cache_beyond_a_thousand_keys_gives_the_rows_of_the_whole_cal
   }
 }
 
+Tensor first_heads(const Tensor& t, std::int64_t heads) {
+  const Shape s = t.shape();
+  Tensor made({s.batch, heads, s.length, s.dim}, t.dtype());
+  for_each(made.shape(), [&](auto b, auto h, auto i, auto d) { made.set(b, h, i, d, t.at(b, h, i, d)); });
+  return made;
+}
+
+// Few rows over keys in whole lines go other ways than many, by their number, the type and the width of a
+// key.
+TEST_P(OneAnswer, heads_that_share_keys_do_not_know_each_other) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const std::int64_t dim : {16, 32, 64, 160})
+      for (const std::int64_t keys : {31, 70, 301}) {
+        SCOPED_TRACE(std::to_string(keys) + " keys of " + std::to_string(dim) + " " +
+                     std::string(name_of(type)));
+        const Call all{.q = Tensor::random({1, 12, 1, dim}, 1, 2, type),
+                       .k = Tensor::random({1, 1, keys, dim}, 2, 2, type),
+                       .v = Tensor::random({1, 1, keys, dim}, 3, 2, type)};
+        const auto expected = attend(all, {.log_sum_exp = true});
+        if (!expected) continue;
+        for (const std::int64_t heads : {1, 3, 4, 7}) {
+          Call some = all;
+          some.q = first_heads(all.q, heads);
+          const auto got = attend(some, {.log_sum_exp = true});
+          ASSERT_TRUE(got);
+          EXPECT_TRUE(same_bits(got->out, first_heads(expected->out, heads))) << heads << " heads";
+          EXPECT_TRUE(same_bits(*got->log_sum_exp, first_heads(*expected->log_sum_exp, heads)))
+              << heads << " heads";
+        }
+      }
+}
+
 TEST_P(OneAnswer, query_rows_do_not_know_each_other) {
   for (std::uint64_t seed : seeds(1240, 1255)) {
     Call call = random_call(seed, {.masks = false, .bias = false});

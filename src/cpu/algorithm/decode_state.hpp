@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/algorithm/coming.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
@@ -19,6 +20,9 @@ StateLayout decode_layout(const Call& c) {
   return {round_up(c.group() * c.queries, most(S::lanes, 4)), round_up(c.value_dim, most(16, 4 * S::lanes))};
 }
 
+// Of the caller's tensors.
+constexpr std::int64_t element_bytes(const Tensor& x) { return x.type == Type::f32 ? 4 : 2; }
+
 // One task: every row of one sequence that reads one KV head, and its scratch.
 template <Vector S>
 struct DecodeRows {
@@ -26,8 +30,9 @@ struct DecodeRows {
   const std::int64_t b, kv_head;
   const StateLayout at;
   const std::int64_t depth, count;  // of q, a multiple of 4; rows that are real
-  float *q, *s;                     // (depth, rows), scaled; (block_keys, rows)
-  float* unseen;                    // (block_keys, rows): 1 where a row does not see the key
+  const std::int64_t width;         // of scores: rows, or the four that are real
+  float *q, *s;                     // (depth, rows), scaled; (block_keys, width)
+  float* unseen;                    // (block_keys, width): 1 where a row does not see the key
   float* values;                    // (rows, dims): the weighted values of one block
   float *k_rows, *v_rows;           // keys and values that must be widened or copied
   const Queries query;              // of row r
@@ -49,6 +54,7 @@ struct DecodeRows {
         at(decode_layout<S>(call)),
         depth(round_up(call.dim, 4)),
         count(call.group() * call.sequences[task.batch_entry].queries),
+        width(packs_scores(call) && count <= 4 ? 4 : at.rows),
         q(memory),
         s(q + depth * at.rows),
         unseen(s + block_keys * at.rows),
@@ -57,6 +63,23 @@ struct DecodeRows {
         v_rows(k_rows + copied_keys * depth),
         query(call, task),
         power(call.scaling.exponent) {}
+
+  // Where row j of the task's keys or values begins, and it with those that follow, as rows to come.
+  const char* place(const Tensor& x, std::int64_t j) const {
+    const Row row = row_of(x, b, kv_head, c.sequences[b].first_key + j);
+    return static_cast<const char*>(row.data) + row.first * element_bytes(x);
+  }
+  Coming coming(const Tensor& x, std::int64_t j, std::int64_t dim) const {
+    return {place(x, j), dim * element_bytes(x), x.stride.length * element_bytes(x)};
+  }
+
+  // Whether scores of four rows lie side by side, those of several keys in a vector: a vector for each key
+  // would have most of its lanes empty, and its exponentials took 13 % of 32768 keys in f16 (Xeon, two cores,
+  // November 2026). What is added or hidden row by row wants a vector of rows.
+  static constexpr bool can_pack = S::lanes > 4;
+  static bool packs_scores(const Call& c) {
+    return can_pack && !c.bias.data && c.mask_count == 0 && !c.alibi.of_heads;
+  }
 };
 
 // How many rows go together, as a type: the sums of a few rows stay in registers only if the compiler knows
@@ -84,6 +107,78 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
   return so_far;
 }
 
+// The same for scores of four rows side by side.
+template <Vector S>
+inline typename S::F largest_packed(typename S::F so_far, const float* s, std::int64_t keys) {
+  float rows[S::lanes], found[S::lanes];
+  S::store(rows, so_far);
+  const std::int64_t whole = keys * 4 / S::lanes;
+  S::store(found, largest<S>(S::fill(minus_infinity), s, S::lanes, whole));
+  const auto take = [&rows](const float* four) {
+    for (int r = 0; r < 4; ++r) rows[r] = four[r] > rows[r] ? four[r] : rows[r];
+  };
+  for (int n = 0; n < S::lanes; n += 4) take(found + n);
+  for (std::int64_t n = whole * S::lanes; n < keys * 4; n += 4) take(s + n);
+  return S::load(rows);
+}
+
+// sums(4) += chains of weights p(keys, 4), counted from key 0. Four chains at a time: one alone would wait
+// for each of its sums.
+inline void add_packed_chains(const float* p, std::int64_t first_key, std::int64_t keys, float* sums) {
+  const float* const end = p + keys * 4;
+  std::int64_t next = chain_keys - first_key % chain_keys;  // keys of the first chain
+  while (p < end) {
+    float chain[4][4] = {};
+    int count = 0;
+    if (next == chain_keys && end - p >= 4 * chain_keys * 4) {
+      for (std::int64_t j = 0; j < chain_keys; ++j)
+        for (int n = 0; n < 4; ++n)
+          for (int r = 0; r < 4; ++r) chain[n][r] += p[(n * chain_keys + j) * 4 + r];
+      p += 4 * chain_keys * 4, count = 4;
+    } else {
+      for (const float* last = end - p < next * 4 ? end : p + next * 4; p < last; p += 4)
+        for (int r = 0; r < 4; ++r) chain[0][r] += p[r];
+      next = chain_keys, count = 1;
+    }
+    for (int n = 0; n < count; ++n)
+      for (int r = 0; r < 4; ++r) sums[r] += chain[n][r];
+  }
+}
+
+// weigh_in_chains() of softmax.hpp for scores of four rows side by side. There is room for a whole number of
+// vectors.
+template <Vector S>
+inline void weigh_packed(const Scores& t, const Weighing<S>& by) {
+  float max[S::lanes], sums[S::lanes];
+  S::store(max, *by.max), S::store(sums, *by.sum);
+  for (int lane = 4; lane < S::lanes; ++lane) max[lane] = max[lane % 4];
+  const auto subtrahend = S::load(max);
+  const std::int64_t all = t.keys * 4;
+  constexpr int together = 4;
+  for (std::int64_t n = 0; n < all; n += together * S::lanes) {
+    typename S::F x[together];
+    for (int v = 0; v < together; ++v) x[v] = S::sub(S::load(t.s + n + v * S::lanes), subtrahend);
+    exp2<S>(x, by.power);
+    for (int v = 0; v < together; ++v) S::store(t.s + n + v * S::lanes, x[v]);
+  }
+  add_packed_chains(t.s, t.first_key, t.keys, sums);
+  *by.sum = S::load(sums);
+}
+
+// Either, for rows r ...: those that lie side by side are all there are.
+template <Vector S>
+inline typename S::F largest_of_rows(typename S::F so_far, const Scores& t, std::int64_t r) {
+  if constexpr (DecodeRows<S>::can_pack)
+    if (t.width < S::lanes) return largest_packed<S>(so_far, t.s, t.keys);
+  return largest<S>(so_far, t.s + r, t.width, t.keys);
+}
+template <Vector S>
+inline void weigh_rows(const Scores& t, std::int64_t r, const Weighing<S>& by) {
+  if constexpr (DecodeRows<S>::can_pack)
+    if (t.width < S::lanes) return weigh_packed<S>(t, by);
+  weigh_in_chains<S, 1>(t.s + r, t.width, t.first_key, t.keys, by);
+}
+
 // advance() of softmax.hpp for any number of row vectors.
 template <Vector S>
 inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State& state) {
@@ -91,12 +186,12 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State
   const StateLayout& at = rows.at;
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
     const F before = S::load(state.max + r);
-    F max = largest<S>(before, t.s + r, at.rows, t.keys);
+    F max = largest_of_rows<S>(before, t, r);
     S::store(state.max + r, max);
     const F factor = softmax::rescaling<S>(before, max, rows.power);
     max = softmax::finite_max<S>(max);
     F sum = S::mul(S::load(state.sum + r), factor);
-    weigh_in_chains<S, 1>(t.s + r, at.rows, t.first_key, t.keys, {&max, &sum, rows.power});
+    weigh_rows<S>(t, r, {&max, &sum, rows.power});
     S::store(state.sum + r, sum);
     float factors[S::lanes];
     S::store(factors, factor);

@@ -63,10 +63,51 @@ inline void add_one_by_one(Lines t, std::int64_t blocks) {
   }
 }
 
+// add_lines() for four such blocks at once, where a line is one vector: factors serve all of them.
+template <Vector S, Type type, int rows>
+  requires(S::lanes == line_elements)
+inline void add_four(const Lines& t) {
+  constexpr std::int64_t bytes = line_elements * bytes_of_type<type>, block = line_elements * bytes;
+  typename S::F total[4][rows];
+  for (int n = 0; n < 4; ++n)
+    for (int r = 0; r < rows; ++r) total[n][r] = S::load(t.sum + r * t.sum_stride + n * line_elements);
+  const auto *line = static_cast<const unsigned char*>(t.lines),
+             *ahead = static_cast<const unsigned char*>(t.ahead);
+  const float* factors = t.factors;
+  for (std::int64_t left = t.count; left > 0;
+       --left, factors += t.stride, line += bytes, ahead += 4 * bytes) {
+    for (std::int64_t n = 0; n < 4 * bytes; n += 64) S::touch(ahead + n);
+    typename S::F x[4];
+    for (int n = 0; n < 4; ++n) x[n] = load_as<S, type>(line + n * block, 0);
+    for (int r = 0; r < rows; ++r) {
+      const auto factor = S::fill(factors[r]);
+      for (int n = 0; n < 4; ++n) total[n][r] = S::fma(x[n], factor, total[n][r]);
+    }
+  }
+  for (int n = 0; n < 4; ++n)
+    for (int r = 0; r < rows; ++r) S::store(t.sum + r * t.sum_stride + n * line_elements, total[n][r]);
+}
+
 // The same. An instruction set may specialise it.
 template <Vector S, Type type, int rows>
-inline void add_blocks(const Lines& t, std::int64_t blocks) {
+inline void add_blocks(Lines t, std::int64_t blocks) {
+  if constexpr (S::lanes == line_elements)
+    for (; blocks >= 4; blocks -= 4, t.sum += 4 * line_elements) {
+      constexpr std::int64_t bytes = 4 * line_elements * line_elements * bytes_of_type<type>;
+      add_four<S, type, rows>(t);
+      t.lines = static_cast<const unsigned char*>(t.lines) + bytes;
+      t.ahead = static_cast<const unsigned char*>(t.ahead) + bytes;
+    }
   add_one_by_one<S, type, rows>(t, blocks);
+}
+
+// (4, 16) to (16, 4).
+template <Vector S>
+inline void transpose_tile(const float (&from)[4][line_elements], float* to, std::int64_t stride) {
+  for (std::int64_t j = 0; j < line_elements; j += 4) {
+    const float* const corner[4] = {from[0] + j, from[1] + j, from[2] + j, from[3] + j};
+    S::transpose(corner, to + j * stride, stride);
+  }
 }
 
 // sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but transposed, as scores
@@ -75,13 +116,10 @@ template <Vector S, Type type, int rows>
 inline void score_lines(const Lines& t) {
   float sum[4][line_elements] = {};
   add_lines<S, type, rows>({t.factors, t.stride, t.lines, t.count, sum[0], line_elements, t.ahead});
-  for (std::int64_t j = 0; j < line_elements; j += 4) {
-    const float* const corner[4] = {sum[0] + j, sum[1] + j, sum[2] + j, sum[3] + j};
-    S::transpose(corner, t.sum + j * t.sum_stride, t.sum_stride);
-  }
+  transpose_tile<S>(sum, t.sum, t.sum_stride);
 }
 
-// The same in chains of `chain_terms`; t.ahead lies as t.lines do.
+// score_lines() in chains of `chain_terms`; t.ahead lies as t.lines do.
 template <Vector S, Type type, int rows>
 inline void score_in_chains(const Lines& t) {
   constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
@@ -96,6 +134,52 @@ inline void score_in_chains(const Lines& t) {
     part(first, chain[0], 4);
     for (std::int64_t j = 0; j < line_elements; ++j)
       for (std::int64_t row = 0; row < 4; ++row) t.sum[j * t.sum_stride + row] += chain[j][row];
+  }
+}
+
+// Two tiles of lines that meet the same factors; otherwise as Lines.
+struct TwoTiles {
+  const float* factors;
+  std::int64_t stride;
+  const void* lines[2];
+  std::int64_t count;
+  float* sum;
+  std::int64_t sum_stride;
+  const void* ahead[2];
+};
+
+// score_lines() for both, sum(32, 4), where a line is one vector: the sums of four rows would wait for each
+// other.
+template <Vector S, Type type, int rows>
+  requires(S::lanes == line_elements)
+inline void score_two(const TwoTiles& t) {
+  constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
+  typename S::F total[2][rows];
+  for (auto& of : total)
+    for (auto& sum : of) sum = S::fill(0.0f);
+  const auto *first = static_cast<const unsigned char*>(t.lines[0]),
+             *second = static_cast<const unsigned char*>(t.lines[1]);
+  const float* factors = t.factors;
+  std::int64_t at = 0;
+  const auto add = [&] {
+    const auto x = load_as<S, type>(first + at, 0), y = load_as<S, type>(second + at, 0);
+    for (int r = 0; r < rows; ++r) {
+      const auto factor = S::fill(factors[r]);
+      total[0][r] = S::fma(x, factor, total[0][r]);
+      total[1][r] = S::fma(y, factor, total[1][r]);
+    }
+    at += bytes, factors += t.stride;
+  };
+  const std::int64_t end = t.count * bytes;
+  while (at + 64 <= end) {  // as many as a line of memory has
+    for (const void* ahead : t.ahead) S::touch(static_cast<const unsigned char*>(ahead) + at);
+    for (std::int64_t n = 0; n < 64; n += bytes) add();
+  }
+  while (at < end) add();
+  for (std::int64_t n = 0; n < 2; ++n) {
+    float sum[4][line_elements] = {};
+    for (int r = 0; r < rows; ++r) S::store(sum[r], total[n][r]);
+    transpose_tile<S>(sum, t.sum + n * line_elements * t.sum_stride, t.sum_stride);
   }
 }
 

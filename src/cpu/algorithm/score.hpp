@@ -158,6 +158,11 @@ inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom
   const float* scales = nullptr;
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < end_key; ++j) {
     if (j == 0 || (t.first_key + j) % PageLayout::tile == 0) scales = scales_from(t.first_key + j);
+    if (t.width < S::lanes) {
+      for (std::int64_t r = 0; r < t.width; ++r) t.s[j * t.width + r] *= *scales;
+      ++scales;
+      continue;
+    }
     const auto scale = S::fill(*scales++);
     for (float* s = t.s + j * t.width; s < t.s + (j + 1) * t.width; s += S::lanes)
       S::store(s, S::mul(S::load(s), scale));

@@ -53,6 +53,37 @@ struct Avx512 : X86<Avx512> {
     for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * width, x[d]);
   }
 
+  // 32 halves of each of sixteen rows, `apart` bytes from each other, become 32 lines of sixteen rows: line d
+  // lies at place_of_half(d).
+  [[gnu::always_inline]] static void turn_halves(const void* rows, std::int64_t apart, std::uint16_t* lines) {
+    __m512i x[16], y[16];
+    for (int r = 0; r < 16; ++r) x[r] = _mm512_loadu_si512(static_cast<const char*>(rows) + r * apart);
+    for (int i = 0; i < 16; i += 2) {  // pairs of rows
+      y[i] = _mm512_unpacklo_epi16(x[i], x[i + 1]);
+      y[i + 1] = _mm512_unpackhi_epi16(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {  // fours
+      x[i] = _mm512_unpacklo_epi32(y[i], y[i + 2]);
+      x[i + 1] = _mm512_unpackhi_epi32(y[i], y[i + 2]);
+      x[i + 2] = _mm512_unpacklo_epi32(y[i + 1], y[i + 3]);
+      x[i + 3] = _mm512_unpackhi_epi32(y[i + 1], y[i + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {  // eights: four lines d, 8 + d, 16 + d and 24 + d lie in the 128-bit lanes
+      y[2 * i] = _mm512_unpacklo_epi64(x[i], x[4 + i]);
+      y[2 * i + 1] = _mm512_unpackhi_epi64(x[i], x[4 + i]);
+      y[8 + 2 * i] = _mm512_unpacklo_epi64(x[8 + i], x[12 + i]);
+      y[8 + 2 * i + 1] = _mm512_unpackhi_epi64(x[8 + i], x[12 + i]);
+    }
+    alignas(64) static constexpr std::int64_t low[8] = {0, 1, 8, 9, 2, 3, 10, 11},
+                                              high[8] = {4, 5, 12, 13, 6, 7, 14, 15};
+    for (int d = 0; d < 8; ++d) {
+      _mm512_storeu_si512(lines + 64 * d, _mm512_permutex2var_epi64(y[d], _mm512_load_si512(low), y[8 + d]));
+      _mm512_storeu_si512(lines + 64 * d + 32,
+                          _mm512_permutex2var_epi64(y[d], _mm512_load_si512(high), y[8 + d]));
+    }
+  }
+  static constexpr int place_of_half(int d) { return d % 8 * 64 + d / 8 * 16; }
+
   // Sixteen floats of each of eight rows become sixteen lines of eight rows, one after another.
   [[gnu::always_inline]] static void turn_eight(const F (&rows)[8], float* lines) {
     __m512i fours[2][4];  // rows 0 to 3 and 4 to 7: column 4 * i + n lies in the i-th 128-bit lane of the n-th

@@ -117,7 +117,7 @@
     neon_score_lines<Type::type>(t);                                                              \
   }                                                                                               \
   template <>                                                                                     \
-  inline void add_blocks<Neon, Type::type, 4>(const Lines& t, std::int64_t blocks) {               \
+  inline void add_blocks<Neon, Type::type, 4>(Lines t, std::int64_t blocks) {                      \
     neon_add_blocks<Type::type>(t, blocks);                                                       \
   }
 

@@ -277,6 +277,22 @@ HEED_EMULATED __m512i _mm512_maskz_loadu_epi16(__mmask32 mask, const void* p) {
     return x;
   }));
 }
+HEED_EMULATED __m512i _mm512_unpacklo_epi16(__m512i a, __m512i b) {
+  const auto x = heed::emulated::as<heed::emulated::U16x32>(a),
+             y = heed::emulated::as<heed::emulated::U16x32>(b);
+  return heed::emulated::as<__m512i>(heed::emulated::each<heed::emulated::U16x32>(32, [&](int n) {
+    const int at = n / 8 * 8 + n % 8 / 2;
+    return n % 2 ? y[at] : x[at];
+  }));
+}
+HEED_EMULATED __m512i _mm512_unpackhi_epi16(__m512i a, __m512i b) {
+  const auto x = heed::emulated::as<heed::emulated::U16x32>(a),
+             y = heed::emulated::as<heed::emulated::U16x32>(b);
+  return heed::emulated::as<__m512i>(heed::emulated::each<heed::emulated::U16x32>(32, [&](int n) {
+    const int at = n / 8 * 8 + 4 + n % 8 / 2;
+    return n % 2 ? y[at] : x[at];
+  }));
+}
 HEED_EMULATED __m512i _mm512_unpacklo_epi32(__m512i a, __m512i b) {
   const auto x = heed::emulated::as<heed::emulated::U32x16>(a),
              y = heed::emulated::as<heed::emulated::U32x16>(b);
@@ -298,6 +314,9 @@ HEED_EMULATED __m512i _mm512_unpacklo_epi64(__m512i a, __m512i b) {
 }
 HEED_EMULATED __m512i _mm512_unpackhi_epi64(__m512i a, __m512i b) {
   return heed::emulated::each<__m512i>(8, [&](int n) { return n % 2 ? b[n / 2 * 2 + 1] : a[n / 2 * 2 + 1]; });
+}
+HEED_EMULATED __m512i _mm512_permutex2var_epi64(__m512i a, __m512i index, __m512i b) {
+  return heed::emulated::each<__m512i>(8, [&](int n) { return (index[n] & 8 ? b : a)[index[n] & 7]; });
 }
 HEED_EMULATED __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int how) {
   return heed::emulated::each<__m512i>(8, [&](int n) {
