@@ -43,19 +43,18 @@ struct BoolTensor {
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };
 
-// A bias or a boolean mask that all heads share, as panels of rows read it: turned once, before there are
-// tasks (cpu/shared_mask.hpp). Of each key a panel has `key_words` words: one, whose bit r hides the key from
-// row r; or the biases of its rows, side by side in f32, or in bf16 those of two keys in pairs.
+// A bias or a boolean mask that all heads share, as panels of some rows read it: turned for tasks that follow
+// each other (cpu/shared_mask.hpp). Of each key a panel has `key_words` words: one, whose bit r hides the key
+// from row r; or the biases of its rows, side by side in f32, or in bf16 those of two keys in pairs.
 struct SharedMask {
-  std::uint32_t* words = nullptr;      // (entries, panels, keys, key_words); null: there is none
-  unsigned char* is_turned = nullptr;  // (entries, panels): whether its words say all there is to say
-  std::int64_t entries = 0, panels = 0, keys = 0, key_words = 0;
+  std::uint32_t* words = nullptr;      // (panels, keys, key_words); null: there is none
+  unsigned char* is_turned = nullptr;  // (panels): whether its words say all there is to say
+  std::int64_t first_panel = 0;        // of a batch entry's panels
+  std::int64_t panels = 0, keys = 0, key_words = 0;
 
-  std::int64_t size() const { return entries * panels * keys * key_words; }
-  // Of a batch entry; one serves all of them where they share the mask, too.
-  std::int64_t place(std::int64_t batch_entry, std::int64_t panel) const {
-    return (entries == 1 ? 0 : batch_entry) * panels + panel;
-  }
+  std::int64_t size() const { return panels * keys * key_words; }
+  std::uint32_t* panel(std::int64_t n) const { return words + (n - first_panel) * keys * key_words; }
+  unsigned char& is_panel_turned(std::int64_t n) const { return is_turned[n - first_panel]; }
 };
 
 struct Call {

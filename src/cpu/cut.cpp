@@ -14,8 +14,10 @@ namespace {
 // written in order once a block. Neoverse-N1, 12 heads of 1024 x 64: 384 rows 81.8 % of peak, 768 82.4 %, all
 // 1024 82.7 % (November 2026).
 std::int64_t rows_per_task(const Call& c) {
-  // Fewer where every row brings a row of a mask: the heads that read the same one follow each other.
-  const std::int64_t most_rows = c.mask_count > 0 || c.bias.data ? 384 : 1024;
+  // Fewer where every row brings one of a bias or mask: the heads that read the same one follow each other.
+  // With 2 threads of a Xeon and 1024 keys, 512 rows of a boolean mask are 2 to 4 % faster than 384, in f32
+  // and by AMX.
+  const std::int64_t most_rows = c.bias.data ? 384 : c.mask_count > 0 ? 512 : 1024;
   return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, most_rows);
 }
 

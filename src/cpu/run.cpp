@@ -9,6 +9,7 @@
 #include "cpu/cut.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/shared_mask.hpp"
+#include "cpu/stripes.hpp"
 #include "cpu/tasks.hpp"
 #include "softmax/scaling.hpp"
 #include "threads/pool.hpp"
@@ -25,6 +26,11 @@ std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows
                                                                           : most_decode_rows;
+}
+
+std::int64_t in_lines(std::int64_t floats) {
+  return static_cast<std::int64_t>(
+      threads::floats_in_lines(static_cast<std::size_t>(floats) * sizeof(float)));
 }
 
 std::size_t slots_for(std::size_t tasks) { return tasks == 1 ? 1 : std::min(tasks, threads::concurrency()); }
@@ -86,11 +92,20 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
   return {};
 }
 
+namespace {
+
+// What a slot has of a mask that heads share, on a line of its own.
+struct alignas(64) MaskSlot {
+  std::int64_t stripe = Stripes::none;
+  TurnedPanels turned{};
+};
+
+}  // namespace
+
 bool prefill(const Target& target, const Problem& problem) {
   LoweredCall lowered(problem);
   Call& c = lowered.call;
   if (c.heads == 0) return false;
-  const SharedMask shared = target.turn_mask ? plan_shared_mask(c, target.panel_rows) : SharedMask{};
   const Wanted wanted = wanted_tasks(c, target.packing_rows);
   std::size_t count = 0;
   std::int64_t most_queries = 0;
@@ -99,23 +114,39 @@ bool prefill(const Target& target, const Problem& problem) {
     most_queries = std::max(most_queries, task.rows.queries);
   });
   if (count == 0) return false;
-  const std::size_t task_floats =
-      threads::floats_in_lines((count + most_shortened(wanted)) * sizeof(QueryTask));
-  threads::Scratch scratch(slots_for(count), target.prefill_floats(c, most_queries * c.group()),
-                           task_floats * sizeof(float) + static_cast<std::size_t>(bytes_of(shared)));
-  c.shared = placed(shared, scratch.front<float>() + task_floats);
-  if (c.shared.words)
-    share_out(shared.entries * shared.panels, products(c),
-              [&](std::int64_t n) { target.turn_mask(c, n / shared.panels, n % shared.panels); });
+  const std::size_t slots = slots_for(count), most_tasks = count + most_shortened(wanted);
+  const std::int64_t rows = most_queries * c.group(), floats = in_lines(target.prefill_floats(c, rows));
+  if (target.turn_mask) c.shared = plan_shared_mask(c, target.panel_rows, rows, slots);
+  const bool is_masked = c.shared.size() > 0;
+  const std::int64_t mask_floats = in_lines((bytes_of(c.shared) + 3) / 4);
+  const std::size_t task_floats = threads::floats_in_lines(most_tasks * sizeof(QueryTask)),
+                    slot_floats = is_masked ? threads::floats_in_lines(slots * sizeof(MaskSlot)) : 0,
+                    stripe_bytes = is_masked ? Stripes::bytes_for(most_tasks) : 0;
+  threads::Scratch scratch(slots, floats + mask_floats,
+                           (task_floats + slot_floats) * sizeof(float) + stripe_bytes);
   QueryTask* const tasks = scratch.front<QueryTask>();
   QueryTask* end = tasks;
   cut_along_queries(c, target.panel_rows, wanted,
                     [&](const QueryTask& task) { std::construct_at(end++, task); });
   std::sort(tasks, end, runs_before);
   const std::size_t cut = shorten_last({tasks, end}, c, target.panel_rows, wanted);
-  share_out(static_cast<std::int64_t>(cut), products(c), [&](std::int64_t n) {
+  const auto all = static_cast<std::int64_t>(cut);
+  if (!is_masked) {
+    share_out(all, products(c), [&](std::int64_t n) {
+      const threads::Scratch::Lease lease(scratch);
+      target.prefill(c, tasks[n].rows, lease.floats());
+    });
+    return lowered.left_range != 0;
+  }
+  auto* const masks = reinterpret_cast<MaskSlot*>(scratch.front<float>() + task_floats);
+  std::uninitialized_value_construct_n(masks, slots);
+  const Stripes stripes({tasks, cut}, scratch.front<float>() + task_floats + slot_floats);
+  share_out(all, products(c), [&](std::int64_t) {
     const threads::Scratch::Lease lease(scratch);
-    target.prefill(c, tasks[n].rows, lease.floats());
+    MaskSlot& mask = masks[lease.slot()];
+    const Rows& task = tasks[stripes.take(mask.stripe)].rows;
+    const Call with = with_mask_of(task, c, target, mask.turned, lease.floats() + floats);
+    target.prefill(with, task, lease.floats());
   });
   return lowered.left_range != 0;
 }

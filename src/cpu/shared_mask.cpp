@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/shared_mask.hpp"
 
-#include <algorithm>
-
-#include "threads/pool.hpp"
-
 namespace heed::cpu {
 namespace {
 
@@ -12,11 +8,6 @@ constexpr std::int64_t rows_in_word = 32;
 constexpr std::int64_t keys_in_line = 64;  // of bytes: as many are turned at a time
 constexpr std::int64_t least_uses = 4;     // of a panel, which is read once and written once more
 constexpr std::int64_t most_bytes = std::int64_t{64} << 20;
-// A bias is written as large as it is, over lines that every core read in the call before, and that is slow:
-// with 16 threads one of bf16 takes 1.17 to 1.24 times as long as none if it is turned, 1.20 where it lies;
-// with one thread 1.12 and 1.29 (12 heads, 1024 x 64, a Xeon, November 2026). A bit for each element is a
-// sixteenth of that.
-constexpr std::size_t most_threads_for_bias = 4;
 
 std::int64_t key_words(Type type) {
   if (type == Type::int8) return 1;
@@ -32,41 +23,39 @@ Tensor only_mask(const Call& c) {
   return {};
 }
 
-bool is_shared_by_batch(const Call& c, const Tensor& mask) {
-  const auto is_as_the_first = [&](const Sequence& s) {
-    const Sequence& first = c.sequences[0];
-    return s.first_query == first.first_query && s.queries == first.queries && s.keys == first.keys;
-  };
-  return mask.stride.batch == 0 && std::all_of(c.sequences, c.sequences + c.batch, is_as_the_first);
-}
-
 }  // namespace
 
-SharedMask plan_shared_mask(const Call& c, int panel_rows) {
+SharedMask plan_shared_mask(const Call& c, int panel_rows, std::int64_t rows, std::size_t slots) {
   const Tensor mask = only_mask(c);
-  if (c.bias.data && threads::concurrency() > most_threads_for_bias) return {};
   const bool lies_in_rows =
       mask.data && mask.stride.dim == 1 && mask.stride.length != 0 && mask.stride.heads == 0;
   if (!lies_in_rows || panel_rows != rows_in_word || rows_in_word % c.group() != 0) return {};
   SharedMask shared;
-  shared.entries = is_shared_by_batch(c, mask) ? 1 : c.batch;
+  shared.panels = (rows + panel_rows - 1) / panel_rows;
   shared.keys = (c.keys + keys_in_line - 1) / keys_in_line * keys_in_line;
   shared.key_words = key_words(mask.type);
-  const std::int64_t queries = c.here < 0 ? c.queries : c.here;
-  shared.panels = (queries * c.group() + panel_rows - 1) / panel_rows;
-  const bool pays = c.batch * c.kv_heads >= least_uses * shared.entries;
-  return pays && shared.size() > 0 && bytes_of(shared) <= most_bytes ? shared : SharedMask{};
+  const bool pays = c.kv_heads >= least_uses && shared.size() > 0;
+  return pays && bytes_of(shared) * static_cast<std::int64_t>(slots) <= most_bytes ? shared : SharedMask{};
 }
 
 std::int64_t bytes_of(const SharedMask& shared) {
-  return shared.size() * static_cast<std::int64_t>(sizeof(std::uint32_t)) + shared.entries * shared.panels;
+  return shared.size() * static_cast<std::int64_t>(sizeof(std::uint32_t)) + shared.panels;
 }
 
-SharedMask placed(SharedMask shared, void* memory) {
-  if (shared.size() == 0) return shared;
-  shared.words = static_cast<std::uint32_t*>(memory);
-  shared.is_turned = reinterpret_cast<unsigned char*>(shared.words + shared.size());
-  return shared;
+Call with_mask_of(const Rows& rows, const Call& c, const Target& target, TurnedPanels& turned, void* memory) {
+  const auto panels_to = [&](std::int64_t query) {
+    return ((query - c.first_query) * c.group() + rows_in_word - 1) / rows_in_word;
+  };
+  const std::int64_t begin = panels_to(rows.first_query), end = panels_to(rows.first_query + rows.queries);
+  const bool is_there = turned.batch_entry == rows.batch_entry && turned.begin <= begin && end <= turned.end;
+  if (!is_there) turned = {rows.batch_entry, begin, end};
+  Call with = c;
+  with.shared.words = static_cast<std::uint32_t*>(memory);
+  with.shared.is_turned = reinterpret_cast<unsigned char*>(with.shared.words + with.shared.size());
+  with.shared.first_panel = turned.begin;
+  for (std::int64_t panel = begin; !is_there && panel < end; ++panel)
+    target.turn_mask(with, rows.batch_entry, panel);
+  return with;
 }
 
 }  // namespace heed::cpu

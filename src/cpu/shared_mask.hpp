@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mask that heads share costs each of them a look at every element across its rows. It is turned into the
-// order in which a panel's scores lie once for all of them, where that pays.
+// A mask that heads share costs each of them a look at every element across its rows. Where that pays, it is
+// turned into the order in which a panel's scores lie, for all tasks of the same rows that follow each other
+// in a slot of scratch (cpu/stripes.hpp).
 #pragma once
+#include <cstddef>
+
 #include "cpu/call.hpp"
+#include "cpu/target/target.hpp"
 
 namespace heed::cpu {
 
-// What a call's mask would take in panels of so many rows; nothing where it is read as it lies.
-SharedMask plan_shared_mask(const Call&, int panel_rows);
-
-// How many bytes that is, and the same in memory of so many.
+// What the mask of a task of so many rows would take, in panels; nothing where it is read as it lies. There
+// is one for every slot.
+SharedMask plan_shared_mask(const Call&, int panel_rows, std::int64_t rows, std::size_t slots);
 std::int64_t bytes_of(const SharedMask&);
-SharedMask placed(SharedMask, void* memory);
+
+// The panels that lie turned in a slot's memory: [begin, end) of a batch entry.
+struct TurnedPanels {
+  std::int64_t batch_entry = -1, begin = 0, end = 0;
+};
+
+// A call whose mask was planned with that of a task's rows, in the memory of a slot that has these panels: it
+// is turned there unless they are it.
+Call with_mask_of(const Rows&, const Call&, const Target&, TurnedPanels&, void* memory);
 
 }  // namespace heed::cpu

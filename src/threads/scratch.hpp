@@ -28,6 +28,7 @@ class Scratch {
     ~Lease() { scratch_.taken(slot_).store(false, std::memory_order_release); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
+    std::size_t slot() const { return slot_; }
     float* floats() const { return scratch_.slots_begin_ + slot_ * scratch_.stride_; }
 
    private:

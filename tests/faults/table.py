@@ -384,6 +384,21 @@ FAULTS = [
         "the last key before a hidden end is left out",
     ),
     Fault(
+        "mask-of-the-rows-before",
+        "src/cpu/shared_mask.cpp",
+        "turned.begin <= begin && end <= turned.end;",
+        "turned.begin <= begin;",
+        "AMX reads the turned mask of a task's rows where those before them lie",
+        X86,
+    ),
+    Fault(
+        "task-taken-twice",
+        "src/cpu/stripes.cpp",
+        "return stripe.begin + (n + first) % length;",
+        "return stripe.begin + (n / 2 + first) % length;",
+        "of the tasks of the same rows some are done twice and others never",
+    ),
+    Fault(
         "bias-overflows-into-a-mask",
         ALGORITHM + "mask_changes.hpp",
         "S::max(lowest, S::fma(x, to_units, s))",

@@ -223,9 +223,10 @@ class Prefill {
     return t;
   }
 
-  // The same where finish(strip) makes scores of products, and maxima are taken while a strip is still in the
-  // first-level cache. With weights that are rounded as they are made, this takes 10 % off 12 heads of 1024 x
-  // 64 in bf16, and 5 off 16 of 512 x 80 (AMX, a Xeon's 16 threads, November 2026).
+  // The same where finish(strip, highest) makes scores of products and takes their maxima while the strip is
+  // in the first-level cache, unless keys are still to be hidden. With weights that are rounded as they are
+  // made, this takes 10 % off 12 heads of 1024 x 64 in bf16, and 5 off 16 of 512 x 80 (AMX, a Xeon's 16
+  // threads, November 2026).
   template <class Finish>
   Scores scores_in_strips(std::int64_t p, KeyRange block, KeyRange wanted, Maxima<S>& highest,
                           const Finish& finish) {
@@ -234,8 +235,7 @@ class Prefill {
     operands.score_in_strips(p, t.first_key - block.begin, t.keys, t.s,
                              [&](std::int64_t j, std::int64_t count) {
                                const Scores strip{t.s + j * rows, rows, t.first_key + j, count};
-                               finish(strip);
-                               if (!hides) highest.take(strip);
+                               finish(strip, hides ? nullptr : &highest);
                              });
     if (!hides) return t;
     hide_others(c, t, queries_of(p));
@@ -246,7 +246,7 @@ class Prefill {
   SharedPanel<S> shared_panel(std::int64_t p) const
     requires ScoresInStrips<O>
   {
-    return {c, task.batch_entry, (task.first_query - c.first_query) * c.group() / rows + p};
+    return {c, (task.first_query - c.first_query) * c.group() / rows + p};
   }
 
   // Whether scores need no more than a scale and a bias, or a mask that is turned: others are quicker over
@@ -263,16 +263,23 @@ class Prefill {
     const auto scale = [&](const Scores& t) {
       if (c.scaling.query != 1) scale_all<S>(t.s, t.keys * rows, c.scaling.query);
     };
-    if (mask) return scores_in_strips(p, block, wanted, highest, [&](const Scores& t) { mask.finish(t); });
-    if (!c.bias.data) return scores_in_strips(p, block, wanted, highest, scale);
+    if (mask)
+      return scores_in_strips(p, block, wanted, highest,
+                              [&](const Scores& t, Maxima<S>* taken) { mask.finish(t, taken); });
+    if (!c.bias.data)
+      return scores_in_strips(p, block, wanted, highest, [&](const Scores& t, Maxima<S>* taken) {
+        scale(t);
+        if (taken) taken->take(t);
+      });
     const MaskRows<S> bias(c.bias, {0, keys_there_are()}, rows, queries_of(p));
-    return scores_in_strips(p, block, wanted, highest, [&](const Scores& t) {
+    return scores_in_strips(p, block, wanted, highest, [&](const Scores& t, Maxima<S>* taken) {
       // Too few keys for the processor to see that more will be wanted of each of these rows: with 16
       // threads, 12 heads and 1024 x 64, a bias in bf16 takes 3 to 9 % longer unless asked for (a Xeon,
       // November 2026).
       bias.ask_for({t.first_key + t.keys, t.first_key + 2 * t.keys});
       scale(t);
       add_bias<S>(c, bias, t);
+      if (taken) taken->take(t);
     });
   }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bias or boolean mask that heads share (call.hpp): how its panels are turned, and what their words make of
-// products, a strip at a time, while these are in the first-level cache and beside the scale. Bf16 on AMX
-// with 16 threads took 1.17 to 1.25 times as long with a mask as without, and to go through a block's scores
-// once more was half of that (12 heads, 1024 x 64, November 2026).
+// products, a strip at a time, while these are in the first-level cache, beside the scale and the maxima.
+// Bf16 on AMX with 16 threads took 1.17 to 1.25 times as long with a mask as without, and to go through a
+// block's scores once more was half of that; through a strip's, for the maxima alone, 4 % (12 heads, 1024 x
+// 64, November 2026).
 #pragma once
 #include <cstdint>
 
@@ -10,6 +11,7 @@
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
+#include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -33,22 +35,48 @@ class TurnMask {
     if (count <= 0) return;
     const Tensor& mask = c.bias.data ? c.bias : c.masks[0].where;
     const MaskRows<S> rows(mask, {0, s.keys}, Tile<S>::rows, Queries(c, Rows{b, 0, first, count}));
-    const std::int64_t place = c.shared.place(b, panel);
-    std::uint32_t* to = c.shared.words + place * c.shared.keys * c.shared.key_words;
-    c.shared.is_turned[place] = with_type(mask.type, [&](auto type) { return turn<type.value>(rows, to); });
+    c.shared.is_panel_turned(panel) = turn(rows, c.shared.panel(panel));
   }
 
  private:
+  bool turn(const MaskRows<S>& rows, std::uint32_t* to) const {
+    if (rows.tensor.type == Type::int8) {
+      c.masks[0].visible_when ? turn_bits<true>(rows, to) : turn_bits<false>(rows, to);
+      return true;
+    }
+    return rows.tensor.type == Type::f32 ? turn_bias<Type::f32>(rows, to) : turn_bias<Type::bf16>(rows, to);
+  }
+
+  template <bool visible_when>
+  static void turn_bits(const MaskRows<S>& rows, std::uint32_t* to) {
+    static_assert(Tile<S>::rows == 32);
+    const std::int64_t end = round_up(rows.keys.end, most_key_step);
+    for (std::int64_t key = 0; key < end; key += line_bytes, to += line_bytes) {
+      unsigned char bits[4][line_bytes];  // of eight rows each
+      for (int r = 0; r < Tile<S>::rows; r += 16) {
+        Lines x;
+        load_lines<Type::int8>(rows, r, key, x);
+        S::template store_where_bytes<visible_when>(x, bits[r / 8]);
+        S::template store_where_bytes<visible_when>(x + 8, bits[r / 8 + 1]);
+      }
+      for (int n = 0; n < line_bytes; ++n)
+        to[n] = std::uint32_t{bits[0][n]} | std::uint32_t{bits[1][n]} << 8 | std::uint32_t{bits[2][n]} << 16 |
+                std::uint32_t{bits[3][n]} << 24;
+    }
+  }
+
   // Returns whether the words say all there is to say.
   template <Type type>
-  bool turn(const MaskRows<S>& rows, std::uint32_t* to) const {
+  bool turn_bias(const MaskRows<S>& rows, std::uint32_t* to) const {
     constexpr std::int64_t keys = line_bytes / bytes_of_type<type>;
     const std::int64_t end = round_up(rows.keys.end, most_key_step);
     for (std::int64_t key = 0; key < end; key += keys, to += keys * c.shared.key_words)
       for (std::int64_t r = 0; r < Tile<S>::rows; r += 16) {
         Lines x;
         load_lines<type>(rows, r, key, x);
-        if (!store_lines<type>(x, to, r)) return false;
+        if (type == Type::f32 ? S::any_f32_far_below(x) : S::any_bf16_far_below(x)) return false;
+        S::turn(x);
+        for (int n = 0; n < 16; ++n) S::store_dwords(to + n * Tile<S>::rows + r, x[n]);
       }
     return true;
   }
@@ -61,30 +89,11 @@ class TurnMask {
     const std::int64_t left = most(0, rows.keys.end - key) * bytes;
     for (int n = 0; n < 16; ++n) {
       const char* line = from + rows.first[r + n] * bytes;
+      if (left >= 3 * line_bytes) __builtin_prefetch(line + 2 * line_bytes);  // too many rows to be foreseen
       char copy[line_bytes] = {};
       if (left < line_bytes) __builtin_memcpy(copy, line, static_cast<std::size_t>(left));
       x[n] = S::load_dwords(left < line_bytes ? copy : line);
     }
-  }
-
-  template <Type type>
-  bool store_lines(Lines& x, std::uint32_t* to, std::int64_t r) const {
-    if constexpr (type == Type::f32)
-      if (S::any_f32_far_below(x)) return false;
-    if constexpr (type == Type::bf16)
-      if (S::any_bf16_far_below(x)) return false;
-    S::turn(x);
-    if constexpr (type == Type::int8) {
-      auto* bits = reinterpret_cast<char*>(to) + r / 8;
-      for (int n = 0; n < line_bytes; ++n, bits += sizeof(std::uint32_t)) {
-        const std::uint16_t hidden = c.masks[0].visible_when ? S::template where_byte<true>(x[n / 4], n % 4)
-                                                             : S::template where_byte<false>(x[n / 4], n % 4);
-        __builtin_memcpy(bits, &hidden, sizeof hidden);
-      }
-    } else {
-      for (int n = 0; n < 16; ++n) S::store_dwords(to + n * Tile<S>::rows + r, x[n]);
-    }
-    return true;
   }
 
   const Call& c;
@@ -98,19 +107,15 @@ class SharedPanel {
   static constexpr std::int64_t rows = Tile<S>::rows;
 
  public:
-  SharedPanel(const Call& call, std::int64_t batch_entry, std::int64_t panel)
+  SharedPanel(const Call& call, std::int64_t panel)
       : c(call), scale(S::fill(call.scaling.query)), to_units(S::fill(call.scaling.unit)) {
-    if (!c.shared.words) return;
-    const std::int64_t place = c.shared.place(batch_entry, panel);
-    if (c.shared.is_turned[place]) words = c.shared.words + place * c.shared.keys * c.shared.key_words;
+    if (c.shared.words && c.shared.is_panel_turned(panel)) words = c.shared.panel(panel);
   }
   explicit operator bool() const { return words != nullptr; }
 
-  // Makes scores of products.
-  void finish(const Scores& t) const {
-    const std::uint32_t* from = words + t.first_key * c.shared.key_words;
-    if (!c.bias.data) return hide(t, from);
-    c.bias.type == Type::f32 ? add_f32(t, from) : add_bf16(t, from);
+  // Makes scores of products, and takes their maxima, unless other keys are to be hidden first.
+  void finish(const Scores& t, Maxima<S>* highest) const {
+    c.scaling.query == 1 ? finish_scaled<false>(t, highest) : finish_scaled<true>(t, highest);
   }
 
   // What is left of the keys without those at either end that are hidden from all rows.
@@ -123,30 +128,45 @@ class SharedPanel {
   }
 
  private:
-  void hide(const Scores& t, const std::uint32_t* from) const {
-    float* s = t.s;
-    for (std::int64_t j = 0; j < t.keys; ++j, s += rows)
-      for (int r = 0; r < rows; r += 16)
-        S::store(s + r, S::hidden(S::mul(S::load(s + r), scale), static_cast<std::uint16_t>(from[j] >> r)));
+  template <bool scales>
+  void finish_scaled(const Scores& t, Maxima<S>* highest) const {
+    const std::uint32_t* from = words + t.first_key * c.shared.key_words;
+    if (!c.bias.data)
+      change_all<scales>(t, highest, [from](std::int64_t j, int v, F(&s)[4]) {
+        for (int n = 0; n < 4; ++n) s[n] = S::hidden(s[n], static_cast<std::uint16_t>(from[j + n] >> 16 * v));
+      });
+    else if (c.bias.type == Type::f32)
+      change_all<scales>(t, highest, [from, e = to_units](std::int64_t j, int v, F(&s)[4]) {
+        for (int n = 0; n < 4; ++n)
+          s[n] = S::fma(S::f32_of(S::load_dwords(from + (j + n) * rows + 16 * v)), e, s[n]);
+      });
+    else
+      change_all<scales>(t, highest, [from, e = to_units](std::int64_t j, int v, F(&s)[4]) {
+        for (int n = 0; n < 4; n += 2) {
+          const auto pairs = S::load_dwords(from + (j + n) / 2 * rows + 16 * v);
+          s[n] = S::fma(S::bf16_of(pairs, 0), e, s[n]);
+          s[n + 1] = S::fma(S::bf16_of(pairs, 1), e, s[n + 1]);
+        }
+      });
   }
 
-  void add_f32(const Scores& t, const std::uint32_t* from) const {
-    for (std::int64_t n = 0; n < t.keys * rows; n += 16) {
-      const F bias = S::f32_of(S::load_dwords(from + n));
-      S::store(t.s + n, S::fma(bias, to_units, S::mul(S::load(t.s + n), scale)));
-    }
-  }
-
-  // Keys come in pairs.
-  void add_bf16(const Scores& t, const std::uint32_t* from) const {
-    float* s = t.s;
-    for (std::int64_t j = 0; j < t.keys; j += 2, s += 2 * rows, from += rows)
-      for (int r = 0; r < rows; r += 16) {
-        const auto pairs = S::load_dwords(from + r);
-        float *even = s + r, *odd = even + rows;
-        S::store(even, S::fma(S::bf16_of(pairs, 0), to_units, S::mul(S::load(even), scale)));
-        S::store(odd, S::fma(S::bf16_of(pairs, 1), to_units, S::mul(S::load(odd), scale)));
+  // change(j, v, s) for vector v of four keys from the j-th on.
+  template <bool scales, class Change>
+  void change_all(const Scores& t, Maxima<S>* highest, const Change change) const {
+    Maxima<S> of_these = highest ? *highest : Maxima<S>();
+    float* at = t.s;
+    for (std::int64_t j = 0; j < t.keys; j += 4, at += 4 * rows)
+      for (int v = 0; v < S::panel_vectors; ++v) {
+        F s[4];
+        for (int n = 0; n < 4; ++n) {
+          s[n] = S::load(at + n * rows + 16 * v);
+          if (scales) s[n] = S::mul(s[n], scale);
+        }
+        change(j, v, s);
+        for (int n = 0; n < 4; ++n) S::store(at + n * rows + 16 * v, s[n]);
+        of_these.of[v] = larger_of_four<S>(of_these.of[v], s);
       }
+    if (highest) *highest = of_these;
   }
 
   const Call& c;

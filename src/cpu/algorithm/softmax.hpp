@@ -101,12 +101,17 @@ inline void weigh_in_chains(float* s, std::int64_t width, std::int64_t first_key
     weigh_apart<S, vectors>(s + keys / chain_keys * chain_keys * width, width, keys % chain_keys, by);
 }
 
-// The largest of `so_far` and of four vectors `width` floats apart: one after the other, each maximum would
-// wait for the last.
+// The largest of `so_far` and of four more: one after the other, each maximum would wait for the last.
+template <Vector S>
+inline typename S::F larger_of_four(typename S::F so_far, const typename S::F (&x)[4]) {
+  return S::max(so_far, S::max(S::max(x[0], x[1]), S::max(x[2], x[3])));
+}
+
+// Of four vectors `width` floats apart.
 template <Vector S>
 inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::int64_t width) {
-  const auto a = S::max(S::load(s), S::load(s + width));
-  return S::max(so_far, S::max(a, S::max(S::load(s + 2 * width), S::load(s + 3 * width))));
+  return larger_of_four<S>(so_far,
+                           {S::load(s), S::load(s + width), S::load(s + 2 * width), S::load(s + 3 * width)});
 }
 
 // Moves the panel's maxima, and rescales what was measured against the old ones.
@@ -130,6 +135,9 @@ template <Vector S>
 struct Maxima {
   typename S::F of[S::panel_vectors];
 
+  Maxima() {
+    for (auto& max : of) max = S::fill(minus_infinity);
+  }
   explicit Maxima(const State& state) {
     for (int v = 0; v < S::panel_vectors; ++v) of[v] = S::load(state.max + v * S::lanes);
   }

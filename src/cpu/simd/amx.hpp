@@ -16,6 +16,19 @@ struct Amx : Avx512 {
   static constexpr int panel_vectors = 2;
   static constexpr int tile_columns = 32;
 
+  // Bit n of byte b says whether byte b of the n-th of eight is 0, or is not.
+  template <bool is_zero>
+  static void store_where_bytes(const Dwords* eight, unsigned char* to) {
+    __m512i bits = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int n = 0; n < 8; ++n) {
+      const __mmask64 where =
+          is_zero ? _mm512_testn_epi8_mask(eight[n], eight[n]) : _mm512_test_epi8_mask(eight[n], eight[n]);
+      bits = _mm512_mask_add_epi8(bits, where, bits, _mm512_set1_epi8(static_cast<char>(1 << n)));
+    }
+    _mm512_storeu_si512(to, bits);
+  }
+
   static bool any_bf16_far_below(const Dwords (&x)[16]) {
     Dwords most = x[0];
     for (int n = 1; n < 16; ++n) most = _mm512_max_epu16(most, x[n]);

@@ -16,9 +16,11 @@ typedef short __m256bh __attribute__((vector_size(32)));
 typedef short __m512bh __attribute__((vector_size(64)));
 typedef std::uint16_t __mmask16;
 typedef std::uint32_t __mmask32;
+typedef std::uint64_t __mmask64;
 
 namespace heed::emulated {
 
+typedef std::uint8_t U8x64 __attribute__((vector_size(64)));
 typedef std::uint16_t U16x16 __attribute__((vector_size(32)));
 typedef std::uint16_t U16x32 __attribute__((vector_size(64)));
 typedef std::uint32_t U32x16 __attribute__((vector_size(64)));
@@ -190,6 +192,24 @@ HEED_EMULATED __mmask16 _mm512_test_epi32_mask(__m512i a, __m512i b) {
 }
 HEED_EMULATED __mmask16 _mm512_testn_epi32_mask(__m512i a, __m512i b) {
   return static_cast<__mmask16>(~_mm512_test_epi32_mask(a, b));
+}
+HEED_EMULATED __m512i _mm512_set1_epi8(char x) {
+  return heed::emulated::as<__m512i>(
+      heed::emulated::each<heed::emulated::U8x64>(64, [&](int) { return static_cast<std::uint8_t>(x); }));
+}
+HEED_EMULATED __mmask64 _mm512_test_epi8_mask(__m512i a, __m512i b) {
+  const auto both = heed::emulated::as<heed::emulated::U8x64>(a & b);
+  __mmask64 mask = 0;
+  for (int n = 0; n < 64; ++n) mask |= static_cast<__mmask64>(both[n] != 0) << n;
+  return mask;
+}
+HEED_EMULATED __mmask64 _mm512_testn_epi8_mask(__m512i a, __m512i b) { return ~_mm512_test_epi8_mask(a, b); }
+HEED_EMULATED __m512i _mm512_mask_add_epi8(__m512i otherwise, __mmask64 mask, __m512i a, __m512i b) {
+  const auto x = heed::emulated::as<heed::emulated::U8x64>(otherwise),
+             sum =
+                 heed::emulated::as<heed::emulated::U8x64>(a) + heed::emulated::as<heed::emulated::U8x64>(b);
+  return heed::emulated::as<__m512i>(
+      heed::emulated::each<heed::emulated::U8x64>(64, [&](int n) { return mask >> n & 1 ? sum[n] : x[n]; }));
 }
 HEED_EMULATED __m512i _mm512_max_epu32(__m512i a, __m512i b) {
   const auto x = heed::emulated::as<heed::emulated::U32x16>(a),
