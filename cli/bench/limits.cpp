@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/loops.hpp"
+#include "bench/processors.hpp"
 #include "heed/threads.hpp"
 #include "stopwatch.hpp"
 
@@ -30,10 +31,14 @@ struct Burst {
   std::function<void(std::size_t thread, std::size_t burst)> work;
 };
 
+// Its threads begin where heed's are, if there are any, so that a case and what the machine could do
+// meanwhile are of the same processors.
 double seconds_of_burst(std::size_t threads, const Burst& burst, std::size_t number) {
+  const std::vector<int> places = processors_of_others();
   std::atomic<std::size_t> ready = 0;
   std::vector<Clock::time_point> starts(threads), ends(threads);
   const auto member = [&](std::size_t thread) {
+    if (thread > 0 && thread <= places.size()) begin_on(places[thread - 1]);
     burst.prepare(thread);
     ++ready;
     while (ready < threads) std::this_thread::yield();
