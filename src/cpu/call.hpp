@@ -57,6 +57,18 @@ struct SharedMask {
   unsigned char& is_panel_turned(std::int64_t n) const { return is_turned[n - first_panel]; }
 };
 
+// Memory in which tasks leave the blocks of keys and values that they packed, for those that read the same
+// (cpu/algorithm/kept_blocks.hpp).
+struct KeptBlocks {
+  float* memory = nullptr;  // (heads, of_head, floats); null: every task packs for itself
+  std::int64_t heads = 0, of_head = 0,
+               floats = 0;  // KV heads of all batch entries; blocks, and what each takes
+
+  float* block(std::int64_t head, std::int64_t n) const { return memory + (head * of_head + n) * floats; }
+};
+// In front of each block: whether it is packed, and what of it is known. Zeros say that nobody has begun.
+constexpr std::int64_t kept_header_floats = 16;
+
 struct Call {
   std::int64_t batch, heads, kv_heads, queries, keys, dim,
       value_dim;  // queries, keys: of the longest sequence
@@ -85,6 +97,7 @@ struct Call {
   std::int64_t first_query = 0, here = -1, first_head = 0, all_heads = 0;
   bool tiled_heads = false;
   SharedMask shared{};
+  KeptBlocks kept{};
   // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
   unsigned char* left_range = nullptr;
 

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <span>
 
 #include "cpu/cut.hpp"
+#include "cpu/kept_blocks.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/shared_mask.hpp"
 #include "cpu/stripes.hpp"
@@ -100,8 +102,29 @@ struct alignas(64) MaskSlot {
   TurnedPanels turned{};
 };
 
+std::size_t floats_for_stripes(std::size_t slots, std::size_t tasks) {
+  return threads::floats_in_lines(slots * sizeof(MaskSlot) + Stripes::bytes_for(tasks));
+}
+
+// Tasks whose heads share a mask, in memory of so many floats. What a task has of a slot is followed by its
+// mask.
+void run_in_stripes(const Target& target, const Call& c, std::span<const QueryTask> tasks,
+                    threads::Scratch& scratch, std::size_t slots, std::int64_t task_floats, float* memory) {
+  auto* const masks = reinterpret_cast<MaskSlot*>(memory);
+  std::uninitialized_value_construct_n(masks, slots);
+  const Stripes stripes(tasks, masks + slots);
+  share_out(std::ssize(tasks), products(c), [&](std::int64_t) {
+    const threads::Scratch::Lease lease(scratch);
+    MaskSlot& mask = masks[lease.slot()];
+    const Rows& task = tasks[static_cast<std::size_t>(stripes.take(mask.stripe))].rows;
+    const Call with = with_mask_of(task, c, target, mask.turned, lease.floats() + task_floats);
+    target.prefill(with, task, lease.floats());
+  });
+}
+
 }  // namespace
 
+// The memory has the tasks in front, what stripes of them take, and the blocks that they share.
 bool prefill(const Target& target, const Problem& problem) {
   LoweredCall lowered(problem);
   Call& c = lowered.call;
@@ -117,37 +140,28 @@ bool prefill(const Target& target, const Problem& problem) {
   const std::size_t slots = slots_for(count), most_tasks = count + most_shortened(wanted);
   const std::int64_t rows = most_queries * c.group(), floats = in_lines(target.prefill_floats(c, rows));
   if (target.turn_mask) c.shared = plan_shared_mask(c, target.panel_rows, rows, slots);
-  const bool is_masked = c.shared.size() > 0;
-  const std::int64_t mask_floats = in_lines((bytes_of(c.shared) + 3) / 4);
+  if (target.block_floats)
+    c.kept = plan_kept_blocks(c, target.block_floats(c), static_cast<std::int64_t>(count), wanted.threads);
   const std::size_t task_floats = threads::floats_in_lines(most_tasks * sizeof(QueryTask)),
-                    slot_floats = is_masked ? threads::floats_in_lines(slots * sizeof(MaskSlot)) : 0,
-                    stripe_bytes = is_masked ? Stripes::bytes_for(most_tasks) : 0;
-  threads::Scratch scratch(slots, floats + mask_floats,
-                           (task_floats + slot_floats) * sizeof(float) + stripe_bytes);
+                    stripe_floats = c.shared.size() > 0 ? floats_for_stripes(slots, most_tasks) : 0;
+  threads::Scratch scratch(
+      slots, floats + in_lines((bytes_of(c.shared) + 3) / 4),
+      (task_floats + stripe_floats) * sizeof(float) + static_cast<std::size_t>(bytes_of(c.kept)));
+  float* const behind_tasks = scratch.front<float>() + task_floats;
+  c.kept = placed(c.kept, behind_tasks + stripe_floats);
   QueryTask* const tasks = scratch.front<QueryTask>();
   QueryTask* end = tasks;
   cut_along_queries(c, target.panel_rows, wanted,
                     [&](const QueryTask& task) { std::construct_at(end++, task); });
   std::sort(tasks, end, runs_before);
   const std::size_t cut = shorten_last({tasks, end}, c, target.panel_rows, wanted);
-  const auto all = static_cast<std::int64_t>(cut);
-  if (!is_masked) {
-    share_out(all, products(c), [&](std::int64_t n) {
+  if (stripe_floats > 0)
+    run_in_stripes(target, c, {tasks, cut}, scratch, slots, floats, behind_tasks);
+  else
+    share_out(static_cast<std::int64_t>(cut), products(c), [&](std::int64_t n) {
       const threads::Scratch::Lease lease(scratch);
       target.prefill(c, tasks[n].rows, lease.floats());
     });
-    return lowered.left_range != 0;
-  }
-  auto* const masks = reinterpret_cast<MaskSlot*>(scratch.front<float>() + task_floats);
-  std::uninitialized_value_construct_n(masks, slots);
-  const Stripes stripes({tasks, cut}, scratch.front<float>() + task_floats + slot_floats);
-  share_out(all, products(c), [&](std::int64_t) {
-    const threads::Scratch::Lease lease(scratch);
-    MaskSlot& mask = masks[lease.slot()];
-    const Rows& task = tasks[stripes.take(mask.stripe)].rows;
-    const Call with = with_mask_of(task, c, target, mask.turned, lease.floats() + floats);
-    target.prefill(with, task, lease.floats());
-  });
   return lowered.left_range != 0;
 }
 

@@ -37,6 +37,7 @@ struct PackedF32 : F32Parts<V> {
   struct Use {};
   using Parts::depth, Parts::dims, Parts::q, Parts::k, Parts::v, Parts::widened;
   using Parts::rows, Parts::key_step, Parts::dim_step;
+  static constexpr bool shares_blocks = true;
 
   const std::int64_t dim, value_dim;
   // What the products ask of queries, or keys, that were packed: the sum of their squares.

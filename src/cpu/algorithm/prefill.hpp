@@ -7,6 +7,7 @@
 
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/finish.hpp"
+#include "cpu/algorithm/kept_blocks.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
@@ -54,6 +55,12 @@ class Prefill {
     Cutter nothing{nullptr};
     const Parts measured(c, panels_of(count), nothing);
     return nothing.floats;
+  }
+
+  // Of a block that tasks share.
+  static std::int64_t block_floats(const Call& c) {
+    Cutter nothing{nullptr};
+    return KeptBlock<O>::floats(typename O::Parts(extents_of(c, 0), nothing));
   }
 
   Prefill(const Call& call, const Rows& task_rows, float* memory)
@@ -188,6 +195,48 @@ class Prefill {
     }
   }
 
+  // Whether other tasks read what this one packs.
+  bool is_kept() const { return SharesBlocks<O> && c.kept.memory; }
+
+  // The part of a block that some row of the sequence may see, and so what is packed of it for all of them.
+  KeyRange seen_by_anyone(std::int64_t block) const {
+    const std::int64_t end = c.end_query(c.sequences[task.batch_entry]);
+    return seen_by(c, task.batch_entry, c.first_query, end - 1).within({block, block + block_keys});
+  }
+
+  // Keys and values for the products to read; returns whether there are values that are no numbers.
+  bool bring(KeyRange keys) {
+    if constexpr (SharesBlocks<O>)
+      if (is_kept()) {
+        const std::int64_t count = keys.end - keys.begin;
+        auto& block = *reinterpret_cast<KeptBlock<O>*>(
+            c.kept.block(task.batch_entry * c.kv_heads + task.kv_head, keys.begin / block_keys));
+        if (block.begin())
+          block.pack_with(operands, count, [&] { return pack(keys); });
+        else if (!block.is_done_soon())
+          return pack_for_itself(keys);
+        return block.use_in(operands, count);
+      }
+    return pack_for_itself(keys);
+  }
+
+  bool pack_for_itself(KeyRange keys) {
+    use_own_memory();
+    return pack(keys);
+  }
+
+  // Not what others read, where operands were given that.
+  void use_own_memory() {
+    if constexpr (SharesBlocks<O>)
+      operands.use_keys(at.operands.k, {}), operands.use_values(at.operands.v, 0);
+  }
+
+  bool pack(KeyRange keys) {
+    pack_keys(keys);
+    const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.stride.length};
+    return operands.pack_values(value_at, keys.end - keys.begin);
+  }
+
   void pack_keys(KeyRange keys) {
     const RowsFrom<key_row> row_at{c, task.batch_entry, task.kv_head, keys.begin, c.k.stride.length};
     if constexpr (TakesKeys<O>)
@@ -295,12 +344,11 @@ class Prefill {
   }
 
   void attend(KeyRange keys) {
+    if (is_kept()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);
     // Tiles are anchored at key 0, too, those of a cache as well.
     const std::int64_t step = c.cached ? most(O::key_step, PageLayout::tile) : O::key_step;
     keys.begin = keys.begin / step * step;
-    pack_keys(keys);
-    const RowsFrom<value_row> value_at{c, task.batch_entry, task.kv_head, keys.begin, c.v.stride.length};
-    const bool poisoned = operands.pack_values(value_at, keys.end - keys.begin);
+    const bool poisoned = bring(keys);
     for (std::int64_t p = 0; p < panels; ++p) {
       Maxima<S> highest(part(p));
       const Scores t = scores_of(p, keys, highest);
@@ -389,6 +437,7 @@ class Prefill {
   // A second pass that writes the weights or the scores: only when they were asked for.
   void inspect() {
     const std::int64_t end = keys_there_are();
+    use_own_memory();
     for (std::int64_t begin = 0; begin < end; begin += block_keys) {
       const KeyRange keys{begin, least(begin + block_keys, end)};
       pack_keys(keys);

@@ -24,6 +24,7 @@ struct Target {
   void (*turn_mask)(const Call&, std::int64_t batch_entry,
                     std::int64_t panel);                           // a shared one; null: it has none
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
+  std::int64_t (*block_floats)(const Call&);  // that tasks share; null: each packs for itself
   void (*prefill)(const Call&, const Rows&, float* scratch);
 
   // The same keys in several goes: what they leave is merged into `kept`, of so many floats, and the rows are
