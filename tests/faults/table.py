@@ -3,6 +3,7 @@
 
 from fault import ALGORITHM, ARM, X86, Fault
 from gradients import GRADIENT_FAULTS
+from masks import MASK_FAULTS
 
 FAULTS = [
     Fault(
@@ -156,20 +157,6 @@ FAULTS = [
         "decode reads the keys and values of batch entry 0 for all",
     ),
     Fault(
-        "mask-off-by-one",
-        ALGORITHM + "score.hpp",
-        "least(s.key_count, i + s.end_offset)",
-        "least(s.key_count, i + s.end_offset + 1)",
-        "a causal query sees one key too many (S9)",
-    ),
-    Fault(
-        "window-off-by-one",
-        ALGORITHM + "score.hpp",
-        "{most(0, i + s.first_offset),",
-        "{most(0, i + s.first_offset + 1),",
-        "a window begins one key late (S10)",
-    ),
-    Fault(
         "sink-missing",
         ALGORITHM + "finish.hpp",
         "end.sum = __builtin_fmaf(end.sum, factor, one_exp2<S>(sink - max));",
@@ -182,13 +169,6 @@ FAULTS = [
         "weight = words.word[n] < below",
         "weight = words.word[3 - n] < below",
         "dropout reads the four random words backwards (S7)",
-    ),
-    Fault(
-        "bias-sign",
-        ALGORITHM + "mask_changes.hpp",
-        "S::fma(x, to_units, s)",
-        "S::fma(S::sub(S::fill(0.0f), x), to_units, s)",
-        "the bias is subtracted (S3)",
     ),
     Fault(
         "poison-not-added",
@@ -299,41 +279,6 @@ FAULTS = [
         ARM,
     ),
     Fault(
-        "front-hidden",
-        ALGORITHM + "score.hpp",
-        "hide_keys(c.front, seen.begin, column, t);",
-        "hide_keys(0, seen.begin, column, t);",
-        "a window hides the keys at the front that every query should see (S10)",
-    ),
-    Fault(
-        "tree-off-by-one",
-        ALGORITHM + "mask.hpp",
-        "const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;",
-        "const std::int64_t first = m.is_tree ? s.keys - s.queries - 1 : 0;",
-        "a tree mask is about the tokens one place too early (S18)",
-    ),
-    Fault(
-        "document-of-the-first-query",
-        ALGORITHM + "documents.hpp",
-        "const std::int64_t own = document_of(d, s, queries(r));\n    if (own == of_all",
-        "const std::int64_t own = document_of(d, s, queries(0));\n    if (own == of_all",
-        "all rows of a panel see the document of the first (S20)",
-    ),
-    Fault(
-        "document-trimmed-too-far",
-        ALGORITHM + "documents.hpp",
-        "return of[j] < lowest || of[j] > highest;",
-        "return of[j] < lowest || of[j] >= highest;",
-        "the last document of a panel's rows is left out (S20)",
-    ),
-    Fault(
-        "alibi-place",
-        ALGORITHM + "alibi.hpp",
-        "place[r] = place_of(c, q);",
-        "place[r] = place_of(c, q) + 1.0f;",
-        "ALiBi's distances begin one key late (S21)",
-    ),
-    Fault(
         "packed-queries-unplaced",
         ALGORITHM + "score.hpp",
         "first_row(c.sequences[b].first_query + first_query) {}",
@@ -377,49 +322,6 @@ FAULTS = [
         emulated=True,
     ),
     Fault(
-        "mask-of-one-row-for-all",
-        ALGORITHM + "mask.hpp",
-        "is_shared &= begin == first[0];",
-        "is_shared &= begin >= first[0];",
-        "a bias or mask with a row for every query is read as if it had one for all",
-    ),
-    Fault(
-        "mask-rows-swapped",
-        ALGORITHM + "mask.hpp",
-        "return rows.row(r, t.first_key + done); };",
-        "return rows.row(r ^ 1, t.first_key + done); };",
-        "a transposed strip of a bias or mask gives every row that of its neighbour",
-    ),
-    Fault(
-        "mask-strip-off-by-one",
-        ALGORITHM + "mask.hpp",
-        "visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key,",
-        "visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key - (key > 0),",
-        "a strip of a bias or mask is that of one key earlier",
-    ),
-    Fault(
-        "mask-judged-by-its-last-word",
-        ALGORITHM + "mask.hpp",
-        "differing |= eight ^ wanted;",
-        "differing = eight ^ wanted;",
-        "a strip of a mask counts as wholly seen or hidden when its last eight keys are",
-    ),
-    Fault(
-        "mask-trimmed-too-far",
-        ALGORITHM + "mask.hpp",
-        "while (hides(last())) keys.end = last().begin;",
-        "while (hides(last())) keys.end = last().begin - 1;",
-        "the last key before a hidden end is left out",
-    ),
-    Fault(
-        "mask-of-the-rows-before",
-        "src/cpu/shared_mask.cpp",
-        "turned.begin <= begin && end <= turned.end;",
-        "turned.begin <= begin;",
-        "AMX reads the turned mask of a task's rows where those before them lie",
-        X86,
-    ),
-    Fault(
         "task-taken-twice",
         "src/cpu/stripes.cpp",
         "return stripe.begin + (n + first) % length;",
@@ -427,25 +329,11 @@ FAULTS = [
         "of the tasks of the same rows some are done twice and others never",
     ),
     Fault(
-        "bias-overflows-into-a-mask",
-        ALGORITHM + "mask_changes.hpp",
-        "S::max(lowest, S::fma(x, to_units, s))",
-        "S::max(hidden, S::fma(x, to_units, s))",
-        "the lowest finite bias hides its key (S3)",
-    ),
-    Fault(
         "scratch-nobody-wrote",
         ALGORITHM + "decode_views.hpp",
         "partly_hidden ? rows.unseen + j * t.width : nullptr",
         "rows.unseen + j * t.width",
         "decode takes keys for hidden by what the last call left in its scratch",
-    ),
-    Fault(
-        "infinity-passes-for-unseen",
-        ALGORITHM + "score.hpp",
-        "if (most == most_finite && all_finite<S>(t.s, all)) return;",
-        "if (most == most_finite) return;",
-        "a key whose score is -inf counts as hidden (S13)",
     ),
     Fault(
         "squares-of-the-keys-forgotten",
@@ -477,27 +365,6 @@ FAULTS = [
         X86,
     ),
     Fault(
-        "lowest-biases-tie",
-        ALGORITHM + "finish.hpp",
-        "if (shared != none && x != shared) end.sum",
-        "if (shared != none && x != shared && j < 0) end.sum",
-        "biases of -3e38 and -2.5e38 count the same (S3)",
-    ),
-    Fault(
-        "products-beside-the-lowest-bias",
-        ALGORITHM + "score.hpp",
-        "&& !is_capped ? beside_lowest : most_finite;",
-        "&& !is_capped && c.dim < 0 ? beside_lowest : most_finite;",
-        "scores of 1e24 and 0 count the same beside the lowest bias (S13)",
-    ),
-    Fault(
-        "byte-of-two-is-false",
-        ALGORITHM + "mask_changes.hpp",
-        "S::less(S::abs(x), half, hidden, s)",
-        "S::less(x, half, hidden, s)",
-        "a boolean whose byte is above 127 is false (S17)",
-    ),
-    Fault(
         "turned-cache-of-another-type",
         "src/lowering/sequences.cpp",
         "p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;",
@@ -512,4 +379,4 @@ FAULTS = [
         "within = 0 * first_key;",
         "chains of weights begin where a window begins and not at key 0: right numbers, other bits (O1)",
     ),
-] + GRADIENT_FAULTS
+] + GRADIENT_FAULTS + MASK_FAULTS
