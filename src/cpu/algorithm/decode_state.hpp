@@ -54,7 +54,7 @@ struct DecodeRows {
         at(decode_layout<S>(call)),
         depth(round_up(call.dim, 4)),
         count(call.group() * call.sequences[task.batch_entry].queries),
-        width(packs_scores(call) && count <= 4 ? 4 : at.rows),
+        width(packs_scores(call) && at.rows == S::lanes && count <= 4 ? 4 : at.rows),
         q(memory),
         s(q + depth * at.rows),
         unseen(s + block_keys * at.rows),
@@ -75,7 +75,8 @@ struct DecodeRows {
 
   // Whether scores of four rows lie side by side, those of several keys in a vector: a vector for each key
   // would have most of its lanes empty, and its exponentials took 13 % of 32768 keys in f16 (Xeon, two cores,
-  // November 2026). What is added or hidden row by row wants a vector of rows.
+  // November 2026). What is added or hidden row by row wants a vector of rows, and states of several vectors
+  // are taken one by one.
   static constexpr bool can_pack = S::lanes > 4;
   static bool packs_scores(const Call& c) {
     return can_pack && !c.bias.data && c.mask_count == 0 && !c.alibi.of_heads;
