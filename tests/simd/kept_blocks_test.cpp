@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "cpu/algorithm/operands_f32.hpp"
 #include "cpu/algorithm/prefill.hpp"
 #include "cpu/simd/scalar.hpp"
+#include "threads/pool.hpp"
 
 namespace heed::cpu::kept_blocks_test {
 namespace {
@@ -139,14 +139,12 @@ TEST_F(SharedKeys, stay_as_they_are_where_a_task_goes_through_its_keys_again_for
 TEST_F(SharedKeys, serve_tasks_that_run_at_once) {
   const std::vector<float> alone = attend(0, 40);
   share();
+  const threads::ForOneCall four_threads(4, nullptr);
   for (int repeat = 0; repeat < 20; ++repeat) {
     std::fill(kept.begin(), kept.end(), 0.0f);
     std::vector<float> out(alone.size());
     call.out = {out.data(), {0, 0, dim, 1}};
-    std::vector<std::thread> tasks;
-    for (std::int64_t first = 0; first < queries; first += 10)
-      tasks.emplace_back([=, this] { run(first, 10); });
-    for (std::thread& task : tasks) task.join();
+    threads::parallel_for(queries / 10, [&](std::size_t n) { run(static_cast<std::int64_t>(n) * 10, 10); });
     EXPECT_EQ(out, alone);
   }
 }
