@@ -4,7 +4,6 @@
 
 #ifdef __linux__
 #include <sched.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -35,7 +34,7 @@ int processor_of(const std::filesystem::path& thread) {
 std::vector<int> processors_of_others() {
   std::vector<int> found;
   std::error_code unreadable;
-  const std::string own = std::to_string(gettid());
+  const auto own = std::filesystem::read_symlink("/proc/thread-self", unreadable).filename();
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", unreadable)) {
     if (thread.path().filename() == own) continue;
     if (const int processor = processor_of(thread.path()); processor >= 0) found.push_back(processor);
