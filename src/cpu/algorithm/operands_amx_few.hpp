@@ -225,6 +225,7 @@ struct Bf16AmxFew : AmxFewParts {
         _tile_dpbf16ps(2, 4, 5);
         _tile_dpbf16ps(3, 4, 6);
       }
+      finish_loads();  // the next values are zipped over these
     }
     store_sums(sums);
     return poisoned;

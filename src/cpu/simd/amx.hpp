@@ -61,6 +61,8 @@ struct NarrowAmx : Amx {
 // What was stored is in memory before tiles read it. The intrinsics do not tell the compiler that they read,
 // or how much: g++ 12 left a configuration's bytes unwritten, but for the first eight.
 inline void finish_stores() { asm volatile("" : : : "memory"); }
+// And tiles have read it before something else is stored there.
+inline void finish_loads() { asm volatile("" : : : "memory"); }
 
 // A thread's tiles while it lives: all eight are 16 rows of 64 bytes, but for those of half_block_product's first
 // operand and sums, which may have fewer.
