@@ -105,13 +105,17 @@ TEST(LayersOverRanks, name_what_they_refuse) {
             "w_q.shape: (32, 32) is not that of this rank's share: (16, 32)");
 }
 
+// This rank's share of a layer with random weights.
+LayerOverRanks layer_of(const Group& group, const LayerConfig& config) {
+  const LayerShare share = share_of_layer(config, group.rank(), group.size());
+  return {config, weights_of_share(random_weights(config, 1), config, share), group.rank(), group.size()};
+}
+
 // What one rank is called with differently, or refuses, all of them refuse, and the group goes on.
 TEST(LayersOverRanks, refuse_together) {
   const LayerConfig config = grouped_query(32, 4, 2);
-  const LayerWeights weights = random_weights(config, 1);
   const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
-    const LayerShare share = share_of_layer(config, group.rank(), 2);
-    const LayerOverRanks layer(config, weights_of_share(weights, config, share), group.rank(), 2);
+    const LayerOverRanks layer = layer_of(group, config);
     const auto sentence = [&](std::int64_t length, const Options& options, bool has_weights) {
       const Tensor x = Tensor::random({1, 1, length, 32}, 3);
       Tensor out(x.shape()), kept({1, 2, length, length});
@@ -149,9 +153,7 @@ TEST(LayersOverRanks, that_are_not_the_same_layer_refuse_together) {
       LayerConfig config = plain;
       KvCacheConfig kept{.kv_heads = 1, .capacity = 32, .dim = 8};
       if (group.rank() == 1) spoil(config, kept);
-      const LayerShare share = share_of_layer(config, group.rank(), 2);
-      const LayerOverRanks layer(config, weights_of_share(random_weights(config, 1), config, share),
-                                 group.rank(), 2);
+      const LayerOverRanks layer = layer_of(group, config);
       KvCache cache(kept);
       const Tensor x = Tensor::random({1, 1, 8, 32}, 3);
       Tensor out(x.shape());
@@ -166,10 +168,8 @@ TEST(LayersOverRanks, that_are_not_the_same_layer_refuse_together) {
 
 TEST(LayersOverRanks, refuse_a_context_that_only_one_has) {
   const LayerConfig config = grouped_query(32, 4, 2);
-  const LayerWeights weights = random_weights(config, 1);
   const auto said = on_ranks(group_of_threads(2), [&](Group& group) {
-    const LayerShare share = share_of_layer(config, group.rank(), 2);
-    const LayerOverRanks layer(config, weights_of_share(weights, config, share), group.rank(), 2);
+    const LayerOverRanks layer = layer_of(group, config);
     const Tensor x = Tensor::random({1, 1, 8, 32}, 3), context = Tensor::random({1, 1, 8, 32}, 4);
     Tensor out(x.shape());
     AttentionLayer::Call call{.x = x.view()};

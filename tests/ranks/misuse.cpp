@@ -8,11 +8,13 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <thread>
 
 #include "heed/cache.hpp"
 #include "heed/threads.hpp"
+#include "ranks/meaning.hpp"
 #include "ranks/rank_threads.hpp"
 #include "ranks/schedules.hpp"
 
@@ -220,6 +222,13 @@ TEST(Misuse, more_ranks_than_tokens_and_caches_of_other_pages_give_the_bits_of_o
 }
 
 // A row with such a number is that of one process, or is missing and said to be; all other rows are there.
+// Ranks compare a list by one number.
+TEST(Misuse, a_list_is_not_taken_for_a_longer_one) {
+  const std::int64_t list[] = {3, 0, 0, 0};
+  for (std::size_t length = 0; length < 4; ++length)
+    EXPECT_NE(ranks::number_of(std::span(list, length)), ranks::number_of(std::span(list, length + 1)));
+}
+
 TEST(Misuse, infinities_and_nans_stay_in_their_rows) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const float x : {std::nanf(""), infinity, -infinity, 3e38f}) {
