@@ -178,6 +178,13 @@ FAULTS = [
         "a NaN or infinite value never reaches the rows of prefill that see it (S13)",
     ),
     Fault(
+        "poison-found-late-in-hidden-keys",
+        ALGORITHM + "prefill.hpp",
+        "return c.bias.data || c.mask_count > 0 ||",
+        "return c.bias.data || c.mask_count < 0 ||",
+        "AMX's decode adds a NaN value that a boolean mask hides from all rows (S4)",
+    ),
+    Fault(
         "careful-path-skipped-in-decode",
         ALGORITHM + "decode_views.hpp",
         "if (finite) return add_groups<Type::f32>(part);",
