@@ -51,6 +51,7 @@ TEST_P(ManyThreads, their_last_tasks_are_shorter_and_change_no_bit) {
 // Several tasks for every KV head and thread, three blocks of keys, of which the first queries see one and a
 // half; a value that is no number in the last.
 TEST_P(ManyThreads, what_one_of_their_tasks_packs_serves_the_others_and_changes_no_bit) {
+  if (GetParam() == "reference") return;  // it packs nothing
   const int before = num_threads();
   Call call{.q = Tensor::random({2, 6, 300, 8}, 1190),
             .k = Tensor::random({2, 3, 700, 8}, 1191),
@@ -59,9 +60,11 @@ TEST_P(ManyThreads, what_one_of_their_tasks_packs_serves_the_others_and_changes_
   call.causal = Causal{Align::ends};
   set_num_threads(1);
   const auto one = attend(call), one_with_all = attend(call, everything);
-  for (int n = 2; n <= 5; ++n) {
+  const int repeats = small_selection() ? 2 : 4;
+  for (int n = 2; n <= 5; n += small_selection() ? 3 : 1) {
     set_num_threads(n);
-    for (int repeat = 0; repeat < 4; ++repeat) EXPECT_TRUE(same_bits(attend(call), one)) << n << " threads";
+    for (int repeat = 0; repeat < repeats; ++repeat)
+      EXPECT_TRUE(same_bits(attend(call), one)) << n << " threads";
     EXPECT_TRUE(same_bits(attend(call, everything), one_with_all)) << n << " threads";
   }
   set_num_threads(before);
