@@ -5,6 +5,7 @@
 #ifdef __linux__
 #include <sched.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -37,7 +38,9 @@ std::vector<int> processors_of_others() {
   const auto own = std::filesystem::read_symlink("/proc/thread-self", unreadable).filename();
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", unreadable)) {
     if (thread.path().filename() == own) continue;
-    if (const int processor = processor_of(thread.path()); processor >= 0) found.push_back(processor);
+    const int processor = processor_of(thread.path());
+    if (processor >= 0 && processor != sched_getcpu() && std::ranges::count(found, processor) == 0)
+      found.push_back(processor);
   }
   return found;
 }

@@ -7,7 +7,8 @@
 
 namespace heed::tool {
 
-// Where each of this process's threads but the calling one ran last; empty where the system does not say.
+// The processors that this process's threads ran on last, each once, without the calling thread's; empty
+// where the system does not say.
 std::vector<int> processors_of_others();
 
 // Moves the calling thread to a processor, which it may leave again as any thread may. Nothing happens where
