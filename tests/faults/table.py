@@ -179,9 +179,9 @@ FAULTS = [
     ),
     Fault(
         "poison-found-late-in-hidden-keys",
-        ALGORITHM + "prefill.hpp",
-        "return c.bias.data || c.mask_count > 0 ||",
-        "return c.bias.data || c.mask_count < 0 ||",
+        ALGORITHM + "decode_amx.hpp",
+        "if (!partly_hidden || rows.unseen[j * t.width + r] == 0) {",
+        "if (!partly_hidden || rows.unseen[j * t.width + r] >= 0) {",
         "AMX's decode adds a NaN value that a boolean mask hides from all rows (S4)",
     ),
     Fault(
@@ -256,7 +256,7 @@ FAULTS = [
     ),
     Fault(
         "walk-stays-on-its-page",
-        ALGORITHM + "decode_cache.hpp",
+        ALGORITHM + "tile_walk.hpp",
         "if (within_ == page_size_) ++page_, within_ = 0;",
         "if (within_ == page_size_) within_ = 0;",
         "decode over a cache reads the first page of a block again instead of the next",

@@ -4,9 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/algorithm/decode_cache.hpp"
 #include "cpu/algorithm/decode_state.hpp"
-#include "cpu/algorithm/decode_views.hpp"
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/finish.hpp"
 #include "cpu/algorithm/mask.hpp"
@@ -17,28 +15,41 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-template <Vector S>
+// Products score keys and add weighted values, in whatever way the instructions like; everything else is the
+// same for all.
+template <class Products>
 class Decode {
+  using S = typename Products::S;
+
  public:
-  static std::int64_t scratch_floats(const Call& c) { return DecodeRows<S>::scratch_floats(c); }
+  static constexpr std::int64_t panel_rows = S::lanes;
+
+  static std::int64_t scratch_floats(const Call& c) {
+    return DecodeRows<S>::scratch_floats(c) + Products::scratch_floats(c);
+  }
+  static PartialLayout partial(const Call& c) {
+    const StateLayout at = decode_layout<S>(c);
+    return {at.rows, at.dims, 1};
+  }
 
   Decode(const Call& call, const Rows& task, float* memory)
-      : rows(call, task, memory), c(call), at(rows.at), views(rows), cache(rows) {}
+      : rows(call, task, Products::least_width, memory),
+        c(call),
+        at(rows.at),
+        products(rows, memory + DecodeRows<S>::scratch_floats(call)) {}
 
   // Attends to keys [chunk, chunk + chunk_keys) and writes the state they leave.
   void run(std::int64_t chunk, float* partial) {
     const State state = at.in(partial);
     fill(state.max, at.rows, minus_infinity);
     fill(state.sum, at.rows + at.rows * at.dims, 0.0f);
-    // Rows that are not real are never scored.
-    if (c.cached || views.turns_keys()) fill(rows.s, block_keys * rows.width, 0.0f);
-    pack_queries();
+    products.begin();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.query);
       if (keys.end <= keys.begin) keys = {block, block};
-      if (c.cached)
-        keys.begin = keys.begin / PageLayout::tile * PageLayout::tile;  // whole tiles from the left
+      const std::int64_t step = Products::key_step(c);  // whole tiles from the left
+      keys.begin = keys.begin / step * step;
       const Scores t{rows.s, rows.width, keys.begin, keys.end - keys.begin};
       if (t.keys > 0) attend(t, state);
       if (c.weights.data) keep_scores(block, t);
@@ -63,10 +74,7 @@ class Decode {
 
  private:
   void attend(const Scores& t, const State& state) {
-    if (c.cached)
-      cache.score(t);
-    else
-      views.score(t);
+    products.score(t);
     spoil_beyond<S>(most_product(c), t);
     if (c.softcap != 0) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
@@ -74,23 +82,7 @@ class Decode {
     advance_rows<S>(rows, t, state);
     if (c.drop_below)
       for (int r = 0; r < rows.count; ++r) apply_dropout(c, rows.query(r), r, t);
-    if (c.layout.is_quantized)
-      apply_scales<S>(t, t.first_key + t.keys,
-                      [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
-    fill(rows.values, rows.count * at.dims, 0.0f);
-    if (c.cached && !partly_hidden)
-      cache.add_values(t, rows.values);
-    else
-      views.add_values(t, partly_hidden, rows.values);
-    for (std::int64_t n = 0; n < rows.count * at.dims; n += S::lanes)
-      S::store(state.out + n, S::add(S::load(state.out + n), S::load(rows.values + n)));
-  }
-
-  // (depth, rows), scaled: one vector of rows per dimension.
-  void pack_queries() {
-    const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of(q, query(r)); };
-    pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
-    scale_all<S>(rows.q, rows.depth * at.rows, c.scaling.query);
+    products.add_values(t, partly_hidden, state.out);
   }
 
   // Every score is compared, because a minimum could lose an infinity to a NaN beside it. Four vectors at a
@@ -156,8 +148,7 @@ class Decode {
   const DecodeRows<S> rows;
   const Call& c;
   const StateLayout& at;
-  const DecodeViews<S> views;
-  const DecodeCache<S> cache;
+  Products products;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -7,6 +7,7 @@
 
 #include "cpu/algorithm/decode_state.hpp"
 #include "cpu/algorithm/lines.hpp"
+#include "cpu/algorithm/tile_walk.hpp"
 #include "cpu/simd/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -78,37 +79,9 @@ class DecodeCache {
     }
   }
 
-  // Goes from tile to tile and from page to page: to divide a key by the page size for every tile would cost
-  // some cycles of every key.
-  class TileWalk {
-   public:
-    TileWalk(const Call& call, const unsigned char* const* table, std::int64_t key, std::int64_t offset,
-             std::int64_t token_bytes)
-        : page_(table + key / call.layout.page_size),
-          within_(key % call.layout.page_size),
-          page_size_(call.layout.page_size),
-          offset_(offset),
-          token_bytes_(token_bytes) {}
-    const unsigned char* place() const { return *page_ + offset_ + within_ * token_bytes_; }
-    void step() {
-      within_ += tile;
-      if (within_ == page_size_) ++page_, within_ = 0;
-    }
-
-   private:
-    const unsigned char* const* page_;
-    std::int64_t within_, page_size_, offset_, token_bytes_;
-  };
-
   // From the tile that begins with this key.
-  TileWalk walk_keys(std::int64_t key) const {
-    return {c, c.cached[rows.b].table, key, rows.kv_head * c.layout.head_bytes(),
-            c.dim * c.layout.element_bytes};
-  }
-  TileWalk walk_values(std::int64_t key) const {
-    return {c, c.cached[rows.b].table, key, rows.kv_head * c.layout.head_bytes() + c.layout.values_at(),
-            c.layout.value_width() * c.layout.element_bytes};
-  }
+  TileWalk walk_keys(std::int64_t key) const { return TileWalk::of_keys(c, rows.b, rows.kv_head, key); }
+  TileWalk walk_values(std::int64_t key) const { return TileWalk::of_values(c, rows.b, rows.kv_head, key); }
 
   struct KeyTile {
     const unsigned char *keys, *ahead;

@@ -30,7 +30,7 @@ struct DecodeRows {
   const std::int64_t b, kv_head;
   const StateLayout at;
   const std::int64_t depth, count;  // of q, a multiple of 4; rows that are real
-  const std::int64_t width;         // of scores: rows, or the four that are real
+  const std::int64_t width;         // of scores: rows, or the four or the one that are real
   float *q, *s;                     // (depth, rows), scaled; (block_keys, width)
   float* unseen;                    // (block_keys, width): 1 where a row does not see the key
   float* values;                    // (rows, dims): the weighted values of one block
@@ -47,14 +47,16 @@ struct DecodeRows {
            copied_keys * depth + copied_values * layout.dims;
   }
 
-  DecodeRows(const Call& call, const Rows& task, float* memory)
+  // No key has fewer scores than `least_width`.
+  DecodeRows(const Call& call, const Rows& task, int least_width, float* memory)
       : c(call),
         b(task.batch_entry),
         kv_head(task.kv_head),
         at(decode_layout<S>(call)),
         depth(round_up(call.dim, 4)),
         count(call.group() * call.sequences[task.batch_entry].queries),
-        width(packs_scores(call) && at.rows == S::lanes && count <= 4 ? 4 : at.rows),
+        width(packs_scores(call) && at.rows == S::lanes && count <= 4 ? most(count == 1 ? 1 : 4, least_width)
+                                                                      : at.rows),
         q(memory),
         s(q + depth * at.rows),
         unseen(s + block_keys * at.rows),
@@ -73,10 +75,15 @@ struct DecodeRows {
     return {place(x, j), dim * element_bytes(x), x.stride.length * element_bytes(x)};
   }
 
-  // Whether scores of four rows lie side by side, those of several keys in a vector: a vector for each key
-  // would have most of its lanes empty, and its exponentials took 13 % of 32768 keys in f16 (Xeon, two cores,
-  // November 2026). What is added or hidden row by row wants a vector of rows, and states of several vectors
-  // are taken one by one.
+  // How many keys there are from the first of a stretch on, to the end of the chunk.
+  std::int64_t there(const Scores& t) const {
+    return least(c.sequences[b].keys, (t.first_key / chunk_keys + 1) * chunk_keys) - t.first_key;
+  }
+
+  // Whether scores of four rows, or of one, lie side by side, those of several keys in a vector: a vector for
+  // each key would have most of its lanes empty, and its exponentials took 13 % of 32768 keys in f16 (Xeon,
+  // two cores, November 2026). What is added or hidden row by row wants a vector of rows, and states of
+  // several vectors are taken one by one.
   static constexpr bool can_pack = S::lanes > 4;
   static bool packs_scores(const Call& c) {
     return can_pack && !c.bias.data && c.mask_count == 0 && !c.alibi.of_heads;
@@ -108,53 +115,55 @@ inline typename S::F largest(typename S::F so_far, const float* s, std::int64_t 
   return so_far;
 }
 
-// The same for scores of four rows side by side.
-template <Vector S>
+// The same for scores of `width` rows side by side.
+template <Vector S, int width>
 inline typename S::F largest_packed(typename S::F so_far, const float* s, std::int64_t keys) {
   float rows[S::lanes], found[S::lanes];
   S::store(rows, so_far);
-  const std::int64_t whole = keys * 4 / S::lanes;
+  const std::int64_t whole = keys * width / S::lanes;
   S::store(found, largest<S>(S::fill(minus_infinity), s, S::lanes, whole));
-  const auto take = [&rows](const float* four) {
-    for (int r = 0; r < 4; ++r) rows[r] = four[r] > rows[r] ? four[r] : rows[r];
+  const auto take = [&rows](const float* key) {
+    for (int r = 0; r < width; ++r) rows[r] = key[r] > rows[r] ? key[r] : rows[r];
   };
-  for (int n = 0; n < S::lanes; n += 4) take(found + n);
-  for (std::int64_t n = whole * S::lanes; n < keys * 4; n += 4) take(s + n);
+  for (int n = 0; n < S::lanes; n += width) take(found + n);
+  for (std::int64_t n = whole * S::lanes; n < keys * width; n += width) take(s + n);
   return S::load(rows);
 }
 
-// sums(4) += chains of weights p(keys, 4), counted from key 0. Four chains at a time: one alone would wait
-// for each of its sums.
+// sums(width) += chains of weights p(keys, width), counted from key 0. Several chains at a time: one alone
+// would wait for each of its sums.
+template <int width>
 inline void add_packed_chains(const float* p, std::int64_t first_key, std::int64_t keys, float* sums) {
-  const float* const end = p + keys * 4;
+  constexpr int together = width == 1 ? 8 : 4;
+  const float* const end = p + keys * width;
   std::int64_t next = chain_keys - first_key % chain_keys;  // keys of the first chain
   while (p < end) {
-    float chain[4][4] = {};
+    float chain[together][width] = {};
     int count = 0;
-    if (next == chain_keys && end - p >= 4 * chain_keys * 4) {
+    if (next == chain_keys && end - p >= together * chain_keys * width) {
       for (std::int64_t j = 0; j < chain_keys; ++j)
-        for (int n = 0; n < 4; ++n)
-          for (int r = 0; r < 4; ++r) chain[n][r] += p[(n * chain_keys + j) * 4 + r];
-      p += 4 * chain_keys * 4, count = 4;
+        for (int n = 0; n < together; ++n)
+          for (int r = 0; r < width; ++r) chain[n][r] += p[(n * chain_keys + j) * width + r];
+      p += together * chain_keys * width, count = together;
     } else {
-      for (const float* last = end - p < next * 4 ? end : p + next * 4; p < last; p += 4)
-        for (int r = 0; r < 4; ++r) chain[0][r] += p[r];
+      for (const float* last = end - p < next * width ? end : p + next * width; p < last; p += width)
+        for (int r = 0; r < width; ++r) chain[0][r] += p[r];
       next = chain_keys, count = 1;
     }
     for (int n = 0; n < count; ++n)
-      for (int r = 0; r < 4; ++r) sums[r] += chain[n][r];
+      for (int r = 0; r < width; ++r) sums[r] += chain[n][r];
   }
 }
 
-// weigh_in_chains() of softmax.hpp for scores of four rows side by side. There is room for a whole number of
-// vectors.
-template <Vector S>
+// weigh_in_chains() of softmax.hpp for scores of `width` rows side by side. There is room for a whole number
+// of vectors.
+template <Vector S, int width>
 inline void weigh_packed(const Scores& t, const Weighing<S>& by) {
   float max[S::lanes], sums[S::lanes];
   S::store(max, *by.max), S::store(sums, *by.sum);
-  for (int lane = 4; lane < S::lanes; ++lane) max[lane] = max[lane % 4];
+  for (int lane = width; lane < S::lanes; ++lane) max[lane] = max[lane % width];
   const auto subtrahend = S::load(max);
-  const std::int64_t all = t.keys * 4;
+  const std::int64_t all = t.keys * width;
   constexpr int together = 4;
   for (std::int64_t n = 0; n < all; n += together * S::lanes) {
     typename S::F x[together];
@@ -162,7 +171,7 @@ inline void weigh_packed(const Scores& t, const Weighing<S>& by) {
     exp2<S>(x, by.power);
     for (int v = 0; v < together; ++v) S::store(t.s + n + v * S::lanes, x[v]);
   }
-  add_packed_chains(t.s, t.first_key, t.keys, sums);
+  add_packed_chains<width>(t.s, t.first_key, t.keys, sums);
   *by.sum = S::load(sums);
 }
 
@@ -170,13 +179,15 @@ inline void weigh_packed(const Scores& t, const Weighing<S>& by) {
 template <Vector S>
 inline typename S::F largest_of_rows(typename S::F so_far, const Scores& t, std::int64_t r) {
   if constexpr (DecodeRows<S>::can_pack)
-    if (t.width < S::lanes) return largest_packed<S>(so_far, t.s, t.keys);
+    if (t.width < S::lanes)
+      return t.width == 1 ? largest_packed<S, 1>(so_far, t.s, t.keys)
+                          : largest_packed<S, 4>(so_far, t.s, t.keys);
   return largest<S>(so_far, t.s + r, t.width, t.keys);
 }
 template <Vector S>
 inline void weigh_rows(const Scores& t, std::int64_t r, const Weighing<S>& by) {
   if constexpr (DecodeRows<S>::can_pack)
-    if (t.width < S::lanes) return weigh_packed<S>(t, by);
+    if (t.width < S::lanes) return t.width == 1 ? weigh_packed<S, 1>(t, by) : weigh_packed<S, 4>(t, by);
   weigh_in_chains<S, 1>(t.s + r, t.width, t.first_key, t.keys, by);
 }
 

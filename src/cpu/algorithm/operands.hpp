@@ -67,13 +67,6 @@ concept Operands =
       packed.add_values(n, n, floats, floats);
     };
 
-// Some find the values that are NaN or infinite only when they add the others: returns whether there were
-// any.
-template <class O>
-concept FindsPoisonLate = requires(const O packed, std::int64_t n, float* floats) {
-  { packed.add_values(n, n, floats, floats) } -> std::same_as<bool>;
-};
-
 // Some leave it to others to make scores of the products: finish(j, count) does so for keys [j, j + count) of
 // those that are scored, an even number.
 template <class O>

@@ -353,30 +353,21 @@ class Prefill {
       Maxima<S> highest(part(p));
       const Scores t = scores_of(p, keys, highest);
       if (t.keys == 0) continue;
-      const bool marks = poisoned || (FindsPoisonLate<O> && may_hide(p, t));
-      if (marks) mark_unseen<S>(t, at.unseen);
-      if (!weigh(p, t, keys, highest, poisoned)) continue;
-      if (!marks) fill(at.unseen, t.keys * rows, 0.0f);
-      add_poison(t, part(p).out);
+      if (poisoned) mark_unseen<S>(t, at.unseen);
+      weigh(p, t, keys, highest, poisoned);
+      if (poisoned) add_poison(t, part(p).out);
     }
   }
 
-  // Whether a row of panel p may be kept from seeing one of these keys.
-  bool may_hide(std::int64_t p, const Scores& t) const {
-    return c.bias.data || c.mask_count > 0 || has_others(c, t, queries_of(p));
-  }
-
-  // Makes weights of the scores of panel p and adds the values they weigh. Returns whether some are left to
-  // be added because they are not finite: where they were found before, or are now.
-  bool weigh(std::int64_t p, const Scores& t, KeyRange block, const Maxima<S>& highest, bool poisoned) {
+  // Makes weights of the scores of panel p and adds the values they weigh, but for those that are not finite.
+  void weigh(std::int64_t p, const Scores& t, KeyRange block, const Maxima<S>& highest, bool poisoned) {
     const State state = part(p);
     const std::int64_t first = t.first_key - block.begin;
     if constexpr (RoundsWeights<O>)
       if (!poisoned && !c.drop_below) {
         advance<S>(state, highest, dims, power,
                    [&](const Weighing<S>& by) { operands.weigh(t.s, t.keys, by); });
-        operands.add_rounded(first, t.keys, state.out);
-        return false;
+        return operands.add_rounded(first, t.keys, state.out);
       }
     advance<S>(state, highest, dims, power, [&](const Weighing<S>& by) {
       weigh_in_chains<S, S::panel_vectors>(t.s, rows, t.first_key, t.keys, by);
@@ -386,11 +377,7 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
-    if constexpr (FindsPoisonLate<O>)
-      return operands.add_values(first, t.keys, t.s, state.out);
-    else
-      operands.add_values(first, t.keys, t.s, state.out);
-    return poisoned;
+    operands.add_values(first, t.keys, t.s, state.out);
   }
 
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no

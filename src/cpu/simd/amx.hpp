@@ -64,15 +64,27 @@ inline void finish_stores() { asm volatile("" : : : "memory"); }
 // And tiles have read it before something else is stored there.
 inline void finish_loads() { asm volatile("" : : : "memory"); }
 
-// A thread's tiles while it lives: all eight are 16 rows of 64 bytes, but for those of half_block_product's first
-// operand and sums, which may have fewer.
+struct TileShape {
+  int rows = 16, bytes = 64;  // of a row
+};
+
+// Tiles lose what they held.
+inline void shape_tiles(const TileShape (&shapes)[8]) {
+  alignas(64) std::uint8_t config[64] = {1};
+  for (int tile = 0; tile < 8; ++tile) {
+    config[16 + 2 * tile] = static_cast<std::uint8_t>(shapes[tile].bytes);
+    config[48 + tile] = static_cast<std::uint8_t>(shapes[tile].rows);
+  }
+  finish_stores();
+  _tile_loadconfig(config);
+}
+
+// A thread's tiles while it lives: all eight are 16 rows of 64 bytes, but for those of half_block_product's
+// first operand and sums, which may have fewer.
 struct AmxTiles {
   explicit AmxTiles(int rows_of_half = 16) {
-    alignas(64) std::uint8_t config[64] = {1};
-    for (int tile = 0; tile < 8; ++tile) config[16 + 2 * tile] = 64, config[48 + tile] = 16;
-    config[48 + 0] = config[48 + 1] = config[48 + 4] = static_cast<std::uint8_t>(rows_of_half);
-    finish_stores();
-    _tile_loadconfig(config);
+    const TileShape half{rows_of_half}, whole;
+    shape_tiles({half, half, whole, whole, half, whole, whole, whole});
   }
   ~AmxTiles() { _tile_release(); }
   AmxTiles(const AmxTiles&) = delete;

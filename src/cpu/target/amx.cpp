@@ -3,8 +3,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cpu/algorithm/decode_amx.hpp"
 #include "cpu/algorithm/operands_amx.hpp"
-#include "cpu/algorithm/operands_amx_few.hpp"
 #include "cpu/algorithm/projection_amx.hpp"
 #include "cpu/target/table.hpp"
 #include "cpu/target/x86.hpp"
@@ -34,6 +34,7 @@ bool has_amx() {
 
 extern const Target amx_target;
 constinit const Target amx_target =
-    amx::make_bf16_target<amx::Bf16Amx, amx::Bf16AmxFew, amx::AmxProjection>("amx", "AMX-BF16 and AVX512-BF16", has_amx);
+    amx::make_bf16_target<amx::Bf16Amx, amx::Decode<amx::DecodeAmx>, amx::AmxProjection>(
+        "amx", "AMX-BF16 and AVX512-BF16", has_amx);
 
 }  // namespace heed::cpu

@@ -26,7 +26,7 @@ inline void weigh_chains<NeonBf16<1>, 1>(float* s, std::int64_t width, std::int6
 }
 
 using Wide = PackedBf16<NeonBf16<3>>;
-using Narrow = PackedBf16<NeonBf16<1>>;
+using Narrow = DecodeByPrefill<PackedBf16<NeonBf16<1>>>;
 
 }  // namespace heed::cpu::neon_bf16
 

@@ -3,6 +3,7 @@
 // machine.
 #pragma once
 #include "cpu/algorithm/decode.hpp"
+#include "cpu/algorithm/decode_f32.hpp"
 #include "cpu/algorithm/gradient_shared.hpp"
 #include "cpu/algorithm/operands_f32.hpp"
 #include "cpu/algorithm/prefill.hpp"
@@ -46,16 +47,14 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
                    float* kept) { Prefill<PackedF32<S>>(c, rows, scratch).stream(keys, kept); },
       .stream_finish = [](const Call& c, const Rows& rows, float* scratch,
                           float* kept) { Prefill<PackedF32<S>>(c, rows, scratch).finish_stream(kept); },
-      .decode_floats = Decode<S>::scratch_floats,
-      .partial =
-          [](const Call& c) {
-            const StateLayout at = decode_layout<S>(c);
-            return PartialLayout{at.rows, at.dims, 1};
-          },
+      .decode_floats = Decode<DecodeF32<S>>::scratch_floats,
+      .partial = Decode<DecodeF32<S>>::partial,
       .decode = [](const Call& c, const Rows& rows, std::int64_t chunk, float* scratch,
-                   float* partial) { Decode<S>(c, rows, scratch).run(chunk, partial); },
-      .decode_finish = [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch,
-                          float* partials) { Decode<S>(c, rows, scratch).finish(partials, chunks); },
+                   float* partial) { Decode<DecodeF32<S>>(c, rows, scratch).run(chunk, partial); },
+      .decode_finish =
+          [](const Call& c, const Rows& rows, std::int64_t chunks, float* scratch, float* partials) {
+            Decode<DecodeF32<S>>(c, rows, scratch).finish(partials, chunks);
+          },
       .project_floats = Project<S>::scratch_floats,
       .project = [](const Linear& t, const LinearPart& part,
                     float* scratch) { Project<S>(t, scratch).run(part); },
@@ -73,27 +72,40 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
   };
 }
 
-// Decode as prefill cut along the keys, so that both round alike (O3): for few rows on operands of narrower
-// panels, which give the same bits and leave fewer lanes empty.
-template <Operands Wide, Operands Narrow>
+// Decode as prefill cut along the keys, so that both round alike (O3).
+template <Operands O>
 struct DecodeByPrefill {
-  static std::int64_t rows(const Call& c) { return c.group() * c.queries; }
-  static bool is_narrow(const Call& c) { return round_up(rows(c), Narrow::rows) < Wide::rows; }
+  static constexpr std::int64_t panel_rows = O::rows;
 
   static std::int64_t scratch_floats(const Call& c) {
-    return is_narrow(c) ? Prefill<Narrow>::scratch_floats(c, rows(c))
-                        : Prefill<Wide>::scratch_floats(c, rows(c));
+    return Prefill<O>::scratch_floats(c, c.group() * c.queries);
   }
-  static PartialLayout partial(const Call& c) {
-    return is_narrow(c) ? Prefill<Narrow>::partial(c) : Prefill<Wide>::partial(c);
+  static PartialLayout partial(const Call& c) { return Prefill<O>::partial(c); }
+
+  DecodeByPrefill(const Call& c, const Rows& rows, float* scratch) : prefill(c, rows, scratch) {}
+  void run(std::int64_t chunk, float* partial) { prefill.run_chunk(chunk, partial); }
+  void finish(float* partials, std::int64_t chunks) { prefill.finish_chunks(partials, chunks); }
+
+  Prefill<O> prefill;
+};
+
+// For few rows something that gives the same bits and leaves fewer lanes empty.
+template <class Wide, class Narrow>
+struct DecodeByRows {
+  static bool is_narrow(const Call& c) {
+    return round_up(c.group() * c.queries, Narrow::panel_rows) < Wide::panel_rows;
   }
+  static std::int64_t scratch_floats(const Call& c) {
+    return is_narrow(c) ? Narrow::scratch_floats(c) : Wide::scratch_floats(c);
+  }
+  static PartialLayout partial(const Call& c) { return is_narrow(c) ? Narrow::partial(c) : Wide::partial(c); }
   static void run(const Call& c, const Rows& rows, std::int64_t chunk, float* scratch, float* partial) {
-    if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).run_chunk(chunk, partial);
-    Prefill<Wide>(c, rows, scratch).run_chunk(chunk, partial);
+    if (is_narrow(c)) return Narrow(c, rows, scratch).run(chunk, partial);
+    Wide(c, rows, scratch).run(chunk, partial);
   }
   static void finish(const Call& c, const Rows& rows, std::int64_t chunks, float* scratch, float* partials) {
-    if (is_narrow(c)) return Prefill<Narrow>(c, rows, scratch).finish_chunks(partials, chunks);
-    Prefill<Wide>(c, rows, scratch).finish_chunks(partials, chunks);
+    if (is_narrow(c)) return Narrow(c, rows, scratch).finish(partials, chunks);
+    Wide(c, rows, scratch).finish(partials, chunks);
   }
 };
 
@@ -107,11 +119,11 @@ constexpr decltype(Target::turn_mask) turns_masks() {
     return nullptr;
 }
 
-// A target whose matrix instructions take bf16 only.
-template <GradientOperands Wide, Operands Narrow, ProjectsBf16 Projection>
+// A target whose matrix instructions take bf16 only. Few rows are decoded by Narrow.
+template <GradientOperands Wide, class Narrow, ProjectsBf16 Projection>
   requires(Projection::outputs == Wide::rows)
 constexpr Target make_bf16_target(const char* name, const char* needs, bool (*available)()) {
-  using Decoding = DecodeByPrefill<Wide, Narrow>;
+  using Decoding = DecodeByRows<DecodeByPrefill<Wide>, Narrow>;
   return {
       .name = name,
       .requires_ = needs,

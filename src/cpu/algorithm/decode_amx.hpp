@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode's products by AMX: sixteen rows at the most, so keys and values are read once, and whatever is done
+// to them counts.
+#pragma once
+#include <cstdint>
+
+#include "cpu/algorithm/decode_amx_keys.hpp"
+#include "cpu/algorithm/decode_amx_values.hpp"
+#include "cpu/algorithm/decode_state.hpp"
+#include "cpu/algorithm/operands.hpp"
+#include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/score.hpp"
+#include "cpu/call.hpp"
+#include "cpu/simd/amx.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+class DecodeAmx {
+ public:
+  using S = NarrowAmx;
+  static constexpr int least_width = 1;
+
+  static std::int64_t scratch_floats(const Call& c) {
+    Cutter nothing{nullptr};
+    AmxKeys::Parts(c, nothing), AmxValues::Parts(c, nothing);
+    return nothing.floats;
+  }
+
+  DecodeAmx(const DecodeRows<S>& task_rows, float* memory) : DecodeAmx(task_rows, Cutter{memory}) {}
+
+  // Tiles of 32 keys are anchored at key 0, whatever is seen of them.
+  static std::int64_t key_step(const Call&) { return 32; }
+
+  void begin() const {
+    keys.pack_queries();
+    shape_for_rows();
+  }
+
+  void score(const Scores& t) const { keys.score(t); }
+
+  void add_values(const Scores& t, bool partly_hidden, float* out) {
+    if (!keys.zips()) shape_for_rows();
+    if (values.add(t, out)) add_poison(t, partly_hidden, out);
+  }
+
+ private:
+  DecodeAmx(const DecodeRows<S>& task_rows, Cutter memory)
+      : rows(task_rows), c(rows.c), keys(rows, memory), values(rows, memory) {}
+
+  // The first operand and the sums have as many rows as are real, where those are not of keys.
+  void shape_for_rows() const {
+    const TileShape few{static_cast<int>(rows.count)}, whole;
+    shape_tiles({few, few, few, few, few, whole, whole, whole});
+  }
+
+  // The values that were left out because they are not finite, added to the rows that see them and to no
+  // other (S4).
+  [[gnu::noinline]] void add_poison(const Scores& t, bool partly_hidden, float* out) const {
+    for (std::int64_t j = 0; j < t.keys; ++j)
+      for (std::int64_t d = 0; d < c.value_dim; ++d) {
+        const float x = read(value_row(c, rows.b, rows.kv_head, t.first_key + j), d);
+        if (is_finite(x)) continue;
+        for (std::int64_t r = 0; r < rows.count; ++r)
+          if (!partly_hidden || rows.unseen[j * t.width + r] == 0) {
+            float& sum = out[r * rows.at.dims + d];
+            sum = __builtin_fmaf(t.s[j * t.width + r], x, sum);
+          }
+      }
+  }
+
+  const DecodeRows<S>& rows;
+  const Call& c;
+  const AmxKeys keys;
+  AmxValues values;
+  AmxTiles tiles;
+};
+
+}  // namespace heed::cpu::HEED_THIS_TARGET
