@@ -44,14 +44,18 @@ struct BoolTensor {
 };
 
 // A bias or a boolean mask that all heads share, as panels of some rows read it: turned for tasks that follow
-// each other (cpu/shared_mask.hpp). Of each key a panel has `key_words` words: one, whose bit r hides the key
-// from row r; or the biases of its rows, side by side in f32, or in bf16 those of two keys in pairs.
+// each other (cpu/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has `key_words`
+// words: one, whose bit r hides the key from row r; or the biases of its rows, side by side in f32, or in
+// bf16 those of two keys in pairs.
 struct SharedMask {
   std::uint32_t* words = nullptr;      // (panels, keys, key_words); null: there is none
   unsigned char* is_turned = nullptr;  // (panels): whether its words say all there is to say
   std::int64_t first_panel = 0;        // of a batch entry's panels
   std::int64_t panels = 0, keys = 0, key_words = 0;
+  bool is_of_batch = false;
 
+  // Of the batch entries that share it the first.
+  constexpr std::int64_t owner(std::int64_t batch_entry) const { return is_of_batch ? 0 : batch_entry; }
   std::int64_t size() const { return panels * keys * key_words; }
   std::uint32_t* panel(std::int64_t n) const { return words + (n - first_panel) * keys * key_words; }
   unsigned char& is_panel_turned(std::int64_t n) const { return is_turned[n - first_panel]; }

@@ -44,12 +44,19 @@ void cut_along_queries(const Call& c, int panel_rows, const Wanted& wanted, cons
 }
 
 // Whether a runs before z: longest tasks first, since the last queries of a causal problem see the most keys.
-constexpr bool runs_before(const QueryTask& a, const QueryTask& z) {
-  if (a.cost != z.cost) return a.cost > z.cost;
-  if (a.rows.batch_entry != z.rows.batch_entry) return a.rows.batch_entry < z.rows.batch_entry;
-  if (a.rows.first_query != z.rows.first_query) return a.rows.first_query < z.rows.first_query;
-  return a.rows.kv_head < z.rows.kv_head;
-}
+// Of others those of a batch entry follow each other, or, where entries share a mask, those of its rows.
+struct RunsBefore {
+  const SharedMask& mask;
+
+  constexpr bool operator()(const QueryTask& a, const QueryTask& z) const {
+    if (a.cost != z.cost) return a.cost > z.cost;
+    if (const auto x = mask.owner(a.rows.batch_entry), y = mask.owner(z.rows.batch_entry); x != y)
+      return x < y;
+    if (a.rows.first_query != z.rows.first_query) return a.rows.first_query < z.rows.first_query;
+    if (a.rows.batch_entry != z.rows.batch_entry) return a.rows.batch_entry < z.rows.batch_entry;
+    return a.rows.kv_head < z.rows.kv_head;
+  }
+};
 
 // Threads wait at the end for the tasks that were begun last. So of sorted tasks these are halved, one for
 // each thread, and then the last ones again; they pack the same keys more often, unless tasks share what they

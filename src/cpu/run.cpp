@@ -106,13 +106,13 @@ std::size_t floats_for_stripes(std::size_t slots, std::size_t tasks) {
   return threads::floats_in_lines(slots * sizeof(MaskSlot) + Stripes::bytes_for(tasks));
 }
 
-// Tasks whose heads share a mask, in memory of so many floats. What a task has of a slot is followed by its
+// Tasks that share a mask, in memory of so many floats. What a task has of a slot is followed by its
 // mask.
 void run_in_stripes(const Target& target, const Call& c, std::span<const QueryTask> tasks,
                     threads::Scratch& scratch, std::size_t slots, std::int64_t task_floats, float* memory) {
   auto* const masks = reinterpret_cast<MaskSlot*>(memory);
   std::uninitialized_value_construct_n(masks, slots);
-  const Stripes stripes(tasks, masks + slots);
+  const Stripes stripes(tasks, c.shared, masks + slots);
   share_out(std::ssize(tasks), products(c), [&](std::int64_t) {
     const threads::Scratch::Lease lease(scratch);
     MaskSlot& mask = masks[lease.slot()];
@@ -153,7 +153,7 @@ bool prefill(const Target& target, const Problem& problem) {
   QueryTask* end = tasks;
   cut_along_queries(c, target.panel_rows, wanted,
                     [&](const QueryTask& task) { std::construct_at(end++, task); });
-  std::sort(tasks, end, runs_before);
+  std::sort(tasks, end, RunsBefore{c.shared});
   const std::size_t cut = shorten_last({tasks, end}, c, target.panel_rows, wanted);
   if (stripe_floats > 0)
     run_in_stripes(target, c, {tasks, cut}, scratch, slots, floats, behind_tasks);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/shared_mask.hpp"
 
+#include <algorithm>
+
 namespace heed::cpu {
 namespace {
 
@@ -23,6 +25,14 @@ Tensor only_mask(const Call& c) {
   return {};
 }
 
+// Whether the rows and keys of a batch entry are those of every other.
+bool are_alike(const Call& c) {
+  return std::all_of(c.sequences, c.sequences + c.batch, [&](const Sequence& s) {
+    const Sequence& first = c.sequences[0];
+    return s.queries == first.queries && s.keys == first.keys && s.first_query == first.first_query;
+  });
+}
+
 }  // namespace
 
 SharedMask plan_shared_mask(const Call& c, int panel_rows, std::int64_t rows, std::size_t slots) {
@@ -34,7 +44,9 @@ SharedMask plan_shared_mask(const Call& c, int panel_rows, std::int64_t rows, st
   shared.panels = (rows + panel_rows - 1) / panel_rows;
   shared.keys = (c.keys + keys_in_line - 1) / keys_in_line * keys_in_line;
   shared.key_words = key_words(mask.type);
-  const bool pays = c.kv_heads >= least_uses && shared.size() > 0;
+  shared.is_of_batch = mask.stride.batch == 0 && are_alike(c);
+  const std::int64_t uses = c.kv_heads * (shared.is_of_batch ? c.batch : 1);
+  const bool pays = uses >= least_uses && shared.size() > 0;
   return pays && bytes_of(shared) * static_cast<std::int64_t>(slots) <= most_bytes ? shared : SharedMask{};
 }
 
@@ -47,8 +59,9 @@ Call with_mask_of(const Rows& rows, const Call& c, const Target& target, TurnedP
     return ((query - c.first_query) * c.group() + rows_in_word - 1) / rows_in_word;
   };
   const std::int64_t begin = panels_to(rows.first_query), end = panels_to(rows.first_query + rows.queries);
-  const bool is_there = turned.batch_entry == rows.batch_entry && turned.begin <= begin && end <= turned.end;
-  if (!is_there) turned = {rows.batch_entry, begin, end};
+  const std::int64_t owner = c.shared.owner(rows.batch_entry);
+  const bool is_there = turned.owner == owner && turned.begin <= begin && end <= turned.end;
+  if (!is_there) turned = {owner, begin, end};
   Call with = c;
   with.shared.words = static_cast<std::uint32_t*>(memory);
   with.shared.is_turned = reinterpret_cast<unsigned char*>(with.shared.words + with.shared.size());

@@ -99,7 +99,7 @@ class ChunkStream final : public Stream {
   void cut(const Call& c) {
     const Wanted wanted = wanted_tasks(c, target_.packing_rows);
     cut_along_queries(c, target_.panel_rows, wanted, [&](const QueryTask& task) { tasks_.push_back(task); });
-    std::sort(tasks_.begin(), tasks_.end(), runs_before);
+    std::sort(tasks_.begin(), tasks_.end(), RunsBefore{SharedMask{}});
     const std::size_t count = tasks_.size();
     tasks_.resize(count + most_shortened(wanted));
     tasks_.resize(shorten_last({tasks_.data(), count}, c, target_.panel_rows, wanted));

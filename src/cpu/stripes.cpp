@@ -5,12 +5,15 @@
 
 namespace heed::cpu {
 
-Stripes::Stripes(std::span<const QueryTask> tasks, void* memory) {
+Stripes::Stripes(std::span<const QueryTask> tasks, const SharedMask& mask, void* memory) {
   auto* const first = static_cast<Stripe*>(memory);
   Stripe* end = first;
   for (std::size_t n = 0; n < tasks.size(); ++n) {
-    const bool goes_on = n > 0 && tasks[n].rows.batch_entry == tasks[n - 1].rows.batch_entry &&
-                         tasks[n].rows.first_query == tasks[n - 1].rows.first_query;
+    const auto is_of_last = [&](const Rows& rows, const Rows& last) {
+      return mask.owner(rows.batch_entry) == mask.owner(last.batch_entry) &&
+             rows.first_query == last.first_query;
+    };
+    const bool goes_on = n > 0 && is_of_last(tasks[n].rows, tasks[n - 1].rows);
     if (goes_on)
       ++end[-1].end;
     else
@@ -31,7 +34,7 @@ std::int64_t Stripes::fullest() const {
   return static_cast<std::int64_t>(best);
 }
 
-// Threads on different stripes begin with different heads: they would wait for the same keys.
+// Threads on different stripes begin with different KV heads: they would wait for the same keys.
 std::int64_t Stripes::take(std::int64_t& mine) const {
   for (;; mine = fullest()) {
     if (mine == none) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks of the same rows, one for each KV head, are a stripe. They follow each other on a thread as long as
-// there are any: what the first of them made of its rows, the others find in this core's cache.
+// Tasks of the same rows of a mask, one for each KV head of the batch entries that share it, are a stripe.
+// They follow each other on a thread as long as there are any: what the first of them made of its rows, the
+// others find in this core's cache.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -28,7 +29,7 @@ class Stripes {
 
   // Of tasks in the order in which they should run, those of a stripe side by side, in memory of so many
   // bytes.
-  Stripes(std::span<const QueryTask> tasks, void* memory);
+  Stripes(std::span<const QueryTask> tasks, const SharedMask&, void* memory);
 
   // The number of a task that nobody has; there must be one. Of `mine`, the stripe of the last one taken
   // here, if it has any left; else `mine` becomes another.

@@ -104,6 +104,22 @@ MASK_FAULTS = [
         X86,
     ),
     Fault(
+        "mask-of-the-first-entry",
+        "src/cpu/shared_mask.cpp",
+        "mask.stride.batch == 0 && are_alike(c);",
+        "are_alike(c);",
+        "AMX reads the turned mask of the first batch entry for all of them",
+        X86,
+    ),
+    Fault(
+        "mask-of-the-first-sequence",
+        "src/cpu/shared_mask.cpp",
+        "mask.stride.batch == 0 && are_alike(c);",
+        "mask.stride.batch == 0;",
+        "AMX reads the turned bias of the first packed sequence for all of them",
+        X86,
+    ),
+    Fault(
         "bias-overflows-into-a-mask",
         ALGORITHM + "mask_changes.hpp",
         "S::max(lowest, S::fma(x, to_units, s))",

@@ -219,15 +219,16 @@ TEST_P(Masks, a_boolean_mask_gives_the_same_bits_however_it_lies) {
 // those of the first rows may be. With few keys there are queries enough for tasks of other rows.
 TEST_P(Masks, a_mask_that_heads_share_gives_the_bits_of_one_for_each) {
   for (const std::int64_t keys : {31, 65, 300})
-    for (const std::int64_t group : {1, 2})
+    for (const auto& [group, entries] : {std::pair<std::int64_t, std::int64_t>{1, 2}, {2, 2}, {1, 1}})
       for (const int kind : {0, 1, 2, 3, 4, 5}) {
         Dice dice(static_cast<std::uint64_t>(keys + 10 * group + kind));
-        const Shape q{2, 4 * group, keys == 31 ? 600 : 70, 8}, k{2, 4, keys, 8};
+        const std::int64_t heads = entries == 1 ? 2 : 4;  // that share each
+        const Shape q{2, heads * group, keys == 31 ? 600 : 70, 8}, k{2, heads, keys, 8};
         Call shared{.q = Tensor::random(q, 1, 4, DType::bf16),
                     .k = Tensor::random(k, 2, 2, DType::bf16),
                     .v = Tensor::random(k, 3, 2, DType::bf16)};
         if (kind == 5) shared.causal = Causal{Align::ends};
-        const Shape all = shared.score_shape(), one{2, 1, all.length, all.dim};
+        const Shape all = shared.score_shape(), one{entries, 1, all.length, all.dim};
         Call each = shared;
         if (kind < 3 || kind == 5) {
           shared.bias = Tensor::random(one, 4, 2, kind == 0 ? DType::f32 : DType::bf16);
@@ -246,7 +247,7 @@ TEST_P(Masks, a_mask_that_heads_share_gives_the_bits_of_one_for_each) {
           });
         }
         EXPECT_TRUE(same_bits(attend(shared, everything), attend(each, everything)))
-            << keys << " keys, " << group << " heads a group, kind " << kind;
+            << keys << " keys, " << group << " heads a group, " << entries << " masks, kind " << kind;
       }
 }
 

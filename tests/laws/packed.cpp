@@ -34,6 +34,14 @@ struct Starts {
   }
 };
 
+// A bias of packed queries has as many columns as the longest sequence has keys.
+Tensor own_bias(const Tensor& all, std::int64_t first, std::int64_t count, std::int64_t keys) {
+  Tensor own({1, 1, count, keys}, all.dtype());
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t j = 0; j < keys; ++j) own.set(0, 0, i, j, all.at(0, 0, first + i, j));
+  return own;
+}
+
 TEST_P(Packed, sequences_side_by_side_in_one_tensor_give_the_bits_of_each_alone) {
   std::int64_t compared = 0;
   for (std::uint64_t seed : seeds(9900, 9940)) {
@@ -43,7 +51,13 @@ TEST_P(Packed, sequences_side_by_side_in_one_tensor_give_the_bits_of_each_alone)
     const Starts starts(dice);
     const Tokens all(s, starts.keys.back(), seed);
     const Tensor q = all.q.rows(0, starts.queries.back());
-    const Options options{.masks = {Causal{Align::ends}, Window{50, 0, Align::ends, 3}}};
+    Options options{.masks = {Causal{Align::ends}, Window{50, 0, Align::ends, 3}}};
+    std::int64_t longest = 0;
+    for (std::size_t n = 1; n < starts.keys.size(); ++n)
+      longest = std::max(longest, starts.keys[n] - starts.keys[n - 1]);
+    const Tensor bias = Tensor::random({1, 1, starts.queries.back(), longest}, seed, 2, q.dtype());
+    const bool is_biased = starts.queries.back() > 0 && dice.one_in(2);
+    if (is_biased) options.bias = bias.view();
     Attended got = make_attended(s, 1, starts.queries.back());
     if (!attends({.q = q.view(),
                   .k = all.k.view(),
@@ -57,6 +71,8 @@ TEST_P(Packed, sequences_side_by_side_in_one_tensor_give_the_bits_of_each_alone)
                          keys = starts.keys[n + 1] - starts.keys[n];
       const Tensor own_q = q.rows(first, count), own_k = all.k.rows(starts.keys[n], keys),
                    own_v = all.v.rows(starts.keys[n], keys);
+      const Tensor biases = own_bias(bias, first, count, keys);
+      if (is_biased) options.bias = biases.view();
       Attended alone = make_attended(s, 1, count);
       if (!attends({.q = own_q.view(), .k = own_k.view(), .v = own_v.view()}, alone, options)) continue;
       EXPECT_TRUE(same_bits({got.out.rows(first, count), got.log_sum_exp.rows(first, count)}, alone))

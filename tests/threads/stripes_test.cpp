@@ -24,7 +24,7 @@ class Taken {
         tasks.push_back({s.queries * 10, {0, h, s.first_query, s.queries}});
     memory.resize(Stripes::bytes_for(tasks.size()) / sizeof(std::max_align_t) + 1);
   }
-  Stripes stripes() { return {tasks, memory.data()}; }
+  Stripes stripes(const SharedMask& mask = {}) { return {tasks, mask, memory.data()}; }
 
   std::vector<QueryTask> tasks;
 
@@ -81,13 +81,36 @@ TEST(Stripes, whoever_has_none_left_goes_where_most_are_and_to_short_ones_last) 
   }
 }
 
-TEST(Stripes, neighbours_of_other_batch_entries_are_no_stripe) {
+TEST(Stripes, neighbours_of_other_batch_entries_are_no_stripe_unless_they_share_a_mask) {
   Taken all({{0, 64, 2}, {0, 64, 2}});
   for (std::size_t n = 2; n < 4; ++n) all.tasks[n].rows.batch_entry = 1;
-  const Stripes stripes = all.stripes();
-  std::int64_t a = Stripes::none, z = Stripes::none;
-  EXPECT_NE(all.tasks[static_cast<std::size_t>(stripes.take(a))].rows.batch_entry,
-            all.tasks[static_cast<std::size_t>(stripes.take(z))].rows.batch_entry);
+  for (const bool is_shared : {false, true}) {
+    SharedMask mask;
+    mask.is_of_batch = is_shared;
+    const Stripes stripes = all.stripes(mask);
+    std::int64_t a = Stripes::none, z = Stripes::none;
+    stripes.take(a), stripes.take(z);
+    EXPECT_EQ(a == z, is_shared);
+  }
+}
+
+// Whose tasks are cut entry by entry.
+TEST(Stripes, entries_that_share_a_mask_are_sorted_by_its_rows) {
+  std::vector<QueryTask> tasks;
+  for (std::int64_t b = 0; b < 3; ++b)
+    for (const std::int64_t first : {0, 64})
+      for (std::int64_t h = 0; h < 2; ++h) tasks.push_back({640, {b, h, first, 64}});
+  SharedMask mask;
+  const auto changes = [&] {  // of the rows, from one task to the next
+    std::sort(tasks.begin(), tasks.end(), RunsBefore{mask});
+    int count = 0;
+    for (std::size_t n = 1; n < tasks.size(); ++n)
+      count += tasks[n].rows.first_query != tasks[n - 1].rows.first_query;
+    return count;
+  };
+  EXPECT_EQ(changes(), 5);
+  mask.is_of_batch = true;
+  EXPECT_EQ(changes(), 1);
 }
 
 }  // namespace

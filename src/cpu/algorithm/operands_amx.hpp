@@ -199,8 +199,8 @@ struct Bf16Amx : AmxParts {
   void score_in_strips(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s,
                        const Finish& finish) const {
     for (std::int64_t j = 0; j < keys; j += key_step) {
-      block_product({keys_at + (first + j) * depth, depth * 2, q + panel * rows * depth, depth},
-                    s + j * rows);
+      block_product<false>({keys_at + (first + j) * depth, depth * 2, q + panel * rows * depth, depth},
+                           s + j * rows);
       if (j > 0) finish(j - key_step, std::int64_t{key_step});
     }
     finish(keys - key_step, std::int64_t{key_step});
@@ -230,10 +230,8 @@ struct Bf16Amx : AmxParts {
   }
 
   void add_rounded(std::int64_t first, std::int64_t keys, float* out) const {
-    const auto block = [&](std::int64_t d) { return AmxBlock{v + d * length + first, length * 2, p, keys}; };
-    std::int64_t d = 0;
-    for (; d + 32 <= dims; d += 32) add_block_product(block(d), out + d * rows);
-    if (d < dims) half_block_product<true>(block(d), out + d * rows);
+    for (std::int64_t d = 0; d < dims; d += dim_step)
+      half_block_product<true>({v + d * length + first, length * 2, p, keys}, out + d * rows);
   }
 
  private:

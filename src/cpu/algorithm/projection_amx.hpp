@@ -21,10 +21,8 @@ struct AmxProjection {
       const AmxBlock block{t.x + r * t.row_step, t.row_step * 2, t.w, t.depth};
       if (t.rows - r <= tile_rows / 2)
         half_block_product<start == Start::sum>(block, sums);
-      else if constexpr (start == Start::sum)
-        add_block_product(block, sums);
       else
-        block_product(block, sums);
+        block_product<start == Start::sum>(block, sums);
     }
   }
 
