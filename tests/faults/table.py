@@ -262,6 +262,14 @@ FAULTS = [
         "decode over a cache reads the first page of a block again instead of the next",
     ),
     Fault(
+        "scales-of-another-tile",
+        ALGORITHM + "decode_cache.hpp",
+        "t.scales[i] = some[i].scales;",
+        "t.scales[i] = some[0].scales;",
+        "AVX-512's decode over an int8 cache gives tiles that it scores together the scales of the first",
+        X86,
+    ),
+    Fault(
         "weights-of-another-maximum",
         "src/cpu/simd/neon_weights.hpp",
         "#define HEED_MAX_2 17, 18, 16, 17, 18, 16, 17, 18",

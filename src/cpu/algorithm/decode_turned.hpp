@@ -136,19 +136,21 @@ class DecodeTurned {
 
   // Scores are (keys, rows). The first chains of a sum take its place.
   void add_chains(const Sums& sums, bool are_first, float* s) const {
-    for (std::int64_t r = 0; r < rows.count; r += 4)
-      for (std::int64_t j = 0; j < line_elements; j += 4) {
-        const float* const corner[4] = {sums[r] + j, sums[r + 1] + j, sums[r + 2] + j, sums[r + 3] + j};
-        float* const to = s + j * rows.width + r;
-        if (are_first) {
-          S::transpose(corner, to, rows.width);
-          continue;
-        }
-        float turned[4][4];
-        S::transpose(corner, turned[0], 4);
-        for (int n = 0; n < 4; ++n)
-          for (int row = 0; row < 4; ++row) to[n * rows.width + row] += turned[n][row];
+    for (std::int64_t r = 0; r < rows.count; r += 4) {
+      const auto four = [&](float* to, std::int64_t width) {
+        typename S::F sum[4];
+        for (int n = 0; n < 4; ++n) sum[n] = S::load(sums[r + n]);
+        store_turned<S>(sum, to, width);
+      };
+      if (are_first) {
+        four(s + r, rows.width);
+        continue;
       }
+      float turned[line_elements][4];
+      four(turned[0], 4);
+      for (std::int64_t j = 0; j < line_elements; ++j)
+        for (int row = 0; row < 4; ++row) s[j * rows.width + r + row] += turned[j][row];
+    }
   }
 
   // Sixteen keys that are scored a stripe after key j, or the first values.

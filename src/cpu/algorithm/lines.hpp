@@ -110,6 +110,11 @@ inline void transpose_tile(const float (&from)[4][line_elements], float* to, std
   }
 }
 
+// Whether an instruction set does it in its registers, if the result lies side by side.
+template <class S>
+inline constexpr bool turns_four =
+    requires(const typename S::F (&rows)[4], float* lines) { S::turn_four(rows, lines); };
+
 // sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but transposed, as scores
 // are kept; the rows that are missing become 0. An instruction set may specialise it.
 template <Vector S, Type type, int rows>
@@ -137,36 +142,53 @@ inline void score_in_chains(const Lines& t) {
   }
 }
 
-// Two tiles of lines that meet the same factors; otherwise as Lines.
-struct TwoTiles {
+// The sums of up to four rows, a vector each, as scores are kept; the rows that are missing become 0.
+template <Vector S, int rows>
+  requires(S::lanes == line_elements)
+inline void store_turned(const typename S::F (&sums)[rows], float* to, std::int64_t stride) {
+  if constexpr (turns_four<S>)
+    if (stride == 4) {
+      typename S::F four[4];
+      for (int r = 0; r < 4; ++r) four[r] = r < rows ? sums[r] : S::fill(0.0f);
+      return S::turn_four(four, to);
+    }
+  float sum[4][line_elements] = {};
+  for (int r = 0; r < rows; ++r) S::store(sum[r], sums[r]);
+  transpose_tile<S>(sum, to, stride);
+}
+
+// Some tiles of lines that meet the same factors; otherwise as Lines.
+template <int tiles>
+struct Tiles {
   const float* factors;
   std::int64_t stride;
-  const void* lines[2];
+  const void* lines[tiles];
   std::int64_t count;
   float* sum;
   std::int64_t sum_stride;
-  const void* ahead[2];
+  const void* ahead[tiles];
+  const float* scales[tiles];  // of int8, one for each element of a line
 };
 
-// score_lines() for both, sum(32, 4), where a line is one vector: the sums of four rows would wait for each
-// other.
-template <Vector S, Type type, int rows>
+// score_lines() for all of them, sum(16 tiles, 4), and scaled, where a line is one vector: the sums of four
+// rows would wait for each other.
+template <Vector S, Type type, int rows, int tiles>
   requires(S::lanes == line_elements)
-inline void score_two(const TwoTiles& t) {
+inline void score_tiles(const Tiles<tiles>& t) {
   constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
-  typename S::F total[2][rows];
+  typename S::F total[tiles][rows];
   for (auto& of : total)
     for (auto& sum : of) sum = S::fill(0.0f);
-  const auto *first = static_cast<const unsigned char*>(t.lines[0]),
-             *second = static_cast<const unsigned char*>(t.lines[1]);
+  const unsigned char* lines[tiles];
+  for (int n = 0; n < tiles; ++n) lines[n] = static_cast<const unsigned char*>(t.lines[n]);
   const float* factors = t.factors;
   std::int64_t at = 0;
   const auto add = [&] {
-    const auto x = load_as<S, type>(first + at, 0), y = load_as<S, type>(second + at, 0);
+    typename S::F x[tiles];
+    for (int n = 0; n < tiles; ++n) x[n] = load_as<S, type>(lines[n] + at, 0);
     for (int r = 0; r < rows; ++r) {
       const auto factor = S::fill(factors[r]);
-      total[0][r] = S::fma(x, factor, total[0][r]);
-      total[1][r] = S::fma(y, factor, total[1][r]);
+      for (int n = 0; n < tiles; ++n) total[n][r] = S::fma(x[n], factor, total[n][r]);
     }
     at += bytes, factors += t.stride;
   };
@@ -176,10 +198,10 @@ inline void score_two(const TwoTiles& t) {
     for (std::int64_t n = 0; n < 64; n += bytes) add();
   }
   while (at < end) add();
-  for (std::int64_t n = 0; n < 2; ++n) {
-    float sum[4][line_elements] = {};
-    for (int r = 0; r < rows; ++r) S::store(sum[r], total[n][r]);
-    transpose_tile<S>(sum, t.sum + n * line_elements * t.sum_stride, t.sum_stride);
+  for (std::int64_t n = 0; n < tiles; ++n) {
+    if constexpr (type == Type::int8)
+      for (auto& sum : total[n]) sum = S::mul(sum, S::load(t.scales[n]));
+    store_turned<S>(total[n], t.sum + n * line_elements * t.sum_stride, t.sum_stride);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cache's tiles of sixteen keys, or values, one after another.
+// A cache's tiles of sixteen keys, values or scales, one after another.
 #pragma once
 #include <cstdint>
 
@@ -18,6 +18,9 @@ class TileWalk {
   static TileWalk of_values(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t key) {
     return {c, b, key, kv_head * c.layout.head_bytes() + c.layout.values_at(),
             c.layout.value_width() * c.layout.element_bytes};
+  }
+  static TileWalk of_key_scales(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t key) {
+    return {c, b, key, kv_head * c.layout.head_bytes() + c.layout.key_scales_at(), sizeof(float)};
   }
 
   const unsigned char* place() const { return *page_ + offset_ + within_ * token_bytes_; }

@@ -84,19 +84,37 @@ struct Avx512 : X86<Avx512> {
   }
   static constexpr int place_of_half(int d) { return d % 8 * 64 + d / 8 * 16; }
 
+  // Sixteen floats of each of four rows: column 4 * i + n comes to lie in the i-th 128-bit lane of the n-th.
+  [[gnu::always_inline]] static void turn_lanes(const F* rows, __m512i (&fours)[4]) {
+    __m512i x[4];
+    for (int r = 0; r < 4; ++r) x[r] = _mm512_castps_si512(rows[r]);
+    const __m512i low = _mm512_unpacklo_epi32(x[0], x[1]), high = _mm512_unpackhi_epi32(x[0], x[1]);
+    const __m512i low2 = _mm512_unpacklo_epi32(x[2], x[3]), high2 = _mm512_unpackhi_epi32(x[2], x[3]);
+    fours[0] = _mm512_unpacklo_epi64(low, low2);
+    fours[1] = _mm512_unpackhi_epi64(low, low2);
+    fours[2] = _mm512_unpacklo_epi64(high, high2);
+    fours[3] = _mm512_unpackhi_epi64(high, high2);
+  }
+
+  // Sixteen floats of each of four rows become sixteen lines of four rows, one after another.
+  [[gnu::always_inline]] static void turn_four(const F (&rows)[4], float* lines) {
+    __m512i x[4];
+    turn_lanes(rows, x);
+    for (int upper = 0; upper < 2; ++upper) {
+      const auto both = [&](int column) {
+        return upper ? _mm512_shuffle_i32x4(x[column], x[column + 1], 0xee)
+                     : _mm512_shuffle_i32x4(x[column], x[column + 1], 0x44);
+      };
+      const __m512i low = both(0), high = both(2);
+      _mm512_storeu_si512(lines + 32 * upper, _mm512_shuffle_i32x4(low, high, 0x88));
+      _mm512_storeu_si512(lines + 32 * upper + 16, _mm512_shuffle_i32x4(low, high, 0xdd));
+    }
+  }
+
   // Sixteen floats of each of eight rows become sixteen lines of eight rows, one after another.
   [[gnu::always_inline]] static void turn_eight(const F (&rows)[8], float* lines) {
-    __m512i fours[2][4];  // rows 0 to 3 and 4 to 7: column 4 * i + n lies in the i-th 128-bit lane of the n-th
-    for (int half = 0; half < 2; ++half) {
-      __m512i x[4];
-      for (int r = 0; r < 4; ++r) x[r] = _mm512_castps_si512(rows[4 * half + r]);
-      const __m512i low = _mm512_unpacklo_epi32(x[0], x[1]), high = _mm512_unpackhi_epi32(x[0], x[1]);
-      const __m512i low2 = _mm512_unpacklo_epi32(x[2], x[3]), high2 = _mm512_unpackhi_epi32(x[2], x[3]);
-      fours[half][0] = _mm512_unpacklo_epi64(low, low2);
-      fours[half][1] = _mm512_unpackhi_epi64(low, low2);
-      fours[half][2] = _mm512_unpacklo_epi64(high, high2);
-      fours[half][3] = _mm512_unpackhi_epi64(high, high2);
-    }
+    __m512i fours[2][4];  // rows 0 to 3 and 4 to 7
+    turn_lanes(rows, fours[0]), turn_lanes(rows + 4, fours[1]);
     for (int n = 0; n < 4; n += 2)  // two lines to a vector
       for (int upper = 0; upper < 2; ++upper) {
         const auto both = [&](int column) {
