@@ -5,6 +5,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 typedef float __m128 __attribute__((vector_size(16)));
@@ -70,18 +71,31 @@ inline void configure_tiles(const void* config) {
   const auto* c = static_cast<const std::uint8_t*>(config);
   for (int t = 0; t < 8; ++t) tiles[t] = {{}, c[48 + t], c[16 + 2 * t]};
 }
+inline void release_tiles() { std::memset(tiles, 0, sizeof tiles); }
+
+// Instructions on tiles without a shape, or of shapes that do not fit each other, are none to the hardware.
+inline void require(bool fits) {
+  if (!fits) std::abort();
+}
+inline bool has_shape(const Tile& t) { return t.rows > 0 && t.bytes > 0; }
+
 inline void load_tile(int t, const void* from, std::int64_t stride) {
+  require(has_shape(tiles[t]));
   std::memset(tiles[t].row, 0, sizeof tiles[t].row);
   for (int r = 0; r < tiles[t].rows; ++r)
     std::memcpy(tiles[t].row[r], static_cast<const std::uint8_t*>(from) + r * stride,
                 static_cast<std::size_t>(tiles[t].bytes));
 }
 inline void store_tile(int t, void* to, std::int64_t stride) {
+  require(has_shape(tiles[t]));
   for (int r = 0; r < tiles[t].rows; ++r)
     std::memcpy(static_cast<std::uint8_t*>(to) + r * stride, tiles[t].row[r],
                 static_cast<std::size_t>(tiles[t].bytes));
 }
 inline void multiply_tiles(int sums, int a, int b) {
+  require(sums != a && sums != b && a != b && has_shape(tiles[sums]) && has_shape(tiles[a]));
+  require(tiles[a].rows == tiles[sums].rows && tiles[b].bytes == tiles[sums].bytes);
+  require(tiles[a].bytes == 4 * tiles[b].rows);
   for (int m = 0; m < tiles[sums].rows; ++m) {
     float row[16];
     std::uint16_t x[32];
@@ -346,7 +360,7 @@ HEED_EMULATED __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int how) {
 }
 
 #define _tile_loadconfig(config) heed::emulated::configure_tiles(config)
-#define _tile_release() static_cast<void>(0)
+#define _tile_release() heed::emulated::release_tiles()
 #define _tile_zero(t) std::memset(heed::emulated::tiles[t].row, 0, 1024)
 #define _tile_loadd(t, from, stride) heed::emulated::load_tile(t, from, stride)
 #define _tile_stored(t, to, stride) heed::emulated::store_tile(t, to, stride)
