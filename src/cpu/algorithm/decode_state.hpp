@@ -130,29 +130,45 @@ inline typename S::F largest_packed(typename S::F so_far, const float* s, std::i
   return S::load(rows);
 }
 
-// sums(width) += chains of weights p(keys, width), counted from key 0. Several chains at a time: one alone
-// would wait for each of its sums.
+// The weights of a key, one or four, as one value: of loops over four floats g++ makes vectors of several
+// keys, with twenty shuffles for an addition.
+template <int width>
+struct OfKey {
+  typedef float Type __attribute__((vector_size(width * sizeof(float))));
+};
+template <>
+struct OfKey<1> {
+  using Type = float;
+};
+
+// What `count` chains of so many weights p(keys, width) come to is added to `sum` in order. All at a time:
+// one alone would wait for each of its sums.
+template <int width, int count>
+inline void add_chains(const float* p, std::int64_t keys, typename OfKey<width>::Type& sum) {
+  typename OfKey<width>::Type chain[count] = {}, x;
+  for (std::int64_t j = 0; j < keys; ++j)
+    for (int n = 0; n < count; ++n) {
+      __builtin_memcpy(&x, p + (n * keys + j) * width, sizeof x);
+      chain[n] += x;
+    }
+  for (const auto& one : chain) sum += one;
+}
+
+// sums(width) += chains of weights p(keys, width), counted from key 0.
 template <int width>
 inline void add_packed_chains(const float* p, std::int64_t first_key, std::int64_t keys, float* sums) {
   constexpr int together = width == 1 ? 8 : 4;
-  const float* const end = p + keys * width;
-  std::int64_t next = chain_keys - first_key % chain_keys;  // keys of the first chain
-  while (p < end) {
-    float chain[together][width] = {};
-    int count = 0;
-    if (next == chain_keys && end - p >= together * chain_keys * width) {
-      for (std::int64_t j = 0; j < chain_keys; ++j)
-        for (int n = 0; n < together; ++n)
-          for (int r = 0; r < width; ++r) chain[n][r] += p[(n * chain_keys + j) * width + r];
-      p += together * chain_keys * width, count = together;
-    } else {
-      for (const float* last = end - p < next * width ? end : p + next * width; p < last; p += width)
-        for (int r = 0; r < width; ++r) chain[0][r] += p[r];
-      next = chain_keys, count = 1;
-    }
-    for (int n = 0; n < count; ++n)
-      for (int r = 0; r < width; ++r) sums[r] += chain[n][r];
-  }
+  typename OfKey<width>::Type sum;
+  __builtin_memcpy(&sum, sums, sizeof sum);
+  const auto take = [&](auto count, std::int64_t of_each) {
+    add_chains<width, count.value>(p, of_each, sum);
+    p += count.value * of_each * width, keys -= count.value * of_each;
+  };
+  if (const std::int64_t within = first_key % chain_keys; within > 0)
+    take(Count<1>(), least(chain_keys - within, keys));
+  while (keys >= together * chain_keys) take(Count<together>(), chain_keys);
+  while (keys > 0) take(Count<1>(), least(chain_keys, keys));
+  __builtin_memcpy(sums, &sum, sizeof sum);
 }
 
 // weigh_in_chains() of softmax.hpp for scores of `width` rows side by side. There is room for a whole number
