@@ -3,6 +3,7 @@
 
 import dataclasses
 import itertools
+import math
 import re
 
 import ml_dtypes
@@ -42,6 +43,18 @@ def parse(name):
         raise ValueError(f"{name}: not the name of a case")
     extents = tuple(int(number) for number in found[3].split("x"))
     return Problem(name, found[1], found[2], extents, bool(found[4]))
+
+
+PROJECTIONS_OF_A_LAYER = 4
+
+
+def in_a_layer(problem):
+    """The layer whose four projections a projection is one of, where it is not to be had alone: rows are sequences of few
+    tokens in few heads, as in `heed bench`, so that little is attended to between the four."""
+    rows, _, width = problem.extents
+    dim, tokens = math.gcd(width, 256), math.gcd(rows, 8)
+    heads = width // dim
+    return dataclasses.replace(problem, role="layer", extents=(rows // tokens, heads, heads, tokens, tokens, dim))
 
 
 def in_turn(make):

@@ -14,6 +14,8 @@ the least times of all rounds, which a machine with neighbours disturbs less tha
 --mode says how they alternate. "tool", unless said: heed is its tool, in a process of its own. "blocks" and
 "turns": heed is its Python package, in the process of the rivals and handed PyTorch's tensors, which is how a
 program has both; in each round every contestant runs for its time in one piece, or they take turns call by call.
+The package has no projection alone: there all run a layer of four with a little attention between them, and a
+quarter of its time is shown.
 """
 
 import argparse
@@ -111,8 +113,8 @@ def cases_of(options):
     names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
     # Rivals have no caches; what a bias or a mask costs is shown beside the case without one.
     names = [name for name in names if not re.match("(cache|step)/|.*/(bias|keep)$", name)]
-    if options.mode != "tool":  # the package has no projections of its own, and autograd is the package's
-        names = [name for name in names if not re.match("projection/", name)] + TRAINING
+    if options.mode != "tool":  # autograd is the package's
+        names += TRAINING
     if options.quick and not options.filter:
         return [name for name in names if QUICK.fullmatch(name)]
     return [name for name in names if re.search(options.filter, name)]
@@ -197,6 +199,7 @@ def race_round(options, record, runners, package):
     else:
         times = {"heed": ours[0] if package is None else times_of(package["run"], options)}
         times |= {rival: times_of(runner["run"], options) for rival, runner in racing.items()}
+    times = {name: [seconds / record["cases_of_a_run"] for seconds in pair] for name, pair in times.items()}
     median, least = times.pop("heed")
     record["heed_seconds"].append(median)
     record["heed_least"].append(least)
@@ -208,13 +211,17 @@ def race_round(options, record, runners, package):
 
 def race_case(options, name, rivals):
     """The case's record: heed's times and each rival's, round by round."""
-    from problem import expected_rows, inputs_of, parse
+    from problem import PROJECTIONS_OF_A_LAYER, expected_rows, in_a_layer, inputs_of, parse
 
     problem = parse(name)
+    is_in_a_layer = problem.role == "projection" and options.mode != "tool"
+    if is_in_a_layer:
+        problem = in_a_layer(problem)
     arrays = inputs_of(problem)
     case = {"problem": problem, "arrays": arrays, "expected": expected_rows(problem, arrays)}
     runners = {rival: fastest_way(rivals[rival], case, options.threads) for rival in rivals}
     record = {"name": name, "kernel": None, "heed_seconds": [], "heed_least": [], "rivals": {}, "right": True}
+    record["cases_of_a_run"] = PROJECTIONS_OF_A_LAYER if is_in_a_layer else 1
     package = None
     if options.mode != "tool":
         package = fastest_way((rival_heed(), rival_heed().ways), case, options.threads)

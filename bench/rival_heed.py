@@ -27,7 +27,7 @@ def training_way(problem, arrays):
 
 
 def ways(problem, arrays, threads):
-    """Yields (name, run); run() returns the result as a tensor. Projections are not in the package."""
+    """Yields (name, run); run() returns the result as a tensor."""
     heed.set_num_threads(threads)
     if problem.role == "layer":
         _, heads, kv_heads, _, _, dim = problem.shape

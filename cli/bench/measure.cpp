@@ -36,7 +36,9 @@ Measured measure(Workload& workload, double seconds, const std::function<double(
   if (!measured.findings.all_right()) return measured;
 
   const std::vector<std::byte> first = copy_of(workload.result());
-  const auto repeats = static_cast<double>(workload.repeats());
+  // What runs do besides the case is taken off as the least that it took: a disturbance of its own makes no
+  // run look faster.
+  double besides = std::numeric_limits<double>::infinity();
   std::vector<double> runs;
   double total = 0;
   const auto goes_on = [&] {
@@ -46,19 +48,22 @@ Measured measure(Workload& workload, double seconds, const std::function<double(
     const double before = total;
     const std::size_t runs_before = runs.size();
     do {
-      const double run = seconds_of([&] { workload.run(); });
-      runs.push_back(run / repeats);
-      total += run;
+      runs.push_back(seconds_of([&] { workload.run(); }));
+      total += runs.back();
+      besides = std::min(besides, workload.seconds_besides());
     } while (total - before < turn_seconds && goes_on());
     if (!limit) continue;
-    const double turn = total - before, cases = static_cast<double>(runs.size() - runs_before) * repeats;
-    measured.turns.push_back({turn / cases, limit(std::min(turn, longest_burst_seconds))});
+    const double turn = total - before, count = static_cast<double>(runs.size() - runs_before);
+    measured.turns.push_back({turn / count, limit(std::min(turn, longest_burst_seconds))});
   }
+  const auto repeats = static_cast<double>(workload.repeats());
+  const auto of_case = [&](double run) { return (run - besides) / repeats; };
+  for (Turn& turn : measured.turns) turn.seconds = of_case(turn.seconds);
   if (!std::ranges::equal(workload.result().bytes(), first))
     measured.findings.add({.misses = 1, .first_miss = "the last run's result differs from the first's"});
   measured.runs = static_cast<int>(runs.size());
-  measured.median_seconds = median_of(runs);
-  measured.least_seconds = *std::min_element(runs.begin(), runs.end());
+  measured.median_seconds = of_case(median_of(runs));
+  measured.least_seconds = of_case(*std::min_element(runs.begin(), runs.end()));
   return measured;
 }
 

@@ -115,9 +115,8 @@ void BenchReport::print() const {
   console_.print(
       "\nEvery result was compared with the double-precision reference before its time was taken. Caches are "
       "warm.\nA decode counts each key and value byte once, as they are kept; a step the layer's weights "
-      "too; a "
-      "causal prefill counts the visible half.\nA share of arithmetic is the median of turns with bursts of "
-      "it that are "
+      "too; a causal prefill counts the visible half; a projection is a quarter of a layer without its "
+      "attention.\nA share of arithmetic is the median of turns with bursts of it that are "
       "as long; at best, the fastest turn's of the fastest burst.");
 }
 

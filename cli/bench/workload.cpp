@@ -9,6 +9,7 @@
 #include "bench/workload_cached.hpp"
 #include "kernel_choice.hpp"
 #include "random_values.hpp"
+#include "stopwatch.hpp"
 
 namespace heed::tool {
 namespace {
@@ -89,13 +90,19 @@ class LayerWorkload : public Workload {
   Buffer x_, y_;
 };
 
-// The public API has projections only inside a layer. With few keys per query a run is four projections; the
-// little attention between them counts against them.
+// The public API has projections only inside a layer. With few keys per query a run is four projections and a
+// little attention between them.
 class ProjectionWorkload : public LayerWorkload {
  public:
-  using LayerWorkload::LayerWorkload;
+  explicit ProjectionWorkload(const Case& c) : LayerWorkload(c), between_(c) {}
   std::int64_t repeats() const override { return projections_per_run; }
+  double seconds_besides() override {
+    return seconds_of([&] { between_.run(); });
+  }
   std::string kernel() override { return ""; }
+
+ private:
+  AttentionWorkload between_;
 };
 
 }  // namespace

@@ -14,6 +14,9 @@ class Workload {
   virtual ~Workload() = default;
   virtual void run() = 0;
   virtual std::int64_t repeats() const { return 1; }  // of the case in one run
+  // How long what a run does besides the case takes by itself, now. It counts neither for the case nor
+  // against it.
+  virtual double seconds_besides() { return 0; }
   virtual std::string kernel() = 0;                   // as the plan says; empty: not a kernel of the plan
   virtual Buffer& result() = 0;                       // what run() writes
   virtual Findings verify() const = 0;                // of the result as it is now

@@ -241,12 +241,16 @@ class Scripted : public Workload {
   }
   std::string kernel() override { return "scripted"; }
   Buffer& result() override { return out; }
+  double seconds_besides() override {
+    return besides.empty() ? 0 : besides[static_cast<std::size_t>(asked++) % besides.size()];
+  }
   Findings verify() const override {
     const bool is_right = out.to_floats()[0] == 1;
     return {.compared = 1, .misses = is_right ? 0 : 1, .first_miss = is_right ? "" : "not 1"};
   }
   Buffer out{{1, 1, 1, 4}};
-  int runs = 0;
+  int runs = 0, asked = 0;
+  std::vector<double> besides{};
 
  private:
   std::function<void(Scripted&)> work_;
@@ -274,6 +278,18 @@ TEST(Measure, bursts_of_the_limit_come_between_the_runs_and_are_as_long) {
   EXPECT_EQ(runs_before_last, workload.runs);  // the last runs have a burst too
   EXPECT_GE(bursts_total, 50e-3);
   for (const Turn& turn : measured.turns) EXPECT_GE(turn.seconds, measured.least_seconds);
+}
+
+TEST(Measure, what_runs_do_besides_is_taken_off_as_the_least_it_took) {
+  Scripted workload([](Scripted& self) { self.out.fill(1); });
+  workload.besides = {-1000, 300};  // no run takes anything like it
+  const Measured measured = measure(workload, 1e-3, [](double) { return 1e9; });
+  EXPECT_EQ(workload.asked, measured.runs);
+  for (const double seconds :
+       {measured.least_seconds, measured.median_seconds, measured.turns.back().seconds}) {
+    EXPECT_GE(seconds, 1000);
+    EXPECT_LT(seconds, 1200);
+  }
 }
 
 TEST(ShareOfLimit, is_that_of_turns_with_the_machine_and_of_the_best_of_both) {
