@@ -183,6 +183,7 @@ FAULTS = [
         "if (!partly_hidden || rows.unseen[j * t.width + r] == 0) {",
         "if (!partly_hidden || rows.unseen[j * t.width + r] >= 0) {",
         "AMX's decode adds a NaN value that a boolean mask hides from all rows (S4)",
+        X86,
     ),
     Fault(
         "careful-path-skipped-in-decode",
