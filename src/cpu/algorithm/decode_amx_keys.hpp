@@ -12,7 +12,6 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/tile_walk.hpp"
-#include "cpu/algorithm/turned_fours.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/amx.hpp"
 
@@ -154,7 +153,7 @@ class AmxKeys : AmxKeyParts {
       __m512i x[4];
       for (int r = 0; r < 4; ++r)
         x[r] = r < rows.count ? _mm512_loadu_si512(turned + r * pitch + j) : _mm512_setzero_si512();
-      rows_to_keys(x);
+      rows_to_columns(x);
       for (int n = 0; n < 4; ++n) _mm512_storeu_si512(t.s + j * 4 + n * 16, x[n]);
     }
   }

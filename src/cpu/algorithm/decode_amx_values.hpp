@@ -11,7 +11,6 @@
 #include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/tile_walk.hpp"
-#include "cpu/algorithm/turned_fours.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/amx.hpp"
 
@@ -66,7 +65,7 @@ class AmxValues : AmxValueParts {
       } else if (t.width == 4) {
         __m512i x[4];
         for (int n = 0; n < 4; ++n) x[n] = _mm512_loadu_si512(t.s + j * 4 + n * 16);
-        keys_to_rows(x);
+        columns_to_rows(x);
         store_rounded(x, j);
       } else {
         __m512i x[16];

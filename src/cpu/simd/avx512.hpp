@@ -37,6 +37,32 @@ namespace heed::cpu::HEED_THIS_TARGET {
   for (int i = 0; i < 16; ++i) x[i] = y[i];
 }
 
+// In each lane of 128 bits, x(4, 4 dwords) becomes its transpose.
+[[gnu::always_inline]] inline void transpose_in_lanes(__m512i (&x)[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+  const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi64(a, c), x[1] = _mm512_unpackhi_epi64(a, c);
+  x[2] = _mm512_unpacklo_epi64(b, d), x[3] = _mm512_unpackhi_epi64(b, d);
+}
+
+// x(4, 4 lanes of 128 bits) becomes its transpose.
+[[gnu::always_inline]] inline void transpose_lanes(__m512i (&x)[4]) {
+  const __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44), b = _mm512_shuffle_i32x4(x[0], x[1], 0xee);
+  const __m512i c = _mm512_shuffle_i32x4(x[2], x[3], 0x44), d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
+  x[0] = _mm512_shuffle_i32x4(a, c, 0x88), x[1] = _mm512_shuffle_i32x4(a, c, 0xdd);
+  x[2] = _mm512_shuffle_i32x4(b, d, 0x88), x[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
+}
+
+// Four rows of sixteen dwords become sixteen columns of four, four columns to a vector; and back.
+[[gnu::always_inline]] inline void rows_to_columns(__m512i (&x)[4]) {
+  transpose_in_lanes(x);
+  transpose_lanes(x);
+}
+[[gnu::always_inline]] inline void columns_to_rows(__m512i (&x)[4]) {
+  transpose_lanes(x);
+  transpose_in_lanes(x);
+}
+
 struct Avx512 : X86<Avx512> {
   using F = __m512;
   static constexpr int lanes = 16;
@@ -84,37 +110,19 @@ struct Avx512 : X86<Avx512> {
   }
   static constexpr int place_of_half(int d) { return d % 8 * 64 + d / 8 * 16; }
 
-  // Sixteen floats of each of four rows: column 4 * i + n comes to lie in the i-th 128-bit lane of the n-th.
-  [[gnu::always_inline]] static void turn_lanes(const F* rows, __m512i (&fours)[4]) {
-    __m512i x[4];
-    for (int r = 0; r < 4; ++r) x[r] = _mm512_castps_si512(rows[r]);
-    const __m512i low = _mm512_unpacklo_epi32(x[0], x[1]), high = _mm512_unpackhi_epi32(x[0], x[1]);
-    const __m512i low2 = _mm512_unpacklo_epi32(x[2], x[3]), high2 = _mm512_unpackhi_epi32(x[2], x[3]);
-    fours[0] = _mm512_unpacklo_epi64(low, low2);
-    fours[1] = _mm512_unpackhi_epi64(low, low2);
-    fours[2] = _mm512_unpacklo_epi64(high, high2);
-    fours[3] = _mm512_unpackhi_epi64(high, high2);
-  }
-
   // Sixteen floats of each of four rows become sixteen lines of four rows, one after another.
   [[gnu::always_inline]] static void turn_four(const F (&rows)[4], float* lines) {
     __m512i x[4];
-    turn_lanes(rows, x);
-    for (int upper = 0; upper < 2; ++upper) {
-      const auto both = [&](int column) {
-        return upper ? _mm512_shuffle_i32x4(x[column], x[column + 1], 0xee)
-                     : _mm512_shuffle_i32x4(x[column], x[column + 1], 0x44);
-      };
-      const __m512i low = both(0), high = both(2);
-      _mm512_storeu_si512(lines + 32 * upper, _mm512_shuffle_i32x4(low, high, 0x88));
-      _mm512_storeu_si512(lines + 32 * upper + 16, _mm512_shuffle_i32x4(low, high, 0xdd));
-    }
+    for (int r = 0; r < 4; ++r) x[r] = _mm512_castps_si512(rows[r]);
+    rows_to_columns(x);
+    for (int n = 0; n < 4; ++n) _mm512_storeu_si512(lines + n * 16, x[n]);
   }
 
   // Sixteen floats of each of eight rows become sixteen lines of eight rows, one after another.
   [[gnu::always_inline]] static void turn_eight(const F (&rows)[8], float* lines) {
-    __m512i fours[2][4];  // rows 0 to 3 and 4 to 7
-    turn_lanes(rows, fours[0]), turn_lanes(rows + 4, fours[1]);
+    __m512i fours[2][4];  // rows 0 to 3 and 4 to 7; then column 4 * i + n lies in the i-th lane of the n-th
+    for (int r = 0; r < 8; ++r) fours[r / 4][r % 4] = _mm512_castps_si512(rows[r]);
+    transpose_in_lanes(fours[0]), transpose_in_lanes(fours[1]);
     for (int n = 0; n < 4; n += 2)  // two lines to a vector
       for (int upper = 0; upper < 2; ++upper) {
         const auto both = [&](int column) {
