@@ -9,6 +9,7 @@
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
+#include "cpu/algorithm/reach.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "simd/operations.hpp"
 
@@ -105,6 +106,18 @@ constexpr Operations make_operations(const char* target) {
                     float* c) { kernels::tile_product<S, kernels::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,
                          float* c) { kernels::tile_product<S, kernels::Start::apart>(a, b, depth, c); },
+      .narrow_product =
+          [](int vectors, const float* a, const float* b, std::int64_t depth, float* c) {
+            kernels::with_vectors<S::panel_vectors>(vectors, [&]<int count> {
+              kernels::tile_product<S, kernels::Start::apart, count>(a, b, depth, c);
+            });
+          },
+      .stepped_product =
+          [](const float* a, const float* b, const std::int64_t* depths, float* c) {
+            std::int64_t depth[S::panel_vectors];
+            for (int v = 0; v < S::panel_vectors; ++v) depth[v] = depths[v];
+            kernels::stepped_product<S>(a, b, depth, c);
+          },
       .line_product =
           [](const LinesToAdd& t) {
             const kernels::LinePanel panels[2] = {{t.lines[0], t.pairs[0]}, {t.lines[1], t.pairs[1]}};

@@ -56,6 +56,9 @@ struct Operations {
   void (*touch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
+  // c += a * b for so many vectors of a panel, and for all, each as deep as said.
+  void (*narrow_product)(int vectors, const float* a, const float* b, std::int64_t depth, float* c);
+  void (*stepped_product)(const float* a, const float* b, const std::int64_t* depths, float* c);
   void (*line_product)(const LinesToAdd&);
   void (*pack_rows)(const RowsToPack&);
   void (*eight_dots)(const EightDots&);

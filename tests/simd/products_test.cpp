@@ -59,6 +59,58 @@ TEST_P(Products, a_tile_is_single_chains_over_every_depth_and_nothing_is_read_be
   EXPECT_EQ(wrong, 0);
 }
 
+// Vectors that take part as far as `depths` says, one for each; the others stay as they are.
+std::vector<float> expected_by_depths(ProductCase& t, std::int64_t lanes,
+                                      const std::vector<std::int64_t>& depths) {
+  std::vector<float> expected;
+  for (std::int64_t n = 0; n < t.columns; ++n)
+    for (std::int64_t r = 0; r < t.rows; ++r) {
+      float sum = 0;
+      const std::int64_t depth = depths[static_cast<std::size_t>(r / lanes)];
+      for (std::int64_t k = 0; k < depth; ++k)
+        sum = std::fmaf(t.a[k * t.rows + r], t.b[k * t.columns + n], sum);
+      expected.push_back(t.c[n * t.rows + r] + sum);
+    }
+  return expected;
+}
+
+std::int64_t count_differences(ProductCase& t, const std::vector<float>& expected) {
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    if (!same(t.c[static_cast<std::int64_t>(i)], expected[i])) ++wrong;
+  return wrong;
+}
+
+TEST_P(Products, some_vectors_of_a_tile_are_what_they_are_in_all_of_it) {
+  const std::int64_t lanes = vector().lanes, vectors = vector().rows / lanes;
+  for (const std::int64_t depth : depths(2))
+    for (std::int64_t count = 1; count <= vectors; ++count) {
+      ProductCase t{depth, vector().rows, vector().columns};
+      t.randomize();
+      std::vector<std::int64_t> deep(static_cast<std::size_t>(vectors), 0);
+      std::fill_n(deep.begin(), count, depth);
+      const auto expected = expected_by_depths(t, lanes, deep);
+      vector().narrow_product(static_cast<int>(count), t.a.data(), t.b.data(), depth, t.c.data());
+      EXPECT_EQ(count_differences(t, expected), 0) << "depth " << depth << ", " << count << " vectors";
+    }
+}
+
+TEST_P(Products, a_vector_is_multiplied_as_deep_as_it_reaches) {
+  const std::int64_t lanes = vector().lanes, vectors = vector().rows / lanes;
+  for (const std::int64_t first : {0, 2, 8, 64, 240})
+    for (const std::int64_t step : {0, 8, 16, 40}) {
+      const std::int64_t depth = first + (vectors - 1) * step;
+      if (depth == 0) continue;
+      ProductCase t{depth, vector().rows, vector().columns};
+      t.randomize();
+      std::vector<std::int64_t> deep;
+      for (std::int64_t v = 0; v < vectors; ++v) deep.push_back(first + v * step);
+      const auto expected = expected_by_depths(t, lanes, deep);
+      vector().stepped_product(t.a.data(), t.b.data(), deep.data(), t.c.data());
+      EXPECT_EQ(count_differences(t, expected), 0) << "from " << first << " by " << step;
+    }
+}
+
 // Six lines of sums with gaps between them, which stay as they are, from one panel of rows or two.
 TEST_P(Products, a_line_is_single_chains_over_the_rows_of_all_panels_and_nothing_else_is_touched) {
   constexpr std::int64_t columns = 6;

@@ -140,7 +140,8 @@ class Backward {
     for (std::int64_t p = 0; p * rows < round_up(block.count, summed_rows<O>); ++p) {
       const bool is_there = p * rows < block.count;
       const Stretch at = is_there ? pairs.differentiate(query, block, p, Pairs::By::product) : Stretch{};
-      if (at.keys > 0 && part.of_rows) add_keys(at, block.first + p * rows);
+      if (at.keys > 0 && part.of_rows)
+        add_keys(at, block.first + p * rows, least(rows, block.count - p * rows));
       if (dk.is_wanted) dk.products.take(pairs.gradients, at, p);
       if (dv.is_wanted) dv.products.take(pairs.weights, at, p);
     }
@@ -149,9 +150,14 @@ class Backward {
   }
 
   // dQ of a panel of rows.
-  void add_keys(const Stretch& at, std::int64_t row) {
-    const std::int64_t first = pairs.keys.here->first + at.first - pairs.keys.here->packed.begin;
-    pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
+  void add_keys(const Stretch& at, std::int64_t row, std::int64_t count) {
+    const std::int64_t key = pairs.keys.here->first + at.first, first = key - pairs.keys.here->packed.begin;
+    if constexpr (GoesByReach<O>)
+      pairs.products.scores.add_values(
+          first, at.keys, pairs.gradients, row_sums(row),
+          Reach<S>(c, query.some(row, count), {pairs.gradients, rows, key, at.keys}));
+    else
+      pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
   }
 
   void write_rows() {

@@ -92,7 +92,7 @@ class GradientPairs {
   void differentiate(const Piece& of, const Queries& queries, const Panel& panel, By by) {
     const Scores t{of.weights, rows, of.first_key, of.keys};
     const std::int64_t first = of.first_key - keys.here->packed.begin;
-    score(products.scores, panel.p, first, {of.weights, rows, of.first_key, of.keys});
+    score(products.scores, panel.p, first, t, queries);
     const bool is_careful =
         products.scores.may_exceed(most_finite) || products.by_weights.may_exceed(most_finite);
     if (is_careful) spoil_beyond<S>(most_finite, t);
@@ -101,7 +101,7 @@ class GradientPairs {
     const bool is_marked = is_careful || keys.here->has_bad || any_marked(panel.state);
     if (is_marked) mark_unseen<S>(t, unseen);
     weigh_against(panel.lse, of);
-    score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys});
+    score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys}, queries);
     if (c.drop_below) drop(of, queries);
     combine(panel.delta, of);
     if (c.softcap != 0 && by == By::product) scale_by(slope, of);
@@ -109,7 +109,10 @@ class GradientPairs {
   }
 
   // A step of keys at a time, as long as something is to be asked for in between.
-  void score(const O& operands, std::int64_t p, std::int64_t first, const Scores& t) {
+  void score(const O& operands, std::int64_t p, std::int64_t first, const Scores& t, const Queries& queries) {
+    if constexpr (GoesByReach<O>)
+      if (const Reach<S> reach(c, queries, t); !reach.is_whole())
+        return operands.score(p, first, t.keys, t.s, reach);
     std::int64_t done = 0;
     for (; done < t.keys && !ahead.is_over(); done += step) {
       operands.score(p, first + done, step, t.s + done * rows);

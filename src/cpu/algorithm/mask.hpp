@@ -174,6 +174,7 @@ inline bool has_others(const Call& c, const Scores& t, const Queries& queries) {
 }
 
 // Hides those keys; returns whether there may be any.
+template <Vector S>
 inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) {
   if (!has_others(c, t, queries)) return false;
   const Query first = queries(0), last = queries(queries.count - 1);
@@ -183,7 +184,10 @@ inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) 
   const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
   fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
   const Scores left{t.s, t.width, t.first_key, seen};
-  if (!sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen}))
+  if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen})) return true;
+  if (c.gap_count == 0 && t.width == Tile<S>::rows)
+    hide_outside<S>(c, queries, left);
+  else
     for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
   return true;
 }
@@ -200,7 +204,7 @@ inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries
     const MaskRows<S> rows(m.where, keys_of(m, s), t.width, queries);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
-  return hide_others(c, t, queries) || c.bias.data || c.mask_count > 0;
+  return hide_others<S>(c, t, queries) || c.bias.data || c.mask_count > 0;
 }
 
 // Whether a query sees key j: the masks one by one, where a whole stretch is not to be had.

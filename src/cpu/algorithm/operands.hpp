@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/reach.hpp"
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
@@ -73,6 +74,15 @@ template <class O>
 concept ScoresInStrips =
     requires(const O packed, std::int64_t n, float* floats, void (*finish)(std::int64_t, std::int64_t)) {
       packed.score_in_strips(n, n, n, floats, finish);
+    };
+
+// Some multiply a panel's vectors only as far as each reaches.
+template <class O>
+concept GoesByReach =
+    requires(const O packed, std::int64_t n, float* floats, const Reach<typename O::S>& reach) {
+      requires O::S::has_wide_panels;
+      packed.score(n, n, n, floats, reach);
+      packed.add_values(n, n, floats, floats, reach);
     };
 
 // Some can do with keys as they lie: returns whether these do.

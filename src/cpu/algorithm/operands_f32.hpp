@@ -7,6 +7,7 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/reach.hpp"
 #include "cpu/simd/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -107,6 +108,34 @@ struct PackedF32 : F32Parts<V> {
     const float* tile = v + first * dim_step;
     for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
       tile_product<S, Start::apart>(s, tile, keys, out + d * rows);
+  }
+
+  // The same as far as each vector reaches. A tile that one of them does not reach has zeros there.
+  void score(std::int64_t p, std::int64_t first, std::int64_t keys, float* s, const Reach<S>& reach) const {
+    if (reach.is_whole()) return score(p, first, keys, s);
+    for (std::int64_t j = 0; j < keys; j += key_step) {
+      const int begin = reach.first_at(j);
+      if (begin > 0 || reach.vectors < Reach<S>::all_vectors) fill(s + j * rows, key_step * rows, 0.0f);
+      if (begin == reach.vectors) continue;
+      const float *panel = q + p * rows * depth + begin * S::lanes, *tile = k + (first + j) * depth;
+      float* const to = s + j * rows + begin * S::lanes;
+      with_vectors<Reach<S>::all_vectors>(reach.vectors - begin, [&]<int vectors> {
+        chained_product<S, Start::zero, vectors>(panel, tile, depth, to);
+      });
+    }
+  }
+
+  void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out,
+                  const Reach<S>& reach) const {
+    if (reach.is_whole()) return add_values(first, keys, s, out);
+    const float* tile = v + first * dim_step;
+    for (std::int64_t d = 0; d < dims; d += dim_step, tile += padded * dim_step)
+      if (reach.vectors == Reach<S>::all_vectors)
+        stepped_product<S>(s, tile, reach.keys, out + d * rows);
+      else
+        with_vectors<Reach<S>::all_vectors>(reach.vectors, [&]<int vectors> {
+          tile_product<S, Start::apart, vectors>(s, tile, reach.keys[vectors - 1], out + d * rows);
+        });
   }
 
  private:

@@ -252,9 +252,13 @@ class Prefill {
   }
 
   // The scores of panel p over it.
-  Scores score(std::int64_t p, KeyRange block, KeyRange wanted) {
+  Scores score(std::int64_t p, KeyRange block, KeyRange wanted, bool is_inspected = false) {
     const Scores t = stretch(block, wanted);
-    operands.score(p, t.first_key - block.begin, t.keys, at.s);
+    const std::int64_t first = t.first_key - block.begin;
+    if constexpr (GoesByReach<O>)
+      operands.score(p, first, t.keys, at.s, is_inspected ? Reach<S>(t.keys) : Reach<S>(c, queries_of(p), t));
+    else
+      operands.score(p, first, t.keys, at.s);
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
@@ -287,7 +291,7 @@ class Prefill {
                                finish(strip, hides ? nullptr : &highest);
                              });
     if (!hides) return t;
-    hide_others(c, t, queries_of(p));
+    hide_others<S>(c, t, queries_of(p));
     highest.take(t);
     return t;
   }
@@ -377,7 +381,10 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
-    operands.add_values(first, t.keys, t.s, state.out);
+    if constexpr (GoesByReach<O>)
+      operands.add_values(first, t.keys, t.s, state.out, Reach<S>(c, queries_of(p), t));
+    else
+      operands.add_values(first, t.keys, t.s, state.out);
   }
 
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no
@@ -429,7 +436,7 @@ class Prefill {
       const KeyRange keys{begin, least(begin + block_keys, end)};
       pack_keys(keys);
       for (std::int64_t p = 0; p < panels; ++p) {
-        const Scores t = score(p, keys, keys);
+        const Scores t = score(p, keys, keys, true);
         if (c.stage == ScoreStage::raw) write_scores(p, t);
         if (c.softcap != 0) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);

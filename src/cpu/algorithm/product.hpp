@@ -19,15 +19,15 @@ struct Tile {
 // What a product does with c: takes its place, goes on from it, or starts from 0 and is added to it.
 enum class Start : std::uint8_t { zero, sum, apart };
 
-// c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns), one chain from 0; depth is even. An
-// instruction set whose compiler spills these accumulators specialises it. The last loop is to be unrolled
-// before g++ looks for arrays that registers can hold, or it writes all sums to the stack in front of the
-// products and behind them: AVX-512, before it had assembly, then had 95 % of the peak over 64 terms instead
-// of 99 (Xeon, November 2026).
-template <Vector S, Start start>
+// c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns), one chain from 0; depth is even. Of a
+// panel's vectors only so many, from a and c on. An instruction set whose compiler spills these accumulators
+// specialises it. The last loop is to be unrolled before g++ looks for arrays that registers can hold, or it
+// writes all sums to the stack in front of the products and behind them: AVX-512, before it had assembly,
+// then had 95 % of the peak over 64 terms instead of 99 (Xeon, November 2026).
+template <Vector S, Start start, int vectors = S::panel_vectors>
   requires(start != Start::sum)
 inline void tile_product(const float* a, const float* b, std::int64_t depth, float* c) {
-  constexpr int vectors = S::panel_vectors, columns = S::tile_columns;
+  constexpr int columns = S::tile_columns;
   typename S::F sum[columns][vectors];
   for (auto& column : sum)
     for (auto& s : column) s = S::fill(0.0f);
@@ -48,13 +48,13 @@ inline void tile_product(const float* a, const float* b, std::int64_t depth, flo
 }
 
 // The same in chains of `chain_terms`.
-template <Vector S, Start start = Start::zero>
+template <Vector S, Start start = Start::zero, int vectors = S::panel_vectors>
 inline void chained_product(const float* a, const float* b, std::int64_t depth, float* c) {
-  if (depth <= chain_terms) return tile_product<S, start>(a, b, depth, c);
-  tile_product<S, start>(a, b, chain_terms, c);
+  if (depth <= chain_terms) return tile_product<S, start, vectors>(a, b, depth, c);
+  tile_product<S, start, vectors>(a, b, chain_terms, c);
   while (depth -= chain_terms, depth > 0) {
     a += chain_terms * Tile<S>::rows, b += chain_terms * Tile<S>::columns;
-    tile_product<S, Start::apart>(a, b, depth < chain_terms ? depth : chain_terms, c);
+    tile_product<S, Start::apart, vectors>(a, b, depth < chain_terms ? depth : chain_terms, c);
   }
 }
 

@@ -144,6 +144,33 @@ inline void hide_unseen(const Call& c, const Query& q, float* column, const Scor
   hide_keys(seen.end, t.first_key + t.keys, column, t);
 }
 
+// The same for a panel of queries, a key of all rows at a time, as ranges have it: gaps are left to
+// hide_unseen().
+template <Vector S>
+inline void hide_outside(const Call& c, const Queries& queries, const Scores& t) {
+  constexpr int rows = Tile<S>::rows;
+  float begin[rows], end[rows];
+  const auto within = [&](std::int64_t key) {
+    return static_cast<float>(least(t.keys, most(0, key - t.first_key)));
+  };
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const KeyRange seen = visible_keys(c, queries.b, queries(least(r, queries.count - 1)).i);
+    begin[r] = within(seen.begin), end[r] = within(seen.end);
+  }
+  const auto hidden = S::fill(minus_infinity);
+  const auto change = [&](std::int64_t j, const float* limits, auto changed) {
+    for (int r = 0; r < rows; r += S::lanes) {
+      float* const s = t.s + j * rows + r;
+      S::store(s, changed(S::fill(static_cast<float>(j)), S::load(limits + r), S::load(s)));
+    }
+  };
+  // Ranges move on from row to row: the last one begins last, and the first one ends first.
+  for (auto j = most(0, c.front - t.first_key); j < static_cast<std::int64_t>(begin[rows - 1]); ++j)
+    change(j, begin, [&](auto key, auto first, auto x) { return S::less(key, first, hidden, x); });
+  for (auto j = static_cast<std::int64_t>(end[0]); j < t.keys; ++j)
+    change(j, end, [&](auto key, auto limit, auto x) { return S::less(key, limit, x, hidden); });
+}
+
 // 1 where a score is -inf, 0 elsewhere: weights do not tell a key that is unseen from one that is faint.
 template <Vector S>
 inline void mark_unseen(const Scores& t, float* unseen) {
