@@ -38,18 +38,17 @@ class ProjectedRows {
   // Writes values(rows, outputs) of one panel, for up to so many of the task's rows from the first one on.
   // Outputs of one head lie together. Compiled once, not at every call.
   [[gnu::noinline]] void write(std::int64_t panel, std::int64_t first, std::int64_t most_rows,
-                               float* values) const {
+                               const float* values) const {
     const std::int64_t begin = panel * outputs, end = least(begin + outputs, map->out);
     for (std::int64_t n = begin; n < end;) {
       const std::int64_t head = n / map->y_dim, next = least(end, (head + 1) * map->y_dim);
-      for (std::int64_t r = first; r < least(first + most_rows, count); ++r) {
-        float* from = values + (r - first) * outputs + (n - begin);
-        if (map->bias)
-          for (std::int64_t i = 0; i < next - n; ++i) from[i] += map->bias[n + i];
-        const Tensor& y = map->y;
-        const Row row{y.data, first_of_row[r] + head * y.stride.heads, y.stride.dim, y.type};
-        write_stretch(row, n - head * map->y_dim, next - n, from);
-      }
+      const Tensor& y = map->y;
+      write_stretch({.first_row = first,
+                     .rows = least(most_rows, count - first),
+                     .width = next - n,
+                     .place = head * y.stride.heads + (n - head * map->y_dim) * y.stride.dim,
+                     .values = values + n - begin,
+                     .bias = map->bias ? map->bias + n : nullptr});
       n = next;
     }
   }
@@ -61,27 +60,53 @@ class ProjectedRows {
     for (std::int64_t r = 0; r < count; ++r) first_of_row[r] = at(its.y, part.first_row + r, 0).first;
   }
 
-  static void write_stretch(const Row& row, std::int64_t d, std::int64_t n, const float* values) {
-    void* const y = const_cast<void*>(row.data);
-    const std::int64_t first = row.first + d;
-    if (row.step != 1)
-      for (std::int64_t i = 0; i < n; ++i) cpu::HEED_THIS_TARGET::write(row, d + i, values[i]);
-    else if (row.type == Type::f32)
-      store(values, n, static_cast<float*>(y) + first, [](float x) { return x; });
-    else if (row.type == Type::bf16)
-      store(values, n, static_cast<std::uint16_t*>(y) + first,
-            [](float x) { return from_float<bf16>(x).bits; });
+  // Outputs of some rows that lie in one head, `place` elements beyond the first of the row.
+  struct Stretch {
+    std::int64_t first_row, rows, width, place;
+    const float *values, *bias;
+  };
+
+  void write_stretch(const Stretch& of) const {
+    const Tensor& y = map->y;
+    void* const data = const_cast<void*>(y.data);
+    if (y.stride.dim != 1)
+      for (std::int64_t r = 0; r < of.rows; ++r) {
+        const Row row{y.data, first_of_row[of.first_row + r] + of.place, y.stride.dim, y.type};
+        for (std::int64_t i = 0; i < of.width; ++i)
+          cpu::HEED_THIS_TARGET::write(row, i, with_bias(of, r, i));
+      }
+    else if (y.type == Type::f32)
+      write_rows(of, static_cast<float*>(data), [](float x) { return x; });
+    else if (y.type == Type::bf16)
+      write_rows(of, static_cast<std::uint16_t*>(data), [](float x) { return from_float<bf16>(x).bits; });
     else
-      store(values, n, static_cast<std::uint16_t*>(y) + first, [](float x) { return from_float<f16>(x).bits; });
+      write_rows(of, static_cast<std::uint16_t*>(data), [](float x) { return from_float<f16>(x).bits; });
   }
 
-  // Whole panels apart, so that the compiler knows how many vectors they are.
+  static float with_bias(const Stretch& of, std::int64_t r, std::int64_t i) {
+    const float x = of.values[r * outputs + i];
+    return of.bias ? x + of.bias[i] : x;
+  }
+
+  // Some at a time by copies of their own, which nothing that is written can change: so compilers know that
+  // they are a vector.
   template <class T, class Round>
-  static void store(const float* values, std::int64_t n, T* to, const Round& round) {
-    if (n == outputs)
-      for (int i = 0; i < outputs; ++i) to[i] = round(values[i]);
-    else
-      for (std::int64_t i = 0; i < n; ++i) to[i] = round(values[i]);
+  void write_rows(const Stretch& of, T* y, const Round& round) const {
+    constexpr int together = outputs % 32 == 0 ? 32 : outputs % 16 == 0 ? 16 : outputs % 8 == 0 ? 8 : 4;
+    for (std::int64_t r = 0; r < of.rows; ++r) {
+      const float* const from = of.values + r * outputs;
+      T* const to = y + first_of_row[of.first_row + r] + of.place;
+      std::int64_t i = 0;
+      for (; i + together <= of.width; i += together) {
+        float x[together];
+        T rounded[together];
+        __builtin_memcpy(x, from + i, sizeof x);
+        for (int n = 0; of.bias && n < together; ++n) x[n] += of.bias[i + n];
+        for (int n = 0; n < together; ++n) rounded[n] = round(x[n]);
+        __builtin_memcpy(to + i, rounded, sizeof rounded);
+      }
+      for (; i < of.width; ++i) to[i] = round(with_bias(of, r, i));
+    }
   }
 
   const Linear& t;
