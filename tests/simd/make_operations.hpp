@@ -120,7 +120,8 @@ constexpr Operations make_operations(const char* target) {
           },
       .line_product =
           [](const LinesToAdd& t) {
-            const kernels::LinePanel panels[2] = {{t.lines[0], t.pairs[0]}, {t.lines[1], t.pairs[1]}};
+            const kernels::LinePanel panels[2] = {{t.lines[0], t.pairs[0], t.rows},
+                                                  {t.lines[1], t.pairs[1], t.rows}};
             kernels::line_product<S, 4, 6>(panels, t.panels, t.sums, t.stride);
           },
       .pack_rows =

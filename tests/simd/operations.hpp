@@ -39,7 +39,7 @@ struct RowsToPack {
 // times pairs(6, rows).
 struct LinesToAdd {
   const float *lines[2], *pairs[2];
-  std::int64_t panels;
+  std::int64_t panels, rows;
   float* sums;
   std::int64_t stride;
 };

@@ -111,35 +111,38 @@ TEST_P(Products, a_vector_is_multiplied_as_deep_as_it_reaches) {
     }
 }
 
-// Six lines of sums with gaps between them, which stay as they are, from one panel of rows or two.
+// Six lines of sums with gaps between them, which stay as they are, from some rows of one panel or two.
 TEST_P(Products, a_line_is_single_chains_over_the_rows_of_all_panels_and_nothing_else_is_touched) {
   constexpr std::int64_t columns = 6;
-  const std::int64_t rows = vector().rows, line = 4 * vector().lanes;
+  const std::int64_t panel_rows = vector().rows, line = 4 * vector().lanes;
   std::int64_t wrong = 0;
   for (const std::int64_t panels : {1, 2})
-    for (const std::int64_t gap : {0, 16, 64}) {
-      const std::int64_t stride = line + gap, count = (columns - 1) * stride + line;
-      Guarded lines[2] = {Guarded(rows * line), Guarded(rows * line)},
-              pairs[2] = {Guarded(columns * rows), Guarded(columns * rows)}, sums(count);
-      for (std::uint64_t p = 0; p < 2; ++p) lines[p].randomize(p + 1), pairs[p].randomize(p + 5);
-      sums.randomize(9);
-      std::vector<float> expected;
-      for (std::int64_t i = 0; i < count; ++i) {
-        float sum = 0;
-        for (std::int64_t n = 0; n < panels * rows && i % stride < line; ++n)
-          sum = std::fmaf(lines[n / rows][n % rows * line + i % stride],
-                          pairs[n / rows][i / stride * rows + n % rows], sum);
-        expected.push_back(sums[i] + sum);
+    for (const std::int64_t rows : {panel_rows, panel_rows / 2, std::int64_t{2}})
+      for (const std::int64_t gap : {0, 16, 64}) {
+        const std::int64_t stride = line + gap, count = (columns - 1) * stride + line;
+        const std::int64_t pair_count = (columns - 1) * panel_rows + rows;
+        Guarded lines[2] = {Guarded(rows * line), Guarded(rows * line)},
+                pairs[2] = {Guarded(pair_count), Guarded(pair_count)}, sums(count);
+        for (std::uint64_t p = 0; p < 2; ++p) lines[p].randomize(p + 1), pairs[p].randomize(p + 5);
+        sums.randomize(9);
+        std::vector<float> expected;
+        for (std::int64_t i = 0; i < count; ++i) {
+          float sum = 0;
+          for (std::int64_t n = 0; n < panels * rows && i % stride < line; ++n)
+            sum = std::fmaf(lines[n / rows][n % rows * line + i % stride],
+                            pairs[n / rows][i / stride * panel_rows + n % rows], sum);
+          expected.push_back(sums[i] + sum);
+        }
+        vector().line_product({{lines[0].data(), lines[1].data()},
+                               {pairs[0].data(), pairs[1].data()},
+                               panels,
+                               rows,
+                               sums.data(),
+                               stride});
+        for (std::int64_t i = 0; i < count; ++i)
+          if (!same(sums[i], expected[static_cast<std::size_t>(i)]) && wrong++ == 0)
+            ADD_FAILURE() << panels << " panels of " << rows << " rows, gap " << gap << ", element " << i;
       }
-      vector().line_product({{lines[0].data(), lines[1].data()},
-                             {pairs[0].data(), pairs[1].data()},
-                             panels,
-                             sums.data(),
-                             stride});
-      for (std::int64_t i = 0; i < count; ++i)
-        if (!same(sums[i], expected[static_cast<std::size_t>(i)]) && wrong++ == 0)
-          ADD_FAILURE() << panels << " panels, gap " << gap << ", element " << i;
-    }
   EXPECT_EQ(wrong, 0);
 }
 

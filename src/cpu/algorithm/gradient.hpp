@@ -140,22 +140,30 @@ class Backward {
     for (std::int64_t p = 0; p * rows < round_up(block.count, summed_rows<O>); ++p) {
       const bool is_there = p * rows < block.count;
       const Stretch at = is_there ? pairs.differentiate(query, block, p, Pairs::By::product) : Stretch{};
-      if (at.keys > 0 && part.of_rows)
-        add_keys(at, block.first + p * rows, least(rows, block.count - p * rows));
-      if (dk.is_wanted) dk.products.take(pairs.gradients, at, p);
-      if (dv.is_wanted) dv.products.take(pairs.weights, at, p);
+      const Reach<S> reach = reach_of(at, block, p);
+      if (at.keys > 0 && part.of_rows) add_keys(at, block.first + p * rows, reach);
+      if (dk.is_wanted) dk.products.take(pairs.gradients, at, p, reach);
+      if (dv.is_wanted) dv.products.take(pairs.weights, at, p, reach);
     }
     for (KeySums* sums : {&dk, &dv})
       if (sums->is_wanted) sums->products.add_to(sums->block);
   }
 
-  // dQ of a panel of rows.
-  void add_keys(const Stretch& at, std::int64_t row, std::int64_t count) {
-    const std::int64_t key = pairs.keys.here->first + at.first, first = key - pairs.keys.here->packed.begin;
+  // How far panel p of the rows sees.
+  Reach<S> reach_of(const Stretch& at, const RowBlock<O>& block, std::int64_t p) const {
     if constexpr (GoesByReach<O>)
-      pairs.products.scores.add_values(
-          first, at.keys, pairs.gradients, row_sums(row),
-          Reach<S>(c, query.some(row, count), {pairs.gradients, rows, key, at.keys}));
+      if (at.keys > 0)
+        return {c,
+                query.some(block.first + p * rows, least(rows, block.count - p * rows)),
+                {pairs.gradients, rows, pairs.keys.here->first + at.first, at.keys}};
+    return Reach<S>(at.keys);
+  }
+
+  // dQ of a panel of rows.
+  void add_keys(const Stretch& at, std::int64_t row, [[maybe_unused]] const Reach<S>& reach) {
+    const std::int64_t first = pairs.keys.here->first + at.first - pairs.keys.here->packed.begin;
+    if constexpr (GoesByReach<O>)
+      pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row), reach);
     else
       pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
   }

@@ -10,6 +10,7 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/product.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/reach.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/gradient_call.hpp"
 #include "cpu/simd/vector.hpp"
@@ -73,7 +74,7 @@ class TurnedSums {
   }
 
   // Panel p of the rows.
-  void take(const float* from, const Stretch& at, std::int64_t p) {
+  void take(const float* from, const Stretch& at, std::int64_t p, const Reach<S>&) {
     for (std::int64_t n = panels.begin; n < panels.end; ++n) {
       turn(from, at, pairs + n * panel_block + p * rows * rows, n);
       if (at.keys == 0 || n * rows >= at.first + at.keys || (n + 1) * rows <= at.first) continue;
@@ -158,8 +159,8 @@ class LineSums {
   }
 
   void begin(KeyRange) { taken_count = 0; }
-  void take(const float* from, const Stretch& at, std::int64_t p) {
-    if (at.keys > 0) taken[taken_count++] = {from, at, p};
+  void take(const float* from, const Stretch& at, std::int64_t p, const Reach<S>& reach) {
+    if (at.keys > 0) taken[taken_count++] = {from, at, p, reach};
   }
 
   void add_to(float* sums) const {
@@ -182,6 +183,7 @@ class LineSums {
     const float* pairs;
     Stretch at;
     std::int64_t p;
+    Reach<S> reach{0};
   };
 
   // The first keys from j on; returns how many. Six at a time load less for a product than four: 16 threads
@@ -207,7 +209,7 @@ class LineSums {
     return true;
   }
 
-  // `columns` keys from j on, which a panel sees all of or none.
+  // `columns` keys from j on, which a panel sees all of or none; and of a panel the rows that may see one.
   template <int vectors, int columns>
   void add(const float* from, std::int64_t j, float* sums) const {
     LinePanel seeing[panels_at_once];
@@ -215,8 +217,11 @@ class LineSums {
     for (int n = 0; n < taken_count; ++n) {
       const Panel& panel = taken[n];
       if (j < panel.at.first || j >= panel.at.first + panel.at.keys) continue;
-      seeing[count++] = {from + panel.p * rows * vectors * S::lanes,
-                         panel.pairs + (j - panel.at.first) * rows};
+      const std::int64_t first = panel.reach.first_at(j - panel.at.first) * S::lanes,
+                         end = panel.reach.vectors * S::lanes;
+      if (first == end) continue;
+      seeing[count++] = {from + (panel.p * rows + first) * vectors * S::lanes,
+                         panel.pairs + (j - panel.at.first) * rows + first, end - first};
     }
     if (count > 0) line_product<S, vectors, columns>(seeing, count, sums + j * dims, dims);
   }

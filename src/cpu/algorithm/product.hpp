@@ -58,13 +58,15 @@ inline void chained_product(const float* a, const float* b, std::int64_t depth, 
   }
 }
 
-// A panel of rows with a line of dimensions on the lanes, (rows, line), and what multiplies them: (columns,
-// rows).
+// Some rows of a panel, an even number, with a line of dimensions on the lanes, (rows, line), and what
+// multiplies them: (columns, rows of a panel).
 struct LinePanel {
   const float *lines, *pairs;
+  std::int64_t rows;
 };
 
-// sums(columns, line) += sum over the rows of all panels, one chain from 0; lines of sums lie `stride` apart.
+// sums(columns, line) += sum over these rows of all panels, one chain from 0; lines of sums lie `stride`
+// apart.
 template <Vector S, int vectors, int columns>
 inline void line_product(const LinePanel* panel, std::int64_t panels, float* sums, std::int64_t stride) {
   typename S::F sum[columns][vectors];
@@ -72,7 +74,7 @@ inline void line_product(const LinePanel* panel, std::int64_t panels, float* sum
     for (auto& s : column) s = S::fill(0.0f);
   for (const LinePanel* const end = panel + panels; panel < end; ++panel) {
     const float *a = panel->lines, *b = panel->pairs;
-    for (int r = 0; r < Tile<S>::rows; ++r, a += vectors * S::lanes, ++b) {
+    for (std::int64_t r = 0; r < panel->rows; ++r, a += vectors * S::lanes, ++b) {
       typename S::F x[vectors];
       for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
       for (int k = 0; k < columns; ++k) {

@@ -72,21 +72,21 @@ namespace heed::cpu::HEED_THIS_TARGET {
 template <>
 [[gnu::always_inline]] inline void line_product<Avx512, 4, 6>(const LinePanel* panel, std::int64_t panels,
                                                               float* sums, std::int64_t stride) {
-  static_assert(Tile<Avx512>::rows == 48);
+  static_assert(Tile<Avx512>::rows == 48 && sizeof(LinePanel) == 24);
   const float *a, *b, *ahead = sums;
   std::int64_t n;
   asm volatile(HEED_EACH_COLUMN(HEED_BEGIN)
                "2:\n"
                "mov (%[panel]), %[a]\n"
                "mov 8(%[panel]), %[b]\n"
-               "mov $24, %[n]\n"
+               "mov 16(%[panel]), %[n]\n"
                ".p2align 5\n"
                "1:\n" HEED_ROW("0", "0") HEED_ROW("256", "4")
                "add $512, %[a]\n"
                "add $8, %[b]\n"
-               "dec %[n]\n"
+               "sub $2, %[n]\n"
                "jne 1b\n"
-               "add $16, %[panel]\n"
+               "add $24, %[panel]\n"
                "dec %[panels]\n"
                "jne 2b\n" HEED_EACH_COLUMN(HEED_END)
                : [a] "=&r"(a), [b] "=&r"(b), [n] "=&r"(n), [panel] "+r"(panel), [panels] "+r"(panels),
