@@ -198,7 +198,7 @@ bool decode(const Target& target, const Problem& problem) {
   KeyTask* end = tasks;
   cut_along_keys(c, [&](const KeyTask& task) { std::construct_at(end++, task); });
   float* const partials = scratch.front<float>() + task_floats;  // one per task, where they are merged
-  share_out(end - tasks, products(c), [&](std::int64_t n) {
+  share_out_runs(end - tasks, products(c), [&](std::int64_t n) {
     const auto& [rows, chunk, chunks] = tasks[n];
     const threads::Scratch::Lease lease(scratch);
     float* partial = chunks == 1 ? lease.floats() + own : partials + n * left;
@@ -206,7 +206,7 @@ bool decode(const Target& target, const Problem& problem) {
     if (chunks == 1) target.decode_finish(c, rows, 1, lease.floats(), partial);
   });
   if (!merges) return lowered.left_range != 0;
-  share_out(end - tasks, products(c) / chunk_keys, [&](std::int64_t n) {
+  share_out_runs(end - tasks, products(c) / chunk_keys, [&](std::int64_t n) {
     if (tasks[n].chunks < 2) return;
     const threads::Scratch::Lease lease(scratch);
     target.decode_finish(c, tasks[n].rows, tasks[n].chunks, lease.floats(), partials + n * left);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a call is worth more than one thread, and how its tasks reach them.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,6 +25,18 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
   const auto one = [&](std::size_t n) { body(static_cast<std::int64_t>(n)); };
   if (multiplications >= worth_sharing) return threads::parallel_for(static_cast<std::size_t>(tasks), one);
   for (std::int64_t n = 0; n < tasks; ++n) body(n);
+}
+
+// Where tasks are many, each thread takes a run of neighbours at a time, which lie side by side in memory.
+constexpr std::int64_t runs_per_thread = 64;
+
+template <class Body>
+void share_out_runs(std::int64_t tasks, double multiplications, const Body& body) {
+  const auto threads = static_cast<std::int64_t>(threads::concurrency());
+  const std::int64_t run = std::max<std::int64_t>(1, tasks / (threads * runs_per_thread));
+  share_out((tasks + run - 1) / run, multiplications, [&](std::int64_t n) {
+    for (std::int64_t i = n * run; i < std::min((n + 1) * run, tasks); ++i) body(i);
+  });
 }
 
 }  // namespace heed::cpu
