@@ -101,12 +101,25 @@ inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   return {end.sum, rescale, is_lowest ? lowest : highest};
 }
 
-// Writes the log-sum-exp and returns the factor of the output. A row that nothing but its scores is asked of
-// needs no more than its sum.
+// Whether rows need no more than their sums to be closed: nothing but their scores is asked of them.
+inline bool needs_only_sums(const Call& c) {
+  return !c.sink.data && !c.bias.data && !c.alibi.of_heads && !c.log_sum_exp.data;
+}
+
+// Then the factors of their outputs are these, of whole vectors of rows.
+template <Vector S>
+inline void reciprocals(const float* sums, std::int64_t rows, float* factors) {
+  const auto zero = S::fill(0.0f), one = S::fill(1.0f);
+  for (std::int64_t r = 0; r < rows; r += S::lanes) {
+    const auto sum = S::load(sums + r), divisor = S::less(zero, sum, sum, one);  // nobody divides by 0
+    S::store(factors + r, S::less(zero, sum, S::div(one, divisor), sum));
+  }
+}
+
+// Writes the log-sum-exp and returns the factor of the output.
 template <Vector S>
 inline float close_row(const Call& c, const Query& q, const RowEnd& end) {
-  if (!c.sink.data && !c.bias.data && !c.alibi.of_heads && !c.log_sum_exp.data)
-    return sees_no_key(end) ? 0.0f : 1.0f / end.sum;
+  if (needs_only_sums(c)) return sees_no_key(end) ? 0.0f : 1.0f / end.sum;
   const ClosedRow row = closed<S>(c, q, end);
   if (c.log_sum_exp.data) write(row_of(c.log_sum_exp, q), 0, static_cast<float>(row.log_sum_exp()));
   return row.out();

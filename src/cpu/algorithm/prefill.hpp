@@ -402,28 +402,34 @@ class Prefill {
 
   // The sums are turned where the last part was, which is in the total by now.
   void finish(std::int64_t p) {
+    float factors[rows];
+    close_rows(p, factors);
     if constexpr (RoundsPairs<S>)
-      if (c.out.type == Type::bf16 && c.out.stride.dim == 1 && finish_rounded(p)) return;
+      if (c.out.type == Type::bf16 && c.out.stride.dim == 1 && write_rounded(p, factors)) return;
     float* turned = part(p).out;
     turn_sums<S>(total(p).out, dims, rows_of(p), turned);
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r)
-      write_out(row_of(c.out, query(p, r)), turned + r * dims, c.value_dim, closed_row(p, r));
+      write_out(row_of(c.out, query(p, r)), turned + r * dims, c.value_dim, factors[r]);
     if (!write_out.wrote_only_numbers()) leave_to_reference(c);
   }
 
-  float closed_row(std::int64_t p, int r) const {
-    return close_row<S>(c, query(p, r), {total(p).max[r], total(p).sum[r]});
+  // What the sums of each row are to be multiplied with.
+  void close_rows(std::int64_t p, float* factors) const {
+    const State state = total(p);
+    if (needs_only_sums(c)) return reciprocals<S>(state.sum, rows, factors);
+    for (int r = 0; r < rows_of(p); ++r)
+      factors[r] = close_row<S>(c, query(p, r), {state.max[r], state.sum[r]});
   }
 
-  // The same for rows of bf16 side by side; returns whether they are numbers.
-  bool finish_rounded(std::int64_t p)
+  // Writes rows of bf16 that lie side by side; returns whether they are numbers.
+  bool write_rounded(std::int64_t p, const float* factors)
     requires RoundsPairs<S>
   {
     RoundedRows<S> out(dims, c.value_dim);
     for (int r = 0; r < rows_of(p); ++r) {
       const Row row = row_of(c.out, query(p, r));
-      out.add(static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first, closed_row(p, r));
+      out.add(static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first, factors[r]);
     }
     return out.write(total(p).out);
   }
