@@ -158,7 +158,7 @@ bool prefill(const Target& target, const Problem& problem) {
   if (stripe_floats > 0)
     run_in_stripes(target, c, {tasks, cut}, scratch, slots, floats, behind_tasks);
   else
-    share_out(static_cast<std::int64_t>(cut), products(c), [&](std::int64_t n) {
+    share_out_runs(static_cast<std::int64_t>(cut), products(c), [&](std::int64_t n) {
       const threads::Scratch::Lease lease(scratch);
       target.prefill(c, tasks[n].rows, lease.floats());
     });
