@@ -176,29 +176,29 @@ template <class S>
 inline constexpr bool turns_eight =
     S::tile_columns == 8 && requires(const typename S::F (&rows)[8], float* lines) { S::turn_eight(rows, lines); };
 
-// pack_rows() for the eight or sixteen rows that begin there.
+// pack_rows() for the eight or sixteen rows that begin there; none: zeros.
 template <Vector S, Type type, int count>
 inline void turn_rows(const char* const (&rows)[count], std::int64_t width, std::int64_t dim, float* tile) {
   std::int64_t d = 0;
   for (; d + 16 <= dim; d += 16) {
     typename S::F x[count];
-    for (int n = 0; n < count; ++n) x[n] = load_as<S, type>(rows[n], d);
+    for (int n = 0; n < count; ++n) x[n] = rows[n] ? load_as<S, type>(rows[n], d) : S::fill(0.0f);
     if constexpr (count == 16)
       S::turn_sixteen(x, tile + d * width, width);
     else
       S::turn_eight(x, tile + d * width);
   }
   for (; d < dim; ++d)
-    for (int n = 0; n < count; ++n) tile[d * width + n] = load_as<Scalar, type>(rows[n], d);
+    for (int n = 0; n < count; ++n) tile[d * width + n] = rows[n] ? load_as<Scalar, type>(rows[n], d) : 0.0f;
 }
 
-// The same from row r on, if their elements lie side by side; returns whether they do.
+// The same for those from row r to the end, if their elements lie side by side; returns whether they do.
 template <Vector S, int count>
-inline bool pack_turned(const RowAt auto& row_at, std::int64_t r, std::int64_t width, std::int64_t dim,
-                        std::int64_t depth, float* tile) {
+inline bool pack_turned(const RowAt auto& row_at, std::int64_t r, std::int64_t end, std::int64_t width,
+                        std::int64_t dim, std::int64_t depth, float* tile) {
   return with_type(row_at(r).type, [&](auto type) {
-    const char* rows[count];
-    for (int n = 0; n < count; ++n) {
+    const char* rows[count] = {};
+    for (int n = 0; n < least(count, end - r); ++n) {
       const Row row = row_at(r + n);
       if (!is_contiguous(row)) return false;
       rows[n] = static_cast<const char*>(row.data) + row.first * bytes_of_type<type.value>;
@@ -216,9 +216,10 @@ inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t
                       std::int64_t depth, float* buffer, float* tile) {
   std::int64_t r = 0;
   if constexpr (turns_sixteen<S>)
-    while (r + 16 <= count && pack_turned<S, 16>(row_at, r, width, dim, depth, tile)) r += 16;
+    while (r < count && r + 16 <= width && pack_turned<S, 16>(row_at, r, count, width, dim, depth, tile))
+      r += 16;
   if constexpr (turns_eight<S>)
-    if (count == 8 && width == 8 && pack_turned<S, 8>(row_at, 0, width, dim, depth, tile)) r = 8;
+    if (width == 8 && count > 0 && pack_turned<S, 8>(row_at, 0, count, width, dim, depth, tile)) r = 8;
   for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {
@@ -236,9 +237,10 @@ inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t
     for (; d < depth; ++d)
       for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = d < dim ? rows[n][d] : 0.0f;
   }
+  for (; r + S::lanes <= width; r += S::lanes)
+    for (std::int64_t d = 0; d < depth; ++d) S::store(tile + d * width + r, S::fill(0.0f));
   for (; r < width; r += 4)
-    for (std::int64_t d = 0; d < depth; ++d)
-      for (std::int64_t n = 0; n < 4; ++n) tile[d * width + r + n] = 0;
+    for (std::int64_t d = 0; d < depth; ++d) fill(tile + d * width + r, 4, 0.0f);
 }
 
 // Whether `count` rows, of which these are the first and the last, lie as columns side by side: keys as in a
