@@ -42,8 +42,8 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-of-the-last-block",
         ALGORITHM + "gradient.hpp",
-        "    pairs.products.scores.add_values(first,",
-        "    fill(row_sums(row), rows * dims, 0.0f);\n    pairs.products.scores.add_values(first,",
+        "    add_reached(pairs.products.scores, first,",
+        "    fill(row_sums(row), rows * dims, 0.0f);\n    add_reached(pairs.products.scores, first,",
         "queries get the gradient of the last block of keys only (G5)",
     ),
     Fault(

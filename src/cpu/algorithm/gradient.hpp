@@ -160,12 +160,9 @@ class Backward {
   }
 
   // dQ of a panel of rows.
-  void add_keys(const Stretch& at, std::int64_t row, [[maybe_unused]] const Reach<S>& reach) {
+  void add_keys(const Stretch& at, std::int64_t row, const Reach<S>& reach) {
     const std::int64_t first = pairs.keys.here->first + at.first - pairs.keys.here->packed.begin;
-    if constexpr (GoesByReach<O>)
-      pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row), reach);
-    else
-      pairs.products.scores.add_values(first, at.keys, pairs.gradients, row_sums(row));
+    add_reached(pairs.products.scores, first, at.keys, pairs.gradients, row_sums(row), reach);
   }
 
   void write_rows() {

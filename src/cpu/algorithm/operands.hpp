@@ -85,6 +85,24 @@ concept GoesByReach =
       packed.add_values(n, n, floats, floats, reach);
     };
 
+// Both products so, or over all keys where operands do not tell vectors apart.
+template <class O>
+inline void score_reached(const O& operands, std::int64_t p, std::int64_t first, std::int64_t keys, float* s,
+                          const Reach<typename O::S>& reach) {
+  if constexpr (GoesByReach<O>)
+    operands.score(p, first, keys, s, reach);
+  else
+    operands.score(p, first, keys, s);
+}
+template <class O>
+inline void add_reached(const O& operands, std::int64_t first, std::int64_t keys, const float* s, float* out,
+                        const Reach<typename O::S>& reach) {
+  if constexpr (GoesByReach<O>)
+    operands.add_values(first, keys, s, out, reach);
+  else
+    operands.add_values(first, keys, s, out);
+}
+
 // Some can do with keys as they lie: returns whether these do.
 template <class O>
 concept TakesKeys = requires(O made, Row (*row_at)(std::int64_t), std::int64_t n) {

@@ -255,10 +255,8 @@ class Prefill {
   Scores score(std::int64_t p, KeyRange block, KeyRange wanted, bool is_inspected = false) {
     const Scores t = stretch(block, wanted);
     const std::int64_t first = t.first_key - block.begin;
-    if constexpr (GoesByReach<O>)
-      operands.score(p, first, t.keys, at.s, is_inspected ? Reach<S>(t.keys) : Reach<S>(c, queries_of(p), t));
-    else
-      operands.score(p, first, t.keys, at.s);
+    score_reached(operands, p, first, t.keys, at.s,
+                  is_inspected ? Reach<S>(t.keys) : Reach<S>(c, queries_of(p), t));
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
@@ -381,10 +379,7 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
-    if constexpr (GoesByReach<O>)
-      operands.add_values(first, t.keys, t.s, state.out, Reach<S>(c, queries_of(p), t));
-    else
-      operands.add_values(first, t.keys, t.s, state.out);
+    add_reached(operands, first, t.keys, t.s, state.out, Reach<S>(c, queries_of(p), t));
   }
 
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no
