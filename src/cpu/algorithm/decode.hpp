@@ -42,7 +42,8 @@ class Decode {
   void run(std::int64_t chunk, float* partial) {
     const State state = at.in(partial);
     fill(state.max, at.rows, minus_infinity);
-    fill(state.sum, at.rows + at.rows * at.dims, 0.0f);
+    fill(state.sum, at.rows, 0.0f);
+    fill(state.out, rows.count * at.dims, 0.0f);  // of rows that are real
     products.begin();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {

@@ -27,10 +27,12 @@ class DecodeF32 {
   // Whole tiles from the left.
   static std::int64_t key_step(const Call& c) { return c.cached ? PageLayout::tile : 1; }
 
-  void begin() const {
+  void begin() {
     // Rows that are not real are never scored.
-    if (c.cached || views.turns_keys()) fill(rows.s, block_keys * rows.width, 0.0f);
+    const std::int64_t keys = least(block_keys, round_up(c.sequences[rows.b].keys, PageLayout::tile));
+    if (c.cached || views.turns_keys()) fill(rows.s, keys * rows.width, 0.0f);
     pack_queries();
+    has_sums = false;
   }
 
   void score(const Scores& t) const {
@@ -40,25 +42,35 @@ class DecodeF32 {
       views.score(t);
   }
 
-  void add_values(const Scores& t, bool partly_hidden, float* out) const {
+  // What the first block comes to are the sums so far, and is added up where they lie: 0 + x differs from x
+  // in the sign of a zero alone, which no output has (finish.hpp).
+  void add_values(const Scores& t, bool partly_hidden, float* out) {
     if (c.layout.is_quantized)
       apply_scales<S>(t, t.first_key + t.keys,
                       [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
+    if (!has_sums) {
+      has_sums = true;
+      return add_block(t, partly_hidden, out);
+    }
     fill(rows.values, rows.count * at.dims, 0.0f);
-    if (c.cached && !partly_hidden)
-      cache.add_values(t, rows.values);
-    else
-      views.add_values(t, partly_hidden, rows.values);
+    add_block(t, partly_hidden, rows.values);
     for (std::int64_t n = 0; n < rows.count * at.dims; n += S::lanes)
       S::store(out + n, S::add(S::load(out + n), S::load(rows.values + n)));
   }
 
  private:
+  void add_block(const Scores& t, bool partly_hidden, float* sums) const {
+    if (c.cached && !partly_hidden)
+      cache.add_values(t, sums);
+    else
+      views.add_values(t, partly_hidden, sums);
+  }
+
   // (depth, rows), scaled: one vector of rows per dimension.
   void pack_queries() const {
     const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of(q, query(r)); };
     pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
-    scale_all<S>(rows.q, rows.depth * at.rows, c.scaling.query);
+    if (c.scaling.query != 1) scale_all<S>(rows.q, rows.depth * at.rows, c.scaling.query);
   }
 
   const DecodeRows<S>& rows;
@@ -66,6 +78,7 @@ class DecodeF32 {
   const StateLayout& at;
   const DecodeViews<S> views;
   const DecodeCache<S> cache;
+  bool has_sums = false;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
