@@ -34,24 +34,27 @@ class DecodeAmx {
 
   void begin() const {
     keys.pack_queries();
-    shape_for_rows();
+    if (keys.zips()) shape_for_rows(16);
   }
 
   void score(const Scores& t) const { keys.score(t); }
 
   void add_values(const Scores& t, bool partly_hidden, float* out) {
-    if (!keys.zips()) shape_for_rows();
-    if (values.add(t, out)) add_poison(t, partly_hidden, out);
+    // Of values as many pairs as there are in a step, unless tiles stay as keys want them.
+    const std::int64_t pairs = keys.zips() ? 16 : least(16, (t.keys + 1) / 2);
+    if (!keys.zips()) shape_for_rows(static_cast<int>(pairs));
+    if (values.add(t, pairs, out)) add_poison(t, partly_hidden, out);
   }
 
  private:
   DecodeAmx(const DecodeRows<S>& task_rows, Cutter memory)
       : rows(task_rows), c(rows.c), keys(rows, memory), values(rows, memory) {}
 
-  // The first operand and the sums have as many rows as are real, where those are not of keys.
-  void shape_for_rows() const {
-    const TileShape few{static_cast<int>(rows.count)}, whole;
-    shape_tiles({few, few, few, few, few, whole, whole, whole});
+  // The first operand and the sums have as many rows as are real, where those are not of keys; the second has
+  // so many pairs.
+  void shape_for_rows(int pairs) const {
+    const TileShape few{static_cast<int>(rows.count)}, whole, weights{few.rows, 4 * pairs}, zipped{pairs};
+    shape_tiles({few, few, few, few, weights, zipped, zipped, whole});
   }
 
   // The values that were left out because they are not finite, added to the rows that see them and to no

@@ -74,7 +74,25 @@ class AmxKeys : AmxKeyParts {
     const Half* next;
   };
 
+  // A tile of them or less: as many rows as there are.
+  void score_few(const Scores& t) const {
+    const int count = static_cast<int>(t.keys), width = static_cast<int>(4 * t.width);
+    const TileShape whole, sums{count, width};
+    shape_tiles({sums, whole, {count}, whole, {16, width}, whole, whole, whole});
+    const char* const at = rows.place(c.k, t.first_key);
+    finish_stores();
+    _tile_zero(0);
+    for (std::int64_t d = 0; d < depth; d += 32) {
+      _tile_loadd(2, at + d * 2, c.k.stride.length * 2);
+      _tile_loadd(4, q + d * t.width, width);
+      _tile_dpbf16ps(0, 2, 4);
+    }
+    _tile_stored(0, t.s, width);
+    finish_loads();
+  }
+
   void score_rows(const Scores& t) const {
+    if (t.keys <= 16 && c.k.stride.dim == 1 && c.dim == depth) return score_few(t);
     const TileShape whole, narrow{16, static_cast<int>(4 * t.width)};
     shape_tiles({narrow, narrow, whole, whole, narrow, whole, whole, whole});
     for (std::int64_t j = 0; j < t.keys; j += step) {

@@ -42,9 +42,10 @@ class AmxValues : AmxValueParts {
   AmxValues(const DecodeRows<S>& task_rows, Cutter& memory)
       : Parts(task_rows.c, memory), rows(task_rows), c(rows.c) {}
 
-  // out(rows, dims) += the values of the stretch, weighted by t.s, which has room for whole steps. Returns
-  // whether a value was NaN or infinite, and left out.
-  bool add(const Scores& t, float* out) {
+  // out(rows, dims) += the values of the stretch, weighted by t.s, which has room for whole steps; of each
+  // step so many pairs. Returns whether a value was NaN or infinite, and left out.
+  bool add(const Scores& t, std::int64_t pairs, float* out) {
+    is_part = pairs < step / 2;
     round_weights(t);
     find_values(t);
     bool poisoned = false;
@@ -224,6 +225,7 @@ class AmxValues : AmxValueParts {
     __mmask32 found = 0;
     for (std::int64_t n = 0; n < 2; ++n, to += 8 * 32) {
       const Values& some = values[j / 16 + n];
+      if (is_part && some.count == 0) break;
       if (c.cached)
         found |= zip_tile<poison, tiles>(some, d, to);
       else if (some.count == 16 && d + 16 * tiles <= c.value_dim)
@@ -276,7 +278,8 @@ class AmxValues : AmxValueParts {
       if constexpr (whole) return _mm512_loadu_si512(some.at + at);
       return _mm512_maskz_loadu_epi16(n < some.count ? there[tile / 2] : 0, some.at + at);
     };
-    for (std::int64_t n = 0; n < 16; n += 2)
+    const std::int64_t end = is_part ? some.count : 16;
+    for (std::int64_t n = 0; n < end; n += 2)
       for (std::int64_t tile = 0; tile < tiles; tile += 2) {
         const __m512i even = line(n, tile), odd = line(n + 1, tile);
         Half* const pair = to + tile * 512 + n * 16;
@@ -300,6 +303,7 @@ class AmxValues : AmxValueParts {
   const DecodeRows<S>& rows;
   const Call& c;
   Values values[block_keys / 16];
+  bool is_part = false;  // of a step, the only one
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
