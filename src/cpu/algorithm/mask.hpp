@@ -51,17 +51,6 @@ struct MaskRows {
     return {tensor.data, first[r] + (key - keys.begin) * tensor.stride.dim, tensor.stride.dim, tensor.type};
   }
 
-  // Asks for what these keys have in every row, as far as there are any.
-  void ask_for(KeyRange some) const {
-    if (tensor.stride.dim != 1 || is_shared || some.end > keys.end) return;
-    with_type(tensor.type, [&](auto type) {
-      constexpr std::int64_t bytes = bytes_of_type<type.value>, line = 64;
-      const auto* from = static_cast<const char*>(tensor.data) + (some.begin - keys.begin) * bytes;
-      for (std::int64_t at = 0; at < (some.end - some.begin) * bytes; at += line)
-        for (std::int64_t r = 0; r < width; ++r) __builtin_prefetch(from + first[r] * bytes + at);
-    });
-  }
-
   // Whether every element of a boolean mask over `some` of the keys is surely `value`. Bytes that do not lie
   // side by side are not looked at, and only 1 is taken for true.
   bool are_all(bool value, KeyRange some) const {
@@ -93,8 +82,9 @@ inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
 }
 
 // change_strip() for whole lines of every row, turned in registers; returns how many keys those are.
-template <Vector S, Type type, class Change>
-inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const Change change) {
+template <Vector S, Type type, class Change, class Highest>
+inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const Change change,
+                                 Highest& highest) {
   constexpr std::int64_t bytes = bytes_of_type<type>, line = 64, keys = line / bytes;
   const auto* from = static_cast<const char*>(rows.tensor.data) + (t.first_key - rows.keys.begin) * bytes;
   std::int64_t j = 0;
@@ -102,26 +92,28 @@ inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const 
     for (std::int64_t r = 0; r < t.width; r += 16) {
       typename S::Dwords x[16];
       for (int n = 0; n < 16; ++n) x[n] = S::load_dwords(from + rows.first[r + n] * bytes);
-      change.template change_lines<type>(x, t.s + j * t.width + r, t.width);
+      change.template change_lines<type>(x, {t.s + j * t.width + r, t.width, r / 16}, highest);
     }
   return j;
 }
 
-template <Vector S, class Change>
-inline std::int64_t change_whole_lines(const MaskRows<S>& rows, const Scores t, const Change change) {
+template <Vector S, class Change, class Highest>
+inline std::int64_t change_whole_lines(const MaskRows<S>& rows, const Scores t, const Change change,
+                                       Highest& highest) {
   if constexpr (turns_sixteen<S>)
     if (rows.tensor.stride.dim == 1)
       return with_type(rows.tensor.type, [&](auto type) -> std::int64_t {
-        if constexpr (Change::takes_lines_of(type.value)) return change_lines<S, type.value>(rows, t, change);
+        if constexpr (Change::takes_lines_of(type.value))
+          return change_lines<S, type.value>(rows, t, change, highest);
         return 0;
       });
   return 0;
 }
 
-// Replaces every score of a strip by change(score, x), x being its element of the bias or mask. Taken by
-// value: after every store the compiler would read again what it only has a reference to.
-template <Vector S, class Change>
-inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change change) {
+// Replaces every score of a strip by change(score, x), x being its element of the bias or mask, and takes the
+// maxima. Taken by value: after every store the compiler would read again what it only has a reference to.
+template <Vector S, class Change, class Highest>
+inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change change, Highest& highest) {
   float widened[4 * strip_keys];
   if (rows.is_shared) {
     const float* x = widen<S>(rows.row(0, t.first_key), t.keys, widened);
@@ -130,9 +122,9 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
       const auto one = S::fill(x[j]);
       for (float* end = s + t.width; s < end; s += S::lanes) S::store(s, change(S::load(s), one));
     }
-    return;
+    return highest.take(t);
   }
-  const std::int64_t done = change_whole_lines<S>(rows, t, change), left = t.keys - done;
+  const std::int64_t done = change_whole_lines<S>(rows, t, change, highest), left = t.keys - done;
   if (left == 0) return;
   float tile[strip_keys * MaskRows<S>::capacity];
   const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key + done); };
@@ -140,21 +132,24 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
   float* const s = t.s + done * t.width;
   for (std::int64_t n = 0; n < left * t.width; n += S::lanes)
     S::store(s + n, change(S::load(s + n), S::load(tile + n)));
+  highest.take({s, t.width, t.first_key + done, left});
 }
 
-template <Vector S>
-inline void add_bias(const Call& c, const MaskRows<S>& bias, const Scores& t) {
-  for_each_strip(t, bias.keys, [&](const Scores& strip) { change_strip<S>(bias, strip, AddBias<S>(c)); });
+template <Vector S, class Highest>
+inline void add_bias(const Call& c, const MaskRows<S>& bias, const Scores& t, Highest& highest) {
+  for_each_strip(t, bias.keys,
+                 [&](const Scores& strip) { change_strip<S>(bias, strip, AddBias<S>(c), highest); });
 }
 
 template <Vector S>
 inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Scores& t) {
+  NoMaxima<S> not_yet;
   for_each_strip(t, mask.keys, [&](const Scores& strip) {
     if (mask.are_all(visible_when, {strip.first_key, strip.first_key + strip.keys})) return;
     if (visible_when)
-      change_strip<S>(mask, strip, HideWhere<S, true>{});
+      change_strip<S>(mask, strip, HideWhere<S, true>{}, not_yet);
     else
-      change_strip<S>(mask, strip, HideWhere<S, false>{});
+      change_strip<S>(mask, strip, HideWhere<S, false>{}, not_yet);
   });
 }
 
@@ -197,14 +192,26 @@ inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) 
 template <Vector S>
 inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries) {
   const Sequence& s = c.sequences[queries.b];
+  NoMaxima<S> not_yet;
   if (c.alibi.of_heads) add_alibi<S>(c, t, queries);
-  if (c.bias.data) add_bias<S>(c, MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t);
+  if (c.bias.data) add_bias<S>(c, MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t, not_yet);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
     const MaskRows<S> rows(m.where, keys_of(m, s), t.width, queries);
     apply_bool_mask<S>(rows, m.visible_when, t);
   }
   return hide_others<S>(c, t, queries) || c.bias.data || c.mask_count > 0;
+}
+
+// The same for a panel's queries, with the maxima of what becomes of their scores.
+template <Vector S>
+inline void bias_mask_and_take(const Call& c, const Scores& t, const Queries& queries, Maxima<S>& highest) {
+  if (!c.bias.data || c.mask_count > 0 || has_others(c, t, queries)) {
+    bias_and_mask<S>(c, t, queries);
+    return highest.take(t);
+  }
+  if (c.alibi.of_heads) add_alibi<S>(c, t, queries);
+  add_bias<S>(c, MaskRows<S>(c.bias, {0, c.sequences[queries.b].keys}, t.width, queries), t, highest);
 }
 
 // Whether a query sees key j: the masks one by one, where a whole stretch is not to be had.

@@ -214,9 +214,12 @@ struct Bf16Amx : AmxParts {
   }
 
   // weigh_chains() of softmax.hpp, but for where the weights go: they are not read again to be rounded.
-  void weigh(const float* s, std::int64_t keys, const Weighing<S>& by) const {
+  // meanwhile() is called for every chain.
+  template <class Meanwhile>
+  void weigh(const float* s, std::int64_t keys, const Weighing<S>& by, const Meanwhile& meanwhile) const {
     static_assert(S::panel_vectors == 2 && key_step % chain_keys == 0);
     for (std::int64_t chain = 0; chain < keys; chain += chain_keys) {
+      meanwhile();
       S::F sum[2] = {S::fill(0.0f), S::fill(0.0f)};
       for (std::int64_t j = chain; j < chain + chain_keys; j += 2) {
         S::F x[4];  // two keys of two vectors
