@@ -38,7 +38,7 @@ constexpr std::array<Word, 15> sentence = {{{"The", article, 0},
                                             {"tired", adjective, 11},
                                             {".", stop, 12}}};
 
-constexpr std::int64_t heads = 6, head_dim = 16;
+constexpr std::int64_t example_heads = 6, example_head_dim = 16;
 constexpr std::array<float, 4> frequencies = {1.9F, 1.0F, 0.5F, 0.2F};
 // Where a feature stands, both in a token and in the keys of the heads that look for it: positions in two by
 // two.
@@ -71,16 +71,17 @@ std::vector<float> token(std::size_t place) {
   return x;
 }
 
-// (heads * head_dim, features)
+// (example_heads * example_head_dim, features)
 class Matrix {
  public:
   void connect(std::int64_t head, std::int64_t slot, std::int64_t feature, float gain) {
-    values_[static_cast<std::size_t>((head * head_dim + slot) * features + feature)] = gain;
+    values_[static_cast<std::size_t>((head * example_head_dim + slot) * features + feature)] = gain;
   }
-  Array array() const { return Array::from_floats({heads * head_dim, features}, values_); }
+  Array array() const { return Array::from_floats({example_heads * example_head_dim, features}, values_); }
 
  private:
-  std::vector<float> values_ = std::vector<float>(static_cast<std::size_t>(heads * head_dim * features));
+  std::vector<float> values_ =
+      std::vector<float>(static_cast<std::size_t>(example_heads * example_head_dim * features));
 };
 
 // A query of head 0 or 1 is its own position turned by one word.
@@ -124,19 +125,19 @@ std::vector<std::string> example_sentence() {
 }
 
 LayerJob example_job(std::int64_t kv_heads) {
-  LayerConfig config = multi_head(features, heads);
-  config.head_dim = head_dim;
+  LayerConfig config = multi_head(features, example_heads);
+  config.head_dim = example_head_dim;
   LayerWeights weights = example_weights(config);
-  if (kv_heads < heads) weights = pool_kv_heads(std::move(weights), heads, kv_heads);
+  if (kv_heads < example_heads) weights = pool_kv_heads(std::move(weights), example_heads, kv_heads);
   config.kv_heads = kv_heads;
   constexpr auto length = static_cast<std::int64_t>(sentence.size());
   LayerJob job{.extents = {.batch = 1,
                            .queries = length,
                            .keys = length,
                            .model_dim = features,
-                           .heads = heads,
+                           .heads = example_heads,
                            .kv_heads = kv_heads,
-                           .head_dim = head_dim},
+                           .head_dim = example_head_dim},
                .config = config,
                .weights = std::move(weights),
                .x = Buffer({1, 1, length, features})};

@@ -95,16 +95,16 @@ std::vector<T> gathered(Group& group, const char* what, const T& own) {
 }
 
 // Of decode, on one rank.
-constexpr int steps = 101;
-using StepSeconds = std::array<double, steps>;
+constexpr int timed_steps = 101;
+using StepSeconds = std::array<double, timed_steps>;
 
 // No step ends before its slowest rank, and that is now this one and now that.
 double median_of_slowest(const std::vector<StepSeconds>& of_ranks) {
   StepSeconds slowest{};
   for (const StepSeconds& own : of_ranks)
-    for (std::size_t n = 0; n < steps; ++n) slowest[n] = std::max(slowest[n], own[n]);
-  std::ranges::nth_element(slowest, slowest.begin() + steps / 2);
-  return slowest[steps / 2];
+    for (std::size_t n = 0; n < timed_steps; ++n) slowest[n] = std::max(slowest[n], own[n]);
+  std::ranges::nth_element(slowest, slowest.begin() + timed_steps / 2);
+  return slowest[timed_steps / 2];
 }
 
 Buffer random_rows(std::int64_t tokens, Stream stream) {
@@ -202,7 +202,7 @@ std::vector<RankTime> decode_over(Group& group, const Traffic& received, const D
   std::vector<RankTime> all;
   step();
   gathered(group, "ready", std::byte{});
-  for (int n = 0; n < steps; ++n) all.push_back(CallClock(received)(step));
+  for (int n = 0; n < timed_steps; ++n) all.push_back(CallClock(received)(step));
   RankTime time = all.back();  // every step receives the same
   time.seconds = median_of(all, &RankTime::seconds), time.computing = median_of(all, &RankTime::computing);
   time.alone = median_of_slowest(gathered(group, "times alone", own));

@@ -29,9 +29,9 @@ struct Contents {
   Array pages;
 };
 
-class Check {
+class ContentsCheck {
  public:
-  Check(const std::string& file, const CacheGeometry& geometry, const Contents& contents)
+  ContentsCheck(const std::string& file, const CacheGeometry& geometry, const Contents& contents)
       : file_(file), geometry_(geometry), contents_(contents), uses_(contents.users.size()) {}
 
   void all() {
@@ -173,7 +173,7 @@ KvCache KvCache::load(const std::filesystem::path& path) {
   const Contents contents{fields.integers("lengths"), fields.integers("tables"), fields.integers("users"),
                           fields.bytes("pages")};
   fields.check_nothing_is_left();
-  Check(fields.file(), geometry, contents).all();
+  ContentsCheck(fields.file(), geometry, contents).all();
   auto state = std::make_unique<State>(geometry);
   fill_pool(*state, contents);
   fill_sequences(*state, contents);

@@ -11,7 +11,7 @@ using namespace layer;
 
 namespace {
 
-DType dtype_of(const std::string& name, const Array& x) {
+DType dtype_of_weights(const std::string& name, const Array& x) {
   if (x.element == Element::f64)
     throw refusal(Error::dtype, name.c_str(), ".element: f64 is none that views have; give f32 weights");
   return x.element == Element::bf16 ? DType::bf16 : x.element == Element::f16 ? DType::f16 : DType::f32;
@@ -20,7 +20,7 @@ DType dtype_of(const std::string& name, const Array& x) {
 void add(const std::string& name, Array& x, std::vector<Parameter>& all) {
   const bool is_matrix = x.shape.size() == 2;
   const Shape shape{1, 1, is_matrix ? x.shape[0] : 1, x.shape.back()};
-  all.push_back({name, {x.data.data(), shape, dtype_of(name, x)}});
+  all.push_back({name, {x.data.data(), shape, dtype_of_weights(name, x)}});
 }
 
 std::vector<Parameter> views_of(LayerWeights& w) {

@@ -34,7 +34,7 @@ std::int64_t mix_list(std::int64_t hash, std::span<const Number> list) {
   return hash;
 }
 
-std::int64_t number_of(std::optional<Align> align) {
+std::int64_t number_of_align(std::optional<Align> align) {
   return align ? 1 + static_cast<std::int64_t>(*align) : 0;
 }
 
@@ -42,13 +42,13 @@ std::int64_t number_of(std::optional<Align> align) {
 struct HashOfMask {
   std::int64_t hash;
 
-  std::int64_t operator()(const Causal& m) const { return mix(hash, number_of(m.align)); }
+  std::int64_t operator()(const Causal& m) const { return mix(hash, number_of_align(m.align)); }
   std::int64_t operator()(const Window& m) const {
-    return mix(mix(mix(mix(hash, m.left), m.right), m.front), number_of(m.align));
+    return mix(mix(mix(mix(hash, m.left), m.right), m.front), number_of_align(m.align));
   }
   std::int64_t operator()(const KeyLengths& m) const { return mix_list<std::int32_t>(hash, m.valid); }
   std::int64_t operator()(const Document& m) const {
-    const std::int64_t of_ids = mix_list<std::int32_t>(mix(hash, number_of(m.align)), m.ids);
+    const std::int64_t of_ids = mix_list<std::int32_t>(mix(hash, number_of_align(m.align)), m.ids);
     return mix_list<std::int32_t>(of_ids, m.query_ids);
   }
   template <class Matrix>
@@ -136,7 +136,7 @@ void describe_options(Agreement& a, const Options& options) {
   a.add("that options.bias is given", options.bias.has_value());
   a.add("that options.sink is given", options.sink.has_value());
   a.add("that options.alibi is given", options.alibi.has_value());
-  a.add("options.alibi.align, or 0,", options.alibi ? number_of(options.alibi->align) : 0);
+  a.add("options.alibi.align, or 0,", options.alibi ? number_of_align(options.alibi->align) : 0);
   a.add("options.masks, as a number,", hash_of(options.masks));
 }
 

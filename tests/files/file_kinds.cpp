@@ -11,7 +11,7 @@ class file_kinds : public ScratchFolder {};
 
 Arrays read_arrays(const std::filesystem::path& path) { return read_safetensors(path); }
 
-const std::string rest(100, 'x');
+const std::string after_the_magic(100, 'x');
 
 TEST_F(file_kinds, what_is_no_safetensors_file_is_named) {
   write_npy("array", random_array(Element::f32, {3}, 1));
@@ -22,20 +22,20 @@ TEST_F(file_kinds, what_is_no_safetensors_file_is_named) {
       {"{\n  \"model_type\": \"llama\"\n}", "file: x: is JSON, not a safetensors file"},
       {"[1, 2]", "file: x: is JSON, not a safetensors file"},
       {"{}", "file: x: is JSON, not a safetensors file"},
-      {"GGUF\3" + rest, "file: x: is a GGUF file, not a safetensors file"},
-      {"PK\3\4" + rest,
+      {"GGUF\3" + after_the_magic, "file: x: is a GGUF file, not a safetensors file"},
+      {"PK\3\4" + after_the_magic,
        "file: x: is a zip archive, as PyTorch's .pt and NumPy's .npz files are, not a safetensors file"},
-      {"\x80\x02\x8a\nl\xfc" + rest,
+      {"\x80\x02\x8a\nl\xfc" + after_the_magic,
        "file: x: is a Python pickle, as older PyTorch files are, not a safetensors file"},
-      {"\x80\x04\x95" + rest, "file: x: is a Python pickle, not a safetensors file"},
-      {"\x89HDF\r\n\x1a\n" + rest, "file: x: is an HDF5 file, not a safetensors file"},
-      {"\x1f\x8b\x08" + rest, "file: x: is a gzip archive, not a safetensors file"},
+      {"\x80\x04\x95" + after_the_magic, "file: x: is a Python pickle, not a safetensors file"},
+      {"\x89HDF\r\n\x1a\n" + after_the_magic, "file: x: is an HDF5 file, not a safetensors file"},
+      {"\x1f\x8b\x08" + after_the_magic, "file: x: is a gzip archive, not a safetensors file"},
       {"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
        "file: x: is a pointer of Git LFS, which stands for a file that was not downloaded, not a safetensors "
        "file"},
       {"<!DOCTYPE html><html>", "file: x: is a page of HTML, not a safetensors file"},
       // What nobody knows is described by what is wrong with it.
-      {rest, "file: x: header of 8680820740569200760 bytes, more than 100000000"},
+      {after_the_magic, "file: x: header of 8680820740569200760 bytes, more than 100000000"},
       {"abc", "file: x: 3 bytes are too few for a safetensors file"},
       {safetensors_bytes("[]"), "file: x: header byte 0: expected '{', found '['"},
   };
@@ -46,8 +46,8 @@ TEST_F(file_kinds, what_is_no_npy_file_is_named) {
   const std::vector<HostileFile> cases{
       {safetensors_bytes("{}"), "file: x: is a safetensors file, not an .npy file"},
       {"{\"a\": 1}", "file: x: is JSON, not an .npy file"},
-      {"GGUF\3" + rest, "file: x: is a GGUF file, not an .npy file"},
-      {rest, "file: x: does not begin as an .npy file does"},
+      {"GGUF\3" + after_the_magic, "file: x: is a GGUF file, not an .npy file"},
+      {after_the_magic, "file: x: does not begin as an .npy file does"},
   };
   EXPECT_EQ(count_failures(cases, read_npy), 0);
 }

@@ -12,7 +12,7 @@ namespace {
 using test::Seen;
 
 // Three sequences of 3, 1 and 0 tokens, pages shared with a fork of the first; the call steps two of them.
-struct Draft {
+struct CachedDraft {
   LayerConfig config{.model_dim = 16, .heads = 4, .kv_heads = 2};
   KvCacheConfig cache_config{.batch = 3, .kv_heads = 2, .capacity = 6, .dim = 4, .page_size = 16, .pages = 5};
   Tensor x_memory = random_tensor({2, 1, 2, 16}, 1), out_memory = output({2, 1, 2, 16}),
@@ -41,140 +41,140 @@ struct Draft {
 struct BadCachedCall {
   Error::Code code;
   const char* sentence;
-  void (*spoil)(Draft&);
+  void (*spoil)(CachedDraft&);
 };
 
 const std::vector<BadCachedCall> bad_cached_calls{
     {Error::value, "context: given, but so is a cache, which holds the tokens of x itself",
-     [](Draft& d) { d.call.context = d.call.x; }},
+     [](CachedDraft& d) { d.call.context = d.call.x; }},
     {Error::value, "value: given, but so is a cache, which holds the tokens of x itself",
-     [](Draft& d) { d.call.value = d.call.x; }},
+     [](CachedDraft& d) { d.call.value = d.call.x; }},
     {Error::shape, "context: none is given, and x.dim: 16 is not key_dim: 6",
-     [](Draft& d) { d.config.key_dim = 6; }},
-    {Error::shape, "cache.kv_heads: 2 is not kv_heads: 4", [](Draft& d) { d.config.kv_heads = 4; }},
-    {Error::shape, "cache.dim: 4 is not head_dim: 8", [](Draft& d) { d.config.head_dim = 8; }},
+     [](CachedDraft& d) { d.config.key_dim = 6; }},
+    {Error::shape, "cache.kv_heads: 2 is not kv_heads: 4", [](CachedDraft& d) { d.config.kv_heads = 4; }},
+    {Error::shape, "cache.dim: 4 is not head_dim: 8", [](CachedDraft& d) { d.config.head_dim = 8; }},
     {Error::shape, "cache.value_dim: 4 is not value_head_dim: 3",
-     [](Draft& d) { d.config.value_head_dim = 3; }},
+     [](CachedDraft& d) { d.config.value_head_dim = 3; }},
     {Error::shape, "cache.sequences: 4 are not x.batch: 2; say which by call.sequences",
-     [](Draft& d) { d.numbers.clear(); }},
+     [](CachedDraft& d) { d.numbers.clear(); }},
     {Error::shape, "sequences: 3 numbers for x.batch: 2",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.numbers = {0, 1, 2};
      }},
     {Error::value, "sequences[1]: 0 is sequences[0] too; a sequence grows in one place",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.numbers = {0, 0};
      }},
     {Error::value, "sequence: 4 is not in [0, 4)",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.numbers = {0, 4};
      }},
     {Error::value, "sequence: -1 is not in [0, 4)",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.numbers = {-1, 0};
      }},
     {Error::capacity, "sequence 0 holds 3 of 4 tokens; 2 more do not fit",
-     [](Draft& d) { d.cache_config.capacity = 4; }},
+     [](CachedDraft& d) { d.cache_config.capacity = 4; }},
     {Error::capacity, "cache: 4 tokens need 1 page, 0 are free",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.pages = 2;
        d.numbers = {1, 2};
        d.outputs.weights.reset();
      }},
     {Error::value, "cache.rotary: given, but config.rotary is not",
-     [](Draft& d) { d.cache_config.rotary = CacheRotary{}; }},
+     [](CachedDraft& d) { d.cache_config.rotary = CacheRotary{}; }},
     {Error::value, "cache.rotary.base: 10000 is not config.rotary.base: 500",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{.base = 500};
      }},
     {Error::shape, "cache.rotary.dims: 4 is not config.rotary.dims: 2",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{.dims = 2};
      }},
     {Error::value, "cache.rotary.pairs: halves are not config.rotary's",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{.pairs = RotaryPairs::adjacent};
      }},
     {Error::value, "cache.rotary.scaling: none is not config.rotary.scaling: linear",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{.scaling = LinearScaling{2}};
      }},
     {Error::value, "cache.rotary.scaling: linear is not config.rotary.scaling: linear with other numbers",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{{.scaling = LinearScaling{4}}};
        d.config.rotary = Rotary{.scaling = LinearScaling{2}};
      }},
     {Error::value, "positions: given, but the cache turns its keys by their places in the sequence",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{};
        d.positions = {3, 4};
        d.call.positions = d.positions;
      }},
     {Error::value, "key_positions: given, but the cache turns its keys by their places in the sequence",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.cache_config.rotary = CacheRotary{};
        d.config.rotary = Rotary{};
        d.positions = {3, 4};
        d.call.key_positions = d.positions;
      }},
     {Error::value, "positions: given, but config.rotary is not",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.positions = {3, 4};
        d.call.positions = d.positions;
      }},
     {Error::shape, "positions: 3 entries are neither one per token: 2 nor one per batch entry and token: 4",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.config.rotary = Rotary{};
        d.positions = {3, 4, 5};
        d.call.positions = d.positions;
      }},
     {Error::shape, "weights.shape: (2, 4, 2, 2) is not (batch, heads, queries, keys): (2, 4, 2, 5)",
-     [](Draft& d) { d.outputs.weights->shape.dim = 2; }},
+     [](CachedDraft& d) { d.outputs.weights->shape.dim = 2; }},
     {Error::value,
      "key lengths: given, but so is a cache, which would keep the padding they hide; say by counts how many "
      "tokens of x there are",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.valid = {5, 2};
        d.options.masks = {Causal{}, KeyLengths{d.valid}};
      }},
     {Error::shape, "counts: 1 entries for x.batch: 2",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.counts = {2};
        d.call.counts = d.counts;
      }},
     {Error::value, "counts[1]: 3 is not in [0, 2], the tokens of x",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.counts = {2, 3};
        d.call.counts = d.counts;
      }},
     {Error::value, "counts[0]: -1 is not in [0, 2], the tokens of x",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.counts = {-1, 2};
        d.call.counts = d.counts;
      }},
     {Error::shape, "weights.shape: (2, 4, 2, 5) is not (batch, heads, queries, keys): (2, 4, 2, 4)",
-     [](Draft& d) {
+     [](CachedDraft& d) {
        d.counts = {1, 2};
        d.call.counts = d.counts;
      }},
     {Error::shape,
      "options.bias.shape: (2, 1, 2, 16) does not broadcast to (batch, heads, queries, keys): (2, 4, 2, 5)",
-     [](Draft& d) { d.options.bias = d.x_memory.view(); }},
+     [](CachedDraft& d) { d.options.bias = d.x_memory.view(); }},
     {Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
-     [](Draft& d) { d.options.dropout = Dropout{}; }},
+     [](CachedDraft& d) { d.options.dropout = Dropout{}; }},
     {Error::unsupported, "options.kernel: \"no.such.kernel\" is not a kernel of this build",
-     [](Draft& d) { d.options.kernel = "no.such.kernel"; }},
+     [](CachedDraft& d) { d.options.kernel = "no.such.kernel"; }},
     {Error::overlap, "out: shares memory with x",
-     [](Draft& d) { d.outputs.out.data = d.x_memory.values.data(); }}};
+     [](CachedDraft& d) { d.outputs.out.data = d.x_memory.values.data(); }}};
 
 TEST(refusals_over_a_cache, say_why_and_leave_the_cache_as_it_was) {
   for (const BadCachedCall& row : bad_cached_calls) {
-    Draft d;
+    CachedDraft d;
     row.spoil(d);
     KvCache cache = d.cache();
     const Seen before(cache);
@@ -188,7 +188,7 @@ TEST(refusals_over_a_cache, say_why_and_leave_the_cache_as_it_was) {
 }
 
 TEST(refusals_over_a_cache, leave_the_good_call_alone) {
-  Draft d;
+  CachedDraft d;
   KvCache cache = d.cache();
   d.call.cache = &cache;
   d.call.sequences = d.numbers;
@@ -200,7 +200,7 @@ TEST(refusals_over_a_cache, leave_the_good_call_alone) {
 }
 
 TEST(refusals_over_a_cache, sequences_and_counts_need_one) {
-  const Draft d;
+  const CachedDraft d;
   const AttentionLayer layer(d.config, random_weights(d.config, 4));
   expect_refusal(Error::value, "counts: given, but the cache that gets so many tokens is not",
                  [&] { layer({.x = d.call.x, .counts = d.numbers}, d.outputs, d.options); });
@@ -211,7 +211,7 @@ TEST(refusals_over_a_cache, sequences_and_counts_need_one) {
 // An int8 cache cannot hold an infinity, which shows only when the keys are there.
 TEST(refusals_over_a_cache, what_the_cache_cannot_hold_is_refused_for_all_sequences) {
   for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{0, 1}, {2, 1}}) {
-    Draft d;
+    CachedDraft d;
     d.cache_config.type = CacheType::int8;
     KvCache cache = d.cache();
     const Seen before(cache);
@@ -227,7 +227,7 @@ TEST(refusals_over_a_cache, what_the_cache_cannot_hold_is_refused_for_all_sequen
 }
 
 TEST(refusals_over_a_cache, a_cache_that_is_being_read_does_not_change) {
-  Draft d;
+  CachedDraft d;
   KvCache cache = d.cache();
   const Seen before(cache);
   d.call.cache = &cache;
@@ -247,7 +247,7 @@ struct Tokens {
 
 TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
   const Tokens t;
-  KvCache cache = Draft{}.cache();
+  KvCache cache = CachedDraft{}.cache();
   const Seen before(cache);
   for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
     const layer::GrowingSequences sequences{
@@ -266,7 +266,7 @@ TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
 
 TEST(appended_tokens, go_nowhere_when_another_call_came_in_between) {
   const Tokens t;
-  KvCache cache = Draft{}.cache();
+  KvCache cache = CachedDraft{}.cache();
   const layer::GrowingSequences stale{{1, 2}, {0, 0}, {2, 2}};
   expect_refusal(Error::busy,
                  "cache: sequence 1 had 0 tokens when the call began and has 1 now; another call changed it",

@@ -173,7 +173,7 @@ TEST(rotary, strides_change_no_bit_and_gaps_stay_untouched) {
 }
 
 template <class T>
-std::int64_t sixteen_bit_misses() {
+std::int64_t turned_halves_missed() {
   const Shape shape{1, 2, 3, 8};
   std::vector<T> stored;
   Tensor x{shape, {}};
@@ -190,8 +190,8 @@ std::int64_t sixteen_bit_misses() {
 }
 
 TEST(rotary, sixteen_bit_elements_are_rounded_once) {
-  EXPECT_EQ(sixteen_bit_misses<f16>(), 0);
-  EXPECT_EQ(sixteen_bit_misses<bf16>(), 0);
+  EXPECT_EQ(turned_halves_missed<f16>(), 0);
+  EXPECT_EQ(turned_halves_missed<bf16>(), 0);
 }
 
 TEST(rotary, a_layer_with_rotary_sees_only_differences) {

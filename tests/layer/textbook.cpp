@@ -70,14 +70,14 @@ std::vector<double> textbook(const Case& c, const LayerWeights& w, const Attenti
   return all;
 }
 
-LayerConfig config(std::int64_t model_dim, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
-  return {.model_dim = model_dim,
+LayerConfig config(std::int64_t model, std::int64_t heads, std::int64_t kv_heads, std::int64_t head) {
+  return {.model_dim = model,
           .heads = heads,
           .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .value_head_dim = head_dim,
-          .key_dim = model_dim,
-          .value_dim = model_dim};
+          .head_dim = head,
+          .value_head_dim = head,
+          .key_dim = model,
+          .value_dim = model};
 }
 
 TEST(the_layer, equals_its_definition) {
