@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "simd/operations.hpp"
 
 namespace heed::simd {
+
+inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
 extern const Operations scalar_operations;
 #if defined(HEED_EMULATES_X86)  // tests/emulated

@@ -13,8 +13,6 @@ namespace {
 class Exponentials : public Simd {};
 INSTANTIATE_TEST_SUITE_P(Vectors, Exponentials, testing::ValuesIn(compiled()), target_name);
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
-
 void pad(std::vector<float>& x) {
   while (x.size() % granule != 0) x.push_back(x.back());
 }

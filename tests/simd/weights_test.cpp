@@ -13,7 +13,6 @@ namespace {
 class Weights : public Simd {};
 INSTANTIATE_TEST_SUITE_P(Vectors, Weights, testing::ValuesIn(compiled()), target_name);
 
-constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr std::int64_t keys = 43;  // five eights, and some
 
 // Of a head of 64, of 1, and of none; and a scale that many a rounding separates from what clamps its scores.
