@@ -178,6 +178,13 @@ FAULTS = [
         "a NaN or infinite value never reaches the rows of prefill that see it (S13)",
     ),
     Fault(
+        "blocks-of-decode-in-one-chain",
+        ALGORITHM + "decode_f32.hpp",
+        "has_sums = true;",
+        "has_sums = false;",
+        "decode adds up the values of all blocks in one chain, where prefill has one for each (O1)",
+    ),
+    Fault(
         "poison-found-late-in-hidden-keys",
         ALGORITHM + "decode_amx.hpp",
         "if (!partly_hidden || rows.unseen[j * t.width + r] == 0) {",
