@@ -57,22 +57,11 @@ const std::vector<BadCachedCall> bad_cached_calls{
      [](CachedDraft& d) { d.config.value_head_dim = 3; }},
     {Error::shape, "cache.sequences: 4 are not x.batch: 2; say which by call.sequences",
      [](CachedDraft& d) { d.numbers.clear(); }},
-    {Error::shape, "sequences: 3 numbers for x.batch: 2",
-     [](CachedDraft& d) {
-       d.numbers = {0, 1, 2};
-     }},
+    {Error::shape, "sequences: 3 numbers for x.batch: 2", [](CachedDraft& d) { d.numbers = {0, 1, 2}; }},
     {Error::value, "sequences[1]: 0 is sequences[0] too; a sequence grows in one place",
-     [](CachedDraft& d) {
-       d.numbers = {0, 0};
-     }},
-    {Error::value, "sequence: 4 is not in [0, 4)",
-     [](CachedDraft& d) {
-       d.numbers = {0, 4};
-     }},
-    {Error::value, "sequence: -1 is not in [0, 4)",
-     [](CachedDraft& d) {
-       d.numbers = {-1, 0};
-     }},
+     [](CachedDraft& d) { d.numbers = {0, 0}; }},
+    {Error::value, "sequence: 4 is not in [0, 4)", [](CachedDraft& d) { d.numbers = {0, 4}; }},
+    {Error::value, "sequence: -1 is not in [0, 4)", [](CachedDraft& d) { d.numbers = {-1, 0}; }},
     {Error::capacity, "sequence 0 holds 3 of 4 tokens; 2 more do not fit",
      [](CachedDraft& d) { d.cache_config.capacity = 4; }},
     {Error::capacity, "cache: 4 tokens need 1 page, 0 are free",

@@ -112,12 +112,11 @@ concept TakesKeys = requires(O made, Row (*row_at)(std::int64_t), std::int64_t n
 // And some round weights to bf16 as they make them: scores s(keys, rows), whole chains of them, become
 // weights that only the products see. meanwhile() is called for every chain.
 template <class O>
-concept RoundsWeights =
-    requires(const O packed, std::int64_t n, float* floats, const Weighing<typename O::S>& by,
-             void (*meanwhile)()) {
-      packed.weigh(floats, n, by, meanwhile);
-      // out(dims, rows) += the values of keys [first, first + keys), by these weights.
-      packed.add_rounded(n, n, floats);
-    };
+concept RoundsWeights = requires(const O packed, std::int64_t n, float* floats,
+                                 const Weighing<typename O::S>& by, void (*meanwhile)()) {
+  packed.weigh(floats, n, by, meanwhile);
+  // out(dims, rows) += the values of keys [first, first + keys), by these weights.
+  packed.add_rounded(n, n, floats);
+};
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

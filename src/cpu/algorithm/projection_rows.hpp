@@ -72,8 +72,7 @@ class ProjectedRows {
     if (y.stride.dim != 1)
       for (std::int64_t r = 0; r < of.rows; ++r) {
         const Row row{y.data, first_of_row[of.first_row + r] + of.place, y.stride.dim, y.type};
-        for (std::int64_t i = 0; i < of.width; ++i)
-          cpu::HEED_THIS_TARGET::write(row, i, with_bias(of, r, i));
+        for (std::int64_t i = 0; i < of.width; ++i) cpu::HEED_THIS_TARGET::write(row, i, with_bias(of, r, i));
       }
     else if (y.type == Type::f32)
       write_rows(of, static_cast<float*>(data), [](float x) { return x; });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A context is what a thread begins in; from then on they change places by jumps, which ask nothing of the operating system.
+// A context is what a thread begins in; from then on they change places by jumps, which ask nothing of the
+// operating system.
 #undef _FORTIFY_SOURCE  // would take a jump to another stack for a mistake
 #include "emulated/fibers.hpp"
 
