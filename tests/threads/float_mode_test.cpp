@@ -3,9 +3,11 @@
 // afterwards (S13).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cfenv>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -122,6 +124,25 @@ class FloatMode : public testing::Test {
  protected:
   void TearDown() override { set_executor(nullptr); }
 };
+
+// What is subnormal in 16 bits is not in 32, wherever in a row it lies.
+TEST_F(FloatMode, that_flushes_leaves_subnormal_halves_alone) {
+  in_mode({"flush to zero", flush_to_zero}, [] {
+    const Shape shape{1, 1, 1, 21};
+    const f16 subnormal{0x0123};
+    const std::vector<f16> q(21), k(21), v(21, subnormal);
+    for (const std::string& kernel : kernel_names()) {
+      const Inputs in{{q, shape}, {k, shape}, {v, shape}};
+      std::vector<float> out(21);
+      const auto verdicts = plan(in, {.out = {out, shape}}, {.kernel = kernel});
+      if (std::none_of(verdicts.begin(), verdicts.end(),
+                       [](const Verdict& of) { return of.choice == Verdict::taken; }))
+        continue;
+      attention(in, {.out = {out, shape}}, {.kernel = kernel});
+      EXPECT_EQ(out, std::vector<float>(21, to_float(subnormal))) << kernel;
+    }
+  });
+}
 
 TEST_F(FloatMode, of_the_caller_gives_one_answer_whatever_the_number_of_threads) {
   for (const int threads : {2, 4}) {

@@ -47,9 +47,10 @@ struct Scalar {
   static F load_f16(const std::uint16_t* p) {
     const std::uint32_t sign = std::uint32_t{*p & 0x8000u} << 16, magnitude = *p & 0x7fffu;
     if (magnitude >= 0x7c00u) return from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    // Shifted into place the exponent is 112 too small; a product by 2^112 mends it, and makes subnormals
-    // normal.
-    return from_bits(sign | bits(from_bits(magnitude << 13) * 0x1p112f));
+    // Shifted into place the exponent is 112 too small. Subnormals are counted in 2^-24: shifted, they would
+    // be subnormal floats, which the caller's mode may flush.
+    if (magnitude < 0x0400u) return from_bits(sign | bits(static_cast<float>(magnitude) * 0x1p-24f));
+    return from_bits(sign | ((magnitude << 13) + (112u << 23)));
   }
 
  private:
