@@ -30,7 +30,7 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
 // Where tasks are many and small, each thread takes a run of neighbours at a time, which lie side by side in
 // memory.
 constexpr std::int64_t runs_per_thread = 64;
-constexpr double most_in_run = 1e6;  // multiplications
+constexpr double most_in_run = 2e6;  // multiplications
 
 template <class Body>
 void share_out_runs(std::int64_t tasks, double multiplications, const Body& body) {

@@ -48,6 +48,45 @@ TEST_P(ManyThreads, their_last_tasks_are_shorter_and_change_no_bit) {
   set_num_threads(before);
 }
 
+// The same entry so many times.
+Tensor repeated(const Tensor& one, std::int64_t times) {
+  const Shape s = one.shape();
+  Tensor all = Tensor::random({times, s.heads, s.length, s.dim}, 1);
+  for (std::int64_t b = 0; b < times; ++b)
+    for (std::int64_t h = 0; h < s.heads; ++h)
+      for (std::int64_t i = 0; i < s.length; ++i)
+        for (std::int64_t d = 0; d < s.dim; ++d) all.set(b, h, i, d, one.at(0, h, i, d));
+  return all;
+}
+
+// So many small tasks that threads take runs of them, the last one a short one: of few queries and of many,
+// which other kernels take.
+TEST_P(ManyThreads, their_runs_of_small_tasks_leave_none_out) {
+  constexpr std::int64_t entries = 211, heads = 2, keys = 5, dim = 8;
+  const int before = num_threads();
+  for (const std::int64_t queries : {3, 70}) {
+    const Tensor q = Tensor::random({1, heads, queries, dim}, 1195),
+                 k = Tensor::random({1, heads, keys, dim}, 1196),
+                 v = Tensor::random({1, heads, keys, dim}, 1197);
+    const auto alone = attend({.q = q, .k = k, .v = v});
+    const Call call{.q = repeated(q, entries), .k = repeated(k, entries), .v = repeated(v, entries)};
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      const auto all = attend(call);
+      ASSERT_EQ(all.has_value(), alone.has_value());
+      if (!all) continue;  // the kernel refuses
+      std::int64_t wrong = 0;
+      for (std::int64_t b = 0; b < entries; ++b)
+        for (std::int64_t h = 0; h < heads; ++h)
+          for (std::int64_t i = 0; i < queries; ++i)
+            for (std::int64_t d = 0; d < dim; ++d)
+              wrong += all->out.bits(b, h, i, d) != alone->out.bits(0, h, i, d) ? 1 : 0;
+      EXPECT_EQ(wrong, 0) << threads << " threads, " << queries << " queries";
+    }
+  }
+  set_num_threads(before);
+}
+
 // Several tasks for every KV head and thread, three blocks of keys, of which the first queries see one and a
 // half; a value that is no number in the last.
 TEST_P(ManyThreads, what_one_of_their_tasks_packs_serves_the_others_and_changes_no_bit) {

@@ -252,23 +252,20 @@ class Prefill {
     return {at.s, rows, block.begin + first, keys};
   }
 
-  // The scores of panel p over it.
-  Scores score(std::int64_t p, KeyRange block, KeyRange wanted, bool is_inspected = false) {
-    const Scores t = stretch(block, wanted);
-    const std::int64_t first = t.first_key - block.begin;
-    score_reached(operands, p, first, t.keys, at.s,
-                  is_inspected ? Reach<S>(t.keys) : Reach<S>(c, queries_of(p), t));
+  // The scores of panel p over a stretch, as far as its rows reach.
+  void score(std::int64_t p, KeyRange block, const Scores& t, const Reach<S>& reach) {
+    score_reached(operands, p, t.first_key - block.begin, t.keys, t.s, reach);
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
     if (const float most = most_product(c); c.layout.is_quantized || operands.may_exceed(most))
       spoil_beyond<S>(most, t);
-    return t;
   }
 
   // The same with all that lies between the product and the softmax; their maxima are taken.
   Scores masked_scores(std::int64_t p, KeyRange block, KeyRange wanted, Maxima<S>& highest) {
-    const Scores t = score(p, block, wanted);
+    const Scores t = stretch(block, wanted);
+    score(p, block, t, {c, queries_of(p), t});
     if (c.softcap != 0) apply_softcap<S>(c, t);
     bias_mask_and_take<S>(c, t, queries_of(p), highest);
     return t;
@@ -446,7 +443,8 @@ class Prefill {
       const KeyRange keys{begin, least(begin + block_keys, end)};
       pack_keys(keys);
       for (std::int64_t p = 0; p < panels; ++p) {
-        const Scores t = score(p, keys, keys, true);
+        const Scores t = stretch(keys, keys);
+        score(p, keys, t, Reach<S>(t.keys));  // those that a mask will hide, too
         if (c.stage == ScoreStage::raw) write_scores(p, t);
         if (c.softcap != 0) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
