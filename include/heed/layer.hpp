@@ -42,6 +42,12 @@ struct LayerWeights {
   std::optional<Array> b_q{}, b_k{}, b_v{}, b_o{};
 };
 
+// Weights where they lie, for one call: each matrix (1, 1, out, in) of any strides, each bias (1, 1, 1, out).
+struct LayerViews {
+  View w_q, w_k, w_v, w_o;
+  Optional<View> b_q{}, b_k{}, b_v{}, b_o{};
+};
+
 // How a checkpoint names them: W_q.weight ... as the paper does; in_proj_weight, out_proj.weight ...;
 // q_proj.weight ...
 enum class Naming : std::uint8_t { paper, torch, llama };
@@ -117,12 +123,17 @@ class HEED_API AttentionLayer {
     // Of the keys; default: positions where x is the context, else 0, 1, 2, ...
     std::span<const std::int64_t> key_positions{};
     std::uint64_t dropout_seed = 0;  // used in Mode::train
+    // Read at this call in place of the layer's own, and packed as they are read: nothing of them is kept. The
+    // results have the bits of a layer that was made of them. On the CPU only, and not by backward().
+    const LayerViews* weights = nullptr;
     // Filled by a call without a cache, and read by backward(), which computes them again where there are
     // none.
     Activations* activations = nullptr;
   };
 
   AttentionLayer(const LayerConfig&, const LayerWeights&);
+  // With no weights of its own: every call lends it some.
+  explicit AttentionLayer(const LayerConfig&);
   ~AttentionLayer();
   AttentionLayer(AttentionLayer&&) noexcept;
   AttentionLayer& operator=(AttentionLayer&&) noexcept;

@@ -126,6 +126,10 @@ class Backend {
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
+  // The same over a matrix of any strides that is read where it lies, and outlives the projection.
+  virtual std::unique_ptr<const Projection> project_lent(const View&, std::span<const float>) const {
+    throw refusal(Error::unsupported, name(), ": has no projections over weights that are lent");
+  }
   // By projections of this backend, none of which reads what another writes: neighbours of one x share the
   // reading of it.
   virtual void project_all(std::span<const Projected> all) const {

@@ -72,7 +72,10 @@ class Cpu final : public Backend {
   std::span<const SpreadKernel> spread_kernels() const override { return spread_kernels_; }
 
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
-    return std::make_unique<const PackedProjection>(w, bias);
+    return std::make_unique<const CpuProjection>(w, bias, CpuProjection::Ownership::copied);
+  }
+  std::unique_ptr<const Projection> project_lent(const View& w, std::span<const float> bias) const override {
+    return std::make_unique<const CpuProjection>(w, bias, CpuProjection::Ownership::lent);
   }
   void project_all(std::span<const Projected> all) const override { cpu::project_all(all); }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,

@@ -115,12 +115,14 @@ struct Call {
 
 // y = x * W^T + b.
 struct LinearMap {
-  Tensor y;
-  std::int64_t y_dim;
-  const void* panels;  // W as its kernel wants it (cpu/projection.hpp), of this type
-  Type panel_type;
-  std::int64_t out;
-  const float* bias;  // null: none
+  Tensor y{};
+  std::int64_t y_dim = 0;
+  const void* panels = nullptr;  // W as its kernel wants it (cpu/projection.hpp), of this type
+  Type panel_type = Type::f32;
+  bool is_packed = false;  // else `rows` are W where it lies, (1, 1, out, in): kernels for vectors pack it as they go
+  Tensor rows{};
+  std::int64_t out = 0;
+  const float* bias = nullptr;  // null: none
 };
 
 // Maps that read one x. Its rows and theirs are (batch, length), each the concatenation of its heads.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b on the CPU, with W packed once into a micro-kernel's panels.
+// y = x * W^T + b on the CPU, with W packed once into a micro-kernel's panels, or read where it lies.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "backend/backend.hpp"
 #include "cpu/target/target.hpp"
 #include "heed/tensor.hpp"
+#include "threads/kept_memory.hpp"
 
 namespace heed::cpu {
 
@@ -30,34 +31,36 @@ struct Panels {
     return (input - within) * target->panel_rows + within;
   }
 
-  // A line of the cache: a vector of weights that lay across two would be read twice.
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-
   const Target* target;
   std::int64_t depth;
-  std::vector<Line> lines;
+  threads::KeptMemory memory;  // on a line of the cache: a vector of weights that lay across two would be read twice
 };
 
 // Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as well once
-// there was an x that is not bf16.
-class PackedProjection final : public Projection {
+// there was an x that is not bf16. Where W is lent, kernels for vectors read it as it lies, and nothing is packed
+// for them: a stretch that they pack as they go costs less than panels that are written and read again.
+class CpuProjection final : public Projection {
  public:
-  PackedProjection(const View& w, std::span<const float> bias);
+  enum class Ownership : std::uint8_t { copied, lent };  // lent: W outlives the projection, and does not change
+
+  CpuProjection(const View& w, std::span<const float> bias, Ownership);
 
   void operator()(const View& x, const MutableView& y) const override;
-  bool takes_bf16() const override { return packed_.target->only_bf16; }
-  const Panels& panels_for(DType x) const;
+  bool takes_bf16() const override { return target_->only_bf16; }
+
+  const Target& target_for(DType x) const;
+  LinearMap map_for(DType x) const;  // all but its y
 
   const std::int64_t out, in;
   const DType dtype;
   const std::vector<float> bias;
 
  private:
-  Panels packed_;
-  mutable std::once_flag asked_for_vectors_;
-  mutable std::optional<Panels> for_vectors_;
+  const Target* target_;            // for an x in W's own dtype
+  std::optional<View> lent_{};      // W as it lies
+  std::optional<Panels> packed_{};  // for that target
+  mutable std::once_flag asked_for_vectors_{};
+  mutable std::optional<Panels> for_vectors_{};
 };
 
 // Neighbours of one x that one target multiplies are one run of tasks, over x packed once.

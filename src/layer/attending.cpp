@@ -24,8 +24,15 @@ Options completed(const LayerState& state, const AttentionLayer::Call& call, Opt
   return options;
 }
 
-Heads make_heads(const LayerState& state, const AttentionLayer::Call& call, const LayerInputs& in) {
-  Heads heads = make_heads(state.config, state.backend, in, state.head_type(call, in));
+std::optional<Projections> lent(const LayerState& state, const AttentionLayer::Call& call) {
+  if (call.weights) return state.lend(*call.weights);
+  require_weights(state);
+  return std::nullopt;
+}
+
+Heads make_heads(const LayerState& state, const Projections& by, const AttentionLayer::Call& call,
+                 const LayerInputs& in) {
+  Heads heads = make_heads(state.config, state.backend, in, LayerState::head_type(by, call, in));
   if (call.activations) heads.log_sum_exp = make_log_sum_exp(state.config, state.backend, in);
   return heads;
 }
@@ -48,8 +55,9 @@ Attending::Attending(const LayerState& state, const AttentionLayer::Call& call, 
     : in(check_call(state.config, call, outputs, given)),
       state_(state),
       call_(call),
+      lent_(lent(state, call)),
       floats_(state.backend, completed(state, call, given)),
-      heads(make_heads(state, call, in)),
+      heads(make_heads(state, projections(), call, in)),
       weights_(state.backend, "weights", outputs.weights, state.config.heads),
       scores_(state.backend, "scores.into", outputs.scores.into, state.config.heads),
       results_{.out = heads.attended.view,
@@ -61,7 +69,7 @@ Attending::Attending(const LayerState& state, const AttentionLayer::Call& call, 
       kernel_(planning::choose(problem_)) {}
 
 void Attending::run() {
-  state_.project(in, heads);
+  state_.project(projections(), in, heads);
   if (call_.cache) {
     appended_.emplace(*call_.cache, in.cached, heads.k.view, heads.v.view);
     problem_.reading.emplace(*call_.cache);

@@ -51,12 +51,15 @@ class Attending {
   void keep() {
     if (appended_) appended_->keep();
   }
+  // The call's own, or the layer's.
+  const Projections& projections() const { return lent_ ? *lent_ : state_.projections; }
 
   LayerInputs in;
 
  private:
   const LayerState& state_;
   const AttentionLayer::Call& call_;
+  std::optional<Projections> lent_{};
   FloatOptions floats_;
 
  public:

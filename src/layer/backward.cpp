@@ -140,6 +140,8 @@ void write_inputs(LayerState& state, const HeadGradients& d, bool accumulates) {
 void AttentionLayer::backward(const Call& call, const LayerGradients& g, const Options& given) {
   LayerState& state = *state_;
   const Backend& backend = state.backend;
+  if (call.weights) throw refusal(Error::unsupported, "weights: backward() reads the layer's own");
+  require_weights(state);
   const LayerInputs in = check_backward(state.config, call, g, given);
   FloatOptions floats(backend, given);
   Options& options = floats.options;
@@ -148,7 +150,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   const bool is_kept = call.activations && call.activations->state_;
   Heads again;
   if (is_kept) check_activations(state.config, in, call.activations->state_->heads);
-  if (!is_kept) again = make_heads(state.config, backend, in, state.head_type(call, in));
+  if (!is_kept) again = make_heads(state.config, backend, in, LayerState::head_type(state.projections, call, in));
   if (!is_kept) again.log_sum_exp = make_log_sum_exp(state.config, backend, in);
   const Heads& heads = is_kept ? call.activations->state_->heads : again;
   const Inputs inputs{heads.q.view, heads.k.view, heads.v.view};
@@ -166,7 +168,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   if (!is_kept) {
     Options forward = options;
     forward.kernel.clear();
-    state.project(in, heads);
+    state.project(state.projections, in, heads);
     attention(inputs, {.out = heads.attended.view, .log_sum_exp = heads.log_sum_exp.view}, forward);
   }
   state.back(of_out)(g.out, d_attended.view);

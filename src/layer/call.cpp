@@ -62,7 +62,7 @@ void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& argume
   });
 }
 
-void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& outputs) {
+void check_outputs(const LayerConfig& c, const LayerInputs& in, const LayerViews* weights, const Outputs& outputs) {
   const Extents extents = extents_of(c, in);
   Arguments arguments;
   add_outputs(c, outputs, arguments);
@@ -74,6 +74,12 @@ void check_outputs(const LayerConfig& c, const LayerInputs& in, const Outputs& o
   arguments.add("x", in.x);
   arguments.add("context", in.context);
   arguments.add("value", in.value);
+  if (weights) {
+    arguments.add("weights.w_q", weights->w_q);
+    arguments.add("weights.w_k", weights->w_k);
+    arguments.add("weights.w_v", weights->w_v);
+    arguments.add("weights.w_o", weights->w_o);
+  }
   check_overlap(arguments.all());
 }
 
@@ -192,7 +198,7 @@ LayerInputs check_call(const LayerConfig& c, const AttentionLayer::Call& call, c
   if (options.stream && c.device != Device::cpu)
     throw refusal(Error::unsupported, "options.stream: a layer computes on its device's legacy stream");
   LayerInputs in = check_read(c, call, options);
-  check_outputs(c, in, outputs);
+  check_outputs(c, in, call.weights, outputs);
   place_tokens(c, call, options, in);
   return in;
 }

@@ -11,6 +11,7 @@ using namespace layer;
 
 AttentionLayer::AttentionLayer(const LayerConfig& config, const LayerWeights& weights)
     : state_(std::make_unique<State>(complete(config), weights)) {}
+AttentionLayer::AttentionLayer(const LayerConfig& config) : state_(std::make_unique<State>(complete(config))) {}
 AttentionLayer::~AttentionLayer() = default;
 AttentionLayer::AttentionLayer(AttentionLayer&&) noexcept = default;
 AttentionLayer& AttentionLayer::operator=(AttentionLayer&&) noexcept = default;
@@ -25,7 +26,7 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   Attending attending(*state_, call, outputs, given);
   attending.run();
   Heads& heads = attending.heads;
-  (*state_->project_out)(heads.attended.view, outputs.out);
+  (*attending.projections().out)(heads.attended.view, outputs.out);
   fill_rows_after(backend, attending.in.cached.counts, 0, outputs.out);
   attending.keep();
   if (call.activations) {

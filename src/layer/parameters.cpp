@@ -36,15 +36,24 @@ std::vector<Parameter> views_of(LayerWeights& w) {
 
 }  // namespace
 
-std::vector<Parameter> AttentionLayer::parameters() { return views_of(state_->weights); }
+std::vector<Parameter> AttentionLayer::parameters() {
+  require_weights(*state_);
+  return views_of(state_->weights);
+}
 
-std::vector<Parameter> AttentionLayer::gradients() { return views_of(state_->gradient_arrays()); }
+std::vector<Parameter> AttentionLayer::gradients() {
+  require_weights(*state_);
+  return views_of(state_->gradient_arrays());
+}
 
 void AttentionLayer::zero_gradients() {
   for (const Parameter& gradient : gradients())
     std::fill_n(static_cast<float*>(gradient.values.data), gradient.values.shape.elements(), 0.0f);
 }
 
-void AttentionLayer::update() { state_->pack(); }
+void AttentionLayer::update() {
+  require_weights(*state_);
+  state_->pack();
+}
 
 }  // namespace heed::inline v0_2

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "layer/weights.hpp"
+#include "layer/config.hpp"
 #include "plan/backends.hpp"
+#include "refusal/argument.hpp"
 
 namespace heed::layer {
 namespace {
@@ -19,6 +21,36 @@ std::unique_ptr<const Projection> make_projection(const Backend& backend, const 
                            offsets);
   const std::vector<float> values = w.to_floats();
   return backend.project({values, shape}, offsets);
+}
+
+// A matrix that a call lends, with its bias: what they are, and how many rows and columns it must have.
+struct LentMatrix {
+  const char* name;
+  const View& matrix;
+  std::int64_t rows, columns;
+  const char* bias_name;
+  const Optional<View>& bias;
+};
+
+void check_lent(const LentMatrix& lent, Device device) {
+  check_argument({lent.name, lent.matrix});
+  check_device({lent.name, lent.matrix}, "config.device", device);
+  const Shape wanted{1, 1, lent.rows, lent.columns}, found = lent.matrix.shape;
+  if (found != wanted)
+    throw refusal(Error::shape, lent.name, ".shape: (", found.batch, ", ", found.heads, ", ", found.length, ", ",
+                  found.dim, ") is not (1, 1, ", lent.rows, ", ", lent.columns, ")");
+  if (!lent.bias) return;
+  check_argument({lent.bias_name, *lent.bias});
+  check_device({lent.bias_name, *lent.bias}, "config.device", device);
+  if (lent.bias->shape != Shape{1, 1, 1, lent.rows})
+    throw refusal(Error::shape, lent.bias_name, ".shape: (", lent.bias->shape.batch, ", ", lent.bias->shape.heads,
+                  ", ", lent.bias->shape.length, ", ", lent.bias->shape.dim, ") is not (1, 1, 1, ", lent.rows, ")");
+}
+
+std::vector<float> floats_of(const Optional<View>& bias) {
+  std::vector<float> floats(bias ? static_cast<std::size_t>(bias->shape.dim) : 0);
+  if (bias) planning::backend_of("config", Device::cpu).copy(*bias, MutableView(floats, bias->shape));
+  return floats;
 }
 
 // One matrix (in, out of all): the stacked ones, transposed.
@@ -54,12 +86,31 @@ LayerState::LayerState(const LayerConfig& completed, const LayerWeights& w)
   pack();
 }
 
+LayerState::LayerState(const LayerConfig& completed)
+    : config(completed), backend(planning::backend_of("config", config.device)), has_weights(false) {}
+
 void LayerState::pack() {
-  project_q = make_projection(backend, weights.w_q, weights.b_q);
-  project_k = make_projection(backend, weights.w_k, weights.b_k);
-  project_v = make_projection(backend, weights.w_v, weights.b_v);
-  project_out = make_projection(backend, weights.w_o, weights.b_o);
+  projections = {.q = make_projection(backend, weights.w_q, weights.b_q),
+                 .k = make_projection(backend, weights.w_k, weights.b_k),
+                 .v = make_projection(backend, weights.w_v, weights.b_v),
+                 .out = make_projection(backend, weights.w_o, weights.b_o)};
   transposed.clear();
+}
+
+void require_weights(const LayerState& state) {
+  if (!state.has_weights)
+    throw refusal(Error::value, "weights: none are given, and the layer has none of its own");
+}
+
+Projections LayerState::lend(const LayerViews& w) const {
+  const auto make = [&](const LentMatrix& lent) {
+    check_lent(lent, config.device);
+    return backend.project_lent(lent.matrix, floats_of(lent.bias));
+  };
+  return {.q = make({"weights.w_q", w.w_q, query_width(config), config.model_dim, "weights.b_q", w.b_q}),
+          .k = make({"weights.w_k", w.w_k, key_width(config), *config.key_dim, "weights.b_k", w.b_k}),
+          .v = make({"weights.w_v", w.w_v, value_width(config), *config.value_dim, "weights.b_v", w.b_v}),
+          .out = make({"weights.w_o", w.w_o, config.model_dim, merged_width(config), "weights.b_o", w.b_o})};
 }
 
 const Projection& LayerState::back(unsigned stacked) {
@@ -81,19 +132,18 @@ LayerWeights& LayerState::gradient_arrays() {
   return *gradients;
 }
 
-DType LayerState::head_type(const AttentionLayer::Call& call, const LayerInputs& in) const {
+DType LayerState::head_type(const Projections& by, const AttentionLayer::Call& call, const LayerInputs& in) {
   if (call.cache && call.cache->config().type != CacheType::bf16) return DType::f32;
   for (const View* input : {&in.x, &in.context, &in.value})
     if (input->dtype != DType::bf16) return DType::f32;
-  for (const auto* projection : {&project_q, &project_k, &project_v, &project_out})
+  for (const auto* projection : {&by.q, &by.k, &by.v, &by.out})
     if (!(*projection)->takes_bf16()) return DType::f32;
   return DType::bf16;
 }
 
-void LayerState::project(const LayerInputs& in, const Heads& heads) const {
-  backend.project_all({{{*project_q, in.x, heads.q.view},
-                        {*project_k, in.context, heads.k.view},
-                        {*project_v, in.value, heads.v.view}}});
+void LayerState::project(const Projections& by, const LayerInputs& in, const Heads& heads) const {
+  backend.project_all(
+      {{{*by.q, in.x, heads.q.view}, {*by.k, in.context, heads.k.view}, {*by.v, in.value, heads.v.view}}});
   turn({heads.q.view, in.positions}, {heads.k.view, in.key_positions}, in.lengths);
 }
 

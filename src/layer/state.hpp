@@ -23,9 +23,15 @@ struct Turned {
   std::span<const std::int64_t> positions;
 };
 
+struct Projections {
+  std::unique_ptr<const Projection> q{}, k{}, v{}, out{};
+};
+
 struct LayerState {
   // Of weights that are checked.
   LayerState(const LayerConfig& completed, const LayerWeights&);
+  // With none: every call lends its own.
+  explicit LayerState(const LayerConfig& completed);
 
   // Makes what is packed anew from `weights`.
   void pack();
@@ -34,10 +40,12 @@ struct LayerState {
   const Projection& back(unsigned stacked);
   LayerWeights& gradient_arrays();  // f32; zeros at the first request
 
+  // Of a call's own weights, or throws Error.
+  Projections lend(const LayerViews&) const;
   // bf16 where the inputs, all weights and a cache are and matrix instructions multiply them, else f32.
-  DType head_type(const AttentionLayer::Call&, const LayerInputs&) const;
+  static DType head_type(const Projections&, const AttentionLayer::Call&, const LayerInputs&);
   // Q, K and V of a call, turned.
-  void project(const LayerInputs&, const Heads&) const;
+  void project(const Projections&, const LayerInputs&, const Heads&) const;
   // By the rotary embedding, where there is one.
   void turn(const Turned& q, const Turned& k, std::span<const std::int64_t> lengths) const;
   // The call's options for attention(): the layer's own head map and dropout among them.
@@ -45,12 +53,16 @@ struct LayerState {
 
   LayerConfig config;
   const Backend& backend;
-  LayerWeights weights;
+  bool has_weights = true;
+  LayerWeights weights{};
   std::optional<LayerWeights> gradients{};
-  std::unique_ptr<const Projection> project_q{}, project_k{}, project_v{}, project_out{};
+  Projections projections{};
   std::map<unsigned, std::unique_ptr<const Projection>> transposed{};
   AttentionLayer::Mode mode = AttentionLayer::Mode::eval;
 };
+
+// Throws Error where it has none of its own.
+void require_weights(const LayerState&);
 
 }  // namespace heed::layer
 
@@ -59,6 +71,7 @@ namespace heed::inline v0_2 {
 struct AttentionLayer::State : layer::LayerState {
   State(const LayerConfig& completed, const LayerWeights& w)
       : LayerState(completed, layer::checked(w, completed)) {}
+  explicit State(const LayerConfig& completed) : LayerState(completed) {}
 };
 
 struct AttentionLayer::Activations::State {

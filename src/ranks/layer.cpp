@@ -193,7 +193,7 @@ class LayerCall {
       const Shape shape{out_.shape.batch, 1, out_.shape.length, share.outputs};
       return MutableView(blocks.of_rank[static_cast<std::size_t>(r)].data(), shape, out_.dtype);
     };
-    (*layer_.project_out)(merged_.view, view_of(layer_.rank));
+    (*layer_.projections.out)(merged_.view, view_of(layer_.rank));
     group_.gather("outputs", blocks.of_rank[static_cast<std::size_t>(layer_.rank)], blocks.of_rank).wait();
     for (int r = 0; r < layer_.ranks; ++r) {
       const LayerShare share = share_of_layer(layer_.whole, r, layer_.ranks);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b, for some that read one x, over weights packed into panels of outputs: many rows of x by
-// tiles, a few at the speed the weights arrive. Outputs lie on the lanes, so results are stored as they come.
+// y = x * W^T + b, for some that read one x, over weights in panels of outputs: many rows of x by tiles, a few
+// at the speed the weights arrive. Outputs lie on the lanes, so results are stored as they come. Weights are
+// packed before, or lie as the caller has them: then each stretch of a panel is packed when its turn comes.
 #pragma once
 #include <cstdint>
 
@@ -21,18 +22,19 @@ class Project {
   // The summed index is cut so that 24 KiB of a panel stay in the first-level cache while the tiles of x pass
   // by. The sums wait in memory between stretches, as they do between chains.
   static constexpr std::int64_t stretch = 6144 / outputs / chain_terms * chain_terms;
-  static_assert(stretch > 0);
+  static_assert(stretch >= chain_terms);
 
  public:
   static std::int64_t scratch_floats(const Linear& t) {
-    return round_up(t.rows_of_part, tile_rows) * (t.depth + outputs) + outputs * stretch + 4 * t.x_dim;
+    return round_up(t.rows_of_part, tile_rows) * (t.depth + outputs) + 2 * outputs * stretch +
+           4 * most(t.x_dim, least(stretch, t.depth));
   }
 
   Project(const Linear& linear, float* memory) : t(linear), rows_of(linear), x(memory) {
     const std::int64_t rows = round_up(t.rows_of_part, tile_rows);
     sums = x + rows * t.depth;
     widened = sums + rows * outputs;
-    buffer = widened + outputs * stretch;
+    buffer = widened + 2 * outputs * stretch;
   }
 
   void run(const LinearPart& part) {
@@ -72,11 +74,12 @@ class Project {
   void multiply(const LinearMap& map, std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += stretch) {
       const std::int64_t depth = least(stretch, t.depth - k), at = (panel * t.depth + k) * outputs;
-      const float* w = widen<S>({map.panels, at, 1, map.panel_type}, depth * outputs, widened);
+      const float* w = map.is_packed ? widen<S>({map.panels, at, 1, map.panel_type}, depth * outputs, widened)
+                                     : packed_stretch(map, panel, k, depth, widened);
       for (std::int64_t n = 0; n < tiles; ++n) {
         const float* tile = tile_at(n, k);
         float* sum = sums + n * tile_rows * outputs;
-        ask_for(map, at + depth * outputs, n);
+        if (map.is_packed) ask_for(map, at + depth * outputs, n);
         if (k == 0)
           chained_product<S, Start::zero>(w, tile, depth, sum);
         else
@@ -84,6 +87,18 @@ class Project {
         if (k + depth == t.depth) rows_of.write(panel, n * tile_rows, tile_rows, sum);
       }
     }
+  }
+
+  // Inputs [k, k + depth) of a panel of weights that lie as the caller has them.
+  const float* packed_stretch(const LinearMap& map, std::int64_t panel, std::int64_t k, std::int64_t depth,
+                              float* to) const {
+    const std::int64_t first = panel * outputs, in = t.x_heads * t.x_dim;
+    const auto row = [&](std::int64_t n) {
+      const Row whole = row_of(map.rows, 0, 0, first + n);
+      return Row{whole.data, whole.first + k * whole.step, whole.step, whole.type, 16 * whole.step};
+    };
+    pack_rows<S>(row, least(outputs, map.out - first), outputs, least(depth, in - k), depth, buffer, to);
+    return to;
   }
 
   // Weights that follow are on their way to the second-level cache while those before them are used: tile n asks
@@ -109,38 +124,48 @@ class Project {
       if (t.x_heads * t.x_dim < t.depth) to[t.depth - 1] = 0;
     }
     rows_of.for_each_map(part, [&](const LinearMap& map, std::int64_t first, std::int64_t end) {
-      with_type(map.panel_type, [&](auto type) {
-        if constexpr (type.value != Type::int8) run_panels<type.value>(map.panels, part.rows, first, end);
-      });
+      const auto run = [&](auto type) {
+        if constexpr (type.value != Type::int8) run_panels<type.value>(map, part.rows, first, end);
+      };
+      with_type(map.is_packed ? map.panel_type : Type::f32, run);
     });
   }
 
   template <Type type>
-  void run_panels(const void* weights, std::int64_t rows, std::int64_t panel, std::int64_t end) {
+  void run_panels(const LinearMap& map, std::int64_t rows, std::int64_t panel, std::int64_t end) {
     if (rows == 1)
-      for (; panel + 2 <= end; panel += 2) few_rows<type, 2, 1>(weights, panel);
+      for (; panel + 2 <= end; panel += 2) few_rows<type, 2, 1>(map, panel);
     for (; panel < end; ++panel) {
-      if (rows == 1) few_rows<type, 1, 1>(weights, panel);
-      if (rows == 2) few_rows<type, 1, 2>(weights, panel);
-      if (rows == 3) few_rows<type, 1, 3>(weights, panel);
-      if (rows == 4) few_rows<type, 1, 4>(weights, panel);
+      if (rows == 1) few_rows<type, 1, 1>(map, panel);
+      if (rows == 2) few_rows<type, 1, 2>(map, panel);
+      if (rows == 3) few_rows<type, 1, 3>(map, panel);
+      if (rows == 4) few_rows<type, 1, 4>(map, panel);
     }
   }
 
   // One row takes two panels at a time, so that two streams of weights arrive side by side.
   template <Type type, int panels, int rows>
-  void few_rows(const void* weights, std::int64_t panel) {
-    for (std::int64_t k = 0; k < t.depth; k += chain_terms)
-      add_chain<type, panels, rows>(weights, panel, k, least(k + chain_terms, t.depth));
+  void few_rows(const LinearMap& map, std::int64_t panel) {
+    for (std::int64_t k = 0; k < t.depth; k += chain_terms) {
+      const std::int64_t end = least(k + chain_terms, t.depth);
+      if (map.is_packed) {
+        add_chain<type, panels, rows>(map.panels, (panel * t.depth + k) * outputs, t.depth * outputs, k, end);
+        continue;
+      }
+      for (int p = 0; p < panels; ++p)
+        packed_stretch(map, panel + p, k, end - k, widened + p * chain_terms * outputs);
+      add_chain<type, panels, rows>(widened, 0, chain_terms * outputs, k, end);
+    }
     for (int p = 0; p < panels; ++p) rows_of.write(panel + p, 0, rows, sums + p * outputs);
   }
 
-  // sums(rows, panels, outputs) over inputs [first, end): those of the first chain take their place. All
+  // sums(rows, panels, outputs) over inputs [first, end), whose weights begin at element `begin` and, of another
+  // panel, `panel_step` further: those of the first chain take their place. All
   // loops but that over the inputs are unrolled: g++ 12 stores each sum of an array that is indexed at run
   // time in every step. And inlined into those over panels and maps, it has 7 % more instructions.
   template <Type type, int panels, int rows>
-  [[gnu::noinline]] void add_chain(const void* weights, std::int64_t panel, std::int64_t first,
-                                   std::int64_t end) {
+  [[gnu::noinline]] void add_chain(const void* weights, std::int64_t begin, std::int64_t panel_step,
+                                   std::int64_t first, std::int64_t end) {
     constexpr int vectors = S::panel_vectors, columns = panels * vectors;
     const std::int64_t depth = t.depth;
     const float* const xs = x;
@@ -150,7 +175,8 @@ class Project {
     const auto step = [&](std::int64_t k) {
 #pragma GCC unroll 16
       for (int c = 0; c < columns; ++c) {
-        const std::int64_t at = ((panel + c / vectors) * depth + k) * outputs + c % vectors * S::lanes;
+        const std::int64_t at =
+            begin + c / vectors * panel_step + (k - first) * outputs + c % vectors * S::lanes;
         const auto weight = load_as<S, type>(weights, at);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r)
