@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 
-class Error(ValueError):
-    """Bad input: one sentence that names the argument, the rule and what was found.
+class Error(ValueError, RuntimeError):
+    """Bad input, a ValueError and, as PyTorch's functions raise, a RuntimeError: one sentence that names the argument, the rule and what was found.
 
     ``code`` is one of shape, dtype, device, value, ambiguous, overlap, unsupported, capacity, file, busy, rank.
 

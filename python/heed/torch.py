@@ -6,29 +6,35 @@
 >>> heed.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
 torch.Size([1, 8, 5, 64])
 
-Both train on the CPU: autograd gets heed's own gradients, and `torch.compile` traces through. The gradient of a gradient,
-derivatives in forward mode and the transforms of `torch.func` are refused. In a build with CUDA both take tensors on a CUDA
-device, on PyTorch's current stream; gradients are refused there.
+Both train on the CPU: autograd gets heed's own gradients. `torch.compile`, `torch.export`, `torch.jit.trace` and `make_fx` see an
+operator, `torch.ops.heed.attention`, and an ONNX model gets PyTorch's own operations. The gradient of a gradient, derivatives in
+forward mode and the transforms of `torch.func` are refused. In a build with CUDA both take tensors on a CUDA device, on PyTorch's
+current stream; gradients are refused there.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
+from torch.nn.attention.bias import CausalBias, CausalVariant
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 import heed
-from heed import _heed, torch_devices, torch_operators, torch_refusals
-from heed.torch_layer import AttentionLayer
+from heed import _heed, _torch_operators, _torch_refusals, _torch_tensors
+from heed._torch_layer import AttentionLayer
 
 _heed.share_openmp_threads()  # PyTorch's, which are awake anyway
 
 __all__ = ["AttentionLayer", "attention", "dropout_seed", "scaled_dot_product_attention"]
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
 
 def dropout_seed() -> int:
     """A seed for heed's dropout, drawn from PyTorch's generator: `torch.manual_seed` makes it repeat."""
-    return int(torch_operators.drawn_seed())
+    return int(_torch_operators.drawn_seed())
 
 
 def attention(
@@ -36,16 +42,33 @@ def attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """`heed.attention` of (batch, heads, length, dim), with gradients by q, k, v, bias and sink.
 
-    options are those of heed.attention but for caches and what it returns or writes to; seed may be a tensor. Returns out (batch, heads, queries,
-    value_dim), or (out, lse).
+    All three may leave out the batch, or batch and heads. options are those of heed.attention but for caches and what it returns or
+    writes to; seed may be a tensor. Returns out (batch, heads, queries, value_dim), or (out, lse).
 
     >>> q = torch.ones(1, 4, 5, 8, requires_grad=True)
     >>> heed.torch.attention(q, q, q, causal=True, window=(2, 0)).sum().backward()
     >>> q.grad.shape
     torch.Size([1, 4, 5, 8])
     """
-    out, lse = torch_operators.attention(q, k, v, options)
+    if has_torch_function_variadic(q, k, v):
+        return handle_torch_function(attention, (q, k, v), q, k, v, return_lse=return_lse, **options)
+    found = _torch_operators.options_of(options)
+    qkv = [tensor if isinstance(tensor, torch.Tensor) else _as_tensor(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True)]
+    _torch_tensors.check_kinds(dict(zip("qkv", qkv, strict=True)))
+    axes = _torch_refusals.common_axes(dict(zip("qkv", qkv, strict=True)))
+    if axes == 4:
+        out, lse = _torch_operators.attend(*qkv, found)
+    else:
+        first = (0,) * (4 - axes)
+        out, lse = (x[first] for x in _torch_operators.attend(*(tensor[(None,) * (4 - axes)] for tensor in qkv), found))
     return (out, lse) if return_lse else out
+
+
+def _as_tensor(name: str, array: Any) -> torch.Tensor:
+    try:
+        return torch.as_tensor(array)
+    except (TypeError, ValueError, RuntimeError):
+        raise heed.KindError(f"{name}: {type(array).__name__} is not a torch.Tensor") from None
 
 
 def scaled_dot_product_attention(
@@ -61,28 +84,96 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention`, argument for argument, gradients included.
 
     query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), attn_mask
-    broadcasts to (..., heads, queries, keys): True attends, or floats to add. Returns (..., heads, queries,
-    value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never read.
+    broadcasts to (..., heads, queries, keys): True attends, or floats to add; or it is a `CausalBias`. Returns (..., heads, queries,
+    value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never read. Tensors that heed does not
+    compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
 
     >>> q = torch.ones(2, 3, 4, 8)
     >>> heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
     torch.Size([2, 3, 4, 8])
     """
-    if torch_devices.is_autocast(query):
-        query, key, value, attn_mask = map(torch_devices.as_autocast_says, (query, key, value, attn_mask))
-    if dropout_p == 0.0 and not torch_operators.records(query, key, value, attn_mask):
-        return heed.scaled_dot_product_attention(
-            query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa
+    if torch.jit.is_scripting():
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    if not torch.compiler.is_compiling():
+    else:
+        if (
+            _torch_tensors.is_unwatched((query, key, value, attn_mask))
+            and dropout_p == 0.0
+            and query.dtype in _DTYPES
+            and query.is_contiguous()  # so that the result is, as PyTorch's
+            and not (torch._C._is_any_autocast_enabled() and _torch_tensors.is_autocast(query))
+        ):
+            return heed.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
+        return _observed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _observed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """The drop-in where somebody listens, or a tensor is not plain memory."""
+    is_named = isinstance(attn_mask, CausalBias)
+    listening = (query, key, value, None if is_named else attn_mask)
+    if has_torch_function_variadic(*listening) or (torch._C._len_torch_function_stack() and not torch.compiler.is_compiling()):
+        return handle_torch_function(
+            scaled_dot_product_attention, listening, query, key, value, attn_mask,
+            dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
+    causal = "starts" if is_causal else None
+    if is_named:
+        if is_causal:
+            raise heed.Error("attn_mask: a CausalBias is given although is_causal is True; PyTorch refuses both as well")
+        causal = "starts" if attn_mask.variant == CausalVariant.UPPER_LEFT else "ends"
+        attn_mask = None
+    named = {"query": query, "key": key, "value": value}
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # where numbers of a shape are not to be looked at
+    if not is_traced:
+        _torch_refusals.check_tensors(named, attn_mask)
+        if _torch_tensors.records_gradients((*named.values(), attn_mask)):
+            _torch_tensors.refuse_gradients((*named.values(), attn_mask))
+    if _is_for_torch(named.values(), attn_mask) or dropout_p == 1.0:
+        mask = _causal_mask(query, key) if causal == "ends" else attn_mask
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, mask, dropout_p, is_causal=causal == "starts", scale=scale, enable_gqa=enable_gqa
+        )
+    if _torch_tensors.is_autocast(query):
+        query, key, value, attn_mask = map(_torch_tensors.as_autocast_says, (query, key, value, attn_mask))
         named = {"query": query, "key": key, "value": value}
-        torch_refusals.check_drop_in(named, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
+    if not is_traced:
+        _torch_refusals.check_drop_in(named, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
     if attn_mask is not None and is_causal:
         raise heed.Error("attn_mask: given although is_causal is True; PyTorch refuses both as well")
-    options: dict[str, Any] = {"scale": scale, "causal": "starts" if is_causal else None}
+    options: dict[str, Any] = {"scale": scale, "causal": causal}
     if dropout_p != 0.0:
-        options |= {"dropout": dropout_p, "seed": torch_operators.drawn_seed()}
-    return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
+        options |= {"dropout": dropout_p, "seed": _torch_operators.drawn_seed()}
+    if not torch.jit.is_tracing():
+        return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
+    with warnings.catch_warnings():  # which axes broadcast is part of a trace, as it is of PyTorch's own
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
+
+
+def _is_for_torch(qkv: Any, mask: torch.Tensor | None) -> bool:
+    """Whether heed computes with none of these: PyTorch's own function says what becomes of them."""
+    if any(tensor.dtype not in _DTYPES and (tensor.is_floating_point() or tensor.is_complex()) for tensor in qkv):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    given = (*qkv, mask) if mask is not None else qkv
+    return any(_torch_tensors.kind_name(tensor) is not None for tensor in given)
+
+
+def _causal_mask(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """(queries, keys), True attends: the last query sees the last key."""
+    queries, keys = query.shape[-2], key.shape[-2]
+    return torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
 
 
 def _in_four_axes(
@@ -102,5 +193,5 @@ def _in_four_axes(
         mask = mask[(None,) * (axes - mask.ndim)]
         mask = mask.expand(batch + mask.shape[axes - 3 :]).flatten(0, axes - 4)
         options["keep" if mask.dtype == torch.bool else "bias"] = mask
-    out = attention(q, k, v, **options)
-    return out.reshape((batch + out.shape[1:])[axes - rank :])
+    out, _ = _torch_operators.attend(q, k, v, _torch_operators.options_of(options))
+    return out if rank == 4 else out.reshape((batch + out.shape[1:])[axes - rank :])

@@ -32,9 +32,9 @@ from transformers.masking_utils import (
 )
 
 import heed
-from heed import torch_operators
-from heed.transformers_cache import CachedStates, HeedCache
-from heed.transformers_watch import ModelRun, watch
+from heed import _torch_operators, _torch_tensors
+from heed._transformers_cache import CachedStates, HeedCache
+from heed._transformers_watch import ModelRun, watch
 
 __all__ = ["HeedCache", "ModelRun", "Pattern", "SeenKeys", "attend", "make_mask", "register", "watch"]
 
@@ -63,13 +63,13 @@ class SeenKeys(torch.Tensor):
     """A boolean mask (batch, 1, queries, keys), True = attend, that is known by its pattern.
 
     Causal masks, windows, padding and the empty end of a static cache need no matrix: heed takes them as they are.
-    To everybody else this is an ordinary mask: whatever operation looks at it gets the dense one.
+    To everybody else this is an ordinary mask: whatever operation looks at it gets the dense one. To the compiler it is made of two
+    tensors, `end` and `padding`, so that a cache that fills up is no new graph.
     """
 
     pattern: Pattern
-    filled: int  # keys from here on are unseen, and the last query is at the last key before
-    padding: torch.Tensor | None  # (batch, filled), True = a token
-    lengths: list[int] | None  # tokens per batch entry, where all padding is at the end
+    end: torch.Tensor  # 0 axes, int64, on the CPU: keys from here on are unseen, and the last query is at the last key before
+    padding: torch.Tensor | None  # (batch, keys that are seen), True = a token
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -78,16 +78,34 @@ class SeenKeys(torch.Tensor):
         cls,
         shape: tuple[int, int, int],
         pattern: Pattern,
-        filled: int,
+        filled: int | torch.Tensor,
         padding: torch.Tensor | None,
         device: torch.device | str = "cpu",
     ) -> SeenKeys:
         """shape is (batch, queries, keys), device where the dense mask is made."""
         batch, queries, keys = shape
         self = torch.Tensor._make_wrapper_subclass(cls, (batch, 1, queries, keys), dtype=torch.bool, device=device)
-        self.pattern, self.filled, self.padding = pattern, filled, padding
-        self.lengths = None if padding is None else _lengths(padding)
+        self.pattern, self.padding = pattern, padding
+        self.end = filled if isinstance(filled, torch.Tensor) else torch.tensor(filled, dtype=torch.int64, device="cpu")
         return self
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["end"] if self.padding is None else ["end", "padding"], (self.pattern, self.device)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> SeenKeys:
+        batch, _, queries, keys = size
+        return SeenKeys((batch, queries, keys), context[0], inner["end"], inner.get("padding"), context[1])
+
+    @property
+    def filled(self) -> int:
+        """How many keys are seen by some query."""
+        return int(self.end)
+
+    @property
+    def lengths(self) -> list[int] | None:
+        """Tokens per batch entry, where all padding is at the end."""
+        return None if self.padding is None else _lengths(self.padding)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"SeenKeys({tuple(self.shape)}, {self.pattern}, filled={self.filled}, lengths={self.lengths})"
@@ -95,9 +113,10 @@ class SeenKeys(torch.Tensor):
     def dense(self) -> torch.Tensor:
         """The mask itself, (batch, 1, queries, keys)."""
         batch, _, queries, keys = self.shape
-        query = torch.arange(queries, device=self.device)[:, None] + (self.filled - queries)
+        end = self.end.to(self.device)
+        query = torch.arange(queries, device=self.device)[:, None] + (end - queries)
         key = torch.arange(keys, device=self.device)[None, :]
-        seen = (key < self.filled).expand(queries, keys)
+        seen = (key < end).expand(queries, keys)
         if self.pattern.causal:
             seen = seen & (key <= query)
         if self.pattern.window is not None:
@@ -105,7 +124,7 @@ class SeenKeys(torch.Tensor):
             seen = seen & (key >= query - before) & (key <= query + after)
         seen = seen.expand(batch, 1, queries, keys)
         if self.padding is not None:
-            seen = seen & torch.nn.functional.pad(self.padding, (0, keys - self.filled))[:, None, None, :]
+            seen = seen & torch.nn.functional.pad(self.padding, (0, keys - self.padding.shape[1]))[:, None, None, :]
         return seen.contiguous()
 
     @classmethod
@@ -221,25 +240,21 @@ def _in_cache(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, optio
     return (query, *(states.dense() if isinstance(states, CachedStates) else states for states in (key, value)))
 
 
-def _recorded(
-    arrays: tuple[torch.Tensor, ...], options: dict[str, Any], weights_of: int | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """attend() in operators that autograd records; `weights_of` so many keys, where weights are wanted."""
-    for name, states in zip(("key", "value"), arrays[1:], strict=True):
-        if isinstance(states, CachedStates):
-            raise RuntimeError(
-                f"{name}: is in a HeedCache, which has no gradient; run the model under torch.no_grad() or without the cache"
+# Tensors that models hand on to every attention, and that none of transformers' own reads in this place: where tokens are, which is
+# in the mask already, and what the loss is divided by.
+_NOT_FOR_ATTENTION = (
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "cu_seqlens", "num_items_in_batch", "position_embeddings", "seq_idx",
+)  # fmt: skip
+
+
+def _refuse_unknown_tensors(others: dict[str, Any]) -> None:
+    """What a model expects its attention to read, and heed does not know, would be a wrong number without a word."""
+    for name, value in others.items():
+        if isinstance(value, torch.Tensor) and name not in _NOT_FOR_ATTENTION and not name.endswith("_ids"):
+            raise heed.KindError(
+                f"{name}: a tensor that heed's attention does not know, and the model expects its attention to read; use "
+                'attn_implementation="eager" for this model'
             )
-    out, _ = torch_operators.attention(*arrays, options)
-    out = out.transpose(1, 2)
-    if weights_of is None:
-        return out, None
-    said = {name: value for name, value in options.items() if value is not None}
-    if "seed" in said:
-        said["seed"] = int(said["seed"])
-    with torch.no_grad():
-        _, weights = heed.attention(*arrays, return_weights=True, **said)
-    return out, torch.nn.functional.pad(weights, (0, weights_of - weights.shape[3]))
 
 
 def attend(
@@ -264,11 +279,13 @@ def attend(
     sink per head and position_bias (batch or 1, heads, queries, keys). Returns (batch, queries, heads, dim) and, if
     output_attentions, the weights (batch, heads, queries, keys).
     """
-    batch, heads, queries, _ = query.shape
-    keys = key.shape[2]
+    _refuse_unknown_tensors(others)
+    queries, keys = query.shape[2], key.shape[2]
     options: dict[str, Any] = {"scale": scaling}
     if softcap is not None:
         options["softcap"] = softcap
+    if isinstance(attention_mask, SeenKeys) and torch.compiler.is_compiling():
+        attention_mask = attention_mask.dense()
     if attention_mask is None:
         if queries > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             options["causal"] = "ends"
@@ -284,17 +301,35 @@ def attend(
     if s_aux is not None:
         options["sink"] = s_aux
     if dropout > 0.0:
-        options.update(dropout=dropout, seed=torch_operators.drawn_seed())
-    if torch_operators.records(query, key, value, options.get("bias"), s_aux):
-        return _recorded((query, key, value), options, keys if output_attentions else None)
-    if dropout > 0.0:
+        options.update(dropout=dropout, seed=_torch_operators.drawn_seed())
+    is_cached = isinstance(key, CachedStates) or isinstance(value, CachedStates)
+    if is_cached:
+        out, weights = _over_cache(query, key, value, options, output_attentions=bool(output_attentions))
+    else:
+        found = _torch_operators.options_of(options)
+        out, _ = _torch_operators.attend(query, key, value, found)
+        weights = _torch_operators.table(query, key, value, found, "weights") if output_attentions else None
+        out = out.transpose(1, 2)
+    return out, None if weights is None else torch.nn.functional.pad(weights, (0, keys - key.shape[2]))
+
+
+def _over_cache(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any], *, output_attentions: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Over keys or values that are in a HeedCache: read there, if it holds just these."""
+    given = (query, options.get("bias"), options.get("sink"))
+    if _torch_tensors.records_gradients(given):
+        name = "key" if isinstance(key, CachedStates) else "value"
+        raise RuntimeError(
+            f"{name}: is in a HeedCache, which has no gradient; run the model under torch.no_grad() or without the cache"
+        )
+    if not _torch_tensors.is_unwatched(given):
+        raise RuntimeError("past_key_values: a HeedCache is neither compiled nor traced; use one of transformers' caches there")
+    if "seed" in options:
         options["seed"] = int(options["seed"])
-    arrays = (query, key, value)
-    if isinstance(key, CachedStates) or isinstance(value, CachedStates):
-        arrays = _in_cache(query, key, value, options)
+    arrays = _in_cache(query, key, value, options)
+    batch, heads, queries, _ = query.shape
     out = query.new_empty(batch, queries, heads, value.shape[3])  # how the model goes on: written there directly
-    if not output_attentions:
-        heed.attention(*arrays, out=out.transpose(1, 2), **options)
-        return out, None
-    _, weights = heed.attention(*arrays, out=out.transpose(1, 2), return_weights=True, **options)
-    return out, torch.nn.functional.pad(weights, (0, keys - key.shape[2]))
+    asked = {"return_weights": True} if output_attentions else {}
+    found = heed.attention(*arrays, out=out.transpose(1, 2), **asked, **options)
+    return out, found[1] if output_attentions else None

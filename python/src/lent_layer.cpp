@@ -50,7 +50,9 @@ class LentWeights {
 
 class LentLayer {
  public:
-  explicit LentLayer(const LayerConfig& config) : layer_(config) {}
+  explicit LentLayer(const LayerConfig& config) : layer_(config) {
+    if (config.drop_probability > 0) layer_.set_mode(AttentionLayer::Mode::train);
+  }
   const LayerConfig& config() const { return layer_.config(); }
 
   nb::object call(const nb::sequence& weights, nb::handle x, nb::handle context, nb::handle value,
@@ -78,16 +80,18 @@ void define_lent_layer(nb::module_& m) {
           "__init__",
           [](LentLayer* self, nb::handle model_dim, nb::handle heads, nb::handle kv_heads, nb::handle head_dim,
              nb::handle value_dim, nb::handle key_dim, nb::handle value_head_dim, nb::handle rotary,
-             nb::handle head_map) {
+             nb::handle head_map, nb::handle dropout) {
             const LayerWords words{model_dim, heads,          kv_heads, head_dim, value_dim,
                                    key_dim,   value_head_dim, rotary,   head_map};
             LayerConfig config = read_extents(words);
+            config.drop_probability = read_float("dropout", dropout);
             read_the_rest(words, config);
             new (self) LentLayer(config);
           },
           nb::kw_only(), nb::arg("model_dim").none(), nb::arg("heads").none(), nb::arg("kv_heads").none(),
           nb::arg("head_dim").none(), nb::arg("value_dim").none(), nb::arg("key_dim").none(),
-          nb::arg("value_head_dim").none(), nb::arg("rotary").none(), nb::arg("head_map").none())
+          nb::arg("value_head_dim").none(), nb::arg("rotary").none(), nb::arg("head_map").none(),
+          nb::arg("dropout").none())
       .def("__call__", &LentLayer::call, nb::arg("weights"), nb::arg("x").none(), nb::arg("context").none(),
            nb::arg("value").none(), nb::arg("options"))
       .def_prop_ro("heads", [](const LentLayer& self) { return self.config().heads; })

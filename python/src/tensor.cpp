@@ -65,6 +65,24 @@ bool is_traced(nb::handle object) {
   return tracer.is_valid() && PyObject_IsInstance(object.ptr(), tracer.ptr()) == 1;
 }
 
+// A tensor of PyTorch's whose operations are its own affair need not have the memory that it describes: it may
+// stand for tensors elsewhere, or for none.
+void refuse_stand_ins(const char* name, nb::handle object) {
+  const nb::handle type = object.type();
+  const nb::object dispatch = attribute(type, "__torch_dispatch__");
+  if (dispatch.is_valid()) {
+    const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
+    const nb::object plain = torch.is_valid() ? attribute(attribute(torch, "Tensor"), "__torch_dispatch__") : nb::object();
+    if (plain.is_valid() && !dispatch.is(plain))
+      throw Error(Error::dtype, std::string(name) + ": " + kind_name(object) +
+                                    " stands for other tensors, so that its memory cannot be read; pass a plain tensor, "
+                                    "such as its to_local() or what it is made of");
+  }
+  if (attribute(type, "_materialize").is_valid() && attribute(object, "variant").is_valid())
+    throw Error(Error::dtype, std::string(name) + ": " + kind_name(object) +
+                                  " is the name of a mask, without elements; say causal=, or use heed.torch");
+}
+
 // By its type, as len() and iteration are decided too; an attribute of the object alone does not count.
 Kind classify(const char* name, nb::handle object) {
   if (is_traced(object))
@@ -72,6 +90,7 @@ Kind classify(const char* name, nb::handle object) {
                                   ": JAX is tracing it (jit, grad, vmap), so that it has no memory yet; call "
                                   "heed outside of the traced function, or through jax.pure_callback");
   const nb::handle type = object.type();
+  refuse_stand_ins(name, object);
   Kind kind;
   kind.has_gradients = attribute(type, "requires_grad").is_valid();
   kind.may_be_negated = attribute(type, "is_neg").is_valid() && attribute(type, "resolve_neg").is_valid();
@@ -111,6 +130,13 @@ void check_gradients(const Tensor& tensor) {
   const std::string name = tensor.name;
   throw Error(Error::value, name + ": requires grad, which only heed.torch records; pass " + name +
                                 ".detach(), or call it under torch.no_grad()");
+}
+
+// What heed writes, autograd must notice: a tensor that somebody saved for backward has changed.
+void raise_version(const Tensor& tensor) {
+  const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
+  if (!torch.is_valid()) return;
+  torch.attr("_C").attr("_increment_version")(nb::make_tuple(tensor.object));
 }
 
 // PyTorch negates some tensors only when it reads them, such as the imaginary part of a conjugate.
@@ -249,6 +275,9 @@ Tensor read_tensor(const char* name, nb::handle object, Use use, Where where) {
       read_dlpack(tensor, use, where);
       break;
   }
+  if (!tensor.data && !tensor.is_empty())
+    throw Error(Error::value, std::string(name) + ": its memory is gone (a storage of 0 bytes under a shape that needs more)");
+  if (tensor.kind.has_gradients && use == Use::write) raise_version(tensor);
   if (use == Use::read && tensor.rank == 0)
     throw Error(Error::shape, std::string(name) + ": an array of 0 axes; at least one is needed");
   return tensor;

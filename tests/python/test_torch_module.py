@@ -8,8 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.utils.prune  # noqa: E402
-
 import heed.torch  # noqa: E402
 
 F = torch.nn.functional
@@ -19,12 +17,12 @@ def draw(*shape, seed=0, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def agrees(ours, theirs, truth):
-    """FlashAttention's rule: at most twice the error of theirs, measured by float64, and one rounding of the largest number."""
+def agrees(ours, theirs, truth, roundings=1):
+    """FlashAttention's rule: at most twice the error of theirs, measured by float64, and a rounding of the largest number."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     error, of_theirs = ((x.double() - truth).abs().max().item() for x in (ours, theirs))
-    return error <= 2 * of_theirs + torch.finfo(ours.dtype).eps * truth.abs().max().item()
+    return error <= 2 * of_theirs + roundings * torch.finfo(ours.dtype).eps * truth.abs().max().item()
 
 
 def agrees_with_torch(ours, qkv, **options):
@@ -112,7 +110,7 @@ def test_a_multihead_checkpoint_loads_and_gives_what_torch_gives(bias, widths):
         theirs = multihead(x, context, value, key_padding_mask=hidden)
         ours = layer(x, context, value, key_lengths=[7, 4], return_weights="average")
         truth = multihead.double()(x.double(), context.double(), value.double(), key_padding_mask=hidden)
-    assert all(map(agrees, ours, theirs, truth))
+    assert all(agrees(*each, roundings=4) for each in zip(ours, theirs, truth, strict=True))  # as docs/conformance.md has it
 
 
 @pytest.mark.parametrize("names", ["{}_proj.weight", "W_{}.weight"])
@@ -176,7 +174,7 @@ CHANGES = {
     "another dtype": lambda layer: layer.to(torch.bfloat16),
     "a parameter's memory": lambda layer: setattr(layer.q_proj.weight, "data", layer.q_proj.weight.data + 1),
     "a parameter": lambda layer: setattr(layer.v_proj, "weight", torch.nn.Parameter(layer.v_proj.weight + 1)),
-    "around autograd": lambda layer: (layer.o_proj.weight.data.mul_(2), layer.refresh()),
+    "around autograd": lambda layer: layer.o_proj.weight.data.mul_(2),
 }
 
 
@@ -234,61 +232,6 @@ def test_the_module_takes_weights_that_are_tied_or_computed(arranged):
     recorded.sum().backward()
     assert agrees_with_operations(recorded.detach(), layer, x)
     assert all(parameter.grad is not None for parameter in layer.parameters())
-
-
-class Adapted(torch.nn.Module):
-    """A linear module with something beside it, as adapters have, that still shows its weight."""
-
-    def __init__(self, linear):
-        super().__init__()
-        self.linear, self.extra = linear, torch.nn.Parameter(torch.ones(1))
-
-    @property
-    def weight(self):
-        return self.linear.weight
-
-    @property
-    def bias(self):
-        return self.linear.bias
-
-
-def prune(layer):
-    torch.nn.utils.prune.l1_unstructured(layer.k_proj, "weight", amount=0.5)
-
-
-def adapt(layer):
-    layer.v_proj = Adapted(layer.v_proj)
-
-
-class Packed(torch.nn.Module):
-    """As quantised modules are: the weight is a method, and what it unpacks is no parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.packed = torch.nn.Module()
-
-    def weight(self):
-        return torch.eye(24)
-
-
-def quantise(layer):
-    layer.o_proj = Packed()
-
-
-NOT_JUST_WEIGHTS = {
-    "weights that are no tensor": (quantise, "o_proj.weight: is not a tensor"),
-    "a mask that a hook applies": (prune, "k_proj.weight_orig: the layer reads weight and bias only"),
-    "an adapter": (adapt, "v_proj.extra: the layer reads weight and bias only"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_JUST_WEIGHTS)
-def test_a_projection_that_is_more_than_weight_and_bias_is_refused(name):
-    change, sentence = NOT_JUST_WEIGHTS[name]
-    layer, x = heed.torch.AttentionLayer(24, 4, 2), draw(2, 5, 24)
-    change(layer)
-    with torch.no_grad(), pytest.raises(RuntimeError, match="^" + sentence):
-        layer(x)
 
 
 def test_dropout_of_the_module_applies_in_training_only():

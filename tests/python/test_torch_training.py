@@ -72,7 +72,7 @@ def test_gradients_of_masked_nan_are_zero_and_reach_nobody():
 
 def test_gradients_lie_as_their_arguments_do():
     q, k, v = (torch.randn(2, 5, heads, 8).transpose(1, 2).requires_grad_() for heads in (4, 2, 2))
-    out, _ = heed.torch_operators.attention(q, k, v, {})
+    out, _ = heed._torch_operators.attend(q, k, v, heed._torch_operators.Options())
     for gradient, argument in zip(torch.autograd.grad(out.sum(), (q, k, v)), (q, k, v), strict=True):
         assert gradient.stride() == argument.stride()
 
@@ -90,7 +90,9 @@ def test_the_operators_keep_the_rules_of_torch_library():
     q, k, v, bias = draw(1, 4, 3, 8), draw(1, 2, 5, 8, seed=1), draw(1, 2, 5, 8, seed=2), draw(1, 1, 3, 5, seed=3)
     for tensor in (q, k, v, bias):
         tensor.requires_grad_()
-    torch.library.opcheck(torch.ops.heed.attention.default, (q, k, v, [bias], "bias=@ causal=ends"))
+    options = heed._torch_operators.options_of({"bias": bias, "causal": "ends"})
+    torch.library.opcheck(torch.ops.heed.attention.default, (q, k, v, *options))
+    torch.library.opcheck(torch.ops.heed.attention_table.default, (q, k, v, *options, "weights"))
 
 
 def test_a_compiled_function_traces_through_and_trains_alike():

@@ -167,7 +167,7 @@ def test_eight_bits_are_not_spent_on_the_dimensions_that_stand_out():
 
 @pytest.mark.parametrize("dim", [1, 16, 20, 80])
 def test_spreading_twice_gives_back_what_was_there(dim):
-    matrix = heed.transformers_cache.spreading(dim)
+    matrix = heed._transformers_cache.spreading(dim)
     assert torch.allclose(matrix @ matrix, torch.eye(dim), atol=1e-6) and torch.equal(matrix, matrix.T)
 
 
@@ -175,7 +175,7 @@ def test_windows_are_read_from_configs_of_every_release():
     def config(**fields):
         return types.SimpleNamespace(num_hidden_layers=3, **fields)
 
-    windows = heed.transformers_cache.windows_of_layers
+    windows = heed._transformers_cache.windows_of_layers
     assert windows(config()) == [None] * 3
     assert windows(config(sliding_window=5)) == [5] * 3
     mixed = ["sliding_attention", "full_attention", "sliding_attention"]

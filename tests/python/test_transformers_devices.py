@@ -7,7 +7,7 @@ import test_transformers as small
 torch = small.torch
 
 import heed  # noqa: E402
-from heed.transformers_cache import HeedCacheLayer  # noqa: E402
+from heed._transformers_cache import HeedCacheLayer  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 HAS_CUDA = any(name.startswith("cuda.") for name in heed.kernel_names())
@@ -42,7 +42,7 @@ def test_gradients_of_a_model_on_cuda_are_refused(fake):
 
 @pytest.mark.skipif(HAS_CUDA, reason="a build with CUDA")
 def test_the_cache_of_a_model_on_cuda_lies_there(fake, monkeypatch):
-    monkeypatch.setattr(heed.transformers_cache.torch_devices, "beside_caches", lambda _: torch.no_grad())
+    monkeypatch.setattr(heed._transformers_cache._torch_tensors, "beside_caches", lambda _: torch.no_grad())
     layer = HeedCacheLayer(capacity=16)
     with pytest.raises(heed.Error, match="device: cuda, but this build has no CUDA backend"):
         layer.update(states(), states())

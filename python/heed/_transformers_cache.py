@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 import heed
-from heed import torch_devices
+from heed import _torch_tensors
 
 __all__ = ["CachedStates", "HeedCache", "HeedCacheLayer"]
 
@@ -28,7 +28,7 @@ def spreading(dim: int) -> torch.Tensor:
     dimensions that are far larger than the others, and with one scale per token 8 bits lose the others to them.
     """
     block = dim & -dim  # the largest power of two that divides it
-    signs = torch.ones(1, 1, device="cpu")
+    signs = torch.ones(1, 1, device="cpu", dtype=torch.float32)
     while len(signs) < block:
         signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
     return torch.block_diag(*[signs * block**-0.5] * (dim // block))
@@ -65,8 +65,8 @@ class CachedStates(torch.Tensor):
 
     def dense(self) -> torch.Tensor:
         """A copy: dequantised, zeros where a window has let go."""
-        like = torch.empty(1, device=self.device)
-        with torch_devices.beside_caches(self):
+        like = torch.empty(1, device=self.device, dtype=torch.float32)
+        with _torch_tensors.beside_caches(self):
             pairs = [self.layer.cache.read(number, like) for number in self.layer.numbers]
         read = torch.cat([pair[self.part] for pair in pairs])
         states = self.layer.spread(read) if self.part == 0 else read
@@ -100,7 +100,7 @@ class HeedCacheLayer(CacheLayerMixin):
             choices["dtype"] = key_states.dtype
         if key_states.device.type == "cuda":
             choices["device"] = "cuda"
-        with torch_devices.beside_caches(key_states):
+        with _torch_tensors.beside_caches(key_states):
             self.cache = heed.KvCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], **choices)
         self.numbers = list(range(batch))
         self.spreading = spreading(dim).to(key_states.device) if choices.get("quantize") else None
@@ -123,7 +123,7 @@ class HeedCacheLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys = key_states if self.spreading is None else self.spread(key_states.float())
-        with torch_devices.beside_caches(keys):
+        with _torch_tensors.beside_caches(keys):
             if self.sequences is None:
                 self.cache.append(keys, value_states)
             else:

@@ -13,7 +13,14 @@ import torch
 
 import heed
 
-__all__ = ["check_drop_in", "check_layer_inputs", "check_layer_options", "check_positions"]
+__all__ = [
+    "check_drop_in",
+    "check_layer_inputs",
+    "check_layer_options",
+    "check_positions",
+    "check_tensors",
+    "common_axes",
+]
 
 _MASKS = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 _MOST_AXES = 16
@@ -27,9 +34,6 @@ def check_drop_in(
     """The arguments of scaled_dot_product_attention; `named` are query, key and value."""
     for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
         _check_flag(name, flag)
-    for name, tensor in named.items() if mask is None else (named | {"attn_mask": mask}).items():
-        if not isinstance(tensor, torch.Tensor):
-            raise heed.KindError(f"{name}: {type(tensor).__name__} is not a torch.Tensor")
     for name, tensor in named.items():
         _check_axes(name, tensor, 2, _MOST_AXES)
     rank = max(3, *(tensor.ndim for tensor in named.values()))
@@ -40,6 +44,23 @@ def check_drop_in(
         _check_heads(shapes)
     if mask is not None:
         _check_mask(mask, [*extents, heads, shapes["query"][-2], shapes["key"][-2]])
+
+
+def check_tensors(named: dict[str, torch.Tensor], mask: torch.Tensor | None) -> None:
+    for name, tensor in named.items() if mask is None else (named | {"attn_mask": mask}).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise heed.KindError(f"{name}: {type(tensor).__name__} is not a torch.Tensor")
+
+
+def common_axes(named: dict[str, torch.Tensor]) -> int:
+    """How many axes q, k and v have: 2, 3 or 4, all the same."""
+    for name, tensor in named.items():
+        _check_axes(name, tensor, 2, 4)
+    q = named["q"]
+    for name, tensor in named.items():
+        if tensor.ndim != q.ndim:
+            raise _misfit(f"{name}.shape: {tuple(tensor.shape)} has not as many axes as q.shape: {tuple(q.shape)}")
+    return q.ndim
 
 
 def _misfit(sentence: str) -> heed.Error:

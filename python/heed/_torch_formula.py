@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention as the textbook writes it, in PyTorch's own operations: for whoever cannot be handed an operator of heed.
+
+An ONNX model is made of it, and it is how gradients of weights that were returned are computed. All (queries, keys) numbers are in
+memory at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+import heed
+
+if TYPE_CHECKING:
+    from heed._torch_operators import Options
+
+__all__ = ["attention", "table", "weights_backward"]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """(out, lse) of (batch, heads, length, dim)."""
+    weights, lse = _softmax(_scores(q, k, options, "biased"), options)
+    return (weights @ _for_each_head(v, q.shape[1], options).float()).to(q.dtype), lse
+
+
+def table(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
+    """The weights, or the scores at a stage."""
+    if stage != "weights":
+        return _scores(q, k, options, stage).to(q.dtype)
+    return _softmax(_scores(q, k, options, "biased"), options)[0].to(q.dtype)
+
+
+def weights_backward(
+    gradient: Tensor, qk: tuple[Tensor, Tensor], weights: Tensor, undropped: Tensor, capped: Tensor | None, options: Options
+) -> dict[str, Tensor]:
+    """The gradients of a loss by q, k, bias and sink from that by the weights that were returned, `undropped` before dropout.
+
+    `capped` are the scores after the softcap, where there is one.
+    """
+    q, k = qk
+    heads, kv_heads = q.shape[1], k.shape[1]
+    by_weights, p = gradient.float(), undropped.float()
+    if options.dropout > 0.0:
+        by_weights = by_weights * (weights != 0) / (1.0 - options.dropout)
+    inner = (by_weights * p).sum(-1, keepdim=True)
+    by_scores = p * (by_weights - inner)
+    found = {}
+    if options.bias is not None:
+        bias = options.bias
+        found["bias"] = by_scores.sum_to_size(*(1,) * (4 - bias.ndim), *bias.shape).reshape(bias.shape).to(bias.dtype)
+    if options.sink is not None:
+        of_sink = (1.0 - p.sum(-1)).unsqueeze(-1)
+        by_sink = (-of_sink * inner).sum((2, 3))
+        found["sink"] = by_sink.sum_to_size(*(1,) * (2 - options.sink.ndim), *options.sink.shape).reshape(options.sink.shape)
+        found["sink"] = found["sink"].to(options.sink.dtype)
+    if capped is not None:
+        by_scores = by_scores * (1.0 - (capped.float() / options.softcap) ** 2)
+    scaled = by_scores * _scale(q, options)
+    found["q"] = (scaled @ _for_each_head(k, heads, options).float()).to(q.dtype)
+    by_each = scaled.transpose(2, 3) @ q.float()
+    axes = (kv_heads, heads // kv_heads) if options.head_map == "interleaved" else (heads // kv_heads, kv_heads)
+    found["k"] = by_each.unflatten(1, axes).sum(2 if options.head_map == "interleaved" else 1).to(k.dtype)
+    return found
+
+
+def _scale(q: Tensor, options: Options) -> float:
+    return q.shape[3] ** -0.5 if options.scale is None else options.scale
+
+
+def _for_each_head(x: Tensor, heads: int, options: Options) -> Tensor:
+    """Keys or values, once for every query head."""
+    times = heads // x.shape[1]
+    return x.repeat_interleave(times, 1) if options.head_map == "interleaved" else x.repeat(1, times, 1, 1)
+
+
+def _scores(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
+    scores = (q.float() * _scale(q, options)) @ _for_each_head(k, q.shape[1], options).float().transpose(2, 3)
+    if stage == "raw":
+        return scores
+    if options.softcap is not None:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    if stage == "softcapped":
+        return scores
+    if options.bias is not None:
+        scores = scores + options.bias.float()
+    if options.alibi is not None:
+        query, key = _places(q, k, options.alibi_align or _said_align(options))
+        slopes = options.alibi.float()
+        slopes = slopes[..., None, None] if slopes.ndim == 2 else slopes[:, None, None]
+        scores = scores - slopes * (query - key).abs()
+    seen = _seen(q, k, options)
+    return scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+
+
+def _softmax(scores: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """(weights, lse). A query that sees no key has weights of 0."""
+    if options.dropout > 0.0:
+        raise heed.Error("dropout: an ONNX model has none of heed's; call model.eval() before it is exported")
+    logits = scores
+    if options.sink is not None:
+        sink = options.sink.float()
+        sink = (sink if sink.ndim == 2 else sink[None])[:, :, None, None]
+        logits = torch.cat([scores, sink.expand(*scores.shape[:3], 1)], -1)
+    most = logits.amax(-1, keepdim=True) if logits.shape[-1] > 0 else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+    most = most.masked_fill(most == -torch.inf, 0.0)
+    exponentials = torch.exp(logits - most)
+    total = exponentials.sum(-1, keepdim=True)
+    weights = exponentials[..., : scores.shape[-1]] / total.masked_fill(total == 0, 1.0)
+    return weights, (torch.log(total) + most)[..., 0]
+
+
+def _said_align(options: Options) -> str:
+    return "ends" if options.causal == "ends" else "starts"
+
+
+def _places(q: Tensor, k: Tensor, align: str) -> tuple[Tensor, Tensor]:
+    """The positions of queries, (queries, 1), and of keys, (1, keys)."""
+    queries, keys = q.shape[2], k.shape[2]
+    first = keys - queries if align == "ends" else 0
+    return torch.arange(queries, device=q.device)[:, None] + first, torch.arange(keys, device=q.device)[None, :]
+
+
+def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
+    """Which keys each query sees, broadcasting to (batch, heads, queries, keys); None: all."""
+    for name in ("query_starts", "key_starts", "tree"):
+        if getattr(options, name) is not None:
+            raise heed.Error(f"{name}: an ONNX model of heed's attention has none")
+    parts = []
+    if options.causal is not None:
+        query, key = _places(q, k, _said_align(options))
+        parts.append(key <= query)
+    if options.window is not None:
+        query, key = _places(q, k, options.window_align or _said_align(options))
+        before, after = (min(reach, 2**62) for reach in options.window)
+        inside = (key >= query - before) & (key <= query + after)
+        parts.append(inside | (key < options.front) if options.front else inside)
+    if options.key_lengths is not None:
+        key = torch.arange(k.shape[2], device=q.device)
+        parts.append((key < options.key_lengths.to(q.device)[:, None])[:, None, None, :])
+    if options.document is not None:
+        parts.append(_same_document(q, k, options))
+    if options.keep is not None:
+        parts.append(options.keep)
+    if options.hide is not None:
+        parts.append(~options.hide)
+    seen = None
+    for part in parts:
+        seen = part if seen is None else seen & part
+    return seen
+
+
+def _same_document(q: Tensor, k: Tensor, options: Options) -> Tensor:
+    of_keys = options.document.to(q.device)
+    if options.query_document is not None:
+        of_queries = options.query_document.to(q.device)
+    else:
+        query, _ = _places(q, k, options.document_align or _said_align(options))
+        of_queries = of_keys[..., query[:, 0].clamp(0, max(k.shape[2] - 1, 0))]
+    same = of_queries[..., :, None] == of_keys[..., None, :]
+    return same[:, None] if same.ndim == 3 else same

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention layer as an `nn.Module`; heed.torch hands it on."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+import heed
+from heed import _heed, _torch_operators, _torch_refusals, _torch_tensors
+
+__all__ = ["AttentionLayer"]
+
+# What a call over a cache has, and one that autograd records does not.
+_OF_CACHES = ("cache", "sequences", "counts", "out")
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_CHOICES = ("model_dim", "heads", "kv_heads", "head_dim", "value_dim", "key_dim", "rotary", "head_map", "value_head_dim")
+
+
+class AttentionLayer(torch.nn.Module):
+    """`heed.AttentionLayer` as a module: projections, heads, attention and output projection in one call.
+
+    The arguments are those of heed.AttentionLayer. The parameters are q_proj.weight (heads * head_dim, model_dim),
+    k_proj.weight, v_proj.weight and o_proj.weight, as Llama-style checkpoints name them, with .bias where bias is True
+    (all four) or "qkv". load_state_dict also takes the names of `nn.MultiheadAttention` and W_q.weight, W_k.weight, ...
+
+    The parameters are read where they lie, at every call, and nothing of them is kept. Where nobody listens and the four projections
+    are plain `nn.Linear` modules on the CPU, heed does it all. Everywhere else (autograd, a compiler or tracer, autocast, hooks,
+    adapters, another device) the projections are called as modules, and the attention between them is heed's operator.
+
+    `freeze()` packs the weights once, for serving, and lets go of the parameters.
+
+    >>> layer = heed.torch.AttentionLayer(model_dim=64, heads=8, kv_heads=2)
+    >>> with torch.no_grad():
+    ...     layer(torch.ones(1, 10, 64), causal=True).shape
+    torch.Size([1, 10, 64])
+    """
+
+    def __init__(
+        self,
+        model_dim: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        key_dim: int | None = None,
+        bias: bool | str = False,
+        dropout: float = 0.0,
+        rotary: heed.Rotary | None = None,
+        head_map: str = "interleaved",
+        *,
+        value_head_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        given = rotary and {name: getattr(rotary, name) for name in ("base", "dims", "pairs", "scaling")}  # can be pickled
+        self._made_with = {
+            "model_dim": model_dim, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim,
+            "key_dim": key_dim, "bias": bias, "dropout": dropout, "rotary": given, "head_map": head_map,
+            "value_head_dim": value_head_dim,
+        }  # fmt: skip
+        heed.AttentionLayer(1, 1, bias=bias, dropout=dropout)  # refuses what is neither
+        self.dropout = dropout
+        self.sliding_window: int | None = None
+        self._frozen: heed.AttentionLayer | None = None
+        layer = self._make()
+        q, k, v = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, layer.kv_heads * layer.value_head_dim
+        where = {"device": device, "dtype": dtype}
+        self.q_proj = torch.nn.Linear(model_dim, q, bias=bool(bias), **where)
+        self.k_proj = torch.nn.Linear(layer.key_dim, k, bias=bool(bias), **where)
+        self.v_proj = torch.nn.Linear(layer.value_dim, v, bias=bool(bias), **where)
+        self.o_proj = torch.nn.Linear(heads * layer.value_head_dim, model_dim, bias=bias is True, **where)
+        self.register_load_state_dict_pre_hook(_rename)
+
+    @classmethod
+    def from_pretrained(cls, folder: Any, layer: int = 0, **options: Any) -> AttentionLayer:
+        """One attention layer of a model that transformers saved, as heed.AttentionLayer.from_pretrained reads it.
+
+        options are device and dtype. `sliding_window` is the model's, or None: say it as window= at every call.
+        """
+        read = heed.AttentionLayer.from_pretrained(folder, layer)
+        names = ("model_dim", "heads", "kv_heads", "head_dim", "bias", "dropout", "rotary")
+        made = cls(**{name: getattr(read, name) for name in names}, **options)
+        # float64 holds every element type, bfloat16 included, which torch.from_numpy does not know.
+        state = {name: torch.from_numpy(array.astype("float64")) for name, array in read.state_dict("llama").items()}
+        made.load_state_dict(state)
+        made.sliding_window = read.sliding_window
+        return made
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | None = None,
+        value: torch.Tensor | None = None,
+        **options: Any,
+    ) -> Any:
+        """heed.AttentionLayer's call: x (batch, queries, model_dim) attends to context (batch, keys, key_dim) or x.
+
+        options are those of heed.AttentionLayer's call: masks, return_weights, positions. In training mode dropout
+        applies, with a seed from PyTorch's generator unless one is given. Weights that are returned have gradients; scores have
+        none.
+        """
+        if self._frozen is not None:
+            return self._call_frozen(x, context, value, options)
+        lent = self._plain_weights(x, context, value, options)
+        if isinstance(lent, tuple):
+            drops = self.training and self.dropout > 0.0
+            if drops and options.get("seed") is None:
+                options["seed"] = int(_torch_operators.drawn_seed())
+            return self._over_lent_weights(self.dropout if drops else 0.0)(lent, x, context, value, **options)
+        for name in _OF_CACHES:
+            if options.get(name) is not None:
+                raise RuntimeError(f"{name}: {lent}")
+        return self._in_steps(x, context, value, options)
+
+    def freeze(self) -> AttentionLayer:
+        """Packs the weights as they are now, and lets go of the parameters. Returns self.
+
+        A frozen layer is for serving: calls need not read the weights as they lie, and one of a single token takes 0.6 of the time. It
+        has nothing that could be trained, loaded or moved, and refuses to be. On a CUDA device it takes calls over a cache.
+        """
+        if self._frozen is not None:
+            return self
+        for name in _PROJECTIONS:
+            _refuse_more_than_linear(name, getattr(self, name))
+        weights = {name: parameter.detach() for name, parameter in self._named_weights().items()}
+        device = "cuda" if weights["q_proj.weight"].device.type == "cuda" else "cpu"
+        biases = {name for name in weights if name.endswith("bias")}
+        all_four = {f"{name}.bias" for name in _PROJECTIONS}
+        if biases not in (set(), all_four - {"o_proj.bias"}, all_four):
+            raise RuntimeError(f"freeze(): heed packs no biases, those of q, k and v, or all four, and there are {sorted(biases)}")
+        bias = True if biases == all_four else "qkv" if biases else False
+        arguments = self._made_with | {"rotary": self._rotary, "bias": bias, "dropout": self.dropout, "device": device}
+        packed = heed.AttentionLayer(**arguments)
+        packed.load({name: weight.cpu() for name, weight in weights.items()})
+        self.train(False)
+        for name in _PROJECTIONS:
+            delattr(self, name)
+        self._frozen = packed
+        return self
+
+    def refresh(self) -> None:
+        """Nothing: the parameters are read at every call."""
+
+    def _call_frozen(self, x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None, options: dict[str, Any]) -> Any:
+        given = {"x": x, "context": context, "value": value} | options
+        if not _torch_tensors.is_unwatched(given.values()):
+            raise RuntimeError(
+                "heed: a frozen layer is called under torch.no_grad() or torch.inference_mode(), with plain tensors, and is neither "
+                "compiled nor traced; do that before freeze()"
+            )
+        with _torch_tensors.beside_caches(x):
+            return self._frozen(x, context, value, **options)
+
+    def _plain_weights(
+        self, x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None, options: dict[str, Any]
+    ) -> tuple | str:
+        """The eight weights and biases where heed may read them itself; else why it may not."""
+        if torch.compiler.is_compiling():
+            return "is for plain tensors, and the compiler looks on"
+        modules = [getattr(self, name) for name in _PROJECTIONS]
+        for name, module in zip(_PROJECTIONS, modules, strict=True):
+            more = _more_than_linear(module)
+            if more:
+                return f"{name} must be a plain nn.Linear for it, and {more}"
+        weights = (*(module.weight for module in modules), *(module.bias for module in modules))
+        given = (x, context, value, *options.values(), *weights)
+        if not _torch_tensors.is_unwatched(given):
+            return "has no gradient; call the layer under torch.no_grad() or torch.inference_mode(), with plain tensors"
+        if any(isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" for tensor in (x, *weights)):
+            return "on this device the layer must be frozen for it; call freeze()"
+        if _torch_tensors.is_autocast(x) and options.get("cache") is None:
+            return "is not for autocast"
+        return weights
+
+    def _in_steps(
+        self,
+        x: torch.Tensor,
+        context: torch.Tensor | None,
+        value: torch.Tensor | None,
+        options: dict[str, Any],
+    ) -> Any:
+        """The same call with the projections as modules, each operation one that PyTorch knows."""
+        if not torch.compiler.is_compiling():
+            _torch_refusals.check_layer_options(options)
+            _torch_refusals.check_layer_inputs(x, context, value, self._widths)
+            given = (x, context, value, *options.values(), *self.parameters())
+            if _torch_tensors.records_gradients(given):
+                _torch_tensors.refuse_gradients(given)
+        has_batch = x.ndim == 3
+        if not has_batch:
+            x, context, value = (None if t is None else t[None] for t in (x, context, value))
+        is_self = context is None
+        context = x if context is None else context
+        value = context if value is None else value
+        heads = (self._heads[0], self._heads[1], self._heads[1])
+        projected = (self.q_proj(x), self.k_proj(context), self.v_proj(value))
+        q, k, v = (y.unflatten(-1, (n, -1)).transpose(1, 2) for y, n in zip(projected, heads, strict=True))
+        q, k = self._rotated(q, k, options, is_self=is_self)
+        asked = {name: options.pop(f"return_{name}", None) for name in ("weights", "lse", "scores")}
+        seed = options.pop("seed", None)
+        if seed is not None:
+            seed = _torch_operators.checked_seed(seed)
+        if self.training and self.dropout > 0.0:
+            options |= {"dropout": self.dropout, "seed": _torch_operators.drawn_seed() if seed is None else seed}
+        options["head_map"] = self._made_with["head_map"]
+        found = _torch_operators.options_of(options)
+        attended, lse = _torch_operators.attend(q, k, v, found)
+        results = [self.o_proj(attended.transpose(1, 2).flatten(2))]
+        if asked["weights"]:
+            weights = _torch_operators.table(q, k, v, found, "weights")
+            results.append(weights.mean(1) if asked["weights"] == "average" else weights)
+        if asked["lse"]:
+            results.append(lse)
+        if asked["scores"]:
+            results.append(_torch_operators.table(q, k, v, found, asked["scores"]))
+        results = results if has_batch else [tensor[0] for tensor in results]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _rotated(
+        self, q: torch.Tensor, k: torch.Tensor, options: dict[str, Any], *, is_self: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """q and k after the rotary embedding, whose positions leave the options."""
+        of_queries, of_keys = options.pop("positions", None), options.pop("key_positions", None)
+        if self._rotary is None:
+            for name, given in (("positions", of_queries), ("key_positions", of_keys)):
+                if given is not None:
+                    raise heed.Error(f"{name}: given, but rotary is not")
+            return q, k
+        if of_keys is None and is_self:
+            of_keys = of_queries
+        is_counted = of_queries is None and of_keys is None
+        if is_counted and _torch_tensors.is_unwatched((q.detach(), k.detach())):
+            reach = max(q.shape[2], k.shape[2])
+            units = [_counted_rotation(x.shape[2], reach, x.shape[3], self._rotary_text, x.device) for x in (q, k)]
+        else:
+            of_queries, of_keys = _positions("positions", of_queries, q), _positions("key_positions", of_keys, k)
+            lengths = torch.maximum(of_queries.amax(1), of_keys.amax(1)) + 1 if q.shape[2] * k.shape[2] else of_queries.new_ones(len(q))
+            units = [
+                torch.ops.heed.rotation(positions, lengths, x.shape[3], self._rotary_text).to(x.device)
+                for x, positions in ((q, of_queries), (k, of_keys))
+            ]
+        pairs, dims = self._made_with["rotary"]["pairs"], self._made_with["rotary"]["dims"]
+        return tuple(_rotate(x, u, pairs, dims or x.shape[3]) for x, u in zip((q, k), units, strict=True))
+
+    def extra_repr(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in self._made_with.items() if value)
+        return said if self._frozen is None else f"{said}, frozen"
+
+    def _make(self) -> Any:
+        """What follows from the arguments, and cannot be pickled."""
+        rotary = self._made_with["rotary"]
+        self._rotary = rotary and heed.Rotary(**rotary)
+        self._rotary_text = self._rotary and _torch_operators.text_of(self._rotary)
+        layer = self._over_lent_weights(0.0)
+        self._heads = layer.heads, layer.kv_heads  # which the compiler can read
+        self._widths = layer.model_dim, layer.key_dim, layer.value_dim
+        return layer
+
+    def _over_lent_weights(self, dropout: float) -> Any:
+        made = self.__dict__.get("_lent_layer")
+        if made is None or made[0] != dropout:
+            arguments = {name: self._made_with[name] for name in _CHOICES} | {"rotary": self._rotary}
+            made = self.__dict__["_lent_layer"] = (dropout, _heed._LentLayer(dropout=dropout, **arguments))
+        return made[1]
+
+    def _named_weights(self) -> dict[str, torch.Tensor]:
+        found = {}
+        for name in _PROJECTIONS:
+            module = getattr(self, name)
+            found[f"{name}.weight"] = module.weight
+            if module.bias is not None:
+                found[f"{name}.bias"] = module.bias
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PROJECTIONS and self.__dict__.get("_frozen") is not None:
+            raise AttributeError(f"{name}: the layer is frozen, and has let go of its parameters")
+        return super().__getattr__(name)
+
+    def _refuse_frozen(self, what: str) -> None:
+        if self._frozen is not None:
+            raise RuntimeError(f"{what}: the layer is frozen; it has let go of its parameters, and answers with those it packed")
+
+    def train(self, mode: bool = True) -> AttentionLayer:
+        if mode:
+            self._refuse_frozen("train()")
+        return super().train(mode)
+
+    def requires_grad_(self, requires_grad: bool = True) -> AttentionLayer:
+        if requires_grad:
+            self._refuse_frozen("requires_grad_()")
+        return super().requires_grad_(requires_grad)
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> AttentionLayer:
+        self._refuse_frozen("to() and its kind")
+        return super()._apply(*arguments, **keywords)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._refuse_frozen("load_state_dict()")
+        super()._load_from_state_dict(*arguments)
+
+    def _save_to_state_dict(self, *arguments: Any) -> None:
+        self._refuse_frozen("state_dict()")
+        super()._save_to_state_dict(*arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_heads", "_widths", "_rotary", "_rotary_text", "_lent_layer")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._make()
+
+
+def _more_than_linear(module: torch.nn.Module) -> str:
+    """Why a projection must be called rather than read; empty where nothing of it would be lost."""
+    if type(module) is not torch.nn.Linear:
+        return f"it is a {type(module).__name__}"
+    own = module.__dict__
+    if "forward" in own:
+        return "it has a forward of its own"
+    if own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+        return "it has hooks"
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks or hooks._global_backward_hooks or hooks._global_backward_pre_hooks:
+        return "there are hooks on all modules"
+    if own["_parameters"].keys() != {"weight", "bias"} or own["_modules"]:
+        return "it has more than a weight and a bias"
+    if own.get("_compiled_call_impl") is not None:
+        return "it is compiled"
+    return ""
+
+
+def _refuse_more_than_linear(name: str, module: torch.nn.Module) -> None:
+    more = _more_than_linear(module)
+    if more:
+        raise RuntimeError(f"freeze(): {name} must be a plain nn.Linear, and {more}; merge or remove that first")
+
+
+@functools.lru_cache(maxsize=8)
+def _counted_rotation(tokens: int, reach: int, dim: int, rotary: str, device: torch.device) -> torch.Tensor:
+    """The rotation of positions 0, 1, 2, ... in a sequence of `reach` tokens, (1, tokens, dim)."""
+    positions = torch.arange(tokens, device="cpu", dtype=torch.int64)[None]
+    lengths = torch.tensor([reach], device="cpu", dtype=torch.int64)
+    with torch.inference_mode(False), torch.no_grad():  # whoever asks next may want gradients
+        return torch.ops.heed.rotation(positions, lengths, dim, rotary).to(device)
+
+
+def _positions(name: str, given: Any, x: torch.Tensor) -> torch.Tensor:
+    """(batch, length), counted from 0 where none are given."""
+    batch, _, length, _ = x.shape
+    positions = torch.arange(length, device="cpu", dtype=torch.int64) if given is None else torch.as_tensor(given)
+    if not torch.compiler.is_compiling():
+        _torch_refusals.check_positions(name, positions, batch, length)
+    return positions.expand(batch, length).contiguous()
+
+
+def _rotate(x: torch.Tensor, units: torch.Tensor, pairs: str, dims: int) -> torch.Tensor:
+    """x (batch, heads, length, dim) rotated as `units` (batch, length, dim) say."""
+    rotating, rest = x[..., :dims], x[..., dims:]
+    units = units[:, None, :, :dims]  # float32, and so is what is rotated until it is rounded
+    if pairs == "halves":
+        (x0, x1), (cos, sin) = rotating.chunk(2, -1), units.chunk(2, -1)
+        rotated = torch.cat([x0 * cos - x1 * sin, x0 * sin + x1 * cos], -1)
+    else:
+        x0, x1, cos, sin = rotating[..., ::2], rotating[..., 1::2], units[..., ::2], units[..., 1::2]
+        rotated = torch.stack([x0 * cos - x1 * sin, x0 * sin + x1 * cos], -1).flatten(-2)
+    return torch.cat([rotated.to(x.dtype), rest], -1)
+
+
+def _rename(module: torch.nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Gives what has the names of nn.MultiheadAttention or of the paper (W_q.weight) the module's own, in the copy being loaded."""
+    errors = rest[-1]
+    if module._frozen is not None:
+        return  # it refuses
+    rows = [linear.out_features for linear in (module.q_proj, module.k_proj, module.v_proj)]
+    for kind in ("weight", "bias"):
+        packed = state.pop(f"{prefix}in_proj_{kind}", None)
+        if packed is not None and packed.shape[0] != sum(rows):
+            errors.append(f"in_proj_{kind}: its {packed.shape[0]} rows are not the {sum(rows)} of q, k and v")
+        elif packed is not None:
+            for letter, part in zip("qkv", packed.split(rows), strict=True):
+                state[f"{prefix}{letter}_proj.{kind}"] = part
+        names = {f"out_proj.{kind}": "o"} | {f"{letter}_proj_{kind}": letter for letter in "qkv"}
+        for theirs, letter in (names | {f"W_{letter}.{kind}": letter for letter in "qkvo"}).items():
+            if prefix + theirs in state:
+                state[f"{prefix}{letter}_proj.{kind}"] = state.pop(prefix + theirs)
+    for name in ("bias_k", "bias_v"):
+        if state.pop(prefix + name, None) is not None:
+            errors.append(f"{name}: heed's layer has no extra key and value")

@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heed's attention as operators of PyTorch, so that autograd, compilers and tracers know what it does.
+
+`torch.ops.heed.attention` takes q, k and v and then every option of heed.attention, tensors first: an `Options` says in which order.
+`torch.ops.heed.attention_backward` are its gradients by q, k, v, the bias and the sink, and `torch.ops.heed.attention_table` the
+weights or scores, (queries, keys) each.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+
+import heed
+from heed import _torch_formula, _torch_tensors
+
+__all__ = ["Options", "attend", "checked_seed", "drawn_seed", "options_of", "table", "text_of"]
+
+_NO_LIMIT = 2**63 - 1  # of a window
+_WORDS_OF_ALIGNMENT = ("starts", "ends")
+
+
+class Options(NamedTuple):
+    """The options of heed.attention in the order and the types that the operators have them.
+
+    causal is "equal" where the caller said True, which wants as many queries as keys. A window has two numbers, how many keys before
+    and after, and what is aligned may say how.
+    """
+
+    bias: Tensor | None = None
+    sink: Tensor | None = None
+    keep: Tensor | None = None
+    hide: Tensor | None = None
+    tree: Tensor | None = None
+    alibi: Tensor | None = None
+    key_lengths: Tensor | None = None
+    document: Tensor | None = None
+    query_document: Tensor | None = None
+    query_starts: Tensor | None = None
+    key_starts: Tensor | None = None
+    seed: Tensor | None = None
+    causal: str | None = None
+    window: Sequence[int] | None = None
+    window_align: str | None = None
+    document_align: str | None = None
+    alibi_align: str | None = None
+    front: int = 0
+    scale: float | None = None
+    softcap: float | None = None
+    dropout: float = 0.0
+    head_map: str = "interleaved"
+    kernel: str | None = None
+    threads: int | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self._asdict().items() if isinstance(value, Tensor)}
+
+    def keywords(self) -> dict[str, Any]:
+        """heed.attention's own."""
+        said = {name: value for name, value in self._asdict().items() if value is not None}
+        for name in ("document", "alibi"):
+            align = said.pop(f"{name}_align", None)
+            if align is not None:
+                said[name] = (said[name], align)
+        if self.causal == "equal":
+            said["causal"] = True
+        if self.window is not None:
+            align = said.pop("window_align", None)
+            said["window"] = tuple(self.window) + ((align,) if align else ())
+        if self.seed is not None:
+            said["seed"] = self.seed.item()
+        if self.dropout == 0.0:
+            del said["dropout"]
+        if self.front == 0:
+            del said["front"]
+        return said
+
+
+_FLOATS = ("bias", "sink", "alibi")
+_BOOLEANS = ("keep", "hide", "tree")
+_INTEGERS = ("key_lengths", "document", "query_document", "query_starts", "key_starts")
+_ELSEWHERE = ("cache", "sequences", "out", "return_weights", "return_scores")
+_WITHOUT_GRADIENT = {
+    "alibi": "pass the bias that it makes",
+    "scale": "multiply q by it, and say scale=1.0",
+    "softcap": "there is none by it",
+}
+
+
+def options_of(said: dict[str, Any]) -> Options:
+    """The keywords of heed.attention as the operators take them. Arrays of other libraries are copied: backward reads them again."""
+    found: dict[str, Any] = {}
+    for name, value in said.items():
+        if value is None:
+            continue
+        if name in _ELSEWHERE:
+            raise TypeError(f"{name}: has no gradient, so it is no option here; heed.attention takes it")
+        _refuse_lost_gradient(name, value)
+        if name in ("document", "alibi"):
+            value, found[f"{name}_align"] = _anchored(value)
+        if name in _FLOATS + _BOOLEANS + _INTEGERS:
+            found[name] = _tensor(name, value)
+        elif name == "causal":
+            found[name] = _causal(value)
+        elif name == "window":
+            found[name], found["window_align"] = _window(value)
+        elif name == "seed":
+            found[name] = checked_seed(value)
+        elif name in ("scale", "softcap", "dropout"):
+            found[name] = _number(name, value)
+        elif name in Options._fields and not name.endswith("_align"):
+            found[name] = value
+        else:
+            from heed.hints import unknown_keyword
+
+            known = [field for field in Options._fields if not field.endswith("_align")]
+            raise heed.KindError(unknown_keyword(name, known))
+    return Options(**found)
+
+
+def _refuse_lost_gradient(name: str, value: Any) -> None:
+    instead = _WITHOUT_GRADIENT.get(name)
+    if instead is not None and isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+        raise heed.KindError(f"{name}: requires grad, and heed has no gradient by it; {instead}, or pass .detach()")
+
+
+def _anchored(value: Any) -> tuple[Any, str | None]:
+    is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str)
+    return value if is_pair else (value, None)
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    dtype = torch.float32 if name in _FLOATS and isinstance(value, (list, tuple)) else None
+    try:
+        made = torch.as_tensor(value, dtype=dtype, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise heed.KindError(f"{name}: {type(value).__name__} is not an array ({error})") from None
+    made = made.clone() if hasattr(value, "__dlpack__") else made
+    return made.to(torch.int64) if name in _INTEGERS and made.numel() == 0 else made
+
+
+def _causal(value: Any) -> str | None:
+    if value is True:
+        return "equal"
+    if value is False:
+        return None
+    if value not in _WORDS_OF_ALIGNMENT:
+        raise heed.Error(f'causal: "{value}" is none of "starts", "ends"')
+    return value
+
+
+def _window(value: Any) -> tuple[list[int], str | None]:
+    if not isinstance(value, (tuple, list)) or len(value) not in (2, 3):
+        raise heed.KindError(f'window: {type(value).__name__} is not (left, right) or (left, right, "starts" or "ends")')
+    return [_NO_LIMIT if reach is None else reach for reach in value[:2]], value[2] if len(value) == 3 else None
+
+
+def checked_seed(value: Any) -> Tensor:
+    """64 bits without a sign. One that was drawn is a tensor, since reading it would stop the compiler."""
+    if isinstance(value, Tensor) and torch.compiler.is_compiling():
+        return value
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise heed.KindError(f"seed: {type(value).__name__} is not an integer") from None
+    if not 0 <= number < 2**64:
+        raise heed.Error(f"seed: {number} is outside [0, {2**64 - 1}]")
+    if isinstance(value, Tensor):
+        return value
+    return torch.tensor(number, dtype=torch.uint64 if number >= 2**63 else torch.int64, device="cpu")
+
+
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise heed.KindError(f"{name}: a tensor of {value.numel()} elements is not a number")
+    try:
+        return float(value if not isinstance(value, (str, bytes)) else None)
+    except (TypeError, ValueError):
+        raise heed.KindError(f"{name}: {type(value).__name__} is not a number") from None
+
+
+def drawn_seed() -> Tensor:
+    """A seed for heed's dropout out of PyTorch's generator: `torch.manual_seed` makes it repeat."""
+    return torch.randint(2**63 - 1, (), device="cpu", dtype=torch.int64)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    """(out, lse) of heed.attention, (batch, heads, queries, value_dim) and (batch, heads, queries); out lies as q does."""
+    arrays = (q, k, v, *options.tensors.values())
+    if _torch_tensors.is_unwatched(arrays):
+        return _attention(q, k, v, options)
+    _check((q, k, v), options)
+    if torch.onnx.is_in_onnx_export():
+        return _torch_formula.attention(q, k, v, options)
+    return torch.ops.heed.attention(q, k, v, *options)
+
+
+def table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Tensor:
+    """(batch, heads, queries, keys): the weights, or the scores at a stage, as return_weights= and return_scores= have them."""
+    arrays = (q, k, v, *options.tensors.values())
+    if _torch_tensors.is_unwatched(arrays):
+        return _table(q, k, v, options, stage)
+    _check((q, k, v), options)
+    if torch.onnx.is_in_onnx_export():
+        return _torch_formula.table(q, k, options, stage)
+    return torch.ops.heed.attention_table(q, k, v, *options, stage)
+
+
+def _check(qkv: tuple[Tensor, ...], options: Options) -> None:
+    named = dict(zip("qkv", qkv, strict=True)) | options.tensors
+    _torch_tensors.check_kinds(named)
+    if _torch_tensors.records_gradients(named.values()):
+        _torch_tensors.refuse_gradients(named.values())
+    if not torch.compiler.is_compiling():
+        _torch_tensors.refuse_transforms(named.values())
+
+
+def _empty_out(q: Tensor, v: Tensor) -> Tensor:
+    """(batch, heads, queries, value_dim), with the strides that PyTorch's attention gives its result."""
+    if q.shape[3] == v.shape[3]:
+        return torch.empty_like(q)
+    batch, heads, queries, _ = q.shape
+    if q.stride(1) < q.stride(2):  # the heads of a token side by side, as a projection has them
+        return q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    return q.new_empty(batch, heads, queries, v.shape[3])
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+    out = _empty_out(q, v)
+    _, lse = heed.attention(q, k, v, out=out, return_lse=True, **options.keywords())
+    return out, lse
+
+
+def _table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Tensor:
+    asked = {"return_weights": True} if stage == "weights" else {"return_scores": stage}
+    return heed.attention(q, k, v, **asked, **options.keywords())[1]
+
+
+_OPTIONS = """
+    Tensor? bias, Tensor? sink, Tensor? keep, Tensor? hide, Tensor? tree, Tensor? alibi, Tensor? key_lengths, Tensor? document,
+    Tensor? query_document, Tensor? query_starts, Tensor? key_starts, Tensor? seed, str? causal, SymInt[]? window,
+    str? window_align, str? document_align, str? alibi_align, SymInt front, float? scale, float? softcap, float dropout,
+    str head_map, str? kernel, SymInt? threads"""
+assert [argument.split()[-1] for argument in _OPTIONS.split(",")] == list(Options._fields)
+
+_LIBRARY = torch.library.Library("heed", "DEF")
+_LIBRARY.define(f"attention(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag)
+_LIBRARY.define(
+    f"attention_backward(Tensor? out_gradient, Tensor? lse_gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_OPTIONS}, "
+    "bool[5] wanted) -> Tensor[]",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_LIBRARY.define(f"attention_table(Tensor q, Tensor k, Tensor v, {_OPTIONS}, str stage) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+_LIBRARY.define("rotation(Tensor positions, Tensor lengths, SymInt dim, str rotary) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+
+_BY = ("q", "k", "v", "bias", "sink")  # what there are gradients by
+
+
+def _on_one_device(named: dict[str, Tensor]) -> None:
+    """Where only shapes are known: what the kernels would refuse, before an uninitialised result is made."""
+    q = named["q"]
+    for name in ("k", "v", "bias", "sink"):
+        tensor = named.get(name)
+        if tensor is not None and tensor.device != q.device:
+            raise heed.KindError(f"{name}.device: {tensor.device} is not that of q: {q.device}")
+
+
+@torch.library.impl(_LIBRARY, "attention", "CompositeExplicitAutograd")
+def _run_attention(q: Tensor, k: Tensor, v: Tensor, *said: Any) -> tuple[Tensor, Tensor]:
+    options = Options(*said)
+    if q.is_meta or k.is_meta or v.is_meta:
+        return _shapes_of_attention(q, k, v, *said)
+    return _attention(q, k, v, options)
+
+
+@torch.library.register_fake("heed::attention", lib=_LIBRARY)
+def _shapes_of_attention(q: Tensor, k: Tensor, v: Tensor, *said: Any) -> tuple[Tensor, Tensor]:
+    _on_one_device({"q": q, "k": k, "v": v} | Options(*said).tensors)
+    return _empty_out(q, v), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.impl(_LIBRARY, "attention_table", "CompositeExplicitAutograd")
+def _run_table(q: Tensor, k: Tensor, v: Tensor, *said: Any) -> Tensor:
+    if q.is_meta or k.is_meta or v.is_meta:
+        return _shape_of_table(q, k, v, *said)
+    return _table(q, k, v, Options(*said[:-1]), said[-1])
+
+
+@torch.library.register_fake("heed::attention_table", lib=_LIBRARY)
+def _shape_of_table(q: Tensor, k: Tensor, v: Tensor, *said: Any) -> Tensor:
+    _on_one_device({"q": q, "k": k, "v": v} | Options(*said[:-1]).tensors)
+    return q.new_empty(*q.shape[:3], k.shape[2])
+
+
+def _empty_gradient(name: str, tensor: Tensor) -> Tensor:
+    """By q, k or v: it lies as its argument does, so that a projection's heads need no copy on their way back either."""
+    return torch.empty_like(tensor) if name in "qkv" else tensor.new_empty(tensor.shape)
+
+
+@torch.library.impl(_LIBRARY, "attention_backward", "CompositeExplicitAutograd")
+def _run_backward(
+    out_gradient: Tensor | None, lse_gradient: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *said: Any
+) -> list[Tensor]:
+    options, wanted = Options(*said[:-1]), said[-1]
+    keywords = options.keywords()
+    keywords.pop("kernel", None)  # one of the forward pass
+    names = tuple(name for name, is_wanted in zip(_BY, wanted, strict=True) if is_wanted)
+    into = [_empty_gradient(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True) if name in names]
+    by_out = torch.zeros_like(out) if out_gradient is None else out_gradient
+    return list(
+        heed.attention_backward(by_out, q, k, v, out, lse, lse_gradient=lse_gradient, by=names, into=into, **keywords)
+    )
+
+
+@torch.library.register_fake("heed::attention_backward", lib=_LIBRARY)
+def _shapes_of_backward(
+    out_gradient: Tensor | None, lse_gradient: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *said: Any
+) -> list[Tensor]:
+    named = {"q": q, "k": k, "v": v} | Options(*said[:-1]).tensors
+    return [_empty_gradient(name, named[name]) for name, is_wanted in zip(_BY, said[-1], strict=True) if is_wanted]
+
+
+def _save_attention(ctx: Any, inputs: tuple, output: tuple) -> None:
+    options = Options(*inputs[3:])
+    ctx.named = list(options.tensors)
+    ctx.save_for_backward(*inputs[:3], *output, *options.tensors.values())
+    ctx.rest = options._replace(**dict.fromkeys(ctx.named))
+    ctx.set_materialize_grads(False)
+
+
+def _saved_options(ctx: Any, tensors: Sequence[Tensor]) -> Options:
+    return ctx.rest._replace(**dict(zip(ctx.named, tensors, strict=True)))
+
+
+def _differentiate_attention(ctx: Any, out_gradient: Tensor | None, lse_gradient: Tensor | None) -> tuple:
+    _refuse_many_at_once((out_gradient, lse_gradient))
+    q, k, v, out, lse, *tensors = ctx.saved_tensors
+    options = _saved_options(ctx, tensors)
+    wanted = list(ctx.needs_input_grad[:5])
+    found = iter(torch.ops.heed.attention_backward(out_gradient, lse_gradient, q, k, v, out, lse, *options, wanted))
+    gradients = [next(found) if is_wanted else None for is_wanted in wanted]
+    return (*gradients, *[None] * (len(Options._fields) - 2))
+
+
+def _refuse_many_at_once(gradients: Sequence[Tensor | None]) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if any(gradient is not None and _functorch.is_legacy_batchedtensor(gradient) for gradient in gradients):
+        raise RuntimeError(
+            "heed: many gradients of attention at once (is_grads_batched, jacobian(vectorize=True)) are not computed; ask for them "
+            "one by one"
+        )
+
+
+def _save_nothing(ctx: Any, inputs: tuple, output: Any) -> None:
+    pass
+
+
+def _refuse_twice(ctx: Any, *gradients: Any) -> tuple:
+    raise RuntimeError(
+        "heed: the gradient of a gradient of attention (double backward) is not computed; call backward() without create_graph, "
+        "or use torch.nn.functional.scaled_dot_product_attention there"
+    )
+
+
+def _save_table(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    q, k, v, *said, ctx.stage = inputs
+    options = Options(*said)
+    ctx.named = list(options.tensors)
+    ctx.save_for_backward(q, k, v, output, *options.tensors.values())
+    ctx.rest = options._replace(**dict.fromkeys(ctx.named))
+
+
+def _differentiate_table(ctx: Any, gradient: Tensor) -> tuple:
+    if ctx.stage != "weights":
+        raise RuntimeError(
+            f'heed: scores (return_scores="{ctx.stage}") have no gradient; detach() what becomes of them, or make them from q and k'
+        )
+    _refuse_many_at_once((gradient,))
+    q, k, v, weights, *tensors = ctx.saved_tensors
+    options = _saved_options(ctx, tensors)
+    plain = options._replace(dropout=0.0, seed=None)
+    undropped = weights if options.dropout == 0.0 else torch.ops.heed.attention_table(q, k, v, *plain, "weights")
+    capped = None if options.softcap is None else torch.ops.heed.attention_table(q, k, v, *plain, "softcapped")
+    found = _torch_formula.weights_backward(gradient, (q, k), weights, undropped, capped, options)
+    needed = [found.get(name) if is_needed else None for name, is_needed in zip(_BY, ctx.needs_input_grad, strict=False)]
+    return (*needed, *[None] * (len(Options._fields) - 1))
+
+
+torch.library.register_autograd("heed::attention", _differentiate_attention, setup_context=_save_attention, lib=_LIBRARY)
+torch.library.register_autograd("heed::attention_backward", _refuse_twice, setup_context=_save_nothing, lib=_LIBRARY)
+torch.library.register_autograd("heed::attention_table", _differentiate_table, setup_context=_save_table, lib=_LIBRARY)
+
+
+def text_of(rotary: heed.Rotary) -> str:
+    """Its arguments as JSON: what the operator is handed."""
+    return json.dumps({name: getattr(rotary, name) for name in ("base", "dims", "pairs", "scaling")})
+
+
+@functools.lru_cache(maxsize=16)
+def _rotary_of(said: str) -> heed.Rotary:
+    return heed.Rotary(**json.loads(said))
+
+
+@torch.library.impl(_LIBRARY, "rotation", "CompositeExplicitAutograd")
+def _run_rotation(positions: Tensor, lengths: Tensor, dim: int, said: str) -> Tensor:
+    """How a rotary embedding rotates the first of every pair, (batch, length, dim): a pair of it is (a * cos, a * sin).
+
+    positions is (batch, length), lengths (batch,).
+    """
+    if positions.is_meta:
+        return _shape_of_rotation(positions, lengths, dim, said)
+    rotary = _rotary_of(said)
+    rotated = dim if rotary.dims is None else rotary.dims
+    unit = torch.zeros(dim, device="cpu", dtype=torch.float32)
+    unit[rotated:] = 1
+    if rotary.pairs == "halves":
+        unit[: rotated // 2] = 1
+    else:
+        unit[:rotated:2] = 1
+    units = unit.expand(*positions.shape[:1], 1, *positions.shape[1:], dim).contiguous()
+    return heed.rotate(units, positions, rotary, lengths=lengths)[:, 0]
+
+
+@torch.library.register_fake("heed::rotation", lib=_LIBRARY)
+def _shape_of_rotation(positions: Tensor, lengths: Tensor, dim: int, said: str) -> Tensor:
+    return positions.new_empty((*positions.shape, dim), dtype=torch.float32)
