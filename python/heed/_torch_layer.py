@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.modules import module as hooks
 
@@ -234,7 +235,11 @@ class AttentionLayer(torch.nn.Module):
         if of_keys is None and is_self:
             of_keys = of_queries
         is_counted = of_queries is None and of_keys is None
-        if is_counted and _torch_tensors.is_unwatched((q.detach(), k.detach())):
+        if torch.onnx.is_in_onnx_export():
+            if not is_counted:
+                raise heed.Error("positions: an ONNX model of the layer has tokens at 0, 1, 2, ... only")
+            units = [_constant_rotation(x, max(q.shape[2], k.shape[2]), self._rotary) for x in (q, k)]
+        elif is_counted and _torch_tensors.is_unwatched((q.detach(), k.detach())):
             reach = max(q.shape[2], k.shape[2])
             units = [_counted_rotation(x.shape[2], reach, x.shape[3], self._rotary_text, x.device) for x in (q, k)]
         else:
@@ -348,6 +353,14 @@ def _counted_rotation(tokens: int, reach: int, dim: int, rotary: str, device: to
     lengths = torch.tensor([reach], device="cpu", dtype=torch.int64)
     with torch.inference_mode(False), torch.no_grad():  # whoever asks next may want gradients
         return torch.ops.heed.rotation(positions, lengths, dim, rotary).to(device)
+
+
+def _constant_rotation(x: torch.Tensor, reach: int, rotary: heed.Rotary) -> torch.Tensor:
+    """The same as a constant of a graph that knows no operator of heed: for as many tokens as there are while it is made."""
+    positions = np.arange(int(x.shape[2]))[None]
+    unit = _torch_operators.unit_pairs(int(x.shape[3]), rotary)
+    units = np.broadcast_to(unit, (1, 1, positions.shape[1], len(unit))).copy()
+    return torch.tensor(heed.rotate(units, positions, rotary, lengths=[int(reach)])[:, 0].tolist(), dtype=torch.float32)
 
 
 def _positions(name: str, given: Any, x: torch.Tensor) -> torch.Tensor:

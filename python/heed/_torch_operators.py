@@ -14,6 +14,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._C import _functorch
@@ -21,7 +22,7 @@ from torch._C import _functorch
 import heed
 from heed import _torch_formula, _torch_tensors
 
-__all__ = ["Options", "attend", "checked_seed", "drawn_seed", "options_of", "table", "text_of"]
+__all__ = ["Options", "attend", "checked_seed", "drawn_seed", "options_of", "table", "text_of", "unit_pairs"]
 
 _NO_LIMIT = 2**63 - 1  # of a window
 _WORDS_OF_ALIGNMENT = ("starts", "ends")
@@ -423,15 +424,18 @@ def _run_rotation(positions: Tensor, lengths: Tensor, dim: int, said: str) -> Te
     if positions.is_meta:
         return _shape_of_rotation(positions, lengths, dim, said)
     rotary = _rotary_of(said)
-    rotated = dim if rotary.dims is None else rotary.dims
-    unit = torch.zeros(dim, device="cpu", dtype=torch.float32)
-    unit[rotated:] = 1
-    if rotary.pairs == "halves":
-        unit[: rotated // 2] = 1
-    else:
-        unit[:rotated:2] = 1
+    unit = torch.from_numpy(unit_pairs(dim, rotary))
     units = unit.expand(*positions.shape[:1], 1, *positions.shape[1:], dim).contiguous()
     return heed.rotate(units, positions, rotary, lengths=lengths)[:, 0]
+
+
+def unit_pairs(dim: int, rotary: heed.Rotary) -> np.ndarray:
+    """(dim,): (1, 0) for every pair that is rotated, and 1 for what is not."""
+    unit = np.zeros(dim, np.float32)
+    rotated = dim if rotary.dims is None else rotary.dims
+    unit[rotated:] = 1
+    unit[slice(0, rotated // 2) if rotary.pairs == "halves" else slice(0, rotated, 2)] = 1
+    return unit
 
 
 @torch.library.register_fake("heed::rotation", lib=_LIBRARY)

@@ -51,7 +51,7 @@ def is_unwatched(tensors: Iterable[Any]) -> bool:
     records = torch.is_grad_enabled()
     for tensor in tensors:
         if type(tensor) in _PLAIN_TYPES:
-            if (records and tensor.requires_grad) or tensor.is_nested:
+            if (records and tensor.requires_grad) or tensor.is_nested or tensor.is_meta:
                 return False
         elif isinstance(tensor, torch.Tensor):
             return False

@@ -358,3 +358,33 @@ def test_a_mask_for_another_number_of_keys_is_refused():
     q = torch.zeros(1, 2, 2, 8)
     with pytest.raises(ValueError, match="attention_mask: its 5 keys are not the 2 keys of key"):
         heed.transformers.attend(torch.nn.Module(), q, q, q, mask)
+
+
+def test_a_tensor_that_attention_does_not_know_is_refused():
+    module, q = torch.nn.Module(), torch.randn(1, 2, 3, 8)
+    with pytest.raises(heed.KindError, match="^sinks: a tensor that heed's attention does not know"):
+        heed.transformers.attend(module, q, q, q, None, sinks=torch.zeros(2))
+    out, _ = heed.transformers.attend(module, q, q, q, None, position_ids=torch.arange(3), sliding_window=4)
+    assert out.shape == (1, 3, 2, 8)
+
+
+def test_a_static_cache_compiles_as_often_as_with_sdpa():
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    prompt, graphs, tokens = torch.randint(1, 64, (2, 5)), {}, {}
+    plain = model.forward
+    for implementation in ("sdpa", "heed"):
+        model.set_attn_implementation(implementation)
+        torch._dynamo.reset()
+        found = []
+        model.forward = torch.compile(plain, backend=lambda graph, _, found=found: found.append(graph) or graph)
+        tokens[implementation] = model.generate(
+            prompt, max_new_tokens=12, do_sample=False, cache_implementation="static", disable_compile=True
+        )
+        model.forward = plain
+        graphs[implementation] = len(found)
+    assert graphs["heed"] <= graphs["sdpa"] and torch.equal(tokens["heed"], tokens["sdpa"])
