@@ -119,6 +119,14 @@ def _observed(
     enable_gqa: bool,
 ) -> torch.Tensor:
     """The drop-in where somebody listens, or a tensor is not plain memory."""
+    named = {"query": query, "key": key, "value": value}
+    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # where numbers of a shape are not to be looked at
+    if not is_traced:
+        _torch_refusals.check_tensors(named, attn_mask)
+    if dropout_p == 1.0 or _is_for_torch(named.values(), attn_mask):
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     is_named = isinstance(attn_mask, CausalBias)
     listening = (query, key, value, None if is_named else attn_mask)
     if has_torch_function_variadic(*listening) or (torch._C._len_torch_function_stack() and not torch.compiler.is_compiling()):
@@ -126,23 +134,14 @@ def _observed(
             scaled_dot_product_attention, listening, query, key, value, attn_mask,
             dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
+    if not is_traced and _torch_tensors.records_gradients(listening):
+        _torch_tensors.refuse_gradients(listening)
     causal = "starts" if is_causal else None
     if is_named:
         if is_causal:
             raise heed.Error("attn_mask: a CausalBias is given although is_causal is True; PyTorch refuses both as well")
         causal = "starts" if attn_mask.variant == CausalVariant.UPPER_LEFT else "ends"
         attn_mask = None
-    named = {"query": query, "key": key, "value": value}
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # where numbers of a shape are not to be looked at
-    if not is_traced:
-        _torch_refusals.check_tensors(named, attn_mask)
-        if _torch_tensors.records_gradients((*named.values(), attn_mask)):
-            _torch_tensors.refuse_gradients((*named.values(), attn_mask))
-    if _is_for_torch(named.values(), attn_mask) or dropout_p == 1.0:
-        mask = _causal_mask(query, key) if causal == "ends" else attn_mask
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, mask, dropout_p, is_causal=causal == "starts", scale=scale, enable_gqa=enable_gqa
-        )
     if _torch_tensors.is_autocast(query):
         query, key, value, attn_mask = map(_torch_tensors.as_autocast_says, (query, key, value, attn_mask))
         named = {"query": query, "key": key, "value": value}
@@ -168,12 +167,6 @@ def _is_for_torch(qkv: Any, mask: torch.Tensor | None) -> bool:
         return False
     given = (*qkv, mask) if mask is not None else qkv
     return any(_torch_tensors.kind_name(tensor) is not None for tensor in given)
-
-
-def _causal_mask(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """(queries, keys), True attends: the last query sees the last key."""
-    queries, keys = query.shape[-2], key.shape[-2]
-    return torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
 
 
 def _in_four_axes(
