@@ -87,7 +87,8 @@ class HEED_API AttentionLayer {
   enum class Mode : std::uint8_t { eval, train };
 
   // What a call made on the way, for backward() to read: Q, K and V as heads, what attention made of them,
-  // and its log-sum-exp. The caller owns it.
+  // and its log-sum-exp. The caller owns it. It knows what the call was told, and backward() refuses it where
+  // that is told something else; of a bias, a sink and boolean masks it knows the extents only.
   class HEED_API Activations {
    public:
     Activations();

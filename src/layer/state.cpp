@@ -2,6 +2,7 @@
 #include "layer/state.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "layer/weights.hpp"
 #include "plan/backends.hpp"
@@ -55,11 +56,13 @@ LayerState::LayerState(const LayerConfig& completed, const LayerWeights& w)
 }
 
 void LayerState::pack() {
+  static std::atomic<std::uint64_t> so_far{0};
   project_q = make_projection(backend, weights.w_q, weights.b_q);
   project_k = make_projection(backend, weights.w_k, weights.b_k);
   project_v = make_projection(backend, weights.w_v, weights.b_v);
   project_out = make_projection(backend, weights.w_o, weights.b_o);
   transposed.clear();
+  packed = ++so_far;
 }
 
 const Projection& LayerState::back(unsigned stacked) {
