@@ -73,10 +73,10 @@ struct Dropout {
 // Which KV head query head h reads (S8): h / (heads / kv_heads), or h mod kv_heads.
 enum class HeadMap : std::uint8_t { interleaved, tiled };
 
-// Attention with linear biases: every score loses slopes[h] times the distance of its key from the query's
-// own position, as `align` says (S21).
+// Attention with linear biases: every score loses its head's slope times the distance of its key from the
+// query's own position, as `align` says (S21).
 struct Alibi {
-  Borrowed<float> slopes{};  // one per query head
+  Borrowed<float> slopes{};  // (heads), or (batch, heads)
   std::optional<Align> align{};
 };
 

@@ -118,7 +118,8 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   if (limits.bias && dice.one_in(3)) add_random_bias(dice, call, seed ^ 0xB1A5u);
   if (Dice own(seed ^ 0xA11B1u); limits.bias && own.one_in(4)) {
     call.alibi = Slopes{.align = own.one_in(2) ? Align::ends : Align::starts};
-    for (std::int64_t h = 0; h < heads; ++h)
+    const std::int64_t entries = own.one_in(3) ? batch : 1;
+    for (std::int64_t n = 0; n < entries * heads; ++n)
       call.alibi->of_heads.push_back(own.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
   }
   if (limits.sink && dice.one_in(4))
@@ -151,7 +152,7 @@ inline std::string describe(const Call& c) {
   if (c.documents) s += c.documents->query_ids.empty() ? ", documents" : ", documents of queries and keys";
   for (const BoolMatrix& m : c.matrices) s += m.hides ? ", hide" : ", keep";
   if (c.bias) s += ", bias";
-  if (c.alibi) s += ", alibi";
+  if (c.alibi) s += std::ssize(c.alibi->of_heads) > c.heads() ? ", alibi of each entry" : ", alibi";
   if (c.sink) s += ", sink";
   if (c.softcap) s += ", softcap " + std::to_string(*c.softcap);
   if (c.scale) s += ", scale " + std::to_string(*c.scale);

@@ -75,9 +75,7 @@ inline Call call_of(const Call& whole, const Share& share) {
     call.bias = share_of(*whole.bias, rows, range.first, range.second);
   }
   if (whole.sink && whole.sink->shape().heads > 1) call.sink = heads_of(*whole.sink, first, heads);
-  if (whole.alibi)
-    call.alibi->of_heads = {whole.alibi->of_heads.begin() + first,
-                            whole.alibi->of_heads.begin() + first + heads};
+  if (whole.alibi) call.alibi = whole.alibi->some(first, heads, whole.heads());
   for (BoolMatrix& m : call.matrices) {
     const auto of_mask = cut(m.where.shape);
     const std::vector<Stretch>& rows = of_mask.first;
