@@ -103,6 +103,8 @@ struct Options {
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.
 HEED_API void attention(const Inputs&, const Outputs&, const Options& = {});
+template <OneMask M>
+void attention(const Inputs&, const Outputs&, const M&) = delete;  // a mask is an option: {.masks = {...}}
 
 // Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
 // log_sum_exp.

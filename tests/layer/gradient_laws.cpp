@@ -2,6 +2,8 @@
 // What the layer's gradients do not depend on, what they are added to, and what is refused.
 #include <cstring>
 
+#include "cases/listed.hpp"
+#include "heed/gradient.hpp"
 #include "layer/backward.hpp"
 
 namespace heed::layer_tests {
@@ -254,7 +256,9 @@ TEST(the_gradients_of_a_layer, are_refused_in_a_sentence) {
   g = run.gradients();
   refused(Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
           run.call(), g, {.dropout = Dropout{0.5f, 1}});
-  refused(Error::unsupported, "options.kernel: \"cpu.prefill.scalar\" is not a kernel for gradients",
+  refused(Error::unsupported,
+          "options.kernel: \"cpu.prefill.scalar\" is not a kernel for gradients; there are " +
+              cases::listed(backward_kernel_names()),
           run.call(), g, {.kernel = "cpu.prefill.scalar"});
   KvCache cache({.kv_heads = 2, .capacity = 8, .dim = 4});
   refused(Error::unsupported, "cache: given, but there is no gradient by what a cache holds",
