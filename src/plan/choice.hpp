@@ -35,7 +35,10 @@ struct Kind {
     const AnyKernel* found = find([&](const AnyKernel& kernel) { return kernel.name == name; });
     if (found) return *found;
     std::string known;
-    for (const std::string& one : names()) known.append(known.empty() ? "" : ", ").append(one);
+    for (const std::string& one : names()) {
+      if (!known.empty()) known += ", ";
+      known += one;
+    }
     throw refusal(Error::unsupported, "options.kernel: \"", name, "\" ", named_otherwise, "; there are ",
                   known);
   }

@@ -15,12 +15,14 @@ std::string in_words(float number) {
   return {text.data(), end.ptr};
 }
 
-// By append(): at -O3 g++ 12 warns of what it makes of "(" + text.
+// Piece by piece: at -O3 g++ 12 warns of what it makes of "(" + text.
 std::string in_words(const Shape& s) {
   std::string text;
-  for (const std::int64_t extent : {s.batch, s.heads, s.length, s.dim})
-    text.append(text.empty() ? "(" : ", ").append(std::to_string(extent));
-  return text.append(")");
+  for (const std::int64_t extent : {s.batch, s.heads, s.length, s.dim}) {
+    text += text.empty() ? "(" : ", ";
+    text += std::to_string(extent);
+  }
+  return text += ")";
 }
 
 std::string in_words(const Strides& s) { return in_words(Shape{s.batch, s.heads, s.length, s.dim}); }

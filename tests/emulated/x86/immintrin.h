@@ -3,10 +3,8 @@
 // that those kernels run, slowly, on a machine that has none of them. Products of matrices round once for
 // each multiply-add, which hardware need not.
 //
-// An element of one vector or another is n ? a[at] : b[at] here, never (n ? a : b)[at]: of the latter g++ 12
-// with UBSan makes
-// code that computes `at` for one of the two vectors only, and has no value of it for the other. clang 14
-// does not.
+// An element of one vector or another is n ? a[at] : b[at] here, never (n ? a : b)[at]: with UBSan g++ 12
+// computes that `at` for one of the two vectors only, and what is read of the other is wrong. clang 14 does not.
 #pragma once
 #include <cmath>
 #include <cstdint>
