@@ -20,6 +20,7 @@ struct Limits {
       true;  // one problem in eight has few queries and keys by the thousand: beyond any chunk of keys
   bool masks = true, bias = true, sink = true, dropout = false, softcap = true;
   bool halves = true;  // f16 and bf16 too
+  bool no_dims = false;  // one in eight has heads of no dimensions
 };
 
 inline BoolTensor random_bools(Dice& dice, Shape shape, std::int64_t one_false_in) {
@@ -105,8 +106,9 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   const std::int64_t queries = is_long          ? dice.between(1, 4)
                                : dice.one_in(6) ? 1
                                                 : dice.between(1, limits.most_queries);
-  const std::int64_t dim = is_long ? 8 : dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
+  std::int64_t dim = is_long ? 8 : dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
   const std::int64_t value_dim = dice.one_in(3) ? dice.pick<std::int64_t>({1, 5, 16, 33}) : dim;
+  if (Dice own(seed ^ 0xD1Au); limits.no_dims && own.one_in(8)) dim = 0;
   const DType dtype =
       limits.halves && dice.one_in(2) ? dice.pick<DType>({DType::f16, DType::bf16}) : DType::f32;
   Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),

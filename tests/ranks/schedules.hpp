@@ -98,8 +98,12 @@ inline Call call_of(const Call& whole, const Share& share) {
 // One schedule: the call, its split over the group, and whether this rank's rows have the bits of one
 // process.
 inline Call schedule_call(std::uint64_t seed) {
-  return random_call(
-      seed, {.most_queries = 60, .most_keys = 1600, .most_batch = 2, .long_keys = false, .dropout = true});
+  return random_call(seed, {.most_queries = 60,
+                            .most_keys = 1600,
+                            .most_batch = 2,
+                            .long_keys = false,
+                            .dropout = true,
+                            .no_dims = true});
 }
 
 inline testing::AssertionResult has_the_bits_of_one_process(Group& group, std::uint64_t seed) {
