@@ -73,10 +73,10 @@ struct Dropout {
 // Which KV head query head h reads (S8): h / (heads / kv_heads), or h mod kv_heads.
 enum class HeadMap : std::uint8_t { interleaved, tiled };
 
-// Attention with linear biases: every score loses slopes[h] times the distance of its key from the query's
-// own position, as `align` says (S21).
+// Attention with linear biases: every score loses its head's slope times the distance of its key from the
+// query's own position, as `align` says (S21).
 struct Alibi {
-  Borrowed<float> slopes{};  // one per query head
+  Borrowed<float> slopes{};  // (heads), or (batch, heads)
   std::optional<Align> align{};
 };
 
@@ -103,6 +103,8 @@ struct Options {
 
 // A query that sees no key: out 0, weights 0, log-sum-exp -inf (S6). Throws Error before anything is written.
 HEED_API void attention(const Inputs&, const Outputs&, const Options& = {});
+template <OneMask M>
+void attention(const Inputs&, const Outputs&, const M&) = delete;  // a mask is an option: {.masks = {...}}
 
 // Joins two results over disjoint sets of keys: split keys, shared prefixes, ranks. Both carry out and
 // log_sum_exp.

@@ -199,7 +199,7 @@ typedef struct heed_options {
   heed_head_map head_map;
   heed_dropout dropout;
   const char* kernel;        // as heed_explain lists them; NULL: the plan chooses
-  heed_floats alibi_slopes;  // one per query head; none: no ALiBi
+  heed_floats alibi_slopes;  // (heads), or (batch, heads); none: no ALiBi
   heed_align alibi_align;
   int32_t threads;  // for this call; 0: heed_num_threads()
   void* stream;     // a cudaStream_t, on HEED_DEVICE_CUDA alone; NULL: the device's legacy stream

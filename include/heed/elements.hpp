@@ -37,6 +37,12 @@ concept Range =
     };
 
 template <class From>
+concept Sized = requires(From& from) {
+  std::data(from);
+  std::size(from);
+};
+
+template <class From>
 constexpr auto element_of() {
   if constexpr (Pointer<From>)
     return std::type_identity<std::remove_pointer_t<std::remove_cvref_t<From>>>();
@@ -79,10 +85,14 @@ struct Borrowed : std::span<const T> {
     requires std::is_convertible_v<From, std::span<const T>>
   constexpr Borrowed(From&& from) : std::span<const T>(from) {}
 
+  // Anything else ends here, and compilers print the line.
   template <class From>
     requires(std::is_convertible_v<From, std::span<const T>> && !elements::Range<From>)
-  Borrowed(From&&) = delete;
-  Borrowed(std::initializer_list<T>) = delete;
+  Borrowed(From&&) = delete;  // gone at the end of the line: give it a name, which outlives the call
+  template <class From>
+    requires(elements::Sized<From> && !std::is_convertible_v<From, std::span<const T>>)
+  Borrowed(From&&) = delete;  // numbers of another type: lengths and ids are std::int32_t, slopes float
+  Borrowed(std::initializer_list<T>) = delete;  // gone at the end of the line, likewise
 };
 
 }  // namespace heed::inline v0_2

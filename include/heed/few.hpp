@@ -22,6 +22,12 @@ class Few {
   Few(const Items& items) {
     append(items);
   }
+  // Anything else ends here, and compilers print the line.
+  template <class Item>
+    requires(std::is_convertible_v<const Item&, T>)
+  Few(const Item&) = delete;  // one of them: a list has braces, .masks = {Causal{}}
+  template <class Items>
+  Few(const Items&) = delete;  // no masks: booleans are Keep{{data, shape}} or Hide{...}, numbers a bias
   Few(const Few& other) { append(other); }
   Few(Few&& other) noexcept { take(other); }
   Few& operator=(const Few& other) { return *this = Few(other); }  // all or nothing

@@ -93,7 +93,8 @@ class HEED_API AttentionLayer {
   enum class Mode : std::uint8_t { eval, train };
 
   // What a call made on the way, for backward() to read: Q, K and V as heads, what attention made of them,
-  // and its log-sum-exp. The caller owns it.
+  // and its log-sum-exp. The caller owns it. It knows what the call was told, and backward() refuses it where
+  // that is told something else; of a bias, a sink and boolean masks it knows the extents only.
   class HEED_API Activations {
    public:
     Activations();
@@ -149,6 +150,9 @@ class HEED_API AttentionLayer {
   // other call changes the cache from the append to the end of this one. Others may read it: a call that
   // fails waits for them before it takes its tokens back.
   void operator()(const Call&, const Outputs&, const Options& = {}) const;
+  template <OneMask M>
+  void operator()(const Call&, const Outputs&,
+                  const M&) const = delete;  // a mask is an option: {.masks = {...}}
 
   // For the call that it is given, with the same options, mode and weights: writes what `gradients` asks for
   // and adds to gradients(). A kernel that options.kernel names is one for gradients. The order of every sum

@@ -64,6 +64,10 @@ struct Tree {
 using Mask = std::variant<Causal, Window, KeyLengths, Document, Keep, Hide, Tree>;
 using Masks = Few<Mask, 4>;
 
+// One of them, where somebody means options.
+template <class M>
+concept OneMask = std::is_convertible_v<const M&, Mask>;
+
 // A boolean matrix that owns its memory and knows its polarity: true is masked, as the mask builders return
 // it. It converts to Hide, which views it and must not outlive it.
 struct HideMatrix {

@@ -56,21 +56,37 @@ constexpr Strides bshd(const Shape& s) {
   return {elements::product(s.length, token), s.dim, token, 1};
 }
 
-// Throws Error where `held` elements are fewer than such a view reaches over.
-HEED_API void check_holds(std::size_t held, const Shape&, const Strides&);
-
 namespace elements {
 
-// The address of the first; anything that knows its size must hold all that the view reaches over.
 template <class From>
-constexpr auto* first_of(From& from, const Shape& shape, const Strides& stride) {
-  if constexpr (Pointer<From>) {
+constexpr auto* first_of(From& from) {
+  if constexpr (Pointer<From>)
     return from;
-  } else {
-    check_holds(std::size(from), shape, stride);
+  else
     return std::data(from);
-  }
 }
+
+// What a view was made of, if that knew its size: the call that is given the view refuses it by name where it
+// reaches further.
+class Held {
+ public:
+  static constexpr std::int64_t unknown = -1;
+
+  constexpr Held() = default;
+  template <class From>
+  constexpr explicit Held(From& from) {
+    if constexpr (!Pointer<From>) {
+      first_ = std::data(from);
+      count_ = static_cast<std::int64_t>(std::size(from));
+    }
+  }
+  // From an address on: unknown where it is another than the first.
+  constexpr std::int64_t from(const void* data) const { return data == first_ ? count_ : unknown; }
+
+ private:
+  const void* first_ = nullptr;
+  std::int64_t count_ = unknown;
+};
 
 }  // namespace elements
 
@@ -83,6 +99,7 @@ struct BasicView {
   Strides stride{};
   DType dtype = DType::f32;
   Device device = Device::cpu;
+  elements::Held held{};
 
   BasicView() = default;
 
@@ -93,10 +110,11 @@ struct BasicView {
   template <elements::Numbers From>
     requires std::is_convertible_v<elements::ElementOf<From>*, Memory*>
   constexpr BasicView(From&& from, const Shape& extents, const Strides& strides)
-      : data(elements::first_of(from, extents, strides)),
+      : data(elements::first_of(from)),
         shape(extents),
         stride(strides),
-        dtype(elements::dtype_of<std::remove_const_t<elements::ElementOf<From>>>) {}
+        dtype(elements::dtype_of<std::remove_const_t<elements::ElementOf<From>>>),
+        held(from) {}
 
   // void* or std::byte*: memory whose type only its owner knows.
   template <elements::Untyped Bytes>
@@ -119,7 +137,9 @@ struct BasicView {
   constexpr operator BasicView<const void>() const
     requires(!std::is_const_v<Memory>)
   {
-    return {data, shape, stride, dtype, device};
+    BasicView<const void> read{data, shape, stride, dtype, device};
+    read.held = held;
+    return read;
   }
 };
 
@@ -133,13 +153,14 @@ struct BoolView {
   Shape shape{};
   Strides stride{};
   Device device = Device::cpu;
+  elements::Held held{};
 
   BoolView() = default;
   template <elements::Bools From>
   constexpr BoolView(From&& from, const Shape& extents) : BoolView(from, extents, bhsd(extents)) {}
   template <elements::Bools From>
   constexpr BoolView(From&& from, const Shape& extents, const Strides& strides)
-      : data(elements::first_of(from, extents, strides)), shape(extents), stride(strides) {}
+      : data(elements::first_of(from)), shape(extents), stride(strides), held(from) {}
   constexpr BoolView(const bool* from, const Shape& extents, const Strides& strides, Device where)
       : data(from), shape(extents), stride(strides), device(where) {}
 
@@ -148,6 +169,11 @@ struct BoolView {
   template <class From>
   BoolView(From&&, const Shape&, const Strides&) = delete;  // likewise
 };
+
+// What every call asks of a view by itself, or throws Error under this name: that it is given and its extents
+// and strides can be, that it lies where its dtype may, and reaches no further than what it was made of.
+HEED_API void check_view(const char* name, const View&);
+HEED_API void check_view(const char* name, const BoolView&);
 
 // A view that need not be given: a std::optional that takes what a view takes, .weights = {w, {.length = 3}}.
 template <class AnyView>

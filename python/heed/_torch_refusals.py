@@ -25,7 +25,7 @@ __all__ = [
 _MASKS = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 _MOST_AXES = 16
 # Options of attention that are none of a layer's call: it has its own, or knows no packed sequences.
-_NOT_OF_A_LAYER = ("dropout", "head_map", "query_starts", "key_starts", "sequences")
+_NOT_OF_A_LAYER = ("dropout", "head_map", "query_starts", "key_starts", "query_lengths", "sequences")
 
 
 def check_drop_in(

@@ -126,10 +126,14 @@ void read_alibi(Choices& choices, nb::handle object) {
   auto [array, align] = read_anchored("alibi", object);
   if (nb::isinstance<nb::list>(array) || nb::isinstance<nb::tuple>(array)) array = as_floats("alibi", array);
   const Tensor slopes = read_tensor("alibi", array);
-  check_rank(slopes, 1, 1);
-  for (std::int64_t h = 0; h < slopes.shape[0]; ++h)
-    choices.slopes.push_back(read_slope(
-        slopes, slopes.data + h * slopes.stride[0] * static_cast<std::int64_t>(bytes_of(slopes.element))));
+  check_rank(slopes, 1, 2);
+  const Placed placed = right_aligned(slopes);  // (heads), or (batch, heads)
+  const auto bytes = static_cast<std::int64_t>(bytes_of(slopes.element));
+  for (std::int64_t b = 0; b < placed.shape.length; ++b)
+    for (std::int64_t h = 0; h < placed.shape.dim; ++h)
+      choices.slopes.push_back(read_slope(
+          slopes, slopes.data + bytes * (b * placed.stride.length + h * placed.stride.dim)));
+  if (slopes.rank == 2) choices.slope_columns = placed.shape.dim;
   choices.options.alibi = Alibi{choices.slopes, align};
 }
 
@@ -160,15 +164,16 @@ void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t 
     throw ambiguous("alibi", found, R"((slopes, "ends") or (slopes, "starts"))");
 }
 
-void check_columns(const Choices& choices, std::int64_t queries, std::int64_t keys) {
+void check_columns(const Choices& choices, const Columns& of) {
   const auto check = [](const char* name, std::int64_t columns, const char* tokens, std::int64_t wanted) {
     if (columns == wanted) return;
     throw Error(Error::shape, std::string(name) + ": " + std::to_string(columns) + " numbers a row for " +
                                   std::to_string(wanted) + " " + tokens);
   };
-  if (choices.document_columns) check("document", *choices.document_columns, "keys", keys);
+  if (choices.document_columns) check("document", *choices.document_columns, "keys", of.keys);
   if (choices.query_document_columns)
-    check("query_document", *choices.query_document_columns, "queries", queries);
+    check("query_document", *choices.query_document_columns, "queries", of.queries);
+  if (choices.slope_columns) check("alibi", *choices.slope_columns, "heads", of.heads);
 }
 
 }  // namespace heed::python

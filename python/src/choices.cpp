@@ -132,6 +132,8 @@ constexpr std::array keywords_known{
             true, false},
     Keyword{"key_starts", [](Choices& c, nb::handle o) { c.key_starts = read_starts("key_starts", o); }, true,
             false},
+    Keyword{"query_lengths",
+            [](Choices& c, nb::handle o) { c.query_lengths = read_list("query_lengths", o); }, true, false},
     Keyword{"front", [](Choices& c, nb::handle o) { c.front = read_integer("front", o); }, true, true},
     Keyword{"tree", read_tree, true, true},
     Keyword{"keep", read_keep, true, true},
@@ -171,8 +173,9 @@ constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences"
                                                        "return_lse", "return_scores", "out"};
 
 // What no rank can have, since it has a part of the keys only.
-constexpr std::array<std::string_view, 7> not_over_ranks{
-    "cache", "sequences", "query_starts", "key_starts", "return_weights", "return_scores", "tree"};
+constexpr std::array<std::string_view, 8> not_over_ranks{
+    "cache",         "sequences",      "query_starts",  "key_starts",
+    "query_lengths", "return_weights", "return_scores", "tree"};
 
 // A layer's ranks gather their heads, and have neither weights of all of them nor dropout.
 constexpr std::array<std::string_view, 3> not_of_a_layer_over_ranks{"return_weights", "return_scores",

@@ -35,6 +35,7 @@ struct Choices {
   KvCache* cache = nullptr;
   SaidList sequences{};
   std::vector<std::int64_t> query_starts{}, key_starts{};
+  SaidList query_lengths{};
   // Only the layer's:
   SaidList positions{}, key_positions{}, counts{};
   std::uint64_t seed = 0;
@@ -44,6 +45,7 @@ struct Choices {
   std::vector<std::int32_t> key_lengths{}, document{}, query_document{};
   std::optional<std::int64_t> document_columns{}, query_document_columns{};
   std::vector<float> slopes{};
+  std::optional<std::int64_t> slope_columns{};
 };
 
 // Which function is called: it decides which keywords there are.
@@ -66,8 +68,12 @@ Choices read_choices(Caller caller, const nb::kwargs& keywords);
 // What counts from the query's own position must say where that is when queries and keys differ (S9), except
 // over a cache. In Python's words.
 void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys);
-// Rows of documents have a number for every token; how many rows there may be is left to the library.
-void check_columns(const Choices& choices, std::int64_t queries, std::int64_t keys);
+// Rows of documents have a number for every token, rows of slopes one for every head; how many rows there may
+// be is left to the library.
+struct Columns {
+  std::int64_t queries, keys, heads;
+};
+void check_columns(const Choices& choices, const Columns& wanted);
 
 // Runs body without the GIL.
 template <class Body>

@@ -53,8 +53,8 @@ struct LayerAsking {
 
 nb::object call(const LayerOverRanks& layer, Group& group, nb::handle x, nb::handle context, nb::handle value,
                 const nb::kwargs& keywords) {
-  const auto asking =
-      read_together<LayerAsking>(group, layer, LayerQuestion::Arguments{x, context, value}, keywords);
+  const LayerQuestion::Arguments arguments{x, context, value, layer.share().heads};
+  const auto asking = read_together<LayerAsking>(group, layer, arguments, keywords);
   const Choices& choices = asking->question.choices();
   compute(choices, asking->scores,
           [&] { layer(group, asking->question.call(), asking->asked.outputs(), choices.options); });

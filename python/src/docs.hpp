@@ -46,6 +46,8 @@ In place of k and v, or packed:
                             those of the last tokens appended
   query_starts, key_starts  (sequences + 1,) integers: q is (1, heads, all queries, dim), and sequence n has the rows from
                             query_starts[n] up to query_starts[n + 1]; likewise k and v. With a cache only queries are packed
+  query_lengths             (batch,) integers: entry b has the first so many rows of q; those after them are not read, and
+                            hold 0 in what is returned, -inf in the log-sum-exp. An `out` of yours keeps what it has there
 Which keys a query sees; all of them intersect:
   causal       "ends" (last query with last key: decode), "starts", or True where queries and keys are equally many
                or there is a cache
@@ -64,8 +66,8 @@ How scores are made:
   scale        default 1/sqrt(dim)
   softcap      c * tanh(score / c)
   bias         floats that broadcast to (batch, heads, queries, keys), added to the scores
-  alibi        (heads,) floats, the slopes: minus slope times the distance of the key from the query's own position is
-               added; placed as causal says it, or (slopes, "ends" or "starts")
+  alibi        (heads,) or (batch, heads) floats, the slopes: minus slope times the distance of the key from the query's
+               own position is added; placed as causal says it, or (slopes, "ends" or "starts")
   sink         (heads,) or (batch, heads): one extra logit in the denominator
   dropout      probability that a weight is dropped; the pattern depends on seed alone
   head_map     which KV head a query head reads: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads

@@ -120,7 +120,7 @@ class Layer {
   }
 
   nb::object call(nb::handle x, nb::handle context, nb::handle value, const nb::kwargs& keywords) const {
-    const LayerQuestion question({x, context, value}, keywords, Caller::layer);
+    const LayerQuestion question({x, context, value, config().heads}, keywords, Caller::layer);
     const Choices& choices = question.choices();
     const std::shared_ptr<const AttentionLayer> layer = layer_;
     const Shape scores = question.scores(config().heads);

@@ -106,7 +106,7 @@ LayerQuestion::LayerQuestion(const Arguments& a, const nb::kwargs& keywords, Cal
       keys_(keys_of(call_, choices_)) {
   const std::int64_t queries = call_.x.shape.length;
   check_alignment(choices_, queries, keys_);
-  check_columns(choices_, queries, keys_);
+  check_columns(choices_, {queries, keys_, a.heads});
 }
 
 }  // namespace heed::python

@@ -25,6 +25,7 @@ class LayerQuestion {
  public:
   struct Arguments {
     nb::handle x, context, value;
+    std::int64_t heads;  // of the layer, or of a rank's share
   };
   LayerQuestion(const Arguments&, const nb::kwargs& keywords, Caller);
   LayerQuestion(const LayerQuestion&) = delete;

@@ -2,6 +2,8 @@
 // Makes what a call was asked for.
 #include "outputs.hpp"
 
+#include <limits>
+
 #include "views.hpp"
 
 namespace heed::python {
@@ -31,6 +33,16 @@ Asked::Asked(const Question& question) {
   out_.emplace(make_out(q, question.choices(), last_axes(shape, q.rank)));
   outputs_.out = mutable_view_of(out_->tensor(), right_aligned(out_->tensor()));
   make_the_rest(q, {q.rank, question.scores()}, question.choices());
+  if (question.choices().query_lengths) fill_padding(question.choices());
+}
+
+// Of what is made here: nothing will be written to the rows after an entry's own (S19).
+void Asked::fill_padding(const Choices& choices) {
+  constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+  if (!choices.out.is_valid()) out_->fill(0);
+  if (weights_) weights_->fill(0);
+  if (lse_) lse_->fill(minus_infinity);
+  if (scores_) scores_->fill(choices.scores == Stage::biased ? minus_infinity : 0);
 }
 
 Asked::Asked(const Tensor& x, const Shape& scores, std::int64_t model_dim, const Choices& choices) {

@@ -24,6 +24,7 @@ class Asked {
     int rank;  // of weights and scores
     Shape scores;
   };
+  void fill_padding(const Choices& choices);
   void make_the_rest(const Tensor& like, const Form& form, const Choices& choices);
 
   std::optional<Result> out_, weights_, lse_, scores_;

@@ -26,11 +26,12 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
     throw Error(Error::dtype, "k: None is not an array, and there is no cache in its place");
   else if (choices_.sequences)
     throw Error(Error::value, "sequences: given, but no cache whose sequences they are");
-  if (choices_.query_starts.empty() && choices_.key_starts.empty())
+  if (choices_.query_lengths)
+    take_padded();
+  else if (choices_.query_starts.empty() && choices_.key_starts.empty())
     check_alignment(choices_, inputs_.q.shape.length, keys_);
-  else
-    take_packed();
-  check_columns(choices_, queries_, keys_);
+  if (!choices_.query_starts.empty() || !choices_.key_starts.empty()) take_packed();
+  check_columns(choices_, {queries_, keys_, inputs_.q.shape.heads});
 }
 
 Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywords, const Whole& whole)
@@ -44,7 +45,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
   take_arrays();
   keys_ = whole.keys;
   check_alignment(choices_, whole.queries, whole.keys);
-  check_columns(choices_, whole.queries, whole.keys);
+  check_columns(choices_, {whole.queries, whole.keys, inputs_.q.shape.heads});
 }
 
 Question::Question(nb::handle q, const KvCache& part, std::span<const std::int64_t> lengths,
@@ -96,6 +97,13 @@ void Question::take_packed() {
     if (n < of_queries.size() && of_queries[n - 1] >= 0 && of_queries[n] >= of_queries[n - 1])
       check_alignment(choices_, of_queries[n] - of_queries[n - 1], keys);
   }
+}
+
+// The library checks the lengths.
+void Question::take_padded() {
+  check_not_empty("query_lengths", choices_.query_lengths, inputs_.q.shape.batch, "batch entry");
+  inputs_.query_counts = entries_of(choices_.query_lengths);
+  for (const std::int64_t length : *choices_.query_lengths) check_alignment(choices_, length, keys_);
 }
 
 std::int64_t longest(const KvCache& cache, std::span<const std::int64_t> sequences, std::int64_t batch,

@@ -39,6 +39,7 @@ class Question {
   void take_arrays();
   void take_cache();
   void take_packed();
+  void take_padded();
 
   // k and v are read only where they are given. Each member is made in place: small calls are mostly this.
   bool has_arrays_;

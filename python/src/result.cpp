@@ -197,6 +197,21 @@ void Result::make_on_device(const Tensor& like) {
   tensor_ = read_tensor(tensor_.name, made, Use::read, Where::any);  // it is ours to write, whatever it says
 }
 
+void Result::fill(float value) {
+  if (tensor_.device != Device::cpu) {
+    tensor_.object[nb::ellipsis()] = nb::float_(value);
+    return;
+  }
+  std::int64_t count = 1;
+  for (const std::int64_t extent : tensor_.extents()) count *= extent;
+  if (tensor_.element == Element::f32)
+    std::fill_n(reinterpret_cast<float*>(tensor_.data), count, value);
+  else if (tensor_.element == Element::f16)
+    std::fill_n(reinterpret_cast<f16*>(tensor_.data), count, from_float<f16>(value));
+  else
+    std::fill_n(reinterpret_cast<bf16*>(tensor_.data), count, from_float<bf16>(value));
+}
+
 nb::object Result::object() {
   if (namespace_.is_valid()) return namespace_.attr("from_dlpack")(tensor_.holder);
   return std::move(tensor_.object);

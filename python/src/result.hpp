@@ -19,6 +19,8 @@ class Result {
   Result(const char* name, Element element, std::span<const std::int64_t> shape);
 
   const Tensor& tensor() const { return tensor_; }
+  // Every number of an array that was made here.
+  void fill(float value);
   nb::object object();
 
  private:

@@ -25,6 +25,15 @@ RotaryPairs read_pairs(nb::handle object) {
   throw Error(Error::value, "pairs: \"" + word + "\" is none of \"halves\", \"adjacent\"");
 }
 
+// Made where it is to lie: g++ 12 takes a move of it, of a scaling that may not be there, for one of nothing.
+Rotary read_rotary(nb::handle base, nb::handle dims, nb::handle pairs, nb::handle scaling) {
+  Rotary rotary{.base = read_float("base", base)};
+  if (!dims.is_none()) rotary.dims = read_integer("dims", dims);
+  rotary.pairs = read_pairs(pairs);
+  rotary.scaling = read_scaling(scaling);
+  return rotary;
+}
+
 const char* word_for(RotaryPairs pairs) { return pairs == RotaryPairs::halves ? "halves" : "adjacent"; }
 
 std::string in_words(const Rotary& rotary) {
@@ -106,11 +115,7 @@ void define_rotary(nb::module_& m) {
       .def(
           "__init__",
           [](Rotary* self, nb::handle base, nb::handle dims, nb::handle pairs, nb::handle scaling) {
-            Rotary rotary{.base = read_float("base", base)};
-            if (!dims.is_none()) rotary.dims = read_integer("dims", dims);
-            rotary.pairs = read_pairs(pairs);
-            rotary.scaling = read_scaling(scaling);
-            new (self) Rotary(std::move(rotary));
+            new (self) Rotary(read_rotary(base, dims, pairs, scaling));
           },
           nb::arg("base").none() = 10000.0, nb::arg("dims") = nb::none(), nb::arg("pairs").none() = "halves",
           nb::arg("scaling") = nb::none(),

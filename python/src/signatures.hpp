@@ -43,7 +43,7 @@
   "def " name                                                                                       \
   "(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, " \
   "sequences: typing.Any = None, query_starts: typing.Any = None, "                                 \
-  "key_starts: typing.Any = None, " HEED_SEEN_KEYS                                                  \
+  "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS                \
   "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP " = 'interleaved', " results      \
   ", out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> " result
 

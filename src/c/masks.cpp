@@ -74,9 +74,7 @@ void add_masks(const heed_masks& masks, Options& options) {
                   " masks are more than any memory holds");
   const auto* bytes = reinterpret_cast<const std::byte*>(masks.data);
   for (std::size_t i = 0; i < masks.count; ++i) {
-    heed_mask mask{};
-    read_known("options.masks", {bytes + i * masks.size, masks.size},
-               std::as_writable_bytes(std::span(&mask, 1)), least_size<heed_mask>);
+    const heed_mask mask = read_known<heed_mask>("options.masks", bytes + i * masks.size, masks.size);
     const auto made = [&] { return to_mask(mask); };
     options.masks.push_back(qualified(made, "options.masks[", static_cast<std::int64_t>(i), "]"));
   }

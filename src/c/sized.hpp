@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "c/fields.hpp"
 #include "heed/c.h"
 
 namespace heed::c {
@@ -31,20 +32,37 @@ inline constexpr std::size_t least_size<heed_call> = offsetof(heed_call, context
 
 void check_pointer(const char* name, const void* pointer);  // refuses NULL
 
-// Copies what both sides know; refuses a size below `least`, and bytes beyond `known` that are not 0.
-void read_known(const char* name, std::span<const std::byte> given, std::span<std::byte> known,
-                std::size_t least);
+// A struct as the library knows it: what a size is held against.
+struct Known {
+  std::size_t size, least;
+  std::span<const Field> fields;
+};
+// Refuses a size below `least`, one that ends inside a field, and one that no struct has.
+void check_size(const char* name, std::size_t size, const Known&);
+template <class Struct>
+void check_size(const char* name, std::size_t size) {
+  const Struct known{};
+  const auto fields = fields_of(known);
+  check_size(name, size, Known{sizeof known, least_size<Struct>, fields});
+}
+
+// Copies what both sides know; refuses bytes beyond `known` that are not 0.
+void read_known(const char* name, std::span<const std::byte> given, std::span<std::byte> known);
 // The other way round: zeros for what the library does not know.
-void write_known(const char* name, std::span<const std::byte> known, std::span<std::byte> given,
-                 std::size_t least);
+void write_known(std::span<const std::byte> known, std::span<std::byte> given);
+
+template <class Struct>
+Struct read_known(const char* name, const std::byte* given, std::size_t size) {
+  check_size<Struct>(name, size);
+  Struct known{};
+  read_known(name, {given, size}, std::as_writable_bytes(std::span(&known, 1)));
+  return known;
+}
 
 template <class Struct>
 Struct read_known(const char* name, const Struct* given) {
   check_pointer(name, given);
-  Struct known{};
-  read_known(name, {reinterpret_cast<const std::byte*>(given), given->size},
-             std::as_writable_bytes(std::span(&known, 1)), least_size<Struct>);
-  return known;
+  return read_known<Struct>(name, reinterpret_cast<const std::byte*>(given), given->size);
 }
 
 template <class Struct>
@@ -55,9 +73,9 @@ Struct read_known_or_defaults(const char* name, const Struct* given) {
 template <class Struct>
 void write_known(const char* name, Struct known, Struct* given) {
   check_pointer(name, given);
+  check_size<Struct>(name, given->size);
   known.size = given->size;
-  write_known(name, std::as_bytes(std::span(&known, 1)), {reinterpret_cast<std::byte*>(given), given->size},
-              least_size<Struct>);
+  write_known(std::as_bytes(std::span(&known, 1)), {reinterpret_cast<std::byte*>(given), given->size});
 }
 
 }  // namespace heed::c

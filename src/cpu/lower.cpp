@@ -14,6 +14,13 @@ TensorStrides strides_of(const Strides& stride) {
   return {stride.batch, stride.heads, stride.length, stride.dim};
 }
 
+// The stride of an axis of one entry may be any number, and kernels multiply strides: it becomes one that can
+// be multiplied.
+TensorStrides strides_of(const Shape& n, const Strides& stride) {
+  return {n.batch > 1 ? stride.batch : 0, n.heads > 1 ? stride.heads : 0, n.length > 1 ? stride.length : 0,
+          n.dim > 1 ? stride.dim : 1};
+}
+
 Few<BoolTensor, 4> lowered_masks(const Problem& p) {
   Few<BoolTensor, 4> masks;
   for (const BoolMask& m : p.bool_masks)
@@ -59,7 +66,7 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax:
 
 }  // namespace
 
-Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
+Tensor lower(const View& x) { return {x.data, strides_of(x.shape, x.stride), cache::type_of(x.dtype)}; }
 
 LoweredCall::LoweredCall(const Problem& p) : LoweredCall(p, softmax::scaling_of(p.scale)) {}
 

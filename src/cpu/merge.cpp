@@ -19,10 +19,13 @@ void merge(const Outputs& into, const Results& other) {
         float& lse = our_lse[offset(into.log_sum_exp->stride, at)];
         const softmax::MergedRow merged(lse, their_lse[offset(other.log_sum_exp->stride, at)]);
         if (merged.is_ours()) return;
-        T* x = ours + offset(into.out.stride, at);
-        const auto* z = theirs + offset(other.out.stride, at);
-        for (std::int64_t d = 0; d < dim; ++d, x += into.out.stride.dim, z += other.out.stride.dim)
-          *x = from_float<T>(static_cast<float>(merged.out(to_float(*x), to_float(*z))));
+        T* const x = ours + offset(into.out.stride, at);
+        const auto* const z = theirs + offset(other.out.stride, at);
+        for (std::int64_t d = 0; d < dim; ++d) {
+          T& sum = x[d * into.out.stride.dim];
+          const float more = to_float(z[d * other.out.stride.dim]);
+          sum = from_float<T>(static_cast<float>(merged.out(to_float(sum), more)));
+        }
         lse = static_cast<float>(merged.log_sum_exp());
       });
     });

@@ -32,8 +32,8 @@ AnyView rows_of(const AnyView& x, std::int64_t first, std::int64_t count) {
 // Up to a chunk of keys, or of values.
 class HeldRows {
  public:
-  explicit HeldRows(const View& like) {
-    const Shape shape{like.shape.batch, like.shape.heads, chunk_keys, like.shape.dim};
+  HeldRows(const View& like, std::int64_t batch) {
+    const Shape shape{batch, like.shape.heads, chunk_keys, like.shape.dim};
     const std::int64_t per_float = like.dtype == DType::f32 ? 1 : 2;
     memory_ = threads::take_memory(static_cast<std::size_t>((shape.elements() + 1) / per_float));
     rows_ = {static_cast<void*>(memory_.get()), shape, like.dtype};
@@ -54,8 +54,8 @@ class ChunkStream final : public Stream {
       : target_(target),
         problem_(problem),
         says_keys_(problem.keys != keys_unsaid),
-        held_keys_(problem.inputs.k),
-        held_values_(problem.inputs.v) {
+        held_keys_(problem.inputs.k, problem.batch),
+        held_values_(problem.inputs.v, problem.batch) {
     const LoweredCall lowered(problem_);
     const Call& c = lowered.call;
     if (c.heads > 0) cut(c);

@@ -124,7 +124,7 @@ LoweredCall::LoweredCall(const Problem& p)
   if (!sequences.empty()) call.each = sequences.front();
   if (!std::all_of(sequences.begin(), sequences.end(), as_the_first)) call.sequences = sequences.data();
   call.gaps = gaps.data();
-  if (p.alibi.of_heads) slopes.assign(p.alibi.of_heads, p.alibi.of_heads + p.heads);
+  if (p.alibi.of_heads) slopes.assign(p.options.alibi->slopes.begin(), p.options.alibi->slopes.end());
   copy_documents(p);
   call.documents = documents.data();
   call.masks = masks.data();

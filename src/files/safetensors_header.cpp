@@ -157,7 +157,8 @@ std::string metadata_text(const std::string& file, const Metadata& metadata) {
   for (const auto& [key, value] : metadata) {
     if (!is_utf8(key)) throw Error(Error::file, metadata_subject(file, key) + " is not UTF-8");
     if (!is_utf8(value)) throw Error(Error::file, metadata_subject(file, key) + ": its value is not UTF-8");
-    text += (text.empty() ? "" : ",") + quote_json(key) + ":" + quote_json(value);
+    if (!text.empty()) text += ',';
+    text += quote_json(key) + ":" + quote_json(value);
   }
   return quote_json(metadata_key) + ":{" + text + "}";
 }
@@ -212,7 +213,8 @@ SafetensorsHeader make_safetensors_header(const std::string& file, const Arrays&
     if (header.text.size() > 1) header.text += ',';
     header.text += quote_json(named->first) + ":{\"dtype\":\"" + dtype_text(array.element) + "\",\"shape\":[";
     for (std::size_t axis = 0; axis < array.shape.size(); ++axis) {
-      header.text += (axis > 0 ? "," : "") + std::to_string(array.shape[axis]);
+      if (axis > 0) header.text += ',';
+      header.text += std::to_string(array.shape[axis]);
     }
     header.text += "],\"data_offsets\":[" + std::to_string(offset) + ",";
     offset += array.data.size();

@@ -135,6 +135,15 @@ void write_inputs(LayerState& state, const HeadGradients& d, bool accumulates) {
   }
 }
 
+// That what a call kept is of this call.
+void check_activations(const LayerState& state, const LayerInputs& in, const Options& options,
+                       const auto& kept) {
+  check_heads(state.config, in, kept.heads);
+  if (kept.packed != state.packed)
+    throw refusal(Error::value, "activations: made by another layer, or before update() changed the weights");
+  Told(in, options).check_same(kept.told);
+}
+
 }  // namespace
 
 void AttentionLayer::backward(const Call& call, const LayerGradients& g, const Options& given) {
@@ -149,7 +158,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
 
   const bool is_kept = call.activations && call.activations->state_;
   Heads again;
-  if (is_kept) check_activations(state.config, in, call.activations->state_->heads);
+  if (is_kept) check_activations(state, in, options, *call.activations->state_);
   if (!is_kept) again = make_heads(state.config, backend, in, LayerState::head_type(state.projections, call, in));
   if (!is_kept) again.log_sum_exp = make_log_sum_exp(state.config, backend, in);
   const Heads& heads = is_kept ? call.activations->state_->heads : again;

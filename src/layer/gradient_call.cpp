@@ -61,7 +61,7 @@ LayerInputs check_backward(const LayerConfig& c, const AttentionLayer::Call& cal
   return in;
 }
 
-void check_activations(const LayerConfig& c, const LayerInputs& in, const Heads& kept) {
+void check_heads(const LayerConfig& c, const LayerInputs& in, const Heads& kept) {
   const std::int64_t batch = in.x.shape.batch, queries = in.x.shape.length, keys = in.keys;
   check_same("q", kept.q, {batch, c.heads, queries, *c.head_dim});
   check_same("k", kept.k, {batch, *c.kv_heads, keys, *c.head_dim});

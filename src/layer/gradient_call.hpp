@@ -11,7 +11,7 @@ namespace heed::layer {
 LayerInputs check_backward(const LayerConfig&, const AttentionLayer::Call&, const LayerGradients&,
                            const Options&);
 
-// That what a call kept could be this call's.
-void check_activations(const LayerConfig&, const LayerInputs&, const Heads&);
+// That the heads which a call kept have this call's extents.
+void check_heads(const LayerConfig&, const LayerInputs&, const Heads&);
 
 }  // namespace heed::layer

@@ -32,7 +32,8 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
   if (call.activations) {
     if (outputs.log_sum_exp) backend.copy(heads.log_sum_exp.view, *outputs.log_sum_exp);
     *call.activations = Activations();
-    call.activations->state_.reset(new Activations::State{std::move(heads)});
+    call.activations->state_.reset(
+        new Activations::State{std::move(heads), attending.told(), state_->packed});
   }
 }
 

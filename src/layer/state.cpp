@@ -2,6 +2,7 @@
 #include "layer/state.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "layer/weights.hpp"
 #include "layer/config.hpp"
@@ -90,11 +91,13 @@ LayerState::LayerState(const LayerConfig& completed)
     : config(completed), backend(planning::backend_of("config", config.device)), has_weights(false) {}
 
 void LayerState::pack() {
+  static std::atomic<std::uint64_t> so_far{0};
   projections = {.q = make_projection(backend, weights.w_q, weights.b_q),
                  .k = make_projection(backend, weights.w_k, weights.b_k),
                  .v = make_projection(backend, weights.w_v, weights.b_v),
                  .out = make_projection(backend, weights.w_o, weights.b_o)};
   transposed.clear();
+  packed = ++so_far;
 }
 
 void require_weights(const LayerState& state) {

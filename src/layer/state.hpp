@@ -10,6 +10,7 @@
 #include "backend/backend.hpp"
 #include "heed/layer.hpp"
 #include "layer/heads.hpp"
+#include "layer/told.hpp"
 #include "layer/weights.hpp"
 
 namespace heed::layer {
@@ -55,6 +56,7 @@ struct LayerState {
   const Backend& backend;
   bool has_weights = true;
   LayerWeights weights{};
+  std::uint64_t packed = 0;  // the number of what is packed: another one for every layer and update()
   std::optional<LayerWeights> gradients{};
   Projections projections{};
   std::map<unsigned, std::unique_ptr<const Projection>> transposed{};
@@ -76,6 +78,8 @@ struct AttentionLayer::State : layer::LayerState {
 
 struct AttentionLayer::Activations::State {
   layer::Heads heads;
+  layer::Told told;
+  std::uint64_t packed;  // LayerState::packed
 };
 
 }  // namespace heed::inline v0_2

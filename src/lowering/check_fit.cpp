@@ -46,9 +46,18 @@ Strides broadcast_stride(const Shape& shape, const Strides& stride) {
           shape.length == 1 ? 0 : stride.length, shape.dim == 1 ? 0 : stride.dim};
 }
 
+View with_dimensions(const View& x) {
+  static constexpr float zero = 0;  // in any dtype
+  if (x.shape.dim > 0) return x;
+  Shape shape = x.shape;
+  shape.dim = 1;
+  return {static_cast<const void*>(&zero), shape, Strides{0, 0, 0, 0}, x.dtype, x.device};
+}
+
 void check_inputs(const Problem& p) {
   const Shape& q = p.inputs.q.shape;
-  if (q.dim == 0) throw refusal(Error::shape, "q.dim: 0; a head needs at least one dimension");
+  if (q.dim == 0 && p.device() != Device::cpu)
+    throw refusal(Error::unsupported, "q.dim: 0; on ", p.device(), " a head needs at least one dimension");
   if (p.inputs.cache)
     check_equal({"cache.dim", p.inputs.cache->config().dim}, {"q.dim", q.dim});
   else

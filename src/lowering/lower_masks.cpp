@@ -52,7 +52,7 @@ void lower(Problem& p, const KeyLengths& lengths) {
     throw refusal(Error::shape, "key lengths: ", entries, " counts for q.batch: ", p.batch);
   for (std::size_t b = 0; b < lengths.valid.size(); ++b) {
     const std::int64_t count = lengths.valid[b];
-    Sequence& s = p.sequences[b];
+    Sequence& s = p.sequences[std::min(b, p.sequences.size() - 1)];  // one may stand for all
     if (count < 0 || count > s.keys)
       throw refusal(Error::value, "key lengths: ", count, " for batch entry ", static_cast<std::int64_t>(b),
                     " is outside [0, ", s.keys, "], the keys there are");

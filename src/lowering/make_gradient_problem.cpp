@@ -97,6 +97,7 @@ GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, 
   g.bias = broadcast(gradients.bias, {inputs.q.shape.batch, p.heads, inputs.q.shape.length, p.keys});
   g.sink = broadcast(gradients.sink, {p.batch, p.heads, 1, 1});
   share_rows(g);
+  if (p.has_no_dimensions) g.q = g.k = {};  // which are empty
   return g;
 }
 

@@ -25,6 +25,18 @@ void share_rows(Problem& p) {
   for_each_output(p.outputs, [](const char*, MutableView& view, const Rule&) { view.stride.batch = 0; });
 }
 
+// S1: where there are no dimensions a scale has nothing to scale.
+float default_scale(std::int64_t dim) {
+  return dim == 0 ? 1.0f : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+}
+
+void add_dimension(Problem& p) {
+  p.inputs.q = with_dimensions(p.inputs.q);
+  p.inputs.k = with_dimensions(p.inputs.k);
+  p.dim = 1;
+  p.has_no_dimensions = true;
+}
+
 // What the window of a cache released is not there to be seen.
 void apply_cache_window(Problem& p) {
   const std::optional<CacheWindow>& window = p.inputs.cache->config().window;
@@ -52,14 +64,15 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
                   " is not the cache's: ", inputs.cache->config().device);
   if (options.stream && p.device() == Device::cpu)
     throw refusal(Error::device, "options.stream: given, but q.device is cpu");
-  place_sequences(inputs, p, to_come);
+  const bool is_empty = writes_nothing(inputs, arguments.all());
+  place_sequences(inputs, p, to_come, is_empty);
   check_inputs(p);
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
   check_choices(p.outputs, options);
 
-  p.scale = options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.dim))));
+  p.scale = options.scale.value_or(default_scale(p.dim));
   if (inputs.cache) apply_cache_window(p);
   lower_alibi(p);
   lower_masks(p, extents, arguments);
@@ -68,6 +81,8 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
 
   check_overlap(arguments.all());
   share_rows(p);
+  if (p.dim == 0) add_dimension(p);
+  if (is_empty) p.batch = 0, p.sequences.clear(), p.gaps.clear();
 }
 
 Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {

@@ -107,8 +107,9 @@ void check_stretch(const Problem& p, const View& k, const View& v, std::int64_t 
   arguments.add("v", v, {.types = Rule::of_q});
   check_alone(arguments.all());
   check_devices(arguments.all(), "q.device", p.device());
-  const auto check_shape = [](const char* name, const View& x, Shape wanted) {
+  const auto check_shape = [&p](const char* name, const View& x, Shape wanted) {
     wanted.length = x.shape.length;
+    if (name[0] == 'k' && p.has_no_dimensions) wanted.dim = 0;
     if (!(x.shape == wanted))
       throw refusal(Error::shape, name, ".shape: ", x.shape, " is not (batch, kv_heads, any, ",
                     name[0] == 'k' ? "dim" : "value_dim", "), as the stream was told: ", wanted);

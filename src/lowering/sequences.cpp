@@ -35,10 +35,10 @@ void check_counts(std::span<const std::int64_t> counts, const Shape& q) {
                     " is not in [0, ", q.length, "], the queries of q");
 }
 
-void place_queries(const Inputs& in, Problem& p) {
+void place_queries(const Inputs& in, Problem& p, bool one_for_all) {
   if (in.query_starts.empty()) {
     p.batch = in.q.shape.batch;
-    p.sequences.resize(static_cast<std::size_t>(p.batch));
+    p.sequences.resize(static_cast<std::size_t>(one_for_all ? std::min<std::int64_t>(p.batch, 1) : p.batch));
     for (Sequence& s : p.sequences) s.queries = in.q.shape.length;
     if (in.query_counts.empty()) return;
     check_counts(in.query_counts, in.q.shape);
@@ -116,8 +116,16 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
   return align == Align::starts ? 0 : s.keys - s.queries;
 }
 
-void place_sequences(const Inputs& inputs, Problem& p, const std::optional<LengthsToCome>& to_come) {
-  place_queries(inputs, p);
+bool writes_nothing(const Inputs& in, std::span<const Argument> arguments) {
+  if (in.cache || !in.query_starts.empty() || !in.query_counts.empty()) return false;
+  if (in.q.shape.heads > 0 && in.q.shape.length > 0) return false;
+  const auto is_written = [](const Argument& a) { return a.rule.use == Rule::written && !a.empty(); };
+  return std::none_of(arguments.begin(), arguments.end(), is_written);
+}
+
+void place_sequences(const Inputs& inputs, Problem& p, const std::optional<LengthsToCome>& to_come,
+                     bool one_for_all) {
+  place_queries(inputs, p, one_for_all);
   if (inputs.cache) {
     place_keys_in_cache(inputs, p, to_come);
     p.kv_heads = inputs.cache->config().kv_heads;

@@ -34,7 +34,13 @@ struct Kind {
   const AnyKernel& named(const std::string& name) const {
     const AnyKernel* found = find([&](const AnyKernel& kernel) { return kernel.name == name; });
     if (found) return *found;
-    throw refusal(Error::unsupported, "options.kernel: \"", name, "\" ", named_otherwise);
+    std::string known;
+    for (const std::string& one : names()) {
+      if (!known.empty()) known += ", ";
+      known += one;
+    }
+    throw refusal(Error::unsupported, "options.kernel: \"", name, "\" ", named_otherwise, "; there are ",
+                  known);
   }
 
   template <class AnyProblem>

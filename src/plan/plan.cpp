@@ -53,6 +53,7 @@ std::string in_lines(const std::vector<Verdict>& verdicts) {
 }
 
 void run(const Kernel& kernel, const Problem& problem) {
+  if (problem.batch == 0) return;  // S14
   if (problem.turns_keys && problem.reading) {
     const GatheredCache turned(problem, backend_of("q", problem.device()));
     return run(kernel, turned.problem);

@@ -2,6 +2,7 @@
 // KeyStream: the choice among the kernels for streams, and what is refused of a stretch.
 #include "heed/stream.hpp"
 
+#include "lowering/checks.hpp"
 #include "lowering/make_problem.hpp"
 #include "plan/choice.hpp"
 #include "plan/left.hpp"
@@ -70,7 +71,7 @@ void KeyStream::add(const View& k, const View& v) {
   Stream& running = state_->going("add");
   lowering::check_stretch(state_->problem, k, v, state_->keys);
   const threads::ForOneCall said(state_->problem.options.threads, state_->problem.options.executor);
-  running.add(k, v);
+  running.add(lowering::with_dimensions(k), v);
   state_->keys += k.shape.length;
 }
 

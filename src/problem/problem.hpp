@@ -41,8 +41,9 @@ struct Problem {
   // queries and keys are those of the longest sequence.
   std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, dim = 0, value_dim = 0;
   float scale = 1;
+  bool has_no_dimensions = false;  // the call has none; q and k have one, which is 0 throughout (S1)
 
-  Few<Sequence, 4> sequences{};  // one per batch entry
+  Few<Sequence, 4> sequences{};  // one per batch entry; none where nothing is written (S14)
   // Not given: q is whole. Else sequences and `queries` are those of the larger problem, and a sequence's
   // first_query is negative.
   std::optional<Place> place{};

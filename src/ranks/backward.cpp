@@ -7,6 +7,7 @@
 
 #include "heed/distributed.hpp"
 #include "lowering/arguments.hpp"
+#include "lowering/checks.hpp"
 #include "lowering/make_problem.hpp"
 #include "plan/backends.hpp"
 #include "plan/gradient.hpp"
@@ -138,6 +139,8 @@ class BackwardCall {
     writes("gradients.sink", gradients_.sink, "options.sink", options_.sink);
     if (options_.bias) arguments.add("options.bias", *options_.bias);
     if (options_.sink) arguments.add("options.sink", *options_.sink);
+    if (options_.alibi)
+      lowering::check_slopes(options_.alibi->slopes, in_.q.shape.batch, in_.q.shape.heads);
     for (const Mask& mask : options_.masks) lowering::add_arguments(mask, arguments);
     check_alone(arguments.all());
     check_dtypes(arguments.all(), in_.q.dtype);
@@ -174,6 +177,16 @@ class BackwardCall {
     return {Axis::shared, has_heads ? Axis::of_queries : Axis::shared, *options_.sink};
   }
 
+  // Of these heads, for all batch entries or for each.
+  std::span<const float> slopes_of_heads(const Stretch& heads) {
+    const std::span<const float> given = options_.alibi->slopes;
+    slopes_.clear();
+    for (std::int64_t first = 0; first < std::ssize(given); first += in_.q.shape.heads)
+      for (std::int64_t h = 0; h < heads.length; ++h)
+        slopes_.push_back(given[static_cast<std::size_t>(first + heads.first + h)]);
+    return slopes_;
+  }
+
   // The options of the call that this rank makes of its heads, whose matrices have all rows.
   Options options_of_heads(const RowsForHeads& rows) {
     Options options = options_;
@@ -182,10 +195,7 @@ class BackwardCall {
       options.sink = heads_of(*options.sink, of_sink.first, of_sink.length);
     }
     const Stretch of_queries = rows.heads_in({}, heads_);
-    if (options.alibi)
-      options.alibi->slopes = std::span<const float>(options.alibi->slopes)
-                                  .subspan(static_cast<std::size_t>(of_queries.first),
-                                           static_cast<std::size_t>(of_queries.length));
+    if (options.alibi) options.alibi->slopes = slopes_of_heads(of_queries);
     std::size_t matrix = 0, whole = wholes_.size();
     for (const Matrix& m : matrices_) whole -= m.as.rows != Axis::shared;
     // Of the next matrix: all rows, where it has some for every query.
@@ -270,6 +280,7 @@ class BackwardCall {
   std::vector<HeadGroup> groups_{};
   const HeadGroup* own_ = nullptr;
   Stretch heads_{};  // KV heads of the group that this rank differentiates
+  std::vector<float> slopes_{};  // those of these heads
   std::vector<Matrix> matrices_{};
   // q, out, log-sum-exp, dO, the gradient by the log-sum-exp if any, k, v, matrices with rows
   std::vector<Travelling> travelling_{};

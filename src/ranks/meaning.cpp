@@ -7,13 +7,13 @@
 #include <variant>
 #include <vector>
 
+#include "lowering/numbers.hpp"
+
 namespace heed::ranks {
 namespace {
 
-std::int64_t mix(std::int64_t hash, std::int64_t value) {
-  const auto x = (static_cast<std::uint64_t>(hash) ^ static_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15u;
-  return static_cast<std::int64_t>(x ^ (x >> 29));
-}
+using lowering::mix, lowering::mix_list;
+
 std::int64_t hash_of(const Split& split) {
   std::int64_t hash = 1;
   for (const Share& s : split.of_rank) {
@@ -23,44 +23,6 @@ std::int64_t hash_of(const Split& split) {
       for (const Stretch& one : *stretches) hash = mix(mix(hash, one.first), one.length);
     }
   }
-  return hash;
-}
-
-// A list begins with its length: no number of it then stands for its end.
-template <class Number>
-std::int64_t mix_list(std::int64_t hash, std::span<const Number> list) {
-  hash = mix(hash, std::ssize(list));
-  for (const Number number : list) hash = mix(hash, number);
-  return hash;
-}
-
-std::int64_t number_of_align(std::optional<Align> align) {
-  return align ? 1 + static_cast<std::int64_t>(*align) : 0;
-}
-
-// What a mask says of the whole call; of a matrix, that there is one.
-struct HashOfMask {
-  std::int64_t hash;
-
-  std::int64_t operator()(const Causal& m) const { return mix(hash, number_of_align(m.align)); }
-  std::int64_t operator()(const Window& m) const {
-    return mix(mix(mix(mix(hash, m.left), m.right), m.front), number_of_align(m.align));
-  }
-  std::int64_t operator()(const KeyLengths& m) const { return mix_list<std::int32_t>(hash, m.valid); }
-  std::int64_t operator()(const Document& m) const {
-    const std::int64_t of_ids = mix_list<std::int32_t>(mix(hash, number_of_align(m.align)), m.ids);
-    return mix_list<std::int32_t>(of_ids, m.query_ids);
-  }
-  template <class Matrix>
-  std::int64_t operator()(const Matrix&) const {
-    return hash;
-  }
-};
-
-std::int64_t hash_of(const Masks& masks) {
-  std::int64_t hash = 2;
-  for (const Mask& mask : masks)
-    hash = std::visit(HashOfMask{mix(hash, static_cast<std::int64_t>(mask.index()))}, mask);
   return hash;
 }
 
@@ -136,8 +98,8 @@ void describe_options(Agreement& a, const Options& options) {
   a.add("that options.bias is given", options.bias.has_value());
   a.add("that options.sink is given", options.sink.has_value());
   a.add("that options.alibi is given", options.alibi.has_value());
-  a.add("options.alibi.align, or 0,", options.alibi ? number_of_align(options.alibi->align) : 0);
-  a.add("options.masks, as a number,", hash_of(options.masks));
+  a.add("options.alibi.align, or 0,", options.alibi ? lowering::number_of(options.alibi->align) : 0);
+  a.add("options.masks, as a number,", lowering::number_of(options.masks));
 }
 
 }  // namespace heed::ranks

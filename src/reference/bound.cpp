@@ -67,7 +67,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
     largest_lost =
         std::max(largest_lost, half_spacing * (dot + keys + (1 + scale) * static_cast<double>(p.dim)));
     const double bias = p.bias ? std::abs(read(*p.bias, b, h, query, j)) : 0;
-    largest_bias = std::max(largest_bias, bias + std::abs(alibi(p, s, h, i, j)));
+    largest_bias = std::max(largest_bias, bias + std::abs(alibi(p, b, h, i, j)));
     for (std::size_t d = 0; d < magnitude_.size(); ++d) {
       const double v = std::abs(v_row[d]);
       magnitude_[d] += row.weight[static_cast<std::size_t>(j)] * v;

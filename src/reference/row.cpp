@@ -62,11 +62,13 @@ struct Sees {
 
 }  // namespace
 
-double alibi(const Problem& p, const Sequence& s, std::int64_t h, std::int64_t i, std::int64_t j) {  // S21
+double alibi(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {  // S21
   if (!p.options.alibi) return 0;
   const auto& [slopes, align] = *p.options.alibi;
+  const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const std::int64_t own = i + (align == Align::starts ? 0 : s.keys - s.queries);
-  return -slopes[static_cast<std::size_t>(h)] * static_cast<float>(std::abs(own - j));
+  const std::int64_t slope = std::ssize(slopes) == p.heads ? h : b * p.heads + h;
+  return -slopes[static_cast<std::size_t>(slope)] * static_cast<float>(std::abs(own - j));
 }
 
 namespace {
@@ -82,7 +84,7 @@ void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
   row.raw[k] = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
   row.softcapped[k] = c ? *c * std::tanh(row.raw[k] / *c) : row.raw[k];  // S2
-  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0, from_alibi = alibi(p, sees.s, h, sees.i, j);
+  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0, from_alibi = alibi(p, b, h, sees.i, j);
   const auto lets = [&](const Mask& mask) { return std::visit(sees, mask); };
   const bool visible = std::all_of(p.options.masks.begin(), p.options.masks.end(), lets);  // S4
   row.biased[k] =

@@ -23,7 +23,7 @@ Row row(const Problem&, const Numbers&, std::int64_t b, std::int64_t h, std::int
 bool dropped(const Problem&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j);
 
 // What ALiBi adds to the score of query i and key j; 0 where there is none.
-double alibi(const Problem&, const Sequence&, std::int64_t h, std::int64_t i, std::int64_t j);
+double alibi(const Problem&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j);
 
 // The element at (b, h, i, d) of a view of any dtype, and its opposite, which rounds once.
 double read(const View&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d);

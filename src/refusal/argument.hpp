@@ -48,6 +48,7 @@ struct Argument {
   std::optional<DType> dtype{};  // of numbers that are computed with
   Device device = Device::cpu;
   Rule rule{};
+  std::int64_t held = elements::Held::unknown;  // elements, where what it was made of knew
   const char* article = "";  // "the " keep mask, where the sentence of another argument names it
 
   template <class Memory>
@@ -60,6 +61,7 @@ struct Argument {
         dtype(v.dtype),
         device(v.device),
         rule(r),
+        held(v.held.from(v.data)),
         article(the) {}
   Argument(const char* n, const BoolView& v, const Rule& r = {}, const char* the = "")
       : name(n),
@@ -69,6 +71,7 @@ struct Argument {
         element_bytes(1),
         device(v.device),
         rule(r),
+        held(v.held.from(v.data)),
         article(the) {}
   template <class Count>
   Argument(const char* n, std::span<const Count> counts, const Rule& r = {}, const char* the = "")
@@ -80,6 +83,7 @@ struct Argument {
         rule(r),
         article(the) {}
 
+  bool is_given() const { return data || !(shape == Shape{}) || !(stride == Strides{}); }
   bool empty() const { return shape.batch == 0 || shape.heads == 0 || shape.length == 0 || shape.dim == 0; }
 };
 

@@ -60,6 +60,14 @@ void check_kind(const Argument& a) {
                   " is none of f32, f16, bf16");
 }
 
+void check_held(const Argument& a) {
+  if (a.held == elements::Held::unknown) return;
+  const std::int64_t reached = reach_bytes(a) / a.element_bytes;
+  if (reached > a.held)
+    throw refusal(Error::shape, a.name, ": shape ", a.shape, " with strides ", a.stride, " reaches over ",
+                  reached, " elements, but there are ", a.held);
+}
+
 }  // namespace
 
 void check_argument(const Argument& a) {
@@ -69,6 +77,8 @@ void check_argument(const Argument& a) {
   if (has_negative) throw negative(a);
   if (is_too_long) throw too_long(a);
   if (a.empty()) return;
+  if (!a.is_given()) throw refusal(Error::value, a.name, ": not given");
+  check_held(a);
   if (a.data == nullptr) throw refusal(Error::value, a.name, ".data: null, but the shape is ", a.shape);
   // Kernels read through pointers to the element type, which an odd address would make undefined.
   if (reinterpret_cast<std::uintptr_t>(a.data) % static_cast<std::uintptr_t>(a.element_bytes) != 0)
@@ -85,16 +95,7 @@ void check_device(const Argument& a, const char* name, Device wanted) {
 
 namespace heed::inline v0_2 {
 
-void check_holds(std::size_t held, const Shape& shape, const Strides& stride) {
-  const float* nowhere = nullptr;
-  const Argument a("view", View(nowhere, shape, stride));
-  const auto [has_negative, is_too_long] = refusing::measure(a);
-  if (a.empty() || has_negative) return;  // the call that is given the view names it
-  if (is_too_long) throw refusing::too_long(a);
-  const std::int64_t reached = reach_bytes(a) / a.element_bytes;
-  if (static_cast<std::uint64_t>(reached) > held)
-    throw refusal(Error::shape, "view: shape ", shape, " with strides ", stride, " reaches over ", reached,
-                  " elements, but there are ", static_cast<std::int64_t>(held));
-}
+void check_view(const char* name, const View& x) { check_argument({name, x}); }
+void check_view(const char* name, const BoolView& x) { check_argument({name, x}); }
 
 }  // namespace heed::inline v0_2

@@ -18,11 +18,16 @@ struct FloatMode {
   static constexpr std::uint32_t flags = 0x3f;
   std::uint32_t bits;
 
+  static constexpr std::uint32_t masks = 0x1f80;  // of exceptions that do not trap
+
   static FloatMode here() { return {_mm_getcsr() & ~flags}; }
+  FloatMode without_traps() const { return {bits | masks}; }
   void enter() const { _mm_setcsr((_mm_getcsr() & flags) | bits); }
 #elif defined(__aarch64__)
+  static constexpr std::uint64_t traps = 0x9f00;
   std::uint64_t bits;
 
+  FloatMode without_traps() const { return {bits & ~traps}; }
   static FloatMode here() {
     std::uint64_t fpcr;
     asm volatile("mrs %0, fpcr" : "=r"(fpcr)::"memory");
@@ -33,6 +38,7 @@ struct FloatMode {
   int bits;
 
   static FloatMode here() { return {std::fegetround()}; }
+  FloatMode without_traps() const { return *this; }
   void enter() const { std::fesetround(bits); }
 #endif
   bool operator==(const FloatMode&) const = default;
@@ -41,16 +47,25 @@ struct FloatMode {
 // Puts the thread it is made on into a mode until it goes. Writing the register is not cheap; reading is.
 class BorrowedFloatMode {
  public:
-  explicit BorrowedFloatMode(FloatMode mode) : own_(FloatMode::here()), is_another_(mode != own_) {
-    if (is_another_) mode.enter();
-  }
+  explicit BorrowedFloatMode(FloatMode mode) : BorrowedFloatMode(FloatMode::here(), mode) {}
   ~BorrowedFloatMode() {
     if (is_another_) own_.enter();
   }
   BorrowedFloatMode(const BorrowedFloatMode&) = delete;
   BorrowedFloatMode& operator=(const BorrowedFloatMode&) = delete;
 
+  // The thread's own, but that no exception traps: lanes that hold no row compute with whatever is in them,
+  // and a caller who wants to hear of its own NaNs is not to hear of those.
+  static BorrowedFloatMode without_traps() {
+    const FloatMode own = FloatMode::here();
+    return {own, own.without_traps()};
+  }
+
  private:
+  BorrowedFloatMode(FloatMode own, FloatMode mode) : own_(own), is_another_(mode != own) {
+    if (is_another_) mode.enter();
+  }
+
   FloatMode own_;
   bool is_another_;
 };

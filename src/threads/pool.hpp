@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "heed/threads.hpp"
+#include "threads/float_mode.hpp"
 
 namespace heed::threads {
 
@@ -18,7 +19,8 @@ void run_tasks(std::size_t tasks, void (*task)(void* context, std::size_t i), vo
 std::size_t concurrency();
 
 // What one call says about threads, on the thread that makes it and for as long as this lives. 0 and nullptr:
-// what the process says.
+// what the process says. Meanwhile no floating-point exception traps, here or on a thread that works for the
+// call.
 class ForOneCall {
  public:
   ForOneCall(int threads, Executor* executor) : is_said_(threads != 0 || executor) {
@@ -33,6 +35,7 @@ class ForOneCall {
  private:
   void say(int threads, Executor*) noexcept;
 
+  BorrowedFloatMode mode_ = BorrowedFloatMode::without_traps();
   bool is_said_;
   int threads_before_ = 0;
   Executor* executor_before_ = nullptr;

@@ -89,7 +89,9 @@ void check_rows(const Rows& rows, const Place& place) {
     check_broadcast("heads", rows.hidden->shape.heads, shape.heads);
     check_broadcast("rows", rows.hidden->shape.length, shape.length);
     check_broadcast("keys", rows.hidden->shape.dim, shape.dim);
+    check_view("hidden", *rows.hidden);
   }
+  check_view("weights", rows.weights);
   std::vector<std::string> refused(static_cast<std::size_t>(shape.heads));
   on_all_threads(refused.size(), [&](std::size_t head) {
     RowReader reader(rows);
@@ -108,6 +110,7 @@ void check_rows(const Rows& rows, const Place& place) {
 }
 
 bool looks_causal(const View& weights) {
+  check_view("weights", weights);
   const std::int64_t length = weights.shape.length;
   if (length != weights.shape.dim || length < 2) return false;
   const Rows rows{.weights = weights};

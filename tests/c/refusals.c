@@ -217,8 +217,11 @@ static void sentences_say_what_to_write_in_c(void) {
                       "options.softcap: -1 is not a finite number above 0");
   EXPECT_CALL_REFUSED(c.options.dropout.drop_probability = 1, HEED_ERROR_VALUE,
                       "options.dropout.drop_probability: 1 is outside [0, 1)");
-  EXPECT_CALL_REFUSED(c.options.kernel = "abacus", HEED_ERROR_UNSUPPORTED,
-                      "options.kernel: \"abacus\" is not a kernel of this build");
+  call unknown = good_call();
+  unknown.options.kernel = "abacus";
+  EXPECT(run(&unknown) == HEED_ERROR_UNSUPPORTED);
+  EXPECT(strstr(heed_last_error(), "options.kernel: \"abacus\" is not a kernel of this build; there are "));
+  EXPECT(strstr(heed_last_error(), "reference"));
   EXPECT_CALL_REFUSED(c.inputs.q.data = out, HEED_ERROR_OVERLAP, "out: shares memory with q");
   EXPECT_CALL_REFUSED(c.inputs.q.dtype = HEED_DTYPE_F16, HEED_ERROR_DTYPE,
                       "k.dtype: f32 is not q.dtype: f16");

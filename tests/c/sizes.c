@@ -110,6 +110,31 @@ static void a_size_that_was_forgotten_is_missed(void) {
   EXPECT(cache == NULL);
 }
 
+// Of a field that is half there nothing can be said: a binding that declares it too short must hear of it.
+static void a_size_that_ends_inside_a_field_is_refused(void) {
+  heed_inputs cut = inputs;
+  for (size_t size = sizeof cut - 1; size > offsetof(heed_inputs, query_counts); --size) {
+    cut.size = size;
+    EXPECT(heed_attention(&cut, &outputs, NULL) == HEED_ERROR_VALUE);
+  }
+  cut.size = offsetof(heed_inputs, query_counts);
+  EXPECT_DONE(heed_attention(&cut, &outputs, NULL));
+  if (sizeof(void*) == 8) {
+    cut.size = 100;
+    EXPECT(heed_attention(&cut, &outputs, NULL) == HEED_ERROR_VALUE);
+    EXPECT(strcmp(heed_last_error(), "inputs.size: 100 ends inside the field of bytes 96 to 184; "
+                                     "the struct's sizeof is 344") == 0);
+  }
+  heed_options halved = {.size = offsetof(heed_options, scale) + 2};
+  EXPECT(heed_attention(&inputs, &outputs, &halved) == HEED_ERROR_VALUE);
+  halved.size = offsetof(heed_options, has_scale);
+  EXPECT_DONE(heed_attention(&inputs, &outputs, &halved));
+  const heed_mask causal = {.kind = HEED_MASK_CAUSAL};
+  const heed_options options = {.size = sizeof options, .masks = {&causal, 1, offsetof(heed_mask, left) + 1}};
+  EXPECT(heed_attention(&inputs, &outputs, &options) == HEED_ERROR_VALUE);
+  EXPECT(strncmp(heed_last_error(), "options.masks.size: 9 ends inside the field ", 44) == 0);
+}
+
 // As of a struct on the stack that nobody has set to zeros.
 static void a_size_that_no_struct_has_is_refused(void) {
   heed_inputs endless = inputs;
@@ -192,6 +217,7 @@ const claim size_claims[] = {
     {"fields_a_caller_does_not_know_are_zeros", fields_a_caller_does_not_know_are_zeros},
     {"fields_the_library_does_not_know_must_be_zeros", fields_the_library_does_not_know_must_be_zeros},
     {"a_size_that_was_forgotten_is_missed", a_size_that_was_forgotten_is_missed},
+    {"a_size_that_ends_inside_a_field_is_refused", a_size_that_ends_inside_a_field_is_refused},
     {"a_size_that_no_struct_has_is_refused", a_size_that_no_struct_has_is_refused},
     {"nothing_moves", nothing_moves},
     {0, 0},

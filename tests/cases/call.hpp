@@ -26,9 +26,18 @@ struct Documents {
   Document mask() const { return {ids, align, query_ids}; }
 };
 
+// (heads), or (batch, heads).
 struct Slopes {
   std::vector<float> of_heads{};
   std::optional<Align> align{};
+
+  // Heads [first, first + count) of `heads`, for all batch entries or for each.
+  Slopes some(std::int64_t first, std::int64_t count, std::int64_t heads) const {
+    Slopes made{.align = align};
+    for (auto row = of_heads.begin(); heads > 0 && row != of_heads.end(); row += heads)
+      made.of_heads.insert(made.of_heads.end(), row + first, row + first + count);
+    return made;
+  }
 };
 
 struct Call {
@@ -81,7 +90,7 @@ struct Call {
   bool sees(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
   bool are_of_one_document(std::int64_t b, std::int64_t i, std::int64_t j) const;
   float bias_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;
-  float alibi_at(std::int64_t h, std::int64_t i, std::int64_t j) const;  // S21; 0 without
+  float alibi_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const;  // S21; 0 without
   bool sees_any(std::int64_t b, std::int64_t h, std::int64_t i) const {
     for (std::int64_t j = 0; j < keys(); ++j)
       if (sees(b, h, i, j)) return true;
@@ -128,10 +137,11 @@ inline float Call::bias_at(std::int64_t b, std::int64_t h, std::int64_t i, std::
   return bias->at(s.batch == 1 ? 0 : b, s.heads == 1 ? 0 : h, s.length == 1 ? 0 : i, s.dim == 1 ? 0 : j);
 }
 
-inline float Call::alibi_at(std::int64_t h, std::int64_t i, std::int64_t j) const {
+inline float Call::alibi_at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
   if (!alibi) return 0;
   const std::int64_t own = i + (alibi->align == Align::ends ? keys() - queries() : 0);
-  return -alibi->of_heads[static_cast<std::size_t>(h)] * static_cast<float>(std::abs(own - j));
+  const std::int64_t slope = std::ssize(alibi->of_heads) == heads() ? h : b * heads() + h;
+  return -alibi->of_heads[static_cast<std::size_t>(slope)] * static_cast<float>(std::abs(own - j));
 }
 
 inline bool Call::are_of_one_document(std::int64_t b, std::int64_t i, std::int64_t j) const {

@@ -38,6 +38,24 @@ void add_dims(std::vector<Make>& all) {
       });
 }
 
+// Heads of no dimensions: every score is 0 (S1), and masks, biases and sinks are as ever.
+void add_no_dims(std::vector<Make>& all) {
+  for (std::int64_t queries : {1, 13, 70})
+    for (std::int64_t keys : {0, 1, 33, 1100})
+      for (int way = 0; way < 4; ++way)
+        all.push_back([=](DType dtype) {
+          Case c{"no dims, " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys, way " +
+                     std::to_string(way),
+                 plain({.batch = 2, .queries = queries, .keys = keys, .dim = 0, .value_dim = 17}, 6000,
+                       dtype),
+                 {.weights = true, .log_sum_exp = true}};
+          if (way == 1) c.call.causal = Causal{Align::ends};
+          if (way == 2) c.call.bias = Tensor::random(c.call.score_shape(), 6003, 4);
+          if (way == 3) c.call.scale = -3.0f, c.call.softcap = 5.0f, c.wants = {.scores = Stage::raw};
+          return c;
+        });
+}
+
 // Lengths around every tile edge, as keys, as queries and as both, without and with a causal mask; and for
 // one query.
 void add_lengths(std::vector<Make>& all) {
@@ -156,6 +174,7 @@ const std::vector<Make>& table() {
         return Case{name, call, {.weights = true, .log_sum_exp = true}};
       });
     add_random(made);
+    add_no_dims(made);
     return made;
   }();
   return all;

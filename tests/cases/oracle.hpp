@@ -30,7 +30,9 @@ using Survives = std::function<bool(std::int64_t b, std::int64_t h, std::int64_t
 
 inline void oracle_scores(const Call& call, std::int64_t b, std::int64_t h, std::int64_t i, OracleRow& row) {
   const std::int64_t dim = call.q.shape().dim;
-  const double scale = call.scale ? *call.scale : 1 / std::sqrt(static_cast<double>(dim));  // S1
+  const double scale = call.scale  ? *call.scale
+                       : dim == 0 ? 1
+                                  : 1 / std::sqrt(static_cast<double>(dim));  // S1
   for (std::int64_t j = 0; j < call.keys(); ++j) {
     double dot = 0, magnitude = 0;
     for (std::int64_t d = 0; d < dim; ++d) {
@@ -45,7 +47,7 @@ inline void oracle_scores(const Call& call, std::int64_t b, std::int64_t h, std:
                                           : row.raw.back());
     const bool seen = call.sees(b, h, i, j);
     const double bias = call.bias && seen ? call.bias_at(b, h, i, j) : 0.0;
-    const double linear = call.alibi_at(h, i, j);
+    const double linear = call.alibi_at(b, h, i, j);
     row.biased.push_back(seen ? row.softcapped.back() + linear + bias
                               : -std::numeric_limits<double>::infinity());
     row.visible += seen ? 1 : 0;

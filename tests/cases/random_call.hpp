@@ -20,6 +20,7 @@ struct Limits {
       true;  // one problem in eight has few queries and keys by the thousand: beyond any chunk of keys
   bool masks = true, bias = true, sink = true, dropout = false, softcap = true;
   bool halves = true;  // f16 and bf16 too
+  bool no_dims = false;  // one in eight has heads of no dimensions
 };
 
 inline BoolTensor random_bools(Dice& dice, Shape shape, std::int64_t one_false_in) {
@@ -105,8 +106,9 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   const std::int64_t queries = is_long          ? dice.between(1, 4)
                                : dice.one_in(6) ? 1
                                                 : dice.between(1, limits.most_queries);
-  const std::int64_t dim = is_long ? 8 : dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
+  std::int64_t dim = is_long ? 8 : dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
   const std::int64_t value_dim = dice.one_in(3) ? dice.pick<std::int64_t>({1, 5, 16, 33}) : dim;
+  if (Dice own(seed ^ 0xD1Au); limits.no_dims && own.one_in(8)) dim = 0;
   const DType dtype =
       limits.halves && dice.one_in(2) ? dice.pick<DType>({DType::f16, DType::bf16}) : DType::f32;
   Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
@@ -118,7 +120,8 @@ inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   if (limits.bias && dice.one_in(3)) add_random_bias(dice, call, seed ^ 0xB1A5u);
   if (Dice own(seed ^ 0xA11B1u); limits.bias && own.one_in(4)) {
     call.alibi = Slopes{.align = own.one_in(2) ? Align::ends : Align::starts};
-    for (std::int64_t h = 0; h < heads; ++h)
+    const std::int64_t entries = own.one_in(3) ? batch : 1;
+    for (std::int64_t n = 0; n < entries * heads; ++n)
       call.alibi->of_heads.push_back(own.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
   }
   if (limits.sink && dice.one_in(4))
@@ -151,7 +154,7 @@ inline std::string describe(const Call& c) {
   if (c.documents) s += c.documents->query_ids.empty() ? ", documents" : ", documents of queries and keys";
   for (const BoolMatrix& m : c.matrices) s += m.hides ? ", hide" : ", keep";
   if (c.bias) s += ", bias";
-  if (c.alibi) s += ", alibi";
+  if (c.alibi) s += std::ssize(c.alibi->of_heads) > c.heads() ? ", alibi of each entry" : ", alibi";
   if (c.sink) s += ", sink";
   if (c.softcap) s += ", softcap " + std::to_string(*c.softcap);
   if (c.scale) s += ", scale " + std::to_string(*c.scale);

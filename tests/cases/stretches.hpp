@@ -104,8 +104,7 @@ inline CallPart part_of(const Call& call, std::int64_t first_query, std::int64_t
     part.call.sink = heads_of(*call.sink, first_head, kv_heads * group);
   for (BoolMatrix& m : part.call.matrices) m.where = part_of(m.where, part);
   if (call.alibi)
-    part.call.alibi->of_heads = {call.alibi->of_heads.begin() + first_head,
-                                 call.alibi->of_heads.begin() + first_head + kv_heads * group};
+    part.call.alibi = call.alibi->some(first_head, kv_heads * group, call.heads());
   return part;
 }
 

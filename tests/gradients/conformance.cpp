@@ -72,6 +72,7 @@ void GradientKernel::judge_remainders(DType dtype) {
     SCOPED_TRACE(n);
     judge(BackwardCall(plain(n, 51 - n, 5, 100), 1));
     judge(BackwardCall(plain(3, 9, n, 200), 2));
+    judge(BackwardCall(plain(n, 51 - n, 0, 400), 4));
     Call causal = plain(n, n, 4, 300);
     causal.causal = Causal{};
     judge(BackwardCall(causal, 3));

@@ -48,7 +48,7 @@ double score(const Call& c, const Arguments& x, const Place& at, double scale) {
     dot += x[Of::q](at.b, at.h, at.i, d) * x[Of::k](at.b, c.kv_head(at.h), at.d, d);
   double s = dot * scale;
   if (c.softcap) s = *c.softcap * std::tanh(s / *c.softcap);
-  s += static_cast<double>(c.alibi_at(at.h, at.i, at.d));
+  s += static_cast<double>(c.alibi_at(at.b, at.h, at.i, at.d));
   return c.bias ? s + x[Of::bias](at.b, at.h, at.i, at.d) : s;
 }
 

@@ -2,6 +2,7 @@
 // What attention_backward() refuses, with which sentence; nothing is written then.
 #include "cases/backward.hpp"
 #include "cases/compare.hpp"
+#include "cases/listed.hpp"
 #include "heed/cache.hpp"
 #include "heed/check.hpp"
 
@@ -33,11 +34,15 @@ struct BadGradient {
   void (*spoil)(Whole&);
 };
 
+const std::string no_such_kernel =
+    "options.kernel: \"cpu.prefill.scalar\" is not a kernel for gradients; there are " +
+    listed(backward_kernel_names());
+
 const BadGradient bad_gradients[] = {
     {"a_saved_out_of_other_extents", Error::shape,
      "saved.out.shape: (2, 4, 2, 6) is not (batch, heads, queries, value_dim): (2, 4, 3, 6)",
      [](Whole& c) { c.saved.out.shape.length = 2; }},
-    {"no_saved_log_sum_exp", Error::value, "saved.log_sum_exp.data: null, but the shape is (1, 1, 1, 1)",
+    {"no_saved_log_sum_exp", Error::value, "saved.log_sum_exp: not given",
      [](Whole& c) { c.saved.log_sum_exp = {}; }},
     {"a_saved_log_sum_exp_of_16_bits", Error::dtype, "saved.log_sum_exp.dtype: bf16 is not f32",
      [](Whole& c) { c.saved.log_sum_exp.dtype = DType::bf16; }},
@@ -68,7 +73,7 @@ const BadGradient bad_gradients[] = {
     {"writing_two_gradients_in_one_place", Error::overlap, "gradients.k: shares memory with gradients.q",
      [](Whole& c) { c.gradients.k->data = c.gradients.q->data; }},
     {"a_kernel_for_attention", Error::unsupported,
-     "options.kernel: \"cpu.prefill.scalar\" is not a kernel for gradients",
+     no_such_kernel.c_str(),
      [](Whole& c) { c.options.kernel = "cpu.prefill.scalar"; }},
     {"queries_and_keys_of_different_widths", Error::shape, "k.dim: 7 is not q.dim: 8",
      [](Whole& c) { c.inputs.k.shape.dim = 7; }},

@@ -72,7 +72,7 @@ TEST_P(Heads, a_head_computed_alone_equals_the_head_among_others) {
       alone.q = only(call.q, h);
       alone.k = only(call.k, call.kv_head(h));
       alone.v = only(call.v, call.kv_head(h));
-      if (call.alibi) alone.alibi->of_heads = {call.alibi->of_heads[static_cast<std::size_t>(h)]};
+      if (call.alibi) alone.alibi = call.alibi->some(h, 1, call.heads());
       const auto one = attend(alone, everything);
       ASSERT_TRUE(one);
       EXPECT_TRUE(same_bits(one->out, only(all->out, h))) << "head " << h;

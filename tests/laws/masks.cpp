@@ -257,15 +257,16 @@ TEST_P(Masks, alibi_gives_the_bits_of_the_bias_that_holds_its_numbers) {
     Call call = random_call(seed, {.bias = false});
     Dice dice(seed);
     call.alibi = Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
-    for (std::int64_t h = 0; h < call.heads(); ++h)
-      call.alibi->of_heads.push_back(
-          std::ldexp(1 + uniform(seed, static_cast<std::uint64_t>(h)), -static_cast<int>(h)));
+    const std::int64_t entries = dice.one_in(2) ? 1 : call.batch();
+    for (std::int64_t n = 0; n < entries * call.heads(); ++n)
+      call.alibi->of_heads.push_back(std::ldexp(1 + uniform(seed, static_cast<std::uint64_t>(n)),
+                                                -static_cast<int>(n % call.heads())));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Call with_bias = call;
     with_bias.alibi.reset();
-    with_bias.bias = Tensor({1, call.heads(), call.queries(), call.keys()});
+    with_bias.bias = Tensor({entries, call.heads(), call.queries(), call.keys()});
     for_each(with_bias.bias->shape(), [&](auto b, auto h, auto i, auto j) {
-      with_bias.bias->set(b, h, i, j, call.alibi_at(h, i, j));
+      with_bias.bias->set(b, h, i, j, call.alibi_at(b, h, i, j));
     });
     for (const Wants& wants : {Wants{.log_sum_exp = true}, everything, Wants{.scores = Stage::biased}})
       EXPECT_TRUE(same_bits(attend(call, wants), attend(with_bias, wants)));

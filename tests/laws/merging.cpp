@@ -39,7 +39,7 @@ Call over_keys(const Call& call, std::int64_t first, std::int64_t count) {
   part.bias = Tensor(shape, call.bias && !call.alibi ? call.bias->dtype() : DType::f32);
   for_each(shape, [&](auto b, auto h, auto i, auto j) {
     const float bias = call.bias ? call.bias_at(b, h, i, first + j) : 0;
-    part.bias->set(b, h, i, j, bias + call.alibi_at(h, i, first + j));
+    part.bias->set(b, h, i, j, bias + call.alibi_at(b, h, i, first + j));
   });
   return part;
 }

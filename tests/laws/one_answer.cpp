@@ -39,10 +39,11 @@ Tensor entries(const Tensor& t, const std::vector<std::int64_t>& which) {
 }
 
 // Numbers of `tokens` each: one row for all, or those of the entries.
-std::vector<std::int32_t> entries(const std::vector<std::int32_t>& ids, std::int64_t tokens,
-                                  const std::vector<std::int64_t>& which) {
+template <class Number>
+std::vector<Number> entries(const std::vector<Number>& ids, std::int64_t tokens,
+                            const std::vector<std::int64_t>& which) {
   if (std::ssize(ids) <= tokens) return ids;
-  std::vector<std::int32_t> made;
+  std::vector<Number> made;
   for (const std::int64_t b : which)
     made.insert(made.end(), ids.begin() + b * tokens, ids.begin() + (b + 1) * tokens);
   return made;
@@ -67,6 +68,7 @@ Call with_entries(const Call& call, const std::vector<std::int64_t>& which) {
     made.documents->ids = entries(call.documents->ids, call.keys(), which);
     made.documents->query_ids = entries(call.documents->query_ids, call.queries(), which);
   }
+  if (call.alibi) made.alibi->of_heads = entries(call.alibi->of_heads, call.heads(), which);
   if (call.key_lengths) {
     made.key_lengths->clear();
     for (std::int64_t b : which)

@@ -3,6 +3,7 @@
 // was.
 #include "../cache/tokens.hpp"
 #include "cache/reading.hpp"
+#include "cases/listed.hpp"
 #include "layer/appended_tokens.hpp"
 #include "layer/tensors.hpp"
 
@@ -43,6 +44,10 @@ struct BadCachedCall {
   const char* sentence;
   void (*spoil)(CachedDraft&);
 };
+
+const std::string no_such_kernel =
+    "options.kernel: \"no.such.kernel\" is not a kernel of this build; there are " +
+    cases::listed(kernel_names());
 
 const std::vector<BadCachedCall> bad_cached_calls{
     {Error::value, "context: given, but so is a cache, which holds the tokens of x itself",
@@ -156,7 +161,7 @@ const std::vector<BadCachedCall> bad_cached_calls{
      [](CachedDraft& d) { d.options.bias = d.x_memory.view(); }},
     {Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
      [](CachedDraft& d) { d.options.dropout = Dropout{}; }},
-    {Error::unsupported, "options.kernel: \"no.such.kernel\" is not a kernel of this build",
+    {Error::unsupported, no_such_kernel.c_str(),
      [](CachedDraft& d) { d.options.kernel = "no.such.kernel"; }},
     {Error::overlap, "out: shares memory with x",
      [](CachedDraft& d) { d.outputs.out.data = d.x_memory.values.data(); }}};

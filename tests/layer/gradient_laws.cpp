@@ -2,6 +2,8 @@
 // What the layer's gradients do not depend on, what they are added to, and what is refused.
 #include <cstring>
 
+#include "cases/listed.hpp"
+#include "heed/gradient.hpp"
 #include "layer/backward.hpp"
 
 namespace heed::layer_tests {
@@ -172,6 +174,64 @@ TEST(the_parameters_of_a_layer, are_read_anew_after_an_update) {
   }
 }
 
+TEST(the_gradients_of_a_layer, are_refused_for_activations_of_another_call) {
+  LayerConfig config = multi_head(8, 2);
+  config.rotary = Rotary{};
+  config.drop_probability = 0.5f;
+  const LayerWeights weights = random_weights(config, 1);
+  AttentionLayer layer(config, weights), twin(config, weights);
+  const Tensor x = random_tensor({2, 1, 4, 8}, 2);
+  Tensor y = output(x.shape), dx = output(x.shape);
+  const std::vector<std::int32_t> lengths{3, 4}, others{4, 3};
+  const std::vector<std::int64_t> positions{0, 1, 2, 3}, later{1, 2, 3, 4};
+  const std::vector<float> slopes{0.5f, 0.25f}, steep{0.5f, 1.0f};
+  const Tensor bias = random_tensor({1, 1, 4, 4}, 3), row = random_tensor({1, 1, 1, 4}, 3);
+
+  AttentionLayer::Activations kept;
+  const AttentionLayer::Call call{.x = x.view(), .activations = &kept};
+  const auto expect = [&](const Options& then, const Options& now, const std::string& sentence,
+                          const AttentionLayer::Call& with) {
+    layer(call, {.out = y.mutable_view()}, then);
+    const auto backward = [&](const Options& options) {
+      layer.backward(with, {.out = x.view(), .x = dx.mutable_view()}, options);
+    };
+    expect_refusal(Error::value, sentence, [&] { backward(now); });
+    EXPECT_EQ(dx.values, output(x.shape).values) << sentence;
+  };
+  expect({.masks = {Causal{}}}, {}, "options.masks: none, but the activations were made with causal", call);
+  expect({}, {.masks = {Causal{}}}, "options.masks: causal, but the activations were made with none", call);
+  expect({.masks = {Causal{}}}, {.masks = {Causal{Align::ends}}},
+         "options.masks: causal, but with other numbers or alignments than the activations were made with",
+         call);
+  expect({.masks = {KeyLengths{lengths}}}, {.masks = {KeyLengths{others}}},
+         "options.masks: key lengths, but with other numbers or alignments than the activations were made with",
+         call);
+  expect({.bias = bias.view()}, {.bias = row.view()},
+         "options.bias: (1, 1, 1, 4), but the activations were made with (1, 1, 4, 4)", call);
+  expect({.alibi = Alibi{slopes}}, {.alibi = Alibi{steep}},
+         "options.alibi: 2 slopes, but with other numbers or alignments than the activations were made with",
+         call);
+  expect({.scale = 0.5f}, {}, "options.scale: 1/sqrt(head_dim), but the activations were made with 0.5", call);
+  expect({}, {.softcap = 5.0f}, "options.softcap: 5, but the activations were made with none", call);
+  expect({}, {},
+         "positions: 4 numbers, but with other numbers or alignments than the activations were made with",
+         {.x = x.view(), .positions = later, .activations = &kept});
+
+  layer.set_mode(AttentionLayer::Mode::train);
+  expect({}, {}, "dropout: 0.5 with seed 7, but the activations were made with 0.5 with seed 0",
+         {.x = x.view(), .dropout_seed = 7, .activations = &kept});
+  layer.set_mode(AttentionLayer::Mode::eval);
+  const std::string stale = "activations: made by another layer, or before update() changed the weights";
+  expect_refusal(Error::value, stale, [&] { twin.backward(call, {.out = x.view()}); });
+  layer(call, {.out = y.mutable_view()});
+  layer.update();
+  expect_refusal(Error::value, stale, [&] { layer.backward(call, {.out = x.view()}); });
+
+  // What says the same in other words is the same call.
+  layer({.x = x.view(), .positions = positions, .activations = &kept}, {.out = y.mutable_view()});
+  layer.backward(call, {.out = x.view()}, {.threads = 1});
+}
+
 TEST(the_gradients_of_a_layer, are_refused_in_a_sentence) {
   Case c{"", shaped(8, 2, 2, 4), 1, 4, 6, false, true, false};
   Backward run(c, 8000);
@@ -196,7 +256,9 @@ TEST(the_gradients_of_a_layer, are_refused_in_a_sentence) {
   g = run.gradients();
   refused(Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
           run.call(), g, {.dropout = Dropout{0.5f, 1}});
-  refused(Error::unsupported, "options.kernel: \"cpu.prefill.scalar\" is not a kernel for gradients",
+  refused(Error::unsupported,
+          "options.kernel: \"cpu.prefill.scalar\" is not a kernel for gradients; there are " +
+              cases::listed(backward_kernel_names()),
           run.call(), g, {.kernel = "cpu.prefill.scalar"});
   KvCache cache({.kv_heads = 2, .capacity = 8, .dim = 4});
   refused(Error::unsupported, "cache: given, but there is no gradient by what a cache holds",

@@ -63,6 +63,18 @@ def test_alibi_is_the_bias_of_slopes_times_distances(slopes):
     assert textbook.bits(shared) == textbook.bits(heed.attention(q, k, v, bias=bias, causal="ends"))
 
 
+def test_slopes_of_each_batch_entry_give_the_bits_of_each_alone():
+    q, k, v = arrays(queries=3)
+    each = np.stack([SLOPES, SLOPES[::-1] * 3])
+    found = heed.attention(q, k, v, alibi=(each, "ends"))
+    for b in range(2):
+        alone = heed.attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], alibi=(each[b], "ends"))
+        assert textbook.bits(found[b : b + 1]) == textbook.bits(alone)
+    layer = heed.AttentionLayer(model_dim=16, heads=4, seed=1)
+    (x,) = textbook.random_arrays(42, (2, 7, 16))
+    assert textbook.bits(layer(x, alibi=each)[1:]) == textbook.bits(layer(x[1:], alibi=each[1]))
+
+
 def test_the_layer_takes_both():
     layer = heed.AttentionLayer(model_dim=16, heads=4, seed=1)
     (x,) = textbook.random_arrays(42, (2, 7, 16))
@@ -84,9 +96,11 @@ REFUSED = {
     "a number of more bits": ({"document": ([2**31] * 7, "ends")}, "document: 2147483648 is not in int32's range"),
     "a cube": ({"document": (np.zeros((1, 2, 7), int), "ends")}, "document: 3 axes are neither 1 nor 2"),
     "another end": ({"document": (IDS, "end")}, 'document align: "end" is none of "starts", "ends"'),
-    "slopes of other heads": ({"alibi": (SLOPES[:3], "ends")}, "alibi: 3 slopes for q.heads: 4"),
+    "slopes of other heads": ({"alibi": (SLOPES[:3], "ends")}, "alibi: 3 slopes are neither one per head: 4 nor one per batch entry"),
     "a slope that is none": ({"alibi": ([1, 2, np.nan, 4], "ends")}, r"alibi.slopes\[2\]: nan is not a finite number"),
-    "slopes in rows": ({"alibi": (np.ones((1, 4), np.float32), "ends")}, "alibi.shape: .* has 2 axes, outside"),
+    "slopes in columns": ({"alibi": (np.ones((4, 2), np.float32), "ends")}, "alibi: 2 numbers a row for 4 heads"),
+    "slopes of other entries": ({"alibi": (np.ones((3, 4), np.float32), "ends")}, "alibi: 12 slopes are neither one per head"),
+    "slopes in a cube": ({"alibi": (np.ones((1, 2, 4), np.float32), "ends")}, "alibi.shape: .* has 3 axes, outside"),
     "ragged slopes": ({"alibi": ([[1], [2, 3]], "ends")}, "alibi: cannot be read"),
     "slopes of 64 bits": ({"alibi": (np.ones(4), "ends")}, "alibi.dtype: f64"),
     "flash attention's word": ({"alibi_slopes": SLOPES}, "alibi_slopes: there is no such keyword argument; say alibi="),

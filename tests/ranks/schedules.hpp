@@ -75,9 +75,7 @@ inline Call call_of(const Call& whole, const Share& share) {
     call.bias = share_of(*whole.bias, rows, range.first, range.second);
   }
   if (whole.sink && whole.sink->shape().heads > 1) call.sink = heads_of(*whole.sink, first, heads);
-  if (whole.alibi)
-    call.alibi->of_heads = {whole.alibi->of_heads.begin() + first,
-                            whole.alibi->of_heads.begin() + first + heads};
+  if (whole.alibi) call.alibi = whole.alibi->some(first, heads, whole.heads());
   for (BoolMatrix& m : call.matrices) {
     const auto of_mask = cut(m.where.shape);
     const std::vector<Stretch>& rows = of_mask.first;
@@ -100,8 +98,12 @@ inline Call call_of(const Call& whole, const Share& share) {
 // One schedule: the call, its split over the group, and whether this rank's rows have the bits of one
 // process.
 inline Call schedule_call(std::uint64_t seed) {
-  return random_call(
-      seed, {.most_queries = 60, .most_keys = 1600, .most_batch = 2, .long_keys = false, .dropout = true});
+  return random_call(seed, {.most_queries = 60,
+                            .most_keys = 1600,
+                            .most_batch = 2,
+                            .long_keys = false,
+                            .dropout = true,
+                            .no_dims = true});
 }
 
 inline testing::AssertionResult has_the_bits_of_one_process(Group& group, std::uint64_t seed) {

@@ -28,7 +28,8 @@ const BadCall bad_choices[] = {
     {"a_drop_probability_that_is_not_a_number", Error::value,
      "options.dropout.drop_probability: nan is outside [0, 1)",
      [](Call& c) { c.options.dropout = Dropout{.drop_probability = nan}; }},
-    {"slopes_for_other_heads", Error::shape, "options.alibi: 3 slopes for q.heads: 8",
+    {"slopes_for_other_heads", Error::shape,
+     "options.alibi: 3 slopes are neither one per head: 8 nor one per batch entry and head: 16",
      [](Call& c) {
        c.options.alibi = Alibi{std::span(c.slopes).first(3), Align::ends};
      }},

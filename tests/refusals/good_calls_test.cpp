@@ -6,6 +6,8 @@
 #include <random>
 
 #include "heed/cache.hpp"
+#include "heed/gradient.hpp"
+#include "heed/stream.hpp"
 #include "lowering/make_problem.hpp"
 #include "refusal/argument.hpp"
 #include "refusals/call.hpp"
@@ -205,6 +207,32 @@ TEST(GoodCalls, no_heads_are_allowed_with_any_number_of_kv_heads) {
   expect_accepted(call);
   call.inputs.k.shape.heads = call.inputs.v.shape.heads = 0;
   expect_accepted(call);
+}
+
+// S14: so many that memory for each would be an error.
+TEST(GoodCalls, batch_entries_without_heads_or_queries_take_no_memory) {
+  constexpr std::int64_t many = std::int64_t{1} << 31;
+  const std::vector<float> numbers(1000);
+  std::vector<float> gradients(1000);
+  const Strides one_for_all{0, 16, 16, 1};
+  const bool keep = true;
+  for (const auto& [heads, queries] : {std::pair(0, 3), {4, 0}, {0, 0}}) {
+    const View q{numbers.data(), {many, heads, queries, 16}};
+    const View k{numbers.data(), {many, 2, 3, 16}, one_for_all};
+    const MutableView out{gradients.data(), q.shape}, sums{gradients.data(), {many, heads, queries, 1}};
+    const Outputs outputs{.out = out, .log_sum_exp = sums};
+    Options options{.masks = {Causal{Align::ends}, Window{2, 0, Align::ends}, Window{1, 0, Align::ends, 1},
+                              Keep{BoolView{&keep, {}}}}};
+    attention({.q = q, .k = k, .v = k}, outputs, options);
+    attention_backward({.q = q, .k = k, .v = k}, {out, sums}, {.out = out, .q = out}, options);
+    KeyStream stream({.q = q, .kv_heads = 2}, outputs);
+    stream.add(k, k);
+    stream.finish();
+    options.masks = {Causal{}};
+    if (queries != 3) {
+      EXPECT_THROW(attention({.q = q, .k = k, .v = k}, outputs, options), Error) << "what is wrong stays so";
+    }
+  }
 }
 
 TEST(GoodCalls, the_stride_of_an_axis_of_one_entry_never_matters) {

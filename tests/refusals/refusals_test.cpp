@@ -3,6 +3,7 @@
 // nothing written.
 #include <functional>
 
+#include "cases/listed.hpp"
 #include "refusals/bad_call.hpp"
 
 namespace heed {
@@ -43,8 +44,10 @@ TEST(Calls, the_call_that_the_tables_spoil_is_a_good_one) {
 }
 
 TEST(Calls, a_kernel_that_does_not_exist_is_refused_and_nothing_is_written) {
-  const BadCall bad{"", Error::unsupported,
-                    "options.kernel: \"cpu.prefill.abacus\" is not a kernel of this build",
+  const std::string sentence =
+      "options.kernel: \"cpu.prefill.abacus\" is not a kernel of this build; there are " +
+      cases::listed(kernel_names());
+  const BadCall bad{"", Error::unsupported, sentence.c_str(),
                     [](Call& c) { c.options.kernel = "cpu.prefill.abacus"; }};
   Call call;
   bad.spoil(call);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/listed.hpp"
 #include "heed/stream.hpp"
 
 namespace heed {
@@ -103,7 +104,8 @@ TEST(StreamRefusals, are_those_of_attention_for_everything_else) {
   EXPECT_EQ(refusal_of(g), "k.heads: 3 does not divide q.heads: 2");
   g = Given();
   g.options.kernel = "cpu.prefill.scalar";
-  EXPECT_EQ(refusal_of(g), "options.kernel: \"cpu.prefill.scalar\" is not a kernel for streams");
+  EXPECT_EQ(refusal_of(g), "options.kernel: \"cpu.prefill.scalar\" is not a kernel for streams; there are " +
+                               cases::listed(stream_kernel_names()));
   g.options.kernel = "reference";
   EXPECT_EQ(refusal_of(g), "options.kernel: \"reference\" refuses: it needs all keys at once");
   g = Given();

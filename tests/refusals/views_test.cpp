@@ -8,16 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "refusal/argument.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {
 namespace {
 
+// Of the call that is given it, which can name the argument.
 std::string refusal_of_view(std::size_t held, const Shape& shape, const Strides& stride) {
   const std::vector<f16> numbers(held);
+  const View view(numbers, shape, stride);
+  if (view.data != numbers.data()) return "looks elsewhere";
   try {
-    const View view(numbers, shape, stride);
-    return view.data == numbers.data() ? "" : "looks elsewhere";
+    check_argument({"q", view});
+    return "";
   } catch (const Error& error) {
     EXPECT_EQ(error.code, Error::shape);
     return error.what();
@@ -31,9 +35,9 @@ TEST(Views, one_element_too_few_is_refused_and_just_enough_is_not) {
   EXPECT_EQ(refusal_of_view(6, {.length = 3, .dim = 2}), "");
   EXPECT_EQ(refusal_of_view(7, {.length = 3, .dim = 2}), "");
   EXPECT_EQ(refusal_of_view(5, {.length = 3, .dim = 2}),
-            "view: shape (1, 1, 3, 2) with strides (6, 6, 2, 1) reaches over 6 elements, but there are 5");
+            "q: shape (1, 1, 3, 2) with strides (6, 6, 2, 1) reaches over 6 elements, but there are 5");
   EXPECT_EQ(refusal_of_view(0, {}),
-            "view: shape (1, 1, 1, 1) with strides (1, 1, 1, 1) reaches over 1 elements, but there are 0");
+            "q: shape (1, 1, 1, 1) with strides (1, 1, 1, 1) reaches over 1 elements, but there are 0");
 }
 
 TEST(Views, strides_reach_further_than_the_elements_are_many) {
@@ -42,7 +46,7 @@ TEST(Views, strides_reach_further_than_the_elements_are_many) {
   EXPECT_EQ(refusal_of_view(125, shape, gaps), "");
   EXPECT_EQ(
       refusal_of_view(124, shape, gaps),
-      "view: shape (2, 1, 3, 2) with strides (100, -1, 10, 4) reaches over 125 elements, but there are 124");
+      "q: shape (2, 1, 3, 2) with strides (100, -1, 10, 4) reaches over 125 elements, but there are 124");
   EXPECT_EQ(refusal_of_view(2, shape, {.batch = 0, .length = 0, .dim = 1}), "") << "a broadcast";
 }
 
@@ -56,22 +60,58 @@ TEST(Views, extents_too_large_to_multiply_are_refused_and_do_not_wrap) {
   constexpr std::int64_t half = std::int64_t{1} << 32;
   EXPECT_EQ(
       refusal_of_view(4, {.batch = half, .heads = half, .length = 2, .dim = 2}),
-      "view: shape (4294967296, 4294967296, 2, 2) with strides (17179869184, 4, 2, 1) reaches beyond any "
+      "q: shape (4294967296, 4294967296, 2, 2) with strides (17179869184, 4, 2, 1) reaches beyond any "
       "memory");
   EXPECT_EQ(refusal_of_view(4, {.batch = 2, .heads = 2, .length = most, .dim = most}),
-            "view: shape (2, 2, 9223372036854775807, 9223372036854775807) with strides (9223372036854775807, "
+            "q: shape (2, 2, 9223372036854775807, 9223372036854775807) with strides (9223372036854775807, "
             "9223372036854775807, 9223372036854775807, 1) reaches beyond any memory");
   EXPECT_EQ(
       refusal_of_view(4, {.length = 3}, {.length = most}),
-      "view: shape (1, 1, 3, 1) with strides (-1, -1, 9223372036854775807, -1) reaches beyond any memory");
+      "q: shape (1, 1, 3, 1) with strides (-1, -1, 9223372036854775807, -1) reaches beyond any memory");
   EXPECT_EQ((Shape{most, most, 3, most}.elements()), most);
 }
 
-// The view itself is made, so that the refusal can name the argument.
-TEST(Views, negative_extents_and_strides_are_left_to_the_call) {
-  EXPECT_EQ(refusal_of_view(6, {.length = -3, .dim = 2}), "");
-  EXPECT_EQ(refusal_of_view(6, {.length = 3, .dim = 2}, {.length = -2, .dim = 1}), "");
-  EXPECT_EQ(refusal_of_view(6, {.length = 3, .dim = 2}, {.dim = 1}), "");
+TEST(Views, negative_extents_and_strides_are_what_is_refused_first) {
+  EXPECT_EQ(refusal_of_view(1, {.length = -3, .dim = 2}), "q.length: -3 is negative");
+  EXPECT_EQ(refusal_of_view(1, {.length = 3, .dim = 2}, {.length = -2, .dim = 1}),
+            "q.stride.length: -2 is negative");
+}
+
+TEST(Views, the_one_that_reaches_too_far_is_named) {
+  std::vector<float> six(6), five(5);
+  const Shape shape{.length = 3, .dim = 2};
+  const auto refusal = [](const Inputs& inputs, const Outputs& outputs, const Options& options = {}) {
+    try {
+      attention(inputs, outputs, options);
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  const std::string reaches =
+      ": shape (1, 1, 3, 2) with strides (6, 6, 2, 1) reaches over 6 elements, but there are 5";
+  const View good{six, shape}, short_one{five, shape};
+  std::vector<float> written(6);
+  const Outputs out{.out = {written, shape}};
+  EXPECT_EQ(refusal({good, good, short_one}, out), "v" + reaches);
+  EXPECT_EQ(refusal({good, good, good}, {.out = {five, shape}}), "out" + reaches);
+  EXPECT_EQ(refusal({good, good, good}, out, {.bias = View{five, {.length = 3, .dim = 2}}}),
+            "options.bias" + reaches);
+  const std::array<bool, 5> seen{};
+  EXPECT_EQ(refusal({good, good, good}, out, {.masks = {Keep{{seen, {.length = 3, .dim = 2}}}}}),
+            "keep mask" + reaches);
+  EXPECT_EQ(refusal({.q = good, .k = good}, out), "v: not given");
+  EXPECT_EQ(refusal({good, good, good}, {.out = {}}), "out: not given");
+}
+
+// Only what lies where the view was made is known.
+TEST(Views, a_view_that_is_moved_elsewhere_is_not_held_to_what_it_was_made_of) {
+  const std::vector<float> small(2), large(12);
+  View view{small, {.dim = 2}};
+  view.data = large.data();
+  view.shape = {.length = 3, .dim = 2};
+  view.stride = bhsd(view.shape);
+  EXPECT_NO_THROW(check_argument({"q", view}));
 }
 
 TEST(Views, arrays_vectors_spans_and_pointers_give_the_same_view) {
@@ -95,7 +135,7 @@ TEST(Views, arrays_vectors_spans_and_pointers_give_the_same_view) {
 TEST(Views, bools_are_counted_like_numbers) {
   const std::array<bool, 6> seen{};
   EXPECT_EQ((BoolView{seen, {.length = 2, .dim = 3}}.data), seen.data());
-  EXPECT_THROW((BoolView{seen, {.length = 2, .dim = 4}}), Error);
+  EXPECT_THROW(check_argument({"mask", BoolView{seen, {.length = 2, .dim = 4}}}), Error);
 }
 
 TEST(Views, a_view_that_need_not_be_given_takes_what_a_view_takes) {
@@ -110,8 +150,8 @@ TEST(Views, a_view_that_need_not_be_given_takes_what_a_view_takes) {
   EXPECT_EQ(all.weights->shape, shape);
   EXPECT_EQ(all.log_sum_exp->stride.length, 3);
   EXPECT_EQ(all.scores.into->data, numbers.data());
-  const auto one_row_too_many = [&] { return Optional<View>{numbers, {.length = 4, .dim = 3}}; };
-  EXPECT_THROW(one_row_too_many(), Error);
+  const Optional<View> one_row_too_many{numbers, {.length = 4, .dim = 3}};
+  EXPECT_THROW(check_argument({"weights", *one_row_too_many}), Error);
 }
 
 TEST(Views, without_strides_the_answer_is_that_of_packed_tensors) {

@@ -200,6 +200,58 @@ TEST_F(FloatMode, of_the_caller_holds_in_an_executors_tasks_and_is_gone_after_ea
     });
 }
 
+#if defined(__x86_64__) && defined(__GLIBC__)  // elsewhere few processors have traps
+void trap() { feenableexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW); }
+
+// Results of every function that computes, over rows and keys that fill no vector.
+void compute_everything(const std::vector<float>& numbers) {
+  std::vector<float> written(4096), sums(80), more = written;
+  std::vector<std::vector<float>> gradients(3, written);
+  for (const std::int64_t queries : {1, 5, 40})
+    for (const std::int64_t keys : {0, 1, 7, 300}) {
+      const Shape of_q{1, 2, queries, 5}, of_k{1, 1, keys, 5};
+      const Inputs in{{numbers, of_q}, {numbers, of_k}, {numbers, of_k}};
+      const Outputs out{.out = {written, of_q}, .log_sum_exp = {{sums, {1, 2, queries, 1}}}};
+      const Options causal{.masks = {Causal{Align::ends}}};
+      for (const std::string& kernel : kernel_names()) {
+        Options forced = causal;
+        forced.kernel = kernel;
+        const auto verdicts = plan(in, out, forced);
+        if (std::ranges::any_of(verdicts, [](const Verdict& of) { return of.choice == Verdict::taken; }))
+          attention(in, out, forced);
+      }
+      attention(in, out, causal);
+      attention_backward(in, {out.out, *out.log_sum_exp},
+                         {.out = {numbers, of_q},
+                          .q = {{gradients[0], of_q}},
+                          .k = {{gradients[1], of_k}},
+                          .v = {{gradients[2], of_k}}},
+                         causal);
+      KeyStream stream({.q = in.q, .kv_heads = 1, .keys = keys}, out, causal);
+      stream.add(in.k, in.v);
+      stream.finish();
+      merge(out, {.out = {numbers, of_q}, .log_sum_exp = {{numbers, {1, 2, queries, 1}}}});
+      rotate({more, {1, 2, queries, 4}}, std::vector<std::int64_t>(static_cast<std::size_t>(queries), 3));
+      for (const CacheType type : {CacheType::f32, CacheType::f16, CacheType::bf16, CacheType::int8}) {
+        KvCache cache({.kv_heads = 1, .capacity = 512, .dim = 5, .type = type});
+        cache.append(in.k, in.v);
+        if (keys >= queries) attention({.q = in.q, .cache = &cache}, out, causal);
+        cache.read(0, {gradients[1], of_k}, {gradients[2], of_k});
+      }
+    }
+  project();
+}
+
+TEST_F(FloatMode, that_traps_is_not_disturbed_by_lanes_that_hold_no_row) {
+  std::vector<float> numbers(4096);
+  for (std::size_t n = 0; n < numbers.size(); ++n) numbers[n] = static_cast<float>(n % 23) - 11;
+  for (const int threads : {1, 4}) {
+    set_num_threads(threads);
+    in_mode({"traps", trap}, [&] { compute_everything(numbers); });
+  }
+}
+#endif
+
 // What a thread has seen happen stays its own: the flags are no mode.
 TEST_F(FloatMode, leaves_the_flags_of_what_happened_alone) {
   in_mode({"upward", [] { std::fesetround(FE_UPWARD); }}, [] {

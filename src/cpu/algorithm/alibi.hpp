@@ -18,8 +18,12 @@ inline float place_of(const Call& c, const Query& q) {
   return static_cast<float>(q.i + (c.alibi.queries_are_last ? s.keys - s.queries : 0));
 }
 
+inline float slope_of(const Call& c, const Query& q) {
+  return c.alibi.of_heads[q.b * c.alibi.step + q.h];
+}
+
 inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
-  return -c.alibi.of_heads[q.h] * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));
+  return -slope_of(c, q) * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));
 }
 
 // Added as a bias that holds the same numbers would be (mask.hpp), so that the bits are the same; but what
@@ -31,7 +35,7 @@ template <Vector S>
   float minus_slope[capacity], place[capacity];
   for (std::int64_t r = 0; r < t.width; ++r) {
     const Query q = queries(least(r, queries.count - 1));
-    minus_slope[r] = -c.alibi.of_heads[q.h];
+    minus_slope[r] = -slope_of(c, q);
     place[r] = place_of(c, q);
   }
   const F lowest = S::fill(-most_finite), to_units = S::fill(c.scaling.unit),

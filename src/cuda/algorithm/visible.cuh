@@ -108,7 +108,7 @@ inline __device__ __noinline__ float softcapped_score(float cap, float s) {
 HEED_DEVICE float alibi_at(const Call& c, const Query& q, std::int64_t j) {
   const Sequence& s = c.sequence(q.b);
   const auto place = static_cast<float>(q.i + (c.alibi.queries_are_last ? s.keys - s.queries : 0));
-  return -c.alibi.of_heads[q.h] * fabsf(place - static_cast<float>(j));
+  return -c.alibi.of_heads[q.b * c.alibi.step + q.h] * fabsf(place - static_cast<float>(j));
 }
 
 // What enters the softmax: -inf for a key that is not seen. All scores of a row may be the lowest number, where

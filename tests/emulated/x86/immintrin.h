@@ -2,6 +2,9 @@
 // The instructions of AVX-512, AVX512-BF16 and AMX that heed's kernels use, lane by lane in plain C++: so
 // that those kernels run, slowly, on a machine that has none of them. Products of matrices round once for
 // each multiply-add, which hardware need not.
+//
+// An element of one vector or another is n ? a[at] : b[at] here, never (n ? a : b)[at]: with UBSan g++ 12
+// computes that `at` for one of the two vectors only, and what is read of the other is wrong. clang 14 does not.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -350,12 +353,15 @@ HEED_EMULATED __m512i _mm512_unpackhi_epi64(__m512i a, __m512i b) {
   return heed::emulated::each<__m512i>(8, [&](int n) { return n % 2 ? b[n / 2 * 2 + 1] : a[n / 2 * 2 + 1]; });
 }
 HEED_EMULATED __m512i _mm512_permutex2var_epi64(__m512i a, __m512i index, __m512i b) {
-  return heed::emulated::each<__m512i>(8, [&](int n) { return (index[n] & 8 ? b : a)[index[n] & 7]; });
+  return heed::emulated::each<__m512i>(8, [&](int n) {
+    const long long at = index[n] & 7;
+    return index[n] & 8 ? b[at] : a[at];
+  });
 }
 HEED_EMULATED __m512i _mm512_shuffle_i32x4(__m512i a, __m512i b, int how) {
   return heed::emulated::each<__m512i>(8, [&](int n) {
-    const int from = how >> (n / 2 * 2) & 3;
-    return (n < 4 ? a : b)[2 * from + n % 2];
+    const int at = 2 * (how >> (n / 2 * 2) & 3) + n % 2;
+    return n < 4 ? a[at] : b[at];
   });
 }
 

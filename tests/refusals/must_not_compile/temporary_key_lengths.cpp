@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mask views the lengths, so the vector must outlive it.
+// Says: gone at the end of the line: give it a name
 #include <cstdint>
 #include <vector>
 

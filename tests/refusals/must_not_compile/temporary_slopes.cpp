@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options view the slopes, so the vector must outlive them.
+// Says: gone at the end of the line: give it a name
 #include <vector>
 
 #include "heed/attention.hpp"
