@@ -30,10 +30,10 @@ from heed._heed import (
     set_num_threads,
 )
 from heed._heed import version as __version__
-from heed.errors import Error, KindError
-from heed.installation import configuration, show_config
-from heed.showing import picture, view
-from heed.verdicts import Verdict
+from heed._errors import Error, KindError
+from heed._installation import configuration, show_config
+from heed._showing import picture, view
+from heed._verdicts import Verdict
 
 __all__ = [
     "AttentionLayer",

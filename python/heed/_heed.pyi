@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 import numpy
 import numpy.typing
 
-import heed.verdicts
+import heed._verdicts
 
 
 ArrayT = TypeVar("ArrayT")
@@ -77,7 +77,7 @@ def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, ca
     ((1, 8, 1, 64), (1, 8, 1), 50.0)
     """
 
-def plan(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> list[heed.verdicts.Verdict]:
+def plan(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> list[heed._verdicts.Verdict]:
     """
     What becomes of every kernel when attention() is called like this, in the order they are tried.
 

@@ -32,7 +32,7 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 
 constexpr const char* attention_signatures[] = {HEED_RETURNS(HEED_ATTENTION, "bool", "True")};
 constexpr const char* plan_signature =
-    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed.verdicts.Verdict]");
+    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed._verdicts.Verdict]");
 constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
 constexpr const char* attention_doc = R"(Scaled dot-product attention.

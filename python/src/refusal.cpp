@@ -87,7 +87,7 @@ Error from_python_error(const char* name, const char* what, Error::Code code) {
 }
 
 void define_errors() {
-  const nb::module_ errors = nb::module_::import_("heed.errors");
+  const nb::module_ errors = nb::module_::import_("heed._errors");
   error_type = nb::object(errors.attr("Error")).release().ptr();
   kind_error_type = nb::object(errors.attr("KindError")).release().ptr();
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

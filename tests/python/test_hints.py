@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import heed
-from heed import _heed, hints
+from heed import _heed, _hints
 
 X = np.ones((2, 3, 4, 8), np.float32)
 LAYER = heed.AttentionLayer(8, 2)
@@ -252,5 +252,5 @@ def test_what_is_alive_when_python_ends_is_not_told_to_the_user():
 
 
 def test_the_examples_of_the_hints_are_true():
-    ran = doctest.testmod(hints)
+    ran = doctest.testmod(_hints)
     assert ran.attempted >= 2 and ran.failed == 0

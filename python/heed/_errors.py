@@ -18,6 +18,7 @@ class Error(ValueError):
     shape | k.heads: 3 does not divide q.heads: 8
     """
 
+    __module__ = "heed"  # where it is found, and what a traceback shows
     code: str = "value"
 
 
@@ -35,4 +36,5 @@ class KindError(Error, TypeError):
     q.dtype: f64 is none of f32, f16, bf16
     """
 
+    __module__ = "heed"
     code: str = "dtype"
