@@ -31,7 +31,7 @@ inline nb::object attributes_of(nb::handle self) { return nb::getattr(self, "__d
 
 // (restored, (class, state), attributes), as __reduce__ returns it. `restored` is of heed._copies: pickle
 // finds functions of Python's only.
-inline nb::object reduced(nb::handle self, const char* restored, const nb::object& state) {
+inline nb::tuple reduced(nb::handle self, const char* restored, const nb::object& state) {
   const nb::object function = nb::module_::import_("heed._copies").attr(restored);
   return nb::make_tuple(function, nb::make_tuple(self.type(), state), attributes_of(self));
 }
