@@ -109,7 +109,8 @@ class PythonMessages final : public Messages {
 }  // namespace
 
 std::string in_words(const nb::python_error& error) {
-  const std::string kind = nb::cast<std::string>(error.type().attr("__name__")), said = text_of(error.value());
+  const auto kind = nb::cast<std::string>(error.type().attr("__name__"));
+  const std::string said = text_of(error.value());
   return said.empty() ? kind : kind + ": " + said;
 }
 

@@ -197,7 +197,7 @@ def check_refused_arguments(group):
 
     calls = {
         "lengths.dtype: object is not an element type heed knows": lambda: decode([10**30] if is_last else [6]),
-        "lengths.dtype: f64 is no integer type": lambda: decode([6.0] if is_last else [6]),
+        "lengths.dtype: float64 is no integer type": lambda: decode([6.0] if is_last else [6]),
         "cache: dict is not a heed.KvCache": lambda: decode([6], {} if is_last else cache),
         "split: int is not a heed.distributed.Split": lambda: heed.distributed.attention(group, 5 if is_last else split, *part),
         "split.of_rank: a share is not stretches": lambda: heed.distributed.attention(group, no_shares if is_last else split, *part),

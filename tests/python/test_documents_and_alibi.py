@@ -88,7 +88,7 @@ REFUSED = {
     "a slope that is none": ({"alibi": ([1, 2, np.nan, 4], "ends")}, r"alibi.slopes\[2\]: nan is not a finite number"),
     "slopes in rows": ({"alibi": (np.ones((1, 4), np.float32), "ends")}, "alibi.shape: .* has 2 axes, outside"),
     "ragged slopes": ({"alibi": ([[1], [2, 3]], "ends")}, "alibi: cannot be read"),
-    "slopes of 64 bits": ({"alibi": (np.ones(4), "ends")}, "alibi.dtype: f64"),
+    "slopes of 64 bits": ({"alibi": (np.ones(4), "ends")}, "alibi.dtype: float64"),
     "flash attention's word": ({"alibi_slopes": SLOPES}, "alibi_slopes: there is no such keyword argument; say alibi="),
 }
 
