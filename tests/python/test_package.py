@@ -109,6 +109,16 @@ def test_importing_heed_imports_no_other_library():
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
+def test_a_variable_that_says_nothing_is_warned_of_once():
+    program = "import heed, numpy\nx = numpy.ones((2, 8), numpy.float32)\nfor _ in range(3): heed.attention(x, x, x)\nprint(heed.kernel_names())"
+    wrong = {"HEED_TARGET": "avx9", "HEED_NUM_THREADS": "-1"}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/", env=os.environ | wrong)
+    assert ran.stdout == f"{heed.kernel_names()}\n"
+    said = sorted(ran.stderr.splitlines())
+    assert len(said) == 2 and said[0].startswith("heed: warning: HEED_NUM_THREADS: '-1' is no whole number in [1, 4096]")
+    assert said[1].startswith("heed: warning: HEED_TARGET: 'avx9' is no target of this build, which has ")
+
+
 def test_the_package_brings_the_command():
     named = [file for file in importlib.metadata.files("heed") if file.name == "heed" and "bin" in file.parts]
     assert named, "built without CLI11, nlohmann_json or fmt"
