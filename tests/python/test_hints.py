@@ -254,4 +254,4 @@ def test_what_is_alive_when_python_ends_is_not_told_to_the_user():
 @pytest.mark.parametrize("module", [_hints, _functions, _handlers, _showing], ids=lambda module: module.__name__)
 def test_the_examples_of_internal_modules_are_true(module):
     ran = doctest.testmod(module)
-    assert ran.attempted >= 2 and ran.failed == 0
+    assert ran.attempted >= 1 and ran.failed == 0
