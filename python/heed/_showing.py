@@ -310,12 +310,12 @@ def picture(
     causal: bool | str | None = None,
     hide: Any = None,
     entry: int = 0,
-    layer: int | None = None,
+    layers: int | None = None,
 ) -> None:
     """Saves heatmaps of all heads of a layer as one picture, .png or .svg, with the tokens at the edges where there is room.
 
     The arguments are those of heed.view: weights are an array, a list of layers, or what heed.transformers.watch recorded.
-    layer says which one is drawn where there are several, counted from 0, or from the end by negative numbers.
+    layers says which one is drawn where there are several, counted from 0, or from the end by negative numbers.
 
     >>> import numpy, heed, pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -326,22 +326,22 @@ def picture(
     """
     words = _tokens(tokens, query_tokens, key_tokens)
     entry = _integer("entry", entry)
-    run, drawn = _one_layer(_runs_of(weights, Source(None, None, entry, Masks.read(causal, hide, entry))), layer)
+    run, drawn = _one_layer(_runs_of(weights, Source(None, None, entry, Masks.read(causal, hide, entry))), layers)
     made = _heed.Picture((run.queries, run.keys, None), words.queries, words.keys, drawn.heads)
     for rows in drawn.rows:
         made.add_rows(rows.weights, rows.hide)
     made.save(path)
 
 
-def _one_layer(runs: list[ShownRun], layer: int | None) -> tuple[ShownRun, ShownLayer]:
+def _one_layer(runs: list[ShownRun], wanted: int | None) -> tuple[ShownRun, ShownLayer]:
     layers = [(run, each) for run in runs for each in run.layers]
-    if layer is None:
+    if wanted is None:
         if len(layers) > 1:
-            raise _refuse(f"weights: {len(layers)} layers, and a picture has the heads of one; say layer=0, or another", "value")
+            raise _refuse(f"weights: {len(layers)} layers, and a picture has the heads of one; say layers=0, or another", "value")
         return layers[0]
-    number = _integer("layer", layer)
+    number = _integer("layers", wanted)
     if not -len(layers) <= number < len(layers):
-        raise _refuse(f"layer: {number} is none of the {len(layers)} layers", "value")
+        raise _refuse(f"layers: {number} is none of the {len(layers)}", "value")
     return layers[number]
 
 

@@ -54,7 +54,7 @@ def test_a_watched_run_is_drawn_layer_by_layer(tmp_path):
     with torch.inference_mode(), heed.transformers.watch(model) as run:
         model(torch.arange(2, 9)[None])
     for number in (0, -1):
-        heed.picture(run, tmp_path / "layer.svg", layer=number, tokens=[str(n) for n in range(7)])
+        heed.picture(run, tmp_path / "layer.svg", layers=number, tokens=[str(n) for n in range(7)])
         assert (tmp_path / "layer.svg").read_text().startswith("<svg")
-    with pytest.raises(heed.Error, match="weights: 2 layers, and a picture has the heads of one; say layer=0"):
+    with pytest.raises(heed.Error, match="weights: 2 layers, and a picture has the heads of one; say layers=0"):
         heed.picture(run, tmp_path / "layer.svg")

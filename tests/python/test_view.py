@@ -220,9 +220,9 @@ REFUSED = {
     "tokens: int is not a list of tokens": lambda w: heed.view(w, tokens=3),
     "names: a str is not a list of names": lambda w: heed.view(w, names="a"),
     "causal: 1 is neither True, False": lambda w: heed.view(w, causal=1),
-    "weights: 2 layers, and a picture has the heads of one; say layer=0": lambda w: heed.picture([w, w], "head.png"),
+    "weights: 2 layers, and a picture has the heads of one; say layers=0": lambda w: heed.picture([w, w], "head.png"),
     "weights: 2 layers, and": lambda w: heed.picture({"a": w, "b": w}, "head.png"),
-    "layer: 2 is none of the 2 layers": lambda w: heed.picture([w, w], "head.png", layer=2),
+    "layers: 2 is none of the 2": lambda w: heed.picture([w, w], "head.png", layers=2),
     "budget: 10 bytes, a page takes at least 200000": lambda w: heed.view(w, budget=10),
     "tokens: names queries and keys at once": lambda w: heed.view(w, tokens=list("abc"), key_tokens=list("abc")),
     "run: 0 queries and 3 keys": lambda w: heed.view(w[:, :0]),
@@ -304,14 +304,16 @@ class Watched:
         self.layers = layers
 
     def shown_runs(self):
-        layers = [heed._showing.ShownLayer(str(n), 1, 1, [heed._showing.Rows(w)]) for n, w in enumerate(self.layers)]
+        layers = [heed._showing.ShownLayer(f"Layer {n}", 1, 1, [heed._showing.Rows(w)]) for n, w in enumerate(self.layers)]
         return [heed._showing.ShownRun("", 4, 4, None, layers)]
 
 
 def test_of_several_layers_a_picture_has_the_one_that_is_said(tmp_path):
     layers = [random_weights(1, 4, 4, seed=n) for n in range(3)]
-    for given in (layers, Watched(layers), {"a": layers[:1], "b": layers[1:]}):
-        for number in (0, 2, -2):
-            heed.picture(layers[number], tmp_path / "alone.png", causal=False)
-            heed.picture(given, tmp_path / "said.png", layer=number, causal=False)
-            assert (tmp_path / "said.png").read_bytes() == (tmp_path / "alone.png").read_bytes()
+    pictures = []
+    for number in (0, 1, 2):
+        for name, given, said in (("list", layers, number), ("end", layers, number - 3), ("run", Watched(layers), number)):
+            heed.picture(given, tmp_path / f"{name}.png", layers=said, causal=False)
+        pictures.append((tmp_path / "list.png").read_bytes())
+        assert (tmp_path / "end.png").read_bytes() == (tmp_path / "run.png").read_bytes() == pictures[-1]
+    assert len(set(pictures)) == 3
