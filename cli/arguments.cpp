@@ -3,7 +3,7 @@
 #include "arguments.hpp"
 
 #include <fmt/core.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
