@@ -3,6 +3,7 @@
 #include "arguments.hpp"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -37,13 +38,35 @@ std::size_t edit_distance(const std::string& from, const std::string& to) {
   return row.back();
 }
 
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
 std::vector<std::string> known_words(const CLI::App& app) {
-  std::vector<std::string> words;
+  std::vector<std::string> words = commands_of(app);
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    words.push_back(command->get_name());
   return words;
+}
+
+// The word that was meant, or "". Two slips are a typing error, and more letters another form of the word:
+// benchmark for bench. More is another word.
+std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  constexpr std::size_t most_slips = 2, shortest_stem = 3;
+  std::string meant;
+  std::size_t nearest = most_slips + 1;
+  for (const std::string& each : known) {
+    const bool is_form = std::min(word.size(), each.size()) >= shortest_stem &&
+                         (word.starts_with(each) || each.starts_with(word));
+    const std::size_t distance = is_form ? most_slips : edit_distance(word, each);
+    if (distance >= nearest) continue;
+    nearest = distance;
+    meant = each;
+  }
+  return meant;
 }
 
 void show_as(CLI::Option* option, const Flag& flag) {
@@ -140,18 +163,15 @@ void refuse_leftovers(const CLI::App& app) {
   const std::vector<std::string> leftovers = app.remaining();
   if (leftovers.empty()) return;
   const std::string& word = leftovers.front();
-  const char* kind = word.starts_with("-") ? "flag" : app.get_parent() ? "argument" : "command";
-  std::string sentence = fmt::format("{}: unknown {}", word, kind);
-  // Two slips are a typing error; more is another word.
-  std::size_t nearest = 3;
-  std::string meant;
-  for (const std::string& known : known_words(app)) {
-    const std::size_t distance = edit_distance(word.substr(0, word.find('=')), known);
-    if (distance >= nearest) continue;
-    nearest = distance;
-    meant = known;
-  }
-  if (!meant.empty()) sentence += fmt::format("; did you mean {}?", meant);
+  const bool is_command = !word.starts_with("-") && !app.get_parent();
+  std::string sentence =
+      fmt::format("{}: unknown {}", word,
+                  word.starts_with("-") ? "flag" : is_command ? "command" : "argument");
+  const std::string meant = nearest_word(word.substr(0, word.find('=')), known_words(app));
+  if (!meant.empty())
+    sentence += fmt::format("; did you mean {}?", meant);
+  else if (is_command)
+    sentence += fmt::format("; there are {}", fmt::join(commands_of(app), ", "));
   throw Error(Error::value, sentence);
 }
 

@@ -9,7 +9,7 @@
 namespace heed::tool {
 
 // The tool's exit statuses. Bad input is thrown, not returned.
-enum Status : int { done = 0, failed_check = 1, bad_input = 2 };
+enum Status : int { done = 0, failed_check = 1, bad_input = 2, interrupted = 130 };
 
 using Action = std::function<Status(Console&)>;
 

@@ -75,6 +75,11 @@ void Console::error(const std::string& sentence) const {
   fmt::print(stderr, "{} {}\n", name, sentence);
 }
 
+void Console::refuse(const std::string& sentence) const {
+  error(sentence);
+  result({{"error", sentence}});
+}
+
 void Console::progress(const std::string& what) const {
   if (quiet_ || !isatty(STDERR_FILENO)) return;
   fmt::print(stderr, "\r\x1b[K{}", what);

@@ -4,9 +4,11 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "arguments.hpp"
 #include "command.hpp"
@@ -39,7 +41,12 @@ struct Command {
 int run_tool(int argc, char** argv, Console& console) {
   CLI::App app("heed: attention, exact and fast", "heed");
   app.set_version_flag("--version", fmt::format("heed {}", version()));
-  app.footer("`heed COMMAND --help` shows a command's options and examples.");
+  app.footer(
+      "`heed COMMAND --help` shows a command's options and examples.\n\n"
+      "Environment:\n"
+      "  HEED_NUM_THREADS  how many threads; --threads goes before it. Never changes a bit\n"
+      "  HEED_TARGET       the one instruction set to compute with, as in the kernels' names: scalar, avx2, ...\n"
+      "  NO_COLOR          no colour");
   app.require_subcommand(0, 1);
   app.allow_extras();
   console.add_options(app);
@@ -70,14 +77,16 @@ int run_tool(int argc, char** argv, Console& console) {
 
 int guarded_main(int argc, char** argv) {
   Console console;
+  // Also where another argument is refused before the parser comes to it.
+  if (std::find(argv, argv + argc, std::string_view("--json")) != argv + argc) console.use_json();
   try {
     const int status = run_tool(argc, argv, console);
     if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
     console.error("standard output: cannot be written");
   } catch (const std::bad_alloc&) {
-    console.error("there is not enough memory");
+    console.refuse("there is not enough memory");
   } catch (const std::exception& problem) {
-    console.error(problem.what());
+    console.refuse(problem.what());
   }
   return bad_input;
 }

@@ -25,25 +25,39 @@ void Table::add(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::string Table::text(const Console& console) const {
+std::vector<std::size_t> Table::widths() const {
   std::vector<std::size_t> widths;
   for (std::size_t c = 0; c < columns_.size(); ++c) {
-    widths.push_back(columns_[c].title.size());
+    widths.push_back(std::max(columns_[c].width, columns_[c].title.size()));
     for (const auto& row : rows_) widths[c] = std::max(widths[c], row[c].size());
   }
-  const auto line_of = [&](auto cell_at) {
-    std::string line;
-    for (std::size_t c = 0; c < columns_.size(); ++c) {
-      if (c > 0) line += "  ";
-      line += padded(cell_at(c), widths[c], columns_[c].side);
-    }
-    return without_trailing_spaces(line);
-  };
-  std::string text = console.paint(Style::bold, line_of([&](std::size_t c) { return columns_[c].title; }));
-  for (const auto& row : rows_) {
-    text += '\n';
-    text += line_of([&](std::size_t c) { return row[c]; });
+  return widths;
+}
+
+std::string Table::aligned(const std::vector<std::string>& cells) const {
+  const std::vector<std::size_t> wide = widths();
+  std::string line;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    if (c > 0) line += "  ";
+    line += padded(cells[c], wide[c], columns_[c].side);
   }
+  return without_trailing_spaces(line);
+}
+
+std::string Table::heading(const Console& console) const {
+  std::vector<std::string> titles;
+  for (const Column& column : columns_) titles.push_back(column.title);
+  return console.paint(Style::bold, aligned(titles));
+}
+
+std::string Table::line(std::vector<std::string> cells) const {
+  cells.resize(columns_.size());
+  return aligned(cells);
+}
+
+std::string Table::text(const Console& console) const {
+  std::string text = heading(console);
+  for (const auto& row : rows_) text += '\n' + aligned(row);
   return text;
 }
 
@@ -63,6 +77,8 @@ std::string readable_seconds(double seconds) {
   if (seconds < 1) return fmt::format("{:.3g} ms", seconds * 1e3);
   return fmt::format("{:.3g} s", seconds);
 }
+
+std::string readable_error(double error) { return fmt::format("{:.3g}", error); }
 
 std::string readable_count(std::int64_t count) {
   const std::string digits = fmt::format("{}", count);

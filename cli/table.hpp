@@ -13,6 +13,7 @@ struct Column {
   enum class Side : std::uint8_t { left, right };
   std::string title;
   Side side = Side::right;
+  std::size_t width = 0;  // at least
 };
 
 class Table {
@@ -21,7 +22,14 @@ class Table {
   void add(std::vector<std::string> cells);  // one per column
   std::string text(const Console&) const;    // no newline at the end
 
+  // Line by line, before it is known what comes: columns are as wide as they say, and their titles.
+  std::string heading(const Console&) const;
+  std::string line(std::vector<std::string> cells) const;
+
  private:
+  std::vector<std::size_t> widths() const;
+  std::string aligned(const std::vector<std::string>& cells) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
@@ -34,6 +42,8 @@ std::string list_of(const Console&, const std::vector<Fact>&);
 
 // 0.0123 -> "12.3 ms": three digits and a unit that fits.
 std::string readable_seconds(double seconds);
+// 0.000012345 -> "1.23e-05": an error, or a share of its bound.
+std::string readable_error(double error);
 // 1572864 -> "1,572,864".
 std::string readable_count(std::int64_t count);
 

@@ -4,6 +4,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstdio>
+
+#include "heed/attention.hpp"
+#include "heed/gradient.hpp"
 #include "heed/threads.hpp"
 #include "heed/version.hpp"
 
@@ -33,6 +38,19 @@ Json object_of(const Binding& binding, double rate, const std::optional<ShareOfL
   return object;
 }
 
+std::size_t longest_name(const std::vector<Case>& cases) {
+  std::size_t longest = 0;
+  for (const Case& c : cases) longest = std::max(longest, c.name().size());
+  return longest;
+}
+
+std::size_t longest_kernel() {
+  std::size_t longest = 0;
+  for (const std::vector<std::string>& names : {kernel_names(), backward_kernel_names()})
+    for (const std::string& name : names) longest = std::max(longest, name.size());
+  return longest;
+}
+
 std::string percent(double share) { return fmt::format("{:.0f} %", 100 * share); }
 
 Fact fact_of(const std::string& name, const std::optional<Rate>& rate, const char* unit) {
@@ -44,19 +62,32 @@ Fact fact_of(const std::string& name, const std::optional<Rate>& rate, const cha
 
 }  // namespace
 
-BenchReport::BenchReport(const Console& console, std::optional<Limits> limits)
+BenchReport::BenchReport(const Console& console, std::optional<Limits> limits,
+                         const std::vector<Case>& to_come)
     : console_(console),
       limits_(std::move(limits)),
-      table_({{"case", Column::Side::left},
-              {"kernel", Column::Side::left},
-              {"median"},
-              {"min"},
-              {"runs"},
+      to_come_(to_come.size()),
+      table_({{"case", Column::Side::left, longest_name(to_come)},
+              {"kernel", Column::Side::left, longest_kernel()},
+              {"median", Column::Side::right, 7},
+              {"min", Column::Side::right, 7},
+              {"runs", Column::Side::right, 6},
               {"KV B/token"},
-              {"rate"},
+              {"rate", Column::Side::right, 14},
               {"of limit"},
               {"at best"},
-              {"limit", Column::Side::left}}) {}
+              {"limit", Column::Side::left}}) {
+  print_machine();
+  if (!to_come.empty()) console_.print("\n" + table_.heading(console_));
+  std::fflush(stdout);
+}
+
+// A pipe, too, has the line at once.
+void BenchReport::add_row(std::vector<std::string> cells) {
+  console_.progress("");
+  console_.print(table_.line(std::move(cells)));
+  std::fflush(stdout);
+}
 
 void BenchReport::add(const Case& c, const Measured& measured) {
   Json object = {{"name", c.name()},
@@ -70,7 +101,7 @@ void BenchReport::add(const Case& c, const Measured& measured) {
   if (!measured.findings.all_right()) {
     object["first_miss"] = measured.findings.first_miss;
     cases_.push_back(object);
-    table_.add({c.name(), kernel, "WRONG"});
+    add_row({c.name(), kernel, "WRONG"});
     return;
   }
   const Binding binding = binding_of(c, limits_);
@@ -82,14 +113,18 @@ void BenchReport::add(const Case& c, const Measured& measured) {
   const std::optional<ShareOfLimit> share = share_of_limit(binding, measured);
   object.update(object_of(binding, rate, share));
   cases_.push_back(object);
-  table_.add(
+  add_row(
       {c.name(), kernel, readable_seconds(measured.median_seconds), readable_seconds(measured.least_seconds),
        fmt::format("{}", measured.runs), reads_tokens ? readable_count(c.kv_bytes_per_token()) : "",
        fmt::format("{:.1f} {}", rate * 1e-9, binding.unit == Binding::Unit::bytes ? "GB/s   " : "GFLOP/s"),
        share ? percent(share->median) : "", share ? percent(share->best) : "", share ? binding.limit : ""});
 }
 
-void BenchReport::print_limits() const {
+void BenchReport::print_machine() const {
+  const Caches caches = find_caches();
+  console_.print(fmt::format("heed {}, {} threads, L2 {} KiB, L3 {} KiB", version(), num_threads(),
+                             caches.l2 >> 10, caches.l3 >> 10));
+  if (!limits_) return;
   console_.print(
       list_of(console_,
               {fact_of("fp32", limits_->fp32, "GFLOP/s"), fact_of("bf16", limits_->bf16, "GFLOP/s"),
@@ -97,21 +132,21 @@ void BenchReport::print_limits() const {
                fact_of("l3 read", limits_->l3, "GB/s   "), fact_of("dram read", limits_->dram, "GB/s   ")}));
 }
 
-void BenchReport::print() const {
+void BenchReport::finish(End end) const {
   const Caches caches = find_caches();
-  console_.result({{"machine",
-                    {{"threads", num_threads()},
-                     {"l2_bytes", caches.l2},
-                     {"l3_bytes", caches.l3},
-                     {"memory_bytes", physical_memory_bytes()},
-                     {"heed", version()}}},
-                   {"limits", limits_ ? object_of(*limits_) : Json(nullptr)},
-                   {"cases", cases_}});
-  console_.print(fmt::format("heed {}, {} threads, L2 {} KiB, L3 {} KiB", version(), num_threads(),
-                             caches.l2 >> 10, caches.l3 >> 10));
-  if (limits_) print_limits();
+  Json object = {{"machine",
+                  {{"threads", num_threads()},
+                   {"l2_bytes", caches.l2},
+                   {"l3_bytes", caches.l3},
+                   {"memory_bytes", physical_memory_bytes()},
+                   {"heed", version()}}},
+                 {"limits", limits_ ? object_of(*limits_) : Json(nullptr)},
+                 {"cases", cases_}};
+  if (end == End::interrupted) object["interrupted_after"] = cases_.size();
+  console_.result(object);
+  if (end == End::interrupted)
+    console_.print(fmt::format("\nInterrupted after {} of {} cases.", cases_.size(), to_come_));
   if (cases_.empty()) return;
-  console_.print("\n" + table_.text(console_));
   console_.print(
       "\nEvery result was compared with the double-precision reference before its time was taken. Caches are "
       "warm.\nA decode counts each key and value byte once, as they are kept; a step the layer's weights "

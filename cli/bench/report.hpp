@@ -10,17 +10,21 @@
 
 namespace heed::tool {
 
+// People see each line when its case is done; programs get one object, at the end.
 class BenchReport {
  public:
-  BenchReport(const Console&, std::optional<Limits>);
+  BenchReport(const Console&, std::optional<Limits>, const std::vector<Case>& to_come);
   void add(const Case&, const Measured&);  // a wrong result gets a line, but no figure
-  void print() const;
+  enum class End : std::uint8_t { all_cases, interrupted };
+  void finish(End) const;
 
  private:
-  void print_limits() const;
+  void print_machine() const;
+  void add_row(std::vector<std::string> cells);
 
   const Console& console_;
   const std::optional<Limits> limits_;
+  const std::size_t to_come_;
   nlohmann::ordered_json cases_ = nlohmann::ordered_json::array();
   Table table_;
 };

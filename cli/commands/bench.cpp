@@ -3,6 +3,8 @@
 // result was compared with the reference.
 #include <fmt/core.h>
 
+#include <chrono>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -16,6 +18,7 @@
 #include "command.hpp"
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
+#include "interruption.hpp"
 
 namespace heed::tool {
 namespace {
@@ -96,6 +99,15 @@ Status bench_ranks(const BenchOptions& options, Console& console) {
   return bench_ranks(options.is_quick, console);
 }
 
+// "5 of 74, about 2 min left", as fast as those before it were.
+std::string place_among(std::size_t before, std::size_t all, double seconds) {
+  const std::string place = fmt::format("{} of {}", before + 1, all);
+  if (before == 0) return place;
+  const double left = seconds / static_cast<double>(before) * static_cast<double>(all - before);
+  return left < 90 ? fmt::format("{}, about {:.0f} s left", place, std::ceil(left))
+                   : fmt::format("{}, about {:.0f} min left", place, std::ceil(left / 60));
+}
+
 Status bench(const BenchOptions& options, Console& console) {
   if (options.ranks && options.suite != Suite::ranks)
     throw Error(Error::value, "--ranks: means nothing without --suite ranks");
@@ -108,10 +120,18 @@ Status bench(const BenchOptions& options, Console& console) {
     console.progress("the machine's limits");
     limits = measure_limits();
   }
-  BenchReport report(console, limits);
+  BenchReport report(console, limits, cases);
+  const Interruption interruption(console);
   Status status = done;
-  for (const Case& c : cases) {
-    console.progress(c.name());
+  const auto begun = std::chrono::steady_clock::now();
+  for (std::size_t n = 0; n < cases.size(); ++n) {
+    if (interruption.came()) {
+      report.finish(BenchReport::End::interrupted);
+      return interrupted;
+    }
+    const Case& c = cases[n];
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+    console.progress(place_among(n, cases.size(), taken.count()) + ": " + c.name());
     Measured measured = measure(*make_workload(c), options.seconds, binding_of(c, limits).now);
     report.add(c, measured);
     if (measured.findings.all_right()) continue;
@@ -121,7 +141,7 @@ Status bench(const BenchOptions& options, Console& console) {
                               measured.findings.first_miss));
   }
   console.progress("");
-  report.print();
+  report.finish(BenchReport::End::all_cases);
   return status;
 }
 
@@ -137,7 +157,8 @@ Action add_bench(CLI::App& app) {
            "  heed bench --suite all --quick --seconds 0.3 --json\n"
            "  heed bench --suite limits --threads 1\n"
            "  heed bench --suite ranks --quick\n"
-           "  heed bench --suite ranks --ranks 2 --threads 4");
+           "  heed bench --suite ranks --ranks 2 --threads 4\n\n"
+           "Each case is shown when it is done. Ctrl-C ends with what there is, after the case that runs; a second one at once.");
   auto options = std::make_shared<BenchOptions>();
   options->add_to(app);
   return [options](Console& console) { return bench(*options, console); };

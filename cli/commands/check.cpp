@@ -88,7 +88,7 @@ void report(const Console& console, const std::vector<Outcome>& outcomes, const 
                {"compared"},
                {"beyond bound"},
                {"worst error"},
-               {"in bounds"},
+               {"of bound"},
                {"verdict", Column::Side::left}});
   bool failed = false;
   for (const Outcome& outcome : outcomes) {
@@ -107,7 +107,7 @@ void report(const Console& console, const std::vector<Outcome>& outcomes, const 
                        {"failed", outcome.failed},
                        {"first_miss", found.first_miss}});
     table.add({outcome.kernel, readable_count(found.compared), readable_count(found.beyond_bound),
-               fmt::format("{:.3g}", found.worst_error), fmt::format("{:.3g}", found.worst_error_in_bounds),
+               readable_error(found.worst_error), readable_error(found.worst_error_in_bounds),
                outcome.failed ? console.paint(Style::bad, "failed") : console.paint(Style::good, "right")});
   }
   console.result({{"problem", problem}, {"failed", failed}, {"kernels", kernels}});

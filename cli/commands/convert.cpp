@@ -2,9 +2,11 @@
 // heed convert: gives a checkpoint's attention fewer KV heads, another head order or other names.
 #include <fmt/core.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
 #include "arguments.hpp"
 #include "checkpoint.hpp"
@@ -21,8 +23,15 @@ struct ConvertOptions {
   std::string in{}, out{}, prefix{};
   std::optional<std::int64_t> heads{}, kv_heads_from{}, kv_heads{};
   std::optional<Naming> naming{};
-  bool from_tiled = false;
+  bool from_tiled = false, is_in_place = false;
 };
+
+// Also by another name, or through a link.
+void refuse_own_input(const ConvertOptions& options) {
+  std::error_code missing;  // then they are two
+  if (!options.is_in_place && std::filesystem::equivalent(options.in, options.out, missing))
+    throw Error(Error::file, fmt::format("OUT: '{}' is IN; --in-place replaces it", options.out));
+}
 
 void refuse_indivisible(const char* flag, std::int64_t divisor, const char* other, std::int64_t number) {
   if (number % divisor != 0)
@@ -54,6 +63,7 @@ std::int64_t elements_of(const Arrays& arrays) {
 }
 
 Status convert_checkpoint(const ConvertOptions& options, Console& console) {
+  refuse_own_input(options);
   StagedFiles files;
   files.expect("OUT", options.out);
   const std::int64_t from = options.kv_heads_from.value_or(*options.heads);
@@ -122,6 +132,7 @@ Action add_convert(CLI::App& app) {
   add_switch(app,
              {.name = "--from-tiled", .help = "In IN query head h reads KV head h mod N: reorder the heads"},
              options->from_tiled);
+  add_switch(app, {.name = "--in-place", .help = "OUT may be IN, which is replaced"}, options->is_in_place);
   return [options](Console& console) { return convert_checkpoint(*options, console); };
 }
 

@@ -168,8 +168,8 @@ std::vector<std::string> cells_of(const Measured& measured) {
           readable_seconds(measured.prefill_seconds),
           readable_count(static_cast<std::int64_t>(tokens_per_second(measured))),
           readable_seconds(measured.decode_seconds),
-          fmt::format("{:.1e}", measured.check.worst_error),
-          fmt::format("{:.2g}", measured.check.worst_error_in_bounds),
+          readable_error(measured.check.worst_error),
+          readable_error(measured.check.worst_error_in_bounds),
           fmt::format("{}, {}", measured.prefill_kernel, measured.decode_kernel)};
 }
 
@@ -182,7 +182,7 @@ Status demonstrate(Console& console) {
                {"prefill"},
                {"tokens/s"},
                {"decode/token"},
-               {"error"},
+               {"worst error"},
                {"of bound"},
                {"kernels", Column::Side::left}});
   Status status = done;
@@ -210,7 +210,7 @@ Status demonstrate(Console& console) {
   console.print(fmt::format(
       "\nprefill: the whole layer over {} tokens. decode: the whole layer over one token, the {}th of a "
       "sequence in a cache;\nits result is the last row of the layer over all of them, to the bit.\n"
-      "error: the largest distance from the double-precision reference, and its share of the computed bound.",
+      "worst error: the largest distance from the double-precision reference, and its share of the computed bound.",
       batch * length, length));
   return status;
 }

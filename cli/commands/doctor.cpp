@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <fstream>
@@ -83,6 +84,7 @@ std::vector<std::string> warnings() {
 #endif
   if (*HEED_SANITIZERS)
     found.push_back("built with -fsanitize=" HEED_SANITIZERS ": for tests, not for speed");
+  for (const std::string& warning : environment_warnings()) found.push_back(warning);
   const unsigned logical = std::thread::hardware_concurrency();
   if (logical && static_cast<unsigned>(num_threads()) > logical)
     found.push_back(
@@ -119,7 +121,10 @@ Status examine(Console& console) {
                                   {"threads", fmt::format("{}", num_threads())},
                                   {"kernels", kernels},
                                   {"environment", set_variables.empty() ? "nothing set" : set_variables}}));
-  for (const std::string& warning : found) console.warn(warning);
+  // The library has said its own.
+  const std::vector<std::string> said = environment_warnings();
+  for (const std::string& warning : found)
+    if (std::find(said.begin(), said.end(), warning) == said.end()) console.warn(warning);
   return done;
 }
 

@@ -130,5 +130,8 @@ HEED_API std::string explain(const Inputs&, const Outputs&, const Options& = {})
 
 // Every kernel this machine can run, in the order they are tried.
 HEED_API std::vector<std::string> kernel_names();
+// What is wrong with HEED_TARGET and HEED_NUM_THREADS, a sentence for each: what heed warned of on stderr when it
+// came to them.
+HEED_API std::vector<std::string> environment_warnings();
 
 }  // namespace heed::inline v0_2

@@ -11,6 +11,7 @@
 
 #include "heed/dtype.hpp"
 #include "heed/export.hpp"
+#include "heed/files.hpp"
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
 
@@ -107,6 +108,9 @@ class HEED_API KvCache {
   // (Error::file).
   void save(const std::filesystem::path&) const;
   static KvCache load(const std::filesystem::path&);  // to the CPU's memory
+  // What the file holds, without a file, and no less checked.
+  Arrays to_arrays() const;
+  static KvCache from_arrays(Arrays);
 
  private:
   friend cache::Access;

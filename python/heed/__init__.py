@@ -9,31 +9,30 @@
 heed.torch, heed.onnx and heed.transformers are imported by name, so that none of those libraries is needed here.
 """
 
-from heed._heed import (
-    AttentionLayer,
-    KvCache,
-    Rotary,
-    attention,
-    attention_backward,
-    backward_kernel_names,
-    combine,
-    explain,
-    get_num_threads,
-    kernel_names,
-    key_lengths,
-    look_ahead_mask,
-    merge,
-    padding_mask,
-    plan,
-    rotate,
-    scaled_dot_product_attention,
-    set_num_threads,
-)
+from heed import _heed
+from heed._errors import Error, KindError
+from heed._functions import public as _public
+from heed._heed import AttentionLayer, KvCache, Rotary
 from heed._heed import version as __version__
-from heed.errors import Error, KindError
-from heed.installation import configuration, show_config
-from heed.showing import picture, view
-from heed.verdicts import Verdict
+from heed._installation import configuration, show_config
+from heed._showing import picture, view
+from heed._verdicts import Verdict
+
+attention = _public(_heed.attention)
+attention_backward = _public(_heed.attention_backward)
+backward_kernel_names = _public(_heed.backward_kernel_names)
+combine = _public(_heed.combine)
+explain = _public(_heed.explain)
+get_num_threads = _public(_heed.get_num_threads)
+kernel_names = _public(_heed.kernel_names)
+key_lengths = _public(_heed.key_lengths)
+look_ahead_mask = _public(_heed.look_ahead_mask)
+merge = _public(_heed.merge)
+padding_mask = _public(_heed.padding_mask)
+plan = _public(_heed.plan)
+rotate = _public(_heed.rotate)
+scaled_dot_product_attention = _public(_heed.scaled_dot_product_attention)
+set_num_threads = _public(_heed.set_num_threads)
 
 __all__ = [
     "AttentionLayer",

@@ -12,7 +12,7 @@ import torch
 from transformers import AttentionInterface
 
 import heed
-from heed.showing import Rows, ShownLayer, ShownRun, stretches
+from heed._showing import Rows, ShownLayer, ShownRun, stretches
 
 __all__ = ["ModelRun", "watch"]
 

@@ -11,11 +11,13 @@ Neither library is needed to import this.
 >>> out = heed.distributed.attention(group, split, mine.queries_of(q), mine.keys_of(k), mine.keys_of(v), causal=True)
 """
 
+import collections
 import dataclasses
 import threading
+import time
 
 from heed import _heed
-from heed.errors import KindError
+from heed._errors import KindError
 
 __all__ = [
     "AttentionLayer",
@@ -40,16 +42,44 @@ PIECE = 64 << 20  # bytes of a message: an int can count them, and a long messag
 # Memory that a library may still write to after a fault. It is never freed.
 _left_behind = []
 
+_groups_of_torch = collections.Counter()
+
+
+class _Word:
+    """That a rank gives up, which the others look for now and then while they wait."""
+
+    SECONDS = 0.1  # between two looks
+    BYTES = 4096  # of a sentence
+
+    def __init__(self, say, look):
+        """say(bytes) tells all others; look() returns what one of them has said, or None."""
+        self._say, self._look, self._looked, self._is_said = say, look, time.monotonic(), False
+
+    def say(self, why):
+        if not self._is_said:
+            self._is_said = True
+            self._say(why.encode(errors="replace")[: self.BYTES])
+
+    def look(self):
+        if time.monotonic() - self._looked < self.SECONDS:
+            return
+        said = self._look()
+        self._looked = time.monotonic()
+        if said is not None:
+            self._is_said = True  # to all others, too
+            raise RuntimeError(said.decode(errors="replace"))
+
 
 class _Message:
     """Bytes on their way, in memory of their own: neither MPI nor gloo can call back what is under way."""
 
-    def __init__(self, memory, into, pieces):
-        self._memory, self._into, self._pieces = memory, into, pieces
+    def __init__(self, memory, into, pieces, word):
+        self._memory, self._into, self._pieces, self._word = memory, into, pieces, word
 
     def is_done(self):
         while self._pieces:
             if not self._pieces[0].is_done():
+                self._word.look()
                 return False
             self._pieces.pop(0)
         if self._into is not None:
@@ -101,12 +131,13 @@ class _MpiMessages:
         self._mpi, self._comm = MPI, communicator.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self._tags = (self._comm.Get_attr(MPI.TAG_UB) or 32767) + 1
+        self._tags = self._comm.Get_attr(MPI.TAG_UB) or 32767  # and one more, for a rank that gives up
+        self._word = _Word(self._tell, self._told)
 
     def send(self, to, data, step):
         memory = bytearray(data)
         pieces = [self._comm.Isend([part, self._mpi.BYTE], to, step % self._tags) for part in _pieces_of(memory)]
-        return _Message(memory, None, [_MpiPiece(self._mpi, request) for request in pieces])
+        return _Message(memory, None, [_MpiPiece(self._mpi, request) for request in pieces], self._word)
 
     def receive(self, peer, data, step):
         memory = bytearray(len(data))
@@ -114,10 +145,22 @@ class _MpiMessages:
             _MpiPiece(self._mpi, self._comm.Irecv([part, self._mpi.BYTE], peer, step % self._tags), len(part), len(data))
             for part in _pieces_of(memory)
         ]
-        return _Message(memory, data, pieces)
+        return _Message(memory, data, pieces, self._word)
 
     def abort(self, why):
-        """The others learn of it by their own deadlines."""
+        self._word.say(why)
+
+    def _tell(self, why):
+        sent = [self._comm.Isend([why, self._mpi.BYTE], rank, self._tags) for rank in range(self.size) if rank != self.rank]
+        _left_behind.append((why, sent))
+
+    def _told(self):
+        status = self._mpi.Status()
+        if not self._comm.Iprobe(self._mpi.ANY_SOURCE, self._tags, status):
+            return None
+        why = bytearray(status.Get_count(self._mpi.BYTE))
+        self._comm.Recv([why, self._mpi.BYTE], status.Get_source(), self._tags)
+        return why
 
 
 class _TorchPiece(threading.Thread):
@@ -154,6 +197,11 @@ class _TorchMessages:
         self._peers = (
             everybody if process_group is None else [distributed.get_global_rank(process_group, r) for r in everybody]
         )
+        name = f"{getattr(process_group, 'group_name', '')} {list(self._peers)}"
+        _groups_of_torch[name] += 1  # all its ranks make as many, in the same order
+        self._key = f"heed: a rank of group {_groups_of_torch[name]} of {name} gave up"
+        self._store = distributed.distributed_c10d._get_default_store()
+        self._word = _Word(self._tell, self._told)
 
     def _begin(self, operation, peer, memory, step):
         pieces = []
@@ -164,14 +212,23 @@ class _TorchMessages:
 
     def send(self, to, data, step):
         memory = bytearray(data)
-        return _Message(memory, None, self._begin(self._torch.distributed.isend, to, memory, step))
+        return _Message(memory, None, self._begin(self._torch.distributed.isend, to, memory, step), self._word)
 
     def receive(self, peer, data, step):
         memory = bytearray(len(data))
-        return _Message(memory, data, self._begin(self._torch.distributed.irecv, peer, memory, step))
+        return _Message(memory, data, self._begin(self._torch.distributed.irecv, peer, memory, step), self._word)
 
     def abort(self, why):
-        """The others learn of it by their own deadlines."""
+        self._word.say(why)
+
+    def _tell(self, why):
+        self._store.set(self._key, why)
+
+    def _told(self):
+        try:
+            return self._store.get(self._key) if self._store.check([self._key]) else None
+        except RuntimeError:  # whoever keeps the store is gone, which the messages will tell
+            return None
 
 
 def group(over=None, *, deadline=60.0):
@@ -179,7 +236,8 @@ def group(over=None, *, deadline=60.0):
 
     over: an mpi4py communicator; a torch.distributed process group whose backend is gloo; None: the default one of torch.distributed.
     deadline: seconds for a message to move. What does not is heed.Error with the code "rank", which names the rank, the step and the
-    direction; every later call of the group is refused with the same sentence.
+    direction; every later call of the group is refused with the same sentence. A rank that gives up, by a fault or by Ctrl-C, tells the
+    others, who then wait no longer. KeyboardInterrupt, and whatever a handler of a signal raises, comes out of the call as it is.
     """
     if type(over).__module__.startswith("mpi4py"):
         return Group(_MpiMessages(over), deadline)

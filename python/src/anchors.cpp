@@ -75,6 +75,7 @@ Error ambiguous(const char* name, const std::string& found, const char* what_to_
 
 struct AsksForAnchor {
   const std::string& found;
+  bool has_query_documents;
 
   void operator()(const Causal& m) const {
     if (!m.align) throw ambiguous("causal", found, R"("ends" (decode) or "starts")");
@@ -83,7 +84,7 @@ struct AsksForAnchor {
     if (!m.align) throw ambiguous("window", found, R"((left, right, "ends") or (left, right, "starts"))");
   }
   void operator()(const Document& m) const {
-    if (!m.align && m.query_ids.empty())
+    if (!m.align && !has_query_documents)
       throw ambiguous("document", found, R"((ids, "ends") or (ids, "starts"), or query_document=)");
   }
   void operator()(const KeyLengths&) const {}
@@ -148,18 +149,21 @@ void share_anchor(Choices& choices) {
     if (auto* document = std::get_if<Document>(&mask)) {
       share(document->align);
       document->query_ids = choices.query_document;
+      // To the library a list without entries was not given: queries that are none have any place.
+      if (choices.query_document_columns && choices.query_document.empty()) document->align = Align::starts;
       has_documents = true;
     }
   }
   if (choices.options.alibi) share(choices.options.alibi->align);
-  if (!choices.query_document.empty() && !has_documents)
+  if (choices.query_document_columns && !has_documents)
     throw Error(Error::value, "query_document: given, but document is not");
 }
 
 void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys) {
   if (queries == keys || choices.cache) return;
   const std::string found = std::to_string(queries) + " queries, " + std::to_string(keys) + " keys";
-  for (const Mask& mask : choices.options.masks) std::visit(AsksForAnchor{found}, mask);
+  for (const Mask& mask : choices.options.masks) 
+    std::visit(AsksForAnchor{found, choices.query_document_columns.has_value()}, mask);
   if (choices.options.alibi && !choices.options.alibi->align)
     throw ambiguous("alibi", found, R"((slopes, "ends") or (slopes, "starts"))");
 }

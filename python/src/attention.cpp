@@ -25,7 +25,7 @@ nb::list plan(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& keywor
   std::vector<Verdict> verdicts;
   compute(question.choices(), question.scores(),
           [&] { verdicts = heed::plan(question.inputs(), asked.outputs(), question.choices().options); });
-  const nb::object type = nb::module_::import_("heed.verdicts").attr("Verdict");
+  const nb::object type = nb::module_::import_("heed._verdicts").attr("Verdict");
   nb::list list;
   for (const Verdict& verdict : verdicts)
     list.append(type(verdict.kernel, name_of(verdict.choice), verdict.reason));

@@ -56,8 +56,8 @@ Backward::Written::Written(const char* name, const Tensor& of, const View& as)
     : result(name, of, of.element, of.extents()),
       view(result.tensor().data, as.shape, bhsd(as.shape), as.dtype, as.device) {}
 
-Backward::Written::Written(const char* name, nb::handle given, const Tensor& of)
-    : result(name, given), view(mutable_view_of(result.tensor(), right_aligned(result.tensor()))) {
+Backward::Written::Written(Result made, const Tensor& of, AxisOrder layout)
+    : result(std::move(made)), view(mutable_view_of(result.tensor(), placed_in(layout, result.tensor()))) {
   check_same_rank(result.tensor(), of);
 }
 
@@ -90,16 +90,15 @@ void Backward::write(std::size_t which, const Tensor& of, const View& as) {
 }
 
 void Backward::make_room(const std::array<bool, 5>& wanted, nb::handle into) {
-  const Inputs& inputs = question_.inputs();
   const Choices& choices = question_.choices();
   const std::array tensors{&question_.q(), &question_.k(), &question_.v()};
-  const std::array views{&inputs.q, &inputs.k, &inputs.v};
   const std::array<nb::object, 3> given = read_into(into, wanted);
   for (std::size_t i = 0; i < given.size(); ++i) {
+    const Tensor& of = *tensors[i];
     if (given[i].is_valid())
-      written_[i].emplace(arrays_given[i], given[i], *tensors[i]);
+      written_[i].emplace(Result(arrays_given[i], given[i]), of, choices.layout);
     else if (wanted[i])
-      write(i, *tensors[i], *views[i]);
+      written_[i].emplace(Result(arguments[i], of, of.element, of.extents()), of, choices.layout);
   }
   if (wanted[3]) {
     const Tensor& bias = held(choices, "bias");
@@ -112,14 +111,14 @@ void Backward::make_room(const std::array<bool, 5>& wanted, nb::handle into) {
 }
 
 Saved Backward::saved() const {
-  return {view_of(out_, right_aligned(out_)), view_of(lse_, one_per_row(lse_))};
+  return {view_of(out_, placed_in(question_.choices().layout, out_)), view_of(lse_, one_per_row(lse_))};
 }
 
 Gradients Backward::gradients() const {
   const auto view = [&](std::size_t i) {
     return written_[i] ? Optional<MutableView>(written_[i]->view) : Optional<MutableView>();
   };
-  Gradients made{.out = view_of(out_gradient_, right_aligned(out_gradient_)),
+  Gradients made{.out = view_of(out_gradient_, placed_in(question_.choices().layout, out_gradient_)),
                  .q = view(0),
                  .k = view(1),
                  .v = view(2),

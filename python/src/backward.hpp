@@ -32,7 +32,7 @@ class Backward {
     Result result;
     MutableView view;
     Written(const char* name, const Tensor& of, const View& as);
-    Written(const char* name, nb::handle given, const Tensor& of);  // by one of q, k and v
+    Written(Result made, const Tensor& of, AxisOrder);  // by one of q, k and v
   };
 
   void take_saved(const Arguments&);

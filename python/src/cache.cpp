@@ -9,6 +9,8 @@
 #include "cache_docs.hpp"
 #include "cache_options.hpp"
 #include "choices.hpp"
+#include "copies.hpp"
+#include "layer_question.hpp"
 #include "others_run.hpp"
 #include "result.hpp"
 #include "views.hpp"
@@ -129,6 +131,53 @@ KvCache load(nb::handle path) {
   return KvCache::load(file);
 }
 
+// The device is no array of the file: a file is loaded to the CPU's memory.
+nb::dict state_of(const KvCache& self) {
+  Arrays arrays;
+  {
+    const OthersRun others_run;
+    arrays = self.to_arrays();
+  }
+  nb::dict state = numpy_arrays(arrays);
+  state["device"] = self.config().device == Device::cpu ? "cpu" : "cuda";
+  return state;
+}
+
+nb::object restored(nb::handle cls, nb::handle state) {
+  check_class<KvCache>(cls, "heed.KvCache");
+  const Device device = read_device(entry_of(state, "device"));
+  nb::dict named;
+  for (const auto& [name, value] : nb::borrow<nb::dict>(state))
+    if (!nb::isinstance<nb::str>(name) || !name.equal(nb::str("device"))) named[name] = value;
+  Arrays arrays = *arrays_of_mapping(named, "");
+  std::optional<KvCache> made;
+  {
+    const OthersRun others_run;
+    made.emplace(KvCache::from_arrays(std::move(arrays)));
+    if (device != Device::cpu) made = made->to(device);
+  }
+  return object_of(cls, *std::move(made));
+}
+
+nb::object deep_copy(nb::handle self, const nb::dict& memo) {
+  const auto& cache = nb::cast<const KvCache&>(self);
+  std::optional<KvCache> made;
+  {
+    const OthersRun others_run;
+    made.emplace(cache.to(cache.config().device));
+  }
+  return deep_copied(self, memo, object_of(self.type(), *std::move(made)));
+}
+
+void define_copying(nb::module_& m, nb::class_<KvCache>& type) {
+  type.def("__reduce__",
+           [](nb::handle self) {
+             return reduced(self, "restored_cache", state_of(nb::cast<const KvCache&>(self)));
+           })
+      .def("__deepcopy__", &deep_copy, nb::arg("memo"));
+  m.def("restored_cache", &restored, nb::arg("cls").none(), nb::arg("state").none(), restored_cache_doc);
+}
+
 void define_growth(nb::class_<KvCache>& type) {
   type.def("append", &append, nb::arg("k").none(), nb::arg("v").none(), nb::arg("counts") = nb::none(),
            nb::sig("def append(self, k: ArrayT, v: ArrayT, counts: typing.Any = None) -> None"), append_doc)
@@ -219,6 +268,7 @@ void define_cache(nb::module_& m) {
   define_contents(type);
   define_counts(type);
   define_configuration(type);
+  define_copying(m, type);
   type.def("__repr__", [](const KvCache& self) { return in_words(self.config()); });
 }
 

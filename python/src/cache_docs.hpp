@@ -156,4 +156,6 @@ constexpr const char* load_cache_doc =
 file
 )";
 
+constexpr const char* restored_cache_doc = "A cache out of what __reduce__ told; heed._copies calls it.";
+
 }  // namespace heed::python

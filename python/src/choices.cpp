@@ -109,8 +109,21 @@ void read_threads(Choices& choices, nb::handle object) {
 // To the library no name is no wish.
 void read_kernel(Choices& choices, nb::handle object) {
   const std::string word = read_word("kernel", object);
-  if (word.empty()) throw Error(Error::unsupported, "kernel: \"\" is not a kernel of this build");
+  if (word.empty()) {
+    std::string known;
+    for (const std::string& name : kernel_names()) known += (known.empty() ? "" : ", ") + name;
+    throw Error(Error::unsupported, "kernel: \"\" is not a kernel of this build; here are " + known);
+  }
   choices.options.kernel = word;
+}
+
+void read_layout(Choices& choices, nb::handle object) {
+  const std::string word = read_word("layout", object);
+  if (word != "bhsd" && word != "bshd")
+    throw Error(Error::value, "layout: \"" + word +
+                                  "\" is neither \"bhsd\" (batch, heads, length, dim) nor \"bshd\" (batch, "
+                                  "length, heads, dim)");
+  choices.layout = word == "bshd" ? AxisOrder::bshd : AxisOrder::bhsd;
 }
 
 struct Keyword {
@@ -148,6 +161,7 @@ constexpr std::array keywords_known{
             [](Choices& c, nb::handle o) { c.options.dropout = Dropout{read_float("dropout", o), 0}; }, true,
             false},
     Keyword{"seed", [](Choices& c, nb::handle o) { c.seed = read_seed(o); }, true, true},
+    Keyword{"layout", read_layout, true, false},
     Keyword{"head_map", [](Choices& c, nb::handle o) { c.options.head_map = read_head_map(o); }, true, false},
     Keyword{"return_weights",
             [](Choices& c, nb::handle o) {
@@ -172,10 +186,10 @@ constexpr std::array keywords_known{
 constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences",     "return_weights",
                                                        "return_lse", "return_scores", "out"};
 
-// What no rank can have, since it has a part of the keys only.
-constexpr std::array<std::string_view, 8> not_over_ranks{
-    "cache",         "sequences",      "query_starts",  "key_starts",
-    "query_lengths", "return_weights", "return_scores", "tree"};
+// What no rank can have, since it has a part of the keys only; and shares have one order of axes.
+constexpr std::array<std::string_view, 9> not_over_ranks{
+    "cache",         "sequences",      "query_starts",  "key_starts", "query_lengths",
+    "return_weights", "return_scores", "tree",          "layout"};
 
 // A layer's ranks gather their heads, and have neither weights of all of them nor dropout.
 constexpr std::array<std::string_view, 3> not_of_a_layer_over_ranks{"return_weights", "return_scores",

@@ -10,7 +10,7 @@
 #include "heed/attention.hpp"
 #include "heed/cache.hpp"
 #include "others_run.hpp"
-#include "tensor.hpp"
+#include "views.hpp"
 
 namespace heed::python {
 
@@ -26,6 +26,7 @@ void check_not_empty(const char* name, const SaidList& list, std::int64_t wanted
 
 struct Choices {
   Options options{};
+  AxisOrder layout = AxisOrder::bhsd;
   nb::object out{};
   Weights weights = Weights::none;
   bool wants_log_sum_exp = false;

@@ -184,6 +184,7 @@ void append(nb::handle group_object, nb::handle cache_object, const nb::tuple& p
 }  // namespace
 
 void define_distributed(nb::module_& m) {
+  define_python_messages();
   nb::class_<Group>(m, "Group", group_doc)
       .def("__init__", &make_group, nb::arg("messages"), nb::arg("deadline").none() = 60.0,
            nb::sig("def __init__(self, messages: object, deadline: float = 60.0) -> None"))

@@ -19,10 +19,7 @@ namespace heed::python {
 namespace {
 
 LayerConfig config_of(const nb::dict& given) {
-  const auto word = [&](const char* name) { return nb::handle(given[name]); };
-  const LayerWords words{word("model_dim"),      word("heads"),     word("kv_heads"),
-                         word("head_dim"),       word("value_dim"), word("key_dim"),
-                         word("value_head_dim"), word("rotary"),    word("head_map")};
+  const LayerWords words = words_of(given);
   LayerConfig config = read_extents(words);
   read_the_rest(words, config);
   return config;

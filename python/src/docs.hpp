@@ -32,51 +32,34 @@ A query that sees no key yields zeros, and what a mask hides never reaches the r
 
 constexpr const char* attention_signatures[] = {HEED_RETURNS(HEED_ATTENTION, "bool", "True")};
 constexpr const char* plan_signature =
-    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed.verdicts.Verdict]");
+    HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed._verdicts.Verdict]");
 constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
-constexpr const char* attention_doc = R"(Scaled dot-product attention.
+constexpr const char* attention_doc = R"(Scaled dot-product attention: each query's softmax-weighted mean of the values whose keys it sees.
 
-q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim); all three may
-leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides heads: equal is
-multi-head attention, 1 multi-query, anything between grouped-query.
-
-In place of k and v, or packed:
-  cache, sequences          a heed.KvCache: batch entry b attends to its sequence b, or to sequences[b]; the queries are
-                            those of the last tokens appended
-  query_starts, key_starts  (sequences + 1,) integers: q is (1, heads, all queries, dim), and sequence n has the rows from
-                            query_starts[n] up to query_starts[n + 1]; likewise k and v. With a cache only queries are packed
-  query_lengths             (batch,) integers: entry b has the first so many rows of q; those after them are not read, and
-                            hold 0 in what is returned, -inf in the log-sum-exp. An `out` of yours keeps what it has there
-Which keys a query sees; all of them intersect:
-  causal       "ends" (last query with last key: decode), "starts", or True where queries and keys are equally many
-               or there is a cache
-  window       (left, right): so many keys around the query's own position; None: no limit; with a third entry,
-               "ends" or "starts", where neither causal nor a cache says it
-  front        with a window: the first so many keys are seen as well
+q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim), out like q with
+value_dim; all may leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides
+heads. layout="bshd": (batch, length, heads, dim). In place of k and v, or packed:
+  cache, sequences          a heed.KvCache: batch entry b attends to its sequence b, or to sequences[b]
+  query_starts, key_starts  (sequences + 1,) integers: rows [starts[n], starts[n + 1]) of a batch of 1 are sequence n
+  query_lengths             (batch,) integers: entry b has the first so many rows of q; those after them yield zeros
+Which keys a query sees; all of these intersect:
+  causal       "ends" (last query at last key: decode), "starts", or True: as many queries as keys, or a cache
+  window       (left, right): so many keys around its own position, None: no limit; front: the first so many as well
   key_lengths  (batch,) integers: only the first so many keys
-  document     (keys,) or (batch, keys) integers: only keys of the query's own document, for sequences packed in one
-               row; a query is of the document of the key at its own position, placed as causal says it, or
-               (ids, "ends" or "starts")
-  query_document  (queries,) or (batch, queries) integers: or of this one
+  document     (keys,) or (batch, keys) integers: only keys of its own document; query_document: the queries' own
   keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
-  tree         booleans that broadcast to (batch, heads, queries, queries): which of the last `queries` keys, the
-               drafted ones, a query sees; all earlier ones are seen
-How scores are made:
-  scale        default 1/sqrt(dim)
-  softcap      c * tanh(score / c)
-  bias         floats that broadcast to (batch, heads, queries, keys), added to the scores
-  alibi        (heads,) or (batch, heads) floats, the slopes: minus slope times the distance of the key from the query's
-               own position is added; placed as causal says it, or (slopes, "ends" or "starts")
-  sink         (heads,) or (batch, heads): one extra logit in the denominator
-  dropout      probability that a weight is dropped; the pattern depends on seed alone
-  head_map     which KV head a query head reads: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads
-What is returned: out (batch, heads, queries, value_dim), or a tuple with, in this order, those asked for:
-  return_weights  (batch, heads, queries, keys), after dropout
-  return_lse      (batch, heads, queries), float32: the natural logarithm of the softmax's denominator
-  return_scores   (batch, heads, queries, keys): "raw", "softcapped" or "biased", the last with -inf where unseen
-Arrays are of q's library and element type. out: an array to write to, which is returned.
-kernel forces one of kernel_names(). threads: how many, for this call; it never changes a bit of the result.
+  tree         booleans that broadcast to (batch, heads, queries, queries): which of the last keys, drafted ones, it sees
+How scores are made. Positions are as causal says; else (left, right, "ends"), (ids, "starts"), (slopes, "ends"):
+  scale, softcap  default 1/sqrt(dim); c * tanh(score / c)
+  bias, alibi     floats that broadcast to (batch, heads, queries, keys); (heads,) or (batch, heads) slopes
+  sink            (heads,) or (batch, heads): one extra logit in the denominator
+  dropout, seed   probability that a weight is dropped; the pattern depends on seed alone
+  head_map        the KV head of query head h: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads
+Returns out, or a tuple of it and those asked for, of q's library and element type. out=: an array to write to.
+  return_weights, return_lse  (batch, heads, queries, keys), after dropout; (batch, heads, queries), float32, base e
+  return_scores               (batch, heads, queries, keys): "raw", "softcapped", or "biased", -inf where unseen
+kernel forces one of kernel_names(). threads: how many, for this call; it never changes a bit. More: docs/python.md.
 
 >>> import numpy, heed
 >>> q = numpy.zeros((1, 8, 1, 64), numpy.float32)         # one new token

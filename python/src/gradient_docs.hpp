@@ -13,14 +13,15 @@ constexpr const char* attention_backward_signature =
     "('q', 'k', 'v'), into: typing.Sequence[ArrayT] | None = None, query_starts: typing.Any = None, "
     "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS
     "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP
-    " = 'interleaved', kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]";
+    " = 'interleaved', " HEED_LAYOUT
+    "kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]";
 
 constexpr const char* attention_backward_doc =
     R"(The gradients of a loss by q, k and v, from its gradient by what attention() returned.
 
 out and lse are those of attention(q, k, v, ..., return_lse=True) with the same arguments, out_gradient the gradient of the
 loss by out, lse_gradient that by lse, where it has one. All other keywords are those of attention(), the seed of a dropout
-among them. Returns a tuple with the gradients by the arguments that `by` names, always in the order q, k, v, bias, sink; each
+and the layout among them. Returns a tuple with the gradients by the arguments that `by` names, always in the order q, k, v, bias, sink; each
 has the shape and the element type of its argument, so that of a bias that broadcasts is the sum over all that share it. `into`
 has arrays to write those by q, k and v to, of any strides; all other gradients, or without it all, come in new and packed arrays.
 

@@ -4,12 +4,12 @@
 
 #include <nanobind/stl/optional.h>
 
-#include <cstring>
 #include <memory>
 
 #include "bindings.hpp"
 #include "cache_options.hpp"
 #include "choices.hpp"
+#include "copies.hpp"
 #include "heed/pretrained.hpp"
 #include "layer_docs.hpp"
 #include "layer_question.hpp"
@@ -109,14 +109,50 @@ class Layer {
     layer_ = std::move(loaded);
   }
 
-  nb::dict state_dict(nb::handle naming) const {
-    nb::dict named;
-    for (const auto& [name, array] : to_arrays(layer_->weights(), read_naming(naming))) {
-      Result result(name.c_str(), array.element, array.shape);
-      std::memcpy(result.tensor().data, array.data.data(), array.data.size());
-      named[name.c_str()] = result.object();
-    }
-    return named;
+  nb::dict state_dict(Naming naming) const { return numpy_arrays(to_arrays(layer_->weights(), naming)); }
+
+  // The arguments it was made with, as LayerWords and from_state() read them; its weights and its mode.
+  nb::dict state() const {
+    const LayerConfig& c = config();
+    nb::dict state;
+    state["model_dim"] = c.model_dim;
+    state["heads"] = c.heads;
+    state["kv_heads"] = *c.kv_heads;
+    state["head_dim"] = *c.head_dim;
+    state["value_dim"] = *c.value_dim;
+    state["key_dim"] = *c.key_dim;
+    state["value_head_dim"] = *c.value_head_dim;
+    state["rotary"] = nb::cast(c.rotary);
+    state["head_map"] = c.head_map == HeadMap::tiled ? "tiled" : "interleaved";
+    state["dropout"] = c.drop_probability;
+    state["device"] = c.device == Device::cpu ? "cpu" : "cuda";
+    state["sliding_window"] = nb::cast(sliding_window_);
+    state["training"] = is_training();
+    state["weights"] = state_dict(Naming::paper);
+    return state;
+  }
+
+  static Layer from_state(nb::handle state) {
+    const LayerWords words = words_of(state);
+    PretrainedLayer told{.config = read_extents(words)};
+    read_the_rest(words, told.config);
+    told.config.drop_probability = read_float("dropout", entry_of(state, "dropout"));
+    told.config.device = read_device(entry_of(state, "device"));
+    if (const nb::object window = entry_of(state, "sliding_window"); !window.is_none())
+      told.sliding_window = read_integer("sliding_window", window);
+    const nb::object weights = entry_of(state, "weights");
+    const std::optional<Arrays> arrays = arrays_of_mapping(weights, "");
+    if (!arrays) throw wrong_kind("weights", weights, "a dict of arrays");
+    told.weights = layer_weights(*arrays, "");
+    Layer made(std::move(told));
+    made.set_training(read_flag("training", entry_of(state, "training")));
+    return made;
+  }
+
+  Layer copy() const {
+    Layer made({config(), layer_->weights(), sliding_window_});
+    made.set_training(is_training());
+    return made;
   }
 
   nb::object call(nb::handle x, nb::handle context, nb::handle value, const nb::kwargs& keywords) const {
@@ -210,6 +246,26 @@ nb::object set_training(nb::handle self, bool training) {
   return nb::borrow(self);
 }
 
+void define_copying(nb::module_& m, nb::class_<Layer>& type) {
+  type.def("__reduce__",
+           [](nb::handle self) {
+             return reduced(self, "restored_layer", nb::cast<const Layer&>(self).state());
+           })
+      .def(
+          "__deepcopy__",
+          [](nb::handle self, const nb::dict& memo) {
+            return deep_copied(self, memo, object_of(self.type(), nb::cast<const Layer&>(self).copy()));
+          },
+          nb::arg("memo"));
+  m.def(
+      "restored_layer",
+      [](nb::handle cls, nb::handle state) {
+        check_class<Layer>(cls, "heed.AttentionLayer");
+        return object_of(cls, Layer::from_state(state));
+      },
+      nb::arg("cls").none(), nb::arg("state").none(), restored_layer_doc);
+}
+
 }  // namespace
 
 void define_layer(nb::module_& m) {
@@ -226,7 +282,10 @@ void define_layer(nb::module_& m) {
                   from_pretrained_doc)
       .def("load", &Layer::load, nb::arg("weights").none(), nb::arg("prefix").none() = "",
            nb::sig("def load(self, weights: typing.Any, prefix: str = '') -> None"), load_doc)
-      .def("state_dict", &Layer::state_dict, nb::arg("naming").none() = "paper",
+      .def(
+          "state_dict",
+          [](const Layer& self, nb::handle naming) { return self.state_dict(read_naming(naming)); },
+          nb::arg("naming").none() = "paper",
            nb::sig("def state_dict(self, naming: typing.Literal['paper', 'torch', 'llama'] = 'paper') -> "
                    "dict[str, numpy.typing.NDArray[typing.Any]]"),
            state_dict_doc)
@@ -241,6 +300,7 @@ void define_layer(nb::module_& m) {
       .def("__repr__", [](const Layer& self) {
         return in_words(self.config(), bias_in_words(self.biases()), self.element());
       });
+  define_copying(m, type);
 }
 
 }  // namespace heed::python

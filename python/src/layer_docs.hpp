@@ -114,6 +114,8 @@ constexpr const char* train_doc = R"(Switches dropout on, or off with mode=False
 True
 )";
 
+constexpr const char* restored_layer_doc = "A layer out of what __reduce__ told; heed._copies calls it.";
+
 constexpr const char* eval_doc = R"(Switches dropout off, which is also how a layer begins. Returns the layer.
 
 >>> import heed

@@ -65,6 +65,19 @@ LayerConfig read_extents(const LayerWords& words) {
   return config;
 }
 
+nb::object entry_of(nb::handle state, const char* name) {
+  if (!nb::isinstance<nb::dict>(state)) throw wrong_kind("state", state, "a dict");
+  const auto dict = nb::borrow<nb::dict>(state);
+  if (!dict.contains(name)) throw Error(Error::value, std::string("state: there is no \"") + name + "\"");
+  return dict[name];
+}
+
+LayerWords words_of(nb::handle state) {
+  const auto word = [&](const char* name) { return nb::handle(entry_of(state, name)); };
+  return {word("model_dim"), word("heads"),          word("kv_heads"), word("head_dim"), word("value_dim"),
+          word("key_dim"),   word("value_head_dim"), word("rotary"),   word("head_map")};
+}
+
 void read_the_rest(const LayerWords& words, LayerConfig& config) {
   config.rotary = read_rotary(words.rotary);
   config.head_map = read_head_map(words.head_map);

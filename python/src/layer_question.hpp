@@ -17,6 +17,11 @@ struct LayerWords {
 LayerConfig read_extents(const LayerWords&);
 void read_the_rest(const LayerWords&, LayerConfig&);
 
+// What a dict says under a name; refused where it says nothing.
+nb::object entry_of(nb::handle state, const char* name);
+// As a dict has them, under their own names.
+LayerWords words_of(nb::handle state);
+
 // Those of a dict or any other mapping whose names begin so; nothing where it is none.
 std::optional<Arrays> arrays_of_mapping(nb::handle from, const std::string& prefix);
 std::string read_checkpoint_path(nb::handle from);

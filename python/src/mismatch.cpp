@@ -34,7 +34,7 @@ void say_in_our_words(nb::handle function, PyObject* const* arguments, std::size
   for (std::uint32_t i = 0; i < count; ++i) given.append(nb::handle(arguments[i]));
   const nb::object signatures = function.attr("__nb_signature__");
   const nb::object keywords = names.is_valid() ? nb::borrow(names) : nb::object(nb::make_tuple());
-  const nb::module_ hints = nb::module_::import_("heed.hints");
+  const nb::module_ hints = nb::module_::import_("heed._hints");
   raise({Error::dtype,
          nb::cast<std::string>(hints.attr("mismatch")(signatures[0][0], nb::tuple(given), keywords))});
 }
@@ -86,7 +86,7 @@ void answer_mismatches(nb::module_& m) {
 }
 
 Error unknown_keyword(const std::string& name, const nb::list& known) {
-  const nb::module_ hints = nb::module_::import_("heed.hints");
+  const nb::module_ hints = nb::module_::import_("heed._hints");
   return {Error::dtype, nb::cast<std::string>(hints.attr("unknown_keyword")(name, known))};
 }
 

@@ -29,9 +29,10 @@ MutableView view_with(const Tensor& tensor, const Shape& shape) {
 Asked::Asked(const Question& question) {
   const Tensor& q = question.q();
   const Shape& rows = question.inputs().q.shape;
-  const std::array<std::int64_t, 4> shape{rows.batch, rows.heads, rows.length, question.value_dim()};
-  out_.emplace(make_out(q, question.choices(), last_axes(shape, q.rank)));
-  outputs_.out = mutable_view_of(out_->tensor(), right_aligned(out_->tensor()));
+  const AxisOrder layout = question.choices().layout;
+  const Shape shape{rows.batch, rows.heads, rows.length, question.value_dim()};
+  out_.emplace(make_out(q, question.choices(), last_axes(extents_in(layout, shape, q.rank), q.rank)));
+  outputs_.out = mutable_view_of(out_->tensor(), placed_in(layout, out_->tensor()));
   make_the_rest(q, {q.rank, question.scores()}, question.choices());
   if (question.choices().query_lengths) fill_padding(question.choices());
 }

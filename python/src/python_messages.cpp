@@ -9,14 +9,33 @@
 namespace heed::python {
 namespace {
 
-// What Python raised, in its own words.
+// An exception of Python's on its way through the group. Not nb::python_error itself: the words of that are a
+// traceback, and those of this are told to other ranks.
+class RaisedByHandler final : public std::exception {
+ public:
+  RaisedByHandler(nb::python_error error, std::string words)
+      : error_(std::move(error)), words_(std::move(words)) {}
+  const char* what() const noexcept override { return words_.c_str(); }
+  void raise() { error_.restore(); }
+
+ private:
+  nb::python_error error_;
+  std::string words_;
+};
+
+// Calls into Python let handlers of signals run, and what these raise is not the network's: it goes through
+// the group to the caller as it is.
 template <class Body>
 auto with_python(Body body) {
   const nb::gil_scoped_acquire held;
   try {
     return body();
   } catch (nb::python_error& error) {
-    throw Error(Error::rank, text_of(error.value()));
+    const std::string words = in_words(error), said = text_of(error.value());
+    const nb::module_ handlers = nb::module_::import_("heed._handlers");
+    if (nb::cast<bool>(handlers.attr("was_raised_by_one")(error.value())))
+      throw RaisedByHandler(std::move(error), words);
+    throw Error(Error::rank, said.empty() ? words : said);
   }
 }
 
@@ -88,6 +107,22 @@ class PythonMessages final : public Messages {
 };
 
 }  // namespace
+
+std::string in_words(const nb::python_error& error) {
+  const auto kind = nb::cast<std::string>(error.type().attr("__name__"));
+  const std::string said = text_of(error.value());
+  return said.empty() ? kind : kind + ": " + said;
+}
+
+void define_python_messages() {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (RaisedByHandler& raised) {
+      raised.raise();
+    }
+  });
+}
 
 std::unique_ptr<Messages> python_messages(nb::object object) {
   return std::make_unique<PythonMessages>(std::move(object));

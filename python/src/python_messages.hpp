@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <string>
 
 #include "heed/group.hpp"
 
@@ -14,5 +15,11 @@ namespace heed::python {
 // in the middle return one with is_done() and drop(). They are called with the GIL, from a thread that has
 // released it.
 std::unique_ptr<Messages> python_messages(nanobind::object);
+
+// What Python raised: "KeyboardInterrupt", "RuntimeError: it is too long".
+std::string in_words(const nanobind::python_error&);
+
+// Once: what a handler of a signal raised during a message comes out of the call as it is.
+void define_python_messages();
 
 }  // namespace heed::python

@@ -15,7 +15,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
       v_(has_arrays_ ? read_tensor("v", v, Use::read, Where::any) : Tensor{}),
       choices_(read_choices(caller, keywords)) {
   check_rank(q_, 2, 4);
-  inputs_.q = view_of(q_, right_aligned(q_));
+  inputs_.q = view(q_);
   inputs_.sequences = entries_of(choices_.sequences);
   choices_.options.stream = current_stream(q_);
   queries_ = inputs_.q.shape.length;
@@ -41,7 +41,7 @@ Question::Question(nb::handle q, nb::handle k, nb::handle v, const nb::kwargs& k
       v_(read_tensor("v", v)),
       choices_(read_choices(whole.caller, keywords)) {
   check_rank(q_, 2, 4);
-  inputs_.q = view_of(q_, right_aligned(q_));
+  inputs_.q = view(q_);
   take_arrays();
   keys_ = whole.keys;
   check_alignment(choices_, whole.queries, whole.keys);
@@ -54,7 +54,7 @@ Question::Question(nb::handle q, const KvCache& part, std::span<const std::int64
       q_(read_tensor("q", q)),
       choices_(read_choices(Caller::decode_over_ranks, keywords)) {
   check_rank(q_, 2, 4);
-  inputs_.q = view_of(q_, right_aligned(q_));
+  inputs_.q = view(q_);
   check_not_empty("sequences", choices_.sequences, inputs_.q.shape.batch, "batch entry");
   value_dim_ = *part.config().value_dim;
   for (const std::int64_t length : lengths) keys_ = std::max(keys_, length);
@@ -63,8 +63,8 @@ Question::Question(nb::handle q, const KvCache& part, std::span<const std::int64
 void Question::take_arrays() {
   check_same_rank(k_, q_);
   check_same_rank(v_, q_);
-  inputs_.k = view_of(k_, right_aligned(k_));
-  inputs_.v = view_of(v_, right_aligned(v_));
+  inputs_.k = view(k_);
+  inputs_.v = view(v_);
   keys_ = inputs_.k.shape.length;
   value_dim_ = inputs_.v.shape.dim;
 }

@@ -36,6 +36,7 @@ class Question {
   }
 
  private:
+  View view(const Tensor& x) const { return view_of(x, placed_in(choices_.layout, x)); }
   void take_arrays();
   void take_cache();
   void take_packed();

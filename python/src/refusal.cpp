@@ -3,6 +3,7 @@
 #include "refusal.hpp"
 
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <typeinfo>
 
@@ -36,7 +37,40 @@ constexpr std::array renamed{Renamed{"options.", ""},
                              Renamed{"gradients.bias", "into[bias]"},
                              Renamed{"gradients.sink", "into[sink]"}};
 
+// Element types have other names in C++. What NumPy, PyTorch and JAX call them:
+constexpr std::array types_renamed{
+    Renamed{"f64", "float64"},   Renamed{"f32", "float32"}, Renamed{"f16", "float16"},
+    Renamed{"bf16", "bfloat16"}, Renamed{"i64", "int64"},   Renamed{"i32", "int32"},
+    Renamed{"i16", "int16"},     Renamed{"i8", "int8"},     Renamed{"u64", "uint64"},
+    Renamed{"u32", "uint32"},    Renamed{"u16", "uint16"},  Renamed{"u8", "uint8"}};
+
+bool is_word_at(const std::string& sentence, std::size_t at, std::size_t size) {
+  const auto is_part = [&](std::size_t i) {
+    return i < sentence.size() && (std::isalnum(static_cast<unsigned char>(sentence[i])) != 0 ||
+                                   sentence[i] == '_' || sentence[i] == '.' || sentence[i] == '"');
+  };
+  return !(at > 0 && is_part(at - 1)) && !is_part(at + size);
+}
+
+// Of a sentence "q.dtype: f64 is none of f32, f16, bf16", which then goes on with how to pass q. Not a q of
+// booleans: that is a mask, and no numbers.
+std::string with_pythons_types(std::string sentence) {
+  constexpr std::string_view about_type = ".dtype: ", refused = " is none of float32, float16, bfloat16";
+  const std::size_t name_end = sentence.find(about_type);
+  if (name_end == std::string::npos) return sentence;
+  for (const auto& [there, here] : types_renamed)
+    for (std::size_t at = name_end; (at = sentence.find(there, at)) != std::string::npos; at += there.size())
+      if (is_word_at(sentence, at, there.size())) sentence.replace(at, there.size(), here);
+  if (sentence.ends_with(refused) && sentence.find(".dtype: bool") == std::string::npos) {
+    const std::size_t begin = sentence.rfind(' ', name_end) + 1;  // 0 where nothing is before it
+    const std::string name = sentence.substr(begin, name_end - begin);
+    sentence += "; pass " + name + ".astype(np.float32), or " + name + ".float() of PyTorch";
+  }
+  return sentence;
+}
+
 std::string in_python_words(std::string sentence) {
+  sentence = with_pythons_types(std::move(sentence));
   for (const auto& [there, here] : renamed)
     for (std::size_t at = 0; (at = sentence.find(there, at)) != std::string::npos;)
       if (at == 0 || sentence[at - 1] == ' ')
@@ -87,7 +121,7 @@ Error from_python_error(const char* name, const char* what, Error::Code code) {
 }
 
 void define_errors() {
-  const nb::module_ errors = nb::module_::import_("heed.errors");
+  const nb::module_ errors = nb::module_::import_("heed._errors");
   error_type = nb::object(errors.attr("Error")).release().ptr();
   kind_error_type = nb::object(errors.attr("KindError")).release().ptr();
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

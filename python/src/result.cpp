@@ -3,6 +3,7 @@
 #include "result.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -219,6 +220,16 @@ nb::object Result::object() {
 
 std::span<const std::int64_t> last_axes(std::span<const std::int64_t> shape, int rank) {
   return shape.last(std::min(shape.size(), static_cast<std::size_t>(rank)));
+}
+
+nb::dict numpy_arrays(const Arrays& arrays) {
+  nb::dict named;
+  for (const auto& [name, array] : arrays) {
+    Result result(name.c_str(), array.element, array.shape);
+    if (!array.data.empty()) std::memcpy(result.tensor().data, array.data.data(), array.data.size());
+    named[name.c_str()] = result.object();
+  }
+  return named;
 }
 
 void define_export(nb::module_& m) {

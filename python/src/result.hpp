@@ -36,6 +36,9 @@ class Result {
 // (batch, heads, ...) without the leading axes that the caller's rank does not have.
 std::span<const std::int64_t> last_axes(std::span<const std::int64_t> shape, int rank);
 
+// NumPy arrays of the same names.
+nb::dict numpy_arrays(const Arrays&);
+
 void define_export(nb::module_& m);
 
 }  // namespace heed::python

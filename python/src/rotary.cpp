@@ -10,6 +10,7 @@
 
 #include "bindings.hpp"
 #include "choices.hpp"
+#include "copies.hpp"
 #include "result.hpp"
 #include "scaling.hpp"
 #include "views.hpp"
@@ -132,6 +133,13 @@ void define_rotary(nb::module_& m) {
           "scaling", [](const Rotary& self) { return scaling_as_dict(self.scaling); },
           nb::for_getter(nb::sig("def scaling(self, /) -> dict[str, typing.Any] | None")),
           "As Hugging Face's configurations have it; None: none.")
+      .def("__reduce__",
+           [](nb::handle self) {
+             const auto& rotary = nb::cast<const Rotary&>(self);
+             const nb::object arguments = nb::make_tuple(rotary.base, rotary.dims, word_for(rotary.pairs),
+                                                         scaling_as_dict(rotary.scaling));
+             return nb::make_tuple(self.type(), arguments, attributes_of(self));
+           })
       .def("__repr__", &in_words);
   m.def("rotate", &rotate, nb::arg("x").none(), nb::arg("positions") = nb::none(),
         nb::arg("rotary").none() = Rotary{}, nb::arg("out") = nb::none(), nb::arg("lengths") = nb::none(),

@@ -4,6 +4,7 @@
 
 #define HEED_ALIGN "typing.Literal['starts', 'ends']"
 #define HEED_HEAD_MAP "typing.Literal['interleaved', 'tiled']"
+#define HEED_LAYOUT "layout: typing.Literal['bhsd', 'bshd'] = 'bhsd', "
 #define HEED_STAGE "typing.Literal['raw', 'softcapped', 'biased']"
 
 #define HEED_SEEN_KEYS                                                                                      \
@@ -44,7 +45,8 @@
   "(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, " \
   "sequences: typing.Any = None, query_starts: typing.Any = None, "                                 \
   "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS                \
-  "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP " = 'interleaved', " results      \
+  "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP                                   \
+  " = 'interleaved', " HEED_LAYOUT results                                                          \
   ", out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> " result
 
 #define HEED_LAYER_CALL(name, results, result)                                                    \

@@ -6,6 +6,7 @@
 
 #include "choices.hpp"
 #include "heed/distributed.hpp"
+#include "python_messages.hpp"
 
 namespace heed::python {
 
@@ -26,6 +27,10 @@ std::unique_ptr<Asked> read_together(Group& group, const Arguments&... arguments
       compute([&] { heed::refuse(group, why); });
     } catch (const Error&) {  // which names this rank, too
     }
+    throw;
+  } catch (nb::python_error& raised) {  // by a handler of a signal: this rank will not come
+    const std::string why = in_words(raised);
+    compute([&] { group.abort(why); });
     throw;
   }
 }

@@ -21,10 +21,14 @@ std::string read_text(const char* name, nb::handle object) {
   return {utf8, static_cast<std::size_t>(size)};
 }
 
-std::vector<std::string> read_texts(const std::string& name, nb::handle object) {
+// One for each of so many. To the library a list without entries was not given.
+std::vector<std::string> read_texts(const std::string& name, nb::handle object, std::int64_t wanted,
+                                    const char* what) {
   std::vector<std::string> texts;
   if (object.is_none()) return texts;
   const nb::list list(object);
+  if (nb::len(list) == 0)
+    throw Error(Error::shape, name + ": 0 for " + std::to_string(wanted) + " " + what);
   for (std::size_t i = 0; i < nb::len(list); ++i) {
     const std::string place = name + "[" + std::to_string(i) + "]";
     texts.push_back(read_text(place.c_str(), list[i]));
@@ -37,8 +41,8 @@ view::Run read_run(nb::handle name, nb::handle extents, nb::handle query_tokens,
       nb::cast<std::tuple<std::int64_t, std::int64_t, nb::object>>(extents);
   view::Run run{.queries = queries, .keys = keys};
   run.name = read_text("name", name);
-  run.query_tokens = read_texts("query_tokens", query_tokens);
-  run.key_tokens = read_texts("key_tokens", key_tokens);
+  run.query_tokens = read_texts("query_tokens", query_tokens, queries, "queries");
+  run.key_tokens = read_texts("key_tokens", key_tokens, keys, "keys");
   if (!first_position.is_none()) run.first_position = read_integer("first_position", first_position);
   return run;
 }
@@ -105,7 +109,7 @@ void define_view(nb::module_& m) {
             options.budget_bytes = read_integer("budget", budget);
             new (self) view::Page(options);
           },
-          nb::arg("title"), nb::arg("layers"), nb::arg("budget"),
+          nb::arg("title").none(), nb::arg("layers"), nb::arg("budget").none(),
           nb::sig("def __init__(self, title: str, layers: int, budget: int) -> None"))
       .def(
           "add_run",

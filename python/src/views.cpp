@@ -88,6 +88,21 @@ Placed right_aligned(const Tensor& tensor) {
   return {{shape[0], shape[1], shape[2], shape[3]}, {stride[0], stride[1], stride[2], stride[3]}};
 }
 
+Placed placed_in(AxisOrder order, const Tensor& tensor) {
+  Placed placed = right_aligned(tensor);
+  if (order == AxisOrder::bshd && tensor.rank > 2) {
+    std::swap(placed.shape.heads, placed.shape.length);
+    std::swap(placed.stride.heads, placed.stride.length);
+  }
+  return placed;
+}
+
+std::array<std::int64_t, 4> extents_in(AxisOrder order, const Shape& s, int rank) {
+  const bool has_heads_inside = order == AxisOrder::bshd && rank > 2;
+  return has_heads_inside ? std::array{s.batch, s.length, s.heads, s.dim}
+                          : std::array{s.batch, s.heads, s.length, s.dim};
+}
+
 Placed one_per_row(const Tensor& tensor) {
   const Placed at = right_aligned(tensor);
   return {{at.shape.heads, at.shape.length, at.shape.dim, 1},

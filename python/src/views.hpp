@@ -15,6 +15,14 @@ struct Placed {
 // The array's axes, aligned to the right among the four; missing ones are 1. Refuses more than four.
 Placed right_aligned(const Tensor& tensor);
 
+// In which order q, k, v and out have their axes: (batch, heads, length, dim), or (batch, length, heads, dim)
+// as FlashAttention has them.
+enum class AxisOrder : std::uint8_t { bhsd, bshd };
+// The same for an array in this order. One of two axes has no heads, and is alike in both.
+Placed placed_in(AxisOrder, const Tensor&);
+// Where an array in this order has so many axes, it has the last of these.
+std::array<std::int64_t, 4> extents_in(AxisOrder, const Shape&, int rank);
+
 // One number per row: (batch, heads, queries) becomes (batch, heads, queries, 1).
 Placed one_per_row(const Tensor& tensor);
 

@@ -100,13 +100,13 @@ void put_checksum(Arrays& arrays) { arrays["checksum"] = scalar_array(Element::u
 
 CacheFields::CacheFields(std::string file, Arrays arrays)
     : file_(std::move(file)), arrays_(std::move(arrays)) {
-  if (!has("format")) throw refusal(Error::file, file_, ": is not the file of a cache; it has no \"format\"");
+  if (!has("format")) throw refusal(Error::file, file_, ": holds no cache; it has no \"format\"");
   if (const std::int64_t format = integer("format"); format != cache_format)
     throw refusal(Error::file, file_, ": format ", format, " is not the one known here, ", cache_format);
   arrays_["format"] = scalar_array(Element::i64, cache_format);
   const std::uint64_t sum = checksum_of(arrays_);
   if (scalar_of<std::uint64_t>(take("checksum", Element::u64, 0)) != sum)
-    throw refusal(Error::file, file_, ": the checksum does not match; the file is damaged");
+    throw refusal(Error::file, file_, ": the checksum does not match; it is damaged");
   arrays_.erase("format");
 }
 

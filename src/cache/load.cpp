@@ -9,6 +9,7 @@
 
 #include "cache/format.hpp"
 #include "cache/state.hpp"
+#include "files/array_size.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::inline v0_2 {
@@ -165,10 +166,7 @@ Arrays read_arrays(const std::filesystem::path& path) {
   }
 }
 
-}  // namespace
-
-KvCache KvCache::load(const std::filesystem::path& path) {
-  CacheFields fields(path.string(), read_arrays(path));
+std::unique_ptr<State> state_of(CacheFields fields) {
   const CacheGeometry geometry(take_config(fields));
   const Contents contents{fields.integers("lengths"), fields.integers("tables"), fields.integers("users"),
                           fields.bytes("pages")};
@@ -177,7 +175,18 @@ KvCache KvCache::load(const std::filesystem::path& path) {
   auto state = std::make_unique<State>(geometry);
   fill_pool(*state, contents);
   fill_sequences(*state, contents);
-  return KvCache(std::move(state));
+  return state;
+}
+
+}  // namespace
+
+KvCache KvCache::load(const std::filesystem::path& path) {
+  return KvCache(state_of({path.string(), read_arrays(path)}));
+}
+
+KvCache KvCache::from_arrays(Arrays arrays) {
+  for (const auto& [name, array] : arrays) files::check_contents(name, array);
+  return KvCache(state_of({"arrays", std::move(arrays)}));
 }
 
 }  // namespace heed::inline v0_2

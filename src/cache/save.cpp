@@ -68,7 +68,7 @@ Array pages_array(const Numbered& numbered) {
 
 }  // namespace
 
-void KvCache::save(const std::filesystem::path& path) const {
+Arrays KvCache::to_arrays() const {
   const Reading reading(state_->use, "save");
   Numbered numbered(*state_);
   std::vector<std::int64_t> lengths;
@@ -83,7 +83,9 @@ void KvCache::save(const std::filesystem::path& path) const {
   arrays["users"] = integers_array(numbered.users);
   arrays["pages"] = pages_array(numbered);
   put_checksum(arrays);
-  write_safetensors(path, arrays);
+  return arrays;
 }
+
+void KvCache::save(const std::filesystem::path& path) const { write_safetensors(path, to_arrays()); }
 
 }  // namespace heed::inline v0_2

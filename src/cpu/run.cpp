@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "cpu/backend.hpp"
 #include "cpu/cut.hpp"
 #include "cpu/kept_blocks.hpp"
 #include "cpu/lower.hpp"
@@ -14,6 +15,7 @@
 #include "cpu/stripes.hpp"
 #include "cpu/tasks.hpp"
 #include "softmax/scaling.hpp"
+#include "threads/allowed.hpp"
 #include "threads/pool.hpp"
 #include "threads/scratch.hpp"
 
@@ -39,10 +41,41 @@ std::size_t slots_for(std::size_t tasks) { return tasks == 1 ? 1 : std::min(task
 
 }  // namespace
 
+namespace {
+
+std::string target_variable() {
+  const char* const name = std::getenv("HEED_TARGET");
+  return name ? name : "";
+}
+
+// Null where this build has none of that name.
+const Target* target_named(const std::string& name) {
+  for (const Target* target : targets())
+    if (target->name == name) return target;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string target_variable_fault() {
+  const std::string name = target_variable();
+  if (name.empty()) return "";
+  if (const Target* const target = target_named(name)) {
+    if (target->available()) return "";
+    return "HEED_TARGET: this machine lacks " + std::string(target->requires_) + " for '" + name +
+           "', and only the reference is left";
+  }
+  std::string known;
+  for (const Target* target : targets()) known += (known.empty() ? "" : ", ") + std::string(target->name);
+  constexpr std::size_t longest_quoted = 100;
+  return "HEED_TARGET: '" + name.substr(0, longest_quoted) + "' is no target of this build, which has " + known +
+         ", and is ignored";
+}
+
 std::string& forced_target() {
   static std::string& forced = *[] {  // never destroyed, as the backend
-    const char* name = std::getenv("HEED_TARGET");
-    return new std::string(name ? name : "");
+    if (const std::string fault = target_variable_fault(); !fault.empty()) threads::warn(fault);
+    return new std::string(target_named(target_variable()) ? target_variable() : "");
   }();
   return forced;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A temporary file beside the target, then fsync, rename, fsync of the folder.
+// A temporary file without a name, then fsync, a name beside the target, rename, fsync of the folder.
 #include "files/atomic_file.hpp"
 
 #include <fcntl.h>
@@ -26,6 +26,21 @@ std::filesystem::path follow_links(std::filesystem::path path) {
   return path;
 }
 
+// Where Linux shows an open file, by which one without a name is given one.
+std::string link_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
+
+// A file that is gone when the process is, however that ends. None where the file system has no such files,
+// or nothing shows them.
+Descriptor nameless_file(int folder) {
+#ifdef O_TMPFILE
+  Descriptor file(::openat(folder, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
+  if (file.is_open() && ::access(link_of(file.get()).c_str(), F_OK) == 0) return file;
+#else
+  static_cast<void>(folder);
+#endif
+  return {};
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& target) : name_(target.string()) {
@@ -38,36 +53,41 @@ AtomicFile::AtomicFile(const std::filesystem::path& target) : name_(target.strin
   create_temporary();
 }
 
-AtomicFile::~AtomicFile() {
-  if (!temporary_name_.empty()) ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
-}
+AtomicFile::~AtomicFile() { remove_temporary(); }
 
 void AtomicFile::create_temporary() {
   struct stat status {};
   const bool exists = ::fstatat(folder_.get(), file_name_.c_str(), &status, 0) == 0;
   if (exists && !S_ISREG(status.st_mode)) throw Error(Error::file, name_ + ": is not a regular file");
 
-  // The name does not contain the target's: that one may already be as long as the file system allows.
-  static std::atomic<unsigned> counter = 0;
-  constexpr int most_attempts = 1000;  // names left behind by processes that were killed
-  for (int i = 0; i < most_attempts && !temporary_.is_open(); ++i) {
-    temporary_name_ = ".heed-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
-    temporary_ = Descriptor(
-        ::openat(folder_.get(), temporary_name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!temporary_.is_open() && errno != EEXIST) break;
-  }
-  if (!temporary_.is_open()) {
-    const int error_number = errno;
-    temporary_name_.clear();  // not ours: nothing to remove
-    throw system_error(name_ + ": no file can be created in its folder", error_number);
-  }
+  temporary_ = nameless_file(folder_.get());
+  if (!temporary_.is_open()) take_name([&](const char* name) {
+      temporary_ =
+          Descriptor(::openat(folder_.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+      return temporary_.is_open();
+    });
+  if (!temporary_.is_open()) throw system_error(name_ + ": no file can be created in its folder", errno);
   constexpr mode_t permissions = 0777;
   if (exists && ::fchmod(temporary_.get(), status.st_mode & permissions) != 0) {
     const int error_number = errno;
-    ::unlinkat(folder_.get(), temporary_name_.c_str(),
-               0);  // no destructor runs for a constructor that throws
+    remove_temporary();  // no destructor runs for a constructor that throws
     throw system_error(name_ + ": its permissions cannot be kept", error_number);
   }
+}
+
+// The name does not contain the target's: that one may already be as long as the file system allows.
+void AtomicFile::take_name(const std::function<bool(const char*)>& make) {
+  static std::atomic<unsigned> counter = 0;
+  constexpr int most_attempts = 1000;  // names left behind by processes that were killed
+  for (int i = 0; i < most_attempts; ++i) {
+    const std::string name = ".heed-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
+    if (make(name.c_str())) temporary_name_ = name;
+    if (!temporary_name_.empty() || errno != EEXIST) return;
+  }
+}
+
+void AtomicFile::remove_temporary() {
+  if (!temporary_name_.empty()) ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
 }
 
 void AtomicFile::write(const void* from, std::size_t count) {
@@ -83,6 +103,13 @@ void AtomicFile::write(const void* from, std::size_t count) {
 
 void AtomicFile::commit() {
   if (::fsync(temporary_.get()) != 0) throw system_error(name_ + ": cannot be flushed to disk", errno);
+  if (temporary_name_.empty()) {
+    const std::string file = link_of(temporary_.get());
+    take_name([&](const char* name) {
+      return ::linkat(AT_FDCWD, file.c_str(), folder_.get(), name, AT_SYMLINK_FOLLOW) == 0;
+    });
+    if (temporary_name_.empty()) throw system_error(name_ + ": cannot be named", errno);
+  }
   if (::close(temporary_.release()) != 0) throw system_error(name_ + ": cannot be closed", errno);
   if (::renameat(folder_.get(), temporary_name_.c_str(), folder_.get(), file_name_.c_str()) != 0) {
     throw system_error(name_ + ": cannot be replaced", errno);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "files/descriptor.hpp"
@@ -12,7 +13,8 @@
 namespace heed::files {
 
 // Bytes go to a temporary file in the target's folder; commit() flushes it and gives it the target's name.
-// Without a commit the destructor removes it and the target is untouched.
+// Without a commit it is gone with this, and where the file system has files without a name also with a
+// process that is killed. The target is untouched then.
 class AtomicFile {
  public:
   // Follows a symbolic link to the file it names. Refuses anything but a regular file: renaming onto a device
@@ -27,10 +29,14 @@ class AtomicFile {
 
  private:
   void create_temporary();
+  // Calls make(name) with one name after another until it returns true, or fails for another reason than that
+  // somebody has the name; errno then says why.
+  void take_name(const std::function<bool(const char*)>& make);
+  void remove_temporary();
 
   std::string name_;       // as the caller gave it, for sentences
   std::string file_name_;  // of the target, within its folder
-  std::string temporary_name_{};
+  std::string temporary_name_{};  // "": it has none, or is the target by now
   Descriptor folder_, temporary_;
 };
 

@@ -5,6 +5,7 @@
 #include "layer/attending.hpp"
 #include "layer/config.hpp"
 #include "layer/state.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::inline v0_2 {
 using namespace layer;
@@ -23,6 +24,8 @@ AttentionLayer::Activations& AttentionLayer::Activations::operator=(Activations&
 
 void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const Options& given) const {
   const Backend& backend = state_->backend;
+  if (call.weights && call.activations)
+    throw refusal(Error::unsupported, "activations: are for backward(), which reads the layer's own weights");
   Attending attending(*state_, call, outputs, given);
   attending.run();
   Heads& heads = attending.heads;

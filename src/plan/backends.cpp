@@ -3,6 +3,8 @@
 
 #include "cpu/backend.hpp"
 #include "cuda/backend.hpp"
+#include "heed/attention.hpp"
+#include "threads/allowed.hpp"
 
 namespace heed::planning {
 
@@ -25,3 +27,14 @@ const Backend& backend_of(const char* name, Device device) {
 }
 
 }  // namespace heed::planning
+
+namespace heed::inline v0_2 {
+
+std::vector<std::string> environment_warnings() {
+  std::vector<std::string> found;
+  for (const std::string& fault : {cpu::target_variable_fault(), threads::threads_variable_fault()})
+    if (!fault.empty()) found.push_back(fault);
+  return found;
+}
+
+}  // namespace heed::inline v0_2

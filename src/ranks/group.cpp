@@ -59,6 +59,7 @@ struct Group::State {
 };
 
 struct Group::Pending::Operation {
+  static constexpr const char *to_rank = "to rank ", *from_rank = "from rank ";
   struct Part {
     int peer;
     bool is_sent;
@@ -75,18 +76,33 @@ struct Group::Pending::Operation {
   Clock::time_point moved{};  // when something did, or the wait for it began
   std::uint64_t moved_so_far = 0;
 
-  static std::string name(const Part& part) {
-    return (part.is_sent ? "to rank " : "from rank ") + std::to_string(part.peer);
+  // Of a message "to rank 2", or to a rank that is not known (-1). A fault of its own breaks the group. What else comes out of a network, such as
+  // what a program's handler of a signal raised meanwhile, goes on as it is, and the others are told that
+  // this rank will not come.
+  template <class Body>
+  auto or_broken(const char* direction, int peer, const Body& body) {
+    try {
+      return body();
+    } catch (const Error& e) {
+      const std::string name = peer < 0 ? "to another rank" : direction + std::to_string(peer);
+      throw group.broken(group.place(step, what) + "the message " + name + ": " + e.what());
+    } catch (const std::exception& e) {
+      group.broken(group.place(step, what) + "it gave up: " + e.what());
+      throw;
+    }
   }
 
   // What is empty needs no message.
   void send(std::span<const int> to, std::span<const std::byte> bytes) {
     if (to.empty() || bytes.empty()) return;
-    auto messages = group.messages->send_to_all(to, bytes, step);
+    const int peer = to.size() == 1 ? to[0] : -1;
+    auto messages = or_broken(to_rank, peer, [&] { return group.messages->send_to_all(to, bytes, step); });
     for (std::size_t n = 0; n < to.size(); ++n) parts.push_back({to[n], true, std::move(messages[n])});
   }
   void receive(int from, std::span<std::byte> bytes) {
-    if (!bytes.empty()) parts.push_back({from, false, group.messages->receive(from, bytes, step)});
+    if (bytes.empty()) return;
+    auto message = or_broken(from_rank, from, [&] { return group.messages->receive(from, bytes, step); });
+    parts.push_back({from, false, std::move(message)});
   }
 
   // A piece of each rank, in their order.
@@ -100,11 +116,7 @@ struct Group::Pending::Operation {
     if (!group.fault.empty()) throw Error(Error::rank, group.fault);
     const std::size_t before = parts.size();
     std::erase_if(parts, [&](Part& part) {
-      try {
-        return part.message->is_done();
-      } catch (const Error& e) {
-        throw group.broken(group.place(step, what) + "the message " + name(part) + ": " + e.what());
-      }
+      return or_broken(part.is_sent ? to_rank : from_rank, part.peer, [&] { return part.message->is_done(); });
     });
     std::uint64_t now = 0;
     for (const Part& part : parts) now += part.message->moved();

@@ -43,7 +43,7 @@ StepStates::StepStates(const GroupCall& call, const SpreadDecode& decode)
       merged_(call.group().size()) {
   place_all(decode);
   const std::span<std::byte> room = call.board().room();
-  is_on_board_ = room.size() >= static_cast<std::size_t>(floats_) * sizeof(float);
+  is_on_board_ = call.board().is_there() && room.size() >= static_cast<std::size_t>(floats_) * sizeof(float);
   if (!is_on_board_) memory_ = threads::take_memory(static_cast<std::size_t>(place_own()));
   float* const begin = is_on_board_ ? reinterpret_cast<float*>(room.data()) : memory_.get();
   for (OfRanks* some : {&for_ranks_, &from_ranks_, &merged_}) some->lie_from(begin);

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <thread>
@@ -39,6 +41,20 @@ std::int64_t take_number(std::string_view& text) {
   return error == std::errc() ? std::max<std::int64_t>(number, 0) : 0;
 }
 
+constexpr std::size_t longest_quoted = 100;  // characters of somebody's variable in a sentence
+
+// HEED_NUM_THREADS; empty where it is not set.
+std::string threads_variable() {
+  const char* const text = std::getenv("HEED_NUM_THREADS");
+  return text ? text : "";
+}
+
+// The whole text as a number of threads; 0 where it is none.
+int threads_in(std::string_view text) {
+  const std::int64_t number = take_number(text);
+  return text.empty() && number <= most_threads ? static_cast<int>(number) : 0;
+}
+
 int smaller_quota(int a, int b) { return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b); }
 
 }  // namespace
@@ -66,11 +82,20 @@ int cgroup_quota(const std::string& root, std::string_view membership) {
   return least;
 }
 
+std::string threads_variable_fault() {
+  const std::string text = threads_variable();
+  if (text.empty() || threads_in(text) != 0) return "";
+  return "HEED_NUM_THREADS: '" + text.substr(0, longest_quoted) + "' is no whole number in [1, " +
+         std::to_string(most_threads) + "], and is ignored";
+}
+
+void warn(const std::string& sentence) { std::fprintf(stderr, "heed: warning: %s\n", sentence.c_str()); }
+
 int allowed_threads() {
-  if (const char* text = std::getenv("HEED_NUM_THREADS")) {
-    const long n = std::strtol(text, nullptr, 10);
-    if (n >= 1 && n <= most_threads) return static_cast<int>(n);
-  }
+  if (const int said = threads_in(threads_variable())) return said;
+  static std::atomic<bool> has_warned = false;
+  if (const std::string fault = threads_variable_fault(); !fault.empty() && !has_warned.exchange(true))
+    warn(fault);
   int threads = static_cast<int>(std::thread::hardware_concurrency());
 #ifdef __linux__
   cpu_set_t set;

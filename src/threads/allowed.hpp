@@ -9,8 +9,14 @@ namespace heed::threads {
 constexpr int most_threads = 4096;
 
 // How many threads this process should use: HEED_NUM_THREADS, else what affinity and the cgroup's quota
-// allow.
+// allow. Warns, once, where the variable says something that is no such number.
 int allowed_threads();
+
+// What is wrong with HEED_NUM_THREADS; empty where nothing is, or it is not set.
+std::string threads_variable_fault();
+
+// "heed: warning: ..." on stderr.
+void warn(const std::string& sentence);
 
 // A cgroup's quota in whole CPUs, rounded up, from the text of its cpu.max: "max 100000", "150000 100000". 0
 // where there is none, and for any other text.

@@ -72,6 +72,16 @@ void check_broadcast(const char* what, std::int64_t found, std::int64_t wanted) 
   if (found != wanted && found != 1) refuse_extent("hidden", what, found, wanted);
 }
 
+// A weight that a mask hides was not computed under that mask. "": there is none in the row.
+std::string hidden_weight(std::span<const float> row, const bool* hidden, std::size_t head,
+                          std::int64_t query) {
+  for (std::size_t j = 0; j < row.size(); ++j)
+    if (hidden[j] && row[j] != 0)
+      return "weights: " + std::to_string(row[j]) + " at head " + std::to_string(head) + ", query " +
+             std::to_string(query) + ", key " + std::to_string(j) + " is hidden by the mask that came with it";
+  return "";
+}
+
 }  // namespace
 
 void check_rows(const Rows& rows, const Place& place) {
@@ -103,6 +113,8 @@ void check_rows(const Rows& rows, const Place& place) {
                         ", query " + std::to_string(place.first_row + i) + ", key " +
                         std::to_string(negative - row.begin()) +
                         " is negative, which no weight of attention is";
+      else if (const bool* const hidden = reader.hidden(static_cast<std::int64_t>(head), i))
+        refused[head] = hidden_weight(row, hidden, head, place.first_row + i);
     }
   });
   for (const std::string& sentence : refused)

@@ -19,8 +19,8 @@ struct Place {
   std::int64_t heads = 0, queries = 0, keys = 0, first_row = 0;
 };
 
-// Throws Error unless the stretch has these heads and keys, no more rows than are left, and no negative
-// weight.
+// Throws Error unless the stretch has these heads and keys, no more rows than are left, no negative weight
+// and none that it says is hidden.
 void check_rows(const Rows&, const Place&);
 
 // Calls use(head, row of the stretch, weights, hidden) for every row, the rows of a head in order, heads on

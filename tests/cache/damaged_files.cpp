@@ -236,7 +236,7 @@ TEST_F(CacheFiles, tables_lengths_and_counts_must_agree) {
 TEST_F(CacheFiles, arrays_must_be_the_known_ones) {
   EXPECT_EQ(refused([](Arrays& a) { a.erase("lengths"); }), "file: cache: there is no \"lengths\"");
   EXPECT_EQ(refused([](Arrays& a) { a.erase("format"); }),
-            "file: cache: is not the file of a cache; it has no \"format\"");
+            "file: cache: holds no cache; it has no \"format\"");
   EXPECT_EQ(refused([](Arrays& a) { a.erase("config.window.front"); }),
             "file: cache: there is no \"config.window.front\"");
   EXPECT_EQ(refused([](Arrays& a) { a["more"] = cache::integers_array({1}); }),
@@ -254,6 +254,25 @@ TEST_F(CacheFiles, arrays_must_be_the_known_ones) {
               std::memcpy(a.at("pages").data.data() + 64 + 256, &scale, sizeof scale);
             }),
             "file: cache: pages: a scale of nan in page 0");
+}
+
+TEST_F(CacheFiles, the_arrays_of_a_file_are_as_good_as_the_file) {
+  KvCache cache = sample();
+  KvCache made = KvCache::from_arrays(cache.to_arrays());
+  EXPECT_EQ(Seen(made), Seen(cache));
+  for (KvCache* each : {&cache, &made}) append_marked(*each, 2, 5, 500);
+  EXPECT_EQ(Seen(made), Seen(cache));
+  const auto refused_arrays = [&](const std::function<void(Arrays&)>& change) {
+    Arrays arrays = cache.to_arrays();
+    change(arrays);
+    return refusal_of([&] { KvCache::from_arrays(arrays); });
+  };
+  EXPECT_EQ(refused_arrays([](Arrays& a) { a.at("lengths").data[0] ^= std::byte{1}; }),
+            "file: arrays: the checksum does not match; it is damaged");
+  EXPECT_EQ(refused_arrays([](Arrays& a) { a.at("format").data.clear(); }),
+            "shape: format: i64 () needs 8 bytes, data has 0");
+  EXPECT_EQ(refused_arrays([](Arrays& a) { a.at("pages").shape[0] = 1 << 20; }).substr(0, 18),
+            "shape: pages: u8 (");
 }
 
 TEST_F(CacheFiles, a_file_that_is_not_there_is_refused) {

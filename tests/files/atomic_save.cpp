@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A save leaves the new file or the old one, and nothing else in the folder.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <thread>
 
 #include "disk_calls.hpp"
+#include "files/atomic_file.hpp"
 #include "sample_arrays.hpp"
 #include "scratch_folder.hpp"
 
@@ -175,6 +178,40 @@ TEST_F(atomic_save, names_left_by_a_killed_process_are_stepped_over) {
   write_npy("a.npy", Array::from_floats({}, {1}));
   EXPECT_EQ(names_in(".").size(), 301u);
   EXPECT_EQ(read_npy("a.npy").to_floats(), std::vector<float>{1});
+}
+
+TEST_F(atomic_save, a_process_that_is_killed_leaves_nothing) {
+  if (::close(::open(".", O_TMPFILE | O_WRONLY, 0600)) != 0)
+    GTEST_SKIP() << "the file system has no files without a name";
+  put_file("old", "old");
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      files::AtomicFile young("young"), replacing("old");
+      for (files::AtomicFile* file : {&young, &replacing}) file->write("half a file", 11);
+      ::signal(signal, SIG_DFL);
+      ::raise(signal);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+    EXPECT_EQ(names_in("."), Names{"old"});
+    EXPECT_EQ(file_bytes("old"), "old");
+  }
+}
+
+TEST_F(atomic_save, a_file_system_without_files_that_have_no_name_will_do) {
+  const DiskCalls calls("open without a name");
+  const Array old = random_array(Element::f32, {10}, 12), larger = random_array(Element::f32, {100000}, 13);
+  write_npy("a.npy", old);
+  EXPECT_EQ(calls.made(), (std::vector<std::string>{"fsync file", "rename", "fsync folder"}));
+  {
+    const FileSizeLimit limit(4096);
+    EXPECT_EQ(refusal([&] { write_npy("a.npy", larger); }), "file: a.npy: cannot be written: File too large");
+  }
+  EXPECT_TRUE(same(read_npy("a.npy"), old));
+  EXPECT_EQ(names_in("."), Names{"a.npy"});
 }
 
 TEST_F(atomic_save, a_reader_sees_one_save_or_another_and_never_a_mixture) {

@@ -6,7 +6,8 @@
 
 namespace heed::test {
 
-// Watches while it lives. The calls are "fsync file", "rename" and "fsync folder"; `failing` answers EIO.
+// Watches while it lives. The calls are "fsync file", "rename" and "fsync folder"; `failing` answers EIO. It
+// may also be "open without a name", which is not listed and answers as a file system that has no such files.
 class DiskCalls {
  public:
   explicit DiskCalls(const std::string& failing = "");

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `heed bench` prints and refuses. Nothing here depends on how fast the machine is."""
 
+import json
 import re
+import signal
+import subprocess
+import time
 
 import pytest
 
-from tool import TOOL, heed, json_of
+from tool import TOOL, environment, heed, json_of, on_a_terminal
 
 pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
 
@@ -147,6 +151,48 @@ def test_a_filter_is_a_regular_expression_that_may_match_anywhere(tmp_path):
     everything = names(tmp_path, "--suite", "all")
     found = names(tmp_path, "--suite", "all", "--filter", "bf16/.*causal$")
     assert found == [name for name in everything if re.search("bf16/.*causal$", name)] != []
+
+
+THREE = "^decode/f32/1x(32x8|8x8|32x1)x1x4096x128$"
+
+
+def interrupted_bench(tmp_path, *words, after):
+    """(status, stdout, stderr) of three cases that are interrupted once after(process) has returned."""
+    command = [TOOL, "bench", "--suite", "decode", "--filter", THREE, "--skip-limits", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), **pipes) as process:
+        shown = after(process)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=120)
+    return process.returncode, shown + rest, errors
+
+
+def test_a_row_is_there_when_its_case_is_done_and_ctrl_c_leaves_what_there_is(tmp_path):
+    def after_a_row(process):
+        shown = ""
+        while "decode/f32/" not in shown and (line := process.stdout.readline()):
+            shown += line
+        return shown
+
+    status, shown, errors = interrupted_bench(tmp_path, "--seconds", "2", after=after_a_row)
+    assert (status, errors) == (130, "")
+    (done,) = re.findall(r"Interrupted after ([12]) of 3 cases[.]", shown)
+    assert shown.count("decode/f32/") == int(done)
+
+
+def test_ctrl_c_leaves_one_object_with_json(tmp_path):
+    def after_a_while(process):
+        time.sleep(2)
+        return ""
+
+    status, shown, errors = interrupted_bench(tmp_path, "--seconds", "5", "--json", after=after_a_while)
+    answer = json.loads(shown)
+    assert (status, errors) == (130, "") and len(answer["cases"]) == answer["interrupted_after"] < 3
+
+
+def test_progress_counts_the_cases_and_says_how_long(tmp_path):
+    _, progress = on_a_terminal(tmp_path, *SHORT, "--suite", "decode", "--filter", THREE)
+    assert "1 of 3: decode/" in progress and re.search(r"2 of 3, about \d+ s left: decode/", progress)
 
 
 def test_people_get_a_table_and_quiet_gets_nothing(tmp_path):

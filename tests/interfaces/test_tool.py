@@ -213,7 +213,7 @@ def test_check_finds_every_kernel_right(tmp_path, flags):
 def test_check_prints_a_table_with_a_line_for_each_kernel(tmp_path):
     shape = ["--batch", 1, "--length", 140, "--model-dim", 8, "--heads", 2]
     title, *lines = heed(tmp_path, "check", *shape).stdout.splitlines()
-    assert title.split() == "kernel compared beyond bound worst error in bounds verdict".split()
+    assert title.split() == "kernel compared beyond bound worst error of bound verdict".split()
     rows = json_of(tmp_path, "check", *shape)["kernels"]
     assert len(lines) == len(rows)
     for line, row in zip(lines, rows):
@@ -271,6 +271,65 @@ def test_doctor_reports_version_threads_and_environment(tmp_path):
     assert found["threads"] == 1 and found["environment"]["HEED_NUM_THREADS"] == "1"
     assert found["logical_cpus"] >= 1 and found["kernels"][-1] == "reference"
     assert set(found) >= {"compiler", "architecture", "cpu", "warnings"}
+
+
+@pytest.mark.parametrize(
+    "variable, value, sentence",
+    [
+        ("HEED_TARGET", "avx9", "HEED_TARGET: 'avx9' is no target of this build, which has "),
+        ("HEED_NUM_THREADS", "many", "HEED_NUM_THREADS: 'many' is no whole number in [1, 4096], and is ignored"),
+        ("HEED_NUM_THREADS", "3x", "HEED_NUM_THREADS: '3x' is no whole number in [1, 4096], and is ignored"),
+        ("HEED_NUM_THREADS", "0", "HEED_NUM_THREADS: '0' is no whole number in [1, 4096], and is ignored"),
+    ],
+)
+def test_a_variable_that_says_nothing_is_warned_of_once_and_ignored(tmp_path, variable, value, sentence):
+    usual = json_of(tmp_path, "doctor")
+    ended = heed(tmp_path, "doctor", "--json", **{variable: value})
+    found = json.loads(ended.stdout)
+    assert ended.returncode == 0 and ended.stderr.count("heed: warning: " + sentence) == 1 and ended.stderr.count("\n") == 1
+    assert [warning for warning in found["warnings"] if warning.startswith(sentence)]
+    assert found["kernels"] == usual["kernels"] and found["threads"] == usual["threads"]
+    for command in (["doctor"], ["run", "--model-dim", 16, "--heads", 4, "--batch", 1, "--length", 5]):
+        assert heed(tmp_path, *command, **{variable: value}).stderr.count("heed: warning: " + sentence) == 1
+
+
+def test_a_variable_that_is_empty_is_not_set(tmp_path):
+    ended = heed(tmp_path, "doctor", HEED_TARGET="", HEED_NUM_THREADS="")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_help_names_the_variables_of_the_environment(tmp_path):
+    text = heed(tmp_path, "--help").stdout
+    assert "HEED_NUM_THREADS" in text and "HEED_TARGET" in text
+
+
+def test_check_and_demo_have_the_same_words_for_errors(tmp_path):
+    check = heed(tmp_path, "check", "--model-dim", 16, "--heads", 4, "--batch", 1, "--length", 5).stdout
+    demo = heed(tmp_path, "demo").stdout
+    for heading in (check.splitlines()[0], demo):
+        assert "worst error  of bound" in heading
+
+
+def test_a_refusal_is_an_object_with_json(tmp_path):
+    for words in ("foo --json", "run --model-dim x --json", "convert none.safetensors out --heads 2 --kv-heads 1 --json"):
+        ended = heed(tmp_path, *words.split())
+        assert ended.returncode == 2
+        (line,) = ended.stderr.splitlines()
+        assert line == "heed: " + json.loads(ended.stdout)["error"]
+    failed = heed(tmp_path, "check", "--model-dim", 16, "--heads", 4, "--batch", 1, "--length", 9, "--at-most", 0, "--json")
+    assert failed.returncode == 1 and "kernels" in json.loads(failed.stdout)  # still the one object
+
+
+def test_convert_writes_over_its_input_only_where_it_is_told_to(tmp_path):
+    write_sample(tmp_path, kv_heads=4)
+    (tmp_path / "link").symlink_to("w.safetensors")
+    before = contents(tmp_path)
+    for name in ("w.safetensors", "./w.safetensors", "link"):
+        ended = heed(tmp_path, "convert", "w.safetensors", name, "--heads", 4, "--kv-heads", 2)
+        assert (ended.returncode, ended.stderr) == (2, f"heed: OUT: '{name}' is IN; --in-place replaces it\n")
+    assert contents(tmp_path) == before
+    assert heed(tmp_path, "convert", "w.safetensors", "w.safetensors", "--heads", 4, "--kv-heads", 2, "--in-place").returncode == 0
+    assert load_file(tmp_path / "w.safetensors")["W_k.weight"].shape == (8, 16)
 
 
 def test_demo_compares_mha_gqa_and_mqa(tmp_path):
@@ -382,6 +441,7 @@ def test_convert_takes_every_layer_that_the_pattern_matches_and_copies_the_rest(
         1,
         "--prefix",
         "h.*.attn.",
+        "--in-place",
     )
     assert found["prefixes"] == ["h.0.attn.", "h.1.attn.", "h.2.attn."]
     after = load_file(tmp_path / "m.safetensors")

@@ -23,7 +23,9 @@ CONVERT = "convert w.safetensors g.safetensors --heads 4 --kv-heads-from 2 --kv-
 
 # Each line: what is typed, and the whole of what appears on stderr after "heed: ".
 REFUSALS = [
-    ("frobnicate", "frobnicate: unknown command"),
+    ("frobnicate", "frobnicate: unknown command; there are demo, run, check, bench, convert, view, explain, doctor"),
+    ("benchmark", "benchmark: unknown command; did you mean bench?"),
+    ("conv a b", "conv: unknown command; did you mean convert?"),
     ("dmeo", "dmeo: unknown command; did you mean demo?"),
     ("demo --length 3", "--length: unknown flag"),
     (f"run {SMALL} --kvheads 2", "--kvheads: unknown flag; did you mean --kv-heads?"),

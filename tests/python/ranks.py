@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank of test_distributed.py does: `ranks.py mpi|torch claims|late`. Prints a line for each claim that holds."""
+"""What every rank of test_distributed.py does: `ranks.py mpi|torch claims|late|interrupted`. Prints a line for each claim that holds."""
 
+import os
 import pathlib
+import signal
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
@@ -13,14 +16,15 @@ import heed
 import heed.distributed
 
 
-def make_group(over, deadline):
+def make_group(over, deadline, is_first=True):
     if over == "mpi":
         from mpi4py import MPI
 
         return heed.distributed.group(MPI.COMM_WORLD, deadline=deadline)
     import torch.distributed
 
-    torch.distributed.init_process_group("gloo")
+    if is_first:
+        torch.distributed.init_process_group("gloo")
     return heed.distributed.group(deadline=deadline)
 
 
@@ -193,7 +197,7 @@ def check_refused_arguments(group):
 
     calls = {
         "lengths.dtype: object is not an element type heed knows": lambda: decode([10**30] if is_last else [6]),
-        "lengths.dtype: f64 is no integer type": lambda: decode([6.0] if is_last else [6]),
+        "lengths.dtype: float64 is no integer type": lambda: decode([6.0] if is_last else [6]),
         "cache: dict is not a heed.KvCache": lambda: decode([6], {} if is_last else cache),
         "split: int is not a heed.distributed.Split": lambda: heed.distributed.attention(group, 5 if is_last else split, *part),
         "split.of_rank: a share is not stretches": lambda: heed.distributed.attention(group, no_shares if is_last else split, *part),
@@ -224,11 +228,54 @@ def check_late(group):
         print(error, flush=True)
 
 
+class Alarm(Exception):
+    """What a handler of the program's own raises."""
+
+
+def ring(signal_number, frame):
+    raise Alarm("it takes too long")
+
+
+def check_interrupted(group, over):
+    """Rank 0 is interrupted while it waits: it sees what its handler raised, and rank 1, who comes later, is told of it."""
+    x = np.ones((1, 1, 8, 4), np.float32)
+    split = heed.distributed.split_sequence(queries=8, keys=8, heads=1, ranks=group.size)
+    mine = split.of_rank[group.rank]
+    part = mine.queries_of(x), mine.keys_of(x), mine.keys_of(x)
+    for number, expected in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Alarm)):
+        if group.rank == 0:
+            threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+        else:
+            time.sleep(1.5)
+        try:
+            heed.distributed.attention(group, split, *part)
+        except expected as raised:
+            assert group.rank == 0 and type(raised) is expected
+        except heed.Error as error:
+            assert group.rank == 1 and error.code == "rank", error
+            assert f"it gave up: {expected.__name__}" in str(error), error
+        try:
+            heed.distributed.attention(group, split, *part)
+        except heed.Error as error:
+            assert f"it gave up: {expected.__name__}" in str(error), error
+        group = make_group(over, 60.0, is_first=False)
+    print(f"rank {group.rank}: interrupted as itself\n", end="", flush=True)
+
+
 def main():
     over, what = sys.argv[1:]
     group = make_group(over, 1.0 if what == "late" else 60.0)
     if what == "late":
         check_late(group)
+        return
+    if what == "interrupted":
+        signal.signal(signal.SIGALRM, ring)
+        check_interrupted(group, over)
+        if over == "torch":
+            import torch.distributed
+
+            torch.distributed.barrier()
+            os._exit(0)  # threads of gloo still wait for what never comes, and would take Python's end for a fault
         return
     check_attention(group, 150)
     check_gradients(group, 30)

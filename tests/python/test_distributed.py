@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -47,6 +48,75 @@ def test_every_rank_has_the_bits_of_one_process(over, ranks):
 def test_a_rank_that_does_not_come_is_named_within_the_deadline(over):
     done = run(over, 2, HERE / "ranks.py", over, "late")
     assert "rank 0, step 0 (what each rank was called with): nothing received from rank 1 for 1.0 s" in done.stdout
+
+
+@pytest.mark.parametrize("over", LAUNCHERS)
+def test_an_interrupted_rank_raises_what_its_handler_raised_and_tells_the_others(over):
+    done = run(over, 2, HERE / "ranks.py", over, "interrupted")
+    for rank in range(2):
+        assert f"rank {rank}: interrupted as itself" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+class Interrupting:
+    """Messages of a rank whose user is impatient."""
+
+    rank, size = 0, 2
+
+    def __init__(self, raising):
+        self.raising, self.told = raising, []
+
+    def send(self, to, memory, step):
+        self.raising()
+
+    def receive(self, peer, memory, step):
+        self.raising()
+
+    def abort(self, why):
+        self.told.append(why)
+
+
+def fail(text=""):
+    raise RuntimeError(text)
+
+
+def interrupted():
+    previous = signal.signal(signal.SIGALRM, lambda number, frame: fail("a handler's"))
+    try:
+        signal.raise_signal(signal.SIGALRM)
+        for _ in range(1000):  # the handler runs between two steps of the program
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "raising, kind, sentence",
+    [
+        (stop, KeyboardInterrupt, "it gave up: KeyboardInterrupt"),
+        (lambda: sys.exit(3), SystemExit, "it gave up: SystemExit: 3"),
+        (interrupted, RuntimeError, "it gave up: RuntimeError: a handler's"),
+        (lambda: fail("the network's"), heed.Error, "the network's"),
+        (fail, heed.Error, "RuntimeError"),
+    ],
+)
+def test_what_a_handler_raises_is_no_fault_of_the_network(raising, kind, sentence):
+    messages = Interrupting(raising)
+    group = heed.distributed.Group(messages)
+    x = np.ones((1, 1, 4, 4), np.float32)
+    with pytest.raises(kind) as raised:
+        heed.distributed.attention(group, split(ranks=2, queries=8, keys=8, heads=1, kv_heads=1), x, x, x)
+    assert type(raised.value) is kind
+    if kind is heed.Error:
+        assert raised.value.code == "rank" and sentence in str(raised.value)
+    else:
+        assert len(messages.told) == 1 and messages.told[0].endswith(sentence)
+        with pytest.raises(heed.Error, match=sentence):
+            heed.distributed.attention(group, split(ranks=2, queries=8, keys=8, heads=1, kv_heads=1), x, x, x)
 
 
 # A rank that sends itself so many bytes where so many were agreed on, in pieces of 8.

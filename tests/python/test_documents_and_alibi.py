@@ -102,7 +102,7 @@ REFUSED = {
     "slopes of other entries": ({"alibi": (np.ones((3, 4), np.float32), "ends")}, "alibi: 12 slopes are neither one per head"),
     "slopes in a cube": ({"alibi": (np.ones((1, 2, 4), np.float32), "ends")}, "alibi.shape: .* has 3 axes, outside"),
     "ragged slopes": ({"alibi": ([[1], [2, 3]], "ends")}, "alibi: cannot be read"),
-    "slopes of 64 bits": ({"alibi": (np.ones(4), "ends")}, "alibi.dtype: f64"),
+    "slopes of 64 bits": ({"alibi": (np.ones(4), "ends")}, "alibi.dtype: float64"),
     "flash attention's word": ({"alibi_slopes": SLOPES}, "alibi_slopes: there is no such keyword argument; say alibi="),
 }
 

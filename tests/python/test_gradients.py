@@ -131,9 +131,9 @@ REFUSALS = {
     "a kernel of the forward pass": ({"kernel": "cpu.prefill.scalar"}, 'kernel.*"cpu.prefill.scalar" is not a kernel for gradients'),
     "a log-sum-exp of another shape": ({"lse": draw(2, 5, 1)}, "lse"),
     "a log-sum-exp of fewer queries": ({"lse": draw(2, 4)}, "^lse.shape: "),
-    "an out of another type": ({"out": draw(2, 5, 8).astype("float16")}, "^out.dtype: f16 is neither q.dtype: f32 nor f32"),
-    "a gradient of another type": ({"out_gradient": draw(2, 5, 8).astype("float16")}, "^out_gradient.dtype: f16 is neither"),
-    "a gradient of lse of another type": ({"lse_gradient": draw(2, 5).astype("float16")}, "^lse_gradient.dtype: f16 is not f32"),
+    "an out of another type": ({"out": draw(2, 5, 8).astype("float16")}, "^out.dtype: float16 is neither q.dtype: float32 nor float32"),
+    "a gradient of another type": ({"out_gradient": draw(2, 5, 8).astype("float16")}, "^out_gradient.dtype: float16 is neither"),
+    "a gradient of lse of another type": ({"lse_gradient": draw(2, 5).astype("float16")}, "^lse_gradient.dtype: float16 is not float32"),
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import heed
-from heed import _heed, hints
+from heed import _functions, _handlers, _heed, _hints, _showing
 
 X = np.ones((2, 3, 4, 8), np.float32)
 LAYER = heed.AttentionLayer(8, 2)
@@ -251,6 +251,7 @@ def test_what_is_alive_when_python_ends_is_not_told_to_the_user():
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_the_examples_of_the_hints_are_true():
-    ran = doctest.testmod(hints)
-    assert ran.attempted >= 2 and ran.failed == 0
+@pytest.mark.parametrize("module", [_hints, _functions, _handlers, _showing], ids=lambda module: module.__name__)
+def test_the_examples_of_internal_modules_are_true(module):
+    ran = doctest.testmod(module)
+    assert ran.attempted >= 1 and ran.failed == 0

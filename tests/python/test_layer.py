@@ -156,7 +156,7 @@ REFUSED = {
     "a naming": (lambda: heed.AttentionLayer(16, 4).state_dict("x"), ValueError, 'naming: "x" is none of'),
     "a wide x": (lambda: heed.AttentionLayer(16, 4)(X[..., :8]), ValueError, "x.dim: 8 is not model_dim: 16"),
     "x of rank 4": (lambda: heed.AttentionLayer(16, 4)(X[None]), ValueError, "x.shape: .* has 4 axes"),
-    "x of float64": (lambda: heed.AttentionLayer(16, 4)(X.astype(float)), TypeError, "x.dtype: f64"),
+    "x of float64": (lambda: heed.AttentionLayer(16, 4)(X.astype(float)), TypeError, "x.dtype: float64"),
     "dropout per call": (lambda: heed.AttentionLayer(16, 4)(X, dropout=0.1), TypeError, "dropout: there is no such"),
     "positions without rotary": (lambda: heed.AttentionLayer(16, 4)(X, positions=[0] * 5), ValueError, "positions"),
     "an out that is x": (lambda: heed.AttentionLayer(16, 4)(X, out=X), ValueError, "out: shares memory with x"),

@@ -2,11 +2,16 @@
 """The package as installed: its stubs, its docstrings, its version, and what importing it drags in."""
 
 import ast
+import copy
 import ctypes
 import doctest
 import gc
 import importlib.metadata
+import inspect
+import os
 import pathlib
+import pickle
+import pydoc
 import re
 import struct
 import subprocess
@@ -97,11 +102,21 @@ def test_a_docstring_has_an_example_that_is_true(name):
 def test_importing_heed_imports_no_other_library():
     program = (
         "import sys, heed\n"
-        "import heed.errors\n"
+        "import heed.distributed\n"
         "print(sorted({'torch', 'jax', 'onnx', 'transformers', 'ml_dtypes'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/")
     assert ran.stdout.strip() == "[]", ran.stderr
+
+
+def test_a_variable_that_says_nothing_is_warned_of_once():
+    program = "import heed, numpy\nx = numpy.ones((2, 8), numpy.float32)\nfor _ in range(3): heed.attention(x, x, x)\nprint(heed.kernel_names())"
+    wrong = {"HEED_TARGET": "avx9", "HEED_NUM_THREADS": "-1"}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd="/", env=os.environ | wrong)
+    assert ran.stdout == f"{heed.kernel_names()}\n"
+    said = sorted(ran.stderr.splitlines())
+    assert len(said) == 2 and said[0].startswith("heed: warning: HEED_NUM_THREADS: '-1' is no whole number in [1, 4096]")
+    assert said[1].startswith("heed: warning: HEED_TARGET: 'avx9' is no target of this build, which has ")
 
 
 def test_the_package_brings_the_command():
@@ -121,6 +136,15 @@ def test_without_its_libraries_the_command_is_left_out_and_the_configuration_say
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert "The package is built without the heed command, which needs CLI11, fmt." in " ".join(ran.stderr.split())
+
+
+def test_without_a_compiler_pip_ends_in_a_sentence(tmp_path):
+    command = ["cmake", "-S", ROOT, "-B", tmp_path / "build", "-DSKBUILD=2", "-DHEED_BUILD_PYTHON=ON"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CXX": str(tmp_path / "no-such-compiler")})
+    assert ran.returncode != 0
+    said = " ".join(ran.stderr.split())
+    assert "no C++ compiler was found: install g++ 12 or clang 14, or later ones (Debian and Ubuntu: apt install g++)" in said
+    assert said.count("CMake Error") == 1
 
 
 def test_show_config_says_what_a_bug_report_needs(capsys):
@@ -222,3 +246,46 @@ class Lender:
 
     def __dlpack_device__(self):
         return (1, 0)
+
+
+FUNCTIONS = sorted(name for name in heed.__all__ if type(getattr(heed, name)).__name__ == "function" and name not in ("view", "picture"))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_tells_its_signature_its_name_and_where_it_is(name):
+    function = getattr(heed, name)
+    assert (function.__module__, function.__name__) == ("heed", name) or "_installation" in function.__module__
+    stub = [n for n in ast.parse(STUB.read_text()).body if getattr(n, "name", None) == name]
+    if stub:
+        told = inspect.signature(function).parameters
+        named = stub[-1].args
+        expected = [a.arg for a in named.posonlyargs + named.args + ([named.vararg] if named.vararg else []) + named.kwonlyargs]
+        assert list(told) == expected
+    assert pickle.loads(pickle.dumps(function)) is function and copy.deepcopy(function) is function
+    assert repr(function).startswith("<function ")
+
+
+def test_help_begins_with_what_attention_does_and_fits_a_screen():
+    text = pydoc.plain(pydoc.render_doc(heed.attention))
+    lines = text.splitlines()
+    assert len(lines) < 40
+    assert lines[0].endswith("function in module heed")
+    assert lines[2].startswith("attention(q, k=None, v=None, *, cache=None, ")
+    assert lines[3].strip().startswith("Scaled dot-product attention: each query's")
+
+
+def test_a_signature_has_the_defaults():
+    parameters = inspect.signature(heed.attention).parameters
+    assert parameters["head_map"].default == "interleaved" and parameters["layout"].default == "bhsd"
+    assert parameters["q"].default is inspect.Parameter.empty and parameters["threads"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert inspect.signature(heed.merge).parameters["parts"].kind is inspect.Parameter.VAR_POSITIONAL
+    assert inspect.signature(heed.attention_backward).parameters["by"].default == ("q", "k", "v")
+
+
+def test_what_is_internal_begins_with_an_underscore():
+    """torch and transformers have modules beside their own, which are not of this list."""
+    others = {"distributed", "torch", "transformers"}
+    found = {path.stem for path in PACKAGE.glob("*.py")} | {path.stem for path in (PACKAGE / "onnx").glob("*.py")}
+    assert {name for name in found if not name.startswith(("_", "torch_", "transformers_"))} == others
+    visible = {name for name in dir(heed) if not name.startswith("_")} - {"onnx"}
+    assert visible - others <= set(heed.__all__) | {name for name in visible if name.startswith(("torch_", "transformers_"))}

@@ -47,3 +47,14 @@ def test_text_generated_over_any_cache_is_one_run_with_the_weights_of_eager_atte
             expected = weights[n][0, head].numpy()
             assert (hidden == (expected == 0)).all()
             assert np.abs(found - expected)[~hidden].max() <= 2e-5
+
+
+def test_a_watched_run_is_drawn_layer_by_layer(tmp_path):
+    model = small.randomised(transformers.AutoModelForCausalLM.from_config(small.DECODERS["llama"]()))
+    with torch.inference_mode(), heed.transformers.watch(model) as run:
+        model(torch.arange(2, 9)[None])
+    for number in (0, -1):
+        heed.picture(run, tmp_path / "layer.svg", layers=number, tokens=[str(n) for n in range(7)])
+        assert (tmp_path / "layer.svg").read_text().startswith("<svg")
+    with pytest.raises(heed.Error, match="weights: 2 layers, and a picture has the heads of one; say layers=0"):
+        heed.picture(run, tmp_path / "layer.svg")

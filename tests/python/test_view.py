@@ -63,6 +63,29 @@ def test_hide_says_what_is_hidden():
         assert (page.exact(head=head)[1] == hide[head]).all()
 
 
+@pytest.mark.parametrize("made_by", ["numpy", "torch", "jax", "list"])
+def test_causal_and_hide_are_joined_whoever_made_them(made_by):
+    hide = np.random.default_rng(3).random((2, 1, 7)) < 0.4
+    both = hide | ~np.tri(7, dtype=bool)
+    weights = np.where(both, 0, 0.2).astype(np.float32)
+    if made_by == "torch":
+        torch = pytest.importorskip("torch")
+        given, mask = torch.tensor(weights), torch.tensor(hide)
+    elif made_by == "jax":
+        given, mask = (pytest.importorskip("jax").numpy.asarray(x) for x in (weights, hide))
+    else:
+        given, mask = weights, hide.tolist() if made_by == "list" else hide
+    page = shown(given, causal=True, hide=mask)
+    for head in range(2):
+        assert (page.exact(head=head)[1] == both[head]).all()
+
+
+def test_a_hide_with_a_batch_is_that_of_the_entry():
+    hide = np.random.default_rng(4).random((3, 1, 1, 5)) < 0.5
+    weights = np.where(hide, 0, 0.2).astype(np.float32) * np.ones((3, 2, 5, 5), np.float32)
+    assert (shown(weights, hide=hide, entry=2, causal=False).exact()[1] == hide[2]).all()
+
+
 @pytest.mark.parametrize("extents", [(130, 130), (257, 100), (1, 300), (70, 1)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_every_level_is_numpys(extents, is_causal):
@@ -180,7 +203,26 @@ REFUSED = {
     "weights: layer 1 is (2, 3), layer 0 (3, 3)": lambda w: heed.view([w, w[:, :2]]),
     "kv_heads: 2 does not divide heads: 1": lambda w: heed.view(w, kv_heads=2),
     'causal: 2 queries, 3 keys; say "ends" (decode) or "starts"': lambda w: heed.view(w[:, :2], causal=True),
-    "hidden: 5 keys, not 3": lambda w: heed.view(w, hide=np.zeros((1, 3, 5), bool)),
+    "hide: (1, 3, 5) does not broadcast to (heads, queries, keys): (1, 3, 3)": lambda w: heed.view(w, hide=np.zeros((1, 3, 5), bool)),
+    "hide: (2, 3) does not broadcast": lambda w: heed.view(np.tril(w), causal=True, hide=np.zeros((2, 3), bool)),
+    "hide.dtype: int64 is not bool": lambda w: heed.view(w, hide=np.zeros((3, 3), int)),
+    "head 0, query 0, key 1 is hidden by the mask that came with it": lambda w: heed.view(w, causal=True),
+    "head 0, query 1, key 0 is hidden by the mask": lambda w: heed.picture(w, "head.png", hide=np.arange(9).reshape(3, 3) == 3),
+    "title: NoneType is not a str": lambda w: heed.view(w, title=None),
+    "budget: NoneType is not an integer": lambda w: heed.view(w, budget=None),
+    "entry: str is not an integer": lambda w: heed.view(w[None], entry="x"),
+    "entry: 1, but weights of 3 axes have no batch": lambda w: heed.view(w, entry=1),
+    "kv_heads: 0 does not divide heads: 1": lambda w: heed.view(w, kv_heads=0),
+    "weights: an empty dict has no run to show": lambda w: heed.view({}),
+    "weights: an empty list has no layer to show": lambda w: heed.view({"a": []}),
+    "query_tokens: 0 for 3 queries": lambda w: heed.view(w, tokens=[]),
+    "key_tokens: 0 for 3 keys": lambda w: heed.view(w, key_tokens=()),
+    "tokens: int is not a list of tokens": lambda w: heed.view(w, tokens=3),
+    "names: a str is not a list of names": lambda w: heed.view(w, names="a"),
+    "causal: 1 is neither True, False": lambda w: heed.view(w, causal=1),
+    "weights: 2 layers, and a picture has the heads of one; say layers=0": lambda w: heed.picture([w, w], "head.png"),
+    "weights: 2 layers, and": lambda w: heed.picture({"a": w, "b": w}, "head.png"),
+    "layers: 2 is none of the 2": lambda w: heed.picture([w, w], "head.png", layers=2),
     "budget: 10 bytes, a page takes at least 200000": lambda w: heed.view(w, budget=10),
     "tokens: names queries and keys at once": lambda w: heed.view(w, tokens=list("abc"), key_tokens=list("abc")),
     "run: 0 queries and 3 keys": lambda w: heed.view(w[:, :0]),
@@ -253,3 +295,25 @@ def test_pictures_of_every_size_are_well_formed(tmp_path, heads, length):
     assert len(tree.findall(".//{http://www.w3.org/2000/svg}path")) >= heads
 
 
+
+
+class Watched:
+    """What heed.transformers.watch records, to heed.picture."""
+
+    def __init__(self, layers):
+        self.layers = layers
+
+    def shown_runs(self):
+        layers = [heed._showing.ShownLayer(f"Layer {n}", 1, 1, [heed._showing.Rows(w)]) for n, w in enumerate(self.layers)]
+        return [heed._showing.ShownRun("", 4, 4, None, layers)]
+
+
+def test_of_several_layers_a_picture_has_the_one_that_is_said(tmp_path):
+    layers = [random_weights(1, 4, 4, seed=n) for n in range(3)]
+    pictures = []
+    for number in (0, 1, 2):
+        for name, given, said in (("list", layers, number), ("end", layers, number - 3), ("run", Watched(layers), number)):
+            heed.picture(given, tmp_path / f"{name}.png", layers=said, causal=False)
+        pictures.append((tmp_path / "list.png").read_bytes())
+        assert (tmp_path / "end.png").read_bytes() == (tmp_path / "run.png").read_bytes() == pictures[-1]
+    assert len(set(pictures)) == 3

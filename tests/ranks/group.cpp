@@ -173,6 +173,52 @@ TEST(Groups, that_are_broken_refuse_what_follows_with_the_same_sentence) {
   EXPECT_THROW(ends[1].broadcast("more", 0, bytes_of(data)).wait(), Error);
 }
 
+// Messages that are received through it throw what no network throws.
+class Interrupted final : public Messages {
+ public:
+  struct Thrown : std::exception {
+    const char* what() const noexcept override { return "interrupted by its user"; }
+  };
+
+  explicit Interrupted(std::unique_ptr<Messages> under) : under_(std::move(under)) {}
+  int rank() const override { return under_->rank(); }
+  int size() const override { return under_->size(); }
+  std::unique_ptr<Message> send(int to, std::span<const std::byte> bytes, std::uint32_t step) override {
+    return under_->send(to, bytes, step);
+  }
+  std::unique_ptr<Message> receive(int, std::span<std::byte>, std::uint32_t) override {
+    struct Throwing final : Message {
+      bool is_done() override { throw Thrown(); }
+    };
+    return std::make_unique<Throwing>();
+  }
+  void pause() override { under_->pause(); }
+  void abort(const std::string& why) noexcept override { under_->abort(why); }
+
+ private:
+  std::unique_ptr<Messages> under_;
+};
+
+TEST(Groups, let_what_is_no_fault_of_theirs_through_and_tell_the_others) {
+  std::vector<Group> ends;
+  for (std::unique_ptr<Messages>& end : messages_of_threads(2)) {
+    if (ends.empty()) end = std::make_unique<Interrupted>(std::move(end));
+    ends.emplace_back(std::move(end));
+  }
+  const auto said = on_ranks(std::move(ends), [](Group& group) {
+    std::byte from_0{}, from_1{};
+    if (group.rank() == 1) {
+      group.broadcast("keys", 0, {&from_0, 1}).wait();  // which never comes
+      return;
+    }
+    EXPECT_THROW(group.broadcast("queries", 1, {&from_1, 1}).wait(), Interrupted::Thrown);
+    group.broadcast("keys", 0, {&from_0, 1}).wait();
+  });
+  const std::string sentence = "rank 0, step 0 (queries): it gave up: interrupted by its user";
+  EXPECT_EQ(said[0], sentence);
+  EXPECT_NE(said[1].find(sentence), std::string::npos) << said[1];
+}
+
 TEST(Groups, name_what_they_cannot_do) {
   std::vector<Group> ends = group_of_threads(2);
   std::vector<int> data(3);

@@ -102,6 +102,20 @@ TEST(SpreadCaches, name_what_they_refuse_on_every_rank) {
   EXPECT_EQ(sentence_of(bad, 30), "rank 0 refuses: cache.window: given, but a part of a sequence has none");
 }
 
+// S14: there is no state to exchange, and no board was ever made for one.
+TEST(SpreadCaches, have_an_answer_for_no_batch_entries_and_for_no_queries) {
+  for (const std::int64_t batch : {0, 1}) {
+    const auto said = on_ranks(group_of_threads(3), [&](Group& group) {
+      const KvCache cache({.kv_heads = 1, .capacity = 64, .dim = 8, .page_size = 16});
+      const Tensor q = Tensor::random({batch, 2, 0, 8}, 1);
+      const std::vector<std::int64_t> lengths(static_cast<std::size_t>(batch));
+      Tensor out(q.shape());
+      attention(group, q.view(), {.cache = &cache, .lengths = lengths}, {.out = out.mutable_view()});
+    });
+    for (const std::string& sentence : said) EXPECT_EQ(sentence, "");
+  }
+}
+
 TEST(SpreadCaches, take_tokens_only_after_those_that_they_have) {
   const Tensor k = Tensor::random({1, 1, 30, 8}, 2);
   KvCache cache({.kv_heads = 1, .capacity = 2048, .dim = 8, .page_size = 64});

@@ -63,10 +63,16 @@ TEST(AllowedThreads, the_environment_has_the_first_word_and_nonsense_there_none)
   unsetenv("HEED_NUM_THREADS");
   const int machine = threads::allowed_threads();
   EXPECT_GE(machine, 1);
-  for (const char* nonsense : {"0", "-4", "many", "1000000"}) {
-    setenv("HEED_NUM_THREADS", nonsense, 1);
+  EXPECT_EQ(threads::threads_variable_fault(), "");
+  testing::internal::CaptureStderr();
+  for (const std::string nonsense : {"0", "-4", "many", "3x", "1000000"}) {
+    setenv("HEED_NUM_THREADS", nonsense.c_str(), 1);
     EXPECT_EQ(threads::allowed_threads(), machine) << nonsense;
+    EXPECT_EQ(threads::threads_variable_fault(),
+              "HEED_NUM_THREADS: '" + nonsense + "' is no whole number in [1, 4096], and is ignored");
   }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "heed: warning: HEED_NUM_THREADS: '0' is no whole number in [1, 4096], and is ignored\n");
   unsetenv("HEED_NUM_THREADS");
 }
 

@@ -101,6 +101,24 @@ TEST(Page, what_does_not_fit_is_refused_by_a_sentence) {
   EXPECT_EQ(refusal([&] { page.add_layer({}); }), "layers: 1 were announced, and this is another");
 }
 
+TEST(Page, a_weight_that_its_mask_hides_is_refused) {
+  const std::vector<float> weights = {1, 0, 0.75F, 0.25F};
+  const std::unique_ptr<bool[]> hidden(new bool[4]{false, true, false, true});
+  const auto add = [&](auto& shown, std::int64_t rows) {
+    shown.add_rows({.weights = {weights.data(), {.length = rows, .dim = 2}},
+                    .hidden = BoolView(hidden.get(), {.length = rows, .dim = 2})});
+  };
+  Page page;
+  page.add_run({.queries = 2, .keys = 2});
+  page.add_layer({});
+  const char* const sentence =
+      "weights: 0.250000 at head 0, query 1, key 1 is hidden by the mask that came with it";
+  EXPECT_EQ(refusal([&] { add(page, 2); }), sentence);
+  Picture picture({.queries = 2, .keys = 2}, {});
+  EXPECT_EQ(refusal([&] { add(picture, 2); }), sentence);
+  add(page, 1);  // whose hidden weight is 0
+}
+
 TEST(Page, stays_below_its_budget) {
   const std::int64_t length = 700;
   std::vector<float> weights(static_cast<std::size_t>(length * length));

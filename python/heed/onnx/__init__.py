@@ -5,7 +5,7 @@ The onnx package is not needed. Names, defaults and rules are the standard's; do
 the standard leaves open and what is chosen here.
 """
 
-from heed.onnx.attention_operator import AttentionOutputs, attention
-from heed.onnx.rotary_operator import rotary_embedding
+from heed.onnx._attention_operator import AttentionOutputs, attention
+from heed.onnx._rotary_operator import rotary_embedding
 
 __all__ = ["AttentionOutputs", "attention", "rotary_embedding"]

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heed.errors import Error, KindError
-from heed.onnx.arrays import shape_error, shape_text, to_numpy
-from heed.onnx.attributes import AttentionAttributes
+from heed._errors import Error, KindError
+from heed.onnx._arrays import shape_error, shape_text, to_numpy
+from heed.onnx._attributes import AttentionAttributes
 
 
 class Place(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import heed
-from heed.errors import Error, KindError
-from heed.onnx import masks
-from heed.onnx.arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
-from heed.onnx.attributes import DOUBLE, AttentionAttributes, attention_attributes
+from heed._errors import Error, KindError
+from heed.onnx import _masks
+from heed.onnx._arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
+from heed.onnx._attributes import DOUBLE, AttentionAttributes, attention_attributes
 
 STAGES = ("raw", "softcapped", "biased")  # qk_matmul_output_mode 0, 1 and 2; 3 is the weights
 
@@ -124,15 +124,15 @@ def _visibility(
 ) -> dict[str, Any]:
     """The masks as heed.attention takes them."""
     (batch, heads, queries, _), keys = inputs.q.shape, inputs.k.shape[2]
-    lengths = masks.key_lengths(nonpad_kv_seqlen, batch, keys)
-    keep, bias = masks.split_mask(attn_mask, inputs.q.dtype)
+    lengths = _masks.key_lengths(nonpad_kv_seqlen, batch, keys)
+    keep, bias = _masks.split_mask(attn_mask, inputs.q.dtype)
     if opset >= 24:
         needed = 0 if lengths is None else int(lengths.max(initial=0))
-        keep, bias = masks.lengthen(keep, keys, needed), masks.lengthen(bias, keys, needed)
+        keep, bias = _masks.lengthen(keep, keys, needed), _masks.lengthen(bias, keys, needed)
     for mask in (keep, bias):
-        masks.require_broadcast(mask, (batch, heads, queries, keys))
+        _masks.require_broadcast(mask, (batch, heads, queries, keys))
     offset = np.array([inputs.past or 0]) if lengths is None else lengths.astype(np.int64) - queries
-    options = masks.positional(node, masks.Place(queries, keys, offset))
+    options = _masks.positional(node, _masks.Place(queries, keys, offset))
     if keep is not None:
         options["keep"] = keep & options["keep"] if "keep" in options else keep
     return {**options, "key_lengths": lengths, "bias": bias}

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import html
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from heed import _heed
-from heed.errors import Error
+from heed._errors import Error, KindError
 
 BUDGET = 40_000_000
 
@@ -72,9 +73,16 @@ class View:
 
 
 def _refuse(sentence: str, code: str = "shape") -> Error:
-    error = Error(sentence)
+    error = KindError(sentence) if code == "dtype" else Error(sentence)
     error.code = code
     return error
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise _refuse(f"{name}: {type(value).__name__} is not an integer", "dtype") from None
 
 
 def _floats(weights: Any, name: str) -> Any:
@@ -92,16 +100,23 @@ def _floats(weights: Any, name: str) -> Any:
     return weights.astype(np.float32) if weights.dtype == np.float64 else weights
 
 
-def _one_entry(weights: Any, name: str, entry: int) -> Any:
+def _entry_of(array: Any, name: str, entry: int) -> Any:
+    """One of the batch entries that an array of four axes has."""
+    if not 0 <= entry < array.shape[0]:
+        raise _refuse(f"entry: {entry} is not below the {array.shape[0]} batch entries of {name}", "value")
+    return array[entry]
+
+
+def _one_entry(weights: Any, entry: int) -> Any:
     """(heads, queries, keys) out of two to four axes."""
-    weights = _floats(weights, name)
+    weights = _floats(weights, "weights")
     rank = len(weights.shape)
     if not 2 <= rank <= 4:
-        raise _refuse(f"{name}: {rank} axes are neither (batch, heads, queries, keys) nor the last three or two of them")
+        raise _refuse(f"weights: {rank} axes are neither (batch, heads, queries, keys) nor the last three or two of them")
     if rank == 4:
-        if not 0 <= entry < weights.shape[0]:
-            raise _refuse(f"entry: {entry} is not below the {weights.shape[0]} batch entries of {name}", "value")
-        return weights[entry]
+        return _entry_of(weights, "weights", entry)
+    if entry != 0:
+        raise _refuse(f"entry: {entry}, but weights of {rank} axes have no batch to choose from", "value")
     return weights[None] if rank == 2 else weights
 
 
@@ -110,10 +125,7 @@ def _causal_hide(queries: int, keys: int, causal: bool | str) -> Any:
 
     if causal is True and queries != keys:
         raise _refuse(f'causal: {queries} queries, {keys} keys; say "ends" (decode) or "starts"', "ambiguous")
-    if causal not in (True, "ends", "starts"):
-        raise _refuse(f"causal: {causal!r} is neither True, False, 'ends' nor 'starts'", "value")
-    offset = keys - queries if causal == "ends" else 0
-    return ~np.tri(queries, keys, offset, dtype=bool)
+    return ~np.tri(queries, keys, keys - queries if causal == "ends" else 0, dtype=bool)
 
 
 class Masks(NamedTuple):
@@ -121,6 +133,13 @@ class Masks(NamedTuple):
 
     causal: bool | str | None
     hide: Any
+    entry: int = 0
+
+    @classmethod
+    def read(cls, causal: Any, hide: Any, entry: int) -> Masks:
+        if not (causal is None or isinstance(causal, bool) or (isinstance(causal, str) and causal in ("ends", "starts"))):
+            raise _refuse(f"causal: {causal!r} is neither True, False, 'ends' nor 'starts'", "value")
+        return cls(causal, None if hide is None else _booleans(hide), entry)
 
     def of(self, weights: Any) -> Any:
         """Booleans over (heads, queries, keys) or fewer of these axes, True = hidden; None: nothing is."""
@@ -131,24 +150,54 @@ class Masks(NamedTuple):
         hidden = _causal_hide(queries, keys, causal) if causal else None
         if self.hide is None:
             return hidden
-        return self.hide if hidden is None else hidden | self.hide
+        hide = self._own_hide(tuple(weights.shape))
+        return hide if hidden is None else hidden | hide
+
+    def _own_hide(self, shape: tuple[int, ...]) -> Any:
+        hide = self.hide
+        if hide.ndim == 4:
+            hide = hide[0] if hide.shape[0] == 1 else _entry_of(hide, "hide", self.entry)
+        if hide.ndim > 3 or any(own not in (1, wanted) for own, wanted in zip(hide.shape[::-1], shape[::-1])):
+            raise _refuse(f"hide: {self.hide.shape} does not broadcast to (heads, queries, keys): {shape}")
+        return hide
+
+
+def _booleans(hide: Any) -> Any:
+    """An array of NumPy's, whoever made it: a causal mask is joined with it."""
+    import numpy as np
+
+    if hasattr(hide, "detach"):
+        hide = hide.detach().cpu().numpy()
+    try:
+        array = np.asarray(hide)
+    except ValueError as reason:
+        raise _refuse(f"hide: cannot be made an array: {reason}", "dtype") from None
+    if array.dtype != np.bool_:
+        raise _refuse(f"hide.dtype: {array.dtype} is not bool", "dtype")
+    return array
 
 
 def _layers_of(weights: Any) -> list[Any]:
     weights = getattr(weights, "attentions", weights)
-    return list(weights) if isinstance(weights, (list, tuple)) and len(weights) and hasattr(weights[0], "shape") else [weights]
+    if not isinstance(weights, (list, tuple)):
+        return [weights]
+    if not len(weights):
+        raise _refuse(f"weights: an empty {type(weights).__name__} has no layer to show")
+    return list(weights) if hasattr(weights[0], "shape") else [weights]
 
 
 class Source(NamedTuple):
-    names: Sequence[str] | None
+    """What is said of weights that are arrays."""
+
+    names: list[str] | None
     kv_heads: int | None
     entry: int
     masks: Masks
 
 
 def _run_of(name: str, weights: Any, source: Source) -> ShownRun:
-    layers = [_one_entry(each, "weights", source.entry) for each in _layers_of(weights)]
-    names = [str(n) for n in source.names] if source.names is not None else [str(n) for n in range(len(layers))]
+    layers = [_one_entry(each, source.entry) for each in _layers_of(weights)]
+    names = [str(n) for n in range(len(layers))] if source.names is None else source.names
     if source.names is None and len(layers) == 1:
         names = [""]
     if len(names) != len(layers):
@@ -158,8 +207,8 @@ def _run_of(name: str, weights: Any, source: Source) -> ShownRun:
         if tuple(layer.shape[1:]) != (queries, keys):
             raise _refuse(f"weights: layer {n} is {tuple(layer.shape[1:])}, layer 0 {(queries, keys)}")
     shown = [
-        ShownLayer(names[n] if not names[n].isdigit() else f"Layer {names[n]}", layer.shape[0], source.kv_heads or layer.shape[0],
-                   [Rows(layer, source.masks.of(layer))])
+        ShownLayer(names[n] if not names[n].isdigit() else f"Layer {names[n]}", layer.shape[0],
+                   layer.shape[0] if source.kv_heads is None else source.kv_heads, [Rows(layer, source.masks.of(layer))])
         for n, layer in enumerate(layers)
     ]  # fmt: skip
     starts = source.masks.causal == "starts" or queries == keys
@@ -170,17 +219,22 @@ def _run_of(name: str, weights: Any, source: Source) -> ShownRun:
 def _runs_of(weights: Any, source: Source) -> list[ShownRun]:
     if hasattr(weights, "shown_runs"):
         return weights.shown_runs()
-    if isinstance(weights, Mapping):
-        return [_run_of(str(name), each, source) for name, each in weights.items()]
-    return [_run_of("", weights, source)]
+    if not isinstance(weights, Mapping):
+        return [_run_of("", weights, source)]
+    if not weights:
+        raise _refuse(f"weights: an empty {type(weights).__name__} has no run to show")
+    return [_run_of(str(name), each, source) for name, each in weights.items()]
 
 
-def _texts(name: str, tokens: Iterable[str] | None) -> list[str] | None:
-    if tokens is None:
+def _texts(name: str, texts: Iterable[str] | None, what: str = "tokens; split it") -> list[str] | None:
+    if texts is None:
         return None
-    if isinstance(tokens, (str, bytes)):
-        raise _refuse(f"{name}: a {type(tokens).__name__} is not a list of tokens; split it", "dtype")
-    return list(tokens)
+    if isinstance(texts, (str, bytes)):
+        raise _refuse(f"{name}: a {type(texts).__name__} is not a list of {what}", "dtype")
+    try:
+        return list(texts)
+    except TypeError:
+        raise _refuse(f"{name}: {type(texts).__name__} is not a list of {what.split(';')[0]}", "dtype") from None
 
 
 class Tokens(NamedTuple):
@@ -189,10 +243,12 @@ class Tokens(NamedTuple):
 
 
 def _tokens(tokens: Any, query_tokens: Any, key_tokens: Any) -> Tokens:
-    if tokens is not None and (query_tokens is not None or key_tokens is not None):
+    if tokens is None:
+        return Tokens(_texts("query_tokens", query_tokens), _texts("key_tokens", key_tokens))
+    if query_tokens is not None or key_tokens is not None:
         raise _refuse("tokens: names queries and keys at once; give query_tokens and key_tokens without it", "value")
     both = _texts("tokens", tokens)
-    return Tokens(both or _texts("query_tokens", query_tokens), both or _texts("key_tokens", key_tokens))
+    return Tokens(both, both)
 
 
 def view(
@@ -215,8 +271,9 @@ def view(
     for each layer; a dict of either, one for each run, to be compared; or what heed.transformers.watch recorded.
 
     tokens are the words of queries and keys, or query_tokens and key_tokens where they differ; names those of the layers.
-    What a mask hid is drawn as hidden: causal as in heed.attention, and hide, booleans that broadcast to (heads, queries,
-    keys). With neither, weights that are all 0 above the diagonal are causal. kv_heads shows which query heads share keys
+    What a mask hid is drawn as hidden: causal as in heed.attention, and hide, booleans that broadcast to (batch, heads,
+    queries, keys). A weight that is not 0 and that they hide is refused. With neither, weights that are all 0 above the
+    diagonal are causal. kv_heads shows which query heads share keys
     and values. entry chooses from the batch. The page stays below budget bytes: small inputs are kept exactly, of others
     pooled levels and the exact largest weights of every row.
 
@@ -228,8 +285,11 @@ def view(
     '<!doctype html>'
     """
     words = _tokens(tokens, query_tokens, key_tokens)
-    runs = _runs_of(weights, Source(names, kv_heads, entry, Masks(causal, hide)))
-    page = _heed.Page(title, max(1, sum(len(run.layers) for run in runs)), budget)
+    entry = _integer("entry", entry)
+    layer_names = _texts("names", names, "names")
+    source = Source(None if layer_names is None else [str(name) for name in layer_names], kv_heads, entry, Masks.read(causal, hide, entry))
+    runs = _runs_of(weights, source)
+    page = _heed.Page(title, sum(len(run.layers) for run in runs), budget)
     for run in runs:
         page.add_run(run.name, (run.queries, run.keys, run.first_position), words.queries, words.keys)
         for layer in run.layers:
@@ -250,10 +310,12 @@ def picture(
     causal: bool | str | None = None,
     hide: Any = None,
     entry: int = 0,
+    layers: int | None = None,
 ) -> None:
-    """Saves heatmaps of all heads as one picture, .png or .svg, with the tokens at the edges where there is room.
+    """Saves heatmaps of all heads of a layer as one picture, .png or .svg, with the tokens at the edges where there is room.
 
-    The arguments are those of heed.view, for one layer.
+    The arguments are those of heed.view: weights are an array, a list of layers, or what heed.transformers.watch recorded.
+    layers says which one is drawn where there are several, counted from 0, or from the end by negative numbers.
 
     >>> import numpy, heed, pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -263,11 +325,24 @@ def picture(
     '<svg'
     """
     words = _tokens(tokens, query_tokens, key_tokens)
-    shown = _one_entry(weights, "weights", entry)
-    heads, queries, keys = shown.shape
-    made = _heed.Picture((queries, keys, None), words.queries, words.keys, heads)
-    made.add_rows(shown, Masks(causal, hide).of(shown))
+    entry = _integer("entry", entry)
+    run, drawn = _one_layer(_runs_of(weights, Source(None, None, entry, Masks.read(causal, hide, entry))), layers)
+    made = _heed.Picture((run.queries, run.keys, None), words.queries, words.keys, drawn.heads)
+    for rows in drawn.rows:
+        made.add_rows(rows.weights, rows.hide)
     made.save(path)
+
+
+def _one_layer(runs: list[ShownRun], wanted: int | None) -> tuple[ShownRun, ShownLayer]:
+    layers = [(run, each) for run in runs for each in run.layers]
+    if wanted is None:
+        if len(layers) > 1:
+            raise _refuse(f"weights: {len(layers)} layers, and a picture has the heads of one; say layers=0, or another", "value")
+        return layers[0]
+    number = _integer("layers", wanted)
+    if not -len(layers) <= number < len(layers):
+        raise _refuse(f"layers: {number} is none of the {len(layers)}", "value")
+    return layers[number]
 
 
 def stretches(queries: int, row_bytes: int, most_bytes: int = 1 << 26) -> Iterator[slice]:

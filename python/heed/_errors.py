@@ -18,6 +18,7 @@ class Error(ValueError, RuntimeError):
     shape | k.heads: 3 does not divide q.heads: 8
     """
 
+    __module__ = "heed"  # where it is found, and what a traceback shows
     code: str = "value"
 
 
@@ -32,7 +33,8 @@ class KindError(Error, TypeError):
     ...     heed.attention(q, q, q)
     ... except TypeError as error:
     ...     print(error)
-    q.dtype: f64 is none of f32, f16, bf16
+    q.dtype: float64 is none of float32, float16, bfloat16; pass q.astype(np.float32), or q.float() of PyTorch
     """
 
+    __module__ = "heed"
     code: str = "dtype"

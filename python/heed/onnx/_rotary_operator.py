@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from heed.errors import Error, KindError
-from heed.onnx.arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
-from heed.onnx.attributes import rotary_attributes
+from heed._errors import Error, KindError
+from heed.onnx._arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
+from heed.onnx._attributes import rotary_attributes
 
 
 def rotary_embedding(

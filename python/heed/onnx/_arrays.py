@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from heed.errors import Error, KindError
+from heed._errors import Error, KindError
 
 FLOATS = ("float32", "float16", "bfloat16")
 

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from heed.errors import Error, KindError
+from heed._errors import Error, KindError
 
 ATTENTION_OPSETS = (23, 24, 25)
 SINCE_OPSET = {"left_window_size": 25, "right_window_size": 25}
