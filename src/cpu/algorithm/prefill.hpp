@@ -36,12 +36,14 @@ class Prefill {
   struct Parts {
     typename O::Parts operands;
     float *s, *unseen;  // (block_keys, rows)
+    float* value;       // one that was widened
     State part, total;  // of all panels, one after another
 
     Parts(const Call& c, std::int64_t panels, Cutter& memory)
         : operands(extents_of(c, panels), memory),
           s(memory.cut(block_keys * rows)),
           unseen(memory.cut(block_keys * rows)),
+          value(memory.cut(c.value_dim)),
           part(cut_state(panels * rows, operands.dims, memory)),
           total(cut_state(panels * rows, operands.dims, memory)) {}
 
@@ -391,14 +393,14 @@ class Prefill {
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no
   // other (S4).
   void add_poison(const Scores& t, float* to) const {
-    for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j)
-      for (std::int64_t d = 0; d < c.value_dim; ++d) {
-        const float x = read(value(t.first_key + j), d);
-        if (is_finite(x)) continue;
-        for (int r = 0; r < rows; ++r)
+    for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j) {
+      const float* x = widen<S>(value(t.first_key + j), c.value_dim, at.value);
+      if (all_finite<S>(x, c.value_dim)) continue;
+      for (std::int64_t d = 0; d < c.value_dim; ++d)
+        for (int r = 0; !is_finite(x[d]) && r < rows; ++r)
           if (at.unseen[j * rows + r] == 0)
-            to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x, to[d * rows + r]);
-      }
+            to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x[d], to[d * rows + r]);
+    }
   }
 
   // The sums are turned where the last part was, which is in the total by now.
