@@ -68,7 +68,8 @@ const Target* best_bf16_target() {
 
 // What is added to scores or limits them, in the units that kernels have for them.
 bool leaves_f32(const Problem& p, float x) {
-  return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(softmax::scaling_of(p.scale).in_units(x));
+  const softmax::Scaling scaling = softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f));
+  return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(scaling.in_units(x));
 }
 
 // Kernels count places in f32, and add what the farthest key loses to its score.

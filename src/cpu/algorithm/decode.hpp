@@ -77,7 +77,7 @@ class Decode {
   void attend(const Scores& t, const State& state) {
     products.score(t);
     spoil_beyond<S>(most_product(c), t);
-    if (c.softcap != 0) apply_softcap<S>(c, t);
+    if (c.softcap) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
     if (c.weights.data) write_kept(t);
     advance_rows<S>(rows, t, state);

@@ -205,7 +205,8 @@ template <Vector S>
 // reference's.
 [[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
-  const auto natural = static_cast<float>(c.scaling.natural);
+  const auto natural =
+      static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;

@@ -268,7 +268,7 @@ class Prefill {
   Scores masked_scores(std::int64_t p, KeyRange block, KeyRange wanted, Maxima<S>& highest) {
     const Scores t = stretch(block, wanted);
     score(p, block, t, {c, queries_of(p), t});
-    if (c.softcap != 0) apply_softcap<S>(c, t);
+    if (c.softcap) apply_softcap<S>(c, t);
     bias_mask_and_take<S>(c, t, queries_of(p), highest);
     return t;
   }
@@ -302,7 +302,7 @@ class Prefill {
   // Whether scores need no more than a scale and a bias, or a mask that is turned: others are quicker over
   // more keys at a time.
   bool finishes_strips(const SharedPanel<S>& mask) const {
-    return c.softcap == 0 && !c.alibi.of_heads && (mask || c.mask_count == 0) &&
+    return !c.softcap && !c.alibi.of_heads && (mask || c.mask_count == 0) &&
            !operands.may_exceed(most_product(c));
   }
 
@@ -448,7 +448,7 @@ class Prefill {
         const Scores t = stretch(keys, keys);
         score(p, keys, t, Reach<S>(t.keys));  // those that a mask will hide, too
         if (c.stage == ScoreStage::raw) write_scores(p, t);
-        if (c.softcap != 0) apply_softcap<S>(c, t);
+        if (c.softcap) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
         bias_and_mask<S>(c, t, queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
