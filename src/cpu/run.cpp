@@ -176,6 +176,8 @@ Reason decode_refuses(const Target& target, const Problem& p) {
   // Scores wait in the weights' own rows until the sum is known, which takes all their bits.
   if (p.outputs.weights && (p.outputs.weights->dtype != DType::f32 || target.only_bf16))
     return [&p] { return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype)); };
+  if (p.outputs.weights && p.outputs.weights->stride.dim != 1)
+    return [] { return std::string("weights were asked for that do not lie side by side"); };
   return prefill_refuses(target, p);
 }
 

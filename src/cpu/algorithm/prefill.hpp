@@ -13,6 +13,7 @@
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/row_weights.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/shared_mask.hpp"
 #include "cpu/algorithm/softmax.hpp"
@@ -37,6 +38,7 @@ class Prefill {
     typename O::Parts operands;
     float *s, *unseen;  // (block_keys, rows)
     float* value;       // one that was widened
+    std::int64_t* kept;  // how many scores of each panel are kept (row_weights.hpp)
     State part, total;  // of all panels, one after another
 
     Parts(const Call& c, std::int64_t panels, Cutter& memory)
@@ -44,6 +46,7 @@ class Prefill {
           s(memory.cut(block_keys * rows)),
           unseen(memory.cut(block_keys * rows)),
           value(memory.cut(c.value_dim)),
+          kept(reinterpret_cast<std::int64_t*>(memory.cut(2 * panels))),
           part(cut_state(panels * rows, operands.dims, memory)),
           total(cut_state(panels * rows, operands.dims, memory)) {}
 
@@ -70,6 +73,7 @@ class Prefill {
       : Prefill(call, task_rows, Cutter{memory}) {}
 
   void run() {
+    for (std::int64_t p = 0; p < panels; ++p) at.kept[p] = 0;
     pack_queries();
     const Seen seen = seen_by_all();
     bool is_first = true;
@@ -362,6 +366,7 @@ class Prefill {
       Maxima<S> highest(part(p));
       const Scores t = scores_of(p, keys, highest);
       if (t.keys == 0) continue;
+      if (keeps_scores(c)) weights_of(p).keep(t, at.kept[p]);
       if (poisoned) mark_unseen<S>(t, at.unseen);
       weigh(p, t, keys, highest, poisoned);
       if (poisoned) add_poison(t, part(p).out);
@@ -437,8 +442,18 @@ class Prefill {
     return out.write(total(p).out);
   }
 
-  // A second pass that writes the weights or the scores: only when they were asked for.
+  PanelWeights<S> weights_of(std::int64_t p) const { return {c, queries_of(p), total(p), power, at.unseen}; }
+
+  // Weights and scores, when they were asked for. A second pass makes those scores again that were not kept.
   void inspect() {
+    if (c.scores.data || !keeps_scores(c)) score_again();
+    for (std::int64_t p = 0; p < panels; ++p) {
+      if (keeps_scores(c)) weights_of(p).finish(at.kept[p]);
+      for (int r = 0; r < rows_of(p); ++r) write_beyond(c, query(p, r));
+    }
+  }
+
+  void score_again() {
     const std::int64_t end = keys_there_are();
     use_own_memory();
     for (std::int64_t begin = 0; begin < end; begin += block_keys) {
@@ -452,12 +467,9 @@ class Prefill {
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
         bias_and_mask<S>(c, t, queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
-        for (int r = 0; c.weights.data && r < rows_of(p); ++r)
-          write_weights<S>(c, query(p, r), {total(p).max[r], total(p).sum[r]}, r, t);
+        if (c.weights.data && !keeps_scores(c)) weights_of(p).write_stretch(t);
       }
     }
-    for (std::int64_t p = 0; p < panels; ++p)
-      for (int r = 0; r < rows_of(p); ++r) write_beyond(c, query(p, r));
   }
 
   void write_scores(std::int64_t p, const Scores& t) const {
