@@ -61,7 +61,8 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax:
 
 Tensor lower(const View& x) { return {x.data, strides_of(x.stride), cache::type_of(x.dtype)}; }
 
-LoweredCall::LoweredCall(const Problem& p) : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
+LoweredCall::LoweredCall(const Problem& p)
+    : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
 
 LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {

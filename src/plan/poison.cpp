@@ -24,7 +24,7 @@ bool is_number(double x) { return std::isfinite(x); }
 // A KV head of a sequence that rows were left of.
 struct Head {
   std::int64_t b, kv_head;
-  std::vector<std::int64_t> poisoned{};     // keys whose values are not all numbers, in order
+  std::vector<std::int64_t> poisoned{};             // keys whose values are not all numbers, in order
   std::optional<std::vector<float>> largest_key{};  // magnitudes in each dimension, where a value is infinite
 };
 
@@ -144,9 +144,11 @@ std::vector<double> Poison::query(const LeftRow& at) const {
 double Poison::highest(const LeftRow& at, const Head& head, const std::vector<double>& q) const {
   const Sequence& s = p_.sequences[static_cast<std::size_t>(at.b)];
   double product = 0;
-  for (std::size_t d = 0; d < q.size(); ++d) product += std::abs(q[d]) * static_cast<double>((*head.largest_key)[d]);
+  for (std::size_t d = 0; d < q.size(); ++d)
+    product += std::abs(q[d]) * static_cast<double>((*head.largest_key)[d]);
   constexpr double roundings = 1 + 0x1p-20;  // of the reference's sum
-  double most = product * std::abs(p_.options.scale.value_or(1 / std::sqrt(static_cast<double>(p_.dim)))) * roundings;
+  double most =
+      product * std::abs(p_.options.scale.value_or(1 / std::sqrt(static_cast<double>(p_.dim)))) * roundings;
   if (p_.options.softcap && is_number(most)) most = std::min(most, static_cast<double>(*p_.options.softcap));
   const std::int64_t ends[] = {0, s.keys - 1};  // the farthest key is one of them
   double from_alibi = 0;
@@ -164,7 +166,8 @@ double Poison::highest(const LeftRow& at, const Head& head, const std::vector<do
 // What the values that are no numbers come to, in the dimensions that were left: NaN, an infinity, or 0 where
 // there is none.
 struct Sums {
-  explicit Sums(std::vector<std::int64_t> left) : dims(std::move(left)), of(dims.size()), unsure(dims.size()) {}
+  explicit Sums(std::vector<std::int64_t> left)
+      : dims(std::move(left)), of(dims.size()), unsure(dims.size()) {}
 
   // Of a key that the row sees. Its weight is known not to be 0, or to be, or neither is known.
   enum class Weight : std::uint8_t { some, none, unknown };
@@ -211,7 +214,7 @@ bool Poison::settle(const LeftRow& at) const {
     const double score = reference::score(p_, q.data(), keys(j).data(), at.b, at.h, at.i, j).biased;
     if (score == -infinity) continue;  // S4
     const bool is_dropped = p_.options.dropout && reference::dropped(p_, at.b, at.h, at.i, j);
-    sums.add(values(j), is_dropped             ? Sums::Weight::none
+    sums.add(values(j), is_dropped            ? Sums::Weight::none
                         : score - most > -far ? Sums::Weight::some
                                               : Sums::Weight::unknown);
     if (sums.are_nan()) break;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that are NaN or infinite. Of rows that a kernel left to the reference they alone nearly always decide
-// what is left, and no row has to be computed in 64 bits for it.
+// Values that are NaN or infinite. Of rows that a kernel left to the reference they alone nearly always
+// decide what is left, and no row has to be computed in 64 bits for it.
 #pragma once
 #include <vector>
 

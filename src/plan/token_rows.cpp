@@ -58,8 +58,7 @@ TokenRows::TokenRows(const Problem& p, Side side, std::int64_t b, std::int64_t k
 
 const unsigned char* TokenRows::part_of_page(std::int64_t j) const {
   const PageLayout& layout = p_.reading->layout();
-  const PagedSequence sequence =
-      p_.reading->sequence(p_.sequences[static_cast<std::size_t>(b_)].in_cache);
+  const PagedSequence sequence = p_.reading->sequence(p_.sequences[static_cast<std::size_t>(b_)].in_cache);
   return sequence.table[j / layout.page_size] + kv_head_ * layout.head_bytes();
 }
 
@@ -69,7 +68,8 @@ std::vector<double> TokenRows::operator()(std::int64_t j) const {
   if (p_.reading) {
     std::vector<float> token(static_cast<std::size_t>(dim_));
     const PageLayout& layout = p_.reading->layout();
-    cache::fetch_token({&layout, p_.cache_type, part_of_page(j), j % layout.page_size, 1}, side_, token.data());
+    cache::fetch_token({&layout, p_.cache_type, part_of_page(j), j % layout.page_size, 1}, side_,
+                       token.data());
     row.assign(token.begin(), token.end());
     return row;
   }
@@ -110,8 +110,10 @@ void TokenRows::take_tile(std::int64_t first, Magnitudes<Element>& largest) cons
     }
     return;
   }
-  const auto* x = reinterpret_cast<const Element*>(part + layout.values_at()) + layout.value_element(token, 0);
-  for (std::int64_t d = 0; d < dim_; d += tile, x += tile * tile) take_each(x, tile, tile, largest.data() + d);
+  const auto* x =
+      reinterpret_cast<const Element*>(part + layout.values_at()) + layout.value_element(token, 0);
+  for (std::int64_t d = 0; d < dim_; d += tile, x += tile * tile)
+    take_each(x, tile, tile, largest.data() + d);
 }
 
 template <class Element>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys, or the values, of one head of a sequence, wherever they lie: one by one, and how large many of them are.
+// The keys, or the values, of one head of a sequence, wherever they lie: one by one, and how large many of
+// them are.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -18,9 +19,9 @@ class TokenRows {
   std::int64_t count() const { return count_; }
   std::vector<double> operator()(std::int64_t j) const;
 
-  // The largest magnitude of each dimension in rows [begin, end), where `begin` is a multiple of 16: NaN where
-  // one is. At most once through memory, and nothing but integers are compared. In pages tokens of the same
-  // tile may take part that are not in the sequence, or no longer.
+  // The largest magnitude of each dimension in rows [begin, end), where `begin` is a multiple of 16: NaN
+  // where one is. At most once through memory, and nothing but integers are compared. In pages tokens of the
+  // same tile may take part that are not in the sequence, or no longer.
   std::vector<float> largest(std::int64_t begin, std::int64_t end) const;
 
  private:

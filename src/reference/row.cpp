@@ -77,10 +77,12 @@ KeyScore score(const Problem& p, const double* q_row, const double* k_row, std::
   const double raw = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
   const double softcapped = c ? *c * std::tanh(raw / *c) : raw;  // S2
-  const double bias = p.bias ? read(*p.bias, b, h, s.first_query + i, j) : 0, from_alibi = alibi(p, s, h, i, j);
+  const double bias = p.bias ? read(*p.bias, b, h, s.first_query + i, j) : 0,
+               from_alibi = alibi(p, s, h, i, j);
   const auto lets = [sees = Sees{p, s, b, h, i, j}](const Mask& mask) { return std::visit(sees, mask); };
   const bool visible = std::all_of(p.options.masks.begin(), p.options.masks.end(), lets);  // S4
-  return {raw, softcapped, visible && bias != -infinity ? softcapped + from_alibi + bias : -infinity};  // S21, S3
+  return {raw, softcapped,
+          visible && bias != -infinity ? softcapped + from_alibi + bias : -infinity};  // S21, S3
 }
 
 bool dropped(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {  // S7
@@ -117,7 +119,7 @@ Row row(const Problem& p, const Numbers& numbers, std::int64_t b, std::int64_t h
         zeros,    zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
         -infinity};
   for (std::int64_t j = 0; j < s.keys; ++j) {
-    const KeyScore found = score(p, numbers.q(b, h, s.first_query + i),                // S19
+    const KeyScore found = score(p, numbers.q(b, h, s.first_query + i),                     // S19
                                  numbers.k(b, p.kv_head(h), s.first_key + j), b, h, i, j);  // S8, S19
     const auto k = static_cast<std::size_t>(j);
     r.raw[k] = found.raw, r.softcapped[k] = found.softcapped, r.biased[k] = found.biased;

@@ -23,8 +23,8 @@ struct Scaling {
 // Scores in base 2: queries are multiplied, one rounding for each dimension.
 constexpr Scaling scaled_queries(float scale) { return {.query = in_base_2(scale)}; }
 
-// What a unit may be: it leaves a bias or a softcap in the range of f32, and a difference of scores beyond that
-// is one whose weight is 0.
+// What a unit may be: it leaves a bias or a softcap in the range of f32, and a difference of scores beyond
+// that is one whose weight is 0.
 constexpr bool is_unit(float size) { return size >= 0x1p-16f && size <= 0x1p16f; }
 
 // Where products may stay as they are. Negated queries have negated products.

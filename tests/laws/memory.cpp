@@ -151,7 +151,8 @@ TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
 TEST(Memory, a_value_that_is_no_number_makes_no_copy_of_keys_and_values) {
   constexpr std::int64_t keys = 1 << 15;
   for (const std::int64_t queries : {1, 40})
-    for (const float planted : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const float planted :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       Call call{.q = Tensor::random({1, 2, queries, 16}, 1),
                 .k = Tensor::random({1, 1, keys, 16}, 2),
                 .v = Tensor::random({1, 1, keys, 16}, 3)};
@@ -165,7 +166,8 @@ TEST(Memory, a_value_that_is_no_number_makes_no_copy_of_keys_and_values) {
       const std::int64_t before = allocations.live_bytes;
       allocations.peak_bytes = before;
       attention({.q = call.q.view(), .cache = &cache}, {.out = out.mutable_view()});
-      EXPECT_LT(allocations.peak_bytes - before, of_keys_and_values / 4) << queries << " queries, " << planted;
+      EXPECT_LT(allocations.peak_bytes - before, of_keys_and_values / 4)
+          << queries << " queries, " << planted;
       EXPECT_TRUE(std::isnan(planted) ? std::isnan(out.at(0, 1, 0, 5)) : out.at(0, 1, 0, 5) == planted);
       EXPECT_TRUE(std::isfinite(out.at(0, 1, 0, 4)));
     }

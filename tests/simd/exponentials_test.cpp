@@ -71,7 +71,8 @@ TEST_P(Exponentials, tanh_stays_within_the_error_that_the_bound_assumes) {
   EXPECT_GT(worst.relative, 0.5) << "no float function is that good: nothing was measured";
 }
 
-// Of 1 - r, r has exp2's error and three roundings; what is left of those beside 1 is the less, the nearer it is.
+// Of 1 - r, r has exp2's error and three roundings; what is left of those beside 1 is the less, the nearer it
+// is.
 TEST_P(Exponentials, tanh_near_one_is_off_by_little_more_than_its_last_rounding) {
   std::vector<float> x = tangents();
   std::erase_if(x, [](float one) { return one < 1; });

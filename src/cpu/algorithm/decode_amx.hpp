@@ -61,7 +61,8 @@ class DecodeAmx {
   // other (S4).
   [[gnu::noinline]] void add_poison(const Scores& t, bool partly_hidden, float* out) const {
     for (std::int64_t j = 0; j < t.keys; ++j) {
-      const float* x = widen<S>(value_row(c, rows.b, rows.kv_head, t.first_key + j), c.value_dim, rows.v_rows);
+      const float* x =
+          widen<S>(value_row(c, rows.b, rows.kv_head, t.first_key + j), c.value_dim, rows.v_rows);
       if (all_finite<S>(x, c.value_dim)) continue;
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (std::int64_t r = 0; !is_finite(x[d]) && r < rows.count; ++r)

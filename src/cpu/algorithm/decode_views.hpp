@@ -196,8 +196,8 @@ class DecodeViews {
     void next() {}
   };
 
-  // A slice of dimensions touches as many lines as it has in a key, or one for so many keys as have one: the next
-  // stripe's lines are touched once while all slices of this one pass by.
+  // A slice of dimensions touches as many lines as it has in a key, or one for so many keys as have one: the
+  // next stripe's lines are touched once while all slices of this one pass by.
   template <Type type>
   struct TouchSlice {
     static constexpr std::int64_t slice = 4 * S::lanes * bytes_of_type<type>,

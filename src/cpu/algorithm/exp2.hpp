@@ -78,9 +78,9 @@ inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
   for (int i = 0; i < n; ++i) x[i] = S::mul(p[i], S::power_of_two(z[i]));
 }
 
-// tanh x and its slope 1 - tanh^2 x: our odd minimax polynomial below 0.625; above, 1 - r with r = 2e / (1 + e)
-// and e = exp(-2|x|). The nearer to 1, the less of r's error is left, where each sum in (1 - e) / (1 + e) would
-// have one of its own; and of the slope r (2 - r) nothing cancels.
+// tanh x and its slope 1 - tanh^2 x: our odd minimax polynomial below 0.625; above, 1 - r with r = 2e / (1 +
+// e) and e = exp(-2|x|). The nearer to 1, the less of r's error is left, where each sum in (1 - e) / (1 + e)
+// would have one of its own; and of the slope r (2 - r) nothing cancels.
 template <Vector S>
 struct Tanh {
   typename S::F value, slope;
@@ -97,8 +97,9 @@ inline Tanh<S> tanh_with_slope(typename S::F x) {
   const auto e = Exponential<S>(2 * log2_e)(S::sub(zero, size));
   const auto rest = S::div(S::add(e, e), S::add(one, e));
   const auto limit = S::fill(0.625f);
-  return {S::less(size, limit, near, S::copy_sign(S::sub(one, rest), x)),
-          S::less(size, limit, S::fma(S::sub(zero, near), near, one), S::mul(rest, S::sub(S::fill(2.0f), rest)))};
+  return {
+      S::less(size, limit, near, S::copy_sign(S::sub(one, rest), x)),
+      S::less(size, limit, S::fma(S::sub(zero, near), near, one), S::mul(rest, S::sub(S::fill(2.0f), rest)))};
 }
 
 template <Vector S>

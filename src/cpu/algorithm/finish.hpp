@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; its scores when they
-// were asked for. Weights are in row_weights.hpp.
+// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; its scores
+// when they were asked for. Weights are in row_weights.hpp.
 #pragma once
 #include <cstdint>
 
@@ -188,8 +188,7 @@ class WriteOut {
 // reference's.
 [[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
-  const auto natural =
-      static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
+  const auto natural = static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;

@@ -17,9 +17,9 @@ struct LogSums {
   const float *of, *rest;
 };
 
-// c * tanh(s / c) less the row's log-sum-exp in place of s, and the slope of tanh. Both are much larger than their
-// difference wherever a weight counts: it is computed of all that is known of them, and rounded once. Only what is
-// hidden afterwards is -inf.
+// c * tanh(s / c) less the row's log-sum-exp in place of s, and the slope of tanh. Both are much larger than
+// their difference wherever a weight counts: it is computed of all that is known of them, and rounded once.
+// Only what is hidden afterwards is -inf.
 template <Vector S>
 inline void apply_softcap_with_slope(const Call& c, const LogSums& lse, const Scores& t, float* slope) {
   const auto cap = S::fill(c.softcap.cap), cap_rest = S::fill(c.softcap.rest), zero = S::fill(0.0f),
@@ -82,7 +82,10 @@ class GradientPairs {
       const Piece of{weights + done * rows, gradients + done * rows, keys.here->first + begin + done,
                      least(piece, at.keys - done)};
       differentiate(of, queries,
-                    {{block.lse + p * rows, block.lse_rest + p * rows}, block.delta + p * rows, block.state + p * rows, p},
+                    {{block.lse + p * rows, block.lse_rest + p * rows},
+                     block.delta + p * rows,
+                     block.state + p * rows,
+                     p},
                     by);
     }
     return at;

@@ -111,7 +111,8 @@ inline void load_all(const void* row, typename S::F (&x)[vectors]) {
   if constexpr (has_two && vectors % 2 == 0 && bytes_of_type<type> == 2) {
     const auto* p = static_cast<const std::uint16_t*>(row);
     for (int v = 0; v < vectors; v += 2)
-      type == Type::bf16 ? S::load_two_bf16(p + v * S::lanes, x + v) : S::load_two_f16(p + v * S::lanes, x + v);
+      type == Type::bf16 ? S::load_two_bf16(p + v * S::lanes, x + v)
+                         : S::load_two_f16(p + v * S::lanes, x + v);
   } else {
     for (int v = 0; v < vectors; ++v) x[v] = load_as<S, type>(row, v * S::lanes);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a row when they were asked for. What they are is known once all keys are in: until then floats that
-// lie side by side hold the scores, in the caller's own memory, and nothing is computed twice.
+// The weights of a row when they were asked for. What they are is known once all keys are in: until then
+// floats that lie side by side hold the scores, in the caller's own memory, and nothing is computed twice.
 #pragma once
 #include <cstdint>
 
@@ -32,7 +32,11 @@ class RowWeights {
 
  public:
   RowWeights(const Call& call, const Query& query, const RowEnd& end, const Exponential<S>& exponential)
-      : c(call), q(query), power(exponential), max(S::fill(end.max)), factor(S::fill(closed<S>(c, q, end).out())) {}
+      : c(call),
+        q(query),
+        power(exponential),
+        max(S::fill(end.max)),
+        factor(S::fill(closed<S>(c, q, end).out())) {}
 
   // Scores of keys from `first_key` on become the weights that were applied.
   void make(float* s, std::int64_t first_key, std::int64_t keys) const {

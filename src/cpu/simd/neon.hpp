@@ -65,7 +65,8 @@ struct Neon {
   // Two vectors side by side with one load.
   static void load_two_bf16(const std::uint16_t* p, F* x) {
     const uint16x8_t halves = vld1q_u16(p), zero = vdupq_n_u16(0);
-    x[0] = vreinterpretq_f32_u16(vzip1q_u16(zero, halves)), x[1] = vreinterpretq_f32_u16(vzip2q_u16(zero, halves));
+    x[0] = vreinterpretq_f32_u16(vzip1q_u16(zero, halves)),
+    x[1] = vreinterpretq_f32_u16(vzip2q_u16(zero, halves));
   }
   static void load_two_f16(const std::uint16_t* p, F* x) {
     const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));
