@@ -118,9 +118,10 @@ Row row(const Problem& p, const Numbers& numbers, std::int64_t b, std::int64_t h
   Row r{zeros,    zeros, unseen_keys,
         zeros,    zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
         -infinity};
+  const double* q_row = numbers.q(b, h, s.first_query + i);  // S19
   for (std::int64_t j = 0; j < s.keys; ++j) {
-    const KeyScore found = score(p, numbers.q(b, h, s.first_query + i),                     // S19
-                                 numbers.k(b, p.kv_head(h), s.first_key + j), b, h, i, j);  // S8, S19
+    const double* k_row = numbers.k(b, p.kv_head(h), s.first_key + j);  // S8, S19
+    const KeyScore found = score(p, q_row, k_row, b, h, i, j);
     const auto k = static_cast<std::size_t>(j);
     r.raw[k] = found.raw, r.softcapped[k] = found.softcapped, r.biased[k] = found.biased;
   }

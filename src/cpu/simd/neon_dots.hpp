@@ -83,7 +83,8 @@
       "ldr wzr, [%[touched]]\n ldr wzr, [%[touched], %[second]]\n add %[touched], %[touched], %[lines]\n"            \
       HEED_LOW_LANE(18, 2) HEED_ROWS_OF(16, 17) HEED_LOW_LANE(19, 3)                                                 \
       high(0) high(1) high(2) high(3) high(4) high(5) high(6) high(7)                                                \
-      HEED_LANE(16, 0) HEED_ROWS_OF(18, 19) HEED_LANE(17, 1) HEED_LANE(18, 2) HEED_LANE(19, 3)                       \
+      HEED_LANE(16, 0) HEED_ROWS_OF(18, 19) HEED_LANE(17, 1) HEED_LANE(18, 2)                                        \
+      HEED_LANE(19, 3)                                                                                               \
       "subs %[left], %[left], #1\n"                                                                                  \
       "b.ne 1b\n"                                                                                                    \
       "add %[touched], %[touched], %[next_row]\n"                                                                    \
