@@ -81,7 +81,7 @@ struct Call {
       scores;  // written through; const only because Tensor is shared with the inputs
   ScoreStage stage = ScoreStage::none;
   softmax::Scaling scaling;
-  float softcap = 0;          // in units of the scores; 0: none
+  softmax::Softcap softcap{};
   const Sequence* sequences;  // one per batch entry
   std::int64_t front = 0;     // keys every query sees in spite of its window
   const Gap* gaps = nullptr;  // (gap_count, batch): further windows

@@ -174,7 +174,9 @@ Reason gradient_refuses(const Target& target, const GradientProblem& g) {
 LeftGradients gradient(const Target& target, const GradientProblem& problem) {
   LeftGradients left = nothing_left(problem);
   // Weights are measured against log-sum-exps, in base 2.
-  const LoweredCall lowered(problem.forward, softmax::scaled_queries(problem.forward.scale));
+  const Problem& forward = problem.forward;
+  const LoweredCall lowered(
+      forward, softmax::gradient_scaling_of(forward.scale, forward.options.softcap.value_or(0.0f)));
   const GradientCall g = lower_gradients(problem, lowered.call, left);
   clear_padding(problem);
   if (g.forward.kv_heads > 0) run_parts(target, g);

@@ -47,7 +47,7 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax:
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
           .stage = p.score_stage(),
           .scaling = scaling,
-          .softcap = scaling.in_units(p.options.softcap.value_or(0.0f)),
+          .softcap = softmax::softcap_of(p.options.softcap.value_or(0.0f), scaling),
           .sequences = p.sequences.data(),
           .front = p.front,
           .gaps = p.gaps.data(),
@@ -68,7 +68,8 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax:
 
 Tensor lower(const View& x) { return {x.data, strides_of(x.shape, x.stride), cache::type_of(x.dtype)}; }
 
-LoweredCall::LoweredCall(const Problem& p) : LoweredCall(p, softmax::scaling_of(p.scale)) {}
+LoweredCall::LoweredCall(const Problem& p)
+    : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
 
 LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {

@@ -101,7 +101,8 @@ const Target* best_bf16_target() {
 
 // What is added to scores or limits them, in the units that kernels have for them.
 bool leaves_f32(const Problem& p, float x) {
-  return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(softmax::scaling_of(p.scale).in_units(x));
+  const softmax::Scaling scaling = softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f));
+  return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(scaling.in_units(x));
 }
 
 // Kernels count places in f32, and add what the farthest key loses to its score.
@@ -208,6 +209,8 @@ Reason decode_refuses(const Target& target, const Problem& p) {
   // Scores wait in the weights' own rows until the sum is known, which takes all their bits.
   if (p.outputs.weights && (p.outputs.weights->dtype != DType::f32 || target.only_bf16))
     return [&p] { return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype)); };
+  if (p.outputs.weights && p.outputs.weights->stride.dim != 1)
+    return [] { return std::string("weights were asked for that do not lie side by side"); };
   return prefill_refuses(target, p);
 }
 

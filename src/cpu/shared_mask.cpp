@@ -19,7 +19,7 @@ std::int64_t key_words(Type type) {
 
 // The only bias or mask of a call, if its scores need nothing else before it; else no data.
 Tensor only_mask(const Call& c) {
-  const bool is_first = c.softcap == 0 && !c.alibi.of_heads;
+  const bool is_first = !c.softcap && !c.alibi.of_heads;
   if (is_first && c.bias.data && c.mask_count == 0) return c.bias;
   if (is_first && !c.bias.data && c.mask_count == 1 && !c.masks[0].is_tree) return c.masks[0].where;
   return {};

@@ -39,7 +39,7 @@ struct Call {
   // The exact kernels keep scores in a unit of their own; a difference of so much is -127 in base 2.
   softmax::Scaling scaling;
   float least_exponent;
-  float softcap_in_units = 0;
+  softmax::Softcap exact_softcap{};
   float scale_log2e;  // the scale and the softcap in base 2
   float softcap_log2e = 0;
   const Sequence* sequences = nullptr;  // one per batch entry, or null where all are alike:

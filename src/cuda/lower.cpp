@@ -40,6 +40,7 @@ std::vector<std::int64_t> bytes_on_host(const Problem& p) {
 }
 
 Call lowered(const Problem& p) {
+  const softmax::Scaling scaling = softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f));
   return {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,
@@ -60,9 +61,9 @@ Call lowered(const Problem& p) {
           .scale = p.options.scale ? static_cast<double>(*p.options.scale)
                                    : 1 / std::sqrt(static_cast<double>(p.dim)),
           .softcap = p.options.softcap.value_or(0.0f),
-          .scaling = softmax::scaling_of(p.scale),
-          .least_exponent = -127.0f / softmax::scaling_of(p.scale).exponent,
-          .softcap_in_units = softmax::scaling_of(p.scale).in_units(p.options.softcap.value_or(0.0f)),
+          .scaling = scaling,
+          .least_exponent = -127.0f / scaling.exponent,
+          .exact_softcap = softmax::softcap_of(p.options.softcap.value_or(0.0f), scaling),
           .scale_log2e = softmax::in_base_2(p.scale),
           .softcap_log2e = softmax::in_base_2(p.options.softcap.value_or(0.0f)),
           .front = p.front,

@@ -6,6 +6,7 @@
 #include "plan/backends.hpp"
 #include "plan/choice.hpp"
 #include "plan/gathered_cache.hpp"
+#include "plan/poison.hpp"
 #include "reference/row.hpp"
 #include "threads/throwing.hpp"
 
@@ -30,7 +31,8 @@ const Kind<Kernel>& kind() {
 
 // Rows that a kernel left; what it has finished keeps its bits.
 void complete(const Problem& problem) {
-  const std::vector<reference::LeftRow> left = reference::left_rows(problem);
+  std::vector<reference::LeftRow> left = reference::left_rows(problem);
+  settle_poisoned(problem, left);
   if (left.empty()) return;
   const GatheredCache plain(problem, backend_of("q", Device::cpu));
   const reference::Numbers numbers(plain.problem);

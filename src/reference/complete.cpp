@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows that a kernel could not finish in f32 (S13). They are found by what it wrote: NaN or an infinity.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "reference/row.hpp"
 
@@ -55,12 +57,6 @@ bool lse_is_left(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t 
   return lse && std::isnan(read(*lse, b, h, row, 0));
 }
 
-bool is_left(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t row) {
-  bool any = lse_is_left(p, b, h, row);
-  for (const Results& results : results_of(p, b, h, row)) any = any || results.any_left();
-  return any && (p.options.dropout || !query_holds_nan(p, b, h, row));
-}
-
 }  // namespace
 
 std::vector<LeftRow> left_rows(const Problem& p) {
@@ -68,8 +64,14 @@ std::vector<LeftRow> left_rows(const Problem& p) {
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h) {
       const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
-      for (std::int64_t i = p.first_query_here(); i < p.end_query_here(s); ++i)
-        if (is_left(p, b, h, s.first_query + i)) rows.push_back({b, h, i});
+      for (std::int64_t i = p.first_query_here(); i < p.end_query_here(s); ++i) {
+        const std::int64_t row = s.first_query + i;
+        const std::vector<Results> all = results_of(p, b, h, row);
+        const bool beside_out = lse_is_left(p, b, h, row) ||
+                                std::any_of(all.begin() + 1, all.end(), std::mem_fn(&Results::any_left));
+        if (!beside_out && !all.front().any_left()) continue;
+        if (p.options.dropout || !query_holds_nan(p, b, h, row)) rows.push_back({b, h, i, !beside_out});
+      }
     }
   return rows;
 }

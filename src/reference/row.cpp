@@ -71,27 +71,21 @@ double alibi(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, s
   return -slopes[static_cast<std::size_t>(slope)] * static_cast<float>(std::abs(own - j));
 }
 
-namespace {
-
-// The score of key j at each stage.
-void score(const Problem& p, const Numbers& numbers, Sees sees, Row& row) {
-  const auto [b, h, j] = std::tuple(sees.b, sees.h, sees.j);
-  const std::int64_t query = sees.s.first_query + sees.i, key = sees.s.first_key + j;  // S19
-  const auto k = static_cast<std::size_t>(j);
-  const double *q_row = numbers.q(b, h, query), *k_row = numbers.k(b, p.kv_head(h), key);  // S8
+KeyScore score(const Problem& p, const double* q_row, const double* k_row, std::int64_t b, std::int64_t h,
+               std::int64_t i, std::int64_t j) {
+  const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   double dot = 0;
   for (std::int64_t d = 0; d < p.dim; ++d) dot += q_row[d] * k_row[d];
-  row.raw[k] = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
+  const double raw = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
   const std::optional<float> c = p.options.softcap;
-  row.softcapped[k] = c ? *c * std::tanh(row.raw[k] / *c) : row.raw[k];  // S2
-  const double bias = p.bias ? read(*p.bias, b, h, query, j) : 0, from_alibi = alibi(p, b, h, sees.i, j);
-  const auto lets = [&](const Mask& mask) { return std::visit(sees, mask); };
+  const double softcapped = c ? *c * std::tanh(raw / *c) : raw;  // S2
+  const double bias = p.bias ? read(*p.bias, b, h, s.first_query + i, j) : 0,
+               from_alibi = alibi(p, b, h, i, j);
+  const auto lets = [sees = Sees{p, s, b, h, i, j}](const Mask& mask) { return std::visit(sees, mask); };
   const bool visible = std::all_of(p.options.masks.begin(), p.options.masks.end(), lets);  // S4
-  row.biased[k] =
-      visible && bias != -infinity ? row.softcapped[k] + from_alibi + bias : -infinity;  // S21, S3
+  return {raw, softcapped,
+          visible && bias != -infinity ? softcapped + from_alibi + bias : -infinity};  // S21, S3
 }
-
-}  // namespace
 
 bool dropped(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {  // S7
   const Dropout& dropout = *p.options.dropout;
@@ -126,7 +120,13 @@ Row row(const Problem& p, const Numbers& numbers, std::int64_t b, std::int64_t h
   Row r{zeros,    zeros, unseen_keys,
         zeros,    zeros, std::vector<double>(static_cast<std::size_t>(p.value_dim), 0.0),
         -infinity};
-  for (std::int64_t j = 0; j < s.keys; ++j) score(p, numbers, {p, s, b, h, i, j}, r);
+  const double* q_row = numbers.q(b, h, s.first_query + i);  // S19
+  for (std::int64_t j = 0; j < s.keys; ++j) {
+    const double* k_row = numbers.k(b, p.kv_head(h), s.first_key + j);  // S8, S19
+    const KeyScore found = score(p, q_row, k_row, b, h, i, j);
+    const auto k = static_cast<std::size_t>(j);
+    r.raw[k] = found.raw, r.softcapped[k] = found.softcapped, r.biased[k] = found.biased;
+  }
   const auto unseen = [](double x) { return x == -infinity; };
   const double sink = p.sink ? read(*p.sink, b, h, 0, 0) : -infinity;
   r.log_sum_exp = sink;                                                 // S12

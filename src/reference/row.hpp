@@ -19,6 +19,13 @@ struct Row {
 
 Row row(const Problem&, const Numbers&, std::int64_t b, std::int64_t h, std::int64_t i);
 
+// The score of one key, whose row these are with that of the query, at each stage.
+struct KeyScore {
+  double raw, softcapped, biased;
+};
+KeyScore score(const Problem&, const double* q_row, const double* k_row, std::int64_t b, std::int64_t h,
+               std::int64_t i, std::int64_t j);
+
 // Whether the dropout that the options ask for drops that weight.
 bool dropped(const Problem&, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j);
 
@@ -35,6 +42,7 @@ void run(const Problem&);
 // A row of which a kernel left something: results that are NaN or infinite where they need not be.
 struct LeftRow {
   std::int64_t b, h, i;
+  bool only_out;  // its other results are numbers
 };
 std::vector<LeftRow> left_rows(const Problem&);
 // Computes those results; the others keep their bits.

@@ -13,6 +13,7 @@ struct Scaling {
   float exponent = 1;  // what a difference of scores is multiplied with, to be one of base 2
   float unit = static_cast<float>(log2_e);  // what a natural score is multiplied with, to be one of these
   double natural = ln_2;                    // and back
+  double product = ln_2;  // what a product of such a query with a key is multiplied with, to be natural
 
   // Of a score, one rounding.
   constexpr float in_base_2(float score) const { return score * exponent; }
@@ -22,17 +23,51 @@ struct Scaling {
 // Scores in base 2: queries are multiplied, one rounding for each dimension.
 constexpr Scaling scaled_queries(float scale) { return {.query = in_base_2(scale)}; }
 
-// Negated queries have negated products. A scale between 2^-16 and 1 leaves a bias or a softcap in the range
-// of f32, and a difference of scores beyond it is one whose weight is 0; any other is multiplied to the
-// queries.
-constexpr Scaling scaling_of(float scale) {
+// What a unit may be: it leaves a bias or a softcap in the range of f32, and a difference of scores beyond
+// that is one whose weight is 0.
+constexpr bool is_unit(float size) { return size >= 0x1p-16f && size <= 0x1p16f; }
+
+// Where products may stay as they are. Negated queries have negated products.
+constexpr bool keeps_products(float scale) {
   const float size = scale < 0 ? -scale : scale;
-  if (!(size >= 0x1p-16f && size <= 1)) return scaled_queries(scale);
-  const auto natural = static_cast<double>(size);
+  return is_unit(size) && size <= 1;
+}
+
+// Any other scale is multiplied to the queries. With a softcap, 0 where there is none, the unit is the cap:
+// scores are tanh itself, and no product with the cap is rounded.
+constexpr Scaling scaling_of(float scale, float softcap) {
+  if (!keeps_products(scale) || (softcap != 0 && !is_unit(softcap))) return scaled_queries(scale);
+  const double product = scale < 0 ? -scale : scale, natural = softcap != 0 ? softcap : product;
   return {.query = scale < 0 ? -1.0f : 1.0f,
-          .exponent = in_base_2(size),
+          .exponent = in_base_2(static_cast<float>(natural)),
           .unit = static_cast<float>(1 / natural),
-          .natural = natural};
+          .natural = natural,
+          .product = product};
+}
+
+// For gradients, whose scores are in base 2, as the log-sum-exp that they are measured against.
+constexpr Scaling gradient_scaling_of(float scale, float softcap) {
+  if (softcap == 0 || !keeps_products(scale)) return scaled_queries(scale);
+  return {.query = scale < 0 ? -1.0f : 1.0f, .product = scale < 0 ? -scale : scale};
+}
+
+// What makes a score of a product: cap * tanh(argument * product).
+struct Softcap {
+  float cap = 0;       // in units of scores; 0: none
+  float rest = 0;      // what a float does not hold of that
+  float argument = 0;  // finite, so that 0 times it is 0
+
+  constexpr explicit operator bool() const { return cap != 0; }
+};
+
+constexpr Softcap softcap_of(float natural, const Scaling& scaling) {
+  if (natural == 0) return {};
+  constexpr double most_finite = 0x1.fffffep127;
+  const double cap = natural / scaling.natural, argument = scaling.product / natural;
+  const auto rounded = static_cast<float>(cap);
+  return {.cap = rounded,
+          .rest = static_cast<float>(cap - static_cast<double>(rounded)),
+          .argument = static_cast<float>(argument < most_finite ? argument : most_finite)};
 }
 
 }  // namespace heed::softmax

@@ -21,8 +21,8 @@ GRADIENT_FAULTS = [
     Fault(
         "gradient-without-slope",
         ALGORITHM + "gradient_pairs.hpp",
-        "if (c.softcap != 0 && by == By::product)",
-        "if (c.softcap != 0 && by == By::product && c.keys < 0)",
+        "if (c.softcap && by == By::product)",
+        "if (c.softcap && by == By::product && c.keys < 0)",
         "the slope of the softcap is left out (G4)",
     ),
     Fault(

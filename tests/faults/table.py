@@ -216,8 +216,8 @@ FAULTS = [
     Fault(
         "softcap-scale",
         ALGORITHM + "score.hpp",
-        "const float reciprocal = 1.0f / c.softcap;",
-        "const float reciprocal = 1.44269504f / c.softcap;",
+        "argument = S::fill(c.softcap.argument);",
+        "argument = S::fill(1.44269504f * c.softcap.argument);",
         "the softcap divides a score by a cap in another unit (S2)",
     ),
     Fault(

@@ -157,6 +157,38 @@ TEST_P(Poison, a_nan_in_one_value_column_reaches_exactly_that_column_of_the_rows
   }
 }
 
+// Weights of scores so far apart are 0 in f32, and some of them in 64 bits as well, which times an infinity
+// is NaN.
+TEST_P(Poison, values_without_numbers_make_of_a_row_what_the_reference_says) {
+  for (std::uint64_t seed : seeds(710, 790)) {
+    Call call = random_call(seed, {.dropout = seed % 3 == 0});
+    if (call.keys() == 0) continue;
+    Dice dice(seed);
+    const float widened[] = {1, 40, 400, 1e20f};
+    const float by = call.q.dtype() == DType::f16 ? 40 : widened[dice.between(0, 3)];
+    if (by != 1) for_each(call.q.shape(), [&](auto... at) { call.q.set(at..., call.q.at(at...) * by); });
+    const float planted[] = {nan, infinity, -infinity};
+    for (std::int64_t n = dice.between(1, 3); n > 0; --n)
+      call.v.set(dice.between(0, call.v.shape().batch - 1), dice.between(0, call.v.shape().heads - 1),
+                 dice.between(0, call.v.shape().length - 1), dice.between(0, call.v.shape().dim - 1),
+                 planted[dice.between(0, 2)]);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", queries times " + std::to_string(by) + ": " +
+                 describe(call));
+    const Results expected = run(call, rows, "reference");
+    for (const Wants& wants : {Wants{}, rows}) {
+      const auto got = attend(call, wants);
+      if (!got) continue;
+      std::int64_t other = 0;
+      for_each(got->out.shape(), [&](auto... at) {
+        const float x = got->out.at(at...), y = expected.out.at(at...);
+        if (std::isfinite(x) != std::isfinite(y) || std::isnan(x) != std::isnan(y)) ++other;
+        if (std::isinf(x) && x != y) ++other;
+      });
+      EXPECT_EQ(other, 0) << "elements are another NaN, infinity or number";
+    }
+  }
+}
+
 TEST_P(Poison, a_nan_query_reaches_only_its_own_row_and_not_even_that_without_a_key) {
   for (std::uint64_t seed : seeds(650, 680)) {
     const Call clean = random_call(seed);

@@ -71,6 +71,20 @@ TEST_P(Exponentials, tanh_stays_within_the_error_that_the_bound_assumes) {
   EXPECT_GT(worst.relative, 0.5) << "no float function is that good: nothing was measured";
 }
 
+// Of 1 - r, r has exp2's error and three roundings; what is left of those beside 1 is the less, the nearer it
+// is.
+TEST_P(Exponentials, tanh_near_one_is_off_by_little_more_than_its_last_rounding) {
+  std::vector<float> x = tangents();
+  std::erase_if(x, [](float one) { return one < 1; });
+  pad(x);
+  const std::vector<float> out = run(vector().tanh, x);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double truth = std::tanh(static_cast<double>(x[i])), rest = 1 - truth;
+    ASSERT_LE(std::abs(static_cast<double>(out[i]) - truth), u / 2 + rest * (exp2_error + 3 * u))
+        << "at " << std::hexfloat << x[i];
+  }
+}
+
 TEST_P(Exponentials, every_vector_type_gives_the_bits_of_the_scalar_one) {
   const std::vector<float> x = exponents(), t = tangents();
   EXPECT_EQ(differences(run(vector().exp2, x), run(scalar_operations.exp2, x)), 0);

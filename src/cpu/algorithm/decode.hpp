@@ -9,6 +9,7 @@
 #include "cpu/algorithm/finish.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/pack.hpp"
+#include "cpu/algorithm/row_weights.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
@@ -53,7 +54,7 @@ class Decode {
       keys.begin = keys.begin / step * step;
       const Scores t{rows.s, rows.width, keys.begin, keys.end - keys.begin};
       if (t.keys > 0) attend(t, state);
-      if (c.weights.data) keep_scores(block, t);
+      if (c.weights.data) keep_hidden(block, t);
     }
   }
 
@@ -77,9 +78,9 @@ class Decode {
   void attend(const Scores& t, const State& state) {
     products.score(t);
     spoil_beyond<S>(most_product(c), t);
-    if (c.softcap != 0) apply_softcap<S>(c, t);
+    if (c.softcap) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
-    if (c.weights.data) write_kept(t);
+    if (c.weights.data) keep_scores(t);
     advance_rows<S>(rows, t, state);
     if (c.drop_below)
       for (int r = 0; r < rows.count; ++r) apply_dropout(c, rows.query(r), r, t);
@@ -113,35 +114,36 @@ class Decode {
     return any;
   }
 
-  // Until every key is in, the rows of the weights hold scores in base 2: -inf for keys of the block that
-  // were not scored.
-  [[gnu::noinline]] void keep_scores(std::int64_t block, const Scores& t) {
-    const std::int64_t end = least(block + block_keys, c.keys);
+  // -inf for keys of the block that were not scored.
+  [[gnu::noinline]] void keep_hidden(std::int64_t block, const Scores& t) {
+    const std::int64_t end = least(block + block_keys, c.sequences[rows.b].keys);
     for (int r = 0; r < rows.count; ++r) {
-      const Row kept = row_of(c.weights, rows.query(r));
-      for (std::int64_t j = block; j < end; ++j)
-        if (j < t.first_key || j >= t.first_key + t.keys) write(kept, j, minus_infinity);
+      float* const kept = kept_scores(c, rows.query(r));
+      fill(kept + block, most(0, least(end, t.first_key) - block), minus_infinity);
+      const std::int64_t last = most(block, t.first_key + t.keys);
+      fill(kept + last, most(0, end - last), minus_infinity);
     }
   }
 
-  [[gnu::noinline]] void write_kept(const Scores& t) {
+  [[gnu::noinline]] void keep_scores(const Scores& t) {
     for (int r = 0; r < rows.count; ++r) {
-      const Row kept = row_of(c.weights, rows.query(r));
-      for (std::int64_t j = 0; j < t.keys; ++j) write(kept, t.first_key + j, t.s[j * t.width + r]);
+      float* const kept = kept_scores(c, rows.query(r)) + t.first_key;
+      for (std::int64_t j = 0; j < t.keys; ++j) kept[j] = t.s[j * t.width + r];
     }
   }
 
-  // Keys of chunks that no row sees were left alone; the others become weights.
+  // Chunks that no row sees were left alone.
   [[gnu::noinline]] void finish_weights(const Query& n, const RowEnd& end) {
     const Seen seen = seen_by(c, n.b, 0, c.sequences[n.b].queries - 1);
-    const Row kept = row_of(c.weights, n);
-    for (std::int64_t block = 0; block < c.sequences[n.b].keys; block += block_keys) {
-      const std::int64_t chunk = block / chunk_keys * chunk_keys;
+    const RowWeights<S> weights(c, n, end, rows.power);
+    float* const kept = kept_scores(c, n);
+    for (std::int64_t chunk = 0; chunk < c.sequences[n.b].keys; chunk += chunk_keys) {
+      const std::int64_t count = least(chunk_keys, c.sequences[n.b].keys - chunk);
       const KeyRange part = seen.within({chunk, chunk + chunk_keys});
-      const Scores t{rows.s, 1, block, least(block_keys, c.sequences[n.b].keys - block)};
-      for (std::int64_t j = 0; j < t.keys; ++j)
-        t.s[j] = part.begin < part.end ? read(kept, block + j) : minus_infinity;
-      write_weights<S>(c, n, end, 0, t);
+      if (part.begin < part.end)
+        weights.make(kept + chunk, chunk, count);
+      else
+        fill(kept + chunk, count, 0.0f);
     }
     write_beyond(c, n);
   }

@@ -60,16 +60,17 @@ class DecodeAmx {
   // The values that were left out because they are not finite, added to the rows that see them and to no
   // other (S4).
   [[gnu::noinline]] void add_poison(const Scores& t, bool partly_hidden, float* out) const {
-    for (std::int64_t j = 0; j < t.keys; ++j)
-      for (std::int64_t d = 0; d < c.value_dim; ++d) {
-        const float x = read(value_row(c, rows.b, rows.kv_head, t.first_key + j), d);
-        if (is_finite(x)) continue;
-        for (std::int64_t r = 0; r < rows.count; ++r)
+    for (std::int64_t j = 0; j < t.keys; ++j) {
+      const float* x =
+          widen<S>(value_row(c, rows.b, rows.kv_head, t.first_key + j), c.value_dim, rows.v_rows);
+      if (all_finite<S>(x, c.value_dim)) continue;
+      for (std::int64_t d = 0; d < c.value_dim; ++d)
+        for (std::int64_t r = 0; !is_finite(x[d]) && r < rows.count; ++r)
           if (!partly_hidden || rows.unseen[j * t.width + r] == 0) {
             float& sum = out[r * rows.at.dims + d];
-            sum = __builtin_fmaf(t.s[j * t.width + r], x, sum);
+            sum = __builtin_fmaf(t.s[j * t.width + r], x[d], sum);
           }
-      }
+    }
   }
 
   const DecodeRows<S>& rows;

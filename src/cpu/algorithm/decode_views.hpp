@@ -169,32 +169,41 @@ class DecodeViews {
     const float* p = t.p + first_row;
     const char* value = t.values + d * bytes_of_type<type>;
     const std::int64_t width = rows.width, value_bytes = t.value_bytes;
-    for (std::int64_t left = t.keys; left > 0; --left, p += width, value += value_bytes) {
-      touch.next();
+    const auto add = [&] {
       const auto four = S::load_four(p);
+      typename S::F x[vectors];
+      load_all<S, type>(value, x);
       for (int v = 0; v < vectors; ++v) {
-        const auto x = load_as<S, type>(value, v * S::lanes);
-        sum[0][v] = S::template fma_lane<0>(x, four, sum[0][v]);
-        if constexpr (n > 1) sum[1][v] = S::template fma_lane<1>(x, four, sum[1][v]);
-        if constexpr (n > 2) sum[2][v] = S::template fma_lane<2>(x, four, sum[2][v]);
-        if constexpr (n > 3) sum[3][v] = S::template fma_lane<3>(x, four, sum[3][v]);
+        sum[0][v] = S::template fma_lane<0>(x[v], four, sum[0][v]);
+        if constexpr (n > 1) sum[1][v] = S::template fma_lane<1>(x[v], four, sum[1][v]);
+        if constexpr (n > 2) sum[2][v] = S::template fma_lane<2>(x[v], four, sum[2][v]);
+        if constexpr (n > 3) sum[3][v] = S::template fma_lane<3>(x[v], four, sum[3][v]);
       }
+      p += width, value += value_bytes;
+    };
+    std::int64_t left = t.keys;
+    for (; left >= Touching::keys; left -= Touching::keys) {
+      touch.next();
+      for (int key = 0; key < Touching::keys; ++key) add();
     }
+    for (; left > 0; --left) add();
     for (int r = 0; r < n; ++r)
       for (int v = 0; v < vectors; ++v) S::store(out + r * dims + v * S::lanes, sum[r][v]);
   }
 
   struct NoTouch {
+    static constexpr int keys = 1;
     void next() {}
   };
 
-  // A slice of dimensions takes one step for each key of a stripe, and a step touches as many lines as the
-  // slice has in a key, or one: the next stripe's lines are touched once while all slices of this one pass
-  // by, or twice where a slice has but half a line.
+  // A slice of dimensions touches as many lines as it has in a key, or one for so many keys as have one: the
+  // next stripe's lines are touched once while all slices of this one pass by.
   template <Type type>
   struct TouchSlice {
     static constexpr std::int64_t slice = 4 * S::lanes * bytes_of_type<type>,
                                   lines = slice < 64 ? 1 : slice / 64;
+    static constexpr int keys = slice < 64 ? 64 / slice : 1;
+    static_assert(stripe % keys == 0);
     Touch touch;
 
     void next() {
@@ -206,7 +215,8 @@ class DecodeViews {
   TouchSlice<type> touch_for(const Stripe& t, std::int64_t d) const {
     const std::int64_t lines = t.next.width / 64;
     if (lines * 64 != t.next.width) return {{{reinterpret_cast<const char*>(t.p), 64, 0}}};
-    const std::int64_t line = d / (4 * S::lanes) * stripe * TouchSlice<type>::lines % (lines * stripe);
+    const std::int64_t of_slice = stripe / TouchSlice<type>::keys * TouchSlice<type>::lines,
+                       line = d / (4 * S::lanes) * of_slice % (lines * stripe);
     Coming from = t.next;
     from.row += line / lines * from.apart;
     return {{from, line % lines * 64}};

@@ -78,18 +78,33 @@ inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
   for (int i = 0; i < n; ++i) x[i] = S::mul(p[i], S::power_of_two(z[i]));
 }
 
-// tanh x: our odd minimax polynomial below 0.625, (1 - e) / (1 + e) with e = exp(-2|x|) above.
+// tanh x and its slope 1 - tanh^2 x: our odd minimax polynomial below 0.625; above, 1 - r with r = 2e / (1 +
+// e) and e = exp(-2|x|). The nearer to 1, the less of r's error is left, where each sum in (1 - e) / (1 + e)
+// would have one of its own; and of the slope r (2 - r) nothing cancels.
 template <Vector S>
-inline typename S::F tanh(typename S::F x) {
-  const auto size = S::abs(x), z = S::mul(x, x);
+struct Tanh {
+  typename S::F value, slope;
+};
+
+template <Vector S>
+inline Tanh<S> tanh_with_slope(typename S::F x) {
+  const auto size = S::abs(x), z = S::mul(x, x), zero = S::fill(0.0f), one = S::fill(1.0f);
   auto p = S::fma(S::fill(-5.704933777e-03f), z, S::fill(2.063904144e-02f));
   p = S::fma(p, z, S::fill(-5.373970047e-02f));
   p = S::fma(p, z, S::fill(1.333144158e-01f));
   p = S::fma(p, z, S::fill(-3.333328068e-01f));
   const auto near = S::fma(S::mul(p, z), x, x);
-  const auto e = Exponential<S>(1.0f)(S::mul(size, S::fill(-2 * log2_e)));
-  const auto far = S::div(S::sub(S::fill(1.0f), e), S::add(S::fill(1.0f), e));
-  return S::less(size, S::fill(0.625f), near, S::copy_sign(far, x));
+  const auto e = Exponential<S>(2 * log2_e)(S::sub(zero, size));
+  const auto rest = S::div(S::add(e, e), S::add(one, e));
+  const auto limit = S::fill(0.625f);
+  return {
+      S::less(size, limit, near, S::copy_sign(S::sub(one, rest), x)),
+      S::less(size, limit, S::fma(S::sub(zero, near), near, one), S::mul(rest, S::sub(S::fill(2.0f), rest)))};
+}
+
+template <Vector S>
+inline typename S::F tanh(typename S::F x) {
+  return tanh_with_slope<S>(x).value;
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

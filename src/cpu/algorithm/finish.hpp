@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; the
-// weights and scores of a row when they were asked for.
+// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; its scores
+// when they were asked for. Weights are in row_weights.hpp.
 #pragma once
 #include <cstdint>
 
-#include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/exp2.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/pack.hpp"
@@ -177,22 +176,6 @@ class WriteOut {
   bool has_poison_ = false;
 };
 
-// Replaces row r of the scores by the weights that were applied and writes them.
-template <Vector S>
-[[gnu::noinline]] inline void write_weights(const Call& c, const Query& q, const RowEnd& end, int r,
-                                            const Scores& t) {
-  const ClosedRow row = closed<S>(c, q, end);
-  const float factor = row.out();
-  for (std::int64_t j = 0; j < t.keys; ++j) {
-    float& s = t.s[j * t.width + r];
-    s = s == minus_infinity ? 0.0f : one_exp2<S>(s - end.max, c.scaling.exponent) * factor;
-  }
-  if (c.drop_below) apply_dropout(c, q, r, t);
-  const Row weights = row_of(c.weights, q);
-  for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j)
-    write(weights, t.first_key + j, t.s[j * t.width + r]);
-}
-
 // The columns of weights and scores that a sequence shorter than the longest does not fill.
 [[gnu::noinline]] inline void write_beyond(const Call& c, const Query& q) {
   for (std::int64_t j = c.sequences[q.b].keys; j < c.keys; ++j) {
@@ -205,7 +188,7 @@ template <Vector S>
 // reference's.
 [[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
-  const auto natural = static_cast<float>(c.scaling.natural);
+  const auto natural = static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;

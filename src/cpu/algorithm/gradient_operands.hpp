@@ -62,7 +62,8 @@ struct RowBlock {
   Element *q, *g;              // panels: queries, and gradients of out
   typename O::Known q_known, g_known;
   Element *q_rows, *g_rows;    // the same as values
-  float *lse, *delta;          // base 2; delta less the gradient of the log-sum-exp
+  float *lse, *lse_rest;       // base 2, and what a float does not hold of it
+  float* delta;                // less the gradient of the log-sum-exp
   RowState* state;             // of each row
 };
 
@@ -139,7 +140,8 @@ class PackedRows {
     block.q = cut(products.scores.depth, memory), block.g = cut(products.by_weights.depth, memory);
     block.q_rows = cut(has_sums ? products.q_sums.dims : 0, memory);
     block.g_rows = cut(has_sums ? products.g_sums.dims : 0, memory);
-    block.lse = memory.cut(gradient_rows), block.delta = memory.cut(gradient_rows);
+    block.lse = memory.cut(gradient_rows), block.lse_rest = memory.cut(gradient_rows);
+    block.delta = memory.cut(gradient_rows);
     block.state = reinterpret_cast<RowState*>(memory.cut(gradient_rows / 4));
     return block;
   }
@@ -198,17 +200,19 @@ class PackedRows {
 
   void judge(const Queries& queries, std::int64_t r, RowBlock<O>& block, std::int64_t at) const {
     block.state[at] = RowState::hollow;
-    if (r < queries.count) block.state[at] = judged(queries(r), block.lse[at], block.delta[at]);
+    if (r < queries.count)
+      block.state[at] = judged(queries(r), block.lse[at], block.lse_rest[at], block.delta[at]);
     if (block.state[at] == RowState::good) return;
     block.lse[at] = -minus_infinity;  // its weights are 0
-    block.delta[at] = 0;
+    block.lse_rest[at] = block.delta[at] = 0;
   }
 
   // Turns delta into what is subtracted.
-  RowState judged(const Query& q, float& lse, float& delta) const {
+  RowState judged(const Query& q, float& lse, float& lse_rest, float& delta) const {
     const float natural = read(row_of(c.log_sum_exp, q), 0);
     if (natural == minus_infinity) return RowState::hollow;
     lse = natural * log2_e;
+    lse_rest = static_cast<float>(static_cast<double>(natural) * softmax::log2_e - static_cast<double>(lse));
     if (g.log_sum_exp_gradient.data) delta -= read(row_of(g.log_sum_exp_gradient, q), 0);
     const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f &&
                          is_finite_row(row_of(c.q, q), c.dim) &&

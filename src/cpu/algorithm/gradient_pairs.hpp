@@ -12,17 +12,31 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// t = c * tanh(s / c) in place of s, and its slope 1 - (t / c)^2.
+// Log-sum-exps of a panel's rows in base 2, and what floats do not hold of them.
+struct LogSums {
+  const float *of, *rest;
+};
+
+// c * tanh(s / c) less the row's log-sum-exp in place of s, and the slope of tanh. Both are much larger than
+// their difference wherever a weight counts: it is computed of all that is known of them, and rounded once.
+// Only what is hidden afterwards is -inf.
 template <Vector S>
-inline void apply_softcap_with_slope(const Call& c, const Scores& t, float* slope) {
-  const float reciprocal = 1.0f / c.softcap;
-  const auto cap = S::fill(c.softcap), one = S::fill(1.0f), zero = S::fill(0.0f),
-             inverse = S::fill(reciprocal > most_finite ? most_finite : reciprocal);
-  for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes) {
-    const auto x = tanh<S>(S::mul(S::load(t.s + n), inverse));
-    S::store(t.s + n, S::mul(cap, x));
-    S::store(slope + n, S::fma(S::sub(zero, x), x, one));
+inline void apply_softcap_with_slope(const Call& c, const LogSums& lse, const Scores& t, float* slope) {
+  const auto cap = S::fill(c.softcap.cap), cap_rest = S::fill(c.softcap.rest), zero = S::fill(0.0f),
+             argument = S::fill(c.softcap.argument);
+  typename S::F less[S::panel_vectors], less_rest[S::panel_vectors];
+  for (int v = 0; v < S::panel_vectors; ++v) {
+    less[v] = S::sub(zero, S::load(lse.of + v * S::lanes));
+    less_rest[v] = S::sub(zero, S::load(lse.rest + v * S::lanes));
   }
+  float *s = t.s, *const end = t.s + t.keys * t.width;
+  while (s < end)
+    for (int v = 0; v < S::panel_vectors; ++v, s += S::lanes, slope += S::lanes) {
+      const auto [value, of_tanh] = tanh_with_slope<S>(S::mul(S::load(s), argument));
+      const auto x = S::add(S::fma(value, cap, less[v]), S::fma(value, cap_rest, less_rest[v]));
+      S::store(s, S::max(S::fill(-most_finite), x));
+      S::store(slope, of_tanh);
+    }
 }
 
 template <GradientOperands O>
@@ -46,7 +60,7 @@ class GradientPairs {
     weights = all_weights = memory.cut(panels_at_once * gradient_keys * rows);
     gradients = all_gradients = memory.cut(panels_at_once * gradient_keys * rows);
     unseen = memory.cut(piece * rows);
-    slope = memory.cut(c.softcap != 0 ? piece * rows : 0);
+    slope = memory.cut(c.softcap ? piece * rows : 0);
     kept = memory.cut(c.drop_below ? piece * rows : 0);
   }
 
@@ -67,7 +81,11 @@ class GradientPairs {
     for (std::int64_t done = 0; done < at.keys; done += piece) {
       const Piece of{weights + done * rows, gradients + done * rows, keys.here->first + begin + done,
                      least(piece, at.keys - done)};
-      differentiate(of, queries, {block.lse + p * rows, block.delta + p * rows, block.state + p * rows, p},
+      differentiate(of, queries,
+                    {{block.lse + p * rows, block.lse_rest + p * rows},
+                     block.delta + p * rows,
+                     block.state + p * rows,
+                     p},
                     by);
     }
     return at;
@@ -84,7 +102,8 @@ class GradientPairs {
     std::int64_t first_key, keys;
   };
   struct Panel {
-    const float *lse, *delta;
+    LogSums lse;
+    const float* delta;
     const RowState* state;
     std::int64_t p;
   };
@@ -96,15 +115,15 @@ class GradientPairs {
     const bool is_careful =
         products.scores.may_exceed(most_finite) || products.by_weights.may_exceed(most_finite);
     if (is_careful) spoil_beyond<S>(most_finite, t);
-    if (c.softcap != 0) apply_softcap_with_slope<S>(c, t, slope);
+    if (c.softcap) apply_softcap_with_slope<S>(c, panel.lse, t, slope);
     bias_and_mask<S>(c, t, queries);
     const bool is_marked = is_careful || keys.here->has_bad || any_marked(panel.state);
     if (is_marked) mark_unseen<S>(t, unseen);
-    weigh_against(panel.lse, of);
+    weigh_against(panel.lse.of, of);
     score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys}, queries);
     if (c.drop_below) drop(of, queries);
     combine(panel.delta, of);
-    if (c.softcap != 0 && by == By::product) scale_by(slope, of);
+    if (c.softcap && by == By::product) scale_by(slope, of);
     if (is_marked) correct(panel.state, of);
   }
 
@@ -121,10 +140,13 @@ class GradientPairs {
     if (done < t.keys) operands.score(p, first + done, t.keys - done, t.s + done * rows);
   }
 
-  // weights = 2^(score - log-sum-exp).
-  static void weigh_against(const float* lse, const Piece& of) {
+  // weights = 2^(score - log-sum-exp), which a softcap has subtracted.
+  void weigh_against(const float* lse, const Piece& of) const {
     typename S::F base[S::panel_vectors], sum[S::panel_vectors];
-    for (int n = 0; n < S::panel_vectors; ++n) base[n] = S::load(lse + n * S::lanes), sum[n] = S::fill(0.0f);
+    for (int n = 0; n < S::panel_vectors; ++n) {
+      base[n] = c.softcap ? S::fill(0.0f) : S::load(lse + n * S::lanes);
+      sum[n] = S::fill(0.0f);
+    }
     weigh<S, S::panel_vectors>(of.weights, rows, of.keys, {base, sum, Exponential<S>(1.0f)});
   }
 

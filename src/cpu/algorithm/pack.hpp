@@ -104,6 +104,20 @@ inline typename S::F load_as(const void* row, std::int64_t at) {
   if constexpr (type == Type::int8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
 }
 
+// So many vectors side by side. Some instruction sets load two of 16 bits at once.
+template <Vector S, Type type, int vectors>
+inline void load_all(const void* row, typename S::F (&x)[vectors]) {
+  constexpr bool has_two = requires(const std::uint16_t* p, typename S::F* to) { S::load_two_bf16(p, to); };
+  if constexpr (has_two && vectors % 2 == 0 && bytes_of_type<type> == 2) {
+    const auto* p = static_cast<const std::uint16_t*>(row);
+    for (int v = 0; v < vectors; v += 2)
+      type == Type::bf16 ? S::load_two_bf16(p + v * S::lanes, x + v)
+                         : S::load_two_f16(p + v * S::lanes, x + v);
+  } else {
+    for (int v = 0; v < vectors; ++v) x[v] = load_as<S, type>(row, v * S::lanes);
+  }
+}
+
 // Element d, a vector of one lane.
 inline float read(const Row& row, std::int64_t d) {
   const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;

@@ -13,6 +13,7 @@
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/range.hpp"
+#include "cpu/algorithm/row_weights.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/shared_mask.hpp"
 #include "cpu/algorithm/softmax.hpp"
@@ -36,12 +37,16 @@ class Prefill {
   struct Parts {
     typename O::Parts operands;
     float *s, *unseen;  // (block_keys, rows)
+    float* value;       // one that was widened
+    std::int64_t* kept;  // how many scores of each panel are kept (row_weights.hpp)
     State part, total;  // of all panels, one after another
 
     Parts(const Call& c, std::int64_t panels, Cutter& memory)
         : operands(extents_of(c, panels), memory),
           s(memory.cut(block_keys * rows)),
           unseen(memory.cut(block_keys * rows)),
+          value(memory.cut(c.value_dim)),
+          kept(reinterpret_cast<std::int64_t*>(memory.cut(2 * panels))),
           part(cut_state(panels * rows, operands.dims, memory)),
           total(cut_state(panels * rows, operands.dims, memory)) {}
 
@@ -68,6 +73,7 @@ class Prefill {
       : Prefill(call, task_rows, Cutter{memory}) {}
 
   void run() {
+    for (std::int64_t p = 0; p < panels; ++p) at.kept[p] = 0;
     pack_queries();
     const Seen seen = seen_by_all();
     bool is_first = true;
@@ -266,7 +272,7 @@ class Prefill {
   Scores masked_scores(std::int64_t p, KeyRange block, KeyRange wanted, Maxima<S>& highest) {
     const Scores t = stretch(block, wanted);
     score(p, block, t, {c, queries_of(p), t});
-    if (c.softcap != 0) apply_softcap<S>(c, t);
+    if (c.softcap) apply_softcap<S>(c, t);
     bias_mask_and_take<S>(c, t, queries_of(p), highest);
     return t;
   }
@@ -300,7 +306,7 @@ class Prefill {
   // Whether scores need no more than a scale and a bias, or a mask that is turned: others are quicker over
   // more keys at a time.
   bool finishes_strips(const SharedPanel<S>& mask) const {
-    return c.softcap == 0 && !c.alibi.of_heads && (mask || c.mask_count == 0) &&
+    return !c.softcap && !c.alibi.of_heads && (mask || c.mask_count == 0) &&
            !operands.may_exceed(most_product(c));
   }
 
@@ -360,6 +366,7 @@ class Prefill {
       Maxima<S> highest(part(p));
       const Scores t = scores_of(p, keys, highest);
       if (t.keys == 0) continue;
+      if (keeps_scores(c)) weights_of(p).keep(t, at.kept[p]);
       if (poisoned) mark_unseen<S>(t, at.unseen);
       weigh(p, t, keys, highest, poisoned);
       if (poisoned) add_poison(t, part(p).out);
@@ -391,14 +398,14 @@ class Prefill {
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no
   // other (S4).
   void add_poison(const Scores& t, float* to) const {
-    for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j)
-      for (std::int64_t d = 0; d < c.value_dim; ++d) {
-        const float x = read(value(t.first_key + j), d);
-        if (is_finite(x)) continue;
-        for (int r = 0; r < rows; ++r)
+    for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j) {
+      const float* x = widen<S>(value(t.first_key + j), c.value_dim, at.value);
+      if (all_finite<S>(x, c.value_dim)) continue;
+      for (std::int64_t d = 0; d < c.value_dim; ++d)
+        for (int r = 0; !is_finite(x[d]) && r < rows; ++r)
           if (at.unseen[j * rows + r] == 0)
-            to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x, to[d * rows + r]);
-      }
+            to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x[d], to[d * rows + r]);
+    }
   }
 
   // The sums are turned where the last part was, which is in the total by now.
@@ -435,8 +442,18 @@ class Prefill {
     return out.write(total(p).out);
   }
 
-  // A second pass that writes the weights or the scores: only when they were asked for.
+  PanelWeights<S> weights_of(std::int64_t p) const { return {c, queries_of(p), total(p), power, at.unseen}; }
+
+  // Weights and scores, when they were asked for. A second pass makes those scores again that were not kept.
   void inspect() {
+    if (c.scores.data || !keeps_scores(c)) score_again();
+    for (std::int64_t p = 0; p < panels; ++p) {
+      if (keeps_scores(c)) weights_of(p).finish(at.kept[p]);
+      for (int r = 0; r < rows_of(p); ++r) write_beyond(c, query(p, r));
+    }
+  }
+
+  void score_again() {
     const std::int64_t end = keys_there_are();
     use_own_memory();
     for (std::int64_t begin = 0; begin < end; begin += block_keys) {
@@ -446,16 +463,13 @@ class Prefill {
         const Scores t = stretch(keys, keys);
         score(p, keys, t, Reach<S>(t.keys));  // those that a mask will hide, too
         if (c.stage == ScoreStage::raw) write_scores(p, t);
-        if (c.softcap != 0) apply_softcap<S>(c, t);
+        if (c.softcap) apply_softcap<S>(c, t);
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
         bias_and_mask<S>(c, t, queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
-        for (int r = 0; c.weights.data && r < rows_of(p); ++r)
-          write_weights<S>(c, query(p, r), {total(p).max[r], total(p).sum[r]}, r, t);
+        if (c.weights.data && !keeps_scores(c)) weights_of(p).write_stretch(t);
       }
     }
-    for (std::int64_t p = 0; p < panels; ++p)
-      for (int r = 0; r < rows_of(p); ++r) write_beyond(c, query(p, r));
   }
 
   void write_scores(std::int64_t p, const Scores& t) const {

@@ -101,7 +101,7 @@ inline void leave_to_reference(const Call& c) {
 // doubles are 2^74 apart there.
 inline float most_product(const Call& c) {
   constexpr float beside_lowest = 0x1p73f;
-  const bool is_capped = c.softcap != 0 && c.softcap <= beside_lowest;
+  const bool is_capped = c.softcap && c.softcap.cap <= beside_lowest;
   return (c.bias.data || c.alibi.of_heads) && !is_capped ? beside_lowest : most_finite;
 }
 
@@ -120,11 +120,9 @@ inline void spoil_beyond(float most, const Scores& t) {
 
 template <Vector S>
 inline void apply_softcap(const Call& c, const Scores& t) {
-  const float reciprocal = 1.0f / c.softcap;
-  // That of a cap below 2^-128 is infinite, and 0 times it NaN.
-  const auto cap = S::fill(c.softcap), inverse = S::fill(reciprocal > most_finite ? most_finite : reciprocal);
+  const auto cap = S::fill(c.softcap.cap), argument = S::fill(c.softcap.argument);
   for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
-    S::store(t.s + n, S::mul(cap, tanh<S>(S::mul(S::load(t.s + n), inverse))));
+    S::store(t.s + n, S::mul(cap, tanh<S>(S::mul(S::load(t.s + n), argument))));
 }
 
 // Keys [begin, end) of the sequence, as far as this stretch has them.

@@ -62,6 +62,16 @@ struct Neon {
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(four)))));
   }
   static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+  // Two vectors side by side with one load.
+  static void load_two_bf16(const std::uint16_t* p, F* x) {
+    const uint16x8_t halves = vld1q_u16(p), zero = vdupq_n_u16(0);
+    x[0] = vreinterpretq_f32_u16(vzip1q_u16(zero, halves)),
+    x[1] = vreinterpretq_f32_u16(vzip2q_u16(zero, halves));
+  }
+  static void load_two_f16(const std::uint16_t* p, F* x) {
+    const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));
+    x[0] = vcvt_f32_f16(vget_low_f16(halves)), x[1] = vcvt_high_f32_f16(halves);
+  }
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -6,6 +6,7 @@
 //   v12      zero
 //   v24-v31  the sums
 //
+// Of 16 bits v0-v7 are eight dimensions of each key, v8-v15 four of them as f32, and v20 is zero.
 // For two vectors of rows v8-v11 are two dimensions of the rows, v16-v31 the sums.
 #pragma once
 #include "cpu/algorithm/dots.hpp"
@@ -58,6 +59,46 @@
         [next_row] "r"(next_row)                                                                                     \
       : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v12", "v16", "v17", "v18", "v19", "v24", "v25",    \
         "v26", "v27", "v28", "v29", "v30", "v31")
+
+// Eight dimensions of 16 bits at a time, so that a load fills a register: two lines of the upcoming rows a step.
+#define HEED_LOW_LANE(x, lane)                                                                          \
+  "fmla v24.4s, v" #x ".4s, v8.s[" #lane "]\n" "fmla v25.4s, v" #x ".4s, v9.s[" #lane "]\n"             \
+  "fmla v26.4s, v" #x ".4s, v10.s[" #lane "]\n" "fmla v27.4s, v" #x ".4s, v11.s[" #lane "]\n"           \
+  "fmla v28.4s, v" #x ".4s, v12.s[" #lane "]\n" "fmla v29.4s, v" #x ".4s, v13.s[" #lane "]\n"           \
+  "fmla v30.4s, v" #x ".4s, v14.s[" #lane "]\n" "fmla v31.4s, v" #x ".4s, v15.s[" #lane "]\n"
+#define HEED_LOW_bf16(to, v) "zip1 v" #to ".8h, v20.8h, v" #v ".8h\n"
+#define HEED_HIGH_bf16(v) "zip2 v" #v ".8h, v20.8h, v" #v ".8h\n"
+#define HEED_LOW_f16(to, v) "fcvtl v" #to ".4s, v" #v ".4h\n"
+#define HEED_HIGH_f16(v) "fcvtl2 v" #v ".4s, v" #v ".8h\n"
+#define HEED_ROWS_OF(x, y) "ld1 {v" #x ".4s}, [%[q]], %[step]\n ld1 {v" #y ".4s}, [%[q]], %[step]\n"
+
+#define HEED_EIGHT_DOTS_OF_HALVES(low, high)                                                                         \
+  asm volatile(                                                                                                      \
+      "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                      \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v20.4s, #0\n"                     \
+      "0: mov %[left], %[steps]\n"                                                                                   \
+      "1:\n" HEED_ROWS_OF(16, 17) HEED_KEYS_f32                                                                      \
+      low(8, 0) low(9, 1) low(10, 2) low(11, 3) low(12, 4) low(13, 5) low(14, 6) low(15, 7)                          \
+      HEED_LOW_LANE(16, 0) HEED_ROWS_OF(18, 19) HEED_LOW_LANE(17, 1)                                                 \
+      "ldr wzr, [%[touched]]\n ldr wzr, [%[touched], %[second]]\n add %[touched], %[touched], %[lines]\n"            \
+      HEED_LOW_LANE(18, 2) HEED_ROWS_OF(16, 17) HEED_LOW_LANE(19, 3)                                                 \
+      high(0) high(1) high(2) high(3) high(4) high(5) high(6) high(7)                                                \
+      HEED_LANE(16, 0) HEED_ROWS_OF(18, 19) HEED_LANE(17, 1) HEED_LANE(18, 2)                                        \
+      HEED_LANE(19, 3)                                                                                               \
+      "subs %[left], %[left], #1\n"                                                                                  \
+      "b.ne 1b\n"                                                                                                    \
+      "add %[touched], %[touched], %[next_row]\n"                                                                    \
+      "subs %[parts], %[parts], #1\n"                                                                                \
+      "b.ne 0b\n"                                                                                                    \
+      "stp q24, q25, [%[sum]]\n stp q26, q27, [%[sum], #32]\n"                                                       \
+      "stp q28, q29, [%[sum], #64]\n stp q30, q31, [%[sum], #96]\n"                                                  \
+      : [q] "+r"(q), [left] "=&r"(left), [parts] "+r"(parts), [touched] "+r"(touched), [k0] "+r"(k[0]),              \
+        [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [k4] "+r"(k[4]), [k5] "+r"(k[5]), [k6] "+r"(k[6]),        \
+        [k7] "+r"(k[7])                                                                                              \
+      : [step] "r"(t.q_stride * 4), [sum] "r"(sum), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
+        [next_row] "r"(next_row)                                                                                     \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13",      \
+        "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 
 // One dimension of both vectors of rows times that of eight keys.
 #define HEED_LANE_TWICE(a, b, lane)                                                                                   \
@@ -128,8 +169,11 @@ static inline void neon_chain(const Dots& t) {
   const bool touches = t.next.rows && t.depth % 32 == 0;
   const void* touched = touches ? t.next.rows : t.q;
   // A step is four dimensions of eight keys: two cache lines of f32, one of 16 bits.
-  const std::int64_t lines = touches ? 32 * bytes : 0, second = touches && type == Type::f32 ? 64 : 0;
-  const std::int64_t steps = touches ? t.depth / 32 : t.depth / 4;
+  // Eight dimensions of 16 bits are two again.
+  const bool takes_eight = type != Type::f32 && !twice && t.depth % 64 == 0;
+  const std::int64_t dims = takes_eight ? 8 : 4, step_bytes = keys_per_dots * dims * bytes;
+  const std::int64_t lines = touches ? step_bytes : 0, second = touches && step_bytes > 64 ? 64 : 0;
+  const std::int64_t steps = t.depth / dims / (touches ? 8 : 1);
   const std::int64_t next_row = touches ? (t.next.stride - t.depth) * bytes : 0;
   std::int64_t parts = touches ? 8 : 1, left;
   constexpr int vectors = twice ? 2 : 1;
@@ -144,9 +188,15 @@ static inline void neon_chain(const Dots& t) {
     if constexpr (type == Type::f16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_f16));
     if (!adds) return;
   } else {
-    if constexpr (type == Type::f32) HEED_EIGHT_DOTS(HEED_KEYS_f32);
-    if constexpr (type == Type::bf16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_bf16));
-    if constexpr (type == Type::f16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_f16));
+    if constexpr (type == Type::f32) {
+      HEED_EIGHT_DOTS(HEED_KEYS_f32);
+    } else if (takes_eight) {
+      if constexpr (type == Type::bf16) HEED_EIGHT_DOTS_OF_HALVES(HEED_LOW_bf16, HEED_HIGH_bf16);
+      if constexpr (type == Type::f16) HEED_EIGHT_DOTS_OF_HALVES(HEED_LOW_f16, HEED_HIGH_f16);
+    } else {
+      if constexpr (type == Type::bf16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_bf16));
+      if constexpr (type == Type::f16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_f16));
+    }
   }
   for (int n = 0; n < keys_per_dots; ++n)
     for (int v = 0; v < vectors; ++v) {
@@ -205,4 +255,11 @@ inline void eight_dots_twice<Neon, Type::bf16>(Dots t) {
 #undef HEED_WIDEN_bf16
 #undef HEED_WIDEN_f16
 #undef HEED_EIGHT_DOTS
+#undef HEED_EIGHT_DOTS_OF_HALVES
+#undef HEED_LOW_LANE
+#undef HEED_LOW_bf16
+#undef HEED_HIGH_bf16
+#undef HEED_LOW_f16
+#undef HEED_HIGH_f16
+#undef HEED_ROWS_OF
 #undef HEED_EIGHT_DOTS_TWICE

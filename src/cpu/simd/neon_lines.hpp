@@ -76,6 +76,26 @@
                : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
                  "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 
+// The same for 16 bits, of which a line of memory has two lines: one is asked for with every second of them.
+#define HEED_FACTORS "ld1 {v4.4s}, [%[factor]], %[stride]\n"
+#define HEED_AHEAD "prfm pldl1keep, [%[ahead]]\n add %[ahead], %[ahead], #64\n"
+#define HEED_ADD_HALVES(line_of_type)                                                             \
+  asm volatile("movi v8.4s, #0\n"                                                                 \
+               "1:\n" HEED_SUMS(ldp) "mov %[factor], %[factors]\n"                                \
+               ".rept 8\n"                                                                        \
+               HEED_FACTORS HEED_AHEAD line_of_type HEED_ROWS_4                                   \
+               HEED_FACTORS line_of_type HEED_ROWS_4                                              \
+               ".endr\n" HEED_SUMS(stp)                                                           \
+               "add %[sum0], %[sum0], #64\n add %[sum1], %[sum1], #64\n"                          \
+               "add %[sum2], %[sum2], #64\n add %[sum3], %[sum3], #64\n"                          \
+               "subs %[blocks], %[blocks], #1\n"                                                  \
+               "b.ne 1b\n"                                                                        \
+               : [factor] "=&r"(factor), [line] "+r"(line), [blocks] "+r"(blocks), [ahead] "+r"(ahead),         \
+                 [sum0] "+r"(sum[0]), [sum1] "+r"(sum[1]), [sum2] "+r"(sum[2]), [sum3] "+r"(sum[3])             \
+               : [factors] "r"(t.factors), [stride] "r"(t.stride * 4)                             \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
+                 "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
 // Four keys of the line, each times the four rows.
 #define HEED_KEYS(a, b, c, d, line)                                                               \
   "fmla v" #a ".4s, v4.4s, v" #line ".s[0]\n" "fmla v" #b ".4s, v4.4s, v" #line ".s[1]\n"         \
@@ -96,6 +116,23 @@
                : [factors] "+r"(factors), [line] "+r"(line), [count] "+r"(count), [ahead] "+r"(ahead), [sum] "+r"(sum) \
                : [stride] "r"(t.stride * 4), [sum_stride] "r"(t.sum_stride * 4),                  \
                  [bytes] "i"(line_elements * bytes_of_type<type>)                                 \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
+                 "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
+#define HEED_SCORE_LINE(line_of_type)                                                             \
+  HEED_FACTORS line_of_type HEED_KEYS(16, 17, 18, 19, 0) HEED_KEYS(20, 21, 22, 23, 1)             \
+  HEED_KEYS(24, 25, 26, 27, 2) HEED_KEYS(28, 29, 30, 31, 3)
+#define HEED_SCORE_HALVES(line_of_type)                                                           \
+  asm volatile(HEED_EACH_SUM(HEED_ZERO_SUM) "movi v8.4s, #0\n"                                    \
+               "subs %[count], %[count], #2\n"                                                    \
+               "b.lt 2f\n"                                                                        \
+               "1:\n" HEED_AHEAD HEED_SCORE_LINE(line_of_type) HEED_SCORE_LINE(line_of_type)      \
+               "subs %[count], %[count], #2\n"                                                    \
+               "b.ge 1b\n"                                                                        \
+               "2: tbz %[count], #0, 3f\n" HEED_SCORE_LINE(line_of_type)                          \
+               "3:\n" HEED_EACH_SUM(HEED_STORE_SUM)                                               \
+               : [factor] "+r"(factors), [line] "+r"(line), [count] "+r"(count), [ahead] "+r"(ahead), [sum] "+r"(sum)  \
+               : [stride] "r"(t.stride * 4), [sum_stride] "r"(t.sum_stride * 4)                   \
                : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v16", "v17", "v18", "v19",     \
                  "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 
@@ -149,8 +186,8 @@ static inline void neon_add_blocks(const Lines& t, std::int64_t blocks) {
   const float* factor;
   float* sum[4] = {t.sum, t.sum + t.sum_stride, t.sum + 2 * t.sum_stride, t.sum + 3 * t.sum_stride};
   if constexpr (type == Type::f32) HEED_ADD_BLOCKS(HEED_LINE_f32);
-  if constexpr (type == Type::bf16) HEED_ADD_BLOCKS(HEED_LINE_bf16);
-  if constexpr (type == Type::f16) HEED_ADD_BLOCKS(HEED_LINE_f16);
+  if constexpr (type == Type::bf16) HEED_ADD_HALVES(HEED_LINE_bf16);
+  if constexpr (type == Type::f16) HEED_ADD_HALVES(HEED_LINE_f16);
   if constexpr (type == Type::int8) HEED_ADD_BLOCKS(HEED_LINE_int8);
 }
 
@@ -161,8 +198,8 @@ static inline void neon_score_lines(const Lines& t) {
   std::int64_t count = t.count;
   float* sum = t.sum;
   if constexpr (type == Type::f32) HEED_SCORE_LINES(HEED_LINE_f32);
-  if constexpr (type == Type::bf16) HEED_SCORE_LINES(HEED_LINE_bf16);
-  if constexpr (type == Type::f16) HEED_SCORE_LINES(HEED_LINE_f16);
+  if constexpr (type == Type::bf16) HEED_SCORE_HALVES(HEED_LINE_bf16);
+  if constexpr (type == Type::f16) HEED_SCORE_HALVES(HEED_LINE_f16);
   if constexpr (type == Type::int8) HEED_SCORE_LINES(HEED_LINE_int8);
 }
 
@@ -191,5 +228,10 @@ HEED_SPECIALISE_ROWS(int8)
 #undef HEED_ZERO_SUM
 #undef HEED_STORE_SUM
 #undef HEED_SCORE_LINES
+#undef HEED_SCORE_LINE
+#undef HEED_SCORE_HALVES
+#undef HEED_ADD_HALVES
+#undef HEED_FACTORS
+#undef HEED_AHEAD
 #undef HEED_SPECIALISE
 #undef HEED_SPECIALISE_ROWS

@@ -141,7 +141,7 @@ class ExactScores : public ExactThread<slabs, in_place> {
         score = minus_infinity;
       else
         score = biased_score(c, work.query(r), j,
-                             softcapped_score(c.softcap_in_units, raw_score(c, work.b, work.kv_head, j, score)));
+                             softcapped_score(c.exact_softcap, raw_score(c, work.b, work.kv_head, j, score)));
     }
     sync();
 #pragma unroll

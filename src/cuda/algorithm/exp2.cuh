@@ -40,9 +40,9 @@ HEED_DEVICE float tanh(float x) {
   p = fmaf(p, z, 1.333144158e-01f);
   p = fmaf(p, z, -3.333328068e-01f);
   const float near = fmaf(p * z, x, x);
-  const float e = exp2(size * (-2 * log2_e));
-  const float far = (1.0f - e) / (1.0f + e);
-  return size < 0.625f ? near : copysignf(far, x);
+  const float e = Exponential{2 * log2_e, -127.0f / (2 * log2_e)}(-size);
+  const float rest = (e + e) / (1.0f + e);
+  return size < 0.625f ? near : copysignf(1.0f - rest, x);
 }
 
 }  // namespace heed::cuda

@@ -34,7 +34,7 @@ class Inspection {
     if (j >= s.keys) return write_beyond();
     const float raw = score();
     if (c.stage == ScoreStage::raw) write_score(raw);
-    const float softcapped = softcapped_score(c.softcap_in_units, raw);
+    const float softcapped = softcapped_score(c.exact_softcap, raw);
     if (c.stage == ScoreStage::softcapped) write_score(softcapped);
     const float biased = biased_score(c, q, j, softcapped);
     if (c.stage == ScoreStage::biased) write_score(biased);
@@ -71,7 +71,7 @@ class Inspection {
   HEED_DEVICE void write_score(float s) const {
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
     const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
-    float natural = s * static_cast<float>(c.scaling.natural);
+    float natural = s * static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
     if (!is_known) {
       const WideScore wide = wide_score(c, q, j);
       natural = static_cast<float>(c.stage == ScoreStage::raw          ? wide.raw

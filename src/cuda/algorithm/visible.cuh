@@ -97,7 +97,11 @@ HEED_DEVICE float raw_score(const Call& c, std::int64_t b, std::int64_t kv_head,
   return spoil_infinity(product);
 }
 
-// The cap, in units of the score, is 0 where there is none.
+// Of a product, in units of the scores.
+inline __device__ __noinline__ float softcapped_score(const softmax::Softcap& softcap, float product) {
+  return softcap.cap == 0 ? product : softcap.cap * tanh(product * softcap.argument);
+}
+// Of a score in the unit of the cap.
 inline __device__ __noinline__ float softcapped_score(float cap, float s) {
   if (cap == 0) return s;
   const float reciprocal = 1.0f / cap;
