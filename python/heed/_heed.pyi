@@ -397,9 +397,11 @@ class KvCache:
         (torch.float16, torch.Size([1, 1, 5, 2]))
         """
 
-    def to(self, device: Literal['cpu', 'cuda']) -> KvCache:
+    def to(self, device: Literal['cpu', 'cuda'], pages: int | None = None) -> KvCache:
         """
         A copy in the memory of another device, or of this one: the same sequences, numbers and shared pages.
+
+        pages: how many there are for all sequences together; default: as many as here.
 
         >>> import numpy, heed
         >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4)

@@ -125,7 +125,7 @@ def _places(q: Tensor, k: Tensor, align: str) -> tuple[Tensor, Tensor]:
 
 def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
     """Which keys each query sees, broadcasting to (batch, heads, queries, keys); None: all."""
-    for name in ("query_starts", "key_starts", "tree"):
+    for name in ("query_starts", "key_starts", "query_lengths", "tree"):
         if getattr(options, name) is not None:
             raise heed.Error(f"{name}: an ONNX model of heed's attention has none")
     parts = []

@@ -46,6 +46,7 @@ class Options(NamedTuple):
     query_document: Tensor | None = None
     query_starts: Tensor | None = None
     key_starts: Tensor | None = None
+    query_lengths: Tensor | None = None
     seed: Tensor | None = None
     causal: str | None = None
     window: Sequence[int] | None = None
@@ -87,7 +88,7 @@ class Options(NamedTuple):
 
 _FLOATS = ("bias", "sink", "alibi")
 _BOOLEANS = ("keep", "hide", "tree")
-_INTEGERS = ("key_lengths", "document", "query_document", "query_starts", "key_starts")
+_INTEGERS = ("key_lengths", "document", "query_document", "query_starts", "key_starts", "query_lengths")
 _ELSEWHERE = ("cache", "sequences", "out", "return_weights", "return_scores")
 _WITHOUT_GRADIENT = {
     "alibi": "pass the bias that it makes",
@@ -120,7 +121,7 @@ def options_of(said: dict[str, Any]) -> Options:
         elif name in Options._fields and not name.endswith("_align"):
             found[name] = value
         else:
-            from heed.hints import unknown_keyword
+            from heed._hints import unknown_keyword
 
             known = [field for field in Options._fields if not field.endswith("_align")]
             raise heed.KindError(unknown_keyword(name, known))
@@ -240,6 +241,8 @@ def _empty_out(q: Tensor, v: Tensor) -> Tensor:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     out = _empty_out(q, v)
+    if options.query_lengths is not None:
+        out.zero_()  # rows that are not there are left as they are
     _, lse = heed.attention(q, k, v, out=out, return_lse=True, **options.keywords())
     return out, lse
 
@@ -251,7 +254,7 @@ def _table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Ten
 
 _OPTIONS = """
     Tensor? bias, Tensor? sink, Tensor? keep, Tensor? hide, Tensor? tree, Tensor? alibi, Tensor? key_lengths, Tensor? document,
-    Tensor? query_document, Tensor? query_starts, Tensor? key_starts, Tensor? seed, str? causal, SymInt[]? window,
+    Tensor? query_document, Tensor? query_starts, Tensor? key_starts, Tensor? query_lengths, Tensor? seed, str? causal, SymInt[]? window,
     str? window_align, str? document_align, str? alibi_align, SymInt front, float? scale, float? softcap, float dropout,
     str head_map, str? kernel, SymInt? threads"""
 assert [argument.split()[-1] for argument in _OPTIONS.split(",")] == list(Options._fields)

@@ -85,6 +85,7 @@ class HeedCacheLayer(CacheLayerMixin):
 
     cache: heed.KvCache
     numbers: list[int]  # which sequence of the cache each batch entry is
+    room: int  # for how many full sequences it has pages
     spreading: torch.Tensor | None  # what keys in 8 bits are multiplied by
 
     def __init__(self, capacity: int, window: int | None = None, **choices: Any) -> None:
@@ -99,10 +100,10 @@ class HeedCacheLayer(CacheLayerMixin):
         if choices.get("quantize") is None and choices.get("dtype") is None:
             choices["dtype"] = key_states.dtype
         if key_states.device.type == "cuda":
-            choices["device"] = "cuda"
+            choices["device"] = self.choices["device"] = "cuda"
         with _torch_tensors.beside_caches(key_states):
             self.cache = heed.KvCache(batch, heads, self.capacity, dim, value_dim=value_states.shape[3], **choices)
-        self.numbers = list(range(batch))
+        self.numbers, self.room = list(range(batch)), batch
         self.spreading = spreading(dim).to(key_states.device) if choices.get("quantize") else None
         self.is_initialized = True
 
@@ -191,6 +192,7 @@ class HeedCacheLayer(CacheLayerMixin):
 
     def _become(self, wanted: list[int]) -> None:
         """Makes these sequences the batch; one that is wanted twice is forked, one that is not is released."""
+        self._make_room(len(wanted))
         used: set[int] = set()
         numbers = []
         for number in wanted:
@@ -199,6 +201,13 @@ class HeedCacheLayer(CacheLayerMixin):
         for number in set(self.numbers) - used:
             self.cache.release(number)
         self.numbers = numbers
+
+    def _make_room(self, sequences: int) -> None:
+        """Pages for so many full sequences, unless whoever made the cache said how many there are."""
+        if self.choices.get("pages") is None and sequences > self.room:
+            device = "cuda" if self.choices.get("device") == "cuda" else "cpu"
+            self.cache = self.cache.to(device, pages=self.cache.pages // self.room * sequences)
+            self.room = sequences
 
     def offload(self) -> None:
         """Nothing: the cache stays where its model runs."""

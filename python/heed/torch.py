@@ -38,12 +38,13 @@ def dropout_seed() -> int:
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool = False, **options: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: str = "bhsd", return_lse: bool = False, **options: Any
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """`heed.attention` of (batch, heads, length, dim), with gradients by q, k, v, bias and sink.
 
     All three may leave out the batch, or batch and heads. options are those of heed.attention but for caches and what it returns or
-    writes to; seed may be a tensor. Returns out (batch, heads, queries, value_dim), or (out, lse).
+    writes to; seed may be a tensor. With layout="bshd" q, k, v and out are (batch, length, heads, dim), as FlashAttention has them.
+    Returns out (batch, heads, queries, value_dim), or (out, lse).
 
     >>> q = torch.ones(1, 4, 5, 8, requires_grad=True)
     >>> heed.torch.attention(q, q, q, causal=True, window=(2, 0)).sum().backward()
@@ -51,16 +52,22 @@ def attention(
     torch.Size([1, 4, 5, 8])
     """
     if has_torch_function_variadic(q, k, v):
-        return handle_torch_function(attention, (q, k, v), q, k, v, return_lse=return_lse, **options)
+        return handle_torch_function(attention, (q, k, v), q, k, v, layout=layout, return_lse=return_lse, **options)
     found = _torch_operators.options_of(options)
     qkv = [tensor if isinstance(tensor, torch.Tensor) else _as_tensor(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True)]
     _torch_tensors.check_kinds(dict(zip("qkv", qkv, strict=True)))
     axes = _torch_refusals.common_axes(dict(zip("qkv", qkv, strict=True)))
+    if layout not in ("bhsd", "bshd"):
+        raise heed.Error(f'layout: "{layout}" is none of "bhsd", "bshd"')
+    if layout == "bshd" and axes > 2:
+        qkv = [tensor.transpose(-3, -2) for tensor in qkv]
     if axes == 4:
         out, lse = _torch_operators.attend(*qkv, found)
     else:
         first = (0,) * (4 - axes)
         out, lse = (x[first] for x in _torch_operators.attend(*(tensor[(None,) * (4 - axes)] for tensor in qkv), found))
+    if layout == "bshd" and axes > 2:
+        out = out.transpose(-3, -2)
     return (out, lse) if return_lse else out
 
 

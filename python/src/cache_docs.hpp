@@ -127,6 +127,8 @@ or NumPy arrays of the cache's dtype, float32 for int8. Tokens that the window r
 constexpr const char* to_doc =
     R"(A copy in the memory of another device, or of this one: the same sequences, numbers and shared pages.
 
+pages: how many there are for all sequences together; default: as many as here.
+
 >>> import numpy, heed
 >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4)
 >>> cache.append(*[numpy.ones((1, 1, 3, 4), numpy.float32)] * 2)

@@ -109,10 +109,14 @@ std::int64_t KvCache::add() {
   return state_->add_sequence(usual_pages(*state_));
 }
 
-KvCache KvCache::to(Device device) const {
+KvCache KvCache::to(Device device, std::optional<std::int64_t> pages) const {
   const Reading reading(state_->use, "to");
   KvCacheConfig config = state_->config;
   config.device = device;
+  if (pages && *pages < state_->pool.ever_used())
+    throw refusal(Error::capacity, "pages: ", *pages, " are fewer than the ", state_->pool.ever_used(),
+                  " that have been used");
+  if (pages) config.pages = pages;
   auto made = std::make_unique<State>(CacheGeometry(complete(config)));
   made->pool.copy(state_->pool);
   made->sequences = state_->sequences;

@@ -35,7 +35,7 @@ class PagePool {
 
   const DevicePages* on_device() const { return device_.get(); }  // null: the CPU's memory
 
-  // The pages of another pool of this size, and who uses them.
+  // The pages of another pool that has used no more than there are here, and who uses them.
   void copy(const PagePool&);
 
   // A page with one user. There is one: the caller has looked.

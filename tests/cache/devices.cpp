@@ -48,6 +48,17 @@ TEST(Devices, a_copy_keeps_what_its_window_released) {
   EXPECT_EQ(copy.pages_in_use(), cache.pages_in_use());
 }
 
+TEST(Devices, a_copy_may_have_more_pages_and_no_fewer_than_have_been_used) {
+  KvCache cache(cache_of(CacheType::int8));
+  grow(cache, 0, 21, 1);
+  const std::int64_t used = cache.pages_in_use(), pages = *cache.config().pages;
+  KvCache larger = cache.to(Device::cpu, 3 * pages);
+  EXPECT_EQ(*larger.config().pages, 3 * pages);
+  EXPECT_EQ(read(larger, 0).k, read(cache, 0).k);
+  EXPECT_EQ(cache.to(Device::cpu, used).pages_in_use(), used);
+  EXPECT_THROW(cache.to(Device::cpu, used - 1), Error);
+}
+
 std::string why_not(const KvCacheConfig& config) {
   try {
     KvCache{config};

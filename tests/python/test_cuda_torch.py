@@ -130,6 +130,7 @@ def test_a_layer_over_a_cache_has_the_bits_of_the_cpu(rotary, of_cache):
     if rotary is None and "rotary" in of_cache:
         pytest.skip("keys are turned as queries are")
     here, there = layers(rotary=rotary)
+    there.freeze()
     shape = {"batch": 2, "kv_heads": 2, "capacity": 64, "dim": 16} | of_cache
     caches = heed.KvCache(**shape), heed.KvCache(**shape, device="cuda")
     for part in (slice(0, 6), slice(6, 7), slice(7, 9)):
@@ -142,6 +143,7 @@ def test_a_layer_over_a_cache_has_the_bits_of_the_cpu(rotary, of_cache):
 @torch.no_grad()
 def test_a_layer_over_a_cache_keeps_the_order_of_the_stream_that_is_current(side_stream):
     here, there = layers()
+    there.freeze()
     caches = [heed.KvCache(batch=2, kv_heads=2, capacity=64, dim=16, device=device) for device in ("cpu", "cuda")]
     x = X.cuda(non_blocking=True)
     for part in (slice(0, 8), slice(8, 9)):

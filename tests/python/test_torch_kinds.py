@@ -244,3 +244,24 @@ def test_positions_are_refused_by_their_own_name():
     layer = heed.torch.AttentionLayer(16, 2)
     with pytest.raises(heed.Error, match="^key_positions: given, but rotary is not"):
         layer(draw(1, 5, 16), key_positions=[0, 1, 2, 3, 4])
+
+
+def test_the_order_of_axes_of_flash_attention_is_taken():
+    q, k, v = (x.transpose(1, 2).contiguous().requires_grad_() for x in (Q, K, V))
+    out = heed.torch.attention(q, k, v, layout="bshd", causal="ends")
+    assert torch.equal(out.transpose(1, 2), heed.torch.attention(Q, K, V, causal="ends"))
+    with pytest.raises(heed.Error, match='^layout: "sbhd" is none of "bhsd", "bshd"'):
+        heed.torch.attention(q, k, v, layout="sbhd")
+
+
+def test_queries_of_a_padded_batch_have_lengths():
+    q, k, v = (torch.cat([x, 2 * x]).requires_grad_() for x in (Q, K, V))
+    out = heed.torch.attention(q, k, v, query_lengths=[5, 3])
+    assert (out[1, :, 3:] == 0).all() and torch.equal(out[1, :, :3], heed.torch.attention(q, k, v)[1, :, :3])
+    by_q, = torch.autograd.grad(out.sum(), q)
+    assert (by_q[1, :, 3:] == 0).all() and (by_q[1, :, :3] != 0).any()
+
+
+def test_heads_of_no_dimensions_are_means_of_what_is_seen():
+    q, k = Q[..., :0], K[..., :0]
+    assert close(DROP_IN(q, k, V), F.scaled_dot_product_attention(q, k, V))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """heed.transformers.HeedCache: small models generate with it what they generate with the library's own cache."""
 
+import copy
 import types
 
 import pytest
@@ -183,3 +184,24 @@ def test_windows_are_read_from_configs_of_every_release():
     assert windows(config(sliding_window=5, layer_types=mixed, num_kv_shared_layers=1)) == [5, None]
     each = [types.SimpleNamespace(sliding_window=n) for n in (7, None, 9)]
     assert windows(config(sliding_window=5, layer_types=mixed, per_layer_config=each)) == [7, None, 9]
+
+
+def test_a_batch_that_is_repeated_has_room_for_as_many_tokens():
+    cache = heed.transformers.HeedCache(transformers.LlamaConfig(num_hidden_layers=1), capacity=64, page_size=16)
+    states = torch.randn(2, 2, 30, 8)
+    cache.update(states, states, 0)
+    cache.batch_repeat_interleave(3)
+    more = torch.randn(6, 2, 34, 8)
+    keys, _ = cache.update(more, more, 0)
+    assert torch.equal(keys.dense(), torch.cat([states.repeat_interleave(3, 0), more], 2))
+
+
+def test_a_copied_cache_answers_the_same_and_goes_its_own_way():
+    cache = heed.transformers.HeedCache(transformers.LlamaConfig(num_hidden_layers=1), capacity=64, quantize="int8")
+    states = torch.randn(2, 2, 5, 8)
+    keys, _ = cache.update(states, states, 0)
+    other = copy.deepcopy(cache)
+    before = keys.dense()
+    other.update(states, states, 0)
+    assert cache.get_seq_length() == 5 and other.get_seq_length() == 10
+    assert torch.equal(keys.dense(), before)
