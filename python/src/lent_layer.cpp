@@ -57,7 +57,7 @@ class LentLayer {
 
   nb::object call(const nb::sequence& weights, nb::handle x, nb::handle context, nb::handle value,
                   const nb::kwargs& keywords) const {
-    const LayerQuestion question({x, context, value}, keywords, Caller::layer);
+    const LayerQuestion question({x, context, value, config().heads}, keywords, Caller::layer);
     const LentWeights lent(weights);
     AttentionLayer::Call call = question.call();
     call.weights = &lent.views();
