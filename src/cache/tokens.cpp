@@ -79,8 +79,9 @@ void check_results(const State& state, std::int64_t length, const MutableView& k
 Rows rows_of(const View& view, std::int64_t b, std::int64_t h, std::int64_t t) {
   const std::int64_t elements = b * view.stride.batch + h * view.stride.heads + t * view.stride.length;
   const auto bytes = static_cast<std::int64_t>(bytes_of(view.dtype));
-  return {static_cast<const unsigned char*>(view.data) + elements * bytes, view.dtype, view.stride.length,
-          view.stride.dim};
+  const Shape& n = view.shape;  // the stride of an axis of one entry may be any number: no row is that far on
+  return {static_cast<const unsigned char*>(view.data) + elements * bytes, view.dtype,
+          n.length > 1 ? view.stride.length : 0, n.dim > 1 ? view.stride.dim : 1};
 }
 
 }  // namespace heed::cache

@@ -38,7 +38,7 @@ struct BadCall {
 const std::vector<BadCall> bad_calls{
     {Error::shape, "x.dim: 7 is not model_dim: 8", [](Draft& d) { d.call.x.shape.dim = 7; }},
     {Error::shape, "x.heads: 2 is not 1; the layer splits the heads itself",
-     [](Draft& d) { d.call.x.shape = {2, 2, 3, 4}; }},
+     [](Draft& d) { d.call.x = {static_cast<const float*>(d.call.x.data), {2, 2, 3, 4}}; }},
     {Error::shape, "x.batch: -1 is negative", [](Draft& d) { d.call.x.shape.batch = -1; }},
     {Error::shape, "x.stride.dim: -1 is negative, or was not given",
      [](Draft& d) { d.call.x.stride.dim = -1; }},
