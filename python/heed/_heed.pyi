@@ -8,68 +8,51 @@ from typing import Any, Literal, TypeVar, overload
 import numpy
 import numpy.typing
 
-import heed.verdicts
+import heed._verdicts
 
 
 ArrayT = TypeVar("ArrayT")
 
 @overload
-def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: Literal[False] = False, return_lse: Literal[False] = False, return_scores: None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> ArrayT: ...
+def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: Literal[False] = False, return_lse: Literal[False] = False, return_scores: None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> ArrayT: ...
 
 @overload
-def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: Literal[True], return_lse: Literal[False] = False, return_scores: None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ArrayT]: ...
+def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: Literal[True], return_lse: Literal[False] = False, return_scores: None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ArrayT]: ...
 
 @overload
-def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: Literal[False] = False, return_lse: Literal[True], return_scores: None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ArrayT]: ...
+def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: Literal[False] = False, return_lse: Literal[True], return_scores: None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ArrayT]: ...
 
 @overload
-def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: Literal[False] = False, return_lse: Literal[False] = False, return_scores: Literal['raw', 'softcapped', 'biased'], out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ArrayT]: ...
+def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: Literal[False] = False, return_lse: Literal[False] = False, return_scores: Literal['raw', 'softcapped', 'biased'], out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ArrayT]: ...
 
 @overload
-def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
+def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> Any:
     """
-    Scaled dot-product attention.
+    Scaled dot-product attention: each query's softmax-weighted mean of the values whose keys it sees.
 
-    q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim); all three may
-    leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides heads: equal is
-    multi-head attention, 1 multi-query, anything between grouped-query.
-
-    In place of k and v, or packed:
-      cache, sequences          a heed.KvCache: batch entry b attends to its sequence b, or to sequences[b]; the queries are
-                                those of the last tokens appended
-      query_starts, key_starts  (sequences + 1,) integers: q is (1, heads, all queries, dim), and sequence n has the rows from
-                                query_starts[n] up to query_starts[n + 1]; likewise k and v. With a cache only queries are packed
-      query_lengths             (batch,) integers: entry b has the first so many rows of q; those after them are not read, and
-                                hold 0 in what is returned, -inf in the log-sum-exp. An `out` of yours keeps what it has there
-    Which keys a query sees; all of them intersect:
-      causal       "ends" (last query with last key: decode), "starts", or True where queries and keys are equally many
-                   or there is a cache
-      window       (left, right): so many keys around the query's own position; None: no limit; with a third entry,
-                   "ends" or "starts", where neither causal nor a cache says it
-      front        with a window: the first so many keys are seen as well
+    q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim), out like q with
+    value_dim; all may leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides
+    heads. layout="bshd": (batch, length, heads, dim). In place of k and v, or packed:
+      cache, sequences          a heed.KvCache: batch entry b attends to its sequence b, or to sequences[b]
+      query_starts, key_starts  (sequences + 1,) integers: rows [starts[n], starts[n + 1]) of a batch of 1 are sequence n
+      query_lengths             (batch,) integers: entry b has the first so many rows of q; those after them yield zeros
+    Which keys a query sees; all of these intersect:
+      causal       "ends" (last query at last key: decode), "starts", or True: as many queries as keys, or a cache
+      window       (left, right): so many keys around its own position, None: no limit; front: the first so many as well
       key_lengths  (batch,) integers: only the first so many keys
-      document     (keys,) or (batch, keys) integers: only keys of the query's own document, for sequences packed in one
-                   row; a query is of the document of the key at its own position, placed as causal says it, or
-                   (ids, "ends" or "starts")
-      query_document  (queries,) or (batch, queries) integers: or of this one
+      document     (keys,) or (batch, keys) integers: only keys of its own document; query_document: the queries' own
       keep, hide   booleans that broadcast to (batch, heads, queries, keys): True attends; True is ignored
-      tree         booleans that broadcast to (batch, heads, queries, queries): which of the last `queries` keys, the
-                   drafted ones, a query sees; all earlier ones are seen
-    How scores are made:
-      scale        default 1/sqrt(dim)
-      softcap      c * tanh(score / c)
-      bias         floats that broadcast to (batch, heads, queries, keys), added to the scores
-      alibi        (heads,) or (batch, heads) floats, the slopes: minus slope times the distance of the key from the query's
-                   own position is added; placed as causal says it, or (slopes, "ends" or "starts")
-      sink         (heads,) or (batch, heads): one extra logit in the denominator
-      dropout      probability that a weight is dropped; the pattern depends on seed alone
-      head_map     which KV head a query head reads: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads
-    What is returned: out (batch, heads, queries, value_dim), or a tuple with, in this order, those asked for:
-      return_weights  (batch, heads, queries, keys), after dropout
-      return_lse      (batch, heads, queries), float32: the natural logarithm of the softmax's denominator
-      return_scores   (batch, heads, queries, keys): "raw", "softcapped" or "biased", the last with -inf where unseen
-    Arrays are of q's library and element type. out: an array to write to, which is returned.
-    kernel forces one of kernel_names(). threads: how many, for this call; it never changes a bit of the result.
+      tree         booleans that broadcast to (batch, heads, queries, queries): which of the last keys, drafted ones, it sees
+    How scores are made. Positions are as causal says; else (left, right, "ends"), (ids, "starts"), (slopes, "ends"):
+      scale, softcap  default 1/sqrt(dim); c * tanh(score / c)
+      bias, alibi     floats that broadcast to (batch, heads, queries, keys); (heads,) or (batch, heads) slopes
+      sink            (heads,) or (batch, heads): one extra logit in the denominator
+      dropout, seed   probability that a weight is dropped; the pattern depends on seed alone
+      head_map        the KV head of query head h: "interleaved", h // (heads // kv_heads), or "tiled", h % kv_heads
+    Returns out, or a tuple of it and those asked for, of q's library and element type. out=: an array to write to.
+      return_weights, return_lse  (batch, heads, queries, keys), after dropout; (batch, heads, queries), float32, base e
+      return_scores               (batch, heads, queries, keys): "raw", "softcapped", or "biased", -inf where unseen
+    kernel forces one of kernel_names(). threads: how many, for this call; it never changes a bit. More: docs/python.md.
 
     >>> import numpy, heed
     >>> q = numpy.zeros((1, 8, 1, 64), numpy.float32)         # one new token
@@ -79,7 +62,7 @@ def attention(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, ca
     ((1, 8, 1, 64), (1, 8, 1), 50.0)
     """
 
-def plan(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> list[heed.verdicts.Verdict]:
+def plan(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> list[heed._verdicts.Verdict]:
     """
     What becomes of every kernel when attention() is called like this, in the order they are tried.
 
@@ -92,7 +75,7 @@ def plan(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: 
     ['reference']
     """
 
-def explain(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> str:
+def explain(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, sequences: Any = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', return_weights: bool = False, return_lse: bool = False, return_scores: Literal['raw', 'softcapped', 'biased'] | None = None, out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> str:
     """
     Which kernel attention() would run, and why not the others: plan() in words, one line each.
 
@@ -121,13 +104,13 @@ def merge(*parts: tuple[ArrayT, ArrayT]) -> tuple[ArrayT, ArrayT]:
     True
     """
 
-def attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, *, lse_gradient: ArrayT | None = None, by: Sequence[Literal['q', 'k', 'v', 'bias', 'sink']] = ('q', 'k', 'v'), into: Sequence[ArrayT] | None = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]:
+def attention_backward(out_gradient: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: ArrayT, *, lse_gradient: ArrayT | None = None, by: Sequence[Literal['q', 'k', 'v', 'bias', 'sink']] = ('q', 'k', 'v'), into: Sequence[ArrayT] | None = None, query_starts: Any = None, key_starts: Any = None, query_lengths: Any = None, causal: bool | Literal['starts', 'ends'] | None = None, window: tuple[int | None, int | None] | tuple[int | None, int | None, Literal['starts', 'ends']] | None = None, front: int = 0, key_lengths: Any = None, document: Any = None, query_document: Any = None, tree: Any = None, keep: Any = None, hide: Any = None, bias: Any = None, alibi: Any = None, scale: float | None = None, softcap: float | None = None, sink: Any = None, dropout: float = 0.0, seed: int = 0, head_map: Literal['interleaved', 'tiled'] = 'interleaved', layout: Literal['bhsd', 'bshd'] = 'bhsd', kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]:
     """
     The gradients of a loss by q, k and v, from its gradient by what attention() returned.
 
     out and lse are those of attention(q, k, v, ..., return_lse=True) with the same arguments, out_gradient the gradient of the
     loss by out, lse_gradient that by lse, where it has one. All other keywords are those of attention(), the seed of a dropout
-    among them. Returns a tuple with the gradients by the arguments that `by` names, always in the order q, k, v, bias, sink; each
+    and the layout among them. Returns a tuple with the gradients by the arguments that `by` names, always in the order q, k, v, bias, sink; each
     has the shape and the element type of its argument, so that of a bias that broadcasts is the sum over all that share it. `into`
     has arrays to write those by q, k and v to, of any strides; all other gradients, or without it all, come in new and packed arrays.
 
@@ -256,6 +239,8 @@ class Rotary:
     @property
     def scaling(self, /) -> dict[str, Any] | None:
         """As Hugging Face's configurations have it; None: none."""
+
+    def __reduce__(self) -> tuple: ...
 
     def __repr__(self) -> str: ...
 
@@ -413,9 +398,11 @@ class KvCache:
         (torch.float16, torch.Size([1, 1, 5, 2]))
         """
 
-    def to(self, device: Literal['cpu', 'cuda']) -> KvCache:
+    def to(self, device: Literal['cpu', 'cuda'], pages: int | None = None) -> KvCache:
         """
         A copy in the memory of another device, or of this one: the same sequences, numbers and shared pages.
+
+        pages: how many there are for all sequences together; default: as many as here.
 
         >>> import numpy, heed
         >>> cache = heed.KvCache(batch=1, kv_heads=1, capacity=100, dim=4)
@@ -509,7 +496,14 @@ class KvCache:
     def dtype(self, /) -> Literal['float32', 'float16', 'bfloat16', 'int8']:
         """'float32', 'float16', 'bfloat16' or 'int8'."""
 
+    def __reduce__(self) -> tuple: ...
+
+    def __deepcopy__(self, memo: dict) -> object: ...
+
     def __repr__(self) -> str: ...
+
+def restored_cache(cls: object | None, state: object | None) -> object:
+    """A cache out of what __reduce__ told; heed._copies calls it."""
 
 class AttentionLayer:
     """
@@ -699,6 +693,13 @@ class AttentionLayer:
 
     def __repr__(self) -> str: ...
 
+    def __reduce__(self) -> tuple: ...
+
+    def __deepcopy__(self, memo: dict) -> object: ...
+
+def restored_layer(cls: object | None, state: object | None) -> object:
+    """A layer out of what __reduce__ told; heed._copies calls it."""
+
 version: str = '0.2.0'
 
 def compiler() -> str:
@@ -855,3 +856,6 @@ def looks_causal(weights: Any) -> bool:
     """
     Is every weight above the diagonal exactly 0? weights are (heads, queries, keys).
     """
+
+def public_function(target: Any, attributes: dict[str, Any]) -> Any:
+    """target with these attributes; heed._functions calls it."""
