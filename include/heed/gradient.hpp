@@ -33,8 +33,7 @@ struct Gradients {
 // anything is written.
 HEED_API void attention_backward(const Inputs&, const Saved&, const Gradients&, const Options& = {});
 template <OneMask M>
-void attention_backward(const Inputs&, const Saved&, const Gradients&,
-                        const M&) = delete;  // a mask is an option: {.masks = {...}}
+void attention_backward(const Inputs&, const Saved&, const Gradients&, const M&) = delete;  // say {.masks}
 
 // What becomes of every kernel for gradients when the call is planned, and the same in words.
 HEED_API std::vector<Verdict> plan(const Inputs&, const Saved&, const Gradients&, const Options& = {});

@@ -151,8 +151,7 @@ class HEED_API AttentionLayer {
   // fails waits for them before it takes its tokens back.
   void operator()(const Call&, const Outputs&, const Options& = {}) const;
   template <OneMask M>
-  void operator()(const Call&, const Outputs&,
-                  const M&) const = delete;  // a mask is an option: {.masks = {...}}
+  void operator()(const Call&, const Outputs&, const M&) const = delete;  // a mask is an option: .masks
 
   // For the call that it is given, with the same options, mode and weights: writes what `gradients` asks for
   // and adds to gradients(). A kernel that options.kernel names is one for gradients. The order of every sum

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer takes options as attention() does.
-// Says: a mask is an option: {.masks = {...}}
+// Says: a mask is an option: .masks
 #include "heed/layer.hpp"
 
 void attend(const heed::AttentionLayer& layer, const heed::AttentionLayer::Call& call,
