@@ -105,6 +105,9 @@ class AttentionLayer(torch.nn.Module):
         applies, with a seed from PyTorch's generator unless one is given. Weights that are returned have gradients; scores have
         none.
         """
+        for name, tensor in (("x", x), ("context", context), ("value", value)):
+            if tensor is not None and not hasattr(tensor, "__torch_function__") or tensor is None and name == "x":
+                raise heed.KindError(f"{name}: {type(tensor).__name__} is not a torch.Tensor")
         if self._frozen is not None:
             return self._call_frozen(x, context, value, options)
         lent = self._plain_weights(x, context, value, options)
@@ -169,6 +172,9 @@ class AttentionLayer(torch.nn.Module):
             if more:
                 return f"{name} must be a plain nn.Linear for it, and {more}"
         weights = (*(module.weight for module in modules), *(module.bias for module in modules))
+        for name, weight, shape in zip(_PROJECTIONS, weights, self._shapes, strict=False):
+            if weight.shape != shape:  # a rank's share, or fewer heads
+                return f"{name}.weight must be {shape} for it, and is {tuple(weight.shape)}"
         given = (x, context, value, *options.values(), *weights)
         if not _torch_tensors.is_unwatched(given):
             return "has no gradient; call the layer under torch.no_grad() or torch.inference_mode(), with plain tensors"
@@ -186,7 +192,8 @@ class AttentionLayer(torch.nn.Module):
         options: dict[str, Any],
     ) -> Any:
         """The same call with the projections as modules, each operation one that PyTorch knows."""
-        if not torch.compiler.is_compiling():
+        _torch_tensors.check_kinds({"x": x, "context": context, "value": value} | options)
+        if not _torch_tensors.is_traced():
             _torch_refusals.check_layer_options(options)
             _torch_refusals.check_layer_inputs(x, context, value, self._widths)
             given = (x, context, value, *options.values(), *self.parameters())
@@ -198,9 +205,9 @@ class AttentionLayer(torch.nn.Module):
         is_self = context is None
         context = x if context is None else context
         value = context if value is None else value
-        heads = (self._heads[0], self._heads[1], self._heads[1])
+        # By their width: a rank that has some of the heads has as many as its projections make.
         projected = (self.q_proj(x), self.k_proj(context), self.v_proj(value))
-        q, k, v = (y.unflatten(-1, (n, -1)).transpose(1, 2) for y, n in zip(projected, heads, strict=True))
+        q, k, v = (y.unflatten(-1, (-1, width)).transpose(1, 2) for y, width in zip(projected, self._head_widths, strict=True))
         q, k = self._rotated(q, k, options, is_self=is_self)
         asked = {name: options.pop(f"return_{name}", None) for name in ("weights", "lse", "scores")}
         seed = options.pop("seed", None)
@@ -238,13 +245,14 @@ class AttentionLayer(torch.nn.Module):
         if torch.onnx.is_in_onnx_export():
             if not is_counted:
                 raise heed.Error("positions: an ONNX model of the layer has tokens at 0, 1, 2, ... only")
-            units = [_constant_rotation(x, max(q.shape[2], k.shape[2]), self._rotary) for x in (q, k)]
+            units = [_rotation_in_operations(x, self._rotary) for x in (q, k)]
         elif is_counted and _torch_tensors.is_unwatched((q.detach(), k.detach())):
             reach = max(q.shape[2], k.shape[2])
             units = [_counted_rotation(x.shape[2], reach, x.shape[3], self._rotary_text, x.device) for x in (q, k)]
         else:
             of_queries, of_keys = _positions("positions", of_queries, q), _positions("key_positions", of_keys, k)
-            lengths = torch.maximum(of_queries.amax(1), of_keys.amax(1)) + 1 if q.shape[2] * k.shape[2] else of_queries.new_ones(len(q))
+            has_tokens = _torch_tensors.is_traced() or q.shape[2] * k.shape[2] > 0
+            lengths = torch.maximum(of_queries.amax(1), of_keys.amax(1)) + 1 if has_tokens else of_queries.new_ones(len(q))
             units = [
                 torch.ops.heed.rotation(positions, lengths, x.shape[3], self._rotary_text).to(x.device)
                 for x, positions in ((q, of_queries), (k, of_keys))
@@ -262,7 +270,13 @@ class AttentionLayer(torch.nn.Module):
         self._rotary = rotary and heed.Rotary(**rotary)
         self._rotary_text = self._rotary and _torch_operators.text_of(self._rotary)
         layer = self._over_lent_weights(0.0)
-        self._heads = layer.heads, layer.kv_heads  # which the compiler can read
+        self._head_widths = layer.head_dim, layer.head_dim, layer.value_head_dim  # which the compiler can read
+        self._shapes = (
+            (layer.heads * layer.head_dim, layer.model_dim),
+            (layer.kv_heads * layer.head_dim, layer.key_dim),
+            (layer.kv_heads * layer.value_head_dim, layer.value_dim),
+            (layer.model_dim, layer.heads * layer.value_head_dim),
+        )
         self._widths = layer.model_dim, layer.key_dim, layer.value_dim
         return layer
 
@@ -314,7 +328,7 @@ class AttentionLayer(torch.nn.Module):
         super()._save_to_state_dict(*arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_heads", "_widths", "_rotary", "_rotary_text", "_lent_layer")
+        made = ("_head_widths", "_shapes", "_widths", "_rotary", "_rotary_text", "_lent_layer")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -355,19 +369,28 @@ def _counted_rotation(tokens: int, reach: int, dim: int, rotary: str, device: to
         return torch.ops.heed.rotation(positions, lengths, dim, rotary).to(device)
 
 
-def _constant_rotation(x: torch.Tensor, reach: int, rotary: heed.Rotary) -> torch.Tensor:
-    """The same as a constant of a graph that knows no operator of heed: for as many tokens as there are while it is made."""
-    positions = np.arange(int(x.shape[2]))[None]
-    unit = _torch_operators.unit_pairs(int(x.shape[3]), rotary)
-    units = np.broadcast_to(unit, (1, 1, positions.shape[1], len(unit))).copy()
-    return torch.tensor(heed.rotate(units, positions, rotary, lengths=[int(reach)])[:, 0].tolist(), dtype=torch.float32)
+def _rotation_in_operations(x: torch.Tensor, rotary: heed.Rotary) -> torch.Tensor:
+    """The same for a graph that knows no operator of heed; a scaled one for as many tokens as there are while it is made."""
+    dim = int(x.shape[3])
+    unit = _torch_operators.unit_pairs(dim, rotary)
+    if rotary.scaling is not None:
+        tokens = int(x.shape[2])
+        units = np.broadcast_to(unit, (1, 1, tokens, dim)).copy()
+        return torch.tensor(heed.rotate(units, np.arange(tokens)[None], rotary)[:, 0].tolist(), dtype=torch.float32)
+    rotated = dim if rotary.dims is None else rotary.dims
+    frequencies = torch.tensor([rotary.base ** (-2 * n / rotated) for n in range(rotated // 2)], dtype=torch.float64)
+    angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequencies
+    cos, sin = torch.cos(angles).float(), torch.sin(angles).float()
+    pairs = torch.cat([cos, sin], -1) if rotary.pairs == "halves" else torch.stack([cos, sin], -1).flatten(-2)
+    return torch.nn.functional.pad(pairs, (0, dim - rotated), value=1.0)[None]
 
 
 def _positions(name: str, given: Any, x: torch.Tensor) -> torch.Tensor:
     """(batch, length), counted from 0 where none are given."""
     batch, _, length, _ = x.shape
     positions = torch.arange(length, device="cpu", dtype=torch.int64) if given is None else torch.as_tensor(given)
-    if not torch.compiler.is_compiling():
+    _torch_tensors.check_kinds({name: positions})
+    if not _torch_tensors.is_traced():
         _torch_refusals.check_positions(name, positions, batch, length)
     return positions.expand(batch, length).contiguous()
 

@@ -223,6 +223,9 @@ def table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Tens
 def _check(qkv: tuple[Tensor, ...], options: Options) -> None:
     named = dict(zip("qkv", qkv, strict=True)) | options.tensors
     _torch_tensors.check_kinds(named)
+    for name, tensor in named.items():
+        if tensor.is_meta != qkv[0].is_meta and name not in ("seed", *_INTEGERS) or tensor.is_meta > qkv[0].is_meta:
+            raise heed.KindError(f"{name}.device: {tensor.device} is not that of q: {qkv[0].device}")
     if _torch_tensors.records_gradients(named.values()):
         _torch_tensors.refuse_gradients(named.values())
     if not torch.compiler.is_compiling():
@@ -231,10 +234,10 @@ def _check(qkv: tuple[Tensor, ...], options: Options) -> None:
 
 def _empty_out(q: Tensor, v: Tensor) -> Tensor:
     """(batch, heads, queries, value_dim), with the strides that PyTorch's attention gives its result."""
-    if q.shape[3] == v.shape[3]:
-        return torch.empty_like(q)
     batch, heads, queries, _ = q.shape
-    if q.stride(1) < q.stride(2):  # the heads of a token side by side, as a projection has them
+    if q.stride(3) == 1 and q.shape[3] == v.shape[3]:
+        return torch.empty_like(q)
+    if q.stride(3) == 1 and q.stride(1) < q.stride(2):  # the heads of a token side by side, as a projection has them
         return q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
     return q.new_empty(batch, heads, queries, v.shape[3])
 

@@ -18,6 +18,7 @@ __all__ = [
     "check_layer_inputs",
     "check_layer_options",
     "check_positions",
+    "check_probability",
     "check_tensors",
     "common_axes",
 ]
@@ -36,6 +37,8 @@ def check_drop_in(
         _check_flag(name, flag)
     for name, tensor in named.items():
         _check_axes(name, tensor, 2, _MOST_AXES)
+        if tensor.dtype != named["query"].dtype:
+            raise heed.KindError(f"{name}.dtype: {_word(tensor)} is not that of query: {_word(named['query'])}")
     rank = max(3, *(tensor.ndim for tensor in named.values()))
     shapes = {name: (1,) * (rank - tensor.ndim) + tuple(tensor.shape) for name, tensor in named.items()}
     extents = [_common_extent(shapes, axis) for axis in range(rank - 3)]
@@ -43,13 +46,18 @@ def check_drop_in(
     if enable_gqa and shapes["key"][-3] != shapes["value"][-3]:
         _check_heads(shapes)
     if mask is not None:
-        _check_mask(mask, [*extents, heads, shapes["query"][-2], shapes["key"][-2]])
+        _check_mask(mask, named["query"], [*extents, heads, shapes["query"][-2], shapes["key"][-2]])
 
 
 def check_tensors(named: dict[str, torch.Tensor], mask: torch.Tensor | None) -> None:
     for name, tensor in named.items() if mask is None else (named | {"attn_mask": mask}).items():
         if not isinstance(tensor, torch.Tensor):
             raise heed.KindError(f"{name}: {type(tensor).__name__} is not a torch.Tensor")
+
+
+def check_probability(dropout_p: Any) -> None:
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)):
+        raise heed.KindError(f"dropout_p: {type(dropout_p).__name__} is not a number")
 
 
 def common_axes(named: dict[str, torch.Tensor]) -> int:
@@ -67,6 +75,11 @@ def _misfit(sentence: str) -> heed.Error:
     error = heed.Error(sentence)
     error.code = "shape"
     return error
+
+
+def _word(tensor: torch.Tensor) -> str:
+    words = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+    return words.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
 
 
 def _check_flag(name: str, flag: Any) -> None:
@@ -99,9 +112,11 @@ def _check_heads(shapes: dict[str, tuple[int, ...]]) -> None:
             raise _misfit(f"{name}.heads: {own} does not divide query.heads: {heads}")
 
 
-def _check_mask(mask: torch.Tensor, scores: list[int]) -> None:
+def _check_mask(mask: torch.Tensor, query: torch.Tensor, scores: list[int]) -> None:
     if mask.dtype not in _MASKS:
         raise heed.KindError(f"attn_mask.dtype: {mask.dtype} is none of f32, f16, bf16 and booleans")
+    if mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise heed.KindError(f"attn_mask.dtype: {_word(mask)} is neither boolean, nor f32, nor that of query: {_word(query)}")
     _check_axes("attn_mask", mask, 2, len(scores))
     axes = [""] * (len(scores) - 3) + [" heads", " queries", " keys"]
     for extent, wanted, axis in reversed(list(zip(mask.shape, scores[-mask.ndim :], axes[-mask.ndim :], strict=True))):

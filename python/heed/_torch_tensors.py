@@ -22,6 +22,7 @@ __all__ = [
     "beside_caches",
     "check_kinds",
     "is_autocast",
+    "is_traced",
     "is_unwatched",
     "records_gradients",
     "refuse_gradients",
@@ -53,9 +54,14 @@ def is_unwatched(tensors: Iterable[Any]) -> bool:
         if type(tensor) in _PLAIN_TYPES:
             if (records and tensor.requires_grad) or tensor.is_nested or tensor.is_meta:
                 return False
-        elif isinstance(tensor, torch.Tensor):
+        elif tensor is not None and hasattr(tensor, "__torch_function__"):
             return False
     return True
+
+
+def is_traced() -> bool:
+    """Whether the numbers of a shape may be symbols, which are not to be looked at."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def records_gradients(tensors: Iterable[Any]) -> bool:

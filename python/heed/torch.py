@@ -30,6 +30,7 @@ _heed.share_openmp_threads()  # PyTorch's, which are awake anyway
 __all__ = ["AttentionLayer", "attention", "dropout_seed", "scaled_dot_product_attention"]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_pytorchs = torch.nn.functional.scaled_dot_product_attention  # whatever is put in its place later
 
 
 def dropout_seed() -> int:
@@ -105,7 +106,8 @@ def scaled_dot_product_attention(
         )
     else:
         if (
-            _torch_tensors.is_unwatched((query, key, value, attn_mask))
+            isinstance(query, torch.Tensor)
+            and _torch_tensors.is_unwatched((query, key, value, attn_mask, scale))
             and dropout_p == 0.0
             and query.dtype in _DTYPES
             and query.is_contiguous()  # so that the result is, as PyTorch's
@@ -127,13 +129,10 @@ def _observed(
 ) -> torch.Tensor:
     """The drop-in where somebody listens, or a tensor is not plain memory."""
     named = {"query": query, "key": key, "value": value}
-    is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # where numbers of a shape are not to be looked at
-    if not is_traced:
-        _torch_refusals.check_tensors(named, attn_mask)
-    if dropout_p == 1.0 or _is_for_torch(named.values(), attn_mask):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+    is_traced = _torch_tensors.is_traced()
+    are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in named.values())
+    if are_tensors and (dropout_p == 1.0 or _is_for_torch(named.values(), attn_mask)):
+        return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     is_named = isinstance(attn_mask, CausalBias)
     listening = (query, key, value, None if is_named else attn_mask)
     if has_torch_function_variadic(*listening) or (torch._C._len_torch_function_stack() and not torch.compiler.is_compiling()):
@@ -141,12 +140,14 @@ def _observed(
             scaled_dot_product_attention, listening, query, key, value, attn_mask,
             dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
+    _torch_refusals.check_tensors(named, attn_mask)
+    _torch_refusals.check_probability(dropout_p)
     if not is_traced and _torch_tensors.records_gradients(listening):
         _torch_tensors.refuse_gradients(listening)
     causal = "starts" if is_causal else None
     if is_named:
         if is_causal:
-            raise heed.Error("attn_mask: a CausalBias is given although is_causal is True; PyTorch refuses both as well")
+            raise heed.Error("attn_mask: CausalBias should not be used with causal=True")
         causal = "starts" if attn_mask.variant == CausalVariant.UPPER_LEFT else "ends"
         attn_mask = None
     if _torch_tensors.is_autocast(query):
@@ -155,7 +156,7 @@ def _observed(
     if not is_traced:
         _torch_refusals.check_drop_in(named, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
     if attn_mask is not None and is_causal:
-        raise heed.Error("attn_mask: given although is_causal is True; PyTorch refuses both as well")
+        raise heed.Error("attn_mask: Explicit attn_mask should not be set when is_causal=True")
     options: dict[str, Any] = {"scale": scale, "causal": causal}
     if dropout_p != 0.0:
         options |= {"dropout": dropout_p, "seed": _torch_operators.drawn_seed()}
@@ -172,7 +173,7 @@ def _is_for_torch(qkv: Any, mask: torch.Tensor | None) -> bool:
         return True
     if torch.compiler.is_compiling():
         return False
-    given = (*qkv, mask) if mask is not None else qkv
+    given = (*qkv, mask) if isinstance(mask, torch.Tensor) else qkv
     return any(_torch_tensors.kind_name(tensor) is not None for tensor in given)
 
 

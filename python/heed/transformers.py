@@ -69,7 +69,7 @@ class SeenKeys(torch.Tensor):
 
     pattern: Pattern
     end: torch.Tensor  # 0 axes, int64, on the CPU: keys from here on are unseen, and the last query is at the last key before
-    padding: torch.Tensor | None  # (batch, keys that are seen), True = a token
+    padding: torch.Tensor | None  # (batch, keys), True = a token
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -105,7 +105,7 @@ class SeenKeys(torch.Tensor):
     @property
     def lengths(self) -> list[int] | None:
         """Tokens per batch entry, where all padding is at the end."""
-        return None if self.padding is None else _lengths(self.padding)
+        return None if self.padding is None else _lengths(self.padding[:, : self.filled])
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"SeenKeys({tuple(self.shape)}, {self.pattern}, filled={self.filled}, lengths={self.lengths})"
@@ -124,7 +124,7 @@ class SeenKeys(torch.Tensor):
             seen = seen & (key >= query - before) & (key <= query + after)
         seen = seen.expand(batch, 1, queries, keys)
         if self.padding is not None:
-            seen = seen & torch.nn.functional.pad(self.padding, (0, keys - self.padding.shape[1]))[:, None, None, :]
+            seen = seen & self.padding[:, None, None, :]
         return seen.contiguous()
 
     @classmethod
@@ -213,6 +213,8 @@ def make_mask(
     if window is not None and min(window[0], filled if pattern.causal else window[1]) >= filled - 1:
         window = None
     padding = _padding(attention_mask, kv_offset, filled)
+    if padding is not None:  # as wide as the mask, so that a cache that fills up changes no shape
+        padding = torch.nn.functional.pad(padding, (0, kv_length - filled))
     if may_skip and padding is None and window is None and filled == kv_length:
         return None
     return SeenKeys((batch_size, q_length, kv_length), Pattern(pattern.causal, window), filled, padding, device)
@@ -228,7 +230,7 @@ def _options_of(mask: SeenKeys, keys: int) -> dict[str, Any]:
     if mask.lengths is not None:
         options["key_lengths"] = mask.lengths
     elif mask.padding is not None:
-        options["keep"] = mask.padding[:, None, None, :]
+        options["keep"] = mask.padding[:, None, None, : mask.filled]
     return options
 
 

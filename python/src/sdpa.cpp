@@ -258,8 +258,23 @@ std::uint64_t drawn_seed() {
 void read_mask(Question& question, nb::handle mask) {
   if (mask.is_none()) return;
   if (question.is_causal)
-    throw Error(Error::value, "attn_mask: given although is_causal is True; PyTorch refuses both as well");
+    throw Error(Error::value, "attn_mask: Explicit attn_mask should not be set when is_causal=True");
   question.mask.emplace(read_tensor("attn_mask", mask, Use::read, Where::any));
+}
+
+// In the words of PyTorch's arguments, before the library names its own.
+void check_elements(const Question& question) {
+  dtype_of(question.query);
+  const Element element = question.query.element;
+  for (const Tensor* tensor : {&question.key, &question.value})
+    if (tensor->element != element)
+      throw Error(Error::dtype, std::string(tensor->name) + ".dtype: " + name_of(tensor->element) +
+                                    " is not that of query: " + name_of(element));
+  if (!question.mask) return;
+  const Element of_mask = question.mask->element;
+  if (of_mask != Element::boolean && of_mask != Element::f32 && of_mask != element)
+    throw Error(Error::dtype, std::string("attn_mask.dtype: ") + name_of(of_mask) +
+                                  " is neither boolean, nor f32, nor that of query: " + name_of(element));
 }
 
 bool is_plain(const Question& question) {
@@ -303,6 +318,7 @@ nb::object scaled_dot_product_attention(nb::handle query, nb::handle key, nb::ha
   question.is_causal = read_flag("is_causal", is_causal);
   question.enable_gqa = read_flag("enable_gqa", enable_gqa);
   read_mask(question, attn_mask);
+  check_elements(question);
   if (question.is_causal) question.options.masks.emplace_back(Causal{Align::starts});
   if (!scale.is_none()) question.options.scale = read_float("scale", scale);
   const float drop_probability = read_float("dropout_p", dropout_p);
