@@ -87,8 +87,8 @@ class Picture {
   std::unique_ptr<State> state_;
 };
 
-// Writes a page to play with attention in: heed itself inside, compiled to WebAssembly. Refused where heed was
-// built without (docs/view.md).
+// Writes a page to play with attention in: heed itself inside, compiled to WebAssembly
+// (docs/view.md).
 void save_playground(const std::filesystem::path&);
 
 }  // namespace heed::inline v0_2::view

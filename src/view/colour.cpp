@@ -33,7 +33,7 @@ Rgb from_oklch(double lightness, double chroma, double degrees) {
 }  // namespace
 
 Rgb colour_of(double t) {
-  return from_oklch(0.985 - 0.685 * t, 0.016 + 0.4 * t * (1.05 - t) + 0.09 * t * t, 100 + 172 * t);
+  return from_oklch(0.97 - 0.67 * t, 0.04 + 0.3 * t * (1.05 - t) + 0.07 * t * t, 100 + 172 * t);
 }
 
 std::array<Rgb, 256> colours_of_codes(double largest) {

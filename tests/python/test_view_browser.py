@@ -199,7 +199,7 @@ def test_a_link_restores_what_was_seen(tab, page):
     assert tab.text("#head-name") == "B · Layer 1 · Head 1"
     assert tab.driver.execute_script("return document.documentElement.dataset.theme") == "dark"
     tab.until(lambda: "Query 9 to key 7" in tab.text("#chosen .cell"), "the chosen weight is gone")
-    assert "zoom=2.5" in address and tab.one("#scale [data-value=linear]").get_attribute("aria-checked") == "true"
+    assert "zoom=2.5" in address and tab.one("#scale [data-value=linear]").get_attribute("aria-pressed") == "true"
 
 
 def test_an_address_from_outside_does_no_harm(tab, page):

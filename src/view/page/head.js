@@ -2,6 +2,7 @@
 // One head: its levels, its exact weights as far as the page has them, and what is known of any single weight.
 import { attention, bytesOf, wordsOf } from "./blobs.js";
 import { codes, weightOf } from "./colour.js";
+import { state } from "./state.js";
 
 const hiddenBits = 0xffffffff; // in place of a weight that a mask hides
 const noKey = 0xffffffff;
@@ -174,8 +175,9 @@ export function groupOf(head) {
 }
 
 // Where the scale of a head ends: at its largest weight, but not below four times what equal weights would be. Heads that
-// are compared have one scale.
+// are compared have one scale. Or at 1, where that is wanted.
 export function endOfScale(head, ...others) {
+  if (state.span === "one") return 1;
   return Math.min(1, Math.max(4 / head.keys, ...[head, ...others].map((each) => each.facts.largest)));
 }
 
