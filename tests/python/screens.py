@@ -87,6 +87,12 @@ class Screen:
     def command(self, name, **arguments):
         return self.tab.driver.execute_cdp_cmd(name, arguments)
 
+    def go(self, address):
+        """To another address of the page that is open, until it is drawn: faster than opening it again."""
+        self.tab.driver.execute_async_script(
+            "const done = arguments[arguments.length - 1]; location.hash = arguments[0];"
+            "setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))), 30)", address)  # fmt: skip
+
     def record_canvases(self):
         self.command("Page.addScriptToEvaluateOnNewDocument", source=RECORD_CANVASES)
 
