@@ -324,7 +324,7 @@ Action add_view(CLI::App& app) {
            options->out);
   add_text(app,
            {.name = "--picture",
-            .help = "Heatmaps of what is shown first, as a picture too: .png or .svg",
+            .help = "Heatmaps of what is shown first, as a picture too: .png, .svg or .pdf",
             .value = "FILE"},
            options->picture);
   add_text(app, {.name = "--title", .help = "What stands above it", .value = "TEXT"}, options->title);

@@ -115,7 +115,7 @@ REFUSED = {
     "--tokens: means nothing beside --play": ["--play", "--tokens", "w.txt"],
     "is negative, which no weight of attention is": ["--weights", "negative.npy"],
     "--out: there is no folder 'nowhere'": ["--out", "nowhere/a.html"],
-    "--picture: 'a.gif' ends in neither .png nor .svg": ["--picture", "a.gif"],
+    "--picture: 'a.gif' ends in neither .png, .svg nor .pdf": ["--picture", "a.gif"],
     "--out: 'a.npy' is what --weights reads": ["--weights", "a.npy", "--out", "a.npy"],
     "--out: './w.txt' is what --tokens reads": ["--weights", "two.npy", "--tokens", "w.txt", "--out", "./w.txt"],
     "--out: 'x.npy' is what --input reads": [*LAYER, "--out", "x.npy"],

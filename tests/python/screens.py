@@ -116,6 +116,7 @@ class Screen:
         """What axe-core finds wrong, in words."""
         pytest.importorskip("selenium_axe_python")
         axe = importlib.resources.files("selenium_axe_python").joinpath("axe-core/axe.min.js").read_text(encoding="utf-8")
-        self.tab.driver.execute_script(axe)
+        if not self.tab.driver.execute_script("return Boolean(window.axe)"):
+            self.tab.driver.execute_script(axe)
         found = self.tab.driver.execute_async_script("const done = arguments[arguments.length - 1]; axe.run().then((all) => done(all.violations))")
         return [f"{each['id']}: {each['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}" for each in found for node in each["nodes"][:3]]
