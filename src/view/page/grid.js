@@ -9,11 +9,11 @@ import { measures } from "./profile.js";
 import { change, state } from "./state.js";
 
 const grid = byId("grid");
-const side = 64;
+export const largestThumb = 64; // cells
 
 // A level of at most 64 x 64 cells, in the head's own scale.
 export async function drawThumb(canvas, head) {
-  const level = head.levels.find((each) => Math.max(each.rows, each.columns) <= side) ?? head.levels[head.levels.length - 1];
+  const level = head.levels.find((each) => Math.max(each.rows, each.columns) <= largestThumb) ?? head.levels[head.levels.length - 1];
   const { scale, kind, theme } = state;
   const codes = await head.codes(level, kind);
   canvas.width = level.columns;

@@ -62,7 +62,7 @@ class Head {
     return this.unpacking;
   }
 
-  // Unpacks what at(), row() and column() read.
+  // Unpacks what at(), row(), column() and largestOf() read.
   ready() {
     this.readying ??= this.unpackAll();
     return this.readying;
@@ -70,15 +70,27 @@ class Head {
 
   async unpackAll() {
     this.received = new Float32Array((await wordsOf(this.facts.received)).buffer);
+    await this.readyLargest();
+    if (!this.isExact) {
+      this.max = await bytesOf(this.finest.max);
+      this.mean = await bytesOf(this.finest.mean);
+    }
+    return this;
+  }
+
+  // Unpacks what largestOf() reads.
+  readyLargest() {
+    this.readyingLargest ??= this.unpackLargest();
+    return this.readyingLargest;
+  }
+
+  async unpackLargest() {
     if (this.isExact) {
       this.all = await this.weights();
     } else {
       this.topKeys = await wordsOf(this.facts.top.keys);
       this.topWeights = new Float32Array((await wordsOf(this.facts.top.weights)).buffer);
-      this.max = await bytesOf(this.finest.max);
-      this.mean = await bytesOf(this.finest.mean);
     }
-    return this;
   }
 
   // What is known of the weight of query i for key j: exact, or what its pooled cell says. After ready().

@@ -113,7 +113,8 @@ export class Heatmap {
     context.strokeStyle = colours.rule;
     context.strokeRect(camera.left - 0.5, camera.top - 0.5, right - camera.left + 1, bottom - camera.top + 1);
     drawEdges(context, this.head, camera, colours, { right, bottom }, state);
-    this.canvas.style.touchAction = camera.zoom > 1 ? "none" : "pan-y"; // a finger moves the page past a map that is seen whole
+    const touched = camera.zoom > 1 ? "none" : "pan-y"; // a finger moves the page past a map that is seen whole
+    if (this.canvas.style.touchAction !== touched) this.canvas.style.touchAction = touched;
   }
 
   drawCells(context, camera, level) {

@@ -87,7 +87,7 @@ export function drawLines(head) {
   byId("most-value").textContent = `${state.most} a token`;
   showChips(head);
   const heads = headsOf(head);
-  return Promise.all(heads.map((each) => each.ready())).then(() => {
+  return Promise.all(heads.map((each) => each.readyLargest())).then(() => {
     const centre = state.query >= 0 ? state.query : 0;
     const queries = stretch(head.queries, centre);
     const keys = stretch(head.keys, centre + (attention.runs[head.run].first_position ?? 0));

@@ -3,7 +3,7 @@
 import { buildAbout } from "./about.js";
 import { attention } from "./blobs.js";
 import { drawDetail } from "./detail.js";
-import { drawGrid, drawGridChoices } from "./grid.js";
+import { drawGrid, drawGridChoices, largestThumb } from "./grid.js";
 import { allHeads, headAt } from "./head.js";
 import { buildHelp, step } from "./keyboard.js";
 import { change, onChange, readAddress, renderSoon, state } from "./state.js";
@@ -30,7 +30,7 @@ choice("pooling", "kind", [["max", "Largest", "A pooled cell shows the largest o
 choice("views", "view", [["map", "Map", "Every query by every key (M)"], ["text", "Text", "The text, coloured (T)"], ["lines", "Lines", "Lines between tokens (I)"], ["table", "Table", "What every query gives most to (B)"]]);
 choice("direction", "direction", [["to", "Attends to", "What the chosen token attends to"], ["from", "Attended by", "Who attends to the chosen token"]]);
 choice("whose", "heads", [["one", "This head", "Lines of this head"], ["all", "All heads", "Lines of all heads of the layer, in colours"]]);
-document.getElementById("pooling").hidden = !allHeads.some((head) => head.levels.length > 1);
+document.getElementById("pooling").hidden = !allHeads.some((head) => Math.max(head.queries, head.keys) > largestThumb); // nothing is pooled
 
 document.getElementById("title").textContent = attention.title;
 document.getElementById("home").addEventListener("click", () => change({ head: -1 }));

@@ -16,10 +16,11 @@ let spans = { queries: [], keys: [] };
 
 function passage(tokens, onChoose) {
   const paragraph = document.createElement("div");
-  paragraph.className = areWords(tokens) ? "passage words" : "passage";
+  const isWords = areWords(tokens);
+  paragraph.className = isWords ? "passage words" : "passage";
   const made = tokens.map((token, n) => {
     const span = document.createElement("span");
-    span.textContent = areWords(tokens) ? visible(token) : asProse(token);
+    span.textContent = isWords ? visible(token) : asProse(token);
     span.dir = "auto";
     span.addEventListener("click", () => onChoose(n));
     paragraph.append(span);
