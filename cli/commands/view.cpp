@@ -164,7 +164,8 @@ void save_picture(StagedFiles& files, const std::string& path, const Shown& show
   files.write(path, [&](const auto& beside) { write_picture(picture, path, beside); });
 }
 
-// Starts a browser if that is wanted. The page is written, so that a machine without one has something to say, not a failure.
+// Starts a browser if that is wanted. The page is written, so that a machine without one has something to
+// say, not a failure.
 void open_if_asked(const ViewOptions& options, nlohmann::ordered_json& result, Console& console) {
   if (!options.open) return;
   const bool opened = open_in_browser(options.out);

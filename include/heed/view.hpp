@@ -74,8 +74,8 @@ struct PictureOptions {
   std::vector<std::int64_t> heads{};  // those that are drawn, of every layer; none said: all
 };
 
-// Heatmaps of heads: those of one layer side by side, or a row for every layer. The words stand at the edges where
-// they are read, and where they are not the picture says so.
+// Heatmaps of heads: those of one layer side by side, or a row for every layer. The words stand at the edges
+// where they are read, and where they are not the picture says so.
 class Picture {
  public:
   Picture(const Run&, const Layer&, const PictureOptions& = {});

@@ -150,11 +150,12 @@ void define_view(nb::module_& m) {
   nb::class_<view::Picture>(m, "Picture", picture_doc)
       .def(
           "__init__",
-          [](view::Picture* self, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens, nb::handle name,
-             nb::handle heads, nb::handle theme, nb::handle title, nb::handle shown_heads) {
+          [](view::Picture* self, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens,
+             nb::handle name, nb::handle heads, nb::handle theme, nb::handle title, nb::handle shown_heads) {
             const view::Run run = read_run(nb::str(""), extents, query_tokens, key_tokens);
-            new (self) view::Picture(run, read_layer(name, heads, heads),
-                                     read_picture_options(theme, title, shown_heads));
+            const view::Layer layer = read_layer(name, heads, heads);
+            const view::PictureOptions options = read_picture_options(theme, title, shown_heads);
+            new (self) view::Picture(run, layer, options);
           },
           nb::arg("extents"), nb::arg("query_tokens").none(), nb::arg("key_tokens").none(), nb::arg("name"),
           nb::arg("heads"), nb::arg("theme"), nb::arg("title"), nb::arg("shown_heads").none(),
@@ -163,7 +164,9 @@ void define_view(nb::module_& m) {
                   "list[int] | None) -> None"))
       .def(
           "add_layer",
-          [](view::Picture& self, nb::handle name, nb::handle heads) { self.add_layer(read_layer(name, heads, heads)); },
+          [](view::Picture& self, nb::handle name, nb::handle heads) {
+            self.add_layer(read_layer(name, heads, heads));
+          },
           nb::arg("name"), nb::arg("heads"), nb::sig("def add_layer(self, name: str, heads: int) -> None"),
           add_picture_layer_doc)
       .def("add_rows", &add_rows<view::Picture>, nb::arg("weights"), nb::arg("hide") = nb::none(),

@@ -33,25 +33,24 @@ Rgb from_oklch(double lightness, double chroma, double degrees) {
 }  // namespace
 
 const Palette& palette_of(Theme theme) {
-  static constexpr Palette palettes[] = {
-      {.paper = {255, 255, 255},
-       .ink = {29, 28, 26},
-       .quiet = {98, 95, 89},
-       .rule = {212, 207, 197},
-       .hidden = {235, 231, 222},
-       .hatch = {185, 178, 164}},
-      {.paper = {18, 20, 24},
-       .ink = {236, 233, 227},
-       .quiet = {169, 165, 157},
-       .rule = {70, 76, 88},
-       .hidden = {22, 24, 29},
-       .hatch = {89, 96, 109}},
-      {.paper = {255, 255, 255},
-       .ink = {0, 0, 0},
-       .quiet = {70, 70, 70},
-       .rule = {150, 150, 150},
-       .hidden = {255, 255, 255},
-       .hatch = {170, 170, 170}}};
+  static constexpr Palette palettes[] = {{.paper = {255, 255, 255},
+                                          .ink = {29, 28, 26},
+                                          .quiet = {98, 95, 89},
+                                          .rule = {212, 207, 197},
+                                          .hidden = {235, 231, 222},
+                                          .hatch = {185, 178, 164}},
+                                         {.paper = {18, 20, 24},
+                                          .ink = {236, 233, 227},
+                                          .quiet = {169, 165, 157},
+                                          .rule = {70, 76, 88},
+                                          .hidden = {22, 24, 29},
+                                          .hatch = {89, 96, 109}},
+                                         {.paper = {255, 255, 255},
+                                          .ink = {0, 0, 0},
+                                          .quiet = {70, 70, 70},
+                                          .rule = {150, 150, 150},
+                                          .hidden = {255, 255, 255},
+                                          .hatch = {170, 170, 170}}};
   return palettes[static_cast<std::size_t>(theme)];
 }
 
@@ -66,7 +65,8 @@ std::array<Rgb, 256> colours_of_codes(double largest, Theme theme) {
   std::array<Rgb, 256> colours;
   for (std::size_t code = 0; code < colours.size(); ++code) {
     const double weight = static_cast<double>(weight_of(static_cast<std::uint8_t>(code)));
-    colours[code] = std::isnan(weight) ? not_finite_colour : colour_of(std::min(1.0, weight / largest), theme);
+    colours[code] =
+        std::isnan(weight) ? not_finite_colour : colour_of(std::min(1.0, weight / largest), theme);
   }
   return colours;
 }

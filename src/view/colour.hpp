@@ -17,8 +17,8 @@ struct Palette {
 const Palette& palette_of(Theme);
 constexpr Rgb not_finite_colour = {214, 0, 108};
 
-// From none (0) to the end of the scale (1): ever further from the paper in lightness, so that a grey print and every eye
-// have the same order.
+// From none (0) to the end of the scale (1): ever further from the paper in lightness, so that a grey print
+// and every eye have the same order.
 Rgb colour_of(double strength, Theme = Theme::light);
 
 // Codes to colours on a linear scale that ends at `largest`, hidden ones not among them.

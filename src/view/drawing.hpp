@@ -22,7 +22,8 @@ struct Cells {
 };
 
 struct Label {
-  // How the text lies to its point: it begins there, ends there or has its middle there; `up` is turned by a quarter.
+  // How the text lies to its point: it begins there, ends there or has its middle there; `up` is turned by a
+  // quarter.
   enum class Way : std::uint8_t { right, left, middle, up, up_middle };
   std::string_view text{};
   std::int64_t x = 0, y = 0;  // the middle of the line
@@ -36,9 +37,9 @@ constexpr std::int64_t letter_width = 6, letter_height = 10;  // of a label, at 
 class Drawing {
  public:
   virtual ~Drawing() = default;
-  virtual void add_cells(const Cells&) = 0;      // with hatching where they are hidden
-  virtual void add_hatching(const Box&) = 0;     // what is hidden looks like
-  virtual void add_scale(const Box&) = 0;        // all colours, from none to the end of the scale
+  virtual void add_cells(const Cells&) = 0;   // with hatching where they are hidden
+  virtual void add_hatching(const Box&) = 0;  // what is hidden looks like
+  virtual void add_scale(const Box&) = 0;     // all colours, from none to the end of the scale
   virtual void add_label(const Label&) = 0;
   virtual std::string finish() = 0;
 };

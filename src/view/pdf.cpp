@@ -16,11 +16,11 @@ constexpr double points = 0.75;  // of a pixel
 
 // The widths of Helvetica's letters from space to tilde, in thousandths of its size.
 constexpr std::array<int, 95> widths = {
-    278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556,
+    278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333,  278, 278, 556, 556, 556,
     556, 556, 556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667,
-    611, 778, 722, 278, 500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611, 722, 667, 944, 667,
-    667, 611, 278, 278, 278, 469, 556, 333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500,
-    222, 833, 556, 556, 556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584};
+    611, 778, 722, 278, 500, 667, 556, 833, 722, 778, 667, 778, 722, 667,  611, 722, 667, 944, 667,
+    667, 611, 278, 278, 278, 469, 556, 333, 556, 556, 500, 556, 556, 278,  556, 556, 222, 222, 500,
+    222, 833, 556, 556, 556, 556, 333, 500, 278, 556, 500, 722, 500, 500,  500, 334, 260, 334, 584};
 
 std::string number(double x) {
   char text[32];
@@ -83,8 +83,8 @@ class Objects {
   }
   void add_stream(const std::string& entries, const std::vector<std::uint8_t>& bytes) {
     const std::string packed = zlib_stream(bytes);
-    add("<<" + entries + "/Filter/FlateDecode/Length " + std::to_string(packed.size()) + ">>\nstream\n" + packed +
-        "\nendstream");
+    add("<<" + entries + "/Filter/FlateDecode/Length " + std::to_string(packed.size()) + ">>\nstream\n" +
+        packed + "\nendstream");
   }
   std::size_t count() const { return places_.size(); }
   // The first object is the catalogue.
@@ -97,7 +97,8 @@ class Objects {
       std::snprintf(line, sizeof line, "%010zu 00000 n \n", place);
       text_ += line;
     }
-    return text_ + "trailer\n<</Size " + count + "/Root 1 0 R>>\nstartxref\n" + std::to_string(table) + "\n%%EOF\n";
+    return text_ + "trailer\n<</Size " + count + "/Root 1 0 R>>\nstartxref\n" + std::to_string(table) +
+           "\n%%EOF\n";
   }
 
  private:
@@ -168,7 +169,8 @@ void PdfDrawing::add_label(const Label& label) {
   const double back = label.way == Label::Way::left ? width_of(text) : is_middle ? width_of(text) / 2 : 0;
   const double down = 0.36 * font_size;  // from the middle of small letters to what they stand on
   const double x = static_cast<double>(label.x), y = static_cast<double>(label.y);
-  content_ += "BT /F " + number(font_size) + " Tf " + triple(label.is_quiet ? palette.quiet : palette.ink) + "rg " +
+  content_ += "BT /F " + number(font_size) + " Tf " + triple(label.is_quiet ? palette.quiet : palette.ink) +
+              "rg " +
               (is_turned(label.way) ? numbers({0, -1, -1, 0, x + down, y + back})
                                     : numbers({1, 0, 0, -1, x - back, y + down})) +
               "Tm " + quoted(text) + " Tj ET\n";
@@ -187,7 +189,8 @@ std::string PdfDrawing::finish() {
   objects.add("<</Type/Pages/Kids[3 0 R]/Count 1>>");
   objects.add("<</Type/Page/Parent 2 0 R/MediaBox[0 0 " +
               numbers({points * static_cast<double>(width_), points * static_cast<double>(height_)}) +
-              "]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>/Pattern<</Hidden 6 0 R>>/XObject<<" + names + ">>>>>>");
+              "]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>/Pattern<</Hidden 6 0 R>>/XObject<<" + names +
+              ">>>>>>");
   objects.add_stream("", bytes_of(content_));
   objects.add("<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>");
   objects.add_stream(
@@ -195,9 +198,11 @@ std::string PdfDrawing::finish() {
       "/Matrix[0.53 0.53 -0.53 0.53 0 0]",
       bytes_of(triple(palette.hidden) + "rg 0 0 4 4 re f " + triple(palette.hatch) + "rg 0 0 0.8 4 re f"));
   for (const Image& image : images_) {
-    const std::string extent = "/Type/XObject/Subtype/Image/Width " + std::to_string(image.columns) + "/Height " +
-                               std::to_string(image.rows) + "/BitsPerComponent 8/Interpolate false";
-    const std::string mask = image.shown.empty() ? "" : "/SMask " + std::to_string(objects.count() + 2) + " 0 R";
+    const std::string extent = "/Type/XObject/Subtype/Image/Width " + std::to_string(image.columns) +
+                               "/Height " + std::to_string(image.rows) +
+                               "/BitsPerComponent 8/Interpolate false";
+    const std::string mask =
+        image.shown.empty() ? "" : "/SMask " + std::to_string(objects.count() + 2) + " 0 R";
     objects.add_stream(extent + "/ColorSpace/DeviceRGB" + mask, image.colours);
     if (!image.shown.empty()) objects.add_stream(extent + "/ColorSpace/DeviceGray", image.shown);
   }

@@ -33,7 +33,8 @@ std::string rounded(double number) {
 
 // Round distances between numbers that stand some forty pixels apart.
 std::int64_t step_between(std::int64_t count, std::int64_t pixels) {
-  const double wanted = 40.0 * static_cast<double>(count) / static_cast<double>(std::max<std::int64_t>(1, pixels));
+  const double wanted =
+      40.0 * static_cast<double>(count) / static_cast<double>(std::max<std::int64_t>(1, pixels));
   for (std::int64_t power = 1;; power *= 10)
     for (const std::int64_t digit : {1, 2, 5})
       if (static_cast<double>(digit * power) >= wanted) return digit * power;
@@ -130,7 +131,9 @@ std::int64_t Picture::State::panels() const {
 std::string Picture::State::caption(const ShownLayer& layer, std::size_t n, const Head& head,
                                     std::int64_t width) const {
   const std::string number = std::to_string(head.number);
-  const std::string name = layers.size() == 1 ? "" : layer.layer.name.empty() ? "layer " + std::to_string(n) : layer.layer.name;
+  const std::string name = layers.size() == 1         ? ""
+                           : layer.layer.name.empty() ? "layer " + std::to_string(n)
+                                                      : layer.layer.name;
   const std::string whole = (name.empty() ? "" : name + ", ") + "head " + number;
   for (const std::string& text : {whole + ", up to " + rounded(end(head)), whole})
     if (static_cast<std::int64_t>(text.size()) * letter_width <= width) return text;
@@ -141,12 +144,14 @@ void Picture::State::label_edges(Drawing& drawing, const Plan& plan) const {
   const auto along = [](std::int64_t n, std::int64_t count, std::int64_t pixels) {
     return (2 * n + 1) * pixels / (2 * count);
   };
-  const std::int64_t every_query = plan.query_words.empty() ? step_between(run.queries, plan.panel_height) : 1;
+  const std::int64_t every_query =
+      plan.query_words.empty() ? step_between(run.queries, plan.panel_height) : 1;
   const std::int64_t every_key = plan.key_words.empty() ? step_between(run.keys, plan.panel_width) : 1;
   for (std::int64_t row = 0; row < plan.rows; ++row) {
     const Box first = plan.panel(row * plan.columns);
     for (std::int64_t i = 0; i < run.queries; i += every_query) {
-      const std::string text = plan.query_words.empty() ? std::to_string(i) : plan.query_words[static_cast<std::size_t>(i)];
+      const std::string text =
+          plan.query_words.empty() ? std::to_string(i) : plan.query_words[static_cast<std::size_t>(i)];
       drawing.add_label({.text = text,
                          .x = first.x - 5,
                          .y = first.y + along(i, run.queries, first.height),
@@ -157,7 +162,8 @@ void Picture::State::label_edges(Drawing& drawing, const Plan& plan) const {
   for (std::int64_t column = 0; column < std::min(plan.columns, panels()); ++column) {
     const Box first = plan.panel(column);
     for (std::int64_t j = 0; j < run.keys; j += every_key) {
-      const std::string text = plan.key_words.empty() ? std::to_string(j) : plan.key_words[static_cast<std::size_t>(j)];
+      const std::string text =
+          plan.key_words.empty() ? std::to_string(j) : plan.key_words[static_cast<std::size_t>(j)];
       drawing.add_label({.text = text,
                          .x = first.x + along(j, run.keys, first.width),
                          .y = first.y - 5 - (plan.key_words.empty() ? letter_height / 2 : 0),
@@ -193,7 +199,8 @@ void Picture::State::add_legend(Drawing& drawing, const Plan& plan) const {
                      .y = bar.y + 18,
                      .way = Label::Way::left});
   const bool hides = std::any_of(layers.begin(), layers.end(), [](const ShownLayer& layer) {
-    return std::any_of(layer.heads.begin(), layer.heads.end(), [](const Head& head) { return head.is_part_hidden; });
+    return std::any_of(layer.heads.begin(), layer.heads.end(),
+                       [](const Head& head) { return head.is_part_hidden; });
   });
   if (hides) {
     drawing.add_hatching({bar.x + bar.width + 16, bar.y, 10, 10});
@@ -270,7 +277,8 @@ std::string Picture::text(std::int64_t width, Ink kind) const {
   for (const State::ShownLayer& layer : state_->layers)
     for (const State::Head& head : layer.heads) {
       const Level& level = level_within(head.pyramid, std::max((width - 14) / 2, Pyramid::coarsest_side));
-      text += (layer.layer.name.empty() ? "" : layer.layer.name + ", ") + "head " + std::to_string(head.number) + "\n" +
+      text += (layer.layer.name.empty() ? "" : layer.layer.name + ", ") + "head " +
+              std::to_string(head.number) + "\n" +
               blocks({.level = level,
                       .end_of_scale = state_->end(head),
                       .tokens = state_->run.query_tokens,

@@ -48,14 +48,16 @@ std::int64_t widest(const std::vector<std::string>& words) {
   return static_cast<std::int64_t>(most) * letter_width;
 }
 
-// Pixels of a cell: what looks well, and more if there are words that are read then and the picture stays bearable.
+// Pixels of a cell: what looks well, and more if there are words that are read then and the picture stays
+// bearable.
 std::int64_t cell_for(const PlanOf& of, std::int64_t rows, bool& has_words) {
   const bool is_named = !of.run.query_tokens.empty() || !of.run.key_tokens.empty();
   const std::int64_t wanted = of.panels == 1 ? 320 : of.panels <= 4 ? 210 : of.panels <= 12 ? 170 : 120;
   const std::int64_t side = std::max(of.level.rows, of.level.columns);
   const std::int64_t cell = std::clamp<std::int64_t>(wanted / side, 1, 24);
   const std::int64_t legible = std::max(cell, letter_height + 1);
-  has_words = is_named && of.level.log2_pool == 0 && of.columns * (legible * of.level.columns + gap) <= widest_picture &&
+  has_words = is_named && of.level.log2_pool == 0 &&
+              of.columns * (legible * of.level.columns + gap) <= widest_picture &&
               rows * (legible * of.level.rows + gap + caption) <= widest_picture;
   return has_words ? legible : cell;
 }
@@ -69,7 +71,8 @@ std::int64_t columns_for(std::int64_t panels) {
 
 // The legend has room, too.
 std::int64_t Plan::width() const {
-  return left + std::max({columns * (panel_width + gap), legend_width + words_of_legend, lacks_words ? widest_note : 0});
+  return left + std::max({columns * (panel_width + gap), legend_width + words_of_legend,
+                          lacks_words ? widest_note : 0});
 }
 std::int64_t Plan::height() const {
   return top + above + rows * (panel_height + caption + gap) + legend_room + (lacks_words ? title_room : 0);
@@ -79,7 +82,9 @@ Box Plan::panel(std::int64_t n) const {
   return {left + n % columns * (panel_width + gap),
           top + above + caption + row * (panel_height + caption + gap), panel_width, panel_height};
 }
-Box Plan::legend() const { return {left, height() - legend_room - (lacks_words ? title_room : 0) + 8, legend_width, 10}; }
+Box Plan::legend() const {
+  return {left, height() - legend_room - (lacks_words ? title_room : 0) + 8, legend_width, 10};
+}
 
 Plan plan_of(const PlanOf& of) {
   Plan plan;
@@ -94,7 +99,8 @@ Plan plan_of(const PlanOf& of) {
     plan.key_words = words_of(of.run.key_tokens);
   }
   const auto digits = static_cast<std::int64_t>(std::to_string(of.run.queries).size());
-  plan.left = gap + title_room + (plan.query_words.empty() ? digits * letter_width : widest(plan.query_words)) + 6;
+  plan.left =
+      gap + title_room + (plan.query_words.empty() ? digits * letter_width : widest(plan.query_words)) + 6;
   plan.top = gap + title_room + (of.has_title ? title_room + 4 : 0);
   plan.above = (plan.key_words.empty() ? letter_height : widest(plan.key_words)) + 6;
   return plan;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where everything of a picture is: panels in a grid, words or numbers at its edges, titles, and a legend below.
+// Where everything of a picture is: panels in a grid, words or numbers at its edges, titles, and a legend
+// below.
 #pragma once
 #include <cstdint>
 #include <string>

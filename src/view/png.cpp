@@ -77,9 +77,9 @@ void PngDrawing::add_label(const Label& label) {
   constexpr std::int64_t dot = 2, advance = 6 * dot;  // pixels; a letter is six dots by eight
   const std::vector<Glyph> letters = letters_of(label.text);
   const auto length = static_cast<std::int64_t>(letters.size()) * advance - dot;
-  std::int64_t along = label.way == Label::Way::left                                             ? -length
+  std::int64_t along = label.way == Label::Way::left                                           ? -length
                        : label.way == Label::Way::middle || label.way == Label::Way::up_middle ? -length / 2
-                                                                                                : 0;
+                                                                                               : 0;
   for (const Glyph& glyph : letters) {
     for (std::int64_t column = 0; column < 5; ++column)
       for (std::int64_t line = 0; line < 8; ++line) {

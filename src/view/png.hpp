@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A picture in pixels, saved as PNG (RFC 2083): two by two of them for each of the drawing's, since paper is finer than a
-// screen.
+// A picture in pixels, saved as PNG (RFC 2083): two by two of them for each of the drawing's, since paper is
+// finer than a screen.
 #pragma once
 #include "view/drawing.hpp"
 
@@ -21,7 +21,7 @@ class PngDrawing : public Drawing {
   void fill(const Box&, const ColourAt&);  // with a frame around it
 
   Theme theme_;
-  std::int64_t width_, height_;  // pixels
+  std::int64_t width_, height_;       // pixels
   std::vector<std::uint8_t> pixels_;  // rows of RGB, each after a byte of 0: no filter
 };
 

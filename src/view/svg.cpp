@@ -53,28 +53,31 @@ std::string frame_of(const Box& box) {
 
 SvgDrawing::SvgDrawing(std::int64_t width, std::int64_t height, Theme theme) : theme_(theme) {
   const Palette& palette = palette_of(theme);
-  text_ = "<svg xmlns=\"http://www.w3.org/2000/svg\"" + attribute("width", width) +
-          attribute("height", height) + " viewBox=\"0 0 " + std::to_string(width) + " " +
-          std::to_string(height) +
-          "\" font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" font-size=\"10\">\n"
-          "<defs><pattern id=\"hidden\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" "
-          "patternTransform=\"rotate(45)\">"
-          "<rect width=\"4\" height=\"4\" fill=\"" +
-          hex(palette.hidden) + "\"/><rect width=\"0.8\" height=\"4\" fill=\"" + hex(palette.hatch) +
-          "\"/></pattern><linearGradient id=\"scale\">";
+  text_ =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\"" + attribute("width", width) + attribute("height", height) +
+      " viewBox=\"0 0 " + std::to_string(width) + " " + std::to_string(height) +
+      "\" font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\" font-size=\"10\">\n"
+      "<defs><pattern id=\"hidden\" width=\"4\" height=\"4\" patternUnits=\"userSpaceOnUse\" "
+      "patternTransform=\"rotate(45)\">"
+      "<rect width=\"4\" height=\"4\" fill=\"" +
+      hex(palette.hidden) + "\"/><rect width=\"0.8\" height=\"4\" fill=\"" + hex(palette.hatch) +
+      "\"/></pattern><linearGradient id=\"scale\">";
   constexpr int stops = 32;
   for (int n = 0; n <= stops; ++n)
     text_ += "<stop offset=\"" + std::to_string(static_cast<double>(n) / stops) + "\" stop-color=\"" +
              hex(colour_of(static_cast<double>(n) / stops, theme)) + "\"/>";
-  text_ += "</linearGradient></defs>\n<rect width=\"100%\" height=\"100%\" fill=\"" + hex(palette.paper) + "\"/>\n";
+  text_ += "</linearGradient></defs>\n<rect width=\"100%\" height=\"100%\" fill=\"" + hex(palette.paper) +
+           "\"/>\n";
 }
 
 void SvgDrawing::add_hatching(const Box& box) {
-  text_ += "<rect" + frame_of(box) + " fill=\"url(#hidden)\" stroke=\"" + hex(palette_of(theme_).rule) + "\"/>\n";
+  text_ +=
+      "<rect" + frame_of(box) + " fill=\"url(#hidden)\" stroke=\"" + hex(palette_of(theme_).rule) + "\"/>\n";
 }
 
 void SvgDrawing::add_scale(const Box& box) {
-  text_ += "<rect" + frame_of(box) + " fill=\"url(#scale)\" stroke=\"" + hex(palette_of(theme_).rule) + "\"/>\n";
+  text_ +=
+      "<rect" + frame_of(box) + " fill=\"url(#scale)\" stroke=\"" + hex(palette_of(theme_).rule) + "\"/>\n";
 }
 
 // One path for all cells of a colour, cells beside each other as one.
@@ -106,9 +109,9 @@ void SvgDrawing::add_cells(const Cells& cells) {
 
 void SvgDrawing::add_label(const Label& label) {
   const Palette& palette = palette_of(theme_);
-  const char* anchor = label.way == Label::Way::left                                             ? "end"
+  const char* anchor = label.way == Label::Way::left                                           ? "end"
                        : label.way == Label::Way::middle || label.way == Label::Way::up_middle ? "middle"
-                                                                                                : "start";
+                                                                                               : "start";
   text_ += "<text dominant-baseline=\"central\" fill=\"" + hex(label.is_quiet ? palette.quiet : palette.ink) +
            "\" text-anchor=\"" + anchor + "\" transform=\"translate(" + std::to_string(label.x) + " " +
            std::to_string(label.y) + ")" + (is_turned(label.way) ? " rotate(-90)" : "") + "\">" +
