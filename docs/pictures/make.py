@@ -30,13 +30,15 @@ def photograph(page, address, name, size=(1440, 900)):
 
 
 def save(driver, name):
-    """A palette is enough for paper and ink, and a third of the bytes."""
+    """With a palette where it would be large: a third of the bytes."""
     import io
 
     import PIL.Image
 
-    shown = PIL.Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
-    shown.quantize(192, dither=PIL.Image.Dither.NONE).save(HERE / f"{name}.png", optimize=True)
+    shown, path = PIL.Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB"), HERE / f"{name}.png"
+    shown.save(path, optimize=True)
+    if path.stat().st_size > 140_000:
+        shown.quantize(256).save(path, optimize=True)
 
 
 def watched(model, tokenizer, folder, title):
@@ -74,7 +76,7 @@ def phone(folder, tool):
 
 def lines(folder, tool):
     subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
-    photograph(folder / "page.html", "#head=4&view=lines&heads=all&query=11", "lines", (1200, 800))
+    photograph(folder / "page.html", "#head=4&view=lines&heads=all&most=1&query=11", "lines", (1200, 800))
 
 
 def overview(folder, tool):

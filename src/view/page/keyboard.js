@@ -62,6 +62,13 @@ addEventListener("keydown", (event) => {
 export function buildHelp() {
   const heading = document.createElement("h2");
   heading.textContent = "Keys";
+  const close = document.createElement("button");
+  close.type = "button";
+  close.textContent = "Close";
+  close.addEventListener("click", () => help.close());
+  const top = document.createElement("div");
+  top.className = "bar";
+  top.append(heading, close);
   const list = document.createElement("dl");
   for (const { shown, words } of keys.filter((key) => key.shown)) {
     const term = document.createElement("dt");
@@ -85,12 +92,9 @@ export function buildHelp() {
   const note = document.createElement("p");
   note.className = "quiet";
   note.textContent = "The wheel or two fingers zoom, dragging moves, a click chooses a query and a key. The address holds the view: a copied link brings it back.";
-  const close = document.createElement("button");
-  close.textContent = "Close";
-  close.addEventListener("click", () => help.close());
   const meanings = heading.cloneNode();
   meanings.textContent = "Words";
-  help.append(heading, list, meanings, words, note, close);
+  help.append(top, list, meanings, words, note);
 }
 
 const glossary = [
