@@ -68,8 +68,7 @@ def test_nothing_lies_over_anything_else_and_nothing_scrolls_sideways(tab, page,
     assert {url.partition("#")[0] for url in tab.requests()} <= {page.as_uri()}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", [SIZES[0], SIZES[-1]], ids=str)
+@pytest.mark.parametrize(("size", "theme"), [(SIZES[0], "dark"), (SIZES[-1], "light")], ids=str)
 def test_axe_finds_no_violation(tab, page, size, theme):
     screen = Screen(tab)
     screen.resize(size)
@@ -372,6 +371,14 @@ def test_arrow_keys_move_the_chosen_token_of_the_text(screen, tab, page):
     tab.until(lambda: tab.text("#text span.chosen") == WORDS[6], "→ does not move it")
     tab.press("\ue012", "\ue012")
     tab.until(lambda: tab.text("#text span.chosen") == WORDS[4], "← does not move it")
+
+
+def test_a_token_chosen_by_key_comes_into_sight(screen, tab, page):
+    screen.resize((1100, 640))
+    settled(tab, page, "#head=1&view=lines&query=0&key=0")
+    tab.press(*["\ue015"] * (LENGTH - 1))
+    tab.until(lambda: f"query={LENGTH - 1}" in tab.address(), tab.address())
+    tab.until(lambda: tab.driver.execute_script("return document.querySelector('#lines .scroll').scrollTop") > 100, "it stays out of sight")
 
 
 def test_the_table_names_what_every_query_gives_most_to(screen, tab, page, weights):

@@ -98,7 +98,19 @@ export function drawLines(head) {
     const of = state.heads === "all" ? "every head and token" : "every token";
     byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}, as strong as they are among its own.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : " Hover or choose a token to see its lines alone."}`;
     paintLines();
+    keepInSight();
   });
+}
+
+// A token that was chosen by key may lie where nobody looks.
+let sought = -1;
+function keepInSight() {
+  if (state.query === sought) return;
+  sought = state.query;
+  const box = drawing.parentElement;
+  const y = aboveLines + (state.query - drawn.queries.first + 0.5) * lineHeight();
+  const isSeen = y > box.scrollTop + lineHeight() && y < box.scrollTop + box.clientHeight - lineHeight();
+  if (sought >= 0 && !isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
 // Where things stand at this width.

@@ -11,6 +11,7 @@ import { keyName, queryName } from "./words.js";
 const panel = document.getElementById("text");
 const meaning = document.createElement("p");
 meaning.className = "meaning";
+let seen = null; // the token that was chosen when it was last drawn
 let built = null; // the run whose tokens stand there
 let spans = { queries: [], keys: [] };
 
@@ -100,6 +101,9 @@ export function drawText(head) {
   if (painted !== plain) unpaint(plain);
   paint(painted, weights, (n) => chosen >= 0 && (isTo ? head.at(chosen, n) : head.at(n, chosen)).hidden);
   for (const each of new Set([...spans.queries, ...spans.keys])) each.classList.remove("chosen");
-  (isTo ? spans.queries : spans.keys)[chosen]?.classList.add("chosen");
+  const span = (isTo ? spans.queries : spans.keys)[chosen];
+  span?.classList.add("chosen");
+  if (span && span !== seen) span.scrollIntoView({ block: "nearest" });
+  seen = span;
   meaning.textContent = `Coloured: ${caption[0].toLowerCase()}${caption.slice(1)}.${chosen < 0 ? " Choose a token to see its own." : ""}`;
 }
