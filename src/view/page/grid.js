@@ -139,7 +139,8 @@ function sizeFor(columns, named) {
 function fitSizes() {
   const widest = Math.max(...attention.runs.flatMap((run) => run.layers.map((layer) => layer.heads.length)));
   const named = attention.runs.some((run) => run.layers.length > 1 || run.layers[0]?.name);
-  const size = sizeFor(measures.some((each) => each.id === state.sort) ? Math.min(widest, 8) : widest, named);
+  const isSorted = measures.some((each) => each.id === state.sort);
+  const size = isSorted ? sizeFor(Math.max(3, Math.round(grid.clientWidth / 125)), false) : sizeFor(widest, named);
   grid.style.setProperty("--thumb", `${size}px`);
   grid.classList.toggle("small", size < 76);
   for (const table of grid.querySelectorAll(".heads")) table.style.setProperty("--columns", table.dataset.columns);
