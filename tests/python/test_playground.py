@@ -201,7 +201,7 @@ def test_what_heed_refuses_is_said_in_its_words(tab, page):
 def test_a_link_restores_what_was_played(tab, page):
     play(tab, page, "#tokens=a+b+c+d&heads=2&kvHeads=1&dim=4&head=1&query=2&theme=dark&cached=3")
     tab.choose("#mask", "causal")
-    tab.until(lambda: "hidden=" in tab.address(), "the address does not follow")
+    tab.until(lambda: "hidden=" in tab.address() and tab.count("#map .unseen") == 6, "the address does not follow")
     address, seen = tab.address(), weights(tab)
     play(tab, page, address)
     assert tab.count("#map .unseen") == 6 and np.array_equal(weights(tab), seen) and tab.count(".cells i.kept") == 2 * 3
