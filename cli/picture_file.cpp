@@ -11,13 +11,15 @@
 namespace heed::tool {
 
 void refuse_other_pictures(const std::string& path) {
-  if (path.empty() || path.ends_with(".png") || path.ends_with(".svg")) return;
-  throw Error(Error::value, fmt::format("--picture: '{}' ends in neither .png nor .svg", path));
+  if (path.empty() || path.ends_with(".png") || path.ends_with(".svg") || path.ends_with(".pdf")) return;
+  throw Error(Error::value, fmt::format("--picture: '{}' ends in neither .png, .svg nor .pdf", path));
 }
 
 void write_picture(const view::Picture& picture, const std::string& path,
                    const std::filesystem::path& beside) {
-  const std::string bytes = path.ends_with(".png") ? picture.png() : picture.svg();
+  const std::string bytes = path.ends_with(".png")   ? picture.png()
+                            : path.ends_with(".svg") ? picture.svg()
+                                                     : picture.pdf();
   std::ofstream file(beside, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();

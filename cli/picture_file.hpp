@@ -8,7 +8,7 @@
 
 namespace heed::tool {
 
-// Refuses a path that ends in neither .png nor .svg; "" is no file.
+// Refuses a path that ends in neither .png, .svg nor .pdf; "" is no file.
 void refuse_other_pictures(const std::string& path);
 
 // Writes what `path` asks for to `beside`.

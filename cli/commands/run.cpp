@@ -236,7 +236,8 @@ Action add_run(CLI::App& app) {
   file("--save-weights", options->save_weights, "The attention weights, (batch, heads, queries, keys)",
        "A.npy");
   file("--save-layer", options->save_layer, "The layer's matrices, as --weights reads them", "W.safetensors");
-  file("--picture", options->picture, "Heatmaps of the heads of the first batch entry: .png or .svg", "FILE");
+  file("--picture", options->picture, "Heatmaps of the heads of the first batch entry: .png, .svg or .pdf",
+       "FILE");
   file("--words", options->words, "What stands at their edges, one word to a line", "words.txt");
   add_switch(app, {.name = "--show", .help = "Draw small ones in the terminal"}, options->show);
   add_workers(app,

@@ -164,10 +164,15 @@ void save_picture(StagedFiles& files, const std::string& path, const Shown& show
   files.write(path, [&](const auto& beside) { write_picture(picture, path, beside); });
 }
 
-void open_if_asked(const ViewOptions& options) {
-  if (options.open && !open_in_browser(options.out))
-    throw Error(Error::file,
-                fmt::format("--open: no browser could be started on '{}', which is written", options.out));
+// Starts a browser if that is wanted. The page is written, so that a machine without one has something to
+// say, not a failure.
+void open_if_asked(const ViewOptions& options, nlohmann::ordered_json& result, Console& console) {
+  if (!options.open) return;
+  const bool opened = open_in_browser(options.out);
+  result["opened"] = opened;
+  if (!opened)
+    console.warn(fmt::format("no browser could be started here; '{}' is written, for any browser to open",
+                             options.out));
 }
 
 // The playground brings its own tokens and vectors.
@@ -202,10 +207,11 @@ Status play(const ViewOptions& options, Console& console) {
   files.write(options.out, [](const auto& path) { view::save_playground(path); });
   files.move_in();
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(options.out));
-  console.result({{"page", options.out}, {"bytes", bytes}});
   console.print(list_of(console, {{"wrote", options.out},
                                   {"size", fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)}}));
-  open_if_asked(options);
+  nlohmann::ordered_json result = {{"page", options.out}, {"bytes", bytes}};
+  open_if_asked(options, result, console);
+  console.result(result);
   return done;
 }
 
@@ -258,9 +264,11 @@ Status show(const ViewOptions& options, Console& console) {
                              {"time", readable_seconds(seconds)}};
   nlohmann::ordered_json names = nlohmann::ordered_json::array();
   for (const Shown& shown : runs) names.push_back(shown.run.name);
-  console.result({{"page", options.out}, {"bytes", bytes}, {"runs", names}, {"seconds", seconds}});
   console.print(list_of(console, facts));
-  open_if_asked(options);
+  nlohmann::ordered_json result = {
+      {"page", options.out}, {"bytes", bytes}, {"runs", names}, {"seconds", seconds}};
+  open_if_asked(options, result, console);
+  console.result(result);
   return done;
 }
 
@@ -317,7 +325,7 @@ Action add_view(CLI::App& app) {
            options->out);
   add_text(app,
            {.name = "--picture",
-            .help = "Heatmaps of what is shown first, as a picture too: .png or .svg",
+            .help = "Heatmaps of what is shown first, as a picture too: .png, .svg or .pdf",
             .value = "FILE"},
            options->picture);
   add_text(app, {.name = "--title", .help = "What stands above it", .value = "TEXT"}, options->title);
@@ -330,7 +338,7 @@ Action add_view(CLI::App& app) {
               .help = "A page to play with attention in instead, heed itself inside as WebAssembly",
               .group = "What is shown"},
              options->play);
-  add_switch(app, {.name = "--open", .help = "Start a browser on it"}, options->open);
+  add_switch(app, {.name = "--open", .help = "Start a browser on it, where there is one"}, options->open);
   return [options](Console& console) { return show(*options, console); };
 }
 

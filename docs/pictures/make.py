@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the pictures of these documents, and playground.html, again: `make.py HEED [NAME...]`, HEED being the tool.
 
-Needs the package, selenium, Debian's chromium and chromium-driver, and for the two models tests/models/install.
+Needs the package, selenium, Pillow, Debian's chromium and chromium-driver, and for the two models tests/models/install.
 """
 
 import pathlib
@@ -24,9 +24,21 @@ def photograph(page, address, name, size=(1440, 900)):
     try:
         driver.get(page.as_uri() + address)
         time.sleep(3)  # all pictures of all heads are drawn
-        driver.save_screenshot(str(HERE / f"{name}.png"))
+        save(driver, name)
     finally:
         driver.quit()
+
+
+def save(driver, name):
+    """With a palette where it would be large: a third of the bytes."""
+    import io
+
+    import PIL.Image
+
+    shown, path = PIL.Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB"), HERE / f"{name}.png"
+    shown.save(path, optimize=True)
+    if path.stat().st_size > 140_000:
+        shown.quantize(256).save(path, optimize=True)
 
 
 def watched(model, tokenizer, folder, title):
@@ -43,6 +55,30 @@ def watched(model, tokenizer, folder, title):
     return page
 
 
+def on_a_telephone(page, address, name):
+    import browser
+
+    driver = browser.start(1400, 900)
+    try:
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True})
+        driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        driver.get(page.as_uri() + address)
+        time.sleep(2)
+        save(driver, name)
+    finally:
+        driver.quit()
+
+
+def phone(folder, tool):
+    subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
+    on_a_telephone(folder / "page.html", "#head=4&query=11&key=1", "phone")
+
+
+def lines(folder, tool):
+    subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
+    photograph(folder / "page.html", "#head=4&view=lines&heads=all&most=1&query=11", "lines", (1200, 800))
+
+
 def overview(folder, tool):
     subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
     photograph(folder / "page.html", "", "overview", (1000, 900))
@@ -55,7 +91,7 @@ def example(folder, tool):
 def playground(_, tool):
     page = HERE.parent / "playground.html"
     subprocess.run([tool, "view", "--quiet", "--play", "--out", page], check=True)
-    photograph(page, "#head=0&query=8&cached=6", "playground", (1400, 1500))
+    photograph(page, "#tour=3", "playground", (1400, 900))
 
 
 def minilm(folder, _):
@@ -74,7 +110,7 @@ def smollm2(folder, _):
 
 def main():
     tool, *names = sys.argv[1:]
-    for name in names or ["overview", "example", "playground", "minilm", "smollm2"]:
+    for name in names or ["overview", "phone", "lines", "example", "playground", "minilm", "smollm2"]:
         with tempfile.TemporaryDirectory() as folder:
             globals()[name](pathlib.Path(folder), pathlib.Path(tool).resolve())
 

@@ -66,29 +66,40 @@ class Page {
   std::unique_ptr<State> state_;
 };
 
-// Heatmaps of the heads of one layer, side by side.
+enum class Theme : std::uint8_t { light, dark, print };  // print: greys on white
+
+struct PictureOptions {
+  Theme theme = Theme::light;
+  std::string title{};
+  std::vector<std::int64_t> heads{};  // those that are drawn, of every layer; none said: all
+};
+
+// Heatmaps of heads: those of one layer side by side, or a row for every layer. The words stand at the edges
+// where they are read, and where they are not the picture says so.
 class Picture {
  public:
-  Picture(const Run&, const Layer&);
+  Picture(const Run&, const Layer&, const PictureOptions& = {});
   ~Picture();
   Picture(Picture&&) noexcept;
   Picture& operator=(Picture&&) noexcept;
 
-  void add_rows(const Rows&);
+  void add_layer(const Layer&);  // the next row of the picture
+  void add_rows(const Rows&);    // of the layer added last, in order
   std::string png() const;
   std::string svg() const;
+  std::string pdf() const;
   enum class Ink : std::uint8_t { shades, colours };
   // For a terminal, at most so many characters wide.
   std::string text(std::int64_t width, Ink) const;
-  void save(const std::filesystem::path&) const;  // .png or .svg
+  void save(const std::filesystem::path&) const;  // .png, .svg or .pdf
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// Writes a page to play with attention in: heed itself inside, compiled to WebAssembly. Refused where heed was
-// built without (docs/view.md).
+// Writes a page to play with attention in: heed itself inside, compiled to WebAssembly
+// (docs/view.md).
 void save_playground(const std::filesystem::path&);
 
 }  // namespace heed::inline v0_2::view

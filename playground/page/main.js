@@ -6,6 +6,7 @@ import { attend, startHeed } from "./heed.js";
 import { drawWeights } from "./map.js";
 import { hiddenPairs, onChange, readAddress, state, words } from "./state.js";
 import { drawSteps } from "./steps.js";
+import { drawTour } from "./tour.js";
 import { vectorsFor } from "./vectors.js";
 
 const number = (text) => (text === "" ? NaN : Number(text));
@@ -28,6 +29,7 @@ function draw() {
     refusal.textContent = error.message; // heed's own sentence; what is drawn stays as it was
     refusal.hidden = false;
   }
+  drawTour();
 }
 
 buildControls();

@@ -3,7 +3,8 @@
 import { cssColour, inkOn } from "../../src/view/page/colour.js";
 import { digitsOf } from "../../src/view/page/digits.js";
 import { visible } from "../../src/view/page/visible.js";
-import { asDigits, change, hiddenPairs, state, words } from "./state.js";
+import { asDigits } from "./masks.js";
+import { change, hiddenPairs, state, words } from "./state.js";
 import { headKinds } from "./vectors.js";
 
 const box = document.getElementById("map");
@@ -94,8 +95,7 @@ function drawMap(found, count) {
 function thumb(found, count, head) {
   const button = document.createElement("button");
   button.type = "button";
-  button.setAttribute("role", "tab");
-  button.setAttribute("aria-selected", String(head === state.head));
+  button.setAttribute("aria-pressed", String(head === state.head));
   button.title = `Head ${head}: ${headKinds[head % headKinds.length]}`;
   button.setAttribute("aria-label", button.title);
   button.addEventListener("click", () => change({ head }));

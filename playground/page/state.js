@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is played with. All of it is in the page's address, so that a link brings it back.
+import { lessons, sentence } from "./lessons.js";
 
 export const limits = { tokens: 24, heads: [1, 2, 4, 6, 8], dims: [2, 4, 8, 16], tokenLength: 32 };
 export const cacheTypes = ["f32", "f16", "bf16", "int8"]; // as heed numbers them
 
 const defaults = {
-  tokens: "The cat that chased the mouse saw the cat",
+  tokens: sentence,
   heads: 4,
   kvHeads: 4,
   dim: 8,
@@ -19,10 +20,14 @@ const defaults = {
   tool: "follow", // or draw
   cacheType: "f32",
   cached: 0, // tokens in the caches
+  tour: 0, // the step of the tour, counted from one; 0: none
   theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
 };
 
 export const state = { ...defaults };
+
+// A step of the tour begins with its own numbers.
+const baseOf = (tour) => ({ ...defaults, ...lessons[tour - 1]?.shows });
 const listeners = [];
 let scheduled = false;
 
@@ -41,13 +46,6 @@ export function hiddenPairs(count) {
   return pairs.map((_, i) => (parseInt(state.hidden[i >> 2], 16) >> (i & 3)) & 1);
 }
 
-export function asDigits(pairs) {
-  if (!pairs.includes(1)) return "";
-  const digits = new Uint8Array(Math.ceil(pairs.length / 4));
-  pairs.forEach((hidden, i) => (digits[i >> 2] |= hidden << (i & 3)));
-  return Array.from(digits, (digit) => digit.toString(16)).join("");
-}
-
 // A number as its input writes it; what is none is left out.
 const asNumber = (text) => (text.trim() && Number.isFinite(Number(text)) ? String(Number(text)) : "");
 
@@ -60,6 +58,7 @@ function settle() {
   if (!cacheTypes.includes(state.cacheType)) state.cacheType = defaults.cacheType;
   if (!/^[0-9a-f]*$/.test(state.hidden)) state.hidden = "";
   for (const name of ["scale", "softcap"]) state[name] = asNumber(state[name]);
+  if (!lessons[state.tour - 1]) state.tour = 0;
   if (state.tool !== "draw") state.tool = "follow";
   if (state.theme !== "dark") state.theme = "light";
   const place = (at, end) => (Number.isInteger(at) ? Math.max(0, Math.min(at, end - 1)) : 0);
@@ -84,7 +83,8 @@ let writing;
 function writeAddress() {
   clearTimeout(writing);
   writing = setTimeout(() => {
-    const changed = Object.entries(state).filter(([name, value]) => value !== defaults[name]);
+    const base = baseOf(state.tour);
+    const changed = Object.entries(state).filter(([name, value]) => name === "tour" ? value > 0 : value !== base[name]);
     try {
       history.replaceState(null, "", `#${new URLSearchParams(changed)}`);
     } catch {
@@ -106,10 +106,14 @@ export function change(changes) {
 
 export const startOver = () => change({ ...defaults, theme: state.theme });
 
+// Goes to a step of the tour; 0 leaves it, and what was shown stays.
+export const goOnTour = (tour) => change(tour > 0 ? { ...baseOf(tour), tour, theme: state.theme } : { tour: 0 });
+
 // An address comes from outside: what it may not say is left at its default.
 export function readAddress() {
-  Object.assign(state, defaults);
-  for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
+  const said = new URLSearchParams(location.hash.slice(1));
+  Object.assign(state, baseOf(Number(said.get("tour"))));
+  for (const [name, value] of said) {
     if (Object.hasOwn(defaults, name)) state[name] = typeof defaults[name] === "number" ? Number(value) : value.slice(0, 4000);
   }
   settle();

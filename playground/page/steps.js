@@ -16,7 +16,7 @@ function part(name, text = "", kind = "") {
 
 // The numbers of a vector, each of which can be changed.
 function inputs(kind, head, token, floats) {
-  const cell = part("td", "", "vector");
+  const cell = part("td", "", `vector ${kind}`);
   for (let d = 0; d < state.dim; ++d) {
     const input = document.createElement("input");
     input.type = "number";
@@ -38,23 +38,25 @@ function numbers(floats) {
   return cell;
 }
 
+// What stands in each column: its name, how it comes about, and why.
 function heading(scale, hasCap) {
-  const row = part("tr");
+  const row = part("tr", "", "columns");
   const explained = [
-    ["Key", "the token looked at", "vector"],
-    ["k", "its key: what it offers to be found by", "vector"],
-    [`s = q·k × ${digits(scale)}`, "the score: how well the key answers the query"],
-    ...(hasCap ? [["capped", "softcap × tanh(s / softcap)"]] : []),
-    ["seen", "the score, −∞ where the mask hides the key"],
-    ["e^(s − max)", "the exponential, of the difference to the largest score"],
-    ["weight", "the exponential divided by the sum of all"],
-    ["v", "its value: what the query takes from it, by its weight", "vector"],
+    ["word", "looked at", "the token looked at", "vector"],
+    ["key", "k", "its key: what it offers to be found by", "vector k"],
+    ["score", `q·k×${digits(scale)}`, "how well the key answers the query", "score"],
+    ...(hasCap ? [["capped", "by softcap", "softcap × tanh(s / softcap)", "score"]] : []),
+    ["masked", "by mask", "the score, −∞ where the mask hides the key", "score"],
+    ["power", "e^(s−max)", "the exponential, of the difference to the largest score", "share"],
+    ["weight", "÷ sum", "the exponential divided by the sum of all", "weight"],
+    ["value", "v", "its value: what the query takes from it, by its weight", "vector v"],
   ];
   row.append(
-    ...explained.map(([text, title, kind]) => {
-      const cell = part("th", text, kind);
+    ...explained.map(([name, how, title, kind]) => {
+      const cell = part("th", name, kind);
       cell.scope = "col";
       cell.title = title;
+      cell.append(part("small", how));
       return cell;
     }),
   );
@@ -78,7 +80,7 @@ export function drawSteps(problem, vectors, found) {
   const asking = part("tr", "", "asking");
   const from = part("th", tokens[query]);
   from.scope = "row";
-  const asks = part("td", "its query q: what it asks for", "quiet");
+  const asks = part("td", "← its query q: what it asks for", "quiet");
   asks.colSpan = hasCap ? 6 : 5;
   asking.append(from, inputs("q", head, query, vectors.q), asks);
   table.append(asking, heading(scale, hasCap));
@@ -95,10 +97,10 @@ export function drawSteps(problem, vectors, found) {
     line.append(
       name,
       inputs("k", kv, key, vectors.k),
-      part("td", digits(found.raw[row + key])),
-      ...(hasCap ? [part("td", digits(found.softcapped[row + key]))] : []),
-      part("td", digits(scores[key])),
-      part("td", digits(exponentials[key])),
+      part("td", digits(found.raw[row + key]), "score"),
+      ...(hasCap ? [part("td", digits(found.softcapped[row + key]), "score")] : []),
+      part("td", digits(scores[key]), "score"),
+      part("td", digits(exponentials[key]), "share"),
       weight,
       inputs("v", kv, key, vectors.v),
     );
@@ -111,7 +113,7 @@ export function drawSteps(problem, vectors, found) {
   const weights = Array.from(found.weights.subarray(row, row + count));
   const result = numbers(found.out.subarray((head * count + query) * dim, (head * count + query + 1) * dim));
   result.id = "result";
-  total.append(text, part("td", sum ? digits(sum) : "0"), part("td", digits(weights.reduce((a, b) => a + b, 0)), "weight"), result);
+  total.append(text, part("td", sum ? digits(sum) : "0", "share"), part("td", digits(weights.reduce((a, b) => a + b, 0)), "weight"), result);
   table.append(total);
   document.getElementById("steps").replaceChildren(table);
   document.getElementById("query-name").textContent = `${tokens[query]} in head ${head}`;

@@ -15,7 +15,8 @@ from heed._functions import public as _public
 from heed._heed import AttentionLayer, KvCache, Rotary
 from heed._heed import version as __version__
 from heed._installation import configuration, show_config
-from heed._showing import picture, view
+from heed._picture import picture
+from heed._showing import view
 from heed._verdicts import Verdict
 
 attention = _public(_heed.attention)

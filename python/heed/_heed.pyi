@@ -834,9 +834,12 @@ class Page:
         """Writes it to a file, whole or not at all."""
 
 class Picture:
-    """Heatmaps of the heads of a layer, as heed.picture saves them."""
+    """Heatmaps of heads, as heed.picture saves them."""
 
-    def __init__(self, extents: tuple[int, int, int | None], query_tokens: list[str] | None, key_tokens: list[str] | None, heads: int) -> None: ...
+    def __init__(self, extents: tuple[int, int, int | None], query_tokens: list[str] | None, key_tokens: list[str] | None, name: str, heads: int, theme: str, title: str, shown_heads: list[int] | None) -> None: ...
+
+    def add_layer(self, name: str, heads: int) -> None:
+        """The next row of the picture: another layer."""
 
     def add_rows(self, weights: Any, hide: Any = None) -> None:
         """
@@ -848,6 +851,9 @@ class Picture:
 
     def svg(self) -> str:
         """The text of an SVG file."""
+
+    def pdf(self) -> bytes:
+        """The bytes of a PDF file."""
 
     def save(self, path: Any) -> None:
         """Writes it to a file, whole or not at all."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heed.view and heed.picture: attention to look at, in a browser, a notebook or a file."""
+"""heed.view: attention to look at, in a browser or a notebook; and what heed.picture reads as well."""
 
 from __future__ import annotations
 
@@ -298,51 +298,6 @@ def view(
                 page.add_rows(rows.weights, rows.hide)
     page.html()  # what is missing or does not fit is said now
     return View(page)
-
-
-def picture(
-    weights: Any,
-    path: str | os.PathLike[str],
-    *,
-    tokens: Iterable[str] | None = None,
-    query_tokens: Iterable[str] | None = None,
-    key_tokens: Iterable[str] | None = None,
-    causal: bool | str | None = None,
-    hide: Any = None,
-    entry: int = 0,
-    layers: int | None = None,
-) -> None:
-    """Saves heatmaps of all heads of a layer as one picture, .png or .svg, with the tokens at the edges where there is room.
-
-    The arguments are those of heed.view: weights are an array, a list of layers, or what heed.transformers.watch recorded.
-    layers says which one is drawn where there are several, counted from 0, or from the end by negative numbers.
-
-    >>> import numpy, heed, pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder) / "head.svg"
-    ...     heed.picture(numpy.eye(3), path, tokens=["I", "see", "you"])
-    ...     path.read_text()[:4]
-    '<svg'
-    """
-    words = _tokens(tokens, query_tokens, key_tokens)
-    entry = _integer("entry", entry)
-    run, drawn = _one_layer(_runs_of(weights, Source(None, None, entry, Masks.read(causal, hide, entry))), layers)
-    made = _heed.Picture((run.queries, run.keys, None), words.queries, words.keys, drawn.heads)
-    for rows in drawn.rows:
-        made.add_rows(rows.weights, rows.hide)
-    made.save(path)
-
-
-def _one_layer(runs: list[ShownRun], wanted: int | None) -> tuple[ShownRun, ShownLayer]:
-    layers = [(run, each) for run in runs for each in run.layers]
-    if wanted is None:
-        if len(layers) > 1:
-            raise _refuse(f"weights: {len(layers)} layers, and a picture has the heads of one; say layers=0, or another", "value")
-        return layers[0]
-    number = _integer("layers", wanted)
-    if not -len(layers) <= number < len(layers):
-        raise _refuse(f"layers: {number} is none of the {len(layers)}", "value")
-    return layers[number]
 
 
 def stretches(queries: int, row_bytes: int, most_bytes: int = 1 << 26) -> Iterator[slice]:

@@ -86,9 +86,24 @@ void save(const Shown& shown, nb::handle path) {
   shown.save(file);
 }
 
-nb::bytes png_of(const view::Picture& picture) {
-  const std::string bytes = picture.png();
-  return nb::bytes(bytes.data(), bytes.size());
+nb::bytes as_bytes(const std::string& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+nb::bytes png_of(const view::Picture& picture) { return as_bytes(picture.png()); }
+nb::bytes pdf_of(const view::Picture& picture) { return as_bytes(picture.pdf()); }
+
+view::Theme read_theme(nb::handle object) {
+  const std::string name = read_text("theme", object);
+  if (name == "light") return view::Theme::light;
+  if (name == "dark") return view::Theme::dark;
+  if (name == "print") return view::Theme::print;
+  throw Error(Error::value, "theme: '" + name + "' is neither 'light', 'dark' nor 'print'");
+}
+
+view::PictureOptions read_picture_options(nb::handle theme, nb::handle title, nb::handle shown_heads) {
+  view::PictureOptions options{.theme = read_theme(theme), .title = read_text("title", title)};
+  if (shown_heads.is_none()) return options;
+  for (const nb::handle head : nb::list(shown_heads)) options.heads.push_back(read_integer("heads", head));
+  if (options.heads.empty()) throw Error(Error::value, "heads: none; there must be at least one");
+  return options;
 }
 
 bool are_causal(nb::handle weights) {
@@ -136,19 +151,29 @@ void define_view(nb::module_& m) {
       .def(
           "__init__",
           [](view::Picture* self, nb::handle extents, nb::handle query_tokens, nb::handle key_tokens,
-             nb::handle heads) {
+             nb::handle name, nb::handle heads, nb::handle theme, nb::handle title, nb::handle shown_heads) {
             const view::Run run = read_run(nb::str(""), extents, query_tokens, key_tokens);
-            const std::int64_t count = read_integer("heads", heads);
-            new (self) view::Picture(run, {.heads = count, .kv_heads = count});
+            const view::Layer layer = read_layer(name, heads, heads);
+            const view::PictureOptions options = read_picture_options(theme, title, shown_heads);
+            new (self) view::Picture(run, layer, options);
           },
-          nb::arg("extents"), nb::arg("query_tokens").none(), nb::arg("key_tokens").none(), nb::arg("heads"),
+          nb::arg("extents"), nb::arg("query_tokens").none(), nb::arg("key_tokens").none(), nb::arg("name"),
+          nb::arg("heads"), nb::arg("theme"), nb::arg("title"), nb::arg("shown_heads").none(),
           nb::sig("def __init__(self, extents: tuple[int, int, int | None], query_tokens: list[str] | None, "
-                  "key_tokens: "
-                  "list[str] | None, heads: int) -> None"))
+                  "key_tokens: list[str] | None, name: str, heads: int, theme: str, title: str, shown_heads: "
+                  "list[int] | None) -> None"))
+      .def(
+          "add_layer",
+          [](view::Picture& self, nb::handle name, nb::handle heads) {
+            self.add_layer(read_layer(name, heads, heads));
+          },
+          nb::arg("name"), nb::arg("heads"), nb::sig("def add_layer(self, name: str, heads: int) -> None"),
+          add_picture_layer_doc)
       .def("add_rows", &add_rows<view::Picture>, nb::arg("weights"), nb::arg("hide") = nb::none(),
            nb::sig("def add_rows(self, weights: Any, hide: Any = None) -> None"), add_rows_doc)
       .def("png", &png_of, nb::sig("def png(self) -> bytes"), png_doc)
       .def("svg", &view::Picture::svg, nb::sig("def svg(self) -> str"), svg_doc)
+      .def("pdf", &pdf_of, nb::sig("def pdf(self) -> bytes"), pdf_doc)
       .def("save", &save<view::Picture>, nb::arg("path"), nb::sig("def save(self, path: Any) -> None"),
            save_doc);
   m.def("looks_causal", &are_causal, nb::arg("weights"), nb::sig("def looks_causal(weights: Any) -> bool"),

@@ -35,7 +35,7 @@ std::string cell_of(std::uint8_t code, double end_of_scale) {
 }
 
 std::string coloured_cell(std::uint8_t code, const std::array<Rgb, 256>& colours) {
-  const Rgb& colour = code == hidden_code ? hidden_paper : colours[code];
+  const Rgb& colour = code == hidden_code ? palette_of(Theme::light).hidden : colours[code];
   std::string text = "\x1b[48;2;";
   for (std::size_t i = 0; i < 3; ++i) text += std::to_string(colour[i]) + (i < 2 ? ";" : "m");
   return text + (code == hidden_code ? "\x1b[38;2;176;170;160m╱╱" : "  ");

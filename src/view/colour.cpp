@@ -32,15 +32,41 @@ Rgb from_oklch(double lightness, double chroma, double degrees) {
 
 }  // namespace
 
-Rgb colour_of(double t) {
-  return from_oklch(0.985 - 0.685 * t, 0.016 + 0.4 * t * (1.05 - t) + 0.09 * t * t, 100 + 172 * t);
+const Palette& palette_of(Theme theme) {
+  static constexpr Palette palettes[] = {{.paper = {255, 255, 255},
+                                          .ink = {29, 28, 26},
+                                          .quiet = {98, 95, 89},
+                                          .rule = {212, 207, 197},
+                                          .hidden = {235, 231, 222},
+                                          .hatch = {185, 178, 164}},
+                                         {.paper = {18, 20, 24},
+                                          .ink = {236, 233, 227},
+                                          .quiet = {169, 165, 157},
+                                          .rule = {70, 76, 88},
+                                          .hidden = {22, 24, 29},
+                                          .hatch = {89, 96, 109}},
+                                         {.paper = {255, 255, 255},
+                                          .ink = {0, 0, 0},
+                                          .quiet = {70, 70, 70},
+                                          .rule = {150, 150, 150},
+                                          .hidden = {255, 255, 255},
+                                          .hatch = {170, 170, 170}}};
+  return palettes[static_cast<std::size_t>(theme)];
 }
 
-std::array<Rgb, 256> colours_of_codes(double largest) {
+Rgb colour_of(double t, Theme theme) {
+  if (theme == Theme::print) return from_oklch(0.95 - 0.85 * t, 0, 0);
+  if (theme == Theme::dark)
+    return from_oklch(0.34 + 0.61 * t, 0.05 + 0.26 * t * (1.02 - t) + 0.07 * t, 275 - 175 * t);
+  return from_oklch(0.97 - 0.67 * t, 0.04 + 0.3 * t * (1.05 - t) + 0.07 * t * t, 100 + 172 * t);
+}
+
+std::array<Rgb, 256> colours_of_codes(double largest, Theme theme) {
   std::array<Rgb, 256> colours;
   for (std::size_t code = 0; code < colours.size(); ++code) {
     const double weight = static_cast<double>(weight_of(static_cast<std::uint8_t>(code)));
-    colours[code] = std::isnan(weight) ? not_finite_colour : colour_of(std::min(1.0, weight / largest));
+    colours[code] =
+        std::isnan(weight) ? not_finite_colour : colour_of(std::min(1.0, weight / largest), theme);
   }
   return colours;
 }

@@ -1,6 +1,6 @@
 # Makes one page of index.html, styles and scripts, and a C++ file that holds it: cmake -DNAME=page or playground -DPAGE=index.html
 # -DSTYLES=files -DSCRIPTS=files -DMODULE=text -DOUT=file -P embed.cmake. The scripts are modules; joined in order they need neither
-# import nor export. The viewer's page is cut where its data go; the playground holds its module, and is empty without one.
+# import nor export. The viewer's page is cut where its data go; the playground holds its module: a text, or that of a finished page.
 cmake_minimum_required(VERSION 3.22)
 
 # hash(variable text): the text's SHA-256 in base64, as a Content-Security-Policy names what it allows.
@@ -57,11 +57,12 @@ if(NAME STREQUAL "page")
   set(parts before_title before_data after_data)
 else()
   cut(before after "${page}" "{{module}}")
-  set(playground_whole "")
-  if(MODULE)
-    file(READ ${MODULE} module)
-    set(playground_whole "${before}${module}${after}")
+  file(READ ${MODULE} module)
+  if(MODULE MATCHES "\\.html$")
+    cut(ignored module "${module}" "id=\"heed\">")
+    cut(module ignored "${module}" "</script>")
   endif()
+  set(playground_whole "${before}${module}${after}")
   set(parts whole)
 endif()
 

@@ -7,13 +7,16 @@ namespace heed::inline v0_2::view {
 
 class SvgDrawing : public Drawing {
  public:
-  SvgDrawing(std::int64_t width, std::int64_t height);
-  void add_cells(const Box&, const Level&, double end_of_scale) override;
+  SvgDrawing(std::int64_t width, std::int64_t height, Theme);
+  void add_cells(const Cells&) override;
+  void add_hatching(const Box&) override;
+  void add_scale(const Box&) override;
   void add_label(const Label&) override;
   std::string finish() override;
 
  private:
   std::string text_;
+  Theme theme_;
 };
 
 }  // namespace heed::inline v0_2::view

@@ -115,7 +115,7 @@ REFUSED = {
     "--tokens: means nothing beside --play": ["--play", "--tokens", "w.txt"],
     "is negative, which no weight of attention is": ["--weights", "negative.npy"],
     "--out: there is no folder 'nowhere'": ["--out", "nowhere/a.html"],
-    "--picture: 'a.gif' ends in neither .png nor .svg": ["--picture", "a.gif"],
+    "--picture: 'a.gif' ends in neither .png, .svg nor .pdf": ["--picture", "a.gif"],
     "--out: 'a.npy' is what --weights reads": ["--weights", "a.npy", "--out", "a.npy"],
     "--out: './w.txt' is what --tokens reads": ["--weights", "two.npy", "--tokens", "w.txt", "--out", "./w.txt"],
     "--out: 'x.npy' is what --input reads": [*LAYER, "--out", "x.npy"],
@@ -149,7 +149,7 @@ def test_run_draws_what_it_computed(tmp_path):
     answer = json_of(tmp_path, "run", *flags, "--picture", "heads.svg")
     assert answer["files"] == ["heads.svg"]
     svg = (tmp_path / "heads.svg").read_text()
-    assert all(f">head {n}</text>" in svg for n in range(4)) and ">g</text>" in svg
+    assert all(f">head {n}, up to " in svg for n in range(4)) and ">g</text>" in svg
     shown = heed(tmp_path, "run", *flags, "--show").stdout
     assert shown.count("head ") == 4 and "           a " in shown and "██············" in shown
 
@@ -158,3 +158,36 @@ def test_the_pictures_of_the_documents_are_made_by_these_commands(tmp_path):
     answer = json.loads(heed(tmp_path, "view", "--picture", "example.png", "--json").stdout)
     assert answer["page"] == "attention.html"
     assert (tmp_path / "example.png").read_bytes() == (PICTURES / "example.png").read_bytes()
+
+
+def starter(folder, body):
+    """A PATH on which the machine's way to a browser is this shell script."""
+    for name in ("xdg-open", "open"):
+        path = folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    return str(path.parent)
+
+
+@pytest.mark.parametrize("flags", [[], ["--play"]], ids=["page", "playground"])
+def test_open_without_a_browser_says_so_in_one_sentence_and_the_page_is_written(tmp_path, flags):
+    for path in (str(tmp_path / "nothing"), starter(tmp_path, "echo no method available for opening >&2; exit 3")):
+        ended = heed(tmp_path, "view", *flags, "--open", "--out", "a.html", PATH=path)
+        assert ended.returncode == 0 and (tmp_path / "a.html").stat().st_size > 100_000
+        assert len(ended.stderr.strip().splitlines()) == 1 and "no browser could be started here; 'a.html' is written" in ended.stderr
+        (tmp_path / "a.html").unlink()
+        quiet = heed(tmp_path, "view", *flags, "--open", "--json", "--out", "a.html", PATH=path)
+        assert (quiet.returncode, quiet.stderr, json.loads(quiet.stdout)["opened"]) == (0, "", False)
+
+
+def test_open_starts_the_browser_on_the_page(tmp_path):
+    ended = heed(tmp_path, "view", "--open", "--json", "--out", "a.html", PATH=starter(tmp_path, 'echo "$1" >opened; echo noise'))
+    assert (ended.returncode, ended.stderr) == (0, "") and json.loads(ended.stdout)["opened"] is True
+    assert (tmp_path / "opened").read_text().strip() == str(tmp_path / "a.html")
+
+
+def test_every_build_has_the_playground(tmp_path):
+    ended = heed(tmp_path, "view", "--play", "--out", "play.html")
+    assert ended.returncode == 0, ended.stderr
+    assert 'id="heed">' in (tmp_path / "play.html").read_text(encoding="utf-8")

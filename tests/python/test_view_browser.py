@@ -56,7 +56,7 @@ def test_every_head_of_every_layer_and_run_is_a_picture(tab, page):
     assert tab.count(".thumb") == 2 * LAYERS * HEADS
     for nth in (0, 7, 15):
         tab.until(lambda: tab.colours(".thumb canvas", nth) > 5, f"picture {nth} is blank")  # noqa: B023
-    assert tab.count(".group.shared") == 2 * LAYERS * 2
+    assert [bracket.text for bracket in tab.all(".bracket")] == ["KV head 0", "KV head 1"] * 2, "who shares a KV head is marked, once for each run"
     labels = [thumb.get_attribute("aria-label") for thumb in tab.all(".thumb")]
     assert labels[5].startswith("A · Layer 1 · Head 1, Entropy ")
 
@@ -199,7 +199,7 @@ def test_a_link_restores_what_was_seen(tab, page):
     assert tab.text("#head-name") == "B · Layer 1 · Head 1"
     assert tab.driver.execute_script("return document.documentElement.dataset.theme") == "dark"
     tab.until(lambda: "Query 9 to key 7" in tab.text("#chosen .cell"), "the chosen weight is gone")
-    assert "zoom=2.5" in address and tab.one("#scale [data-value=linear]").get_attribute("aria-checked") == "true"
+    assert "zoom=2.5" in address and tab.one("#scale [data-value=linear]").get_attribute("aria-pressed") == "true"
 
 
 def test_an_address_from_outside_does_no_harm(tab, page):

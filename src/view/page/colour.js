@@ -22,17 +22,18 @@ function oklch(lightness, chroma, degrees) {
   ];
 }
 
-// From paper through yellow and green to deep blue; on dark paper the other way, so that more is always further from it.
+// From pale yellow through green to deep blue; on dark paper the other way, so that more is always further from the paper. Even the
+// least weight is told from the paper and from what is hidden.
 function sequential(t, dark) {
   return dark
-    ? oklch(0.2 + 0.75 * t, 0.03 + 0.34 * t * (1.02 - t) + 0.06 * t, 275 - 175 * t)
-    : oklch(0.985 - 0.685 * t, 0.016 + 0.4 * t * (1.05 - t) + 0.09 * t * t, 100 + 172 * t);
+    ? oklch(0.34 + 0.61 * t, 0.05 + 0.26 * t * (1.02 - t) + 0.07 * t, 275 - 175 * t)
+    : oklch(0.97 - 0.67 * t, 0.04 + 0.3 * t * (1.05 - t) + 0.07 * t * t, 100 + 172 * t);
 }
 
 // Less than the other is orange, more is blue.
 function diverging(t, dark) {
   const strength = Math.abs(t);
-  const lightness = dark ? 0.24 + 0.56 * strength : 0.985 - 0.5 * strength;
+  const lightness = dark ? 0.34 + 0.46 * strength : 0.97 - 0.485 * strength;
   return oklch(lightness, 0.17 * strength, t < 0 ? 55 : 255);
 }
 
@@ -55,19 +56,47 @@ export function strength(weight, scale, largest, octaves) {
 }
 
 const notFinite = [214, 0, 108];
+const colourAt = (t, dark) => (Number.isNaN(t) ? notFinite : sequentials[dark ? 1 : 0][Math.round(255 * t)]);
+const css = ([r, g, b]) => `rgb(${r} ${g} ${b})`;
 
 // A strength of NaN is that of a weight that is not finite.
 export function cssColour(t, dark) {
-  const [r, g, b] = Number.isNaN(t) ? notFinite : sequentials[dark ? 1 : 0][Math.round(255 * t)];
-  return `rgb(${r} ${g} ${b})`;
+  return css(colourAt(t, dark));
 }
 
+// As the Web Content Accessibility Guidelines have it.
+function luminance(rgb) {
+  const [r, g, b] = rgb.map((byte) => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+function contrast(one, other) {
+  const [dim, bright] = [luminance(one), luminance(other)].sort((a, b) => a - b);
+  return (bright + 0.05) / (dim + 0.05);
+}
+
+const inks = [[29, 28, 26], [251, 250, 247], [0, 0, 0], [255, 255, 255]];
+
+// What is written on a colour: the page's ink or paper, and black or white where neither is read well.
 export function inkOn(t, dark) {
-  return (dark ? 0.2 + 0.75 * t : 0.985 - 0.685 * t) > 0.6 ? "#1d1c1a" : "#fbfaf7";
+  const ground = colourAt(t, dark);
+  const best = (some) => some.reduce((a, b) => (contrast(a, ground) >= contrast(b, ground) ? a : b));
+  const calm = best(inks.slice(0, 2));
+  return css(contrast(calm, ground) >= 4.5 ? calm : best(inks));
+}
+
+// One of so many colours that are told apart by hue: the heads of a layer.
+export function hueOf(n, count, dark) {
+  return css(oklch(dark ? 0.78 : 0.55, 0.15, 25 + (360 * (n % 24)) / Math.min(24, Math.max(count, 3))));
 }
 
 const pixel = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 const notFinitePixel = pixel(notFinite);
+
+// The pixel of a strength, as the legend has it.
+export function pixelOfStrength(t, dark) {
+  return pixel(colourAt(t, dark));
+}
 
 // The pixel of every code. What is hidden is left out, and the paper's hatching shows.
 export function pixelsOfCodes({ scale, largest, octaves, dark }) {

@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // One head, large: its map (or three, where two runs are compared), what it is in numbers, and the chosen token.
 import { attention } from "./blobs.js";
-import { codes, pixelOfDifference, pixelsOfCodes } from "./colour.js";
-import { drawThumb } from "./grid.js";
 import { digitsOf } from "./digits.js";
+import { byId, element } from "./dom.js";
+import { drawThumb } from "./grid.js";
 import { endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { Heatmap } from "./heatmap.js";
+import { showLegend } from "./legend.js";
 import { drawLines } from "./lines.js";
 import { showNumbers, showProfile } from "./profile.js";
 import { change, state } from "./state.js";
-import { drawText } from "./text.js";
+import { drawTable } from "./table.js";
+import { drawText, textMeaning } from "./text.js";
 import { tokensOf } from "./tokens.js";
-import { shortened, visible } from "./visible.js";
+import { visible } from "./visible.js";
+import { runName, said } from "./words.js";
 
-const byId = (id) => document.getElementById(id);
 const tip = byId("tip");
 export let maps = [];
 let shownMaps = "";
-
-function element(name, text, className = "") {
-  const made = document.createElement(name);
-  made.textContent = text;
-  made.className = className;
-  return made;
-}
 
 // The runs that have such a head over as many queries and keys.
 function comparable(head) {
@@ -34,32 +29,14 @@ function otherHead(head) {
   return comparable(head).find((other) => other.run === state.compare) ?? null;
 }
 
-// What is known of a weight, in words.
-function wordsFor(map, query, key) {
-  const known = map.head.at(query, key);
-  const other = map.other?.at(query, key);
-  if (known.hidden && (!other || other.hidden)) return { value: "hidden", more: "by a mask" };
-  if (other) {
-    const a = known.hidden ? 0 : known.weight;
-    const b = other.hidden ? 0 : other.weight;
-    return { value: `${a - b > 0 ? "+" : ""}${(a - b).toPrecision(6)}`, more: `${digitsOf(a)} − ${digitsOf(b)}${known.exact && other.exact ? "" : ", about"}` };
-  }
-  if (known.exact) return { value: digitsOf(known.weight), more: "" };
-  if (known.pool === 1) return { value: `≈ ${known.max.toPrecision(2)}`, more: "to within 3 %" };
-  return { value: `≤ ${known.max.toPrecision(2)}`, more: `its ${known.pool} × ${known.pool} weights: largest ${known.max.toPrecision(2)}, mean ${known.mean.toPrecision(2)}, to within 3 %` };
-}
-
 function hover(map, event) {
   const cell = event && map.cellAt(event.clientX, event.clientY);
   tip.hidden = !cell || !(map.head.all || map.head.max);
   if (tip.hidden) return;
-  const { queries, keys } = tokensOf[map.head.run];
-  const { value, more } = wordsFor(map, cell.query, cell.key);
-  const pair = document.createElement("div");
-  pair.append(element("bdi", shortened(visible(queries[cell.query]), 40)), " → ", element("bdi", shortened(visible(keys[cell.key]), 40)));
-  tip.replaceChildren(element("b", value), pair, element("div", `query ${cell.query}, key ${cell.key}${more ? ` · ${more}` : ""}`, "quiet"));
-  tip.style.left = `${Math.min(event.clientX + 16, innerWidth - tip.offsetWidth - 8)}px`;
-  tip.style.top = `${Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8)}px`;
+  const { sentence, value, more } = said(map.head, cell.query, cell.key, map.other);
+  tip.replaceChildren(element("div", sentence, "sentence"), element("b", value), element("div", `query ${cell.query}, key ${cell.key}${more ? ` · ${more}` : ""}`, "quiet"));
+  tip.style.left = `${Math.max(8, Math.min(event.clientX + 16, innerWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${event.clientY + 16 + tip.offsetHeight + 8 > innerHeight ? Math.max(8, event.clientY - tip.offsetHeight - 12) : event.clientY + 16}px`;
 }
 
 function makeMaps(head, other) {
@@ -71,8 +48,7 @@ function makeMaps(head, other) {
   maps = pairs.map(([mine, theirs]) => {
     const figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
-    const nameOfRun = (each) => attention.runs[each.run].name || `Run ${each.run}`;
-    if (other) caption.append(theirs ? element("b", `${nameOfRun(mine)} − ${nameOfRun(theirs)}`) : element("b", nameOfRun(mine)));
+    if (other) caption.append(element("b", theirs ? `${runName(mine.run)} − ${runName(theirs.run)}` : runName(mine.run)));
     const canvas = document.createElement("canvas");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
@@ -87,44 +63,18 @@ function makeMaps(head, other) {
   });
   Promise.all([head.ready(), other?.ready()]).then(() => {
     maps.forEach((map) => map.draw());
-    showLegend(head, other);
+    legendOf(head, other);
   });
 }
 
-function colourBar(pixelAt, texts) {
-  const canvas = document.createElement("canvas");
-  canvas.width = 256;
-  canvas.height = 1;
-  const image = new ImageData(256, 1);
-  new Uint32Array(image.data.buffer).set(Uint32Array.from({ length: 256 }, (_, n) => pixelAt(n)));
-  canvas.getContext("2d").putImageData(image, 0, 0);
-  const ends = element("div", "", "ends");
-  ends.append(...texts.map((text) => element("span", text)));
-  const box = document.createElement("div");
-  box.append(canvas, ends);
-  return box;
-}
+const hides = (head) => head.facts.seen < head.queries * head.keys;
 
-function showLegend(head, other) {
-  const dark = state.theme === "dark";
-  const largest = endOfScale(head, ...(other ? [other] : []));
-  const byCode = pixelsOfCodes({ scale: "log", largest: 1, octaves: attention.octaves, dark });
-  const least = state.scale === "linear" ? "0" : "10⁻⁶";
-  const name = state.scale === "linear" ? "weight" : "weight, logarithmic";
-  const bars = [colourBar((n) => byCode[Math.max(codes.least, Math.round((n / 255) * codes.one))], [least, name, largest.toPrecision(3)])];
-  if (other) {
-    const difference = head.largestDifference(other) || 1;
-    bars.push(colourBar((n) => pixelOfDifference((n - 128) / 127, 1, dark), [`−${difference.toPrecision(3)}`, "difference", `+${difference.toPrecision(3)}`]));
-  }
-  const swatches = element("div", "", "swatches");
-  const swatch = (className, text) => {
-    const made = document.createElement("span");
-    made.append(element("span", "", `swatch ${className}`), text);
-    swatches.append(made);
-  };
-  if (head.facts.seen < head.queries * head.keys) swatch("hidden-cell", "hidden by a mask");
-  if (head.facts.not_finite > 0) swatch("not-finite", "NaN or infinite");
-  byId("legend").replaceChildren(...bars, swatches);
+// What the colours of the map, the text or the lines mean.
+function legendOf(head, other) {
+  const marks = { hides: hides(head), notFinite: head.facts.not_finite > 0 };
+  if (state.view === "text") showLegend({ ...textMeaning(head), ...marks });
+  else if (state.view === "lines") showLegend({ caption: "Weight", endText: state.span === "one" ? "" : "the token’s largest", isLines: true });
+  else if (state.view === "map") showLegend({ caption: "Weight", largest: endOfScale(head, ...(other ? [other] : [])), difference: other ? head.largestDifference(other) || 1 : 0, ...marks });
 }
 
 function showGroup(head) {
@@ -157,7 +107,7 @@ async function showChosen(head) {
   let found;
   if (state.direction === "to" || state.key < 0) {
     if (state.query < 0) {
-      heading.textContent = "Choose a token: click the map, the text or a line.";
+      heading.textContent = "Choose a token: in the map, the text, the lines or the table.";
       box.append(heading);
       return;
     }
@@ -181,9 +131,17 @@ async function showChosen(head) {
   }
   box.append(heading, list);
   if (state.query >= 0 && state.key >= 0) {
-    const { value, more } = wordsFor({ head }, state.query, state.key);
+    const { value, more } = said(head, state.query, state.key);
     box.append(element("p", `Query ${state.query} to key ${state.key}: ${value}${more ? ` (${more})` : ""}`, "quiet cell"));
   }
+}
+
+// The chosen weight as a sentence, under whatever is shown.
+async function saySo(head, other) {
+  await head.ready();
+  await other?.ready();
+  const isBoth = state.query >= 0 && state.key >= 0 && state.view === "map";
+  byId("said").textContent = isBoth ? `${said(head, state.query, state.key, other).sentence}.` : "";
 }
 
 function pooledWords(head) {
@@ -195,27 +153,35 @@ function pooledWords(head) {
   return `Pooled: every cell is the ${what} of ${level.pool} × ${level.pool} weights, in 8 bits.${isFinest && head.facts.top ? ` The page has no finer level; the ${head.facts.top.count} largest weights of every row are exact.` : " Zoom in for finer ones."}`;
 }
 
+// What there is to choose depends on what is shown.
+function showChoices(head, other) {
+  const { view } = state;
+  for (const each of ["map", "text", "lines", "table"]) byId(each === "map" ? "maps" : each).hidden = view !== each;
+  const choices = comparable(head);
+  byId("compare-label").hidden = choices.length === 0 || view !== "map";
+  const compare = byId("compare");
+  compare.replaceChildren(new Option("nothing", "-1"), ...choices.map((each) => new Option(runName(each.run), String(each.run))));
+  compare.value = String(other ? other.run : -1);
+  byId("zoom-buttons").hidden = view !== "map";
+  byId("direction").hidden = view !== "text";
+  byId("most-label").hidden = byId("whose").hidden = view !== "lines";
+  byId("colours").hidden = view === "table";
+}
+
 let shownHead = "";
 export function drawDetail(head) {
   const other = otherHead(head);
   byId("head-name").textContent = nameOf(head);
-  for (const view of ["map", "text", "lines"]) byId(view === "map" ? "maps" : view).hidden = state.view !== view;
-  const choices = comparable(head);
-  byId("compare-label").hidden = choices.length === 0 || state.view !== "map";
-  const compare = byId("compare");
-  compare.replaceChildren(new Option("nothing", "-1"), ...choices.map((each) => new Option(attention.runs[each.run].name || `Run ${each.run}`, String(each.run))));
-  compare.value = String(other ? other.run : -1);
-  byId("zoom-buttons").hidden = state.view !== "map";
-  const as = JSON.stringify([head.run, head.layer, head.index, state.theme, state.scale, state.kind, state.compare]);
+  showChoices(head, other);
+  const as = JSON.stringify([head.run, head.layer, head.index, state.theme, state.scale, state.span, state.kind, state.compare]);
   if (as !== shownHead) {
     showGroup(head);
-    showLegend(head, other);
     showNumbers(byId("numbers"), head);
     showProfile(byId("profile"), head);
     shownHead = as;
   }
-  byId("direction").hidden = state.view !== "text";
   byId("pooled").textContent = "";
+  legendOf(head, other);
   if (state.view === "map") {
     makeMaps(head, other);
     maps.forEach((map) => map.draw());
@@ -223,9 +189,12 @@ export function drawDetail(head) {
   } else {
     head.ready().then(() => {
       if (state.view === "text") drawText(head);
-      if (state.view === "lines") byId("pooled").textContent = drawLines(head) ?? "";
+      if (state.view === "lines") drawLines(head);
+      if (state.view === "table") drawTable(head);
+      legendOf(head, other);
     });
   }
+  saySo(head, other);
   showChosen(head);
 }
 

@@ -2,16 +2,18 @@
 // All heads of all runs and layers as small pictures, in their places or in the order of a number.
 import { attention } from "./blobs.js";
 import { pixelsOfCodes } from "./colour.js";
-import { allHeads, endOfScale, groupOf, headAt, nameOf } from "./head.js";
+import { byId, element, isTouched } from "./dom.js";
+import { allHeads, endOfScale, headAt, nameOf } from "./head.js";
+import { showLegend } from "./legend.js";
 import { measures } from "./profile.js";
 import { change, state } from "./state.js";
 
-const grid = document.getElementById("grid");
-const side = 64;
+const grid = byId("grid");
+export const largestThumb = 64; // cells
 
 // A level of at most 64 x 64 cells, in the head's own scale.
 export async function drawThumb(canvas, head) {
-  const level = head.levels.find((each) => Math.max(each.rows, each.columns) <= side) ?? head.levels[head.levels.length - 1];
+  const level = head.levels.find((each) => Math.max(each.rows, each.columns) <= largestThumb) ?? head.levels[head.levels.length - 1];
   const { scale, kind, theme } = state;
   const codes = await head.codes(level, kind);
   canvas.width = level.columns;
@@ -28,17 +30,17 @@ function thumb(head, name) {
   button.className = "thumb";
   Object.assign(button.dataset, { run: head.run, layer: head.layer, head: head.index });
   const canvas = document.createElement("canvas");
-  const label = document.createElement("div");
+  const label = document.createElement("span");
   label.className = "name";
   const measure = measures.find((each) => each.id === state.sort) ?? measures[0];
   const value = measure.text(measure.of(head.facts));
-  for (const text of [name, value]) {
+  for (const text of name ? [name, value] : [value]) {
     const span = document.createElement("span");
     span.textContent = text;
     label.append(span);
   }
   button.setAttribute("aria-label", `${nameOf(head)}, ${measure.name} ${value}`);
-  button.title = `${nameOf(head)}\n${measure.name}: ${value}`;
+  button.title = `${nameOf(head)}\n${measure.name}: ${value}\n${measure.hint}`;
   button.append(canvas, label);
   button.addEventListener("click", () => change({ run: head.run, layer: head.layer, head: head.index }));
   drawThumb(canvas, head);
@@ -61,29 +63,43 @@ function extentOf(run) {
   return `${layers}${of(heads, "heads")}${kind} · ${of(run.queries, "queries")} × ${of(run.keys, "keys")}`;
 }
 
-function layerRow(run, layer) {
-  const row = document.createElement("div");
-  row.className = "layer";
-  const { name, heads, kv_heads: kvHeads } = attention.runs[run].layers[layer];
-  const heading = document.createElement("h3");
-  heading.textContent = name || (attention.runs[run].layers.length > 1 ? `Layer ${layer}` : "");
-  heading.hidden = heading.textContent === "";
-  const groups = document.createElement("div");
-  groups.className = "groups";
-  const boxes = Array.from({ length: kvHeads }, (_, n) => {
-    const box = document.createElement("div");
-    box.className = kvHeads < heads.length ? "group shared" : "group";
-    box.dataset.name = `KV head ${n}`;
-    return box;
+function gridCell(name, text, column, span = 1) {
+  const made = element(name === "layer-name" ? "h3" : "div", text, name);
+  made.style.gridColumn = `${column} / span ${span}`;
+  return made;
+}
+
+// Which heads read one KV head: a bracket over neighbours, or a name over each where they are tiled.
+function brackets(layer) {
+  const { heads, kv_heads: kvHeads, tiled } = layer;
+  if (kvHeads === heads.length) return [];
+  const shared = heads.length / kvHeads;
+  return tiled
+    ? heads.map((_, h) => gridCell("bracket", `KV ${h % kvHeads}`, h + 2))
+    : Array.from({ length: kvHeads }, (_, kv) => gridCell("bracket", shared > 1 ? `KV head ${kv}` : `KV ${kv}`, 2 + kv * shared, shared));
+}
+
+// A row for every layer and a column for every head, so that head n stands above head n.
+function layersOf(r) {
+  const { layers } = attention.runs[r];
+  const table = document.createElement("div");
+  table.className = "heads";
+  const columns = Math.max(0, ...layers.map((layer) => layer.heads.length));
+  table.dataset.columns = columns;
+  table.dataset.named = layers.length > 1 || layers[0]?.name ? "yes" : "no";
+  table.append(gridCell("corner", "", 1), ...Array.from({ length: columns }, (_, h) => gridCell("column-name", columns > 16 ? String(h) : `Head ${h}`, h + 2)));
+  const groupings = layers.map((layer) => JSON.stringify([layer.kv_heads, layer.tiled, layer.heads.length]));
+  layers.forEach((layer, l) => {
+    const thumbs = layer.heads.map((_, h) => headAt(r, l, h)).filter(isShown).map((head) => {
+      const made = thumb(head, "");
+      made.style.gridColumn = String(head.index + 2);
+      return made;
+    });
+    if (thumbs.length === 0) return;
+    if (groupings[l] !== groupings[l - 1]) table.append(...brackets(layer));
+    table.append(gridCell("layer-name", layer.name || (layers.length > 1 ? `Layer ${l}` : ""), 1), ...thumbs);
   });
-  heads.forEach((_, h) => {
-    const head = headAt(run, layer, h);
-    if (isShown(head)) boxes[groupOf(head).kvHead].append(thumb(head, String(h)));
-  });
-  groups.append(...boxes.filter((box) => box.childElementCount > 0));
-  if (kvHeads < heads.length) row.classList.add("grouped");
-  row.append(heading, groups);
-  return groups.childElementCount > 0 ? row : null;
+  return table;
 }
 
 function inPlaces() {
@@ -92,10 +108,14 @@ function inPlaces() {
     section.className = "run";
     const heading = document.createElement("h2");
     heading.textContent = run.name || (attention.runs.length > 1 ? `Run ${r}` : "");
+    heading.hidden = heading.textContent === "";
     const extent = document.createElement("p");
     extent.className = "quiet";
     extent.textContent = extentOf(run);
-    section.append(heading, extent, ...run.layers.map((_, l) => layerRow(r, l)).filter(Boolean));
+    const scroll = document.createElement("div");
+    scroll.className = "scroll";
+    scroll.append(layersOf(r));
+    section.append(heading, extent, scroll);
     return section;
   });
 }
@@ -108,38 +128,75 @@ function inOrder(measure) {
   return [box];
 }
 
-let shownAs = "";
-export function drawGrid() {
-  const { sort, filter, from, to, scale, kind, theme } = state;
-  const as = JSON.stringify([sort, filter, from, to, scale, kind, theme]);
+// As large as fits beside each other, but not larger than it helps nor too small for a finger; or as was chosen.
+function sizeFor(columns, named) {
+  if (state.size > 0) return state.size;
+  const gap = 8;
+  const room = grid.clientWidth - (named ? 72 : 0) - 4;
+  return Math.min(156, Math.max(isTouched.matches ? 44 : 36, Math.floor((room - gap * (columns - 1)) / columns)));
+}
+
+function fitSizes() {
+  const widest = Math.max(...attention.runs.flatMap((run) => run.layers.map((layer) => layer.heads.length)));
+  const named = attention.runs.some((run) => run.layers.length > 1 || run.layers[0]?.name);
+  const isSorted = measures.some((each) => each.id === state.sort);
+  const size = isSorted ? sizeFor(Math.max(3, Math.round(grid.clientWidth / 125)), false) : sizeFor(widest, named);
+  grid.style.setProperty("--thumb", `${size}px`);
+  grid.classList.toggle("small", size < 76);
+  for (const table of grid.querySelectorAll(".heads")) table.style.setProperty("--columns", table.dataset.columns);
+  for (const box of grid.querySelectorAll(".scroll")) {
+    if (box.scrollWidth > box.clientWidth) Object.assign(box, { tabIndex: 0, role: "group", ariaLabel: "Heads" });
+    else for (const name of ["tabindex", "role", "aria-label"]) box.removeAttribute(name);
+  }
+  sizeChoice.value = String(size);
+}
+
+function drawHeads(measure) {
+  const { sort, filter, from, to, scale, span, kind, theme } = state;
+  const as = JSON.stringify([sort, filter, from, to, scale, span, kind, theme]);
   if (as === shownAs) return;
   shownAs = as;
-  const measure = measures.find((each) => each.id === sort);
-  grid.className = allHeads.length > 96 ? "many" : allHeads.length <= 12 ? "few" : "";
   grid.replaceChildren(...(measure ? inOrder(measure) : inPlaces()));
   const count = allHeads.filter(isShown).length;
-  document.getElementById("shown-count").textContent = filter ? `${count} of ${allHeads.length} heads` : "";
+  byId("shown-count").textContent = filter ? `${count} of ${allHeads.length} heads` : "";
+  const about = measure ?? measures[0];
+  byId("measure-note").textContent = `The number of each head: ${about.name.toLowerCase()}, ${about.note ?? about.hint}.`;
+}
+
+let shownAs = "";
+export function drawGrid() {
+  drawHeads(measures.find((each) => each.id === state.sort));
+  fitSizes();
+  const facts = allHeads.map((head) => head.facts);
+  showLegend({
+    caption: "Weight",
+    endText: state.span === "one" ? "" : "the head’s largest",
+    hides: allHeads.some((head) => head.facts.seen < head.queries * head.keys),
+    notFinite: facts.some((each) => each.not_finite > 0),
+  });
 }
 
 // The choices above the grid.
-const sortChoice = document.getElementById("sort");
-const filterChoice = document.getElementById("filter-by");
+const sortChoice = byId("sort");
+const filterChoice = byId("filter-by");
+const sizeChoice = byId("size");
 const usable = measures.filter((measure) => !measure.needsPositions || attention.runs.some((run) => run.first_position !== null));
-sortChoice.append(new Option("by layer and head", "place"), ...usable.map((measure) => new Option(`by ${measure.name.toLowerCase()}`, measure.id)));
-filterChoice.append(new Option("all heads", ""), ...usable.map((measure) => new Option(`by ${measure.name.toLowerCase()}`, measure.id)));
+sortChoice.append(new Option("by layer and head", "place"), ...usable.map((measure) => new Option(measure.most, measure.id)));
+filterChoice.append(new Option("all heads", ""), ...usable.map((measure) => new Option(measure.range, measure.id)));
 sortChoice.addEventListener("change", () => change({ sort: sortChoice.value }));
 filterChoice.addEventListener("change", () => change({ filter: filterChoice.value, from: "", to: "" }));
+sizeChoice.addEventListener("input", () => change({ size: Number(sizeChoice.value) }));
 for (const end of ["from", "to"]) {
-  const input = document.getElementById(`filter-${end}`);
+  const input = byId(`filter-${end}`);
   input.addEventListener("input", () => change({ [end]: input.value }));
 }
 
 export function drawGridChoices() {
   sortChoice.value = state.sort;
   filterChoice.value = state.filter;
-  document.getElementById("filter-range").hidden = !state.filter;
+  byId("filter-range").hidden = !state.filter;
   for (const end of ["from", "to"]) {
-    const input = document.getElementById(`filter-${end}`);
+    const input = byId(`filter-${end}`);
     if (input.value !== state[end]) input.value = state[end];
   }
 }

@@ -2,6 +2,7 @@
 // One head: its levels, its exact weights as far as the page has them, and what is known of any single weight.
 import { attention, bytesOf, wordsOf } from "./blobs.js";
 import { codes, weightOf } from "./colour.js";
+import { state } from "./state.js";
 
 const hiddenBits = 0xffffffff; // in place of a weight that a mask hides
 const noKey = 0xffffffff;
@@ -61,7 +62,7 @@ class Head {
     return this.unpacking;
   }
 
-  // Unpacks what at(), row() and column() read.
+  // Unpacks what at(), row(), column() and largestOf() read.
   ready() {
     this.readying ??= this.unpackAll();
     return this.readying;
@@ -69,15 +70,27 @@ class Head {
 
   async unpackAll() {
     this.received = new Float32Array((await wordsOf(this.facts.received)).buffer);
+    await this.readyLargest();
+    if (!this.isExact) {
+      this.max = await bytesOf(this.finest.max);
+      this.mean = await bytesOf(this.finest.mean);
+    }
+    return this;
+  }
+
+  // Unpacks what largestOf() reads.
+  readyLargest() {
+    this.readyingLargest ??= this.unpackLargest();
+    return this.readyingLargest;
+  }
+
+  async unpackLargest() {
     if (this.isExact) {
       this.all = await this.weights();
     } else {
       this.topKeys = await wordsOf(this.facts.top.keys);
       this.topWeights = new Float32Array((await wordsOf(this.facts.top.weights)).buffer);
-      this.max = await bytesOf(this.finest.max);
-      this.mean = await bytesOf(this.finest.mean);
     }
-    return this;
   }
 
   // What is known of the weight of query i for key j: exact, or what its pooled cell says. After ready().
@@ -174,8 +187,9 @@ export function groupOf(head) {
 }
 
 // Where the scale of a head ends: at its largest weight, but not below four times what equal weights would be. Heads that
-// are compared have one scale.
+// are compared have one scale. Or at 1, where that is wanted.
 export function endOfScale(head, ...others) {
+  if (state.span === "one") return 1;
   return Math.min(1, Math.max(4 / head.keys, ...[head, ...others].map((each) => each.facts.largest)));
 }
 

@@ -40,13 +40,15 @@ export class Heatmap {
     this.compared = null; // with whom it shares a scale
     this.sheet = document.createElement("canvas");
     this.loaded = new Map();
+    this.pointers = new Map(); // those that are down, by id
+    this.isDragged = false;
     this.listen();
   }
 
   // How many pixels a weight takes along each axis, and where the map begins.
   camera() {
     const { width, height } = this.canvas.getBoundingClientRect();
-    const edges = edgeWidths(this.head);
+    const edges = edgeWidths(this.head, { width, height });
     const room = { width: Math.max(10, width - edges.left - 2), height: Math.max(10, height - edges.top - 2) };
     let fitX = Math.min(largestCell, room.width / this.head.keys);
     let fitY = Math.min(largestCell, room.height / this.head.queries);
@@ -60,7 +62,7 @@ export class Heatmap {
     const x = Math.min(Math.max(0, state.x), Math.max(0, this.head.keys - seenX));
     const y = Math.min(Math.max(0, state.y), Math.max(0, this.head.queries - seenY));
     const left = edges.left + Math.max(0, (room.width - this.head.keys * stepX) / 2); // a small map stands in the middle
-    return { x, y, stepX, stepY, zoom, most, left, top: edges.top, room, seenX: Math.min(seenX, this.head.keys), seenY: Math.min(seenY, this.head.queries) };
+    return { x, y, stepX, stepY, zoom, most, left, top: edges.top, edges, room, seenX: Math.min(seenX, this.head.keys), seenY: Math.min(seenY, this.head.queries) };
   }
 
   level(camera) {
@@ -110,7 +112,9 @@ export class Heatmap {
     context.restore();
     context.strokeStyle = colours.rule;
     context.strokeRect(camera.left - 0.5, camera.top - 0.5, right - camera.left + 1, bottom - camera.top + 1);
-    drawEdges(context, this.head, camera, colours, { right, bottom });
+    drawEdges(context, this.head, camera, colours, { right, bottom }, state);
+    const touched = camera.zoom > 1 ? "none" : "pan-y"; // a finger moves the page past a map that is seen whole
+    if (this.canvas.style.touchAction !== touched) this.canvas.style.touchAction = touched;
   }
 
   drawCells(context, camera, level) {
@@ -233,33 +237,49 @@ export class Heatmap {
 
   listen() {
     const { canvas } = this;
-    let dragged = null;
     canvas.addEventListener("wheel", (event) => {
       event.preventDefault();
       const pixels = event.deltaY * (event.deltaMode === 1 ? 16 : 1);
       this.zoomAt(Math.exp(-pixels * 0.0022), event.clientX, event.clientY);
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
-      dragged = { x: event.clientX, y: event.clientY, moved: false };
+      this.pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      this.isDragged = this.pointers.size > 1;
       canvas.setPointerCapture(event.pointerId);
     });
-    canvas.addEventListener("pointermove", (event) => {
-      if (!dragged) return this.onHover(this, event);
-      const camera = this.camera();
-      dragged.moved ||= Math.hypot(event.clientX - dragged.x, event.clientY - dragged.y) > 4;
-      if (!dragged.moved) return undefined;
-      canvas.classList.add("dragging");
-      this.pan((dragged.x - event.clientX) / camera.stepX, (dragged.y - event.clientY) / camera.stepY);
-      Object.assign(dragged, { x: event.clientX, y: event.clientY });
-      return this.onHover(this, null);
-    });
+    canvas.addEventListener("pointermove", (event) => this.follow(event));
     canvas.addEventListener("pointerup", (event) => {
-      canvas.classList.remove("dragging");
       const cell = this.cellAt(event.clientX, event.clientY);
-      if (dragged && !dragged.moved && cell) change(cell);
-      dragged = null;
+      if (this.pointers.size === 1 && !this.isDragged && cell) change(cell);
+      this.forget(event);
     });
+    canvas.addEventListener("pointercancel", (event) => this.forget(event));
     canvas.addEventListener("pointerleave", () => this.onHover(this, null));
     canvas.addEventListener("dblclick", (event) => this.zoomAt(3, event.clientX, event.clientY));
+  }
+
+  forget(event) {
+    this.canvas.classList.remove("dragging");
+    this.pointers.delete(event.pointerId);
+  }
+
+  // One pointer that is down moves the map; two move it and zoom by how far they are apart.
+  follow(event) {
+    const before = this.pointers.get(event.pointerId);
+    if (!before) return this.onHover(this, event);
+    const now = { x: event.clientX, y: event.clientY };
+    this.isDragged ||= Math.hypot(now.x - before.x, now.y - before.y) > 4;
+    if (!this.isDragged) return undefined;
+    this.canvas.classList.add("dragging");
+    const other = [...this.pointers].find(([id]) => id !== event.pointerId)?.[1];
+    this.pointers.set(event.pointerId, now);
+    const share = other ? 0.5 : 1; // of two fingers, the middle
+    const { stepX, stepY } = this.camera();
+    this.pan((share * (before.x - now.x)) / stepX, (share * (before.y - now.y)) / stepY);
+    if (other) {
+      const apart = (point) => Math.max(8, Math.hypot(point.x - other.x, point.y - other.y));
+      this.zoomAt(apart(now) / apart(before), (now.x + other.x) / 2, (now.y + other.y) / 2);
+    }
+    return this.onHover(this, null);
   }
 }

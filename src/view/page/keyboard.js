@@ -10,13 +10,22 @@ export function step(by) {
   change({ run: next.run, layer: next.layer, head: next.index });
 }
 
+// In the text there is one token to move.
+function moveInText(head, by) {
+  const name = state.direction === "to" ? "query" : "key";
+  const count = name === "query" ? head.queries : head.keys;
+  const n = Math.min(count - 1, Math.max(0, state[name] < 0 ? 0 : state[name] + by));
+  change(head.queries === head.keys ? { query: n, key: n } : { [name]: n });
+}
+
 function move(byQuery, byKey) {
   const head = headAt(state.run, state.layer, state.head);
+  if (state.view === "text") return moveInText(head, byQuery + byKey);
   const within = (n, count) => Math.min(count - 1, Math.max(0, n));
   const query = within(state.query < 0 ? 0 : state.query + byQuery, head.queries);
   const key = within(state.key < 0 ? 0 : state.key + byKey, head.keys);
   change({ query, key });
-  maps[0]?.show(query, key);
+  return maps[0]?.show(query, key);
 }
 
 const help = document.getElementById("help");
@@ -32,9 +41,10 @@ const keys = [
   { names: ["0"], act: () => change({ x: 0, y: 0, zoom: 1 }) },
   { names: ["["], shown: "[ ]", words: "the head before, or after", act: () => step(-1) },
   { names: ["]"], act: () => step(1) },
-  { names: ["m"], shown: "M T I", words: "map, text, lines", act: () => change({ view: "map" }) },
+  { names: ["m"], shown: "M T I B", words: "map, text, lines, table", act: () => change({ view: "map" }) },
   { names: ["t"], act: () => change({ view: "text" }) },
   { names: ["i"], act: () => change({ view: "lines" }) },
+  { names: ["b"], act: () => change({ view: "table" }) },
   { names: ["Escape"], shown: "Esc", words: "back to all heads", act: () => change({ head: -1 }) },
   { names: ["s"], shown: "S", words: "linear or logarithmic scale", everywhere: true, act: () => change({ scale: state.scale === "log" ? "linear" : "log" }) },
   { names: ["d"], shown: "D", words: "light or dark", everywhere: true, act: () => change({ theme: state.theme === "dark" ? "light" : "dark" }) },
@@ -52,6 +62,13 @@ addEventListener("keydown", (event) => {
 export function buildHelp() {
   const heading = document.createElement("h2");
   heading.textContent = "Keys";
+  const close = document.createElement("button");
+  close.type = "button";
+  close.textContent = "Close";
+  close.addEventListener("click", () => help.close());
+  const top = document.createElement("div");
+  top.className = "bar";
+  top.append(heading, close);
   const list = document.createElement("dl");
   for (const { shown, words } of keys.filter((key) => key.shown)) {
     const term = document.createElement("dt");
@@ -64,11 +81,27 @@ export function buildHelp() {
     meaning.textContent = words;
     list.append(term, meaning);
   }
+  const words = document.createElement("dl");
+  for (const [term, meaning] of glossary) {
+    const name = document.createElement("dt");
+    name.textContent = term;
+    const says = document.createElement("dd");
+    says.textContent = meaning;
+    words.append(name, says);
+  }
   const note = document.createElement("p");
   note.className = "quiet";
-  note.textContent = "The wheel zooms, dragging moves, a click chooses a query and a key. The address holds the view: a copied link brings it back.";
-  const close = document.createElement("button");
-  close.textContent = "Close";
-  close.addEventListener("click", () => help.close());
-  help.append(heading, list, note, document.createElement("br"), close);
+  note.textContent = "The wheel or two fingers zoom, dragging moves, a click chooses a query and a key. The address holds the view: a copied link brings it back.";
+  const meanings = heading.cloneNode();
+  meanings.textContent = "Words";
+  help.append(top, list, meanings, words, note);
 }
+
+const glossary = [
+  ["query", "the token that looks; a row of the map"],
+  ["key", "a token that is looked at; a column of the map"],
+  ["weight", "how much a query takes from a key, from 0 to 1; the weights of a row sum to one"],
+  ["head", "one set of weights; a layer has several, each looking for something else"],
+  ["KV head", "keys and values that several query heads share (GQA), or all of them (MQA)"],
+  ["entropy", "how far a query spreads: 0 bits is one key, n bits as much as 2ⁿ equal ones"],
+];

@@ -1,91 +1,238 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines from queries on the left to keys on the right, for a stretch short enough to follow them.
+// Lines from queries on the left to the keys they give most to on the right: of one head, or of all heads of its layer in colours
+// that can be switched off.
 import { attention } from "./blobs.js";
-import { strength } from "./colour.js";
-import { endOfScale } from "./head.js";
-import { change, state } from "./state.js";
+import { hueOf, strength } from "./colour.js";
+import { byId, isTouched } from "./dom.js";
+import { headAt } from "./head.js";
+import { lineStrength, opacityOf } from "./legend.js";
+import { change, mostLines, state } from "./state.js";
 import { tokensOf } from "./tokens.js";
 import { shortened, visible } from "./visible.js";
+import { percent } from "./words.js";
 
-const lineHeight = 21;
-const canvas = document.querySelector("#lines canvas");
-let drawn = null;
+const aboveLines = 30; // the names of the columns
+const longestStretch = 80; // tokens at once
+const drawing = document.querySelector("#lines canvas");
+const chips = byId("line-heads");
+const mostChoice = byId("most");
+let drawn = null; // what stands where
+let pointed = null; // the token under the pointer: { side, n }
 
-// Which tokens stand there: as many as fit, around the chosen one.
-function stretch(count, centre, fit) {
+const lineHeight = () => (isTouched.matches ? 28 : 21);
+
+// Which tokens stand there: around the chosen one, where there are many.
+function stretch(count, centre) {
+  const fit = Math.min(count, longestStretch);
   const first = Math.max(0, Math.min(count - fit, Math.round(centre - fit / 2)));
-  return { first, last: Math.min(count, first + fit) };
+  return { first, last: first + fit };
+}
+
+const switchedOff = () => new Set(state.off.split(".").filter(Boolean).map(Number));
+
+function headsOf(head) {
+  if (state.heads === "one") return [head];
+  const off = switchedOff();
+  return attention.runs[head.run].layers[head.layer].heads.map((_, h) => headAt(head.run, head.layer, h)).filter((each) => !off.has(each.index));
+}
+
+// A line for each of the largest weights of every query that stands there, as strong as it is among its own row's.
+function linesOf(heads, queries) {
+  const found = [];
+  for (const head of heads) {
+    for (let query = queries.first; query < queries.last; ++query) {
+      const largest = head.largestOf(query, state.most);
+      const end = state.span === "one" ? 1 : largest[0]?.[1];
+      for (const [key, weight] of largest) {
+        const t = strength(weight, state.scale, end, attention.octaves);
+        found.push({ head: head.index, query, key, weight, strength: lineStrength(t) });
+      }
+    }
+  }
+  return found.sort((a, b) => a.strength - b.strength);
+}
+
+function showChips(head) {
+  chips.hidden = state.heads === "one";
+  if (chips.hidden) return chips.replaceChildren();
+  const off = switchedOff();
+  const { length } = attention.runs[head.run].layers[head.layer].heads;
+  const set = (numbers) => change({ off: [...numbers].sort((a, b) => a - b).join(".") });
+  const all = Array.from({ length }, (_, n) => n);
+  const button = (text, title, isOn, act) => {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.append(text);
+    made.title = title;
+    if (isOn !== null) made.setAttribute("aria-pressed", String(isOn));
+    made.addEventListener("click", act);
+    return made;
+  };
+  const dark = state.theme === "dark";
+  const one = (n) => {
+    const mark = document.createElement("span");
+    mark.className = "swatch";
+    mark.style.background = hueOf(n, length, dark);
+    const made = button(mark, `Head ${n}: click to switch it, double-click to see it alone`, !off.has(n), () => set(off.has(n) ? all.filter((each) => off.has(each) && each !== n) : [...off, n]));
+    made.append(`Head ${n}`);
+    made.addEventListener("dblclick", () => set(all.filter((each) => each !== n)));
+    return made;
+  };
+  return chips.replaceChildren(...all.map(one), button("All", "Lines of all heads", null, () => set([])), button("None", "Lines of no head", null, () => set(all)));
 }
 
 export function drawLines(head) {
+  mostChoice.max = String(Math.min(mostLines, head.keys));
+  mostChoice.value = String(state.most);
+  byId("most-value").textContent = `${state.most} a token`;
+  showChips(head);
+  const heads = headsOf(head);
+  return Promise.all(heads.map((each) => each.readyLargest())).then(() => {
+    const centre = state.query >= 0 ? state.query : 0;
+    const queries = stretch(head.queries, centre);
+    const keys = stretch(head.keys, centre + (attention.runs[head.run].first_position ?? 0));
+    drawn = { head, heads: heads.length, queries, keys, lines: linesOf(heads, queries), count: attention.runs[head.run].layers[head.layer].heads.length };
+    drawing.style.height = `${aboveLines + 10 + Math.max(queries.last - queries.first, keys.last - keys.first) * lineHeight()}px`;
+    drawing.setAttribute("aria-label", `Lines from queries ${queries.first} to ${queries.last - 1} to keys ${keys.first} to ${keys.last - 1}`);
+    const isPart = queries.last - queries.first < head.queries;
+    const of = state.heads === "all" ? "every head and token" : "every token";
+    byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}, as strong as they are among its own.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : " Hover or choose a token to see its lines alone."}`;
+    paintLines();
+    keepInSight();
+  });
+}
+
+// A token that was chosen by key may lie where nobody looks.
+let sought = -1;
+function keepInSight() {
+  if (state.query === sought) return;
+  sought = state.query;
+  const box = drawing.parentElement;
+  const y = aboveLines + (state.query - drawn.queries.first + 0.5) * lineHeight();
+  const isSeen = y > box.scrollTop + lineHeight() && y < box.scrollTop + box.clientHeight - lineHeight();
+  if (sought >= 0 && !isSeen) box.scrollTop = y - box.clientHeight / 2;
+}
+
+// Where things stand at this width.
+function places(width) {
+  const margin = Math.min(150, width * 0.28);
+  const { queries, keys } = drawn;
+  const y = (n, from) => aboveLines + (Math.max(-0.2, Math.min(from.last - from.first - 0.8, n - from.first)) + 0.5) * lineHeight();
+  const left = Math.max(margin, width / 2 - 280);
+  return { left, right: width - left, room: left - 60, atQuery: (n) => y(n, queries), atKey: (n) => y(n, keys) };
+}
+
+// The token whose lines are seen alone: under the pointer, or chosen.
+const alone = () => pointed ?? (state.query >= 0 ? { side: "query", n: state.query } : null);
+
+function paintLines() {
   const ratio = devicePixelRatio || 1;
-  const { width, height } = canvas.getBoundingClientRect();
-  if (width === 0) return;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  const pen = canvas.getContext("2d");
+  const { width, height } = drawing.getBoundingClientRect();
+  if (!drawn || width === 0) return;
+  drawing.width = Math.round(width * ratio);
+  drawing.height = Math.round(height * ratio);
+  const pen = drawing.getContext("2d");
   pen.scale(ratio, ratio);
   const style = getComputedStyle(document.documentElement);
   const [ink, accent, quiet] = ["--ink", "--accent", "--quiet"].map((name) => style.getPropertyValue(name).trim());
-  const fit = Math.floor((height - 34) / lineHeight);
-  const queries = stretch(head.queries, state.query >= 0 ? state.query : state.y + fit / 2, fit);
-  const shift = (attention.runs[head.run].first_position ?? 0);
-  const keys = stretch(head.keys, (state.query >= 0 ? state.query : state.y + fit / 2) + shift, fit);
-  const left = Math.max(110, width / 2 - 260);
-  const right = Math.min(width - 110, width / 2 + 260);
-  const y = (n, from) => 34 + (n - from.first + 0.5) * lineHeight;
-  drawn = { queries, keys, left, right, head };
-  pen.font = '13px "Inter", system-ui, "Noto Sans", "DejaVu Sans", sans-serif';
-  pen.textBaseline = "middle";
-  for (let i = queries.first; i < queries.last; ++i) {
-    const row = head.row(i);
-    for (let j = keys.first; j < keys.last; ++j) {
-      if (!(row[j] > 0)) continue;
-      const t = strength(row[j], state.scale, endOfScale(head), attention.octaves);
-      const isChosen = state.query < 0 || i === state.query;
-      if (t < 0.04 || !isChosen) {
-        if (t < 0.25) continue;
-      }
-      pen.globalAlpha = isChosen ? Math.min(1, 0.06 + 0.94 * t) : 0.1 * t;
-      pen.strokeStyle = accent;
-      pen.lineWidth = 0.6 + 3.4 * t;
-      pen.beginPath();
-      pen.moveTo(left + 8, y(i, queries));
-      pen.bezierCurveTo(left + (right - left) * 0.4, y(i, queries), left + (right - left) * 0.6, y(j, keys), right - 8, y(j, keys));
-      pen.stroke();
-    }
+  const at = places(width);
+  const seen = alone();
+  const isSeen = (line) => !seen || line[seen.side] === seen.n;
+  const dark = state.theme === "dark";
+  const shift = (n) => (state.heads === "all" ? (n - (drawn.count - 1) / 2) * Math.min(1.4, 12 / drawn.count) : 0);
+  const calm = seen ? 1 : 0.75 / Math.sqrt(drawn.heads); // many lines at once leave each other room
+  for (const line of drawn.lines) {
+    const isFaint = !isSeen(line);
+    if (isFaint && (pointed || line.strength < 0.3)) continue;
+    pen.globalAlpha = isFaint ? 0.07 : opacityOf(line.strength) * calm;
+    pen.strokeStyle = state.heads === "all" ? hueOf(line.head, drawn.count, dark) : accent;
+    pen.lineWidth = (0.8 + 2.6 * line.strength) * Math.max(0.4, calm);
+    const [from, to] = [at.atQuery(line.query) + shift(line.head), at.atKey(line.key) + shift(line.head)];
+    pen.beginPath();
+    pen.moveTo(at.left + 8, from);
+    pen.bezierCurveTo(at.left + (at.right - at.left) * 0.4, from, at.left + (at.right - at.left) * 0.6, to, at.right - 8, to);
+    pen.stroke();
   }
   pen.globalAlpha = 1;
-  const names = tokensOf[head.run];
-  pen.fillStyle = quiet;
-  pen.textAlign = "right";
-  pen.fillText("query", left, 16);
-  pen.textAlign = "left";
-  pen.fillText("key", right, 16);
-  for (let i = queries.first; i < queries.last; ++i) {
-    pen.textAlign = "right";
-    pen.fillStyle = i === state.query ? accent : ink;
-    pen.fillText(shortened(visible(names.queries[i]), 14), left, y(i, queries));
-  }
-  for (let j = keys.first; j < keys.last; ++j) {
-    pen.textAlign = "left";
-    pen.fillStyle = ink;
-    pen.fillText(shortened(visible(names.keys[j]), 14), right, y(j, keys));
-  }
-  const isPart = queries.last - queries.first < head.queries;
-  canvas.setAttribute("aria-label", `Lines from queries ${queries.first} to ${queries.last - 1} to keys ${keys.first} to ${keys.last - 1}`);
-  return isPart ? `queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move` : "";
+  paintWords(pen, at, { ink, accent, quiet });
+  paintShares(pen, at, quiet, seen, isSeen, dark);
 }
 
-canvas.addEventListener("pointermove", (event) => {
-  if (!drawn) return;
-  const box = canvas.getBoundingClientRect();
-  const n = drawn.queries.first + Math.floor((event.clientY - box.top - 34) / lineHeight);
-  canvas.style.cursor = n >= drawn.queries.first && n < drawn.queries.last ? "pointer" : "";
+const lineFont = (weight) => `${weight} 13px "Inter", system-ui, "Noto Sans", "DejaVu Sans", sans-serif`;
+const label = (token, room) => shortened(visible(token), Math.max(5, Math.floor(room / 8)));
+
+function paintWords(pen, at, { ink, accent, quiet }) {
+  const names = tokensOf[drawn.head.run];
+  const seen = alone();
+  pen.textBaseline = "middle";
+  const column = (side, tokens, from, x, align, y) => {
+    pen.textAlign = align;
+    pen.font = lineFont(400);
+    pen.fillStyle = quiet;
+    pen.fillText(side === "query" ? "Queries look …" : "… at keys", x, 14);
+    for (let n = from.first; n < from.last; ++n) {
+      const isChosen = seen?.side === side && seen.n === n;
+      pen.font = lineFont(isChosen ? 700 : 400);
+      pen.fillStyle = isChosen ? accent : ink;
+      pen.fillText(label(tokens[n], at.room), x, y(n));
+    }
+  };
+  column("query", names.queries, drawn.queries, at.left, "right", at.atQuery);
+  column("key", names.keys, drawn.keys, at.right, "left", at.atKey);
+}
+
+// Beside the token at the other end: how much, or a square for each head.
+function paintShares(pen, at, quiet, seen, isSeen, dark) {
+  if (!seen) return;
+  const names = tokensOf[drawn.head.run];
+  const other = seen.side === "query" ? "key" : "query";
+  const [from, tokens, y] = other === "key" ? [drawn.keys, names.keys, at.atKey] : [drawn.queries, names.queries, at.atQuery];
+  const taken = new Map();
+  for (const line of drawn.lines.filter(isSeen).sort((a, b) => a.head - b.head)) {
+    const n = line[other];
+    if (n < from.first || n >= from.last) continue;
+    pen.font = lineFont(400);
+    const gap = 8 + pen.measureText(label(tokens[n], at.room)).width + (taken.get(n) ?? 0);
+    const isRight = other === "key";
+    if (state.heads === "one") {
+      pen.font = '12px ui-monospace, "DejaVu Sans Mono", monospace';
+      pen.textAlign = isRight ? "left" : "right";
+      pen.fillStyle = quiet;
+      pen.fillText(percent(line.weight), isRight ? at.right + gap : at.left - gap, y(n));
+    } else {
+      pen.globalAlpha = 0.15 + 0.85 * line.strength;
+      pen.fillStyle = hueOf(line.head, drawn.count, dark);
+      pen.fillRect(isRight ? at.right + gap : at.left - gap - 8, y(n) - 5, 8, 10);
+      pen.globalAlpha = 1;
+      taken.set(n, (taken.get(n) ?? 0) + 9);
+    }
+  }
+}
+
+// The token under a point of the window.
+function tokenAt(event) {
+  if (!drawn) return null;
+  const bounds = drawing.getBoundingClientRect();
+  const side = event.clientX - bounds.left < bounds.width / 2 ? "query" : "key";
+  const from = side === "query" ? drawn.queries : drawn.keys;
+  const n = from.first + Math.floor((event.clientY - bounds.top - aboveLines) / lineHeight());
+  return n >= from.first && n < from.last ? { side, n } : null;
+}
+
+function point(token) {
+  if (JSON.stringify(token) === JSON.stringify(pointed)) return;
+  pointed = token;
+  drawing.style.cursor = token ? "pointer" : "";
+  paintLines();
+}
+
+drawing.addEventListener("pointermove", (event) => {
+  if (event.pointerType !== "touch") point(tokenAt(event));
 });
-canvas.addEventListener("click", (event) => {
-  if (!drawn) return;
-  const box = canvas.getBoundingClientRect();
-  const n = drawn.queries.first + Math.floor((event.clientY - box.top - 34) / lineHeight);
-  if (n >= drawn.queries.first && n < drawn.queries.last) change({ query: n === state.query ? -1 : n });
+drawing.addEventListener("pointerleave", () => point(null));
+drawing.addEventListener("click", (event) => {
+  const token = tokenAt(event);
+  if (token?.side === "query") change({ query: token.n === state.query ? -1 : token.n });
+  else if (isTouched.matches) point(token);
 });
+mostChoice.addEventListener("input", () => change({ most: Number(mostChoice.value) }));

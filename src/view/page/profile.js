@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A head in numbers, and how far away it looks.
 import { attention } from "./blobs.js";
-
-const percent = (mass) => `${(100 * mass).toFixed(mass < 0.1 && mass > 0 ? 2 : 1)} %`;
+import { percent } from "./words.js";
 
 // A number that no double holds is null in the page's description.
 const bits = (n) => (n === null ? "beyond numbers" : `${n.toFixed(2)} bits`);
 
-// What heads are ordered and filtered by.
+// What heads are ordered and filtered by, in the words of the two menus; `note` explains the number at length.
 export const measures = [
-  { id: "entropy", name: "Entropy", of: (facts) => facts.entropy, text: bits, hint: "how many keys a query spreads over: 2 to this power, on average" },
-  { id: "first", name: "On the first token", of: (facts) => facts.first, text: percent, hint: "mean weight of key 0" },
-  { id: "self", name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true, hint: "mean weight of a query's own position" },
-  { id: "previous", name: "On the token before", of: (facts) => facts.back[1] ?? 0, text: percent, needsPositions: true, hint: "mean weight of the key one before" },
-  { id: "distance", name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true, hint: "between a query and what it attends to, by weight" },
-  { id: "largest", name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3), hint: "of all queries and keys" },
+  { id: "entropy", name: "Entropy", of: (facts) => facts.entropy, text: bits, most: "most spread out first", range: "by how spread out", hint: "how many keys a query spreads over: 2 to this power, on average", note: "how far a query spreads. 0 bits: it looks at one key; 1 bit: as if at 2, 3 bits: at 8, n bits: at 2ⁿ equally" },
+  { id: "first", name: "On the first token", of: (facts) => facts.first, text: percent, most: "most on the first token", range: "by weight on the first token", hint: "mean weight of key 0" },
+  { id: "self", name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true, most: "most on itself", range: "by weight on itself", hint: "mean weight of a query’s own position" },
+  { id: "previous", name: "On the token before", of: (facts) => facts.back[1] ?? 0, text: percent, needsPositions: true, most: "most on the token before", range: "by weight on the token before", hint: "mean weight of the key one before" },
+  { id: "distance", name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true, most: "farthest looking first", range: "by mean distance", hint: "between a query and what it attends to, by weight" },
+  { id: "largest", name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3), most: "largest weight first", range: "by largest weight", hint: "of all queries and keys" },
 ];
 
 function measuresOf(run) {
@@ -72,6 +71,8 @@ export function showProfile(figure, head) {
   drawing.setAttribute("aria-label", `Weight by distance: ${bars.map((bar) => `${bar.name}: ${percent(bar.mass)}`).join(", ")}`);
   drawing.append(svg("line", { x1: 0, x2: width, y1: height + 0.5, y2: height + 0.5 }));
   const step = width / Math.max(6, bars.length);
+  const every = Math.ceil(36 / step); // names have room
+  const own = bars.findIndex((each) => each.name === "0");
   const most = Math.max(...bars.map((bar) => bar.mass), 1e-9);
   bars.forEach((bar, n) => {
     const tall = Math.max(bar.mass > 0 ? 1 : 0, (height - 4) * (bar.mass / most));
@@ -80,7 +81,7 @@ export function showProfile(figure, head) {
     title.textContent = `${bar.name}: ${percent(bar.mass)}`;
     box.append(title);
     const label = svg("text", { x: (n + 0.5) * step, y: height + 11, "text-anchor": "middle" });
-    label.textContent = bars.length > 11 && n % 2 === (bars.findIndex((each) => each.name === "0") + 1) % 2 ? "" : bar.name;
+    label.textContent = (n - own) % every === 0 ? bar.name : "";
     drawing.append(box, label);
   });
   figure.append(caption, drawing);

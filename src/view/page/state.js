@@ -4,18 +4,25 @@ import { attention } from "./blobs.js";
 
 const longest = Math.max(...attention.runs.map((run) => Math.max(run.queries, run.keys)));
 
+export const mostLines = 16;
+
 const defaults = {
   run: 0,
   layer: 0,
   head: -1, // none: all heads
-  view: "map", // or text, lines
+  view: "map", // or text, lines, table
   scale: longest > 256 ? "log" : "linear",
+  span: "own", // colours end at the largest weight of what is shown; or "one"
   kind: "max", // or mean: what a pooled cell shows
   theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
   compare: -1, // another run
   query: -1, // the chosen token
   key: -1,
   direction: "to", // or from: what the chosen token attends to, or who attends to it
+  most: 3, // lines of a token
+  heads: "one", // or all: whose lines
+  off: "", // heads of the layer whose lines are switched off, by number
+  size: 0, // of the pictures of all heads; 0 fits the screen
   sort: "place",
   filter: "",
   from: "",
@@ -75,8 +82,10 @@ export function change(changes) {
 const fractions = ["x", "y", "zoom"]; // all other numbers are places in lists
 
 const allowed = {
-  view: ["map", "text", "lines"],
+  view: ["map", "text", "lines", "table"],
   scale: ["linear", "log"],
+  span: ["own", "one"],
+  heads: ["one", "all"],
   kind: ["max", "mean"],
   theme: ["light", "dark"],
   direction: ["to", "from"],
@@ -101,6 +110,7 @@ export function readAddress() {
   settle();
   if (!attention.runs[state.compare]) state.compare = -1;
   state.zoom = Math.max(1, state.zoom);
+  state.most = Math.min(mostLines, Math.max(1, state.most));
   renderSoon();
 }
 addEventListener("hashchange", readAddress);

@@ -6,17 +6,22 @@ import { digitsOf } from "./digits.js";
 import { change, state } from "./state.js";
 import { tokensOf } from "./tokens.js";
 import { areWords, asProse, visible } from "./visible.js";
+import { keyName, queryName } from "./words.js";
 
 const panel = document.getElementById("text");
+const meaning = document.createElement("p");
+meaning.className = "meaning";
+let seen = null; // the token that was chosen when it was last drawn
 let built = null; // the run whose tokens stand there
 let spans = { queries: [], keys: [] };
 
 function passage(tokens, onChoose) {
   const paragraph = document.createElement("div");
-  paragraph.className = areWords(tokens) ? "passage words" : "passage";
+  const isWords = areWords(tokens);
+  paragraph.className = isWords ? "passage words" : "passage";
   const made = tokens.map((token, n) => {
     const span = document.createElement("span");
-    span.textContent = areWords(tokens) ? visible(token) : asProse(token);
+    span.textContent = isWords ? visible(token) : asProse(token);
     span.dir = "auto";
     span.addEventListener("click", () => onChoose(n));
     paragraph.append(span);
@@ -26,7 +31,7 @@ function passage(tokens, onChoose) {
 }
 
 function heading(text) {
-  const made = document.createElement("h2");
+  const made = document.createElement("h3");
   made.textContent = text;
   return made;
 }
@@ -37,43 +42,68 @@ function build(run) {
   const isOne = queries.length === keys.length && queries.every((token, n) => token === keys[n]);
   if (isOne) {
     const { paragraph, made } = passage(keys, (n) => change({ query: n, key: n }));
-    panel.replaceChildren(paragraph);
+    panel.replaceChildren(meaning, paragraph);
     spans = { queries: made, keys: made };
   } else {
     const asking = passage(queries, (n) => change({ query: n, direction: "to" }));
     const asked = passage(keys, (n) => change({ key: n, direction: "from" }));
-    panel.replaceChildren(heading("Queries"), asking.paragraph, heading("Keys"), asked.paragraph);
+    panel.replaceChildren(meaning, heading("Queries"), asking.paragraph, heading("Keys"), asked.paragraph);
     spans = { queries: asking.made, keys: asked.made };
   }
   built = run;
 }
 
+// What is coloured now: weights by token, who is chosen, and in words. With nothing chosen it is what each token receives from all.
+function coloured(head) {
+  const isTo = state.direction === "to";
+  const chosen = isTo ? state.query : state.key;
+  if (chosen < 0) return { isTo: true, chosen, weights: head.received, caption: "Mean weight that each token receives from those that see it" };
+  const caption = isTo ? `Weight that ${queryName(head.run, chosen)} gives to each token` : `Weight that each token gives to ${keyName(head.run, chosen)}`;
+  return { isTo, chosen, weights: isTo ? head.row(chosen) : head.column(chosen), caption };
+}
+
+const largestIn = (weights) => weights.reduce((most, weight) => (weight > most && weight < Infinity ? weight : most), 0);
+const endOf = (weights) => (state.span === "one" ? 1 : Math.min(1, largestIn(weights)) || 1);
+
+// What the legend says of it.
+export function textMeaning(head) {
+  if (!head.received) return { caption: "Weight" };
+  const { weights, caption } = coloured(head);
+  return { caption, largest: endOf(weights) };
+}
+
 // `isHiddenAt` tells what a mask hides from what is not a number.
-function paint(made, weights, isHiddenAt = () => false) {
+function paint(made, weights, isHiddenAt) {
   const dark = state.theme === "dark";
-  const largest = weights?.reduce((most, weight) => (weight > most && weight < Infinity ? weight : most), 0) || 1;
+  const largest = endOf(weights);
   made.forEach((span, n) => {
-    const weight = weights?.[n] ?? 0;
+    const weight = weights[n];
     const isHidden = isHiddenAt(n);
-    const isColoured = weight !== 0 && !isHidden;
     const t = Number.isFinite(weight) ? strength(weight, state.scale, largest, attention.octaves) : NaN;
     span.classList.toggle("unseen", isHidden);
-    span.style.background = isColoured ? cssColour(t, dark) : "";
-    span.style.color = isColoured ? inkOn(t, dark) : "";
-    span.title = isHidden ? "hidden by a mask" : weights ? digitsOf(weight) : "";
+    span.style.background = isHidden ? "" : cssColour(t, dark);
+    span.style.color = isHidden ? "" : inkOn(t, dark);
+    span.title = isHidden ? "hidden by a mask" : digitsOf(weight);
   });
+}
+
+function unpaint(made) {
+  for (const span of made) {
+    span.classList.remove("unseen");
+    span.style.background = span.style.color = span.title = "";
+  }
 }
 
 export function drawText(head) {
   if (built !== head.run) build(head.run);
-  const chosen = state.direction === "to" ? state.query : state.key;
-  const isTo = state.direction === "to";
-  const weights = chosen < 0 ? null : isTo ? head.row(chosen) : head.column(chosen);
+  const { isTo, chosen, weights, caption } = coloured(head);
   const [painted, plain] = isTo ? [spans.keys, spans.queries] : [spans.queries, spans.keys];
-  if (painted !== plain) paint(plain, null);
-  // With nothing chosen: how much each token receives from all.
-  if (chosen < 0) paint(painted, isTo ? head.received : null);
-  else paint(painted, weights, (n) => (isTo ? head.at(chosen, n) : head.at(n, chosen)).hidden);
+  if (painted !== plain) unpaint(plain);
+  paint(painted, weights, (n) => chosen >= 0 && (isTo ? head.at(chosen, n) : head.at(n, chosen)).hidden);
   for (const each of new Set([...spans.queries, ...spans.keys])) each.classList.remove("chosen");
-  (isTo ? spans.queries : spans.keys)[chosen]?.classList.add("chosen");
+  const span = (isTo ? spans.queries : spans.keys)[chosen];
+  span?.classList.add("chosen");
+  if (span && span !== seen) span.scrollIntoView({ block: "nearest" });
+  seen = span;
+  meaning.textContent = `Coloured: ${caption[0].toLowerCase()}${caption.slice(1)}.${chosen < 0 ? " Choose a token to see its own." : ""}`;
 }

@@ -9,5 +9,6 @@ function tokensAt(place, count) {
 // The tokens of a run's queries and keys.
 export const tokensOf = attention.runs.map((run) => ({
   queries: tokensAt(run.query_tokens, run.queries),
+  isNamed: run.query_tokens !== null,
   keys: tokensAt(run.key_tokens ?? (run.keys === run.queries ? run.query_tokens : null), run.keys),
 }));

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The guided tour: a few sentences below the page, step by step, and a mark on what they are about.
+import { byId } from "../../src/view/page/dom.js";
+import { lessons } from "./lessons.js";
+import { goOnTour, state } from "./state.js";
+
+let shown = 0; // the step that stands there
+
+byId("take-tour").addEventListener("click", () => goOnTour(1));
+byId("tour-next").addEventListener("click", () => goOnTour((state.tour + 1) % (lessons.length + 1)));
+byId("tour-back").addEventListener("click", () => goOnTour(Math.max(1, state.tour - 1)));
+byId("tour-leave").addEventListener("click", () => goOnTour(0));
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && state.tour > 0) goOnTour(0);
+});
+
+// After all else is drawn.
+export function drawTour() {
+  const lesson = lessons[state.tour - 1];
+  byId("tour").hidden = !lesson;
+  byId("take-tour").hidden = Boolean(lesson);
+  const marked = lesson ? [...document.querySelectorAll(lesson.marks)] : [];
+  for (const each of document.querySelectorAll(".toured")) each.classList.remove("toured");
+  for (const each of marked) each.classList.add("toured");
+  if (state.tour === shown) return;
+  const before = shown;
+  shown = state.tour;
+  if (!lesson) {
+    byId("take-tour").focus();
+    return;
+  }
+  byId("tour-title").textContent = `${state.tour} of ${lessons.length} · ${lesson.title}`;
+  byId("tour-words").textContent = lesson.words;
+  byId("tour-back").disabled = state.tour === 1;
+  byId("tour-next").textContent = state.tour === lessons.length ? "Done" : "Next";
+  if (before === 0 || document.activeElement === document.body) byId("tour-next").focus();
+  for (const each of [marked[marked.length - 1], marked[0]]) each?.scrollIntoView({ block: "nearest", inline: "nearest" }); // as much as fits, from its beginning
+}
