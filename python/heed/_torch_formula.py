@@ -17,7 +17,7 @@ import heed
 if TYPE_CHECKING:
     from heed._torch_operators import Options
 
-__all__ = ["attention", "table", "weights_backward"]
+__all__ = ["attention", "counted", "table", "weights_backward"]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
@@ -104,11 +104,12 @@ def _softmax(scores: Tensor, options: Options) -> tuple[Tensor, Tensor]:
         sink = options.sink.float()
         sink = (sink if sink.ndim == 2 else sink[None])[:, :, None, None]
         logits = torch.cat([scores, sink.expand(*scores.shape[:3], 1)], -1)
-    most = logits.amax(-1, keepdim=True) if logits.shape[-1] > 0 else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+    most = logits.amax(-1, keepdim=True)
     most = most.masked_fill(most == -torch.inf, 0.0)
     exponentials = torch.exp(logits - most)
     total = exponentials.sum(-1, keepdim=True)
-    weights = exponentials[..., : scores.shape[-1]] / total.masked_fill(total == 0, 1.0)
+    of_keys = exponentials if options.sink is None else exponentials[..., :-1]
+    weights = of_keys / total.masked_fill(total == 0, 1.0)
     return weights, (torch.log(total) + most)[..., 0]
 
 
@@ -118,9 +119,16 @@ def _said_align(options: Options) -> str:
 
 def _places(q: Tensor, k: Tensor, align: str) -> tuple[Tensor, Tensor]:
     """The positions of queries, (queries, 1), and of keys, (1, keys)."""
-    queries, keys = q.shape[2], k.shape[2]
-    first = keys - queries if align == "ends" else 0
-    return torch.arange(queries, device=q.device)[:, None] + first, torch.arange(keys, device=q.device)[None, :]
+    query, key = counted(q), counted(k)
+    first = key[-1:] - query[-1:] if align == "ends" else 0
+    return (query + first)[:, None], key[None, :]
+
+
+def counted(x: Tensor) -> Tensor:
+    """0, 1, 2, ... for as many tokens as (batch, heads, length, dim) has; out of its elements, so that no
+    exporter makes a constant of the length."""
+    column = x[0, 0, :, 0]
+    return torch.logical_or(column == column, column != column).to(torch.int64).cumsum(0) - 1  # NaN counts, too
 
 
 def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
@@ -138,7 +146,7 @@ def _seen(q: Tensor, k: Tensor, options: Options) -> Tensor | None:
         inside = (key >= query - before) & (key <= query + after)
         parts.append(inside | (key < options.front) if options.front else inside)
     if options.key_lengths is not None:
-        key = torch.arange(k.shape[2], device=q.device)
+        key = counted(k)
         parts.append((key < options.key_lengths.to(q.device)[:, None])[:, None, None, :])
     if options.document is not None:
         parts.append(_same_document(q, k, options))
@@ -158,6 +166,6 @@ def _same_document(q: Tensor, k: Tensor, options: Options) -> Tensor:
         of_queries = options.query_document.to(q.device)
     else:
         query, _ = _places(q, k, options.document_align or _said_align(options))
-        of_queries = of_keys[..., query[:, 0].clamp(0, max(k.shape[2] - 1, 0))]
+        of_queries = of_keys[..., query[:, 0].clamp(min=0).minimum(counted(k)[-1])]
     same = of_queries[..., :, None] == of_keys[..., None, :]
     return same[:, None] if same.ndim == 3 else same

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules import module as hooks
 
 import heed
-from heed import _heed, _torch_operators, _torch_refusals, _torch_tensors
+from heed import _heed, _torch_formula, _torch_operators, _torch_refusals, _torch_tensors
 
 __all__ = ["AttentionLayer"]
 
@@ -164,8 +164,8 @@ class AttentionLayer(torch.nn.Module):
         self, x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None, options: dict[str, Any]
     ) -> tuple | str:
         """The eight weights and biases where heed may read them itself; else why it may not."""
-        if torch.compiler.is_compiling():
-            return "is for plain tensors, and the compiler looks on"
+        if _torch_tensors.is_traced():
+            return "is for plain tensors, and a compiler or tracer looks on"
         modules = [getattr(self, name) for name in _PROJECTIONS]
         for name, module in zip(_PROJECTIONS, modules, strict=True):
             more = _more_than_linear(module)
@@ -245,7 +245,7 @@ class AttentionLayer(torch.nn.Module):
         if torch.onnx.is_in_onnx_export():
             if not is_counted:
                 raise heed.Error("positions: an ONNX model of the layer has tokens at 0, 1, 2, ... only")
-            units = [_rotation_in_operations(x, self._rotary) for x in (q, k)]
+            units = [_rotation_in_operations(x, self._head_widths[0], self._rotary) for x in (q, k)]
         elif is_counted and _torch_tensors.is_unwatched((q.detach(), k.detach())):
             reach = max(q.shape[2], k.shape[2])
             units = [_counted_rotation(x.shape[2], reach, x.shape[3], self._rotary_text, x.device) for x in (q, k)]
@@ -369,9 +369,8 @@ def _counted_rotation(tokens: int, reach: int, dim: int, rotary: str, device: to
         return torch.ops.heed.rotation(positions, lengths, dim, rotary).to(device)
 
 
-def _rotation_in_operations(x: torch.Tensor, rotary: heed.Rotary) -> torch.Tensor:
+def _rotation_in_operations(x: torch.Tensor, dim: int, rotary: heed.Rotary) -> torch.Tensor:
     """The same for a graph that knows no operator of heed; a scaled one for as many tokens as there are while it is made."""
-    dim = int(x.shape[3])
     unit = _torch_operators.unit_pairs(dim, rotary)
     if rotary.scaling is not None:
         tokens = int(x.shape[2])
@@ -379,7 +378,7 @@ def _rotation_in_operations(x: torch.Tensor, rotary: heed.Rotary) -> torch.Tenso
         return torch.tensor(heed.rotate(units, np.arange(tokens)[None], rotary)[:, 0].tolist(), dtype=torch.float32)
     rotated = dim if rotary.dims is None else rotary.dims
     frequencies = torch.tensor([rotary.base ** (-2 * n / rotated) for n in range(rotated // 2)], dtype=torch.float64)
-    angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequencies
+    angles = _torch_formula.counted(x).double()[:, None] * frequencies
     cos, sin = torch.cos(angles).float(), torch.sin(angles).float()
     pairs = torch.cat([cos, sin], -1) if rotary.pairs == "halves" else torch.stack([cos, sin], -1).flatten(-2)
     return torch.nn.functional.pad(pairs, (0, dim - rotated), value=1.0)[None]

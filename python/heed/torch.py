@@ -183,16 +183,22 @@ def _in_four_axes(
     """attention of tensors with any leading axes, which broadcast; all but the heads become the batch."""
     rank = max(tensor.ndim for tensor in qkv)
     axes = max(4, rank)
-    spread = [tensor[(None,) * (axes - tensor.ndim)] for tensor in qkv]
+    spread = [tensor if tensor.ndim == axes else tensor[(None,) * (axes - tensor.ndim)] for tensor in qkv]
     common = axes - 3 if shares_heads else axes - 2
     leading = torch.broadcast_shapes(*(tensor.shape[:common] for tensor in spread))
     batch = leading[: axes - 3]
-    q, k, v = (tensor.expand(leading + tensor.shape[common:]).flatten(0, axes - 4) for tensor in spread)
+    q, k, v = (_expanded(tensor, leading, axes) for tensor in spread)
     if k.shape[1] != v.shape[1]:  # PyTorch lets each share heads by itself
         k, v = (tensor.repeat_interleave(q.shape[1] // tensor.shape[1], 1) for tensor in (k, v))
     if mask is not None:
-        mask = mask[(None,) * (axes - mask.ndim)]
-        mask = mask.expand(batch + mask.shape[axes - 3 :]).flatten(0, axes - 4)
+        mask = _expanded(mask[(None,) * (axes - mask.ndim)], batch, axes)
         options["keep" if mask.dtype == torch.bool else "bias"] = mask
     out, _ = _torch_operators.attend(q, k, v, _torch_operators.options_of(options))
     return out if rank == 4 else out.reshape((batch + out.shape[1:])[axes - rank :])
+
+
+def _expanded(tensor: torch.Tensor, leading: tuple[int, ...], axes: int) -> torch.Tensor:
+    """With these leading axes, all but the last three as one. What fits already is left alone, so that a trace has no number of it."""
+    if tuple(tensor.shape[: len(leading)]) != tuple(leading):
+        tensor = tensor.expand(tuple(leading) + tuple(tensor.shape[len(leading) :]))
+    return tensor if axes == 4 else tensor.flatten(0, axes - 4)

@@ -317,7 +317,7 @@ def test_without_padding_there_is_no_mask(lengths, padding):
 
 
 def test_everybody_else_sees_an_ordinary_mask():
-    padding = torch.tensor([[False, True, True, True, True], [True, True, True, True, True]])
+    padding = torch.tensor([[False, True, True, True, True, False, False], [True, True, True, True, True, False, False]])
     pattern = heed.transformers.Pattern(causal=True, window=(2, 0))
     mask = heed.transformers.SeenKeys((2, 4, 7), pattern, filled=5, padding=padding)
     dense = mask.dense()
