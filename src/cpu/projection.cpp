@@ -2,6 +2,8 @@
 #include "cpu/projection.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
 #include "cache/types.hpp"
 #include "cpu/lower.hpp"
@@ -62,25 +64,41 @@ struct Given {
   std::int64_t further(std::int64_t input) const { return input * stride.dim; }
 };
 
-// So many inputs of a panel's outputs at a time, so that what is written stays in the first-level cache: 2.4
-// million weights in 1.5 ms instead of 24 (Cascade Lake, 2 threads, November 2026).
+// So many inputs of a panel's outputs at a time, so that what is read stays in the first-level cache.
 constexpr std::int64_t inputs_at_once = 32;
+
+// Inputs [first, end) of `count` rows whose elements lie side by side, `together` at a time, in the order in which
+// they are written; returns where it ended, where fewer are left.
+template <int together, class T>
+std::int64_t copy_together(const T* rows, std::int64_t row_step, std::int64_t count, std::int64_t first,
+                           std::int64_t end, std::int64_t outputs, T* to) {
+  for (; first + together <= end; first += together)
+    for (std::int64_t n = 0; n < count; ++n)
+      std::memcpy(to + first * outputs + n * together, rows + n * row_step + first, together * sizeof(T));
+  return first;
+}
 
 // Elements are copied as they are.
 template <class T, class From>
 void fill_panel(Panels& panels, const CpuProjection& w, const From& from, const T* elements, std::int64_t panel) {
-  T* const to = reinterpret_cast<T*>(panels.memory.get());
   const std::int64_t outputs = panels.target->panel_rows, begin = panel * outputs,
-                     end = std::min(begin + outputs, w.out);
-  if (end < begin + outputs || w.in < panels.depth)
-    std::fill_n(to + begin * panels.depth, outputs * panels.depth, T{});
-  for (std::int64_t first = 0; first < w.in; first += inputs_at_once)
-    for (std::int64_t n = begin; n < end; ++n) {
-      const T* row = elements + from.first_of(n);
-      T* column = to + panels.first_of(n);
-      for (std::int64_t k = first; k < std::min(first + inputs_at_once, w.in); ++k)
-        column[panels.further(k)] = row[from.further(k)];
-    }
+                     count = std::min(outputs, w.out - begin), together = panels.target->depth_together;
+  T* const to = reinterpret_cast<T*>(panels.memory.get()) + begin * panels.depth;
+  if (count < outputs || w.in < panels.depth) std::fill_n(to, outputs * panels.depth, T{});
+  for (std::int64_t first = 0; first < w.in; first += inputs_at_once) {
+    const std::int64_t end = std::min(first + inputs_at_once, w.in);
+    std::int64_t k = first;
+    if constexpr (std::is_same_v<From, Given>)
+      if (from.stride.dim == 1) {
+        const T* const rows = elements + from.first_of(begin);
+        if (together == 1) k = copy_together<1>(rows, from.stride.length, count, k, end, outputs, to);
+        if (together == 2) k = copy_together<2>(rows, from.stride.length, count, k, end, outputs, to);
+        if (together == 4) k = copy_together<4>(rows, from.stride.length, count, k, end, outputs, to);
+      }
+    for (; k < end; ++k)
+      for (std::int64_t n = 0; n < count; ++n)
+        to[panels.further(k) + n * together] = elements[from.first_of(begin + n) + from.further(k)];
+  }
 }
 
 template <class From>
