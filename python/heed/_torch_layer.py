@@ -124,8 +124,10 @@ class AttentionLayer(torch.nn.Module):
     def freeze(self) -> AttentionLayer:
         """Packs the weights as they are now, and lets go of the parameters. Returns self.
 
-        A frozen layer is for serving: calls need not read the weights as they lie, and one of a single token takes 0.6 of the time. It
-        has nothing that could be trained, loaded or moved, and refuses to be. On a CUDA device it takes calls over a cache.
+        A frozen layer is for serving: its weights need not be packed at every call, so that one of a single token takes 0.65 of the
+        time in float32 and 0.3 in bfloat16, and one of 2048 tokens about the same (model 768, Xeon with AMX, 2 threads, November
+        2026). It has nothing that could be trained, loaded or moved, and refuses to be. On a CUDA device only a frozen one takes calls
+        over a cache.
         """
         if self._frozen is not None:
             return self

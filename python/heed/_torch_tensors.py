@@ -37,7 +37,7 @@ _DEVICES = ("cpu", "cuda")
 def is_unwatched(tensors: Iterable[Any]) -> bool:
     """Whether these are plain tensors and nobody listens: no autograd, compiler, tracer, mode, transform, profiler or subclass.
 
-    Whatever is no tensor does not count. Three tensors take 0.5 us (Cascade Lake, November 2026).
+    Whatever is no tensor does not count. Three tensors take 2.0 us (Xeon, Python 3.12, November 2026), most of it functorch's stack.
     """
     if (
         torch.compiler.is_compiling()
@@ -45,7 +45,7 @@ def is_unwatched(tensors: Iterable[Any]) -> bool:
         or _len_torch_function_stack()
         or _get_tracing_state() is not None
         or _functorch.peek_interpreter_stack() is not None
-        or getattr(forward_ad, "_current_level", 0) >= 0
+        or forward_ad._current_level >= 0
         or _autograd._profiler_enabled()
     ):
         return False
