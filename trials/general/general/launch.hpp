@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that were compiled, which of them takes a call, and its launch.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "general/shape.hpp"
+
+namespace heed::cuda::general {
+
+enum class SourceKind : std::uint8_t { arrays, pages, int8_pages };
+
+struct Kernel {
+  const char* name;
+  Type type;
+  int dim, value_dim, rows;
+  SourceKind source;
+  bool ranges_only, is_few;  // is_few: for calls whose rows of a KV head all fit one block
+  int threads, shared_bytes, blocks, tile_keys;
+  const void* attend;
+  const void* merge;
+};
+
+std::vector<Kernel>& kernels();
+
+// Only ranges of keys, and a scale that keeps the order of scores.
+bool ranges_suffice(const Call&);
+const Kernel* kernel_for(const Call&, std::string_view forced = {});
+
+struct Launch {
+  const Kernel* kernel;
+  Plan plan;
+  std::int64_t blocks, units, partial_floats, kept_ends;
+};
+Launch plan_launch(const Call&, const Kernel&, int unit_keys = 0);
+// 0, or CUDA's code.
+int launch(const Call&, const Launch&, void* stream);
+
+}  // namespace heed::cuda::general

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the general kernel cuts a problem: constants of a block of threads, and what a launch tells it.
+#pragma once
+#include <cstdint>
+
+#include "cuda/algorithm/exact_plan.hpp"
+#include "cuda/call.hpp"
+
+namespace heed::cuda::general {
+
+// Warps of a block form a grid: row_warps of them have warp_rows rows each, and key_warps share the keys of a tile. Where rows
+// are many, each warp takes all keys of a tile for 32 rows: a matrix out of shared memory then serves two products, which is
+// what shared memory can feed. Where rows are few, warps divide the keys and their states meet at the end.
+template <Type element, int head_dim, int value_width, int rows_of_warp, int warps_over_rows, int warps_over_keys,
+          int keys_of_tile, int tiles_in_flight, int steps_held, int blocks_of_sm>
+struct Shape {
+  static constexpr Type type = element;
+  static constexpr int dim = head_dim, value_dim = value_width;  // multiples of 16; a call's may be smaller
+  static constexpr int warp_rows = rows_of_warp, row_warps = warps_over_rows, key_warps = warps_over_keys;
+  static constexpr int warps = row_warps * key_warps, threads = 32 * warps, rows = warp_rows * row_warps;
+  static constexpr int tile_keys = keys_of_tile, warp_keys = tile_keys / key_warps;
+  static constexpr int stages = tiles_in_flight;
+  static constexpr int held_steps = steps_held;  // of 16 dimensions of the queries, that stay in registers
+  static constexpr int blocks = blocks_of_sm;    // that run on a multiprocessor at once
+
+  static constexpr int row_tiles = warp_rows / 16, key_tiles = warp_keys / 8;  // of products
+  static constexpr int dim_steps = dim / 16, value_steps = value_dim / 16, key_steps = warp_keys / 16;
+
+  // Rows in shared memory are an odd number of 16-byte pieces apart: eight of them in a column lie in different banks, and
+  // every place is one constant away from the first.
+  static constexpr int pitch(int numbers) { return numbers * 2 + 16; }
+  static constexpr int query_pitch = pitch(dim), value_pitch = pitch(value_dim);
+  static constexpr int query_bytes = rows * query_pitch, value_bytes = tile_keys * value_pitch;
+
+  static_assert(dim % 16 == 0 && value_dim % 16 == 0 && warp_keys % 16 == 0 && warp_rows % 16 == 0);
+};
+
+// What a launch tells the kernel besides the call.
+struct Plan {
+  int row_tiles;      // of the longest sequence, of one KV head
+  int heads;          // KV heads of all sequences
+  int section;        // of these, whose tiles of rows are taken together, the longest first
+  int unit_keys;      // of a partial state, where a sequence's keys are cut
+  int cut_rows;       // the most rows of a KV head whose keys are cut
+  bool q_in_16, k_in_16, v_in_16, out_in_16;  // rows can be copied 16 bytes at a time
+  float* partials;    // (KV heads of all sequences, units, rows, value_dim + 2)
+  int partial_units, partial_rows;
+  KeptEnd* ends;      // (batch, heads, queries), where weights are asked for; else null
+};
+
+}  // namespace heed::cuda::general

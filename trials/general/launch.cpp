@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "general/launch.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace heed::cuda::general {
+namespace {
+
+std::int64_t parts(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
+
+bool lies_in_16(const Tensor& t) {
+  return t.dim == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch % 8 == 0 && t.heads % 8 == 0 && t.length % 8 == 0;
+}
+
+constexpr std::int64_t section_bytes = 12'000'000;  // of keys and values, that stay in the second-level cache
+
+}  // namespace
+
+std::vector<Kernel>& kernels() {
+  static std::vector<Kernel> list;
+  return list;
+}
+
+bool ranges_suffice(const Call& c) {
+  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0 && c.front == 0 &&
+         c.softcap_log2e == 0 && c.drop_below == 0 && c.scale_log2e > 0;
+}
+
+const Kernel* kernel_for(const Call& c, std::string_view forced) {
+  const SourceKind source = !c.cached ? SourceKind::arrays : c.layout.is_quantized ? SourceKind::int8_pages : SourceKind::pages;
+  const std::int64_t rows = c.queries * c.group();
+  const Kernel* best = nullptr;
+  const auto cost = [&](const Kernel& k) {
+    const int waste = (k.dim + k.value_dim) * 4 + (k.is_few ? 0 : 2) + (k.ranges_only ? 0 : 1);
+    return std::pair(k.is_few && rows <= k.rows ? k.rows : 1 << 20, waste);
+  };
+  for (const Kernel& k : kernels()) {
+    if (k.type != c.q.type || k.source != source || k.dim < c.dim || k.value_dim < c.value_dim) continue;
+    if (k.ranges_only && !ranges_suffice(c)) continue;
+    if (k.is_few && rows > k.rows) continue;
+    const bool is_variant = k.name[0] == '?';
+    if (!forced.empty() ? forced != k.name : is_variant) continue;
+    if (!best || cost(k) < cost(*best)) best = &k;
+  }
+  return best;
+}
+
+Launch plan_launch(const Call& c, const Kernel& k, int unit_keys) {
+  Launch l{&k, {}, 0, 1, 0, 0};
+  Plan& p = l.plan;
+  const std::int64_t rows = c.queries * c.group(), heads = c.batch * c.kv_heads;
+  p.row_tiles = static_cast<int>(parts(rows, k.rows));
+  p.heads = static_cast<int>(heads);
+  const std::int64_t bytes = heads * c.keys * (c.dim + c.value_dim) * 2, sections = bytes / section_bytes + 1;
+  p.section = static_cast<int>(std::max<std::int64_t>(1, parts(heads, sections)));
+  p.unit_keys = unit_keys ? unit_keys : k.is_few ? 512 : 1024;
+  p.cut_rows = 512;
+  p.q_in_16 = lies_in_16(c.q), p.k_in_16 = !c.cached && lies_in_16(c.k), p.v_in_16 = !c.cached && lies_in_16(c.v);
+  p.out_in_16 = lies_in_16(c.out) && c.out.type == k.type && c.value_dim % 8 == 0;
+  const bool may_cut = c.keys > p.unit_keys && (c.sequences || rows <= p.cut_rows);
+  p.partial_units = may_cut ? static_cast<int>(parts(c.keys, p.unit_keys)) : 0;
+  p.partial_rows = static_cast<int>(std::min<std::int64_t>(rows, p.cut_rows));
+  l.blocks = std::int64_t{p.row_tiles} * heads, l.units = may_cut ? p.partial_units : 1;
+  l.partial_floats = may_cut ? heads * p.partial_units * p.partial_rows * (c.value_dim + 2) : 0;
+  l.kept_ends = c.weights.data ? c.batch * c.heads * c.queries : 0;
+  return l;
+}
+
+int launch(const Call& c, const Launch& l, void* stream) {
+  if (l.blocks == 0) return 0;
+  const auto s = static_cast<cudaStream_t>(stream);
+  Call call = c;
+  Plan plan = l.plan;
+  if (const auto code = cudaFuncSetAttribute(l.kernel->attend, cudaFuncAttributeMaxDynamicSharedMemorySize, l.kernel->shared_bytes)) return code;
+  void* args[] = {&call, &plan};
+  if (const auto code = cudaLaunchKernel(l.kernel->attend, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(l.units)),
+                                         dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes), s))
+    return code;
+  if (l.units == 1) return 0;
+  bool ranges_only = l.kernel->ranges_only;
+  void* merge_args[] = {&call, &plan, &ranges_only};
+  const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
+  return cudaLaunchKernel(l.kernel->merge, dim3(static_cast<unsigned>(parts(rows, 4))), dim3(128), merge_args, 0, s);
+}
+
+}  // namespace heed::cuda::general
