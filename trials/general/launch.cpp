@@ -12,7 +12,8 @@ namespace {
 std::int64_t parts(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
 
 bool lies_in_16(const Tensor& t) {
-  return t.dim == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch % 8 == 0 && t.heads % 8 == 0 && t.length % 8 == 0;
+  constexpr std::int64_t far = std::int64_t{1} << 24;  // strides within a tile of keys are 32 bits
+  return t.dim == 1 && t.length < far && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch % 8 == 0 && t.heads % 8 == 0 && t.length % 8 == 0;
 }
 
 constexpr std::int64_t section_bytes = 12'000'000;  // of keys and values, that stay in the second-level cache
@@ -59,6 +60,8 @@ Launch plan_launch(const Call& c, const Kernel& k, int unit_keys) {
   p.unit_keys = unit_keys ? unit_keys : k.is_few ? 512 : 1024;
   p.cut_rows = 512;
   p.q_in_16 = lies_in_16(c.q), p.k_in_16 = !c.cached && lies_in_16(c.k), p.v_in_16 = !c.cached && lies_in_16(c.v);
+  p.key_stride = static_cast<int>(c.k.length), p.value_stride = static_cast<int>(c.v.length);
+  p.q_in_16 = p.q_in_16 && c.dim % 8 == 0, p.k_in_16 = p.k_in_16 && c.dim % 8 == 0, p.v_in_16 = p.v_in_16 && c.value_dim % 8 == 0;
   p.out_in_16 = lies_in_16(c.out) && c.out.type == k.type && c.value_dim % 8 == 0;
   const bool may_cut = c.keys > p.unit_keys && (c.sequences || rows <= p.cut_rows);
   p.partial_units = may_cut ? static_cast<int>(parts(c.keys, p.unit_keys)) : 0;
@@ -80,8 +83,7 @@ int launch(const Call& c, const Launch& l, void* stream) {
                                          dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes), s))
     return code;
   if (l.units == 1) return 0;
-  bool ranges_only = l.kernel->ranges_only;
-  void* merge_args[] = {&call, &plan, &ranges_only};
+  void* merge_args[] = {&call, &plan};
   const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
   return cudaLaunchKernel(l.kernel->merge, dim3(static_cast<unsigned>(parts(rows, 4))), dim3(128), merge_args, 0, s);
 }

@@ -21,13 +21,15 @@ inline __device__ __noinline__ float close_with_sink(const Call& c, const Query&
 
 // The factor that makes an output of a row's sums; writes the log-sum-exp and what weights are measured against.
 template <Type type>
-HEED_DEVICE float close_row(const Call& c, const Plan& plan, const Query& q, RowEnd end, bool may_see, bool writes) {
-  if (end.sum == 0 && may_see) end.sum = __builtin_nanf("");
-  const RowEnd kept{end.max, end.sum * lowered<type>};
+HEED_DEVICE float close_row(const Call& c, const Plan& plan, const Query& q, RowEnd end, bool writes) {
+  if (end.sum == 0 && end.max > minus_infinity) end.sum = __builtin_nanf("");  // it saw a key
+  // Beside the lowest number there is, which somebody masks with, nothing was lifted.
+  const float lower = end.max < -0x1p100f ? 1.0f : lowered<type>;
+  const RowEnd kept{end.max, end.sum * lower};
   if (plan.ends && writes) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].row = kept;
   const float factor = !c.sink.data && !c.bias.data && !c.alibi.of_heads && !c.log_sum_exp.data
                            ? (end.sum == 0 ? 0.0f : 1.0f / end.sum)
-                           : close_with_sink(c, q, kept, writes) * lowered<type>;
+                           : close_with_sink(c, q, kept, writes) * lower;
   return factor * c.keep_scale;
 }
 
@@ -103,7 +105,7 @@ HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const P
 
 // Outputs of a warp's rows to the caller's, by way of shared memory where they leave in pieces of 16 bytes. `left` then
 // says which rows hold a number that is not finite.
-template <class Stage, class Shape>
+template <class Shape>
 HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan, BlockFacts<Shape>& block, SharedAddress staging,
                            const Place<Shape>& place) {
   constexpr Type type = Shape::type;
@@ -115,7 +117,7 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
       const int row = place.row(m, r);
       const bool is_row = row < block.tile.count;
       const Query q = block.query(row);
-      const float factor = close_row<type>(c, plan, q, {state.max[m][r], state.sum[m][r]}, Stage::may_see(block.rows[row]), is_row && lane % 4 == 0);
+      const float factor = close_row<type>(c, plan, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
       float poison = 0;  // 0 * x is 0 for every finite x
 #pragma unroll
       for (int n = 0; n < Shape::value_dim / 8; ++n)

@@ -56,70 +56,82 @@ struct Attention {
     const Place<Shape> place{warp % Shape::row_warps, warp / Shape::row_warps};
     const SharedAddress at = shared_address(shared.queries), ring = shared_address(shared.ring);
     Source source(c, plan, block, shared.extra);
-    const Visits<Shape> visits(c, block, shared.documents);
+    const typename Stage::Walk walk(c, block, shared.documents);
     State<Shape> state;
     state.clear();
 
     // The ring fills.
-    int ahead = visits.first(), slot_ahead = 0;
-    source.look_up(ahead);
+    int ahead = walk.first(), number = 0;
+    source.look_up(ahead, 0);
     prefetch_queries<Shape>(at, c, plan, block);
 #pragma unroll
     for (int n = 0; n < Shape::stages - 1; ++n) {
       if constexpr (Source::keys_are_transposed) sync();  // for what was looked up
-      if (!visits.is_end(ahead)) {
-        source.prefetch(ahead, ring + slot_ahead * Source::slot_bytes);
-        ahead = visits.next(ahead), slot_ahead = slot_ahead + 1;
-        source.look_up(ahead);
+      if (!walk.is_end(ahead)) {
+        source.prefetch(ahead, number, ring + number * Source::slot_bytes);
+        ahead = walk.next(ahead), ++number;
+        source.look_up(ahead, number);
       }
       close_copies();
     }
 
     Queries<Shape> queries(at, place.warp_row);
     Stage stage(c, block, place);
-    const float scale = Stage::scale(c);
-    int slot = 0;
+    const float scale = Stage::scale(c), eight = 8.0f / scale;
+    int slot = 0, slot_ahead = Shape::stages - 1;
     bool is_first = true;
 #pragma unroll 1
-    for (int t = visits.first(); !visits.is_end(t); t = visits.next(t)) {
+    for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
+      const bool is_seen = stage.sees(t);
       wait_for_copies<Shape::stages - 2>();
       sync();
       if (Shape::held_steps > 0 && is_first) queries.hold(), is_first = false;
-      if (!visits.is_end(ahead)) {
-        source.prefetch(ahead, ring + slot_ahead * Source::slot_bytes);
-        ahead = visits.next(ahead), slot_ahead = slot_ahead + 1 == Shape::stages ? 0 : slot_ahead + 1;
-        source.look_up(ahead);
+      bool streams = false;
+      if (!walk.is_end(ahead)) {
+        const SharedAddress to = ring + slot_ahead * Source::slot_bytes;
+        streams = source.aim(ahead, number, to) && is_seen;
+        if (!streams) source.prefetch(ahead, number, to);
+        ahead = walk.next(ahead), ++number;
+        source.look_up(ahead, number);
       }
-      close_copies();
+      slot_ahead = slot_ahead + 1 == Shape::stages ? 0 : slot_ahead + 1;
       const Operands operands = source.settle(ring + slot * Source::slot_bytes);
       slot = slot + 1 == Shape::stages ? 0 : slot + 1;
-      if (!stage.sees(t)) continue;
+      if (!is_seen) {
+        close_copies();
+        continue;
+      }
       Scores<Shape> s;
-      multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp);
+      multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp, [&](int k) {
+#pragma unroll
+        for (int n = k * Source::copies / Shape::dim_steps; n < (k + 1) * Source::copies / Shape::dim_steps; ++n) source.copy(n, streams);
+      });
+      close_copies();
       if constexpr (Source::is_quantized) scale_keys(s, operands.key_scales, place);
       stage.apply(s, t);
-      state.template weigh<Stage::is_scaled>(s, scale);
+      state.weigh(s, scale, eight);
       if constexpr (Stage::drops) stage.drop(s, t);
       if constexpr (Source::is_quantized) scale_values(s, operands.value_scales, place);
       state.add_values(s, operands.values, place.key_warp);
     }
     wait_for_copies<0>();
-    end(state, c, plan, shared, scale, place);
-  }
-
- private:
-  HEED_DEVICE static void end(State<Shape>& state, const Call& c, const Plan& plan, Shared& shared, float scale, const Place<Shape>& place) {
-    BlockFacts<Shape>& block = shared.block;
     state.add_up();
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) state.max[m][0] *= scale, state.max[m][1] *= scale;
+    stage.close(state);
+    end(state, c, plan, shared, place);
+  }
+
+ private:
+  HEED_DEVICE static void end(State<Shape>& state, const Call& c, const Plan& plan, Shared& shared, const Place<Shape>& place) {
+    BlockFacts<Shape>& block = shared.block;
     merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
     if (block.unit >= 0) {
       if (place.key_warp == 0) write_partial(state, c, plan, block, place);
       return;
     }
     sync();
-    if (place.key_warp == 0) write_out<Stage>(state, c, plan, block, shared_address(shared.queries), place);
+    if (place.key_warp == 0) write_out(state, c, plan, block, shared_address(shared.queries), place);
     sync();
     const bool is_left = thread_index() < Shape::rows && block.left[thread_index()];
     if (any(is_left)) complete_rows(c, plan, shared);

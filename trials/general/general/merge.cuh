@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial states of a row become its output: units of keys in order from key 0, whoever computed them.
+// Partial states of a row become its output: sums over units of keys in order from key 0, whoever computed them.
 #pragma once
 #include <cstdint>
 
@@ -12,7 +12,7 @@ struct Merge {
   static constexpr int threads = 128, most_dims = 8;  // of a lane, at a time
 
   template <Type type>
-  HEED_DEVICE static void run(const Call& c, const Plan& plan, bool ranges_only) {
+  HEED_DEVICE static void run(const Call& c, const Plan& plan) {
     __shared__ double scratch[threads];
     __shared__ int left[threads / 32];
     const int warp = warp_index(), lane = lane_index();
@@ -29,7 +29,7 @@ struct Merge {
       const int i = row / group;
       q = {b, c.head(kv_head, row - i * group), i, s.first_query + i};
     }
-    const bool is_left = is_row && merge_row<type>(c, plan, q, head, row, ranges_only);
+    const bool is_left = is_row && merge_row<type>(c, plan, q, head, row);
     if (lane == 0) left[warp] = is_left ? row + 1 : 0;
     if (!any(is_left)) return;
     for (int w = 0; w < threads / 32; ++w) {
@@ -46,27 +46,30 @@ struct Merge {
  private:
   // Whether a number of the row is not finite.
   template <Type type>
-  HEED_DEVICE static bool merge_row(const Call& c, const Plan& plan, const Query& q, int head, int row, bool ranges_only) {
+  HEED_DEVICE static bool merge_row(const Call& c, const Plan& plan, const Query& q, int head, int row) {
     const int lane = lane_index(), dims = static_cast<int>(c.value_dim);
     const int units = static_cast<int>((c.sequence(q.b).keys + plan.unit_keys - 1) / plan.unit_keys);
-    const KeyRange range = visible_keys(c, q.b, q.i);
     const Row out = row_of(c.out, q);
+    // The largest of the maxima first, by all lanes.
+    float max = minus_infinity;
+    for (int u = lane; u < units; u += 32) max = fmaxf(max, partial_row(c, plan, head, u, row)[0]);
+#pragma unroll
+    for (int across = 1; across < 32; across *= 2) max = fmaxf(max, from_lane_across(max, across));
     bool is_left = false;
     for (int first = 0; first < dims; first += 32 * most_dims) {
-      float max = minus_infinity, sum = 0, o[most_dims] = {};
+      float sum = 0, o[most_dims] = {};
+#pragma unroll 4
       for (int u = 0; u < units; ++u) {
         const float* from = partial_row(c, plan, head, u, row);
-        const float of_max = from[0], of_sum = from[1];
-        if (of_sum == 0) continue;
-        const float now = fmaxf(max, of_max), a = moved(max, now), b = moved(of_max, now);
-        max = now, sum = fmaf(of_sum, b, sum * a);
+        const float factor = moved(from[0], max);
+        sum = fmaf(from[1], factor, sum);
 #pragma unroll
         for (int n = 0; n < most_dims; ++n) {
           const int d = first + n * 32 + lane;
-          if (d < dims) o[n] = fmaf(from[2 + d], b, o[n] * a);
+          if (d < dims) o[n] = fmaf(from[2 + d], factor, o[n]);
         }
       }
-      const float factor = close_row<type>(c, plan, q, {max, sum}, ranges_only && range.begin < range.end, first == 0 && lane == 0);
+      const float factor = close_row<type>(c, plan, q, {max, sum}, first == 0 && lane == 0);
       float poison = 0;
 #pragma unroll
       for (int n = 0; n < most_dims; ++n) {
@@ -83,8 +86,8 @@ struct Merge {
 };
 
 template <Type type>
-__global__ void __launch_bounds__(Merge::threads) merge(const __grid_constant__ Call c, const __grid_constant__ Plan plan, bool ranges_only) {
-  Merge::run<type>(c, plan, ranges_only);
+__global__ void __launch_bounds__(Merge::threads) merge(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+  Merge::run<type>(c, plan);
 }
 
 }  // namespace heed::cuda::general

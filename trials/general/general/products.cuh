@@ -38,9 +38,9 @@ class Queries {
 template <class Shape>
 using Scores = float[Shape::row_tiles][Shape::key_tiles][4];
 
-// s = queries * keys^T for the keys of key warp `key_warp`.
-template <class Shape, class Source>
-HEED_DEVICE void multiply_keys(Scores<Shape>& s, const Queries<Shape>& q, SharedAddress keys, int key_warp) {
+// s = queries * keys^T for the keys of key warp `key_warp`. Between the steps, meanwhile(k) is done: products leave room.
+template <class Shape, class Source, class Meanwhile>
+HEED_DEVICE void multiply_keys(Scores<Shape>& s, const Queries<Shape>& q, SharedAddress keys, int key_warp, const Meanwhile& meanwhile) {
   const int lane = lane_index();
   constexpr int pitch = Source::keys_are_transposed ? Shape::pitch(Shape::tile_keys) : Shape::query_pitch;
   // Of four matrices, two are a key tile's 16 dimensions.
@@ -70,6 +70,7 @@ HEED_DEVICE void multiply_keys(Scores<Shape>& s, const Queries<Shape>& q, Shared
         add_product<Shape::type>(s[m][n + 1], a[m], b[2], b[3]);
       }
     }
+    meanwhile(k);
   }
 }
 

@@ -72,6 +72,7 @@ struct TileRanges {
 struct RowFacts {
   int begin, end;  // the keys that ranges let it see, besides the front
   int i, h;        // its query and query head
+  std::int64_t bias, mask;  // where its row of the bias and of the first mask begins
 };
 
 // What all threads of a block know, in shared memory: registers are for products.
@@ -103,7 +104,8 @@ struct BlockFacts {
     for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
       const Query q = of.query(c, r);
       const KeyRange range = visible_keys(c, q.b, q.i);
-      rows[r] = {static_cast<int>(range.begin), static_cast<int>(range.end), static_cast<int>(q.i), static_cast<int>(q.h)};
+      rows[r] = {static_cast<int>(range.begin), static_cast<int>(range.end), static_cast<int>(q.i), static_cast<int>(q.h), row_of(c.bias, q).first,
+                 c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
       left[r] = 0;
     }
   }

@@ -43,6 +43,7 @@ struct Plan {
   int unit_keys;      // of a partial state, where a sequence's keys are cut
   int cut_rows;       // the most rows of a KV head whose keys are cut
   bool q_in_16, k_in_16, v_in_16, out_in_16;  // rows can be copied 16 bytes at a time
+  int key_stride, value_stride;               // elements between keys, where they can
   float* partials;    // (KV heads of all sequences, units, rows, value_dim + 2)
   int partial_units, partial_rows;
   KeptEnd* ends;      // (batch, heads, queries), where weights are asked for; else null

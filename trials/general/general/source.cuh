@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where keys and values come from: tiles of them on their way into shared memory, and how products read them there. A source
-// says how its keys lie (a key's dimensions side by side, or a dimension's keys), how large a slot of the ring is, prefetches
-// a tile into a slot, and says where operands are once the tile is there. Keys that no row of the
-// block sees are not read, or are hidden later; their values become 0.
+// says how its keys lie (a key's dimensions side by side, or a dimension's keys), how large a slot of the ring is, and copies
+// a tile into a slot: at once, or in `copies` pieces among other work, where all rows of a tile are there (`aim` says so).
+// Keys that no row of the block sees are not read, or are hidden later; their values become 0.
 #pragma once
 #include <cstdint>
 
@@ -37,26 +37,32 @@ inline __device__ __noinline__ void copy_elements(SharedAddress to, const Row& r
   store16(to, x);
 }
 
-// Rows of a strided array, as far as `width` numbers: `columns` pieces of 16 bytes each, `pitch` bytes apart.
+// How the threads of a block copy rows of `width` numbers: each has one piece of 16 bytes of every step-th row.
 template <int threads, int rows, int width, int pitch>
 struct RowCopy {
-  static constexpr int pieces = width / 8;
+  static constexpr int pieces = width / 8, step = threads / pieces, copies = (rows + step - 1) / step;
+  static constexpr bool is_even = threads % pieces == 0 && rows % step == 0;  // every thread has a row each time
 
-  // row(r) is where row r lies; is_there(r) whether it is read.
+  HEED_DEVICE static int piece() { return thread_index() % pieces; }
+  HEED_DEVICE static int row(int n) { return thread_index() / pieces + n * step; }
+  HEED_DEVICE static bool has(int n) { return is_even || (thread_index() < pieces * step && row(n) < rows); }
+  HEED_DEVICE static SharedAddress place(int n) { return static_cast<SharedAddress>(row(n) * pitch + piece() * 16); }
+
+  // from(r) is where row r lies, and is_there(r) whether it is read.
   template <class RowAt, class IsThere>
-  HEED_DEVICE static void run(SharedAddress to, int dim, bool in_16, const RowAt& row, const IsThere& is_there) {
+  HEED_DEVICE static void run(SharedAddress to, int dim, bool in_16, const RowAt& from, const IsThere& is_there) {
+    const int d = piece() * 8;
 #pragma unroll 4
-    for (int n = thread_index(); n < rows * pieces; n += threads) {
-      const int r = n / pieces, piece = n % pieces, d = piece * 8;
-      const SharedAddress at = to + r * pitch + piece * 16;
-      const int bytes = is_there(r) ? max(0, min(16, (dim - d) * 2)) : 0;
-      const Row from = row(bytes > 0 ? r : -1);
+    for (int n = 0; n < copies; ++n) {
+      if (!has(n)) continue;
+      const bool is_read = d < dim && is_there(row(n));
+      const Row at = from(is_read ? row(n) : -1);
       if (in_16)
-        prefetch16(at, static_cast<const std::uint16_t*>(from.data) + from.first + (bytes > 0 ? d : 0), bytes);
-      else if (bytes > 0)
-        copy_elements(at, from, d, dim);
+        prefetch16(to + place(n), static_cast<const std::uint16_t*>(at.data) + at.first + (is_read ? d : 0), is_read);
+      else if (is_read)
+        copy_elements(to + place(n), at, d, dim);
       else
-        store16(at, {0, 0, 0, 0});
+        store16(to + place(n), {0, 0, 0, 0});
     }
   }
 };
@@ -64,20 +70,41 @@ struct RowCopy {
 // K and V as tensors of any strides.
 template <class Shape>
 class Arrays {
+  using Keys = RowCopy<Shape::threads, Shape::tile_keys, Shape::dim, Shape::query_pitch>;
+  using Values = RowCopy<Shape::threads, Shape::tile_keys, Shape::value_dim, Shape::value_pitch>;
+
  public:
   static constexpr bool keys_are_transposed = false, is_quantized = false;
   static constexpr int key_bytes = Shape::tile_keys * Shape::query_pitch, slot_bytes = key_bytes + Shape::value_bytes;
-  static constexpr int extra_bytes = 0;
+  static constexpr int extra_bytes = 0, copies = Keys::copies + Values::copies;
 
   HEED_DEVICE Arrays(const Call& call, const Plan& launch, const BlockFacts<Shape>& of, unsigned char*)
       : c(call), plan(launch), block(of), k(first_key(c.k)), v(first_key(c.v)) {}
 
-  HEED_DEVICE void look_up(int) {}
+  HEED_DEVICE void look_up(int, int) {}
 
-  HEED_DEVICE void prefetch(int tile, SharedAddress slot) {
+  HEED_DEVICE void prefetch(int tile, int, SharedAddress slot) {
     const int first = tile * Shape::tile_keys;
-    copy<Shape::dim, Shape::query_pitch>(slot, k, c.k, static_cast<int>(c.dim), plan.k_in_16, first);
-    copy<Shape::value_dim, Shape::value_pitch>(slot + key_bytes, v, c.v, static_cast<int>(c.value_dim), plan.v_in_16, first);
+    copy_rows<Keys>(slot, k, c.k, static_cast<int>(c.dim), plan.k_in_16, first);
+    copy_rows<Values>(slot + key_bytes, v, c.v, static_cast<int>(c.value_dim), plan.v_in_16, first);
+  }
+
+  HEED_DEVICE bool aim(int tile, int, SharedAddress slot) {
+    const int first = tile * Shape::tile_keys;
+    to = slot;
+    key_at = k + std::int64_t{first + Keys::row(0)} * plan.key_stride + (Keys::piece() * 8 < c.dim ? Keys::piece() * 8 : 0);
+    value_at = v + std::int64_t{first + Values::row(0)} * plan.value_stride + (Values::piece() * 8 < c.value_dim ? Values::piece() * 8 : 0);
+    return plan.k_in_16 && plan.v_in_16 && first >= block.keys.begin && first + Shape::tile_keys <= block.keys.end;
+  }
+  HEED_DEVICE void copy(int n, bool is_wanted) {
+    if (n < Keys::copies) {
+      prefetch16(to + Keys::place(n), key_at, Keys::piece() * 8 < c.dim, is_wanted && Keys::has(n));
+      key_at += Keys::step * plan.key_stride;
+    } else {
+      n -= Keys::copies;
+      prefetch16(to + key_bytes + Values::place(n), value_at, Values::piece() * 8 < c.value_dim, is_wanted && Values::has(n));
+      value_at += Values::step * plan.value_stride;
+    }
   }
 
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
@@ -87,22 +114,10 @@ class Arrays {
     const Row row = row_of(t, block.tile.b, block.tile.kv_head, block.tile.first_key);
     return static_cast<const std::uint16_t*>(row.data) + row.first;
   }
-
-  template <int width, int pitch>
-  HEED_DEVICE void copy(SharedAddress to, const std::uint16_t* from, const Tensor& t, int dim, bool in_16, int first) {
-    constexpr int pieces = width / 8, step = Shape::threads / pieces;
-    if constexpr (Shape::threads % pieces == 0 && Shape::tile_keys % step == 0) {
-      if (in_16 && dim == width && first >= block.keys.begin && first + Shape::tile_keys <= block.keys.end) {
-        const int r = thread_index() / pieces, piece = thread_index() % pieces;
-        const std::uint16_t* at = from + (first + r) * t.length + piece * 8;
-        to += r * pitch + piece * 16;
-#pragma unroll
-        for (int n = 0; n < Shape::tile_keys / step; ++n) prefetch16(to + n * step * pitch, at + n * step * t.length);
-        return;
-      }
-    }
-    RowCopy<Shape::threads, Shape::tile_keys, width, pitch>::run(
-        to, dim, in_16, [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.length, t.dim, t.type, 0}; },
+  template <class Rows>
+  HEED_DEVICE void copy_rows(SharedAddress slot, const std::uint16_t* from, const Tensor& t, int dim, bool in_16, int first) {
+    Rows::run(
+        slot, dim, in_16, [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.length, t.dim, t.type, 0}; },
         [&](int r) { return first + r >= block.keys.begin && first + r < block.keys.end; });
   }
 
@@ -110,34 +125,51 @@ class Arrays {
   const Plan& plan;
   const BlockFacts<Shape>& block;
   const std::uint16_t *const k, *const v;  // of the sequence's first key
+  SharedAddress to = 0;
+  const std::uint16_t *key_at = nullptr, *value_at = nullptr;  // that this thread copies next
 };
 
-// The part of a cache's page that has 16 tokens of a KV head, found a tile before it is read: the table is far away.
+// Where a cache has 16 tokens of a KV head, found a tile before it is read: the table is far away.
 template <class Shape>
 class PageTable {
  public:
   static constexpr int parts = Shape::tile_keys / 16;
-  using Found = const unsigned char* [2][parts];
+  struct Part {
+    const unsigned char *keys, *values, *key_scales, *value_scales;  // null: it is beyond the keys
+  };
+  using Found = Part[2][parts];
 
   HEED_DEVICE PageTable(const Call& call, const BlockFacts<Shape>& of, Found& shared) : c(call), block(of), found(shared) {}
 
-  // Where the parts of a tile are; others see it after they have met.
+  // Of the tile that is copied as number `turn`; others see it after they have met.
   HEED_DEVICE void look_up(int tile, int turn) {
     const int n = thread_index();
     if (n >= parts) return;
-    const int j = tile * Shape::tile_keys + n * 16, page = static_cast<int>(c.layout.page_size);
-    found[turn][n] = j < block.keys.end ? c.cached[block.tile.b].table[j / page] + block.tile.kv_head * c.layout.head_bytes() : nullptr;
+    const cache::PageLayout& layout = c.layout;
+    const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(layout.page_size);
+    Part part{};
+    if (j < block.keys.end) {
+      const int page = j / page_size, before = j - page * page_size;
+      const unsigned char* head = c.cached[block.tile.b].table[page] + block.tile.kv_head * layout.head_bytes();
+      part.keys = head + before * layout.dim * layout.element_bytes;
+      part.values = head + layout.values_at() + before * layout.value_width() * layout.element_bytes;
+      part.key_scales = head + layout.key_scales_at() + before * 4;
+      part.value_scales = head + layout.value_scales_at() + before * 4;
+    }
+    found[turn % 2][n] = part;
   }
-  HEED_DEVICE const unsigned char* part(int turn, int n) const { return found[turn][n]; }
-  // Tokens of its page before this part.
-  HEED_DEVICE int before(int tile, int n) const {
-    return (tile * Shape::tile_keys + n * 16) % static_cast<int>(c.layout.page_size);
+  HEED_DEVICE const Part& part(int turn, int n) const { return found[turn % 2][n]; }
+  HEED_DEVICE bool is_seen(int j) const { return j >= block.keys.begin && j < block.keys.end; }
+  HEED_DEVICE bool is_whole(int tile) const {
+    return tile * Shape::tile_keys >= block.keys.begin && (tile + 1) * Shape::tile_keys <= block.keys.end;
   }
+  // For copies of nothing.
+  HEED_DEVICE const unsigned char* nowhere() const { return aligned(c.q.data); }
 
   const Call& c;
-  const BlockFacts<Shape>& block;
 
  private:
+  const BlockFacts<Shape>& block;
   Found& found;
 };
 
@@ -146,128 +178,137 @@ class PageTable {
 template <class Shape>
 class Pages {
   using Table = PageTable<Shape>;
+  static constexpr int key_pieces = Shape::tile_keys / 16 * Shape::dim * 2, value_pieces = Shape::tile_keys / 16 * Shape::value_dim * 2;
+  static_assert(key_pieces % Shape::threads == 0 && value_pieces % Shape::threads == 0);
+  static constexpr int key_copies = key_pieces / Shape::threads, value_copies = value_pieces / Shape::threads;
 
  public:
   static constexpr bool keys_are_transposed = true, is_quantized = false;
   static constexpr int key_pitch = Shape::pitch(Shape::tile_keys);
   static constexpr int key_bytes = Shape::dim * key_pitch, slot_bytes = key_bytes + Shape::value_bytes;
-  static constexpr int extra_bytes = sizeof(typename Table::Found);
+  static constexpr int extra_bytes = sizeof(typename Table::Found), copies = key_copies + value_copies;
 
   HEED_DEVICE Pages(const Call& call, const Plan&, const BlockFacts<Shape>& of, unsigned char* extra)
-      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)), dim(static_cast<int>(call.dim)),
-        value_blocks(static_cast<int>(call.layout.value_width()) / 16) {}
+      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)) {}
 
-  // Before the block meets, of the tile that is prefetched after it.
-  HEED_DEVICE void look_up(int tile) { table.look_up(tile, turn); }
+  // Before the block meets, of the tile that is copied after it.
+  HEED_DEVICE void look_up(int tile, int number) { table.look_up(tile, number); }
 
-  HEED_DEVICE void prefetch(int tile, SharedAddress slot) {
-    const cache::PageLayout& layout = table.c.layout;
-#pragma unroll 1
-    for (int part = 0; part < Table::parts; ++part) {
-      const unsigned char* page = table.part(turn, part);
-      const int before = table.before(tile, part), first = tile * Shape::tile_keys + part * 16;
-      const unsigned char *keys = page + std::int64_t{before} * dim * 2,
-                          *values = page + layout.values_at() + std::int64_t{before} * value_blocks * 32;
-      // Eight neighbouring lanes write a column of eight rows, which lie in different banks.
+  HEED_DEVICE void prefetch(int tile, int number, SharedAddress slot) {
+    to = slot, turn = number;
 #pragma unroll 4
-      for (int n = thread_index(); n < Shape::dim * 2; n += Shape::threads) {
-        const int d = n / 16 * 8 + n % 8, half = n / 8 % 2;
-        const bool is_there = page && d < dim;
-        prefetch16(slot + d * key_pitch + (part * 2 + half) * 16, is_there ? keys + d * 32 + half * 16 : nowhere(), is_there ? 16 : 0);
-      }
-#pragma unroll 4
-      for (int n = thread_index(); n < Shape::value_steps * 32; n += Shape::threads) {
-        const int block = n / 32, half = n / 8 % 2, token = n / 16 % 2 * 8 + n % 8;
-        const bool is_there = page && block < value_blocks && is_seen(first + token);
-        prefetch16(slot + key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32 + half * 16,
-                   is_there ? values + block * 512 + token * 32 + half * 16 : nowhere(), is_there ? 16 : 0);
-      }
-    }
-    turn ^= 1;
+    for (int n = 0; n < copies; ++n) copy<true>(n, true, tile * Shape::tile_keys);
   }
+  HEED_DEVICE bool aim(int tile, int number, SharedAddress slot) {
+    to = slot, turn = number;
+    return table.is_whole(tile);
+  }
+  HEED_DEVICE void copy(int n, bool is_wanted) { copy<false>(n, is_wanted, 0); }
 
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
 
  private:
-  HEED_DEVICE bool is_seen(int j) const { return j >= table.block.keys.begin && j < table.block.keys.end; }
-  HEED_DEVICE const unsigned char* nowhere() const { return aligned(table.c.q.data); }
+  // Eight neighbouring lanes write a column of eight rows, which lie in different banks.
+  template <bool is_edge>
+  HEED_DEVICE void copy(int n, bool is_wanted, int first) {
+    if (n < key_copies) {
+      const int x = n * Shape::threads + thread_index(), part = x / (Shape::dim * 2), y = x % (Shape::dim * 2);
+      const int d = y / 16 * 8 + y % 8, half = y / 8 % 2;
+      const unsigned char* from = table.part(turn, part).keys;
+      const bool is_there = d < table.c.dim && (!is_edge || from);
+      prefetch16(to + d * key_pitch + (part * 2 + half) * 16, is_there ? from + d * 32 + half * 16 : table.nowhere(), is_there, is_wanted);
+    } else {
+      const int x = (n - key_copies) * Shape::threads + thread_index(), part = x / (Shape::value_dim * 2), y = x % (Shape::value_dim * 2);
+      const int block = y / 32, half = y / 8 % 2, token = y / 16 % 2 * 8 + y % 8;
+      const unsigned char* from = table.part(turn, part).values;
+      const bool is_there = block * 16 < table.c.value_dim && (!is_edge || (from && table.is_seen(first + part * 16 + token)));
+      prefetch16(to + key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32 + half * 16,
+                 is_there ? from + block * 512 + token * 32 + half * 16 : table.nowhere(), is_there, is_wanted);
+    }
+  }
 
   Table table;
-  const int dim, value_blocks;
+  SharedAddress to = 0;
   int turn = 0;
 };
 
-// Pages of int8: bytes are prefetched as they lie and become 16-bit numbers, exactly, when their turn comes. Scales stay
-// apart: a key's is a factor of its score, a value's of its weight.
+// Pages of int8: bytes are copied as they lie and become 16-bit numbers, exactly, when their turn comes. Scales stay apart: a
+// key's is a factor of its score, a value's of its weight.
 template <class Shape>
 class Int8Pages {
   using Table = PageTable<Shape>;
+  static constexpr int parts = Table::parts, key_pieces = parts * Shape::dim, value_pieces = parts * Shape::value_dim, scale_pieces = parts * 8;
+  static constexpr int of_each(int pieces) { return (pieces + Shape::threads - 1) / Shape::threads; }
 
  public:
   static constexpr bool keys_are_transposed = true, is_quantized = true;
   static constexpr int key_pitch = Shape::pitch(Shape::tile_keys), wide_key_bytes = Shape::dim * key_pitch;
-  static constexpr int narrow_keys = Shape::tile_keys * Shape::dim, narrow_values = Shape::tile_keys * Shape::value_dim;
-  static constexpr int scales_at = narrow_keys + narrow_values, slot_bytes = scales_at + Shape::tile_keys * 8;
+  static constexpr int values_at = key_pieces * 16, scales_at = values_at + value_pieces * 16, slot_bytes = scales_at + Shape::tile_keys * 8;
   static constexpr int found_bytes = (sizeof(typename Table::Found) + 15) / 16 * 16;
   static constexpr int extra_bytes = found_bytes + wide_key_bytes + Shape::value_bytes;
+  static constexpr int copies = of_each(key_pieces) + of_each(value_pieces) + 1;
+  static_assert(scale_pieces <= Shape::threads);
 
   HEED_DEVICE Int8Pages(const Call& call, const Plan&, const BlockFacts<Shape>& of, unsigned char* extra)
-      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)), dim(static_cast<int>(call.dim)),
-        value_blocks(static_cast<int>(call.layout.value_width()) / 16), wide(shared_address(extra) + found_bytes) {}
+      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)), wide(shared_address(extra) + found_bytes) {}
 
-  HEED_DEVICE void look_up(int tile) { table.look_up(tile, turn); }
+  HEED_DEVICE void look_up(int tile, int number) { table.look_up(tile, number); }
 
-  HEED_DEVICE void prefetch(int tile, SharedAddress slot) {
-    const cache::PageLayout& layout = table.c.layout;
-#pragma unroll 1
-    for (int part = 0; part < Table::parts; ++part) {
-      const unsigned char* page = table.part(turn, part);
-      const int before = table.before(tile, part), first = tile * Shape::tile_keys + part * 16;
-      const unsigned char *keys = page + std::int64_t{before} * dim,
-                          *values = page + layout.values_at() + std::int64_t{before} * value_blocks * 16;
+  HEED_DEVICE void prefetch(int tile, int number, SharedAddress slot) {
+    to = slot, turn = number;
 #pragma unroll 4
-      for (int n = thread_index(); n < Shape::dim; n += Shape::threads) {
-        const bool is_there = page && n < dim;
-        prefetch16(slot + (part * Shape::dim + n) * 16, is_there ? keys + n * 16 : nowhere(), is_there ? 16 : 0);
-      }
-#pragma unroll 4
-      for (int n = thread_index(); n < Shape::value_dim; n += Shape::threads) {
-        const int token = first + n % 16;
-        const bool is_there = page && n / 16 < value_blocks && is_seen(token);
-        prefetch16(slot + narrow_keys + (part * Shape::value_dim + n) * 16, is_there ? values + n * 16 : nowhere(), is_there ? 16 : 0);
-      }
-      if (thread_index() < 8) {  // 16 scales of keys and 16 of values
-        const int n = thread_index();
-        const unsigned char* from = page + (n < 4 ? layout.key_scales_at() : layout.value_scales_at()) + before * 4 + n % 4 * 16;
-        prefetch16(slot + scales_at + (n < 4 ? 0 : Shape::tile_keys * 4) + part * 64 + n % 4 * 16, page ? from : nowhere(), page ? 16 : 0);
-      }
-    }
-    turn ^= 1;
+    for (int n = 0; n < copies; ++n) copy<true>(n, true, tile * Shape::tile_keys);
   }
+  HEED_DEVICE bool aim(int tile, int number, SharedAddress slot) {
+    to = slot, turn = number;
+    return table.is_whole(tile);
+  }
+  HEED_DEVICE void copy(int n, bool is_wanted) { copy<false>(n, is_wanted, 0); }
 
   // For all threads: those before have read what was there, and those after find the tile.
   HEED_DEVICE Operands settle(SharedAddress slot) const {
-#pragma unroll 4
-    for (int n = thread_index(); n < Shape::tile_keys / 16 * Shape::dim; n += Shape::threads) {
-      const int part = n / Shape::dim, d = n % Shape::dim;
-      widen(wide + d * key_pitch + part * 32, slot + n * 16);
+#pragma unroll
+    for (int n = 0; n < of_each(key_pieces); ++n) {
+      const int x = n * Shape::threads + thread_index(), part = x / Shape::dim, d = x % Shape::dim;
+      if (has(x, key_pieces)) widen(wide + d * key_pitch + part * 32, slot + x * 16);
     }
-#pragma unroll 4
-    for (int n = thread_index(); n < Shape::tile_keys / 16 * Shape::value_dim; n += Shape::threads) {
-      const int part = n / Shape::value_dim, block = n % Shape::value_dim / 16, token = n % 16;
-      widen(wide + wide_key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32, slot + narrow_keys + n * 16);
+#pragma unroll
+    for (int n = 0; n < of_each(value_pieces); ++n) {
+      const int x = n * Shape::threads + thread_index(), part = x / Shape::value_dim, block = x % Shape::value_dim / 16, token = x % 16;
+      if (has(x, value_pieces)) widen(wide + wide_key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32, slot + values_at + x * 16);
     }
     sync();
     return {wide, wide + wide_key_bytes, slot + scales_at, slot + scales_at + Shape::tile_keys * 4};
   }
 
  private:
-  HEED_DEVICE bool is_seen(int j) const { return j >= table.block.keys.begin && j < table.block.keys.end; }
-  HEED_DEVICE const unsigned char* nowhere() const { return aligned(table.c.q.data); }
+  HEED_DEVICE static bool has(int x, int pieces) { return pieces % Shape::threads == 0 || x < pieces; }
+
+  template <bool is_edge>
+  HEED_DEVICE void copy(int n, bool is_wanted, int first) {
+    if (n < of_each(key_pieces)) {
+      const int x = n * Shape::threads + thread_index(), part = x / Shape::dim, d = x % Shape::dim;
+      if (!has(x, key_pieces)) return;
+      const unsigned char* from = table.part(turn, part).keys;
+      const bool is_there = d < table.c.dim && (!is_edge || from);
+      prefetch16(to + x * 16, is_there ? from + d * 16 : table.nowhere(), is_there, is_wanted);
+    } else if (n < copies - 1) {
+      const int x = (n - of_each(key_pieces)) * Shape::threads + thread_index(), part = x / Shape::value_dim, y = x % Shape::value_dim;
+      if (!has(x, value_pieces)) return;
+      const unsigned char* from = table.part(turn, part).values;
+      const bool is_there = y / 16 * 16 < table.c.value_dim && (!is_edge || (from && table.is_seen(first + part * 16 + y % 16)));
+      prefetch16(to + values_at + x * 16, is_there ? from + y * 16 : table.nowhere(), is_there, is_wanted);
+    } else if (const int x = thread_index(); x < scale_pieces) {  // 16 scales of keys and 16 of values, in fours
+      const auto& part = table.part(turn, x / 8);
+      const unsigned char* from = x % 8 < 4 ? part.key_scales : part.value_scales;
+      const bool is_there = !is_edge || from;
+      prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16, is_there ? from + x % 4 * 16 : table.nowhere(), is_there, is_wanted);
+    }
+  }
+
   HEED_DEVICE static void widen(SharedAddress to, SharedAddress from) {
-    std::uint32_t bytes[4], low[4], high[4];
+    std::uint32_t bytes[4], low[4], high[4], two[2];
     load16(bytes, from);
-    std::uint32_t two[2];
     widen_bytes<Shape::type>(two, bytes[0]), low[0] = two[0], low[1] = two[1];
     widen_bytes<Shape::type>(two, bytes[1]), low[2] = two[0], low[3] = two[1];
     widen_bytes<Shape::type>(two, bytes[2]), high[0] = two[0], high[1] = two[1];
@@ -276,9 +317,9 @@ class Int8Pages {
   }
 
   Table table;
-  const int dim, value_blocks;
-  const SharedAddress wide;
+  SharedAddress to = 0;
   int turn = 0;
+  const SharedAddress wide;
 };
 
 }  // namespace heed::cuda::general

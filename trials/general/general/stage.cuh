@@ -30,15 +30,20 @@ struct Place {
 template <class Shape>
 class RangesOnly {
  public:
-  static constexpr bool is_scaled = false, drops = false;
+  static constexpr bool drops = false;
+  using Walk = Consecutive<Shape>;
 
-  HEED_DEVICE RangesOnly(const Call&, const BlockFacts<Shape>& of, Place<Shape> where)
-      : rows(of.rows), ranges(of.of_warp[where.warp_row]), place(where) {}
+  HEED_DEVICE RangesOnly(const Call&, const BlockFacts<Shape>& of, Place<Shape> where) : rows(of.rows), place(where) {
+    const TileRanges& ranges = of.of_warp[where.warp_row];
+    const int first = where.key_warp * Shape::warp_keys;
+    some = {(ranges.some.begin - first - Shape::warp_keys + 1 + (Shape::tile_keys - 1)) / Shape::tile_keys, floor_tiles(ranges.some.end - 1 - first) + 1};
+    all = {(max(0, ranges.all.begin - first) + Shape::tile_keys - 1) / Shape::tile_keys, floor_tiles(ranges.all.end - first - Shape::warp_keys) + 1};
+  }
 
-  HEED_DEVICE bool sees(int tile) { return ranges.some_see(place.warp_first_key(tile), Shape::warp_keys); }
+  HEED_DEVICE bool sees(int tile) const { return tile >= some.begin && tile < some.end; }
 
   HEED_DEVICE void apply(Scores<Shape>& s, int tile) const {
-    if (ranges.all_see(place.warp_first_key(tile), Shape::warp_keys)) return;
+    if (tile >= all.begin && tile < all.end) return;
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -55,13 +60,24 @@ class RangesOnly {
 
   HEED_DEVICE void drop(Scores<Shape>&, int) const {}
   HEED_DEVICE static float scale(const Call& c) { return c.scale_log2e; }
-  // Whether the row may have seen a key: where its sum is 0 all the same, f32 could not hold its scores.
-  HEED_DEVICE static bool may_see(const RowFacts& row) { return row.begin < row.end; }
+  // A row that sees a key and has no sum all the same is one that f32 could not hold: its maximum says so.
+  template <class State>
+  HEED_DEVICE void close(State& state) const {
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const RowFacts& row = rows[place.row(m, r)];
+        if (state.sum[m][r] == 0 && row.begin < row.end) state.max[m][r] = -most_finite;
+      }
+  }
 
  private:
+  HEED_DEVICE static int floor_tiles(int keys) { return keys < 0 ? -1 : keys / Shape::tile_keys; }
+
   const RowFacts* const rows;
-  const TileRanges& ranges;
   const Place<Shape> place;
+  IntRange some, all;  // tiles of which a row sees some of this warp's keys, or every row all
 };
 
 // Every option there is.
@@ -73,39 +89,45 @@ class EveryOption {
   static constexpr Bits all_bits = keys == 32 ? ~0u : (1u << keys) - 1;
 
  public:
-  static constexpr bool is_scaled = true, drops = true;
+  static constexpr bool drops = true;
+  using Walk = Visits<Shape>;
 
   HEED_DEVICE EveryOption(const Call& call, const BlockFacts<Shape>& of, Place<Shape> where)
       : c(call), tile_rows(of.tile), rows(of.rows), ranges(of.of_warp[where.warp_row]), place(where) {}
 
-  // Which of this thread's pairs are seen.
+  // Which of this thread's pairs are seen. What the bias adds to them is on its way afterwards.
   HEED_DEVICE bool sees(int tile) {
     const int first = place.warp_first_key(tile);
     if (!ranges.some_see(first, Shape::warp_keys)) return false;
     const bool all_in_range = ranges.all_see(first, Shape::warp_keys) && c.gap_count == 0;
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile));
+    each_row([&](int m, int r) { visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile)); });
     if (c.mask_count > 0) apply_masks(tile);
     if (c.document_count > 0) apply_documents(tile);
-    bool some = false;
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m) some = some || visible[m][0] != 0 || visible[m][1] != 0;
-    return any_of_warp(some);
+    Bits some = 0;
+    each_row([&](int m, int r) { some |= visible[m][r]; });
+    if (!any_of_warp(some != 0)) return false;
+    if (c.bias.data) fetch_bias(tile);
+    return true;
   }
 
-  HEED_DEVICE void apply(Scores<Shape>& s, int tile) const {
+  HEED_DEVICE void apply(Scores<Shape>& s, int tile) {
+    if (changes(c)) {
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
+      for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
-      for (int n = 0; n < Shape::key_tiles; ++n)
+        for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[m][n][e] = spoil_infinity(s[m][n][e] * c.scale_log2e);
-    if (c.softcap_log2e != 0) cap(s);
-    if (c.alibi.of_heads) add_alibi(s, tile);
-    if (c.bias.data) add_bias(s, tile);
-    hide(s);
+          for (int e = 0; e < 4; ++e) s[m][n][e] *= c.scale_log2e;
+      if (c.softcap_log2e != 0) cap(s);
+      if (c.alibi.of_heads) add_alibi(s, tile);
+      if (c.bias.data) add_bias(s);
+    }
+    bool all = true;
+    each_row([&](int m, int r) {
+      saw |= Bits{visible[m][r] != 0} << (2 * m + r);
+      all = all && visible[m][r] == all_bits;
+    });
+    if (!all_of_warp(all)) hide(s);
   }
 
   // Weights that drop become 0; what the others are multiplied with waits for the row's end.
@@ -121,11 +143,28 @@ class EveryOption {
     }
   }
 
-  HEED_DEVICE static float scale(const Call&) { return 1.0f; }
-  // A visible score that f32 cannot hold is NaN, so that a sum of 0 is a row that saw no key.
-  HEED_DEVICE static bool may_see(const RowFacts&) { return false; }
+  // Where something changes scores they are of base 2 afterwards; else the softmax scales them.
+  HEED_DEVICE static bool changes(const Call& c) {
+    return c.softcap_log2e != 0 || c.alibi.of_heads || c.bias.data || !(c.scale_log2e > 0);
+  }
+  HEED_DEVICE static float scale(const Call& c) { return changes(c) ? 1.0f : c.scale_log2e; }
+
+  // A row that saw a key and has no sum all the same is one that f32 could not hold: its maximum says so.
+  template <class State>
+  HEED_DEVICE void close(State& state) const {
+    Bits of_row = saw | word_across(saw, 1);
+    of_row |= word_across(of_row, 2);
+    each_row([&](int m, int r) {
+      if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.max[m][r] = -most_finite;
+    });
+  }
 
  private:
+  template <class Each>
+  HEED_DEVICE static void each_row(const Each& each) {
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m) each(m, 0), each(m, 1);
+  }
   HEED_DEVICE Query query(const RowFacts& row) const { return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i}; }
 
   HEED_DEVICE Bits in_range(const RowFacts& row, int first) const {
@@ -150,67 +189,60 @@ class EveryOption {
 
   HEED_DEVICE void apply_masks(int tile) {
     const int first = place.first_key(tile);
-    for (std::int64_t number = 0; number < c.mask_count; ++number) {
-      const BoolTensor mask = c.masks[number];
+    for (int number = 0; number < static_cast<int>(c.mask_count); ++number) {
+      const BoolTensor& mask = c.masks[number];
+      const Tensor where = mask.where;
       const int before = mask.is_tree ? tile_rows.keys - tile_rows.queries : 0;  // S18: keys that have no column
-      const bool is_one_row = mask.where.length == 0 && mask.where.heads == 0;
+      const int left = (mask.is_tree ? tile_rows.queries : tile_rows.keys) - (first - before);
+      const bool is_one_row = where.length == 0 && where.heads == 0, when = mask.visible_when;
+      const bool in_pairs = where.dim == 1 && before == 0 && (where.batch | where.heads | where.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
       Bits bits = 0;
-#pragma unroll
-      for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          if (!is_one_row || (m == 0 && r == 0)) bits = mask_bits(mask, rows[place.row(m, r)], first - before);
-          visible[m][r] &= bits;
+      each_row([&](int m, int r) {
+        if (!is_one_row || (m == 0 && r == 0)) {
+          const RowFacts& row = rows[place.row(m, r)];
+          const std::int64_t at = number == 0 ? row.mask : row_of(where, query(row)).first;
+          const auto* from = static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.dim;
+          bits = in_pairs && left >= 8 * Shape::key_tiles ? pairs_of_mask(from, when) : elements_of_mask(from, where.dim, before - first, left, when);
         }
+        visible[m][r] &= bits;
+      });
     }
   }
-
-  // Of columns [first, ...) of a row; what is no column hides nothing.
-  HEED_DEVICE Bits mask_bits(const BoolTensor& mask, const RowFacts& row, int first) const {
-    const Row of = row_of(mask.where, query(row));
-    const auto* at = static_cast<const std::uint8_t*>(of.data) + of.first + first * of.step;
-    const int columns = mask.is_tree ? tile_rows.queries : tile_rows.keys, left = columns - first;
-    const bool in_pairs = of.step == 1 && reinterpret_cast<std::uintptr_t>(at) % 2 == 0 && first >= 0;
+  HEED_DEVICE static Bits pairs_of_mask(const std::uint8_t* from, bool when) {
     Bits bits = 0;
+    std::uint16_t pair[Shape::key_tiles];
 #pragma unroll
-    for (int n = 0; n < Shape::key_tiles; ++n) {
-      std::uint32_t pair = mask.visible_when ? 0xffffu : 0;
-      if (in_pairs && 8 * n + 1 < left)
-        pair = *reinterpret_cast<const std::uint16_t*>(at + 8 * n);
-      else
-        pair = pair_at(at, of.step, 8 * n, -first, left, pair);
-      const bool low = (pair & 0xff) != 0, high = (pair >> 8) != 0;
-      bits |= Bits{low == mask.visible_when} << (2 * n) | Bits{high == mask.visible_when} << (2 * n + 1);
+    for (int n = 0; n < Shape::key_tiles; ++n) pair[n] = *reinterpret_cast<const std::uint16_t*>(from + 8 * n);
+#pragma unroll
+    for (int n = 0; n < Shape::key_tiles; ++n) bits |= Bits{(pair[n] & 0xff) != 0} << (2 * n) | Bits{(pair[n] >> 8) != 0} << (2 * n + 1);
+    return when ? bits : ~bits & all_bits;
+  }
+  // Columns [begin, end) of the thread's first key's; what is no column hides nothing.
+  static __device__ __noinline__ Bits elements_of_mask(const std::uint8_t* from, std::int64_t step, int begin, int end, bool when) {
+    Bits bits = 0;
+    for (int n = 0; n < keys; ++n) {
+      const int column = n / 2 * 8 + n % 2;
+      const bool is_seen = column < begin || column >= end || (from[column * step] != 0) == when;
+      bits |= Bits{is_seen} << n;
     }
     return bits;
-  }
-  HEED_DEVICE static std::uint32_t pair_at(const std::uint8_t* at, std::int64_t step, int n, int begin, int end, std::uint32_t none) {
-    const std::uint32_t low = n >= begin && n < end ? at[n * step] : none & 0xff;
-    const std::uint32_t high = n + 1 >= begin && n + 1 < end ? at[(n + 1) * step] : none & 0xff;
-    return low | high << 8;
   }
 
   HEED_DEVICE void apply_documents(int tile) {
     const int first = place.first_key(tile);
-    for (std::int64_t number = 0; number < c.document_count; ++number) {
+    for (int number = 0; number < static_cast<int>(c.document_count); ++number) {
       const DocumentIds d = c.documents[number];
       const std::int32_t* of_keys = d.keys + tile_rows.b * d.keys_step;
       std::int32_t ids[keys];
 #pragma unroll
-      for (int n = 0; n < keys; ++n) {
-        const int j = first + n / 2 * 8 + n % 2;
-        ids[n] = of_keys[min(j, tile_rows.keys - 1)];
-      }
+      for (int n = 0; n < keys; ++n) ids[n] = of_keys[min(first + n / 2 * 8 + n % 2, tile_rows.keys - 1)];
+      each_row([&](int m, int r) {
+        const Document own = document_of(c, d, tile_rows, rows[place.row(m, r)].i);
+        Bits bits = 0;
 #pragma unroll
-      for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const Document own = document_of(c, d, tile_rows, rows[place.row(m, r)].i);
-          Bits bits = 0;
-#pragma unroll
-          for (int n = 0; n < keys; ++n) bits |= Bits{ids[n] == own.id} << n;
-          visible[m][r] &= own.is_any ? bits : 0;
-        }
+        for (int n = 0; n < keys; ++n) bits |= Bits{ids[n] == own.id} << n;
+        visible[m][r] &= own.is_any ? bits : 0;
+      });
     }
   }
 
@@ -228,55 +260,71 @@ class EveryOption {
   HEED_DEVICE void add_alibi(Scores<Shape>& s, int tile) const {
     const int first = place.first_key(tile);
     const float below = c.bias.data ? __builtin_nanf("") : -most_finite;
+    each_row([&](int m, int r) {
+      const RowFacts& row = rows[place.row(m, r)];
+      const int own = row.i + (c.alibi.queries_are_last ? tile_rows.keys - tile_rows.queries : 0);
+      const float slope = -c.alibi.of_heads[row.h], distance = static_cast<float>(own - first);
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
+      for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const RowFacts& row = rows[place.row(m, r)];
-        const int own = row.i + (c.alibi.queries_are_last ? tile_rows.keys - tile_rows.queries : 0);
-        const float slope = -c.alibi.of_heads[row.h], distance = static_cast<float>(own - first);
-#pragma unroll
-        for (int n = 0; n < Shape::key_tiles; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& x = s[m][n][2 * r + e];
-            x = fmaf(slope * fabsf(distance - static_cast<float>(8 * n + e)), log2_e, wide_apart(x));
-            x = x < -most_finite ? below : x;
-          }
-      }
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[m][n][2 * r + e];
+          x = fmaf(slope * fabsf(distance - static_cast<float>(8 * n + e)), log2_e, wide_apart(x));
+          x = x < -most_finite ? below : x;
+        }
+    });
   }
 
-  HEED_DEVICE void add_bias(Scores<Shape>& s, int tile) const {
-    const int first = place.first_key(tile);
+  // The bias of this thread's keys: 16-bit pairs as they lie, while products are computed. Others are read when they are needed.
+  HEED_DEVICE bool bias_in_pairs() const {
+    return c.bias.dim == 1 && c.bias.type != Type::f32 && (c.bias.batch | c.bias.heads | c.bias.length | (reinterpret_cast<std::int64_t>(c.bias.data) >> 1)) % 2 == 0;
+  }
+  HEED_DEVICE void fetch_bias(int tile) {
+    const std::int64_t first = place.first_key(tile);
+    const bool in_pairs = bias_in_pairs();
+    each_row([&](int m, int r) {
+      const std::int64_t at = rows[place.row(m, r)].bias + first * c.bias.dim;
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const Row bias = row_of(c.bias, query(rows[place.row(m, r)]));
-        const bool in_pairs = bias.step == 1 && bias.type != Type::f32 && bias.first % 2 == 0 && reinterpret_cast<std::uintptr_t>(bias.data) % 4 == 0;
-#pragma unroll
-        for (int n = 0; n < Shape::key_tiles; ++n) {
-          const int j = first + 8 * n;
-          const bool low = visible[m][r] >> (2 * n) & 1, high = visible[m][r] >> (2 * n + 1) & 1;
-          float b[2] = {0, 0};
-          if (in_pairs && high) {  // then the pair lies within the row
-            const std::uint32_t both = *reinterpret_cast<const std::uint32_t*>(static_cast<const std::uint16_t*>(bias.data) + bias.first + j);
-            b[0] = bias.type == Type::bf16 ? __uint_as_float(both << 16) : from_f16(static_cast<std::uint16_t>(both));
-            b[1] = bias.type == Type::bf16 ? __uint_as_float(both & 0xffff0000u) : from_f16(static_cast<std::uint16_t>(both >> 16));
-          } else {
-            if (low) b[0] = bias_at(bias, j);
-            if (high) b[1] = bias_at(bias, j + 1);
-          }
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& x = s[m][n][2 * r + e];
-            x = b[e] < -most_finite ? minus_infinity : max_or_nan(-most_finite, fmaf(b[e], log2_e, wide_apart(x)));
-          }
+      for (int n = 0; n < Shape::key_tiles; ++n) {
+        const bool low = visible[m][r] >> (2 * n) & 1, high = visible[m][r] >> (2 * n + 1) & 1;  // a key that is seen has a bias
+        if (in_pairs) {
+          const auto* from = static_cast<const std::uint16_t*>(c.bias.data) + at + 8 * n;
+          bias[m][r][n] = 0;
+          if (high)
+            bias[m][r][n] = *reinterpret_cast<const std::uint32_t*>(from);
+          else if (low)
+            bias[m][r][n] = *from;
         }
       }
+      if (!in_pairs) first_bias[m][r] = at;
+    });
   }
-  HEED_DEVICE static float bias_at(const Row& bias, int j) {
-    const std::int64_t at = bias.first + j * bias.step;
+
+  HEED_DEVICE void add_bias(Scores<Shape>& s) {
+    const bool in_pairs = bias_in_pairs(), is_bf16 = c.bias.type == Type::bf16;
+    each_row([&](int m, int r) {
+#pragma unroll
+      for (int n = 0; n < Shape::key_tiles; ++n) {
+        float b[2];
+        if (in_pairs) {
+          const std::uint32_t both = bias[m][r][n];
+          b[0] = is_bf16 ? __uint_as_float(both << 16) : from_f16(static_cast<std::uint16_t>(both));
+          b[1] = is_bf16 ? __uint_as_float(both & 0xffff0000u) : from_f16(static_cast<std::uint16_t>(both >> 16));
+        } else {
+          const std::int64_t at = first_bias[m][r] + 8 * n * c.bias.dim;
+          b[0] = visible[m][r] >> (2 * n) & 1 ? bias_at(c.bias, at) : 0.0f;
+          b[1] = visible[m][r] >> (2 * n + 1) & 1 ? bias_at(c.bias, at + c.bias.dim) : 0.0f;
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[m][n][2 * r + e];
+          x = max_or_nan(-most_finite, fmaf(b[e], log2_e, wide_apart(x)));
+          if (b[e] < -most_finite) visible[m][r] &= ~(Bits{1} << (2 * n + e));
+        }
+      }
+    });
+  }
+  static __device__ __noinline__ float bias_at(const Tensor& bias, std::int64_t at) {
     if (bias.type == Type::f32) return static_cast<const float*>(bias.data)[at];
     const std::uint16_t x = static_cast<const std::uint16_t*>(bias.data)[at];
     return bias.type == Type::bf16 ? from_bf16(x) : from_f16(x);
@@ -285,17 +333,11 @@ class EveryOption {
   HEED_DEVICE static float wide_apart(float x) { return fabsf(x) > 0x1p73f ? __builtin_nanf("") : x; }
 
   HEED_DEVICE void hide(Scores<Shape>& s) const {
-    bool all = true;
+    each_row([&](int m, int r) {
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m) all = all && visible[m][0] == all_bits && visible[m][1] == all_bits;
-    if (all_of_warp(all)) return;
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int n = 0; n < keys; ++n)
-          if (!(visible[m][r] >> n & 1)) s[m][n / 2][2 * r + n % 2] = minus_infinity;
+      for (int n = 0; n < keys; ++n)
+        if (!(visible[m][r] >> n & 1)) s[m][n / 2][2 * r + n % 2] = minus_infinity;
+    });
   }
 
   const Call& c;
@@ -304,6 +346,9 @@ class EveryOption {
   const TileRanges& ranges;
   const Place<Shape> place;
   Bits visible[Shape::row_tiles][2];
+  Bits saw = 0;  // bit 2 m + r: whether this thread saw a key of the row's
+  std::uint32_t bias[Shape::row_tiles][2][Shape::key_tiles];
+  std::int64_t first_bias[Shape::row_tiles][2];
 };
 
 }  // namespace heed::cuda::general

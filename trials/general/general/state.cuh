@@ -28,41 +28,30 @@ struct State {
   }
 
   // Scores times `scale` are of base 2; they become weights against the row's maximum and are added to the sums. The maximum
-  // follows when it is left behind by 2^8, which weights can bear: then alone the sums so far are rescaled.
-  template <bool is_scaled>
-  HEED_DEVICE void weigh(Scores<Shape>& s, float scale) {
-    float factor[Shape::row_tiles][2];
-    bool moved = false;
+  // follows when it is left behind by 2^8, which weights can bear: then alone the sums so far are rescaled. So threads need
+  // not tell each other their maxima, as long as none of a warp's rows has moved.
+  HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight) {
+    float top[Shape::row_tiles][2];
+    bool moves = false;
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float top = fmaxf(s[m][0][2 * r], s[m][0][2 * r + 1]);
+        top[m][r] = fmaxf(s[m][0][2 * r], s[m][0][2 * r + 1]);
 #pragma unroll
-        for (int n = 1; n < Shape::key_tiles; ++n) top = fmaxf(top, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
-        top = fmaxf(top, from_lane_across(top, 1));
-        top = fmaxf(top, from_lane_across(top, 2));
-        const float ahead = is_scaled ? top - max[m][r] : (top - max[m][r]) * scale;
-        const bool moves = ahead > 8.0f;
-        factor[m][r] = moves ? fast_exp2(-ahead) : 1.0f;
-        max[m][r] = moves ? top : max[m][r];
-        moved = moved || moves;
+        for (int n = 1; n < Shape::key_tiles; ++n) top[m][r] = fmaxf(top[m][r], fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+        moves = moves || top[m][r] > max[m][r] + eight;
       }
-    if (any_of_warp(moved)) rescale(factor);
+    if (any_of_warp(moves)) move_max(top, scale, eight);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float from = finite_max(max[m][r]), subtract = is_scaled ? from : from * scale - lift<type>;
+        const float subtract = finite_max(max[m][r]) * scale - lift<type>;
 #pragma unroll
         for (int n = 0; n < Shape::key_tiles; ++n) {
           float &a = s[m][n][2 * r], &b = s[m][n][2 * r + 1];
-          if constexpr (is_scaled) {  // one after the other: the maximum may be the lowest number there is
-            a = fast_exp2(lift<type> == 0 ? a - subtract : a - subtract + lift<type>);
-            b = fast_exp2(lift<type> == 0 ? b - subtract : b - subtract + lift<type>);
-          } else {
-            a = fast_exp2(fmaf(a, scale, -subtract)), b = fast_exp2(fmaf(b, scale, -subtract));
-          }
+          a = fast_exp2(fmaf(a, scale, -subtract)), b = fast_exp2(fmaf(b, scale, -subtract));
           sum[m][r] += a + b;
         }
       }
@@ -95,14 +84,23 @@ struct State {
   }
 
  private:
-  HEED_DEVICE void rescale(const float (&factor)[Shape::row_tiles][2]) {
+  HEED_DEVICE void move_max(const float (&of_thread)[Shape::row_tiles][2], float scale, float eight) {
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
-      sum[m][0] *= factor[m][0], sum[m][1] *= factor[m][1];
+      float factor[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float top = fmaxf(of_thread[m][r], from_lane_across(of_thread[m][r], 1));
+        top = fmaxf(top, from_lane_across(top, 2));
+        const bool moves = top > max[m][r] + eight;
+        factor[r] = moves ? fast_exp2((max[m][r] - top) * scale) : 1.0f;
+        max[m][r] = moves ? top : max[m][r];
+        sum[m][r] *= factor[r];
+      }
 #pragma unroll
       for (int n = 0; n < Shape::value_dim / 8; ++n) {
-        o[m][n][0] *= factor[m][0], o[m][n][1] *= factor[m][0];
-        o[m][n][2] *= factor[m][1], o[m][n][3] *= factor[m][1];
+        o[m][n][0] *= factor[0], o[m][n][1] *= factor[0];
+        o[m][n][2] *= factor[1], o[m][n][3] *= factor[1];
       }
     }
   }

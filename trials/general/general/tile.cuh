@@ -46,12 +46,15 @@ HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std:
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The first `bytes` of 16, past the first-level cache; the others become 0.
-HEED_DEVICE void prefetch16(SharedAddress to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-HEED_DEVICE void prefetch16(SharedAddress to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+// 16 bytes past the first-level cache, or zeros: then `from` is not read. Where `is_wanted` is false, nothing happens.
+HEED_DEVICE void prefetch16(SharedAddress to, const void* from, bool is_there = true, bool is_wanted = true) {
+  asm volatile(
+      "{\n.reg .pred ignored, wanted;\n"
+      "setp.eq.u32 ignored, %2, 0;\n"
+      "setp.ne.u32 wanted, %3, 0;\n"
+      "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_there)), "r"(static_cast<std::uint32_t>(is_wanted))
+      : "memory");
 }
 
 HEED_DEVICE void store16(SharedAddress to, const std::uint32_t (&x)[4]) {

@@ -53,6 +53,20 @@ struct DocumentTiles {
   HEED_DEVICE bool has(int tile) const { return tile >= most || (bits[tile / 32] >> tile % 32 & 1); }
 };
 
+// Where there are only ranges, one tile after the other.
+template <class Shape>
+class Consecutive {
+ public:
+  HEED_DEVICE Consecutive(const Call&, const BlockFacts<Shape>& of, const DocumentTiles&)
+      : begin(of.keys.begin / Shape::tile_keys), end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys) {}
+  HEED_DEVICE int first() const { return begin; }
+  HEED_DEVICE int next(int tile) const { return tile + 1; }
+  HEED_DEVICE bool is_end(int tile) const { return tile >= end; }
+
+ private:
+  const int begin, end;
+};
+
 template <class Shape>
 class Visits {
  public:
