@@ -1,10 +1,11 @@
 #!/bin/bash
-# build.sh [target]: objects in build/, one at a time
-set -e
+# build.sh [-j N] [SRC]: everything into build/, N compilers at a time; SRC is the library's root
 cd "$(dirname "$0")"
+jobs=1; [ "$1" = -j ] && jobs=$2 && shift 2
+root=${1:-../..}
 mkdir -p build
-flags="-std=c++20 --expt-relaxed-constexpr -O3 -fmad=false -I. -I../../src -I../../include -gencode arch=compute_80,code=sm_90 -diag-suppress 177"
-for f in ${@:-launch.cpp driver.cu kernels_plain.cu kernels_dims.cu kernels_every.cu kernels_pages.cu kernels_few.cu}; do
-  nice nvcc $flags -Xptxas=-v -c $f -o build/${f%.*}.o > build/${f%.*}.log 2>&1 || { grep -E "error" -A3 build/${f%.*}.log | head -40; exit 1; }
-  python3 registers.py build/${f%.*}.log
-done
+python3 kernels.py build
+flags="-std=c++20 --expt-relaxed-constexpr -O3 -fmad=false -I. -I$root/src -I$root/include -gencode arch=compute_80,code=sm_90 -diag-suppress 177"
+ls launch.cpp driver.cu build/k*.cu | xargs -P $jobs -I{} sh -c 'o=build/$(basename {} | sed "s/\.[a-z]*$//"); nice nvcc '"$flags"' -Xptxas=-v -c {} -o $o.o > $o.log 2>&1 || { echo "FAILED {}"; grep error -A3 $o.log | head -20; }'
+nvcc -cudart static build/*.o -o build/general_trial -Xcompiler -static-libstdc++ -Xcompiler -static-libgcc || exit 1
+for f in build/*.log; do python3 registers.py $f; done | grep -v "merge<" > build/registers.txt

@@ -42,6 +42,7 @@ const Kernel* kernel_for(const Call& c, std::string_view forced) {
     if (k.type != c.q.type || k.source != source || k.dim < c.dim || k.value_dim < c.value_dim) continue;
     if (k.ranges_only && !ranges_suffice(c)) continue;
     if (k.is_few && rows > k.rows) continue;
+    if ((c.weights.data || c.scores.data) && !k.inspect) continue;
     const bool is_variant = k.name[0] == '?';
     if (!forced.empty() ? forced != k.name : is_variant) continue;
     if (!best || cost(k) < cost(*best)) best = &k;
@@ -49,7 +50,7 @@ const Kernel* kernel_for(const Call& c, std::string_view forced) {
   return best;
 }
 
-Launch plan_launch(const Call& c, const Kernel& k, int unit_keys) {
+Launch plan_launch(const Call& c, const Kernel& k, int unit_keys, int units_each) {
   Launch l{&k, {}, 0, 1, 0, 0};
   Plan& p = l.plan;
   const std::int64_t rows = c.queries * c.group(), heads = c.batch * c.kv_heads;
@@ -64,9 +65,15 @@ Launch plan_launch(const Call& c, const Kernel& k, int unit_keys) {
   p.q_in_16 = p.q_in_16 && c.dim % 8 == 0, p.k_in_16 = p.k_in_16 && c.dim % 8 == 0, p.v_in_16 = p.v_in_16 && c.value_dim % 8 == 0;
   p.out_in_16 = lies_in_16(c.out) && c.out.type == k.type && c.value_dim % 8 == 0;
   const bool may_cut = c.keys > p.unit_keys && (c.sequences || rows <= p.cut_rows);
-  p.partial_units = may_cut ? static_cast<int>(parts(c.keys, p.unit_keys)) : 0;
+  const std::int64_t units = may_cut ? parts(c.keys, p.unit_keys) : 1;
+  l.blocks = std::int64_t{p.row_tiles} * heads;
+  // Where warps share the keys, a block may do several units: three blocks for every place on the device keep it busy.
+  constexpr std::int64_t multiprocessors = 132;
+  const std::int64_t wanted = parts(3 * k.blocks * multiprocessors, std::max<std::int64_t>(l.blocks, 1));
+  p.units_each = k.key_warps == 1 ? 1 : static_cast<int>(units_each ? std::min<std::int64_t>(units_each, units) : parts(units, std::min(wanted, units)));
+  p.partial_units = may_cut ? static_cast<int>(units) * k.key_warps : 0;
   p.partial_rows = static_cast<int>(std::min<std::int64_t>(rows, p.cut_rows));
-  l.blocks = std::int64_t{p.row_tiles} * heads, l.units = may_cut ? p.partial_units : 1;
+  l.units = may_cut ? parts(units, p.units_each) : 1;
   l.partial_floats = may_cut ? heads * p.partial_units * p.partial_rows * (c.value_dim + 2) : 0;
   l.kept_ends = c.weights.data ? c.batch * c.heads * c.queries : 0;
   return l;
@@ -79,13 +86,21 @@ int launch(const Call& c, const Launch& l, void* stream) {
   Plan plan = l.plan;
   if (const auto code = cudaFuncSetAttribute(l.kernel->attend, cudaFuncAttributeMaxDynamicSharedMemorySize, l.kernel->shared_bytes)) return code;
   void* args[] = {&call, &plan};
-  if (const auto code = cudaLaunchKernel(l.kernel->attend, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(l.units)),
+  const int slab = l.kernel->value_dim == any_dim ? slab_dims : any_dim;
+  for (; plan.first_dim < std::max<std::int64_t>(c.value_dim, 1); plan.first_dim += slab)
+    if (const auto code = cudaLaunchKernel(l.kernel->attend, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(l.units)),
                                          dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes), s))
-    return code;
-  if (l.units == 1) return 0;
-  void* merge_args[] = {&call, &plan};
-  const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
-  return cudaLaunchKernel(l.kernel->merge, dim3(static_cast<unsigned>(parts(rows, 4))), dim3(128), merge_args, 0, s);
+      return code;
+  plan.first_dim = 0;
+  if (l.partial_floats > 0) {
+    void* merge_args[] = {&call, &plan};
+    const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
+    if (const auto code = cudaLaunchKernel(l.kernel->merge, dim3(static_cast<unsigned>(parts(rows, 4))), dim3(128), merge_args, 0, s)) return code;
+  }
+  if (!c.weights.data && !c.scores.data) return 0;
+  if (const auto code = cudaFuncSetAttribute(l.kernel->inspect, cudaFuncAttributeMaxDynamicSharedMemorySize, l.kernel->shared_bytes)) return code;
+  return cudaLaunchKernel(l.kernel->inspect, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(parts(c.keys, l.kernel->tile_keys))),
+                          dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes), s);
 }
 
 }  // namespace heed::cuda::general

@@ -77,28 +77,28 @@ HEED_DEVICE void merge_key_warps(State<Shape>& state, float* scratch, const Plac
   }
 }
 
-// Where a unit of keys leaves the state of a row: max, sum, then the values under their weights.
+// Where a key warp leaves the state of a row over a unit of keys: max, sum, then the values under their weights.
 HEED_DEVICE float* partial_row(const Call& c, const Plan& plan, int head, int unit, int row) {
   return plan.partials + ((std::int64_t{head} * plan.partial_units + unit) * plan.partial_rows + row) * (c.value_dim + 2);
 }
 
 template <class Shape>
-HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const Plan& plan, const BlockFacts<Shape>& block, const Place<Shape>& place) {
+HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const Plan& plan, const BlockFacts<Shape>& block, int unit, const Place<Shape>& place) {
   const RowTile& tile = block.tile;
-  const int dims = static_cast<int>(c.value_dim), column = lane_index() % 4 * 2;
+  const int dims = static_cast<int>(c.value_dim) - plan.first_dim, column = lane_index() % 4 * 2;
 #pragma unroll
   for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = place.row(m, r);
       if (row >= tile.count) continue;
-      float* const to = partial_row(c, plan, tile.head, block.unit, tile.first + row);
+      float* const to = partial_row(c, plan, tile.head, unit * Shape::key_warps + place.key_warp, tile.first + row);
       if (column == 0) to[0] = state.max[m][r], to[1] = state.sum[m][r];
 #pragma unroll
       for (int n = 0; n < Shape::value_dim / 8; ++n) {
         const int d = 8 * n + column;
-        if (d < dims) to[2 + d] = state.o[m][n][2 * r];
-        if (d + 1 < dims) to[3 + d] = state.o[m][n][2 * r + 1];
+        if (d < dims) to[2 + plan.first_dim + d] = state.o[m][n][2 * r];
+        if (d + 1 < dims) to[3 + plan.first_dim + d] = state.o[m][n][2 * r + 1];
       }
     }
 }
@@ -109,7 +109,7 @@ template <class Shape>
 HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan, BlockFacts<Shape>& block, SharedAddress staging,
                            const Place<Shape>& place) {
   constexpr Type type = Shape::type;
-  const int lane = lane_index(), dims = static_cast<int>(c.value_dim);
+  const int lane = lane_index(), dims = static_cast<int>(c.value_dim) - plan.first_dim;
 #pragma unroll
   for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -139,7 +139,7 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const int d = 8 * n + lane % 4 * 2 + e;
-            if (d < dims) write(out, d, state.o[m][n][2 * r + e]);
+            if (d < dims) write(out, plan.first_dim + d, state.o[m][n][2 * r + e]);
           }
       }
     }
@@ -153,7 +153,18 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
     std::uint32_t x[4];
     load16(x, staging + row * Shape::value_pitch + piece * 16);
     const Row out = row_of(c.out, block.query(row));
-    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first + piece * 8) = {x[0], x[1], x[2], x[3]};
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first + plan.first_dim + piece * 8) = {x[0], x[1], x[2], x[3]};
+  }
+}
+
+// What f32 could not finish, once more in double precision.
+template <class Shape>
+__device__ __noinline__ void complete_rows(const Call& c, const Plan& plan, const BlockFacts<Shape>& block, double* scratch) {
+  for (int r = 0; r < block.tile.count; ++r) {
+    if (!block.left[r]) continue;
+    const Query q = block.query(r);
+    const WideEnd wide = complete_row(WholeBlock<Shape::threads>(), c, q, {plan.first_dim, least(plan.first_dim + Shape::value_dim, c.value_dim)}, scratch);
+    if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
   }
 }
 

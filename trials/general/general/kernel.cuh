@@ -60,6 +60,8 @@ struct Attention {
     State<Shape> state;
     state.clear();
 
+    clear_ring(c, shared);
+
     // The ring fills.
     int ahead = walk.first(), number = 0;
     source.look_up(ahead, 0);
@@ -80,8 +82,12 @@ struct Attention {
     const float scale = Stage::scale(c), eight = 8.0f / scale;
     int slot = 0, slot_ahead = Shape::stages - 1;
     bool is_first = true;
+    int unit = block.units.begin;
+    const bool is_cut = unit >= 0;
 #pragma unroll 1
     for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
+      if constexpr (Shape::key_warps > 1)
+        while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys) end_unit(state, stage, c, plan, block, unit++, scale, place);
       const bool is_seen = stage.sees(t);
       wait_for_copies<Shape::stages - 2>();
       sync();
@@ -89,8 +95,12 @@ struct Attention {
       bool streams = false;
       if (!walk.is_end(ahead)) {
         const SharedAddress to = ring + slot_ahead * Source::slot_bytes;
-        streams = source.aim(ahead, number, to) && is_seen;
-        if (!streams) source.prefetch(ahead, number, to);
+        const bool is_whole = source.aim(ahead, number, to);
+        streams = is_whole && is_seen && Shape::streams;
+        if (!is_whole)
+          source.prefetch(ahead, number, to);
+        else if (!streams)
+          copy_all(source);
         ahead = walk.next(ahead), ++number;
         source.look_up(ahead, number);
       }
@@ -102,9 +112,12 @@ struct Attention {
         continue;
       }
       Scores<Shape> s;
+      // Copies in a few groups: the compiler puts three idle loads before each.
+      constexpr int groups = Shape::dim_steps >= 8 ? 4 : 2, apart = (Shape::dim_steps + groups - 1) / groups;
       multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp, [&](int k) {
+        if (!Shape::streams || k % apart != 0) return;
 #pragma unroll
-        for (int n = k * Source::copies / Shape::dim_steps; n < (k + 1) * Source::copies / Shape::dim_steps; ++n) source.copy(n, streams);
+        for (int n = k / apart * Source::copies / groups; n < (k / apart + 1) * Source::copies / groups; ++n) source.copy(n, streams);
       });
       close_copies();
       if constexpr (Source::is_quantized) scale_keys(s, operands.key_scales, place);
@@ -115,36 +128,44 @@ struct Attention {
       state.add_values(s, operands.values, place.key_warp);
     }
     wait_for_copies<0>();
-    state.add_up();
-#pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m) state.max[m][0] *= scale, state.max[m][1] *= scale;
-    stage.close(state);
-    end(state, c, plan, shared, place);
-  }
-
- private:
-  HEED_DEVICE static void end(State<Shape>& state, const Call& c, const Plan& plan, Shared& shared, const Place<Shape>& place) {
-    BlockFacts<Shape>& block = shared.block;
+    if constexpr (Shape::key_warps > 1)
+      while (is_cut && unit + 1 < block.units.end) end_unit(state, stage, c, plan, block, unit++, scale, place);
+    close(state, stage, scale);
+    if (is_cut) return write_partial(state, c, plan, block, unit, place);
     merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
-    if (block.unit >= 0) {
-      if (place.key_warp == 0) write_partial(state, c, plan, block, place);
-      return;
-    }
     sync();
     if (place.key_warp == 0) write_out(state, c, plan, block, shared_address(shared.queries), place);
     sync();
     const bool is_left = thread_index() < Shape::rows && block.left[thread_index()];
-    if (any(is_left)) complete_rows(c, plan, shared);
+    if (any(is_left)) complete_rows<Shape>(c, plan, block, reinterpret_cast<double*>(shared.ring));
   }
 
-  // What f32 could not finish, once more in double precision.
-  static __device__ __noinline__ void complete_rows(const Call& c, const Plan& plan, Shared& shared) {
-    for (int r = 0; r < shared.block.tile.count; ++r) {
-      if (!shared.block.left[r]) continue;
-      const Query q = shared.block.query(r);
-      const WideEnd wide = complete_row(WholeBlock<Shape::threads>(), c, q, {0, c.value_dim}, reinterpret_cast<double*>(shared.ring));
-      if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
-    }
+ private:
+  // Sums are the rows', and maxima of base 2.
+  HEED_DEVICE static void close(State<Shape>& state, Stage& stage, float scale) {
+    state.add_up();
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m) state.max[m][0] *= scale, state.max[m][1] *= scale;
+    stage.close(state);
+  }
+
+  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan, const BlockFacts<Shape>& block, int unit,
+                                   float scale, const Place<Shape>& place) {
+    close(state, stage, scale);
+    write_partial(state, c, plan, block, unit, place);
+    state.clear();
+  }
+
+  HEED_DEVICE static void copy_all(Source& source) {
+#pragma unroll
+    for (int n = 0; n < Source::copies; ++n) source.copy(n, true);
+  }
+
+  // Where the shape has dimensions that the call has not.
+  HEED_DEVICE static void clear_ring(const Call& c, Shared& shared) {
+    if (c.dim == Shape::dim && c.value_dim == Shape::value_dim) return;
+    for (int n = thread_index() * 16; n < Shape::stages * Source::slot_bytes; n += Shape::threads * 16) store16(shared_address(shared.ring) + n, {0, 0, 0, 0});
+    sync();
   }
 
   HEED_DEVICE static void scale_keys(Scores<Shape>& s, SharedAddress scales, const Place<Shape>& place) {

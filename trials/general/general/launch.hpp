@@ -11,15 +11,18 @@ namespace heed::cuda::general {
 
 enum class SourceKind : std::uint8_t { arrays, pages, int8_pages };
 
+constexpr int any_dim = 1 << 20, slab_dims = 256;  // of a kernel that takes every head in slabs
+
 struct Kernel {
   const char* name;
   Type type;
   int dim, value_dim, rows;
   SourceKind source;
   bool ranges_only, is_few;  // is_few: for calls whose rows of a KV head all fit one block
-  int threads, shared_bytes, blocks, tile_keys;
+  int threads, shared_bytes, blocks, tile_keys, key_warps;
   const void* attend;
   const void* merge;
+  const void* inspect = nullptr;
 };
 
 std::vector<Kernel>& kernels();
@@ -33,7 +36,8 @@ struct Launch {
   Plan plan;
   std::int64_t blocks, units, partial_floats, kept_ends;
 };
-Launch plan_launch(const Call&, const Kernel&, int unit_keys = 0);
+// units_each 0: as many as keep the device busy; no bit depends on it.
+Launch plan_launch(const Call&, const Kernel&, int unit_keys = 0, int units_each = 0);
 // 0, or CUDA's code.
 int launch(const Call&, const Launch&, void* stream);
 

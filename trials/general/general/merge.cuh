@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial states of a row become its output: sums over units of keys in order from key 0, whoever computed them.
+// Partial states of a row become its output: sums over units of keys, and of a unit over its warps, in order from key 0, whoever computed them.
 #pragma once
 #include <cstdint>
 
@@ -48,7 +48,8 @@ struct Merge {
   template <Type type>
   HEED_DEVICE static bool merge_row(const Call& c, const Plan& plan, const Query& q, int head, int row) {
     const int lane = lane_index(), dims = static_cast<int>(c.value_dim);
-    const int units = static_cast<int>((c.sequence(q.b).keys + plan.unit_keys - 1) / plan.unit_keys);
+    const int all = static_cast<int>((c.keys + plan.unit_keys - 1) / plan.unit_keys), key_warps = plan.partial_units / all;
+    const int units = static_cast<int>((c.sequence(q.b).keys + plan.unit_keys - 1) / plan.unit_keys) * key_warps;
     const Row out = row_of(c.out, q);
     // The largest of the maxima first, by all lanes.
     float max = minus_infinity;

@@ -75,14 +75,33 @@ struct RowFacts {
   std::int64_t bias, mask;  // where its row of the bias and of the first mask begins
 };
 
+// Tiles of which some row of a warp sees some of the warp's keys, or every row all of them.
+struct WarpTiles {
+  IntRange some, all;
+
+  WarpTiles() = default;
+  template <class Shape>
+  HEED_DEVICE static WarpTiles of(const TileRanges& ranges, int key_warp) {
+    constexpr int keys = Shape::tile_keys;
+    const int first = key_warp * Shape::warp_keys;
+    const auto floor = [](int n) { return n < 0 ? -1 : n / keys; };
+    WarpTiles t;
+    t.some = {max(0, ranges.some.begin - first - Shape::warp_keys + keys) / keys, floor(ranges.some.end - 1 - first) + 1};
+    t.all = {(max(0, ranges.all.begin - first) + keys - 1) / keys, floor(ranges.all.end - first - Shape::warp_keys) + 1};
+    return t;
+  }
+};
+
 // What all threads of a block know, in shared memory: registers are for products.
 template <class Shape>
 struct BlockFacts {
   RowTile tile;
   TileRanges ranges;                    // of all rows
   TileRanges of_warp[Shape::row_warps];  // of a warp's
+  alignas(16) WarpTiles tiles_of_warp[Shape::warps];
+  const std::uint16_t *first_key, *first_value;  // of an array
   IntRange keys;                        // that the block walks
-  int unit;                             // whose partial state it leaves; -1: its rows end here
+  IntRange units;                       // whose partial states it leaves; begin -1: its rows end here
   RowFacts rows[Shape::rows];
   unsigned char left[Shape::rows];  // whether a row is left to double precision
 
@@ -94,13 +113,23 @@ struct BlockFacts {
       tile = of;
       const TileRanges all(c, of, 0, Shape::rows - 1);
       const bool is_cut = of.queries * of.group <= plan.cut_rows && of.keys > plan.unit_keys;
-      ranges = all, unit = is_cut ? block_in_column() : -1;
+      ranges = all, units = {-1, -1};
       keys = {all.front > 0 ? 0 : all.some.begin, all.some.end};
-      if (is_cut) keys = {max(keys.begin, unit * plan.unit_keys), min(keys.end, (unit + 1) * plan.unit_keys)};
-      // Nothing to do: a unit beyond the keys, or one of rows whose keys are not cut.
-      if (is_cut ? unit * plan.unit_keys >= of.keys : block_in_column() > 0) tile.count = 0;
+      if (is_cut) {
+        const int first = block_in_column() * plan.units_each, last = (of.keys + plan.unit_keys - 1) / plan.unit_keys;
+        units = {first, min(first + plan.units_each, last)};
+        keys = {max(keys.begin, units.begin * plan.unit_keys), min(keys.end, units.end * plan.unit_keys)};
+      }
+      // Nothing to do: units beyond the keys, or rows whose keys are not cut.
+      if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;
     }
-    if (n < Shape::row_warps) of_warp[n] = TileRanges(c, of, n * Shape::warp_rows, (n + 1) * Shape::warp_rows - 1);
+    if (n == 32) first_key = first_of(c.k, of), first_value = first_of(c.v, of);
+    if (n < Shape::warps) {
+      const int row_warp = n % Shape::row_warps;
+      const TileRanges ranges_of(c, of, row_warp * Shape::warp_rows, (row_warp + 1) * Shape::warp_rows - 1);
+      if (n < Shape::row_warps) of_warp[n] = ranges_of;
+      tiles_of_warp[n] = WarpTiles::of<Shape>(ranges_of, n / Shape::row_warps);
+    }
     for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
       const Query q = of.query(c, r);
       const KeyRange range = visible_keys(c, q.b, q.i);
@@ -108,6 +137,9 @@ struct BlockFacts {
                  c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
       left[r] = 0;
     }
+  }
+  HEED_DEVICE static const std::uint16_t* first_of(const Tensor& t, const RowTile& tile) {
+    return static_cast<const std::uint16_t*>(t.data) + row_of(t, tile.b, tile.kv_head, tile.first_key).first;
   }
   HEED_DEVICE Query query(int r) const { return {tile.b, rows[r].h, rows[r].i, tile.first_query + rows[r].i}; }
 };

@@ -23,8 +23,14 @@ struct Shape {
   static constexpr int held_steps = steps_held;  // of 16 dimensions of the queries, that stay in registers
   static constexpr int blocks = blocks_of_sm;    // that run on a multiprocessor at once
 
+  // Copies go among the products where these take the time; where memory does, they cannot begin too early.
+  static constexpr bool streams = key_warps == 1;
+
   static constexpr int row_tiles = warp_rows / 16, key_tiles = warp_keys / 8;  // of products
   static constexpr int dim_steps = dim / 16, value_steps = value_dim / 16, key_steps = warp_keys / 16;
+
+  // Sums leave few registers: matrices are then loaded one product ahead and no more, by hand.
+  static constexpr bool is_crowded = row_tiles * value_dim >= 256;
 
   // Rows in shared memory are an odd number of 16-byte pieces apart: eight of them in a column lie in different banks, and
   // every place is one constant away from the first.
@@ -41,12 +47,14 @@ struct Plan {
   int heads;          // KV heads of all sequences
   int section;        // of these, whose tiles of rows are taken together, the longest first
   int unit_keys;      // of a partial state, where a sequence's keys are cut
+  int units_each;     // that a block does, one after the other
   int cut_rows;       // the most rows of a KV head whose keys are cut
   bool q_in_16, k_in_16, v_in_16, out_in_16;  // rows can be copied 16 bytes at a time
   int key_stride, value_stride;               // elements between keys, where they can
-  float* partials;    // (KV heads of all sequences, units, rows, value_dim + 2)
-  int partial_units, partial_rows;
+  float* partials;    // (KV heads of all sequences, units, key warps, rows, value_dim + 2)
+  int partial_units, partial_rows;  // units times key warps
   KeptEnd* ends;      // (batch, heads, queries), where weights are asked for; else null
+  int first_dim;      // of the values that a launch has: those of wide heads are done in slabs
 };
 
 }  // namespace heed::cuda::general

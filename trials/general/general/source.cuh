@@ -2,7 +2,8 @@
 // Where keys and values come from: tiles of them on their way into shared memory, and how products read them there. A source
 // says how its keys lie (a key's dimensions side by side, or a dimension's keys), how large a slot of the ring is, and copies
 // a tile into a slot: at once, or in `copies` pieces among other work, where all rows of a tile are there (`aim` says so).
-// Keys that no row of the block sees are not read, or are hidden later; their values become 0.
+// Keys that no row of the block sees are not read, or are hidden later; their values become 0. Dimensions beyond the call's
+// are 0 in every slot from the beginning.
 #pragma once
 #include <cstdint>
 
@@ -76,44 +77,40 @@ class Arrays {
  public:
   static constexpr bool keys_are_transposed = false, is_quantized = false;
   static constexpr int key_bytes = Shape::tile_keys * Shape::query_pitch, slot_bytes = key_bytes + Shape::value_bytes;
-  static constexpr int extra_bytes = 0, copies = Keys::copies + Values::copies;
+  static constexpr int extra_bytes = 0, copies = 2 * (Keys::copies > Values::copies ? Keys::copies : Values::copies);
 
   HEED_DEVICE Arrays(const Call& call, const Plan& launch, const BlockFacts<Shape>& of, unsigned char*)
-      : c(call), plan(launch), block(of), k(first_key(c.k)), v(first_key(c.v)) {}
+      : c(call), plan(launch), block(of), has_key(Keys::piece() * 8 < static_cast<int>(c.dim)), has_value(Values::piece() * 8 < static_cast<int>(c.value_dim)),
+        whole_end(plan.k_in_16 && plan.v_in_16 ? of.keys.end / Shape::tile_keys : 0) {}
 
   HEED_DEVICE void look_up(int, int) {}
 
   HEED_DEVICE void prefetch(int tile, int, SharedAddress slot) {
     const int first = tile * Shape::tile_keys;
-    copy_rows<Keys>(slot, k, c.k, static_cast<int>(c.dim), plan.k_in_16, first);
-    copy_rows<Values>(slot + key_bytes, v, c.v, static_cast<int>(c.value_dim), plan.v_in_16, first);
+    copy_rows<Keys>(slot, block.first_key, c.k, static_cast<int>(c.dim), plan.k_in_16, first);
+    copy_rows<Values>(slot + key_bytes, block.first_value, c.v, static_cast<int>(c.value_dim), plan.v_in_16, first);
   }
 
   HEED_DEVICE bool aim(int tile, int, SharedAddress slot) {
     const int first = tile * Shape::tile_keys;
-    to = slot;
-    key_at = k + std::int64_t{first + Keys::row(0)} * plan.key_stride + (Keys::piece() * 8 < c.dim ? Keys::piece() * 8 : 0);
-    value_at = v + std::int64_t{first + Values::row(0)} * plan.value_stride + (Values::piece() * 8 < c.value_dim ? Values::piece() * 8 : 0);
-    return plan.k_in_16 && plan.v_in_16 && first >= block.keys.begin && first + Shape::tile_keys <= block.keys.end;
+    to = slot + Keys::place(0);
+    value_to = Shape::dim == Shape::value_dim ? to + key_bytes : slot + key_bytes + Values::place(0);
+    key_at = block.first_key + std::int64_t{first + Keys::row(0)} * plan.key_stride + Keys::piece() * 8;
+    value_at = block.first_value + std::int64_t{first + Values::row(0)} * plan.value_stride + Values::piece() * 8;
+    return tile < whole_end;
   }
+  // The n-th of keys and values in turn. Every address is made anew: one that changed in place would wait for the copy before.
   HEED_DEVICE void copy(int n, bool is_wanted) {
-    if (n < Keys::copies) {
-      prefetch16(to + Keys::place(n), key_at, Keys::piece() * 8 < c.dim, is_wanted && Keys::has(n));
-      key_at += Keys::step * plan.key_stride;
-    } else {
-      n -= Keys::copies;
-      prefetch16(to + key_bytes + Values::place(n), value_at, Values::piece() * 8 < c.value_dim, is_wanted && Values::has(n));
-      value_at += Values::step * plan.value_stride;
-    }
+    const int m = n / 2;
+    if (n % 2 == 0 && m < Keys::copies)
+      prefetch16_if(is_wanted && has_key && Keys::has(m), to + m * Keys::step * Shape::query_pitch, key_at + m * (Keys::step * plan.key_stride));
+    else if (n % 2 != 0 && m < Values::copies)
+      prefetch16_if(is_wanted && has_value && Values::has(m), value_to + m * Values::step * Shape::value_pitch, value_at + m * (Values::step * plan.value_stride));
   }
 
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
 
  private:
-  HEED_DEVICE const std::uint16_t* first_key(const Tensor& t) const {
-    const Row row = row_of(t, block.tile.b, block.tile.kv_head, block.tile.first_key);
-    return static_cast<const std::uint16_t*>(row.data) + row.first;
-  }
   template <class Rows>
   HEED_DEVICE void copy_rows(SharedAddress slot, const std::uint16_t* from, const Tensor& t, int dim, bool in_16, int first) {
     Rows::run(
@@ -124,8 +121,9 @@ class Arrays {
   const Call& c;
   const Plan& plan;
   const BlockFacts<Shape>& block;
-  const std::uint16_t *const k, *const v;  // of the sequence's first key
-  SharedAddress to = 0;
+  const bool has_key, has_value;           // whether this thread's piece of a row has numbers
+  const int whole_end;                     // of the tiles whose rows are all there; the first tile is copied at once
+  SharedAddress to = 0, value_to = 0;
   const std::uint16_t *key_at = nullptr, *value_at = nullptr;  // that this thread copies next
 };
 
@@ -174,19 +172,19 @@ class PageTable {
 };
 
 // A cache's pages: 16 keys lie (dims, 16) and their values (dims / 16, 16, 16). Keys stay transposed; a value's dimensions
-// become one row, as an array's are.
+// become one row, as an array's are. A warp copies the keys or the values of 16 tokens: eight neighbouring lanes write a
+// column of eight rows, which lie in different banks, and the next 512 bytes of the page go to one constant further.
 template <class Shape>
 class Pages {
   using Table = PageTable<Shape>;
-  static constexpr int key_pieces = Shape::tile_keys / 16 * Shape::dim * 2, value_pieces = Shape::tile_keys / 16 * Shape::value_dim * 2;
-  static_assert(key_pieces % Shape::threads == 0 && value_pieces % Shape::threads == 0);
-  static constexpr int key_copies = key_pieces / Shape::threads, value_copies = value_pieces / Shape::threads;
+  static constexpr int runs = 2 * Table::parts / Shape::warps, steps = (Shape::dim > Shape::value_dim ? Shape::dim : Shape::value_dim) / 16;
+  static_assert(2 * Table::parts % Shape::warps == 0 && (runs == 1 || runs % 2 == 0));
 
  public:
   static constexpr bool keys_are_transposed = true, is_quantized = false;
   static constexpr int key_pitch = Shape::pitch(Shape::tile_keys);
   static constexpr int key_bytes = Shape::dim * key_pitch, slot_bytes = key_bytes + Shape::value_bytes;
-  static constexpr int extra_bytes = sizeof(typename Table::Found), copies = key_copies + value_copies;
+  static constexpr int extra_bytes = sizeof(typename Table::Found), copies = runs * steps;
 
   HEED_DEVICE Pages(const Call& call, const Plan&, const BlockFacts<Shape>& of, unsigned char* extra)
       : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)) {}
@@ -195,41 +193,52 @@ class Pages {
   HEED_DEVICE void look_up(int tile, int number) { table.look_up(tile, number); }
 
   HEED_DEVICE void prefetch(int tile, int number, SharedAddress slot) {
-    to = slot, turn = number;
+    aim(tile, number, slot);
+#pragma unroll
+    for (int run = 0; run < runs; ++run) {
+      const bool of_keys = has_keys(run);
+      const int token = tile * Shape::tile_keys + part(run) * 16 + lane_token();
+      const bool is_seen = from[run] && (of_keys || table.is_seen(token));
 #pragma unroll 4
-    for (int n = 0; n < copies; ++n) copy<true>(n, true, tile * Shape::tile_keys);
+      for (int n = 0; n < steps; ++n)
+        if (n < width(run)) prefetch16(to[run] + n * step(run), from[run] ? from[run] + n * 512 : table.nowhere(), is_seen && has(run, n));
+    }
   }
   HEED_DEVICE bool aim(int tile, int number, SharedAddress slot) {
-    to = slot, turn = number;
+#pragma unroll
+    for (int run = 0; run < runs; ++run) {
+      const auto& found = table.part(number, part(run));
+      const int lane = lane_index();
+      // Of keys a lane has half a row of 16 dimensions' 32 bytes; of values half of a token's.
+      const int row = has_keys(run) ? lane / 16 * 8 + lane % 8 : lane_token(), half = lane / 8 % 2;
+      from[run] = has_keys(run) ? found.keys : found.values;
+      if (from[run]) from[run] += row * 32 + half * 16;
+      to[run] = slot + (has_keys(run) ? row * key_pitch + part(run) * 32 : key_bytes + (part(run) * 16 + row) * Shape::value_pitch) + half * 16;
+    }
     return table.is_whole(tile);
   }
-  HEED_DEVICE void copy(int n, bool is_wanted) { copy<false>(n, is_wanted, 0); }
+  HEED_DEVICE void copy(int n, bool is_wanted) {
+    const int run = n % runs, m = n / runs;
+    prefetch16_if(is_wanted && m < width(run) && has(run, m), to[run] + m * step(run), from[run] + m * 512);
+  }
 
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
 
  private:
-  // Eight neighbouring lanes write a column of eight rows, which lie in different banks.
-  template <bool is_edge>
-  HEED_DEVICE void copy(int n, bool is_wanted, int first) {
-    if (n < key_copies) {
-      const int x = n * Shape::threads + thread_index(), part = x / (Shape::dim * 2), y = x % (Shape::dim * 2);
-      const int d = y / 16 * 8 + y % 8, half = y / 8 % 2;
-      const unsigned char* from = table.part(turn, part).keys;
-      const bool is_there = d < table.c.dim && (!is_edge || from);
-      prefetch16(to + d * key_pitch + (part * 2 + half) * 16, is_there ? from + d * 32 + half * 16 : table.nowhere(), is_there, is_wanted);
-    } else {
-      const int x = (n - key_copies) * Shape::threads + thread_index(), part = x / (Shape::value_dim * 2), y = x % (Shape::value_dim * 2);
-      const int block = y / 32, half = y / 8 % 2, token = y / 16 % 2 * 8 + y % 8;
-      const unsigned char* from = table.part(turn, part).values;
-      const bool is_there = block * 16 < table.c.value_dim && (!is_edge || (from && table.is_seen(first + part * 16 + token)));
-      prefetch16(to + key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32 + half * 16,
-                 is_there ? from + block * 512 + token * 32 + half * 16 : table.nowhere(), is_there, is_wanted);
-    }
+  // Run r of a warp: with one run, half of the warps have keys; else every other run of a warp.
+  HEED_DEVICE static bool has_keys(int run) { return runs == 1 ? warp_index() < Table::parts : run % 2 == 0; }
+  HEED_DEVICE static int part(int run) { return runs == 1 ? warp_index() % Table::parts : run / 2 * Shape::warps + warp_index(); }
+  HEED_DEVICE static int lane_token() { return lane_index() / 16 * 8 + lane_index() % 8; }
+  HEED_DEVICE static int width(int run) { return (has_keys(run) ? Shape::dim : Shape::value_dim) / 16; }
+  HEED_DEVICE static int step(int run) { return has_keys(run) ? 16 * key_pitch : 32; }
+  // Whether the call has dimensions there.
+  HEED_DEVICE bool has(int run, int n) const {
+    return has_keys(run) ? n * 16 + lane_index() / 16 * 8 + lane_index() % 8 < static_cast<int>(table.c.dim) : n * 16 < static_cast<int>(table.c.value_dim);
   }
 
   Table table;
-  SharedAddress to = 0;
-  int turn = 0;
+  const unsigned char* from[runs];
+  SharedAddress to[runs];
 };
 
 // Pages of int8: bytes are copied as they lie and become 16-bit numbers, exactly, when their turn comes. Scales stay apart: a
@@ -291,18 +300,18 @@ class Int8Pages {
       if (!has(x, key_pieces)) return;
       const unsigned char* from = table.part(turn, part).keys;
       const bool is_there = d < table.c.dim && (!is_edge || from);
-      prefetch16(to + x * 16, is_there ? from + d * 16 : table.nowhere(), is_there, is_wanted);
+      if (is_wanted) prefetch16(to + x * 16, is_there ? from + d * 16 : table.nowhere(), is_there);
     } else if (n < copies - 1) {
       const int x = (n - of_each(key_pieces)) * Shape::threads + thread_index(), part = x / Shape::value_dim, y = x % Shape::value_dim;
       if (!has(x, value_pieces)) return;
       const unsigned char* from = table.part(turn, part).values;
       const bool is_there = y / 16 * 16 < table.c.value_dim && (!is_edge || (from && table.is_seen(first + part * 16 + y % 16)));
-      prefetch16(to + values_at + x * 16, is_there ? from + y * 16 : table.nowhere(), is_there, is_wanted);
+      if (is_wanted) prefetch16(to + values_at + x * 16, is_there ? from + y * 16 : table.nowhere(), is_there);
     } else if (const int x = thread_index(); x < scale_pieces) {  // 16 scales of keys and 16 of values, in fours
       const auto& part = table.part(turn, x / 8);
       const unsigned char* from = x % 8 < 4 ? part.key_scales : part.value_scales;
       const bool is_there = !is_edge || from;
-      prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16, is_there ? from + x % 4 * 16 : table.nowhere(), is_there, is_wanted);
+      prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16, is_there ? from + x % 4 * 16 : table.nowhere(), is_there && is_wanted);
     }
   }
 

@@ -33,17 +33,13 @@ class RangesOnly {
   static constexpr bool drops = false;
   using Walk = Consecutive<Shape>;
 
-  HEED_DEVICE RangesOnly(const Call&, const BlockFacts<Shape>& of, Place<Shape> where) : rows(of.rows), place(where) {
-    const TileRanges& ranges = of.of_warp[where.warp_row];
-    const int first = where.key_warp * Shape::warp_keys;
-    some = {(ranges.some.begin - first - Shape::warp_keys + 1 + (Shape::tile_keys - 1)) / Shape::tile_keys, floor_tiles(ranges.some.end - 1 - first) + 1};
-    all = {(max(0, ranges.all.begin - first) + Shape::tile_keys - 1) / Shape::tile_keys, floor_tiles(ranges.all.end - first - Shape::warp_keys) + 1};
-  }
+  HEED_DEVICE RangesOnly(const Call&, const BlockFacts<Shape>& of, Place<Shape> where)
+      : rows(of.rows), tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]), place(where) {}
 
-  HEED_DEVICE bool sees(int tile) const { return tile >= some.begin && tile < some.end; }
+  HEED_DEVICE bool sees(int tile) const { return tile >= tiles.some.begin && tile < tiles.some.end; }
 
   HEED_DEVICE void apply(Scores<Shape>& s, int tile) const {
-    if (tile >= all.begin && tile < all.end) return;
+    if (tile >= tiles.all.begin && tile < tiles.all.end) return;
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -73,11 +69,9 @@ class RangesOnly {
   }
 
  private:
-  HEED_DEVICE static int floor_tiles(int keys) { return keys < 0 ? -1 : keys / Shape::tile_keys; }
-
   const RowFacts* const rows;
+  const WarpTiles& tiles;
   const Place<Shape> place;
-  IntRange some, all;  // tiles of which a row sees some of this warp's keys, or every row all
 };
 
 // Every option there is.
@@ -93,41 +87,64 @@ class EveryOption {
   using Walk = Visits<Shape>;
 
   HEED_DEVICE EveryOption(const Call& call, const BlockFacts<Shape>& of, Place<Shape> where)
-      : c(call), tile_rows(of.tile), rows(of.rows), ranges(of.of_warp[where.warp_row]), place(where) {}
+      : c(call), tile_rows(of.tile), rows(of.rows), ranges(of.of_warp[where.warp_row]),
+        tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]), place(where) {}
 
   // Which of this thread's pairs are seen. What the bias adds to them is on its way afterwards.
   HEED_DEVICE bool sees(int tile) {
-    const int first = place.warp_first_key(tile);
-    if (!ranges.some_see(first, Shape::warp_keys)) return false;
-    const bool all_in_range = ranges.all_see(first, Shape::warp_keys) && c.gap_count == 0;
-    each_row([&](int m, int r) { visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile)); });
-    if (c.mask_count > 0) apply_masks(tile);
-    if (c.document_count > 0) apply_documents(tile);
+    bool all_in_range;
+    if (c.front == 0 && c.gap_count == 0) {
+      if (tile < tiles.some.begin || tile >= tiles.some.end) return false;
+      all_in_range = tile >= tiles.all.begin && tile < tiles.all.end;
+    } else {
+      const int first = place.warp_first_key(tile);
+      if (!ranges.some_see(first, Shape::warp_keys)) return false;
+      all_in_range = ranges.all_see(first, Shape::warp_keys) && c.gap_count == 0;
+    }
+    look(tile, all_in_range);
     Bits some = 0;
     each_row([&](int m, int r) { some |= visible[m][r]; });
     if (!any_of_warp(some != 0)) return false;
     if (c.bias.data) fetch_bias(tile);
     return true;
   }
+  // The same where scores of keys that nobody sees are of interest, too.
+  HEED_DEVICE void inspect(int tile) {
+    look(tile, false);
+    if (c.bias.data) fetch_bias(tile);
+  }
 
   HEED_DEVICE void apply(Scores<Shape>& s, int tile) {
-    if (changes(c)) {
-#pragma unroll
-      for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-        for (int n = 0; n < Shape::key_tiles; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) s[m][n][e] *= c.scale_log2e;
-      if (c.softcap_log2e != 0) cap(s);
-      if (c.alibi.of_heads) add_alibi(s, tile);
-      if (c.bias.data) add_bias(s);
-    }
+    if (changes(c)) scale_scores(s), cap_scores(s), bias_scores(s, tile);
     bool all = true;
     each_row([&](int m, int r) {
       saw |= Bits{visible[m][r] != 0} << (2 * m + r);
       all = all && visible[m][r] == all_bits;
     });
     if (!all_of_warp(all)) hide(s);
+  }
+  // Products become scores of base 2, stage by stage.
+  HEED_DEVICE void scale_scores(Scores<Shape>& s) const {
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < Shape::key_tiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[m][n][e] *= c.scale_log2e;
+  }
+  HEED_DEVICE void cap_scores(Scores<Shape>& s) const {
+    if (c.softcap_log2e != 0) cap(s);
+  }
+  HEED_DEVICE void bias_scores(Scores<Shape>& s, int tile) {
+    if (c.alibi.of_heads) add_alibi(s, tile);
+    if (c.bias.data) add_bias(s);
+  }
+  HEED_DEVICE void hide(Scores<Shape>& s) const {
+    each_row([&](int m, int r) {
+#pragma unroll
+      for (int n = 0; n < keys; ++n)
+        if (!(visible[m][r] >> n & 1)) s[m][n / 2][2 * r + n % 2] = minus_infinity;
+    });
   }
 
   // Weights that drop become 0; what the others are multiplied with waits for the row's end.
@@ -151,12 +168,13 @@ class EveryOption {
 
   // A row that saw a key and has no sum all the same is one that f32 could not hold: its maximum says so.
   template <class State>
-  HEED_DEVICE void close(State& state) const {
+  HEED_DEVICE void close(State& state) {
     Bits of_row = saw | word_across(saw, 1);
     of_row |= word_across(of_row, 2);
     each_row([&](int m, int r) {
       if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.max[m][r] = -most_finite;
     });
+    saw = 0;
   }
 
  private:
@@ -164,6 +182,11 @@ class EveryOption {
   HEED_DEVICE static void each_row(const Each& each) {
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) each(m, 0), each(m, 1);
+  }
+  HEED_DEVICE void look(int tile, bool all_in_range) {
+    each_row([&](int m, int r) { visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile)); });
+    if (c.mask_count > 0) apply_masks(tile);
+    if (c.document_count > 0) apply_documents(tile);
   }
   HEED_DEVICE Query query(const RowFacts& row) const { return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i}; }
 
@@ -214,7 +237,11 @@ class EveryOption {
 #pragma unroll
     for (int n = 0; n < Shape::key_tiles; ++n) pair[n] = *reinterpret_cast<const std::uint16_t*>(from + 8 * n);
 #pragma unroll
-    for (int n = 0; n < Shape::key_tiles; ++n) bits |= Bits{(pair[n] & 0xff) != 0} << (2 * n) | Bits{(pair[n] >> 8) != 0} << (2 * n + 1);
+    for (int n = 0; n < Shape::key_tiles; n += 2) {
+      const std::uint32_t four = pair[n] | std::uint32_t{pair[n + 1]} << 16;
+      const std::uint32_t high = (((four & 0x7f7f7f7fu) + 0x7f7f7f7fu) | four) & 0x80808080u;  // of every byte but 0
+      bits |= ((high >> 7) * 0x204081u >> 21 & 15) << (2 * n);                                   // side by side
+    }
     return when ? bits : ~bits & all_bits;
   }
   // Columns [begin, end) of the thread's first key's; what is no column hides nothing.
@@ -281,69 +308,77 @@ class EveryOption {
   }
   HEED_DEVICE void fetch_bias(int tile) {
     const std::int64_t first = place.first_key(tile);
-    const bool in_pairs = bias_in_pairs();
+    if (!bias_in_pairs()) {
+      each_row([&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.dim; });
+      return;
+    }
+    bool all = true;
+    each_row([&](int m, int r) { all = all && visible[m][r] == all_bits; });
+    all = all_of_warp(all);
     each_row([&](int m, int r) {
-      const std::int64_t at = rows[place.row(m, r)].bias + first * c.bias.dim;
+      const auto* from = static_cast<const std::uint16_t*>(c.bias.data) + rows[place.row(m, r)].bias + first;
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n) {
-        const bool low = visible[m][r] >> (2 * n) & 1, high = visible[m][r] >> (2 * n + 1) & 1;  // a key that is seen has a bias
-        if (in_pairs) {
-          const auto* from = static_cast<const std::uint16_t*>(c.bias.data) + at + 8 * n;
-          bias[m][r][n] = 0;
-          if (high)
-            bias[m][r][n] = *reinterpret_cast<const std::uint32_t*>(from);
-          else if (low)
-            bias[m][r][n] = *from;
-        }
+        const Bits pair = visible[m][r] >> (2 * n) & 3;  // a key that is seen has a bias
+        std::uint32_t x = 0;
+        if (all || pair >= 2)
+          x = *reinterpret_cast<const std::uint32_t*>(from + 8 * n);
+        else if (pair == 1)
+          x = from[8 * n];
+        bias[m][r][n] = x;
       }
-      if (!in_pairs) first_bias[m][r] = at;
     });
   }
 
   HEED_DEVICE void add_bias(Scores<Shape>& s) {
-    const bool in_pairs = bias_in_pairs(), is_bf16 = c.bias.type == Type::bf16;
+    if (!bias_in_pairs()) {
+      each_row([&](int m, int r) {
+#pragma unroll
+        for (int n = 0; n < keys; ++n)
+          if (visible[m][r] >> n & 1) add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n, bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.dim));
+      });
+      return;
+    }
+    const bool is_bf16 = c.bias.type == Type::bf16;
+    const auto value = [&](int m, int r, int n) {
+      const std::uint32_t both = bias[m][r][n / 2];
+      if (is_bf16) return __uint_as_float(n % 2 == 0 ? both << 16 : both & 0xffff0000u);
+      return from_f16(static_cast<std::uint16_t>(n % 2 == 0 ? both : both >> 16));
+    };
+    float lowest = 0;
     each_row([&](int m, int r) {
 #pragma unroll
-      for (int n = 0; n < Shape::key_tiles; ++n) {
-        float b[2];
-        if (in_pairs) {
-          const std::uint32_t both = bias[m][r][n];
-          b[0] = is_bf16 ? __uint_as_float(both << 16) : from_f16(static_cast<std::uint16_t>(both));
-          b[1] = is_bf16 ? __uint_as_float(both & 0xffff0000u) : from_f16(static_cast<std::uint16_t>(both >> 16));
-        } else {
-          const std::int64_t at = first_bias[m][r] + 8 * n * c.bias.dim;
-          b[0] = visible[m][r] >> (2 * n) & 1 ? bias_at(c.bias, at) : 0.0f;
-          b[1] = visible[m][r] >> (2 * n + 1) & 1 ? bias_at(c.bias, at + c.bias.dim) : 0.0f;
-        }
+      for (int n = 0; n < keys; ++n) lowest = fminf(lowest, value(m, r, n));
+    });
+    const bool is_low = any_of_warp(lowest < -0x1p126f);
+    each_row([&](int m, int r) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = s[m][n][2 * r + e];
-          x = max_or_nan(-most_finite, fmaf(b[e], log2_e, wide_apart(x)));
-          if (b[e] < -most_finite) visible[m][r] &= ~(Bits{1} << (2 * n + e));
-        }
+      for (int n = 0; n < keys; ++n) {
+        float& x = s[m][n / 2][2 * r + n % 2];
+        if (is_low)
+          add_bias(x, visible[m][r], n, value(m, r, n));
+        else
+          x = fmaf(value(m, r, n), log2_e, x);
       }
     });
+  }
+  // One that f32 in base 2 may not hold. Beside it products beyond 2^73 would still count (visible.cuh): they become NaN.
+  HEED_DEVICE static void add_bias(float& x, Bits& seen, int n, float b) {
+    if (b < -most_finite) seen &= ~(Bits{1} << n);
+    x = b < -0x1p126f ? max_or_nan(-most_finite, fmaf(b, log2_e, wide_apart(x))) : fmaf(b, log2_e, x);
   }
   static __device__ __noinline__ float bias_at(const Tensor& bias, std::int64_t at) {
     if (bias.type == Type::f32) return static_cast<const float*>(bias.data)[at];
     const std::uint16_t x = static_cast<const std::uint16_t*>(bias.data)[at];
     return bias.type == Type::bf16 ? from_bf16(x) : from_f16(x);
   }
-  // Beside a bias as low as the lowest number products beyond 2^73 would still count (visible.cuh): they become NaN.
   HEED_DEVICE static float wide_apart(float x) { return fabsf(x) > 0x1p73f ? __builtin_nanf("") : x; }
-
-  HEED_DEVICE void hide(Scores<Shape>& s) const {
-    each_row([&](int m, int r) {
-#pragma unroll
-      for (int n = 0; n < keys; ++n)
-        if (!(visible[m][r] >> n & 1)) s[m][n / 2][2 * r + n % 2] = minus_infinity;
-    });
-  }
 
   const Call& c;
   const RowTile& tile_rows;
   const RowFacts* const rows;
   const TileRanges& ranges;
+  const WarpTiles& tiles;
   const Place<Shape> place;
   Bits visible[Shape::row_tiles][2];
   Bits saw = 0;  // bit 2 m + r: whether this thread saw a key of the row's

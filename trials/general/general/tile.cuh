@@ -46,14 +46,22 @@ HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std:
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 bytes past the first-level cache, or zeros: then `from` is not read. Where `is_wanted` is false, nothing happens.
-HEED_DEVICE void prefetch16(SharedAddress to, const void* from, bool is_there = true, bool is_wanted = true) {
+// 16 bytes past the first-level cache, or zeros: then `from` is not read.
+HEED_DEVICE void prefetch16(SharedAddress to, const void* from, bool is_there) {
   asm volatile(
-      "{\n.reg .pred ignored, wanted;\n"
+      "{\n.reg .pred ignored;\n"
       "setp.eq.u32 ignored, %2, 0;\n"
-      "setp.ne.u32 wanted, %3, 0;\n"
-      "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n}\n" ::"r"(to),
-      "l"(from), "r"(static_cast<std::uint32_t>(is_there)), "r"(static_cast<std::uint32_t>(is_wanted))
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_there))
+      : "memory");
+}
+// 16 bytes, or nothing happens.
+HEED_DEVICE void prefetch16_if(bool is_wanted, SharedAddress to, const void* from) {
+  asm volatile(
+      "{\n.reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_wanted))
       : "memory");
 }
 

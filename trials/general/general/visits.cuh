@@ -71,7 +71,8 @@ template <class Shape>
 class Visits {
  public:
   HEED_DEVICE Visits(const Call& c, const BlockFacts<Shape>& of, const DocumentTiles& by_document)
-      : block(of), documents(c.document_count > 0 ? &by_document : nullptr), end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys) {}
+      : block(of), documents(c.document_count > 0 ? &by_document : nullptr), end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys),
+        is_simple(c.document_count == 0 && c.front == 0) {}
 
   HEED_DEVICE int first() const { return from(block.keys.begin / Shape::tile_keys); }
   HEED_DEVICE int next(int tile) const { return from(tile + 1); }
@@ -79,7 +80,7 @@ class Visits {
 
  private:
   HEED_DEVICE int from(int tile) const {
-    while (tile < end) {
+    while (!is_simple && tile < end) {
       const int key = tile * Shape::tile_keys, begin = block.ranges.some.begin;
       if (key >= block.ranges.front && key + Shape::tile_keys <= begin)
         tile = begin / Shape::tile_keys;
@@ -94,6 +95,7 @@ class Visits {
   const BlockFacts<Shape>& block;
   const DocumentTiles* const documents;
   const int end;
+  const bool is_simple;
 };
 
 }  // namespace heed::cuda::general
