@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -401,7 +402,10 @@ int check(int count, std::uint64_t seed) {
   for (int n = 0; n < count; ++n) {
     const Wish w = random_wish(r);
     auto p = make(w);
+    const auto begun = std::chrono::steady_clock::now();
     const char* name = run(*p, {}, 0, pick(r, 0, 2));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    if (seconds > 0.3) std::printf("slow: %.1f s %s: %s\n", seconds, name ? name : "-", describe(w).c_str()), std::fflush(stdout);
     if (!name) { ++none; continue; }
     std::string where;
     const double error = worst(*p, w, where);
@@ -409,6 +413,7 @@ int check(int count, std::uint64_t seed) {
     auto it = std::find_if(used.begin(), used.end(), [&](auto& u) { return u.first == name; });
     if (it == used.end()) used.push_back({name, {0, 0}}), it = used.end() - 1;
     it->second.first++, it->second.second = std::max(it->second.second, error);
+    if (n % 100 == 99) std::printf("%d calls\n", n + 1), std::fflush(stdout);
     if (error > 3) {
       if (++wrong <= 12) std::printf("WRONG %s: %.3g: %s\n  %s\n", name, error, where.c_str(), describe(w).c_str());
     } else ++right;

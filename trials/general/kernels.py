@@ -8,13 +8,15 @@ few16 = {80: "80, 80, 16, 1, 4, 64, 3, 5, 2", 96: "96, 96, 16, 1, 4, 64, 3, 6, 2
 few64 = "128, 128, 32, 2, 2, 64, 2, 0, 2"
 kernels = [(f"d{d}", "bf16", s, "Arrays", "RangesOnly", 0) for d, s in many.items()]
 kernels += [(f"d{d}.every", "bf16", s, "Arrays", "EveryOption", 0) for d, s in every.items()]
+kernels += [("d128.masked", "bf16", many[128], "Arrays", "Masked", 0), ("d128.changed", "bf16", many[128], "Arrays", "Changed", 0), ("d128.biased", "bf16", every[128], "Arrays", "Biased", 0),
+            ("d128.pages.masked", "bf16", many[128], "Pages", "Masked", 0), ("d128.int8.masked", "bf16", every[128], "Int8Pages", "Masked", 0)]
 kernels += [("d128.pages", "bf16", many[128], "Pages", "RangesOnly", 0), ("d128.pages.every", "bf16", every[128], "Pages", "EveryOption", 0),
             ("d128.int8.every", "bf16", every[128], "Int8Pages", "EveryOption", 0), ("d128.int8.few16", "bf16", few16[128], "Int8Pages", "RangesOnly", 1)]
 kernels += [(f"d{d}.pages.few16", "bf16", s, "Pages", "RangesOnly", 1) for d, s in few16.items()]
 kernels += [("d128.few16", "bf16", few16[128], "Arrays", "RangesOnly", 1), ("d128.few64", "bf16", few64, "Arrays", "RangesOnly", 1),
             ("d128.few16.every", "bf16", few16[128], "Arrays", "EveryOption", 1), ("d128.f16.few16.every", "f16", few16[128], "Arrays", "EveryOption", 1),
             ("d128.f16.every", "f16", every[128], "Arrays", "EveryOption", 0)]
-kernels += [("?d64.h0", "bf16", "64, 64, 32, 4, 1, 64, 2, 0, 2", "Arrays", "RangesOnly", 0), ("?d256.s", "bf16", "256, 256, 16, 8, 1, 32, 3, 0, 1", "Arrays", "RangesOnly", 0)]
+kernels += [("?d128.changed.k32", "bf16", every[128], "Arrays", "Changed", 0), ("?d128.biased.k64", "bf16", many[128], "Arrays", "Biased", 0)]
 head = "// Written by kernels.py.\n#include \"general/launch.cuh\"\nnamespace heed::cuda::general {\n"
 for n, (name, type_, shape, source, stage, few) in enumerate(kernels):
     made = (f"entry_with_inspection<Shape<Type::{type_}, {shape}>, {source}>" if name == "d128.every" else f"entry<Shape<Type::{type_}, {shape}>, {source}, {stage}>")

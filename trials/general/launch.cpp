@@ -25,9 +25,14 @@ std::vector<Kernel>& kernels() {
   return list;
 }
 
-bool ranges_suffice(const Call& c) {
-  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0 && c.front == 0 &&
-         c.softcap_log2e == 0 && c.drop_below == 0 && c.scale_log2e > 0;
+int features_of(const Call& c) {
+  enum { masking = 1, changing = 2, biasing = 4, dropping = 8 };
+  int features = 0;
+  if (c.mask_count > 0 || c.document_count > 0 || c.gap_count > 0 || c.front > 0) features |= masking;
+  if (c.alibi.of_heads || c.softcap_log2e != 0 || !(c.scale_log2e > 0)) features |= changing;
+  if (c.bias.data) features |= biasing;
+  if (c.drop_below > 0) features |= dropping;
+  return features == 0 ? -1 : features;
 }
 
 const Kernel* kernel_for(const Call& c, std::string_view forced) {
@@ -35,12 +40,13 @@ const Kernel* kernel_for(const Call& c, std::string_view forced) {
   const std::int64_t rows = c.queries * c.group();
   const Kernel* best = nullptr;
   const auto cost = [&](const Kernel& k) {
-    const int waste = (k.dim + k.value_dim) * 4 + (k.is_few ? 0 : 2) + (k.ranges_only ? 0 : 1);
+    const int waste = (k.dim + k.value_dim) * 32 + k.features;
     return std::pair(k.is_few && rows <= k.rows ? k.rows : 1 << 20, waste);
   };
   for (const Kernel& k : kernels()) {
     if (k.type != c.q.type || k.source != source || k.dim < c.dim || k.value_dim < c.value_dim) continue;
-    if (k.ranges_only && !ranges_suffice(c)) continue;
+    const int features = features_of(c);
+    if (features >= 0 && (k.features < 0 || (features & ~k.features) != 0)) continue;
     if (k.is_few && rows > k.rows) continue;
     if ((c.weights.data || c.scores.data) && !k.inspect) continue;
     const bool is_variant = k.name[0] == '?';
@@ -74,7 +80,7 @@ Launch plan_launch(const Call& c, const Kernel& k, int unit_keys, int units_each
   p.partial_units = may_cut ? static_cast<int>(units) * k.key_warps : 0;
   p.partial_rows = static_cast<int>(std::min<std::int64_t>(rows, p.cut_rows));
   l.units = may_cut ? parts(units, p.units_each) : 1;
-  l.partial_floats = may_cut ? heads * p.partial_units * p.partial_rows * (c.value_dim + 2) : 0;
+  l.partial_floats = may_cut ? heads * p.partial_units * p.partial_rows * partial_floats(c.value_dim) : 0;
   l.kept_ends = c.weights.data ? c.batch * c.heads * c.queries : 0;
   return l;
 }

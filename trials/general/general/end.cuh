@@ -79,7 +79,7 @@ HEED_DEVICE void merge_key_warps(State<Shape>& state, float* scratch, const Plac
 
 // Where a key warp leaves the state of a row over a unit of keys: max, sum, then the values under their weights.
 HEED_DEVICE float* partial_row(const Call& c, const Plan& plan, int head, int unit, int row) {
-  return plan.partials + ((std::int64_t{head} * plan.partial_units + unit) * plan.partial_rows + row) * (c.value_dim + 2);
+  return plan.partials + ((std::int64_t{head} * plan.partial_units + unit) * plan.partial_rows + row) * partial_floats(c.value_dim);
 }
 
 template <class Shape>
@@ -93,12 +93,11 @@ HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const P
       const int row = place.row(m, r);
       if (row >= tile.count) continue;
       float* const to = partial_row(c, plan, tile.head, unit * Shape::key_warps + place.key_warp, tile.first + row);
-      if (column == 0) to[0] = state.max[m][r], to[1] = state.sum[m][r];
+      if (column == 0) *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
 #pragma unroll
       for (int n = 0; n < Shape::value_dim / 8; ++n) {
         const int d = 8 * n + column;
-        if (d < dims) to[2 + plan.first_dim + d] = state.o[m][n][2 * r];
-        if (d + 1 < dims) to[3 + plan.first_dim + d] = state.o[m][n][2 * r + 1];
+        if (d < dims) *reinterpret_cast<float2*>(to + 4 + plan.first_dim + d) = {state.o[m][n][2 * r], state.o[m][n][2 * r + 1]};
       }
     }
 }

@@ -15,9 +15,14 @@ inline constexpr SourceKind source_kind<Pages> = SourceKind::pages;
 template <>
 inline constexpr SourceKind source_kind<Int8Pages> = SourceKind::int8_pages;
 
+template <class Stage>
+constexpr int features_of_stage = -1;
+template <class Shape, unsigned features>
+inline constexpr int features_of_stage<Options<Shape, features>> = static_cast<int>(features);
+
 template <class Shape, template <class> class Source, template <class> class Stage>
 Kernel entry(const char* name, bool is_few) {
-  return {name, Shape::type, Shape::dim, Shape::value_dim, Shape::rows, source_kind<Source>, !Stage<Shape>::drops, is_few, Shape::threads,
+  return {name, Shape::type, Shape::dim, Shape::value_dim, Shape::rows, source_kind<Source>, features_of_stage<Stage<Shape>>, is_few, Shape::threads,
           static_cast<int>(sizeof(Memory<Shape, Source<Shape>>)), Shape::blocks, Shape::tile_keys, Shape::key_warps,
           reinterpret_cast<const void*>(&attend<Shape, Source, Stage>), reinterpret_cast<const void*>(&merge<Shape::type>)};
 }

@@ -18,7 +18,8 @@ struct Kernel {
   Type type;
   int dim, value_dim, rows;
   SourceKind source;
-  bool ranges_only, is_few;  // is_few: for calls whose rows of a KV head all fit one block
+  int features;              // of the stage; -1: nothing but ranges
+  bool is_few;               // is_few: for calls whose rows of a KV head all fit one block
   int threads, shared_bytes, blocks, tile_keys, key_warps;
   const void* attend;
   const void* merge;
@@ -27,8 +28,8 @@ struct Kernel {
 
 std::vector<Kernel>& kernels();
 
-// Only ranges of keys, and a scale that keeps the order of scores.
-bool ranges_suffice(const Call&);
+// What a stage must be able to do; -1: only ranges of keys, and a scale that keeps the order of scores.
+int features_of(const Call&);
 const Kernel* kernel_for(const Call&, std::string_view forced = {});
 
 struct Launch {

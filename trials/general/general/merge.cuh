@@ -9,7 +9,7 @@ namespace heed::cuda::general {
 
 // One warp for each row of the rows whose keys were cut; lanes have dimensions.
 struct Merge {
-  static constexpr int threads = 128, most_dims = 8;  // of a lane, at a time
+  static constexpr int threads = 128, dims_at_once = 128;  // four of each lane
 
   template <Type type>
   HEED_DEVICE static void run(const Call& c, const Plan& plan) {
@@ -57,28 +57,34 @@ struct Merge {
 #pragma unroll
     for (int across = 1; across < 32; across *= 2) max = fmaxf(max, from_lane_across(max, across));
     bool is_left = false;
-    for (int first = 0; first < dims; first += 32 * most_dims) {
-      float sum = 0, o[most_dims] = {};
-#pragma unroll 4
-      for (int u = 0; u < units; ++u) {
-        const float* from = partial_row(c, plan, head, u, row);
-        const float factor = moved(from[0], max);
-        sum = fmaf(from[1], factor, sum);
-#pragma unroll
-        for (int n = 0; n < most_dims; ++n) {
-          const int d = first + n * 32 + lane;
-          if (d < dims) o[n] = fmaf(from[2 + d], factor, o[n]);
+    for (int first = 0; first < dims; first += dims_at_once) {
+      const int d = first + lane * 4;
+      float sum = 0, o[4] = {};
+      for (int begin = 0; begin < units; begin += 32) {
+        // Each lane knows one state's end, and all read the values of eight at a time.
+        float2 end{minus_infinity, 0};
+        if (begin + lane < units) end = *reinterpret_cast<const float2*>(partial_row(c, plan, head, begin + lane, row));
+        const float factor = moved(end.x, max);
+        const float* from = partial_row(c, plan, head, begin, row) + 4 + d;
+        const std::int64_t stride = plan.partial_rows * partial_floats(c.value_dim);
+        const int here = min(32, units - begin);
+#pragma unroll 8
+        for (int u = 0; u < here; ++u) {
+          const float f = __shfl_sync(0xffffffffu, factor, u);
+          sum = fmaf(__shfl_sync(0xffffffffu, end.y, u), f, sum);
+          if (d >= dims) continue;
+          const float4 x = *reinterpret_cast<const float4*>(from + u * stride);
+          o[0] = fmaf(x.x, f, o[0]), o[1] = fmaf(x.y, f, o[1]), o[2] = fmaf(x.z, f, o[2]), o[3] = fmaf(x.w, f, o[3]);
         }
       }
       const float factor = close_row<type>(c, plan, q, {max, sum}, first == 0 && lane == 0);
       float poison = 0;
 #pragma unroll
-      for (int n = 0; n < most_dims; ++n) {
-        const int d = first + n * 32 + lane;
-        if (d >= dims) continue;
+      for (int n = 0; n < 4; ++n) {
+        if (d + n >= dims) continue;
         const float x = fmaf(o[n], factor, 0.0f);
         poison = fmaf(x, 0.0f, poison);
-        write(out, d, x);
+        write(out, d + n, x);
       }
       is_left = is_left || any_of_warp(poison != 0);
     }

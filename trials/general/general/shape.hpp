@@ -41,6 +41,9 @@ struct Shape {
   static_assert(dim % 16 == 0 && value_dim % 16 == 0 && warp_keys % 16 == 0 && warp_rows % 16 == 0);
 };
 
+// A partial state of a row: max, sum, two that are unused, and the values under their weights, in fours.
+constexpr std::int64_t partial_floats(std::int64_t value_dim) { return 4 + (value_dim + 3) / 4 * 4; }
+
 // What a launch tells the kernel besides the call.
 struct Plan {
   int row_tiles;      // of the longest sequence, of one KV head
@@ -51,7 +54,7 @@ struct Plan {
   int cut_rows;       // the most rows of a KV head whose keys are cut
   bool q_in_16, k_in_16, v_in_16, out_in_16;  // rows can be copied 16 bytes at a time
   int key_stride, value_stride;               // elements between keys, where they can
-  float* partials;    // (KV heads of all sequences, units, key warps, rows, value_dim + 2)
+  float* partials;    // (KV heads of all sequences, units, key warps, rows, partial_floats)
   int partial_units, partial_rows;  // units times key warps
   KeptEnd* ends;      // (batch, heads, queries), where weights are asked for; else null
   int first_dim;      // of the values that a launch has: those of wide heads are done in slabs

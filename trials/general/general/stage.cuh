@@ -74,26 +74,31 @@ class RangesOnly {
   const Place<Shape> place;
 };
 
-// Every option there is.
-template <class Shape>
-class EveryOption {
+// What a stage can do besides ranges. Less leaves registers for longer tiles, and exponentials among the products.
+enum Feature : unsigned { masking = 1, changing = 2, biasing = 4, dropping = 8 };
+
+// Any options, as far as the features go: masks of booleans, documents, the front of a window and gaps; softcap and ALiBi; a
+// bias; dropout.
+template <class Shape, unsigned features>
+class Options {
+  static constexpr bool masks = features & masking, changes_scores = features & (changing | biasing), biases = features & biasing;
   static constexpr int keys = 2 * Shape::key_tiles;  // of a thread
   static_assert(keys <= 32);
   using Bits = std::uint32_t;  // bit 2 n + e: key first + 8 n + e
   static constexpr Bits all_bits = keys == 32 ? ~0u : (1u << keys) - 1;
 
  public:
-  static constexpr bool drops = true;
+  static constexpr bool drops = features & dropping;
   using Walk = Visits<Shape>;
 
-  HEED_DEVICE EveryOption(const Call& call, const BlockFacts<Shape>& of, Place<Shape> where)
+  HEED_DEVICE Options(const Call& call, const BlockFacts<Shape>& of, Place<Shape> where)
       : c(call), tile_rows(of.tile), rows(of.rows), ranges(of.of_warp[where.warp_row]),
         tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]), place(where) {}
 
   // Which of this thread's pairs are seen. What the bias adds to them is on its way afterwards.
   HEED_DEVICE bool sees(int tile) {
     bool all_in_range;
-    if (c.front == 0 && c.gap_count == 0) {
+    if (!masks || (c.front == 0 && c.gap_count == 0)) {
       if (tile < tiles.some.begin || tile >= tiles.some.end) return false;
       all_in_range = tile >= tiles.all.begin && tile < tiles.all.end;
     } else {
@@ -105,17 +110,17 @@ class EveryOption {
     Bits some = 0;
     each_row([&](int m, int r) { some |= visible[m][r]; });
     if (!any_of_warp(some != 0)) return false;
-    if (c.bias.data) fetch_bias(tile);
+    if (biases && c.bias.data) fetch_bias(tile);
     return true;
   }
   // The same where scores of keys that nobody sees are of interest, too.
   HEED_DEVICE void inspect(int tile) {
     look(tile, false);
-    if (c.bias.data) fetch_bias(tile);
+    if (biases && c.bias.data) fetch_bias(tile);
   }
 
   HEED_DEVICE void apply(Scores<Shape>& s, int tile) {
-    if (changes(c)) scale_scores(s), cap_scores(s), bias_scores(s, tile);
+    if (changes_scores && changes(c)) scale_scores(s), cap_scores(s), bias_scores(s, tile);
     bool all = true;
     each_row([&](int m, int r) {
       saw |= Bits{visible[m][r] != 0} << (2 * m + r);
@@ -137,7 +142,7 @@ class EveryOption {
   }
   HEED_DEVICE void bias_scores(Scores<Shape>& s, int tile) {
     if (c.alibi.of_heads) add_alibi(s, tile);
-    if (c.bias.data) add_bias(s);
+    if (biases && c.bias.data) add_bias(s);
   }
   HEED_DEVICE void hide(Scores<Shape>& s) const {
     each_row([&](int m, int r) {
@@ -149,7 +154,7 @@ class EveryOption {
 
   // Weights that drop become 0; what the others are multiplied with waits for the row's end.
   HEED_DEVICE void drop(Scores<Shape>& s, int tile) const {
-    if (c.drop_below == 0) return;
+    if (!drops || c.drop_below == 0) return;
     const int first = place.first_key(tile);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
@@ -164,7 +169,7 @@ class EveryOption {
   HEED_DEVICE static bool changes(const Call& c) {
     return c.softcap_log2e != 0 || c.alibi.of_heads || c.bias.data || !(c.scale_log2e > 0);
   }
-  HEED_DEVICE static float scale(const Call& c) { return changes(c) ? 1.0f : c.scale_log2e; }
+  HEED_DEVICE static float scale(const Call& c) { return changes_scores && changes(c) ? 1.0f : c.scale_log2e; }
 
   // A row that saw a key and has no sum all the same is one that f32 could not hold: its maximum says so.
   template <class State>
@@ -185,21 +190,21 @@ class EveryOption {
   }
   HEED_DEVICE void look(int tile, bool all_in_range) {
     each_row([&](int m, int r) { visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile)); });
-    if (c.mask_count > 0) apply_masks(tile);
-    if (c.document_count > 0) apply_documents(tile);
+    if (masks && c.mask_count > 0) apply_masks(tile);
+    if (masks && c.document_count > 0) apply_documents(tile);
   }
   HEED_DEVICE Query query(const RowFacts& row) const { return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i}; }
 
   HEED_DEVICE Bits in_range(const RowFacts& row, int first) const {
     Bits bits = 0;
-    const int front = min(static_cast<int>(c.front), row.end);
+    const int front = masks ? min(static_cast<int>(c.front), row.end) : 0;
 #pragma unroll
     for (int n = 0; n < keys; ++n) {
       const int j = first + n / 2 * 8 + n % 2;
       const bool is_seen = j < row.end && (j >= row.begin || j < front);
       bits |= Bits{is_seen} << n;
     }
-    for (std::int64_t g = 0; g < c.gap_count; ++g) {
+    for (std::int64_t g = 0; masks && g < c.gap_count; ++g) {
       const Gap gap = c.gaps[g * c.batch + tile_rows.b];
 #pragma unroll
       for (int n = 0; n < keys; ++n) {
@@ -286,7 +291,7 @@ class EveryOption {
   // As a bias would that holds the products of slope and distance (S21).
   HEED_DEVICE void add_alibi(Scores<Shape>& s, int tile) const {
     const int first = place.first_key(tile);
-    const float below = c.bias.data ? __builtin_nanf("") : -most_finite;
+    const float below = biases && c.bias.data ? __builtin_nanf("") : -most_finite;
     each_row([&](int m, int r) {
       const RowFacts& row = rows[place.row(m, r)];
       const int own = row.i + (c.alibi.queries_are_last ? tile_rows.keys - tile_rows.queries : 0);
@@ -385,5 +390,14 @@ class EveryOption {
   std::uint32_t bias[Shape::row_tiles][2][Shape::key_tiles];
   std::int64_t first_bias[Shape::row_tiles][2];
 };
+
+template <class Shape>
+using Masked = Options<Shape, masking>;
+template <class Shape>
+using Changed = Options<Shape, masking | changing>;
+template <class Shape>
+using Biased = Options<Shape, masking | changing | biasing>;
+template <class Shape>
+using EveryOption = Options<Shape, masking | changing | biasing | dropping>;
 
 }  // namespace heed::cuda::general
