@@ -401,11 +401,12 @@ int check(int count, std::uint64_t seed) {
   std::vector<std::pair<std::string, std::pair<int, double>>> used;
   for (int n = 0; n < count; ++n) {
     const Wish w = random_wish(r);
-    auto p = make(w);
     const auto begun = std::chrono::steady_clock::now();
+    auto p = make(w);
+    const auto made = std::chrono::steady_clock::now();
+    if (std::getenv("TRACE")) std::printf("%d: %s\n", n, describe(w).c_str());
     const char* name = run(*p, {}, 0, pick(r, 0, 2));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    if (seconds > 0.3) std::printf("slow: %.1f s %s: %s\n", seconds, name ? name : "-", describe(w).c_str()), std::fflush(stdout);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - made).count();
     if (!name) { ++none; continue; }
     std::string where;
     const double error = worst(*p, w, where);
@@ -413,7 +414,9 @@ int check(int count, std::uint64_t seed) {
     auto it = std::find_if(used.begin(), used.end(), [&](auto& u) { return u.first == name; });
     if (it == used.end()) used.push_back({name, {0, 0}}), it = used.end() - 1;
     it->second.first++, it->second.second = std::max(it->second.second, error);
-    if (n % 100 == 99) std::printf("%d calls\n", n + 1), std::fflush(stdout);
+    const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    if (all > 3) std::printf("long: %.1f s, of these %.1f on the device: %s: %s\n", all, seconds, name, describe(w).c_str());
+    if (n % 50 == 49) std::printf("%d calls\n", n + 1);
     if (error > 3) {
       if (++wrong <= 12) std::printf("WRONG %s: %.3g: %s\n  %s\n", name, error, where.c_str(), describe(w).c_str());
     } else ++right;
@@ -428,6 +431,7 @@ int check(int count, std::uint64_t seed) {
 #include "time.inc"
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string verb = argc > 1 ? argv[1] : "check";
   if (verb == "check") return trial::check(argc > 2 ? std::atoi(argv[2]) : 400, argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
   if (verb == "bits") return trial::bits();

@@ -16,14 +16,14 @@ kernels += [(f"d{d}.pages.few16", "bf16", s, "Pages", "RangesOnly", 1) for d, s 
 kernels += [("d128.few16", "bf16", few16[128], "Arrays", "RangesOnly", 1), ("d128.few64", "bf16", few64, "Arrays", "RangesOnly", 1),
             ("d128.few16.every", "bf16", few16[128], "Arrays", "EveryOption", 1), ("d128.f16.few16.every", "f16", few16[128], "Arrays", "EveryOption", 1),
             ("d128.f16.every", "f16", every[128], "Arrays", "EveryOption", 0)]
-kernels += [("?d128.changed.k32", "bf16", every[128], "Arrays", "Changed", 0), ("?d128.biased.k64", "bf16", many[128], "Arrays", "Biased", 0)]
+kernels += [("?d128.biased.k64", "bf16", many[128], "Arrays", "Biased", 0)]
 head = "// Written by kernels.py.\n#include \"general/launch.cuh\"\nnamespace heed::cuda::general {\n"
 for n, (name, type_, shape, source, stage, few) in enumerate(kernels):
     made = (f"entry_with_inspection<Shape<Type::{type_}, {shape}>, {source}>" if name == "d128.every" else f"entry<Shape<Type::{type_}, {shape}>, {source}, {stage}>")
     open(f"{sys.argv[1]}/k{n:02d}.cu", "w").write(head + f"static const Enter enter({made}(\"{name}\", {'true' if few else 'false'}));\n}}\n")
-open(f"{sys.argv[1]}/k_slabs.cu", "w").write(head.replace("launch.cuh\"", "launch.cuh\"\n#include \"general/slabs.cuh\"") + '''using Slab = Shape<Type::bf16, 64, slab_dims, 16, 4, 1, 64, 3, 0, 2>;
+open(f"{sys.argv[1]}/k_slabs.cu", "w").write(head.replace("launch.cuh\"", "launch.cuh\"\n#include \"general/slabs.cuh\"") + '''using Slab = Shape<Type::bf16, 128, slab_dims, 16, 4, 1, 64, 3, 0, 2>;
 static Kernel slab(SourceKind source) {
-  return {"slabs", Type::bf16, any_dim, any_dim, Slab::rows, source, false, false, Slab::threads, static_cast<int>(sizeof(SlabMemory<Slab>)), Slab::blocks,
+  return {"slabs", Type::bf16, any_dim, any_dim, Slab::rows, source, 15, false, Slab::threads, static_cast<int>(sizeof(SlabMemory<Slab>)), Slab::blocks,
           Slab::tile_keys, Slab::key_warps, reinterpret_cast<const void*>(&attend_slab<Slab>), reinterpret_cast<const void*>(&merge<Slab::type>)};
 }
 static const Enter enter(slab(SourceKind::arrays), slab(SourceKind::pages), slab(SourceKind::int8_pages));

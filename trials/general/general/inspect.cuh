@@ -30,7 +30,7 @@ struct Inspection {
     const SharedAddress at = shared_address(shared.queries), ring = shared_address(shared.ring);
     Source source(c, plan, block, shared.extra);
     Stage stage(c, block, place);
-    source.look_up(tile, 0);
+    source.begin(tile), source.look_up(tile, tile + 1, 0);
     sync();
     prefetch_queries<Shape>(at, c, plan, block);
     source.prefetch(tile, 0, ring);

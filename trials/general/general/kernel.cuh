@@ -64,15 +64,19 @@ struct Attention {
 
     // The ring fills.
     int ahead = walk.first(), number = 0;
-    source.look_up(ahead, 0);
+    source.begin(ahead), source.look_up(ahead, walk.next(ahead), 0);
     prefetch_queries<Shape>(at, c, plan, block);
 #pragma unroll
     for (int n = 0; n < Shape::stages - 1; ++n) {
       if constexpr (Source::keys_are_transposed) sync();  // for what was looked up
       if (!walk.is_end(ahead)) {
-        source.prefetch(ahead, number, ring + number * Source::slot_bytes);
+        const SharedAddress to = ring + number * Source::slot_bytes;
+        if (source.aim(ahead, number, to) && ahead * Shape::tile_keys >= block.keys.begin)
+          copy_all(source);
+        else
+          source.prefetch(ahead, number, to);
         ahead = walk.next(ahead), ++number;
-        source.look_up(ahead, number);
+        source.look_up(ahead, walk.next(ahead), number);
       }
       close_copies();
     }
@@ -102,7 +106,7 @@ struct Attention {
         else if (!streams)
           copy_all(source);
         ahead = walk.next(ahead), ++number;
-        source.look_up(ahead, number);
+        source.look_up(ahead, walk.next(ahead), number);
       }
       slot_ahead = slot_ahead + 1 == Shape::stages ? 0 : slot_ahead + 1;
       const Operands operands = source.settle(ring + slot * Source::slot_bytes);
@@ -115,9 +119,9 @@ struct Attention {
       // Copies in a few groups: the compiler puts three idle loads before each.
       constexpr int groups = Shape::dim_steps >= 8 ? 4 : 2, apart = (Shape::dim_steps + groups - 1) / groups;
       multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp, [&](int k) {
-        if (!Shape::streams || k % apart != 0) return;
+        if constexpr (Shape::streams)
 #pragma unroll
-        for (int n = k / apart * Source::copies / groups; n < (k / apart + 1) * Source::copies / groups; ++n) source.copy(n, streams);
+          for (int n = k / apart * Source::copies / groups; k % apart == 0 && n < (k / apart + 1) * Source::copies / groups; ++n) source.copy(n, streams);
       });
       close_copies();
       if constexpr (Source::is_quantized) scale_keys(s, operands.key_scales, place);

@@ -72,7 +72,7 @@ struct TileRanges {
 struct RowFacts {
   int begin, end;  // the keys that ranges let it see, besides the front
   int i, h;        // its query and query head
-  std::int64_t bias, mask;  // where its row of the bias and of the first mask begins
+  std::int64_t query, bias, mask;  // where its row of the queries, the bias and the first mask begins
 };
 
 // Tiles of which some row of a warp sees some of the warp's keys, or every row all of them.
@@ -133,7 +133,7 @@ struct BlockFacts {
     for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
       const Query q = of.query(c, r);
       const KeyRange range = visible_keys(c, q.b, q.i);
-      rows[r] = {static_cast<int>(range.begin), static_cast<int>(range.end), static_cast<int>(q.i), static_cast<int>(q.h), row_of(c.bias, q).first,
+      rows[r] = {static_cast<int>(range.begin), static_cast<int>(range.end), static_cast<int>(q.i), static_cast<int>(q.h), row_of(c.q, q).first, row_of(c.bias, q).first,
                  c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
       left[r] = 0;
     }

@@ -103,17 +103,36 @@ struct SlabAttention {
   // Dimensions [d, d + Shape::dim) of the block's queries and a tile's keys.
   HEED_DEVICE static void prefetch_piece(const Call& c, const Plan& plan, const BlockFacts<Shape>& block, int tile, int d, SharedAddress to) {
     const int first = tile * Shape::tile_keys, left = static_cast<int>(c.dim) - d;
-    copy<Queries_>(to, plan.q_in_16, left, [&](int r) { return moved_by(row_of(c.q, block.query(r)), d); }, [](int) { return true; });
-    copy<Keys>(to + Shape::query_bytes, plan.k_in_16, left,
+    const auto* queries = static_cast<const std::uint16_t*>(c.q.data);
+    if (plan.q_in_16 && left >= Shape::dim)
+      copy_in_16<Queries_>(to, [&](int r) { return queries + block.rows[r].query + d; });
+    else
+      copy<Queries_>(to, plan.q_in_16, left, [&](int r) { return moved_by(row_of(c.q, block.query(r)), d); }, [](int) { return true; });
+    if (plan.k_in_16 && left >= Shape::dim && is_whole(block, tile))
+      copy_in_16<Keys>(to + Shape::query_bytes, [&](int r) { return block.first_key + std::int64_t{first + r} * plan.key_stride + d; });
+    else
+      copy<Keys>(to + Shape::query_bytes, plan.k_in_16, left,
                [&](int r) { return moved_by(key_row(c, block.tile.b, block.tile.kv_head, first + r), d); }, [&](int r) { return is_seen(block, first + r); });
   }
   HEED_DEVICE static void prefetch_values(const Call& c, const Plan& plan, const BlockFacts<Shape>& block, int tile, SharedAddress to) {
     const int first = tile * Shape::tile_keys;
-    copy<Values>(to, plan.v_in_16, static_cast<int>(c.value_dim) - plan.first_dim,
+    if (plan.v_in_16 && c.value_dim - plan.first_dim >= Shape::value_dim && is_whole(block, tile))
+      copy_in_16<Values>(to, [&](int r) { return block.first_value + std::int64_t{first + r} * plan.value_stride + plan.first_dim; });
+    else
+      copy<Values>(to, plan.v_in_16, static_cast<int>(c.value_dim) - plan.first_dim,
                  [&](int r) { return moved_by(value_row(c, block.tile.b, block.tile.kv_head, first + r), plan.first_dim); },
                  [&](int r) { return is_seen(block, first + r); });
   }
   HEED_DEVICE static bool is_seen(const BlockFacts<Shape>& block, int j) { return j >= block.keys.begin && j < block.keys.end; }
+  HEED_DEVICE static bool is_whole(const BlockFacts<Shape>& block, int tile) {
+    return tile * Shape::tile_keys >= block.keys.begin && (tile + 1) * Shape::tile_keys <= block.keys.end;
+  }
+  template <class Rows, class RowAt>
+  HEED_DEVICE static void copy_in_16(SharedAddress to, const RowAt& row) {
+#pragma unroll
+    for (int n = 0; n < Rows::copies; ++n)
+      if (Rows::has(n)) prefetch16_if(true, to + Rows::place(n), row(Rows::row(n)) + Rows::piece() * 8);
+  }
   // From dimension d on, a multiple of 16.
   HEED_DEVICE static Row moved_by(Row row, int d) {
     row.first += d / 16 * row.block;

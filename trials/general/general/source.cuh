@@ -83,7 +83,8 @@ class Arrays {
       : c(call), plan(launch), block(of), has_key(Keys::piece() * 8 < static_cast<int>(c.dim)), has_value(Values::piece() * 8 < static_cast<int>(c.value_dim)),
         whole_end(plan.k_in_16 && plan.v_in_16 ? of.keys.end / Shape::tile_keys : 0) {}
 
-  HEED_DEVICE void look_up(int, int) {}
+  HEED_DEVICE void begin(int) {}
+  HEED_DEVICE void look_up(int, int, int) {}
 
   HEED_DEVICE void prefetch(int tile, int, SharedAddress slot) {
     const int first = tile * Shape::tile_keys;
@@ -137,24 +138,27 @@ class PageTable {
   };
   using Found = Part[2][parts];
 
-  HEED_DEVICE PageTable(const Call& call, const BlockFacts<Shape>& of, Found& shared) : c(call), block(of), found(shared) {}
+  HEED_DEVICE PageTable(const Call& call, const BlockFacts<Shape>& of, Found& shared)
+      : c(call), block(of), found(shared), pages(c.cached[of.tile.b].table) {}
 
-  // Of the tile that is copied as number `turn`; others see it after they have met.
-  HEED_DEVICE void look_up(int tile, int turn) {
+  // The first tile; then, before the block meets, the tile that is copied after that as number `turn`, and the one that
+  // follows it, whose page is on its way until the next time.
+  HEED_DEVICE void begin(int tile) { fetch(tile); }
+  HEED_DEVICE void look_up(int tile, int following, int turn) {
     const int n = thread_index();
     if (n >= parts) return;
     const cache::PageLayout& layout = c.layout;
-    const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(layout.page_size);
     Part part{};
-    if (j < block.keys.end) {
-      const int page = j / page_size, before = j - page * page_size;
-      const unsigned char* head = c.cached[block.tile.b].table[page] + block.tile.kv_head * layout.head_bytes();
+    if (page) {
+      const int before = (tile * Shape::tile_keys + n * 16) % static_cast<int>(layout.page_size);
+      const unsigned char* head = page + block.tile.kv_head * layout.head_bytes();
       part.keys = head + before * layout.dim * layout.element_bytes;
       part.values = head + layout.values_at() + before * layout.value_width() * layout.element_bytes;
       part.key_scales = head + layout.key_scales_at() + before * 4;
       part.value_scales = head + layout.value_scales_at() + before * 4;
     }
     found[turn % 2][n] = part;
+    fetch(following);
   }
   HEED_DEVICE const Part& part(int turn, int n) const { return found[turn % 2][n]; }
   HEED_DEVICE bool is_seen(int j) const { return j >= block.keys.begin && j < block.keys.end; }
@@ -167,8 +171,15 @@ class PageTable {
   const Call& c;
 
  private:
+  HEED_DEVICE void fetch(int tile) {
+    const int j = tile * Shape::tile_keys + thread_index() * 16;
+    page = thread_index() < parts && j < block.keys.end ? pages[j / static_cast<int>(c.layout.page_size)] : nullptr;
+  }
+
   const BlockFacts<Shape>& block;
   Found& found;
+  const unsigned char* const* const pages;
+  const unsigned char* page = nullptr;
 };
 
 // A cache's pages: 16 keys lie (dims, 16) and their values (dims / 16, 16, 16). Keys stay transposed; a value's dimensions
@@ -187,10 +198,11 @@ class Pages {
   static constexpr int extra_bytes = sizeof(typename Table::Found), copies = runs * steps;
 
   HEED_DEVICE Pages(const Call& call, const Plan&, const BlockFacts<Shape>& of, unsigned char* extra)
-      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)) {}
+      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)), warp(warp_index()) {}
 
   // Before the block meets, of the tile that is copied after it.
-  HEED_DEVICE void look_up(int tile, int number) { table.look_up(tile, number); }
+  HEED_DEVICE void begin(int tile) { table.begin(tile); }
+  HEED_DEVICE void look_up(int tile, int following, int number) { table.look_up(tile, following, number); }
 
   HEED_DEVICE void prefetch(int tile, int number, SharedAddress slot) {
     aim(tile, number, slot);
@@ -226,17 +238,18 @@ class Pages {
 
  private:
   // Run r of a warp: with one run, half of the warps have keys; else every other run of a warp.
-  HEED_DEVICE static bool has_keys(int run) { return runs == 1 ? warp_index() < Table::parts : run % 2 == 0; }
-  HEED_DEVICE static int part(int run) { return runs == 1 ? warp_index() % Table::parts : run / 2 * Shape::warps + warp_index(); }
+  HEED_DEVICE bool has_keys(int run) const { return runs == 1 ? warp < Table::parts : run % 2 == 0; }
+  HEED_DEVICE int part(int run) const { return runs == 1 ? warp % Table::parts : run / 2 * Shape::warps + warp; }
   HEED_DEVICE static int lane_token() { return lane_index() / 16 * 8 + lane_index() % 8; }
-  HEED_DEVICE static int width(int run) { return (has_keys(run) ? Shape::dim : Shape::value_dim) / 16; }
-  HEED_DEVICE static int step(int run) { return has_keys(run) ? 16 * key_pitch : 32; }
+  HEED_DEVICE int width(int run) const { return (has_keys(run) ? Shape::dim : Shape::value_dim) / 16; }
+  HEED_DEVICE int step(int run) const { return has_keys(run) ? 16 * key_pitch : 32; }
   // Whether the call has dimensions there.
   HEED_DEVICE bool has(int run, int n) const {
     return has_keys(run) ? n * 16 + lane_index() / 16 * 8 + lane_index() % 8 < static_cast<int>(table.c.dim) : n * 16 < static_cast<int>(table.c.value_dim);
   }
 
   Table table;
+  const int warp;
   const unsigned char* from[runs];
   SharedAddress to[runs];
 };
@@ -261,7 +274,8 @@ class Int8Pages {
   HEED_DEVICE Int8Pages(const Call& call, const Plan&, const BlockFacts<Shape>& of, unsigned char* extra)
       : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)), wide(shared_address(extra) + found_bytes) {}
 
-  HEED_DEVICE void look_up(int tile, int number) { table.look_up(tile, number); }
+  HEED_DEVICE void begin(int tile) { table.begin(tile); }
+  HEED_DEVICE void look_up(int tile, int following, int number) { table.look_up(tile, following, number); }
 
   HEED_DEVICE void prefetch(int tile, int number, SharedAddress slot) {
     to = slot, turn = number;
@@ -311,7 +325,7 @@ class Int8Pages {
       const auto& part = table.part(turn, x / 8);
       const unsigned char* from = x % 8 < 4 ? part.key_scales : part.value_scales;
       const bool is_there = !is_edge || from;
-      prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16, is_there ? from + x % 4 * 16 : table.nowhere(), is_there && is_wanted);
+      if (is_wanted) prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16, is_there ? from + x % 4 * 16 : table.nowhere(), is_there);
     }
   }
 

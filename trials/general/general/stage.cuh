@@ -319,35 +319,41 @@ class Options {
     }
     bool all = true;
     each_row([&](int m, int r) { all = all && visible[m][r] == all_bits; });
-    all = all_of_warp(all);
+    const auto from = [&](int m, int r) { return static_cast<const std::uint16_t*>(c.bias.data) + rows[place.row(m, r)].bias + first; };
+    if (all_of_warp(all)) {
+      each_row([&](int m, int r) {
+        const std::uint16_t* at = from(m, r);
+#pragma unroll
+        for (int n = 0; n < Shape::key_tiles; ++n) bias[m][r][n] = *reinterpret_cast<const std::uint32_t*>(at + 8 * n);
+      });
+      return;
+    }
     each_row([&](int m, int r) {
-      const auto* from = static_cast<const std::uint16_t*>(c.bias.data) + rows[place.row(m, r)].bias + first;
+      const std::uint16_t* at = from(m, r);
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n) {
         const Bits pair = visible[m][r] >> (2 * n) & 3;  // a key that is seen has a bias
-        std::uint32_t x = 0;
-        if (all || pair >= 2)
-          x = *reinterpret_cast<const std::uint32_t*>(from + 8 * n);
-        else if (pair == 1)
-          x = from[8 * n];
-        bias[m][r][n] = x;
+        bias[m][r][n] = pair == 0 ? 0u : pair == 1 ? at[8 * n] : *reinterpret_cast<const std::uint32_t*>(at + 8 * n);
       }
     });
   }
 
   HEED_DEVICE void add_bias(Scores<Shape>& s) {
-    if (!bias_in_pairs()) {
-      each_row([&](int m, int r) {
-#pragma unroll
-        for (int n = 0; n < keys; ++n)
-          if (visible[m][r] >> n & 1) add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n, bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.dim));
-      });
+    if (bias_in_pairs()) {
+      c.bias.type == Type::bf16 ? add_pairs<Type::bf16>(s) : add_pairs<Type::f16>(s);
       return;
     }
-    const bool is_bf16 = c.bias.type == Type::bf16;
+    each_row([&](int m, int r) {
+#pragma unroll
+      for (int n = 0; n < keys; ++n)
+        if (visible[m][r] >> n & 1) add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n, bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.dim));
+    });
+  }
+  template <Type type>
+  HEED_DEVICE void add_pairs(Scores<Shape>& s) {
     const auto value = [&](int m, int r, int n) {
       const std::uint32_t both = bias[m][r][n / 2];
-      if (is_bf16) return __uint_as_float(n % 2 == 0 ? both << 16 : both & 0xffff0000u);
+      if (type == Type::bf16) return __uint_as_float(n % 2 == 0 ? both << 16 : both & 0xffff0000u);
       return from_f16(static_cast<std::uint16_t>(n % 2 == 0 ? both : both >> 16));
     };
     float lowest = 0;
@@ -355,15 +361,18 @@ class Options {
 #pragma unroll
       for (int n = 0; n < keys; ++n) lowest = fminf(lowest, value(m, r, n));
     });
-    const bool is_low = any_of_warp(lowest < -0x1p126f);
+    if (any_of_warp(lowest < -0x1p126f)) {
+      each_row([&](int m, int r) {
+#pragma unroll
+        for (int n = 0; n < keys; ++n) add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n, value(m, r, n));
+      });
+      return;
+    }
     each_row([&](int m, int r) {
 #pragma unroll
       for (int n = 0; n < keys; ++n) {
         float& x = s[m][n / 2][2 * r + n % 2];
-        if (is_low)
-          add_bias(x, visible[m][r], n, value(m, r, n));
-        else
-          x = fmaf(value(m, r, n), log2_e, x);
+        x = fmaf(value(m, r, n), log2_e, x);
       }
     });
   }
