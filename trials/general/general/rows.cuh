@@ -92,6 +92,12 @@ struct WarpTiles {
   }
 };
 
+// Where a cache's page has what a KV head needs, in bytes from the page's beginning: keys, values and their scales.
+struct PageOffsets {
+  std::int64_t keys, values, key_scales, value_scales;
+  int key_bytes, value_bytes;  // of a token
+};
+
 // What all threads of a block know, in shared memory: registers are for products.
 template <class Shape>
 struct BlockFacts {
@@ -100,6 +106,7 @@ struct BlockFacts {
   TileRanges of_warp[Shape::row_warps];  // of a warp's
   alignas(16) WarpTiles tiles_of_warp[Shape::warps];
   const std::uint16_t *first_key, *first_value;  // of an array
+  PageOffsets in_page;                           // of a cache
   IntRange keys;                        // that the block walks
   IntRange units;                       // whose partial states it leaves; begin -1: its rows end here
   RowFacts rows[Shape::rows];
@@ -123,7 +130,13 @@ struct BlockFacts {
       // Nothing to do: units beyond the keys, or rows whose keys are not cut.
       if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;
     }
-    if (n == 32) first_key = first_of(c.k, of), first_value = first_of(c.v, of);
+    if (n == 32 && !c.cached) first_key = first_of(c.k, of), first_value = first_of(c.v, of);
+    if (n == 32 && c.cached) {
+      const cache::PageLayout& layout = c.layout;
+      const std::int64_t head = of.kv_head * layout.head_bytes();
+      in_page = {head, head + layout.values_at(), head + layout.key_scales_at(), head + layout.value_scales_at(),
+                 static_cast<int>(layout.dim * layout.element_bytes), static_cast<int>(layout.value_width() * layout.element_bytes)};
+    }
     if (n < Shape::warps) {
       const int row_warp = n % Shape::row_warps;
       const TileRanges ranges_of(c, of, row_warp * Shape::warp_rows, (row_warp + 1) * Shape::warp_rows - 1);

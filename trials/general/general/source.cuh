@@ -147,15 +147,14 @@ class PageTable {
   HEED_DEVICE void look_up(int tile, int following, int turn) {
     const int n = thread_index();
     if (n >= parts) return;
-    const cache::PageLayout& layout = c.layout;
     Part part{};
     if (page) {
-      const int before = (tile * Shape::tile_keys + n * 16) % static_cast<int>(layout.page_size);
-      const unsigned char* head = page + block.tile.kv_head * layout.head_bytes();
-      part.keys = head + before * layout.dim * layout.element_bytes;
-      part.values = head + layout.values_at() + before * layout.value_width() * layout.element_bytes;
-      part.key_scales = head + layout.key_scales_at() + before * 4;
-      part.value_scales = head + layout.value_scales_at() + before * 4;
+      const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(c.layout.page_size), before = j - j / page_size * page_size;
+      const PageOffsets& at = block.in_page;
+      part.keys = page + at.keys + before * at.key_bytes;
+      part.values = page + at.values + before * at.value_bytes;
+      part.key_scales = page + at.key_scales + before * 4;
+      part.value_scales = page + at.value_scales + before * 4;
     }
     found[turn % 2][n] = part;
     fetch(following);
