@@ -13,7 +13,8 @@ std::int64_t parts(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; 
 
 bool lies_in_16(const Tensor& t) {
   constexpr std::int64_t far = std::int64_t{1} << 24;  // strides within a tile of keys are 32 bits
-  return t.dim == 1 && t.length < far && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch % 8 == 0 && t.heads % 8 == 0 && t.length % 8 == 0;
+  return t.dim == 1 && t.length < far && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+         t.batch % 8 == 0 && t.heads % 8 == 0 && t.length % 8 == 0;
 }
 
 constexpr std::int64_t section_bytes = 12'000'000;  // of keys and values, that stay in the second-level cache
@@ -36,7 +37,9 @@ int features_of(const Call& c) {
 }
 
 const Kernel* kernel_for(const Call& c, std::string_view forced) {
-  const SourceKind source = !c.cached ? SourceKind::arrays : c.layout.is_quantized ? SourceKind::int8_pages : SourceKind::pages;
+  const SourceKind source = !c.cached               ? SourceKind::arrays
+                            : c.layout.is_quantized ? SourceKind::int8_pages
+                                                    : SourceKind::pages;
   const std::int64_t rows = c.queries * c.group();
   const Kernel* best = nullptr;
   const auto cost = [&](const Kernel& k) {
@@ -66,17 +69,22 @@ Launch plan_launch(const Call& c, const Kernel& k, int unit_keys, int units_each
   p.section = static_cast<int>(std::max<std::int64_t>(1, parts(heads, sections)));
   p.unit_keys = unit_keys ? unit_keys : k.is_few ? 512 : 1024;
   p.cut_rows = 512;
-  p.q_in_16 = lies_in_16(c.q), p.k_in_16 = !c.cached && lies_in_16(c.k), p.v_in_16 = !c.cached && lies_in_16(c.v);
+  p.q_in_16 = lies_in_16(c.q), p.k_in_16 = !c.cached && lies_in_16(c.k),
+  p.v_in_16 = !c.cached && lies_in_16(c.v);
   p.key_stride = static_cast<int>(c.k.length), p.value_stride = static_cast<int>(c.v.length);
-  p.q_in_16 = p.q_in_16 && c.dim % 8 == 0, p.k_in_16 = p.k_in_16 && c.dim % 8 == 0, p.v_in_16 = p.v_in_16 && c.value_dim % 8 == 0;
+  p.q_in_16 = p.q_in_16 && c.dim % 8 == 0, p.k_in_16 = p.k_in_16 && c.dim % 8 == 0,
+  p.v_in_16 = p.v_in_16 && c.value_dim % 8 == 0;
   p.out_in_16 = lies_in_16(c.out) && c.out.type == k.type && c.value_dim % 8 == 0;
   const bool may_cut = c.keys > p.unit_keys && (c.sequences || rows <= p.cut_rows);
   const std::int64_t units = may_cut ? parts(c.keys, p.unit_keys) : 1;
   l.blocks = std::int64_t{p.row_tiles} * heads;
-  // Where warps share the keys, a block may do several units: three blocks for every place on the device keep it busy.
+  // Where warps share the keys, a block may do several units: three blocks for every place on the device keep
+  // it busy.
   constexpr std::int64_t multiprocessors = 132;
   const std::int64_t wanted = parts(3 * k.blocks * multiprocessors, std::max<std::int64_t>(l.blocks, 1));
-  p.units_each = k.key_warps == 1 ? 1 : static_cast<int>(units_each ? std::min<std::int64_t>(units_each, units) : parts(units, std::min(wanted, units)));
+  p.units_each = k.key_warps == 1 ? 1
+                                  : static_cast<int>(units_each ? std::min<std::int64_t>(units_each, units)
+                                                                : parts(units, std::min(wanted, units)));
   p.partial_units = may_cut ? static_cast<int>(units) * k.key_warps : 0;
   p.partial_rows = static_cast<int>(std::min<std::int64_t>(rows, p.cut_rows));
   l.units = may_cut ? parts(units, p.units_each) : 1;
@@ -90,23 +98,34 @@ int launch(const Call& c, const Launch& l, void* stream) {
   const auto s = static_cast<cudaStream_t>(stream);
   Call call = c;
   Plan plan = l.plan;
-  if (const auto code = cudaFuncSetAttribute(l.kernel->attend, cudaFuncAttributeMaxDynamicSharedMemorySize, l.kernel->shared_bytes)) return code;
+  if (const auto code = cudaFuncSetAttribute(l.kernel->attend, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             l.kernel->shared_bytes))
+    return code;
   void* args[] = {&call, &plan};
   const int slab = l.kernel->value_dim == any_dim ? slab_dims : any_dim;
   for (; plan.first_dim < std::max<std::int64_t>(c.value_dim, 1); plan.first_dim += slab)
-    if (const auto code = cudaLaunchKernel(l.kernel->attend, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(l.units)),
-                                         dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes), s))
+    if (const auto code = cudaLaunchKernel(
+            l.kernel->attend, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(l.units)),
+            dim3(static_cast<unsigned>(l.kernel->threads)), args,
+            static_cast<std::size_t>(l.kernel->shared_bytes), s))
       return code;
   plan.first_dim = 0;
   if (l.partial_floats > 0) {
     void* merge_args[] = {&call, &plan};
     const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
-    if (const auto code = cudaLaunchKernel(l.kernel->merge, dim3(static_cast<unsigned>(parts(rows, 4))), dim3(128), merge_args, 0, s)) return code;
+    if (const auto code = cudaLaunchKernel(l.kernel->merge, dim3(static_cast<unsigned>(parts(rows, 4))),
+                                           dim3(128), merge_args, 0, s))
+      return code;
   }
   if (!c.weights.data && !c.scores.data) return 0;
-  if (const auto code = cudaFuncSetAttribute(l.kernel->inspect, cudaFuncAttributeMaxDynamicSharedMemorySize, l.kernel->shared_bytes)) return code;
-  return cudaLaunchKernel(l.kernel->inspect, dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(parts(c.keys, l.kernel->tile_keys))),
-                          dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes), s);
+  if (const auto code = cudaFuncSetAttribute(l.kernel->inspect, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             l.kernel->shared_bytes))
+    return code;
+  return cudaLaunchKernel(
+      l.kernel->inspect,
+      dim3(static_cast<unsigned>(l.blocks), static_cast<unsigned>(parts(c.keys, l.kernel->tile_keys))),
+      dim3(static_cast<unsigned>(l.kernel->threads)), args, static_cast<std::size_t>(l.kernel->shared_bytes),
+      s);
 }
 
 }  // namespace heed::cuda::general

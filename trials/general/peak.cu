@@ -1,12 +1,16 @@
-// What mma.sync can do on a card: products alone, and with as many matrices out of shared memory as attention needs.
+// What mma.sync can do on a card: products alone, and with as many matrices out of shared memory as attention
+// needs.
 #include <cstdio>
+
 #include "general/tile.cuh"
-using namespace heed::cuda; using namespace heed::cuda::general;
+using namespace heed::cuda;
+using namespace heed::cuda::general;
 // Of 64 products, `loads` load_matrices.
 template <int loads, int exps>
 __global__ void __launch_bounds__(128, 2) products(float* out, int rounds) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const SharedAddress at = shared_address(memory) + (threadIdx.x % 16) * 272 + threadIdx.x / 16 % 2 * 16 + threadIdx.x / 32 * 4352;
+  const SharedAddress at =
+      shared_address(memory) + (threadIdx.x % 16) * 272 + threadIdx.x / 16 % 2 * 16 + threadIdx.x / 32 * 4352;
   float s[2][16][4] = {};
   float e[16];
   for (int n = 0; n < 16; ++n) e[n] = threadIdx.x * -0.01f - n;
@@ -24,22 +28,26 @@ __global__ void __launch_bounds__(128, 2) products(float* out, int rounds) {
     }
   }
   float sum = 0;
-  for (int m = 0; m < 2; ++m) for (int n = 0; n < 16; ++n) sum += s[m][n][0] + s[m][n][1] + s[m][n][2] + s[m][n][3] + e[n];
+  for (int m = 0; m < 2; ++m)
+    for (int n = 0; n < 16; ++n) sum += s[m][n][0] + s[m][n][1] + s[m][n][2] + s[m][n][3] + e[n];
   out[blockIdx.x * 128 + threadIdx.x] = sum;
 }
 template <int loads, int exps>
 void run(float* out) {
   cudaFuncSetAttribute(products<loads, exps>, cudaFuncAttributeMaxDynamicSharedMemorySize, 100000);
-  cudaEvent_t a, b; cudaEventCreate(&a), cudaEventCreate(&b);
+  cudaEvent_t a, b;
+  cudaEventCreate(&a), cudaEventCreate(&b);
   float ms = 0;
   for (int n = 0; n < 3; ++n) {
     cudaEventRecord(a);
     products<loads, exps><<<264, 128, 100000>>>(out, 20000);
     cudaEventRecord(b), cudaEventSynchronize(b), cudaEventElapsedTime(&ms, a, b);
   }
-  std::printf("peak: of 64 products %2d loads, %3d exponentials: %.0f TFLOP/s %s\n", loads, exps, 264.0 * 4 * 20000 * 64 * 4096 / ms * 1e-9, cudaGetErrorString(cudaGetLastError()));
+  std::printf("peak: of 64 products %2d loads, %3d exponentials: %.0f TFLOP/s %s\n", loads, exps,
+              264.0 * 4 * 20000 * 64 * 4096 / ms * 1e-9, cudaGetErrorString(cudaGetLastError()));
 }
 int main() {
-  float* out; cudaMalloc(&out, 1 << 20);
+  float* out;
+  cudaMalloc(&out, 1 << 20);
   run<0, 0>(out), run<16, 0>(out), run<20, 0>(out), run<32, 0>(out), run<0, 32>(out), run<16, 32>(out);
 }

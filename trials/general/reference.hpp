@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the checks compare with: docs/spec.md in double precision on the host, for one small case at a time. It shares nothing
-// with the kernels but the layout of pages.
+// What the checks compare with: docs/spec.md in double precision on the host, for one small case at a time.
+// It shares nothing with the kernels but the layout of pages.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -30,10 +30,14 @@ inline float to_float(Type t, const void* data, std::int64_t n) {
   return __half2float(__ushort_as_half(x));
 }
 inline void from_float(Type t, void* data, std::int64_t n, float x) {
-  if (t == Type::f32) static_cast<float*>(data)[n] = x;
-  else if (t == Type::i8) static_cast<std::int8_t*>(data)[n] = static_cast<std::int8_t>(x);
-  else if (t == Type::bf16) static_cast<std::uint16_t*>(data)[n] = __bfloat16_as_ushort(__float2bfloat16(x));
-  else static_cast<std::uint16_t*>(data)[n] = __half_as_ushort(__float2half(x));
+  if (t == Type::f32)
+    static_cast<float*>(data)[n] = x;
+  else if (t == Type::i8)
+    static_cast<std::int8_t*>(data)[n] = static_cast<std::int8_t>(x);
+  else if (t == Type::bf16)
+    static_cast<std::uint16_t*>(data)[n] = __bfloat16_as_ushort(__float2bfloat16(x));
+  else
+    static_cast<std::uint16_t*>(data)[n] = __half_as_ushort(__float2half(x));
 }
 inline int bytes_of(Type t) { return t == Type::f32 ? 4 : t == Type::i8 ? 1 : 2; }
 
@@ -46,15 +50,21 @@ struct RowResult {
 
 // `c` holds host pointers; keys and values by accessors, since they may come out of a cache.
 template <class KeyAt, class ValueAt>
-RowResult reference_row(const heed::cuda::Call& c, std::int64_t b, std::int64_t h, std::int64_t i, const KeyAt& key, const ValueAt& value) {
+RowResult reference_row(const heed::cuda::Call& c, std::int64_t b, std::int64_t h, std::int64_t i,
+                        const KeyAt& key, const ValueAt& value) {
   const auto& s = c.sequence(b);
   const double inf = std::numeric_limits<double>::infinity();
   const std::int64_t row = s.first_query + i, kv = c.kv_head(h);
-  const auto at = [&](const heed::cuda::Tensor& t, std::int64_t r, std::int64_t x) { return t.data == nullptr ? 0.0 : double(to_float(t.type, t.data, b * t.batch + h * t.heads + r * t.length + x * t.dim)); };
+  const auto at = [&](const heed::cuda::Tensor& t, std::int64_t r, std::int64_t x) {
+    return t.data == nullptr
+               ? 0.0
+               : double(to_float(t.type, t.data, b * t.batch + h * t.heads + r * t.length + x * t.dim));
+  };
   RowResult result;
   result.out.assign(c.value_dim, 0), result.magnitude.assign(c.value_dim, 0);
   result.weights.assign(s.keys, 0);
-  const double sink = c.sink.data ? double(to_float(c.sink.type, c.sink.data, b * c.sink.batch + h * c.sink.heads)) : -inf;
+  const double sink =
+      c.sink.data ? double(to_float(c.sink.type, c.sink.data, b * c.sink.batch + h * c.sink.heads)) : -inf;
   double top = -inf;
   for (std::int64_t j = 0; j < s.keys; ++j) {
     double dot = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which weights drop: Philox4x32-10 (softmax/philox.hpp is the definition). One counter gives the words of four neighbouring
-// keys, which two lanes have for two rows: each lane computes one row's and they exchange what the other needs.
+// Which weights drop: Philox4x32-10 (softmax/philox.hpp is the definition). One counter gives the words of
+// four neighbouring keys, which two lanes have for two rows: each lane computes one row's and they exchange
+// what the other needs.
 #pragma once
 #include <cstdint>
 
@@ -25,7 +26,9 @@ HEED_DEVICE void philox(std::uint32_t (&x)[4], std::uint64_t key) {
 class Droppers {
  public:
   HEED_DEVICE Droppers(const Call& c, int b, int i0, int h0, int i1, int h1)
-      : seed(c.seed), below(static_cast<std::uint32_t>(c.drop_below)), is_odd(lane_index() % 2 != 0),
+      : seed(c.seed),
+        below(static_cast<std::uint32_t>(c.drop_below)),
+        is_odd(lane_index() % 2 != 0),
         query(static_cast<std::uint32_t>(is_odd ? i1 : i0)),
         head(static_cast<std::uint32_t>(b * static_cast<int>(c.heads) + (is_odd ? h1 : h0))) {}
 
@@ -33,7 +36,8 @@ class Droppers {
   HEED_DEVICE void apply(float (&weights)[4], int j) const {
     std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), query, head, 0};
     philox(x, seed);
-    // An even lane has keys 4 n and 4 n + 1 and computed its first row; the odd one beside it the others, and its second.
+    // An even lane has keys 4 n and 4 n + 1 and computed its first row; the odd one beside it the others, and
+    // its second.
     const std::uint32_t sent[2] = {is_odd ? x[0] : x[2], is_odd ? x[1] : x[3]};
     const std::uint32_t got[2] = {word_across(sent[0], 1), word_across(sent[1], 1)};
     const std::uint32_t own[2] = {is_odd ? x[2] : x[0], is_odd ? x[3] : x[1]};

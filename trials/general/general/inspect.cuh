@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A second pass that writes weights or scores, only where they were asked for: a block has one tile of rows and one of keys, whose
-// products are those of the pass before.
+// A second pass that writes weights or scores, only where they were asked for: a block has one tile of rows
+// and one of keys, whose products are those of the pass before.
 #pragma once
 #include <cstdint>
 
@@ -86,7 +86,9 @@ struct Inspection {
 
     HEED_DEVICE void scores(Scores<Shape>& s) const {
       each(s, [&](const Query& q) {
-        return [&, q, to = row_of(c.scores, q)](int j, float x) { write(to, j, score(c, q, j, x, j < block.tile.keys)); };
+        return [&, q, to = row_of(c.scores, q)](int j, float x) {
+          write(to, j, score(c, q, j, x, j < block.tile.keys));
+        };
       });
     }
     HEED_DEVICE void weights(Scores<Shape>& s) const {
@@ -94,7 +96,10 @@ struct Inspection {
         const KeptEnd& end = plan.ends[(q.b * c.heads + q.h) * c.queries + q.i];
         const float factor = closed(c, q, end.row).out(), max = end.row.max;
         return [&, q, factor, max, to = row_of(c.weights, q)](int j, float x) {
-          write(to, j, j < block.tile.keys && x != minus_infinity ? weight(c, q, j, fast_exp2(x - finite_max(max)) * factor, end.wide) : 0.0f);
+          write(to, j,
+                j < block.tile.keys && x != minus_infinity
+                    ? weight(c, q, j, fast_exp2(x - finite_max(max)) * factor, end.wide)
+                    : 0.0f);
         };
       });
     }
@@ -105,17 +110,22 @@ struct Inspection {
       if (!is_key) return is_biased ? minus_infinity : 0.0f;
       if ((x == minus_infinity && is_biased) || (is_finite(x) && x != -most_finite)) return x * ln_2;
       const WideScore wide = wide_score(c, q, j);
-      return static_cast<float>(c.stage == ScoreStage::raw ? wide.raw : is_biased ? wide.biased : wide.softcapped);
+      return static_cast<float>(c.stage == ScoreStage::raw ? wide.raw
+                                : is_biased                ? wide.biased
+                                                           : wide.softcapped);
     }
-    static __device__ __noinline__ float weight(const Call& c, const Query& q, int j, float x, const WideEnd& end) {
+    static __device__ __noinline__ float weight(const Call& c, const Query& q, int j, float x,
+                                                const WideEnd& end) {
       const float applied = after_dropout(c, q, j, x);
-      return is_finite(applied) ? applied : static_cast<float>(wide_weight(c, q, end, j, wide_score(c, q, j).biased));
+      return is_finite(applied) ? applied
+                                : static_cast<float>(wide_weight(c, q, end, j, wide_score(c, q, j).biased));
     }
   };
 };
 
 template <class Shape, template <class> class SourceOf>
-__global__ void __launch_bounds__(Shape::threads, 1) inspect(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(Shape::threads, 1)
+    inspect(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
   extern __shared__ __align__(16) unsigned char memory[];
   using Kernel = Inspection<Shape, SourceOf>;
   Kernel::run(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory));

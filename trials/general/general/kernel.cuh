@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention in 16 bits for every call, on the matrix units of every GPU since Ampere.
 //
-// A block has a tile of rows and walks the tiles of keys that these see, in order from key 0, while copies of the next ones
-// run ahead. Where rows are few, a row's keys are cut into units of a fixed length whose partial states merge in order
-// (merge.cuh). Which rows, sequences or blocks run beside it changes no bit of a row.
+// A block has a tile of rows and walks the tiles of keys that these see, in order from key 0, while copies of
+// the next ones run ahead. Where rows are few, a row's keys are cut into units of a fixed length whose
+// partial states merge in order (merge.cuh). Which rows, sequences or blocks run beside it changes no bit of
+// a row.
 #pragma once
 #include <cstdint>
 
@@ -23,7 +24,8 @@ template <class Shape, class Source>
 struct Memory {
   static constexpr int ring_at = Shape::query_bytes, ring_end = ring_at + Shape::stages * Source::slot_bytes;
   static_assert(Shape::rows * Shape::value_pitch <= ring_end, "outputs wait where queries and keys were");
-  static_assert(Shape::stages * Source::slot_bytes >= Shape::threads * 8, "as do doubles of rows that f32 cannot finish");
+  static_assert(Shape::stages * Source::slot_bytes >= Shape::threads * 8,
+                "as do doubles of rows that f32 cannot finish");
 
   alignas(16) unsigned char queries[Shape::query_bytes];
   unsigned char ring[Shape::stages * Source::slot_bytes];
@@ -34,9 +36,11 @@ struct Memory {
 
 // Copies queries of a tile of rows to shared memory.
 template <class Shape>
-HEED_DEVICE void prefetch_queries(SharedAddress to, const Call& c, const Plan& plan, const BlockFacts<Shape>& block) {
+HEED_DEVICE void prefetch_queries(SharedAddress to, const Call& c, const Plan& plan,
+                                  const BlockFacts<Shape>& block) {
   RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::query_pitch>::run(
-      to, static_cast<int>(c.dim), plan.q_in_16, [&](int r) { return row_of(c.q, block.query(max(r, 0))); }, [](int) { return true; });
+      to, static_cast<int>(c.dim), plan.q_in_16, [&](int r) { return row_of(c.q, block.query(max(r, 0))); },
+      [](int) { return true; });
 }
 
 template <class Shape, template <class> class SourceOf, template <class> class StageOf>
@@ -91,7 +95,8 @@ struct Attention {
 #pragma unroll 1
     for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
       if constexpr (Shape::key_warps > 1)
-        while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys) end_unit(state, stage, c, plan, block, unit++, scale, place);
+        while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys)
+          end_unit(state, stage, c, plan, block, unit++, scale, place);
       const bool is_seen = stage.sees(t);
       wait_for_copies<Shape::stages - 2>();
       sync();
@@ -121,7 +126,9 @@ struct Attention {
       multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp, [&](int k) {
         if constexpr (Shape::streams)
 #pragma unroll
-          for (int n = k / apart * Source::copies / groups; k % apart == 0 && n < (k / apart + 1) * Source::copies / groups; ++n) source.copy(n, streams);
+          for (int n = k / apart * Source::copies / groups;
+               k % apart == 0 && n < (k / apart + 1) * Source::copies / groups; ++n)
+            source.copy(n, streams);
       });
       close_copies();
       if constexpr (Source::is_quantized) scale_keys(s, operands.key_scales, place);
@@ -133,7 +140,8 @@ struct Attention {
     }
     wait_for_copies<0>();
     if constexpr (Shape::key_warps > 1)
-      while (is_cut && unit + 1 < block.units.end) end_unit(state, stage, c, plan, block, unit++, scale, place);
+      while (is_cut && unit + 1 < block.units.end)
+        end_unit(state, stage, c, plan, block, unit++, scale, place);
     close(state, stage, scale);
     if (is_cut) return write_partial(state, c, plan, block, unit, place);
     merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
@@ -153,8 +161,9 @@ struct Attention {
     stage.close(state);
   }
 
-  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan, const BlockFacts<Shape>& block, int unit,
-                                   float scale, const Place<Shape>& place) {
+  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan,
+                                   const BlockFacts<Shape>& block, int unit, float scale,
+                                   const Place<Shape>& place) {
     close(state, stage, scale);
     write_partial(state, c, plan, block, unit, place);
     state.clear();
@@ -168,7 +177,8 @@ struct Attention {
   // Where the shape has dimensions that the call has not.
   HEED_DEVICE static void clear_ring(const Call& c, Shared& shared) {
     if (c.dim == Shape::dim && c.value_dim == Shape::value_dim) return;
-    for (int n = thread_index() * 16; n < Shape::stages * Source::slot_bytes; n += Shape::threads * 16) store16(shared_address(shared.ring) + n, {0, 0, 0, 0});
+    for (int n = thread_index() * 16; n < Shape::stages * Source::slot_bytes; n += Shape::threads * 16)
+      store16(shared_address(shared.ring) + n, {0, 0, 0, 0});
     sync();
   }
 
@@ -180,12 +190,14 @@ struct Attention {
     each_key(s, scales, place, [](float x, float scale) { return x == 0 ? 0.0f : x * scale; });
   }
   template <class Change>
-  HEED_DEVICE static void each_key(Scores<Shape>& s, SharedAddress scales, const Place<Shape>& place, const Change& change) {
+  HEED_DEVICE static void each_key(Scores<Shape>& s, SharedAddress scales, const Place<Shape>& place,
+                                   const Change& change) {
 #pragma unroll
     for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float scale = load_float(scales + (place.key_warp * Shape::warp_keys + 8 * n + lane_index() % 4 * 2 + e) * 4);
+        const float scale =
+            load_float(scales + (place.key_warp * Shape::warp_keys + 8 * n + lane_index() % 4 * 2 + e) * 4);
 #pragma unroll
         for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll

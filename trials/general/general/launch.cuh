@@ -22,9 +22,21 @@ inline constexpr int features_of_stage<Options<Shape, features>> = static_cast<i
 
 template <class Shape, template <class> class Source, template <class> class Stage>
 Kernel entry(const char* name, bool is_few) {
-  return {name, Shape::type, Shape::dim, Shape::value_dim, Shape::rows, source_kind<Source>, features_of_stage<Stage<Shape>>, is_few, Shape::threads,
-          static_cast<int>(sizeof(Memory<Shape, Source<Shape>>)), Shape::blocks, Shape::tile_keys, Shape::key_warps,
-          reinterpret_cast<const void*>(&attend<Shape, Source, Stage>), reinterpret_cast<const void*>(&merge<Shape::type>)};
+  return {name,
+          Shape::type,
+          Shape::dim,
+          Shape::value_dim,
+          Shape::rows,
+          source_kind<Source>,
+          features_of_stage<Stage<Shape>>,
+          is_few,
+          Shape::threads,
+          static_cast<int>(sizeof(Memory<Shape, Source<Shape>>)),
+          Shape::blocks,
+          Shape::tile_keys,
+          Shape::key_warps,
+          reinterpret_cast<const void*>(&attend<Shape, Source, Stage>),
+          reinterpret_cast<const void*>(&merge<Shape::type>)};
 }
 
 // With a second pass for weights and scores.
@@ -37,7 +49,9 @@ Kernel entry_with_inspection(const char* name, bool is_few) {
 
 struct Enter {
   template <class... Entries>
-  explicit Enter(const Entries&... entries) { (kernels().push_back(entries), ...); }
+  explicit Enter(const Entries&... entries) {
+    (kernels().push_back(entries), ...);
+  }
 };
 
 }  // namespace heed::cuda::general

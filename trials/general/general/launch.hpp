@@ -18,8 +18,8 @@ struct Kernel {
   Type type;
   int dim, value_dim, rows;
   SourceKind source;
-  int features;              // of the stage; -1: nothing but ranges
-  bool is_few;               // is_few: for calls whose rows of a KV head all fit one block
+  int features;  // of the stage; -1: nothing but ranges
+  bool is_few;   // is_few: for calls whose rows of a KV head all fit one block
   int threads, shared_bytes, blocks, tile_keys, key_warps;
   const void* attend;
   const void* merge;

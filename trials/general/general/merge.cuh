@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial states of a row become its output: sums over units of keys, and of a unit over its warps, in order from key 0, whoever computed them.
+// Partial states of a row become its output: sums over units of keys, and of a unit over its warps, in order
+// from key 0, whoever computed them.
 #pragma once
 #include <cstdint>
 
@@ -35,9 +36,11 @@ struct Merge {
     for (int w = 0; w < threads / 32; ++w) {
       if (!left[w]) continue;
       const std::int64_t number = block_index() * (threads / 32) + w;
-      const int at = static_cast<int>(number / rows), group = static_cast<int>(c.group()), i = (left[w] - 1) / group;
+      const int at = static_cast<int>(number / rows), group = static_cast<int>(c.group()),
+                i = (left[w] - 1) / group;
       const std::int64_t entry = at / c.kv_heads;
-      const Query of{entry, c.head(at % c.kv_heads, left[w] - 1 - i * group), i, c.sequence(entry).first_query + i};
+      const Query of{entry, c.head(at % c.kv_heads, left[w] - 1 - i * group), i,
+                     c.sequence(entry).first_query + i};
       const WideEnd wide = complete_row(WholeBlock<threads>(), c, of, {0, c.value_dim}, scratch);
       if (plan.ends && thread_index() == 0) plan.ends[(of.b * c.heads + of.h) * c.queries + of.i].wide = wide;
     }
@@ -48,8 +51,10 @@ struct Merge {
   template <Type type>
   HEED_DEVICE static bool merge_row(const Call& c, const Plan& plan, const Query& q, int head, int row) {
     const int lane = lane_index(), dims = static_cast<int>(c.value_dim);
-    const int all = static_cast<int>((c.keys + plan.unit_keys - 1) / plan.unit_keys), key_warps = plan.partial_units / all;
-    const int units = static_cast<int>((c.sequence(q.b).keys + plan.unit_keys - 1) / plan.unit_keys) * key_warps;
+    const int all = static_cast<int>((c.keys + plan.unit_keys - 1) / plan.unit_keys),
+              key_warps = plan.partial_units / all;
+    const int units =
+        static_cast<int>((c.sequence(q.b).keys + plan.unit_keys - 1) / plan.unit_keys) * key_warps;
     const Row out = row_of(c.out, q);
     // The largest of the maxima first, by all lanes.
     float max = minus_infinity;
@@ -63,7 +68,8 @@ struct Merge {
       for (int begin = 0; begin < units; begin += 32) {
         // Each lane knows one state's end, and all read the values of eight at a time.
         float2 end{minus_infinity, 0};
-        if (begin + lane < units) end = *reinterpret_cast<const float2*>(partial_row(c, plan, head, begin + lane, row));
+        if (begin + lane < units)
+          end = *reinterpret_cast<const float2*>(partial_row(c, plan, head, begin + lane, row));
         const float factor = moved(end.x, max);
         const float* from = partial_row(c, plan, head, begin, row) + 4 + d;
         const std::int64_t stride = plan.partial_rows * partial_floats(c.value_dim);
@@ -74,7 +80,8 @@ struct Merge {
           sum = fmaf(__shfl_sync(0xffffffffu, end.y, u), f, sum);
           if (d >= dims) continue;
           const float4 x = *reinterpret_cast<const float4*>(from + u * stride);
-          o[0] = fmaf(x.x, f, o[0]), o[1] = fmaf(x.y, f, o[1]), o[2] = fmaf(x.z, f, o[2]), o[3] = fmaf(x.w, f, o[3]);
+          o[0] = fmaf(x.x, f, o[0]), o[1] = fmaf(x.y, f, o[1]), o[2] = fmaf(x.z, f, o[2]),
+          o[3] = fmaf(x.w, f, o[3]);
         }
       }
       const float factor = close_row<type>(c, plan, q, {max, sum}, first == 0 && lane == 0);
@@ -93,7 +100,8 @@ struct Merge {
 };
 
 template <Type type>
-__global__ void __launch_bounds__(Merge::threads) merge(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(Merge::threads)
+    merge(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
   Merge::run<type>(c, plan);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows a block of threads has, and which keys these see. A row is a query of a sequence under one of the query heads
-// that read a KV head; heads of a query are neighbours, so that they share the keys and values that a block loads.
+// Which rows a block of threads has, and which keys these see. A row is a query of a sequence under one of
+// the query heads that read a KV head; heads of a query are neighbours, so that they share the keys and
+// values that a block loads.
 #pragma once
 #include <cstdint>
 
@@ -21,11 +22,12 @@ struct RowTile {
   int head;                      // of the KV heads of all sequences
   std::int64_t first_query, first_key;
 
-  // Number n of a launch. Heads are taken in sections whose keys and values fit the second-level cache, and of a section the
-  // last tiles first, which see the most keys under a causal mask.
+  // Number n of a launch. Heads are taken in sections whose keys and values fit the second-level cache, and
+  // of a section the last tiles first, which see the most keys under a causal mask.
   RowTile() = default;
   HEED_DEVICE RowTile(const Call& c, const Plan& plan, int n, int rows) {
-    const int start = n / (plan.section * plan.row_tiles) * plan.section, here = min(plan.section, plan.heads - start);
+    const int start = n / (plan.section * plan.row_tiles) * plan.section,
+              here = min(plan.section, plan.heads - start);
     const int within = n - start * plan.row_tiles, tile = plan.row_tiles - 1 - within / here;
     head = start + within % here;
     const int kv_heads = static_cast<int>(c.kv_heads);
@@ -48,14 +50,15 @@ struct RowTile {
 
 // What a tile's rows see by ranges: some of them, and all of them.
 struct TileRanges {
-  int front;       // every row sees keys before it, as far as `end` lets it
-  IntRange some;   // besides the front
+  int front;      // every row sees keys before it, as far as `end` lets it
+  IntRange some;  // besides the front
   IntRange all;
 
   TileRanges() = default;
   HEED_DEVICE TileRanges(const Call& c, const RowTile& tile, int first_row, int last_row) {
     const Sequence& s = c.sequence(tile.b);
-    const KeyRange a = visible_keys(s, tile.query_of(first_row)), z = visible_keys(s, tile.query_of(last_row));
+    const KeyRange a = visible_keys(s, tile.query_of(first_row)),
+                   z = visible_keys(s, tile.query_of(last_row));
     some = {static_cast<int>(a.begin), static_cast<int>(z.end)};
     all = {static_cast<int>(z.begin), static_cast<int>(a.end)};
     front = c.gap_count > 0 ? 0 : static_cast<int>(least(c.front, z.end));
@@ -65,13 +68,15 @@ struct TileRanges {
   HEED_DEVICE bool some_see(int first, int keys) const {
     return first < some.end && (first + keys > some.begin || first < front);
   }
-  HEED_DEVICE bool all_see(int first, int keys) const { return first >= all.begin && first + keys <= all.end; }
+  HEED_DEVICE bool all_see(int first, int keys) const {
+    return first >= all.begin && first + keys <= all.end;
+  }
 };
 
 // What a thread needs to know of a row.
 struct RowFacts {
-  int begin, end;  // the keys that ranges let it see, besides the front
-  int i, h;        // its query and query head
+  int begin, end;                  // the keys that ranges let it see, besides the front
+  int i, h;                        // its query and query head
   std::int64_t query, bias, mask;  // where its row of the queries, the bias and the first mask begins
 };
 
@@ -86,13 +91,16 @@ struct WarpTiles {
     const int first = key_warp * Shape::warp_keys;
     const auto floor = [](int n) { return n < 0 ? -1 : n / keys; };
     WarpTiles t;
-    t.some = {max(0, ranges.some.begin - first - Shape::warp_keys + keys) / keys, floor(ranges.some.end - 1 - first) + 1};
-    t.all = {(max(0, ranges.all.begin - first) + keys - 1) / keys, floor(ranges.all.end - first - Shape::warp_keys) + 1};
+    t.some = {max(0, ranges.some.begin - first - Shape::warp_keys + keys) / keys,
+              floor(ranges.some.end - 1 - first) + 1};
+    t.all = {(max(0, ranges.all.begin - first) + keys - 1) / keys,
+             floor(ranges.all.end - first - Shape::warp_keys) + 1};
     return t;
   }
 };
 
-// Where a cache's page has what a KV head needs, in bytes from the page's beginning: keys, values and their scales.
+// Where a cache's page has what a KV head needs, in bytes from the page's beginning: keys, values and their
+// scales.
 struct PageOffsets {
   std::int64_t keys, values, key_scales, value_scales;
   int key_bytes, value_bytes;  // of a token
@@ -102,13 +110,13 @@ struct PageOffsets {
 template <class Shape>
 struct BlockFacts {
   RowTile tile;
-  TileRanges ranges;                    // of all rows
+  TileRanges ranges;                     // of all rows
   TileRanges of_warp[Shape::row_warps];  // of a warp's
   alignas(16) WarpTiles tiles_of_warp[Shape::warps];
   const std::uint16_t *first_key, *first_value;  // of an array
   PageOffsets in_page;                           // of a cache
-  IntRange keys;                        // that the block walks
-  IntRange units;                       // whose partial states it leaves; begin -1: its rows end here
+  IntRange keys;                                 // that the block walks
+  IntRange units;  // whose partial states it leaves; begin -1: its rows end here
   RowFacts rows[Shape::rows];
   unsigned char left[Shape::rows];  // whether a row is left to double precision
 
@@ -123,7 +131,8 @@ struct BlockFacts {
       ranges = all, units = {-1, -1};
       keys = {all.front > 0 ? 0 : all.some.begin, all.some.end};
       if (is_cut) {
-        const int first = block_in_column() * plan.units_each, last = (of.keys + plan.unit_keys - 1) / plan.unit_keys;
+        const int first = block_in_column() * plan.units_each,
+                  last = (of.keys + plan.unit_keys - 1) / plan.unit_keys;
         units = {first, min(first + plan.units_each, last)};
         keys = {max(keys.begin, units.begin * plan.unit_keys), min(keys.end, units.end * plan.unit_keys)};
       }
@@ -134,8 +143,12 @@ struct BlockFacts {
     if (n == 32 && c.cached) {
       const cache::PageLayout& layout = c.layout;
       const std::int64_t head = of.kv_head * layout.head_bytes();
-      in_page = {head, head + layout.values_at(), head + layout.key_scales_at(), head + layout.value_scales_at(),
-                 static_cast<int>(layout.dim * layout.element_bytes), static_cast<int>(layout.value_width() * layout.element_bytes)};
+      in_page = {head,
+                 head + layout.values_at(),
+                 head + layout.key_scales_at(),
+                 head + layout.value_scales_at(),
+                 static_cast<int>(layout.dim * layout.element_bytes),
+                 static_cast<int>(layout.value_width() * layout.element_bytes)};
     }
     if (n < Shape::warps) {
       const int row_warp = n % Shape::row_warps;
@@ -146,7 +159,12 @@ struct BlockFacts {
     for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
       const Query q = of.query(c, r);
       const KeyRange range = visible_keys(c, q.b, q.i);
-      rows[r] = {static_cast<int>(range.begin), static_cast<int>(range.end), static_cast<int>(q.i), static_cast<int>(q.h), row_of(c.q, q).first, row_of(c.bias, q).first,
+      rows[r] = {static_cast<int>(range.begin),
+                 static_cast<int>(range.end),
+                 static_cast<int>(q.i),
+                 static_cast<int>(q.h),
+                 row_of(c.q, q).first,
+                 row_of(c.bias, q).first,
                  c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
       left[r] = 0;
     }
@@ -154,7 +172,9 @@ struct BlockFacts {
   HEED_DEVICE static const std::uint16_t* first_of(const Tensor& t, const RowTile& tile) {
     return static_cast<const std::uint16_t*>(t.data) + row_of(t, tile.b, tile.kv_head, tile.first_key).first;
   }
-  HEED_DEVICE Query query(int r) const { return {tile.b, rows[r].h, rows[r].i, tile.first_query + rows[r].i}; }
+  HEED_DEVICE Query query(int r) const {
+    return {tile.b, rows[r].h, rows[r].i, tile.first_query + rows[r].i};
+  }
 };
 
 }  // namespace heed::cuda::general

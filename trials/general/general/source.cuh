@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where keys and values come from: tiles of them on their way into shared memory, and how products read them there. A source
-// says how its keys lie (a key's dimensions side by side, or a dimension's keys), how large a slot of the ring is, and copies
-// a tile into a slot: at once, or in `copies` pieces among other work, where all rows of a tile are there (`aim` says so).
-// Keys that no row of the block sees are not read, or are hidden later; their values become 0. Dimensions beyond the call's
-// are 0 in every slot from the beginning.
+// Where keys and values come from: tiles of them on their way into shared memory, and how products read them
+// there. A source says how its keys lie (a key's dimensions side by side, or a dimension's keys), how large a
+// slot of the ring is, and copies a tile into a slot: at once, or in `copies` pieces among other work, where
+// all rows of a tile are there (`aim` says so). Keys that no row of the block sees are not read, or are
+// hidden later; their values become 0. Dimensions beyond the call's are 0 in every slot from the beginning.
 #pragma once
 #include <cstdint>
 
@@ -32,26 +32,32 @@ inline __device__ __noinline__ void copy_elements(SharedAddress to, const Row& r
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const int e = d + 2 * n;
-    const std::uint32_t low = e < dim ? from[e * row.step] : 0, high = e + 1 < dim ? from[(e + 1) * row.step] : 0;
+    const std::uint32_t low = e < dim ? from[e * row.step] : 0,
+                        high = e + 1 < dim ? from[(e + 1) * row.step] : 0;
     x[n] = low | high << 16;
   }
   store16(to, x);
 }
 
-// How the threads of a block copy rows of `width` numbers: each has one piece of 16 bytes of every step-th row.
+// How the threads of a block copy rows of `width` numbers: each has one piece of 16 bytes of every step-th
+// row.
 template <int threads, int rows, int width, int pitch>
 struct RowCopy {
   static constexpr int pieces = width / 8, step = threads / pieces, copies = (rows + step - 1) / step;
-  static constexpr bool is_even = threads % pieces == 0 && rows % step == 0;  // every thread has a row each time
+  static constexpr bool is_even =
+      threads % pieces == 0 && rows % step == 0;  // every thread has a row each time
 
   HEED_DEVICE static int piece() { return thread_index() % pieces; }
   HEED_DEVICE static int row(int n) { return thread_index() / pieces + n * step; }
   HEED_DEVICE static bool has(int n) { return is_even || (thread_index() < pieces * step && row(n) < rows); }
-  HEED_DEVICE static SharedAddress place(int n) { return static_cast<SharedAddress>(row(n) * pitch + piece() * 16); }
+  HEED_DEVICE static SharedAddress place(int n) {
+    return static_cast<SharedAddress>(row(n) * pitch + piece() * 16);
+  }
 
   // from(r) is where row r lies, and is_there(r) whether it is read.
   template <class RowAt, class IsThere>
-  HEED_DEVICE static void run(SharedAddress to, int dim, bool in_16, const RowAt& from, const IsThere& is_there) {
+  HEED_DEVICE static void run(SharedAddress to, int dim, bool in_16, const RowAt& from,
+                              const IsThere& is_there) {
     const int d = piece() * 8;
 #pragma unroll 4
     for (int n = 0; n < copies; ++n) {
@@ -59,7 +65,8 @@ struct RowCopy {
       const bool is_read = d < dim && is_there(row(n));
       const Row at = from(is_read ? row(n) : -1);
       if (in_16)
-        prefetch16(to + place(n), static_cast<const std::uint16_t*>(at.data) + at.first + (is_read ? d : 0), is_read);
+        prefetch16(to + place(n), static_cast<const std::uint16_t*>(at.data) + at.first + (is_read ? d : 0),
+                   is_read);
       else if (is_read)
         copy_elements(to + place(n), at, d, dim);
       else
@@ -76,11 +83,17 @@ class Arrays {
 
  public:
   static constexpr bool keys_are_transposed = false, is_quantized = false;
-  static constexpr int key_bytes = Shape::tile_keys * Shape::query_pitch, slot_bytes = key_bytes + Shape::value_bytes;
-  static constexpr int extra_bytes = 0, copies = 2 * (Keys::copies > Values::copies ? Keys::copies : Values::copies);
+  static constexpr int key_bytes = Shape::tile_keys * Shape::query_pitch,
+                       slot_bytes = key_bytes + Shape::value_bytes;
+  static constexpr int extra_bytes = 0,
+                       copies = 2 * (Keys::copies > Values::copies ? Keys::copies : Values::copies);
 
   HEED_DEVICE Arrays(const Call& call, const Plan& launch, const BlockFacts<Shape>& of, unsigned char*)
-      : c(call), plan(launch), block(of), has_key(Keys::piece() * 8 < static_cast<int>(c.dim)), has_value(Values::piece() * 8 < static_cast<int>(c.value_dim)),
+      : c(call),
+        plan(launch),
+        block(of),
+        has_key(Keys::piece() * 8 < static_cast<int>(c.dim)),
+        has_value(Values::piece() * 8 < static_cast<int>(c.value_dim)),
         whole_end(plan.k_in_16 && plan.v_in_16 ? of.keys.end / Shape::tile_keys : 0) {}
 
   HEED_DEVICE void begin(int) {}
@@ -89,7 +102,8 @@ class Arrays {
   HEED_DEVICE void prefetch(int tile, int, SharedAddress slot) {
     const int first = tile * Shape::tile_keys;
     copy_rows<Keys>(slot, block.first_key, c.k, static_cast<int>(c.dim), plan.k_in_16, first);
-    copy_rows<Values>(slot + key_bytes, block.first_value, c.v, static_cast<int>(c.value_dim), plan.v_in_16, first);
+    copy_rows<Values>(slot + key_bytes, block.first_value, c.v, static_cast<int>(c.value_dim), plan.v_in_16,
+                      first);
   }
 
   HEED_DEVICE bool aim(int tile, int, SharedAddress slot) {
@@ -97,33 +111,40 @@ class Arrays {
     to = slot + Keys::place(0);
     value_to = Shape::dim == Shape::value_dim ? to + key_bytes : slot + key_bytes + Values::place(0);
     key_at = block.first_key + std::int64_t{first + Keys::row(0)} * plan.key_stride + Keys::piece() * 8;
-    value_at = block.first_value + std::int64_t{first + Values::row(0)} * plan.value_stride + Values::piece() * 8;
+    value_at =
+        block.first_value + std::int64_t{first + Values::row(0)} * plan.value_stride + Values::piece() * 8;
     return tile < whole_end;
   }
-  // The n-th of keys and values in turn. Every address is made anew: one that changed in place would wait for the copy before.
+  // The n-th of keys and values in turn. Every address is made anew: one that changed in place would wait for
+  // the copy before.
   HEED_DEVICE void copy(int n, bool is_wanted) {
     const int m = n / 2;
     if (n % 2 == 0 && m < Keys::copies)
-      prefetch16_if(is_wanted && has_key && Keys::has(m), to + m * Keys::step * Shape::query_pitch, key_at + m * (Keys::step * plan.key_stride));
+      prefetch16_if(is_wanted && has_key && Keys::has(m), to + m * Keys::step * Shape::query_pitch,
+                    key_at + m * (Keys::step * plan.key_stride));
     else if (n % 2 != 0 && m < Values::copies)
-      prefetch16_if(is_wanted && has_value && Values::has(m), value_to + m * Values::step * Shape::value_pitch, value_at + m * (Values::step * plan.value_stride));
+      prefetch16_if(is_wanted && has_value && Values::has(m),
+                    value_to + m * Values::step * Shape::value_pitch,
+                    value_at + m * (Values::step * plan.value_stride));
   }
 
   HEED_DEVICE Operands settle(SharedAddress slot) const { return {slot, slot + key_bytes, 0, 0}; }
 
  private:
   template <class Rows>
-  HEED_DEVICE void copy_rows(SharedAddress slot, const std::uint16_t* from, const Tensor& t, int dim, bool in_16, int first) {
+  HEED_DEVICE void copy_rows(SharedAddress slot, const std::uint16_t* from, const Tensor& t, int dim,
+                             bool in_16, int first) {
     Rows::run(
-        slot, dim, in_16, [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.length, t.dim, t.type, 0}; },
+        slot, dim, in_16,
+        [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.length, t.dim, t.type, 0}; },
         [&](int r) { return first + r >= block.keys.begin && first + r < block.keys.end; });
   }
 
   const Call& c;
   const Plan& plan;
   const BlockFacts<Shape>& block;
-  const bool has_key, has_value;           // whether this thread's piece of a row has numbers
-  const int whole_end;                     // of the tiles whose rows are all there; the first tile is copied at once
+  const bool has_key, has_value;  // whether this thread's piece of a row has numbers
+  const int whole_end;            // of the tiles whose rows are all there; the first tile is copied at once
   SharedAddress to = 0, value_to = 0;
   const std::uint16_t *key_at = nullptr, *value_at = nullptr;  // that this thread copies next
 };
@@ -141,15 +162,16 @@ class PageTable {
   HEED_DEVICE PageTable(const Call& call, const BlockFacts<Shape>& of, Found& shared)
       : c(call), block(of), found(shared), pages(c.cached[of.tile.b].table) {}
 
-  // The first tile; then, before the block meets, the tile that is copied after that as number `turn`, and the one that
-  // follows it, whose page is on its way until the next time.
+  // The first tile; then, before the block meets, the tile that is copied after that as number `turn`, and
+  // the one that follows it, whose page is on its way until the next time.
   HEED_DEVICE void begin(int tile) { fetch(tile); }
   HEED_DEVICE void look_up(int tile, int following, int turn) {
     const int n = thread_index();
     if (n >= parts) return;
     Part part{};
     if (page) {
-      const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(c.layout.page_size), before = j - j / page_size * page_size;
+      const int j = tile * Shape::tile_keys + n * 16, page_size = static_cast<int>(c.layout.page_size),
+                before = j - j / page_size * page_size;
       const PageOffsets& at = block.in_page;
       part.keys = page + at.keys + before * at.key_bytes;
       part.values = page + at.values + before * at.value_bytes;
@@ -172,7 +194,8 @@ class PageTable {
  private:
   HEED_DEVICE void fetch(int tile) {
     const int j = tile * Shape::tile_keys + thread_index() * 16;
-    page = thread_index() < parts && j < block.keys.end ? pages[j / static_cast<int>(c.layout.page_size)] : nullptr;
+    page = thread_index() < parts && j < block.keys.end ? pages[j / static_cast<int>(c.layout.page_size)]
+                                                        : nullptr;
   }
 
   const BlockFacts<Shape>& block;
@@ -181,13 +204,15 @@ class PageTable {
   const unsigned char* page = nullptr;
 };
 
-// A cache's pages: 16 keys lie (dims, 16) and their values (dims / 16, 16, 16). Keys stay transposed; a value's dimensions
-// become one row, as an array's are. A warp copies the keys or the values of 16 tokens: eight neighbouring lanes write a
-// column of eight rows, which lie in different banks, and the next 512 bytes of the page go to one constant further.
+// A cache's pages: 16 keys lie (dims, 16) and their values (dims / 16, 16, 16). Keys stay transposed; a
+// value's dimensions become one row, as an array's are. A warp copies the keys or the values of 16 tokens:
+// eight neighbouring lanes write a column of eight rows, which lie in different banks, and the next 512 bytes
+// of the page go to one constant further.
 template <class Shape>
 class Pages {
   using Table = PageTable<Shape>;
-  static constexpr int runs = 2 * Table::parts / Shape::warps, steps = (Shape::dim > Shape::value_dim ? Shape::dim : Shape::value_dim) / 16;
+  static constexpr int runs = 2 * Table::parts / Shape::warps,
+                       steps = (Shape::dim > Shape::value_dim ? Shape::dim : Shape::value_dim) / 16;
   static_assert(2 * Table::parts % Shape::warps == 0 && (runs == 1 || runs % 2 == 0));
 
  public:
@@ -212,7 +237,9 @@ class Pages {
       const bool is_seen = from[run] && (of_keys || table.is_seen(token));
 #pragma unroll 4
       for (int n = 0; n < steps; ++n)
-        if (n < width(run)) prefetch16(to[run] + n * step(run), from[run] ? from[run] + n * 512 : table.nowhere(), is_seen && has(run, n));
+        if (n < width(run))
+          prefetch16(to[run] + n * step(run), from[run] ? from[run] + n * 512 : table.nowhere(),
+                     is_seen && has(run, n));
     }
   }
   HEED_DEVICE bool aim(int tile, int number, SharedAddress slot) {
@@ -224,7 +251,10 @@ class Pages {
       const int row = has_keys(run) ? lane / 16 * 8 + lane % 8 : lane_token(), half = lane / 8 % 2;
       from[run] = has_keys(run) ? found.keys : found.values;
       if (from[run]) from[run] += row * 32 + half * 16;
-      to[run] = slot + (has_keys(run) ? row * key_pitch + part(run) * 32 : key_bytes + (part(run) * 16 + row) * Shape::value_pitch) + half * 16;
+      to[run] = slot +
+                (has_keys(run) ? row * key_pitch + part(run) * 32
+                               : key_bytes + (part(run) * 16 + row) * Shape::value_pitch) +
+                half * 16;
     }
     return table.is_whole(tile);
   }
@@ -238,13 +268,16 @@ class Pages {
  private:
   // Run r of a warp: with one run, half of the warps have keys; else every other run of a warp.
   HEED_DEVICE bool has_keys(int run) const { return runs == 1 ? warp < Table::parts : run % 2 == 0; }
-  HEED_DEVICE int part(int run) const { return runs == 1 ? warp % Table::parts : run / 2 * Shape::warps + warp; }
+  HEED_DEVICE int part(int run) const {
+    return runs == 1 ? warp % Table::parts : run / 2 * Shape::warps + warp;
+  }
   HEED_DEVICE static int lane_token() { return lane_index() / 16 * 8 + lane_index() % 8; }
   HEED_DEVICE int width(int run) const { return (has_keys(run) ? Shape::dim : Shape::value_dim) / 16; }
   HEED_DEVICE int step(int run) const { return has_keys(run) ? 16 * key_pitch : 32; }
   // Whether the call has dimensions there.
   HEED_DEVICE bool has(int run, int n) const {
-    return has_keys(run) ? n * 16 + lane_index() / 16 * 8 + lane_index() % 8 < static_cast<int>(table.c.dim) : n * 16 < static_cast<int>(table.c.value_dim);
+    return has_keys(run) ? n * 16 + lane_index() / 16 * 8 + lane_index() % 8 < static_cast<int>(table.c.dim)
+                         : n * 16 < static_cast<int>(table.c.value_dim);
   }
 
   Table table;
@@ -253,25 +286,28 @@ class Pages {
   SharedAddress to[runs];
 };
 
-// Pages of int8: bytes are copied as they lie and become 16-bit numbers, exactly, when their turn comes. Scales stay apart: a
-// key's is a factor of its score, a value's of its weight.
+// Pages of int8: bytes are copied as they lie and become 16-bit numbers, exactly, when their turn comes.
+// Scales stay apart: a key's is a factor of its score, a value's of its weight.
 template <class Shape>
 class Int8Pages {
   using Table = PageTable<Shape>;
-  static constexpr int parts = Table::parts, key_pieces = parts * Shape::dim, value_pieces = parts * Shape::value_dim, scale_pieces = parts * 8;
+  static constexpr int parts = Table::parts, key_pieces = parts * Shape::dim,
+                       value_pieces = parts * Shape::value_dim, scale_pieces = parts * 8;
   static constexpr int of_each(int pieces) { return (pieces + Shape::threads - 1) / Shape::threads; }
 
  public:
   static constexpr bool keys_are_transposed = true, is_quantized = true;
   static constexpr int key_pitch = Shape::pitch(Shape::tile_keys), wide_key_bytes = Shape::dim * key_pitch;
-  static constexpr int values_at = key_pieces * 16, scales_at = values_at + value_pieces * 16, slot_bytes = scales_at + Shape::tile_keys * 8;
+  static constexpr int values_at = key_pieces * 16, scales_at = values_at + value_pieces * 16,
+                       slot_bytes = scales_at + Shape::tile_keys * 8;
   static constexpr int found_bytes = (sizeof(typename Table::Found) + 15) / 16 * 16;
   static constexpr int extra_bytes = found_bytes + wide_key_bytes + Shape::value_bytes;
   static constexpr int copies = of_each(key_pieces) + of_each(value_pieces) + 1;
   static_assert(scale_pieces <= Shape::threads);
 
   HEED_DEVICE Int8Pages(const Call& call, const Plan&, const BlockFacts<Shape>& of, unsigned char* extra)
-      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)), wide(shared_address(extra) + found_bytes) {}
+      : table(call, of, *reinterpret_cast<typename Table::Found*>(extra)),
+        wide(shared_address(extra) + found_bytes) {}
 
   HEED_DEVICE void begin(int tile) { table.begin(tile); }
   HEED_DEVICE void look_up(int tile, int following, int number) { table.look_up(tile, following, number); }
@@ -296,8 +332,11 @@ class Int8Pages {
     }
 #pragma unroll
     for (int n = 0; n < of_each(value_pieces); ++n) {
-      const int x = n * Shape::threads + thread_index(), part = x / Shape::value_dim, block = x % Shape::value_dim / 16, token = x % 16;
-      if (has(x, value_pieces)) widen(wide + wide_key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32, slot + values_at + x * 16);
+      const int x = n * Shape::threads + thread_index(), part = x / Shape::value_dim,
+                block = x % Shape::value_dim / 16, token = x % 16;
+      if (has(x, value_pieces))
+        widen(wide + wide_key_bytes + (part * 16 + token) * Shape::value_pitch + block * 32,
+              slot + values_at + x * 16);
     }
     sync();
     return {wide, wide + wide_key_bytes, slot + scales_at, slot + scales_at + Shape::tile_keys * 4};
@@ -315,16 +354,22 @@ class Int8Pages {
       const bool is_there = d < table.c.dim && (!is_edge || from);
       if (is_wanted) prefetch16(to + x * 16, is_there ? from + d * 16 : table.nowhere(), is_there);
     } else if (n < copies - 1) {
-      const int x = (n - of_each(key_pieces)) * Shape::threads + thread_index(), part = x / Shape::value_dim, y = x % Shape::value_dim;
+      const int x = (n - of_each(key_pieces)) * Shape::threads + thread_index(), part = x / Shape::value_dim,
+                y = x % Shape::value_dim;
       if (!has(x, value_pieces)) return;
       const unsigned char* from = table.part(turn, part).values;
-      const bool is_there = y / 16 * 16 < table.c.value_dim && (!is_edge || (from && table.is_seen(first + part * 16 + y % 16)));
-      if (is_wanted) prefetch16(to + values_at + x * 16, is_there ? from + y * 16 : table.nowhere(), is_there);
-    } else if (const int x = thread_index(); x < scale_pieces) {  // 16 scales of keys and 16 of values, in fours
+      const bool is_there = y / 16 * 16 < table.c.value_dim &&
+                            (!is_edge || (from && table.is_seen(first + part * 16 + y % 16)));
+      if (is_wanted)
+        prefetch16(to + values_at + x * 16, is_there ? from + y * 16 : table.nowhere(), is_there);
+    } else if (const int x = thread_index();
+               x < scale_pieces) {  // 16 scales of keys and 16 of values, in fours
       const auto& part = table.part(turn, x / 8);
       const unsigned char* from = x % 8 < 4 ? part.key_scales : part.value_scales;
       const bool is_there = !is_edge || from;
-      if (is_wanted) prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16, is_there ? from + x % 4 * 16 : table.nowhere(), is_there);
+      if (is_wanted)
+        prefetch16(to + scales_at + (x % 8 < 4 ? 0 : Shape::tile_keys * 4) + x / 8 * 64 + x % 4 * 16,
+                   is_there ? from + x % 4 * 16 : table.nowhere(), is_there);
     }
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a score between the product and the softmax. A stage says of a tile of keys whether a warp's rows see any of
-// it, before the products, and then turns products into what enters the softmax: -inf for a key that is not seen.
+// What happens to a score between the product and the softmax. A stage says of a tile of keys whether a
+// warp's rows see any of it, before the products, and then turns products into what enters the softmax: -inf
+// for a key that is not seen.
 #pragma once
 #include <cstdint>
 
@@ -22,8 +23,12 @@ struct Place {
   HEED_DEVICE int first_key(int tile) const {
     return tile * Shape::tile_keys + key_warp * Shape::warp_keys + lane_index() % 4 * 2;
   }
-  HEED_DEVICE int warp_first_key(int tile) const { return tile * Shape::tile_keys + key_warp * Shape::warp_keys; }
-  HEED_DEVICE int row(int m, int r) const { return warp_row * Shape::warp_rows + m * 16 + r * 8 + lane_index() / 4; }
+  HEED_DEVICE int warp_first_key(int tile) const {
+    return tile * Shape::tile_keys + key_warp * Shape::warp_keys;
+  }
+  HEED_DEVICE int row(int m, int r) const {
+    return warp_row * Shape::warp_rows + m * 16 + r * 8 + lane_index() / 4;
+  }
 };
 
 // Nothing but ranges: products stay products, and the softmax scales them.
@@ -34,7 +39,9 @@ class RangesOnly {
   using Walk = Consecutive<Shape>;
 
   HEED_DEVICE RangesOnly(const Call&, const BlockFacts<Shape>& of, Place<Shape> where)
-      : rows(of.rows), tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]), place(where) {}
+      : rows(of.rows),
+        tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]),
+        place(where) {}
 
   HEED_DEVICE bool sees(int tile) const { return tile >= tiles.some.begin && tile < tiles.some.end; }
 
@@ -74,14 +81,16 @@ class RangesOnly {
   const Place<Shape> place;
 };
 
-// What a stage can do besides ranges. Less leaves registers for longer tiles, and exponentials among the products.
+// What a stage can do besides ranges. Less leaves registers for longer tiles, and exponentials among the
+// products.
 enum Feature : unsigned { masking = 1, changing = 2, biasing = 4, dropping = 8 };
 
-// Any options, as far as the features go: masks of booleans, documents, the front of a window and gaps; softcap and ALiBi; a
-// bias; dropout.
+// Any options, as far as the features go: masks of booleans, documents, the front of a window and gaps;
+// softcap and ALiBi; a bias; dropout.
 template <class Shape, unsigned features>
 class Options {
-  static constexpr bool masks = features & masking, changes_scores = features & (changing | biasing), biases = features & biasing;
+  static constexpr bool masks = features & masking, changes_scores = features & (changing | biasing),
+                        biases = features & biasing;
   static constexpr int keys = 2 * Shape::key_tiles;  // of a thread
   static_assert(keys <= 32);
   using Bits = std::uint32_t;  // bit 2 n + e: key first + 8 n + e
@@ -92,8 +101,12 @@ class Options {
   using Walk = Visits<Shape>;
 
   HEED_DEVICE Options(const Call& call, const BlockFacts<Shape>& of, Place<Shape> where)
-      : c(call), tile_rows(of.tile), rows(of.rows), ranges(of.of_warp[where.warp_row]),
-        tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]), place(where) {}
+      : c(call),
+        tile_rows(of.tile),
+        rows(of.rows),
+        ranges(of.of_warp[where.warp_row]),
+        tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]),
+        place(where) {}
 
   // Which of this thread's pairs are seen. What the bias adds to them is on its way afterwards.
   HEED_DEVICE bool sees(int tile) {
@@ -169,7 +182,9 @@ class Options {
   HEED_DEVICE static bool changes(const Call& c) {
     return c.softcap_log2e != 0 || c.alibi.of_heads || c.bias.data || !(c.scale_log2e > 0);
   }
-  HEED_DEVICE static float scale(const Call& c) { return changes_scores && changes(c) ? 1.0f : c.scale_log2e; }
+  HEED_DEVICE static float scale(const Call& c) {
+    return changes_scores && changes(c) ? 1.0f : c.scale_log2e;
+  }
 
   // A row that saw a key and has no sum all the same is one that f32 could not hold: its maximum says so.
   template <class State>
@@ -189,11 +204,15 @@ class Options {
     for (int m = 0; m < Shape::row_tiles; ++m) each(m, 0), each(m, 1);
   }
   HEED_DEVICE void look(int tile, bool all_in_range) {
-    each_row([&](int m, int r) { visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile)); });
+    each_row([&](int m, int r) {
+      visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile));
+    });
     if (masks && c.mask_count > 0) apply_masks(tile);
     if (masks && c.document_count > 0) apply_documents(tile);
   }
-  HEED_DEVICE Query query(const RowFacts& row) const { return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i}; }
+  HEED_DEVICE Query query(const RowFacts& row) const {
+    return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i};
+  }
 
   HEED_DEVICE Bits in_range(const RowFacts& row, int first) const {
     Bits bits = 0;
@@ -220,17 +239,22 @@ class Options {
     for (int number = 0; number < static_cast<int>(c.mask_count); ++number) {
       const BoolTensor& mask = c.masks[number];
       const Tensor where = mask.where;
-      const int before = mask.is_tree ? tile_rows.keys - tile_rows.queries : 0;  // S18: keys that have no column
+      const int before =
+          mask.is_tree ? tile_rows.keys - tile_rows.queries : 0;  // S18: keys that have no column
       const int left = (mask.is_tree ? tile_rows.queries : tile_rows.keys) - (first - before);
       const bool is_one_row = where.length == 0 && where.heads == 0, when = mask.visible_when;
-      const bool in_pairs = where.dim == 1 && before == 0 && (where.batch | where.heads | where.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
+      const bool in_pairs =
+          where.dim == 1 && before == 0 &&
+          (where.batch | where.heads | where.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
       Bits bits = 0;
       each_row([&](int m, int r) {
         if (!is_one_row || (m == 0 && r == 0)) {
           const RowFacts& row = rows[place.row(m, r)];
           const std::int64_t at = number == 0 ? row.mask : row_of(where, query(row)).first;
           const auto* from = static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.dim;
-          bits = in_pairs && left >= 8 * Shape::key_tiles ? pairs_of_mask(from, when) : elements_of_mask(from, where.dim, before - first, left, when);
+          bits = in_pairs && left >= 8 * Shape::key_tiles
+                     ? pairs_of_mask(from, when)
+                     : elements_of_mask(from, where.dim, before - first, left, when);
         }
         visible[m][r] &= bits;
       });
@@ -240,17 +264,20 @@ class Options {
     Bits bits = 0;
     std::uint16_t pair[Shape::key_tiles];
 #pragma unroll
-    for (int n = 0; n < Shape::key_tiles; ++n) pair[n] = *reinterpret_cast<const std::uint16_t*>(from + 8 * n);
+    for (int n = 0; n < Shape::key_tiles; ++n)
+      pair[n] = *reinterpret_cast<const std::uint16_t*>(from + 8 * n);
 #pragma unroll
     for (int n = 0; n < Shape::key_tiles; n += 2) {
       const std::uint32_t four = pair[n] | std::uint32_t{pair[n + 1]} << 16;
-      const std::uint32_t high = (((four & 0x7f7f7f7fu) + 0x7f7f7f7fu) | four) & 0x80808080u;  // of every byte but 0
-      bits |= ((high >> 7) * 0x204081u >> 21 & 15) << (2 * n);                                   // side by side
+      const std::uint32_t high =
+          (((four & 0x7f7f7f7fu) + 0x7f7f7f7fu) | four) & 0x80808080u;  // of every byte but 0
+      bits |= ((high >> 7) * 0x204081u >> 21 & 15) << (2 * n);          // side by side
     }
     return when ? bits : ~bits & all_bits;
   }
   // Columns [begin, end) of the thread's first key's; what is no column hides nothing.
-  static __device__ __noinline__ Bits elements_of_mask(const std::uint8_t* from, std::int64_t step, int begin, int end, bool when) {
+  static __device__ __noinline__ Bits elements_of_mask(const std::uint8_t* from, std::int64_t step, int begin,
+                                                       int end, bool when) {
     Bits bits = 0;
     for (int n = 0; n < keys; ++n) {
       const int column = n / 2 * 8 + n % 2;
@@ -279,7 +306,8 @@ class Options {
   }
 
   HEED_DEVICE void cap(Scores<Shape>& s) const {
-    const float reciprocal = 1.0f / c.softcap_log2e, inverse = reciprocal > most_finite ? most_finite : reciprocal;
+    const float reciprocal = 1.0f / c.softcap_log2e,
+                inverse = reciprocal > most_finite ? most_finite : reciprocal;
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -307,9 +335,14 @@ class Options {
     });
   }
 
-  // The bias of this thread's keys: 16-bit pairs as they lie, while products are computed. Others are read when they are needed.
+  // The bias of this thread's keys: 16-bit pairs as they lie, while products are computed. Others are read
+  // when they are needed.
   HEED_DEVICE bool bias_in_pairs() const {
-    return c.bias.dim == 1 && c.bias.type != Type::f32 && (c.bias.batch | c.bias.heads | c.bias.length | (reinterpret_cast<std::int64_t>(c.bias.data) >> 1)) % 2 == 0;
+    return c.bias.dim == 1 && c.bias.type != Type::f32 &&
+           (c.bias.batch | c.bias.heads | c.bias.length |
+            (reinterpret_cast<std::int64_t>(c.bias.data) >> 1)) %
+                   2 ==
+               0;
   }
   HEED_DEVICE void fetch_bias(int tile) {
     const std::int64_t first = place.first_key(tile);
@@ -319,12 +352,15 @@ class Options {
     }
     bool all = true;
     each_row([&](int m, int r) { all = all && visible[m][r] == all_bits; });
-    const auto from = [&](int m, int r) { return static_cast<const std::uint16_t*>(c.bias.data) + rows[place.row(m, r)].bias + first; };
+    const auto from = [&](int m, int r) {
+      return static_cast<const std::uint16_t*>(c.bias.data) + rows[place.row(m, r)].bias + first;
+    };
     if (all_of_warp(all)) {
       each_row([&](int m, int r) {
         const std::uint16_t* at = from(m, r);
 #pragma unroll
-        for (int n = 0; n < Shape::key_tiles; ++n) bias[m][r][n] = *reinterpret_cast<const std::uint32_t*>(at + 8 * n);
+        for (int n = 0; n < Shape::key_tiles; ++n)
+          bias[m][r][n] = *reinterpret_cast<const std::uint32_t*>(at + 8 * n);
       });
       return;
     }
@@ -333,7 +369,9 @@ class Options {
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n) {
         const Bits pair = visible[m][r] >> (2 * n) & 3;  // a key that is seen has a bias
-        bias[m][r][n] = pair == 0 ? 0u : pair == 1 ? at[8 * n] : *reinterpret_cast<const std::uint32_t*>(at + 8 * n);
+        bias[m][r][n] = pair == 0   ? 0u
+                        : pair == 1 ? at[8 * n]
+                                    : *reinterpret_cast<const std::uint32_t*>(at + 8 * n);
       }
     });
   }
@@ -346,7 +384,9 @@ class Options {
     each_row([&](int m, int r) {
 #pragma unroll
       for (int n = 0; n < keys; ++n)
-        if (visible[m][r] >> n & 1) add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n, bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.dim));
+        if (visible[m][r] >> n & 1)
+          add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n,
+                   bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.dim));
     });
   }
   template <Type type>
@@ -376,7 +416,8 @@ class Options {
       }
     });
   }
-  // One that f32 in base 2 may not hold. Beside it products beyond 2^73 would still count (visible.cuh): they become NaN.
+  // One that f32 in base 2 may not hold. Beside it products beyond 2^73 would still count (visible.cuh): they
+  // become NaN.
   HEED_DEVICE static void add_bias(float& x, Bits& seen, int n, float b) {
     if (b < -most_finite) seen &= ~(Bits{1} << n);
     x = b < -0x1p126f ? max_or_nan(-most_finite, fmaf(b, log2_e, wide_apart(x))) : fmaf(b, log2_e, x);

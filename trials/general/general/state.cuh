@@ -27,9 +27,10 @@ struct State {
     }
   }
 
-  // Scores times `scale` are of base 2; they become weights against the row's maximum and are added to the sums. The maximum
-  // follows when it is left behind by 2^8, which weights can bear: then alone the sums so far are rescaled. So threads need
-  // not tell each other their maxima, as long as none of a warp's rows has moved.
+  // Scores times `scale` are of base 2; they become weights against the row's maximum and are added to the
+  // sums. The maximum follows when it is left behind by 2^8, which weights can bear: then alone the sums so
+  // far are rescaled. So threads need not tell each other their maxima, as long as none of a warp's rows has
+  // moved.
   HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight) {
     float top[Shape::row_tiles][2];
     bool moves = false;
@@ -39,7 +40,8 @@ struct State {
       for (int r = 0; r < 2; ++r) {
         top[m][r] = fmaxf(s[m][0][2 * r], s[m][0][2 * r + 1]);
 #pragma unroll
-        for (int n = 1; n < Shape::key_tiles; ++n) top[m][r] = fmaxf(top[m][r], fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+        for (int n = 1; n < Shape::key_tiles; ++n)
+          top[m][r] = fmaxf(top[m][r], fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
         moves = moves || top[m][r] > max[m][r] + eight;
       }
     if (any_of_warp(moves)) move_max(top, scale, eight);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tanh to within a few units of the last place, a quotient of two polynomials: one instruction of the special unit, which
-// exponentials keep busy.
+// tanh to within a few units of the last place, a quotient of two polynomials: one instruction of the special
+// unit, which exponentials keep busy.
 #pragma once
 #include "cuda/tile/block.cuh"
 

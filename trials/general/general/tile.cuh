@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of a warp on tiles of 16-bit numbers, nothing newer than sm_80: copies that run ahead, 8 x 8 matrices out of
-// shared memory, and products of 16 rows by 8 columns, 16 deep, with sums in f32.
+// The verbs of a warp on tiles of 16-bit numbers, nothing newer than sm_80: copies that run ahead, 8 x 8
+// matrices out of shared memory, and products of 16 rows by 8 columns, 16 deep, with sums in f32.
 //
 // Of a product's sums lane l has rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
 #pragma once
@@ -33,7 +33,8 @@ HEED_DEVICE void load_transposed(std::uint32_t (&to)[4], SharedAddress row) {
 }
 
 template <Type type>
-HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1) {
   if constexpr (type == Type::bf16)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -66,7 +67,8 @@ HEED_DEVICE void prefetch16_if(bool is_wanted, SharedAddress to, const void* fro
 }
 
 HEED_DEVICE void store16(SharedAddress to, const std::uint32_t (&x)[4]) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+               "r"(x[3])
                : "memory");
 }
 HEED_DEVICE void load16(std::uint32_t (&x)[4], SharedAddress from) {
@@ -89,7 +91,9 @@ HEED_DEVICE int lane_index() { return thread_index() % 32; }
 HEED_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, thread_index() / 32, 0); }
 HEED_DEVICE bool any_of_warp(bool one) { return __any_sync(0xffffffffu, one) != 0; }
 HEED_DEVICE bool all_of_warp(bool each) { return __all_sync(0xffffffffu, each) != 0; }
-HEED_DEVICE std::uint32_t word_across(std::uint32_t x, int bits) { return __shfl_xor_sync(0xffffffffu, x, bits); }
+HEED_DEVICE std::uint32_t word_across(std::uint32_t x, int bits) {
+  return __shfl_xor_sync(0xffffffffu, x, bits);
+}
 
 HEED_DEVICE int min(int a, int b) { return a < b ? a : b; }
 HEED_DEVICE int max(int a, int b) { return a > b ? a : b; }
@@ -113,7 +117,8 @@ HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {
     const std::uint32_t halves[2] = {__byte_perm(bytes, 0, 0x4140), __byte_perm(bytes, 0, 0x4342)};
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const std::uint32_t size = (halves[n] & 0x007f007fu) | 0x43004300u, sign = (halves[n] & 0x00800080u) | 0x43004300u;
+      const std::uint32_t size = (halves[n] & 0x007f007fu) | 0x43004300u,
+                          sign = (halves[n] & 0x00800080u) | 0x43004300u;
       __nv_bfloat162 a, b;
       memcpy(&a, &size, 4), memcpy(&b, &sign, 4);
       a = __hsub2(a, b);
@@ -122,7 +127,8 @@ HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {
   } else {
     // 1024 + (x + 128), less 1152.
     bytes ^= 0x80808080u;
-    const std::uint32_t halves[2] = {__byte_perm(bytes, 0x64646464u, 0x4140), __byte_perm(bytes, 0x64646464u, 0x4342)};
+    const std::uint32_t halves[2] = {__byte_perm(bytes, 0x64646464u, 0x4140),
+                                     __byte_perm(bytes, 0x64646464u, 0x4342)};
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const std::uint32_t offset = 0x64806480u;
@@ -134,8 +140,8 @@ HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {
   }
 }
 
-// An f16 below 2^-14 has fewer bits, and none is above 2^16: weights, which are at most 2^8, are kept as 2^lift times as
-// much, and so are their sums.
+// An f16 below 2^-14 has fewer bits, and none is above 2^16: weights, which are at most 2^8, are kept as
+// 2^lift times as much, and so are their sums.
 template <Type type>
 constexpr float lift = type == Type::f16 ? 7.0f : 0.0f;
 template <Type type>

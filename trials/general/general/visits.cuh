@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tiles of keys a block visits, in order: those that ranges let some of its rows see, less the ones whose documents
-// none of the rows is of.
+// Which tiles of keys a block visits, in order: those that ranges let some of its rows see, less the ones
+// whose documents none of the rows is of.
 #pragma once
 #include <cstdint>
 
@@ -26,7 +26,8 @@ struct DocumentTiles {
   std::uint32_t bits[most / 32];
   std::int32_t least, most_id;
 
-  // By all threads of a block: tiles that hold a number between the least and the most of the rows' documents.
+  // By all threads of a block: tiles that hold a number between the least and the most of the rows'
+  // documents.
   template <class Shape>
   HEED_DEVICE void find(const Call& c, const BlockFacts<Shape>& block) {
     if (c.document_count == 0) return;
@@ -42,9 +43,11 @@ struct DocumentTiles {
     }
     sync();
     const std::int32_t* ids = d.keys + tile.b * d.keys_step;
-    for (int t = block.keys.begin / tile_keys + thread_index(); t < min((block.keys.end + tile_keys - 1) / tile_keys, most); t += threads) {
+    for (int t = block.keys.begin / tile_keys + thread_index();
+         t < min((block.keys.end + tile_keys - 1) / tile_keys, most); t += threads) {
       bool is_wanted = false;
-      for (int j = t * tile_keys; j < min((t + 1) * tile_keys, tile.keys); ++j) is_wanted = is_wanted || (ids[j] >= least && ids[j] <= most_id);
+      for (int j = t * tile_keys; j < min((t + 1) * tile_keys, tile.keys); ++j)
+        is_wanted = is_wanted || (ids[j] >= least && ids[j] <= most_id);
       if (is_wanted) atomicOr(&bits[t / 32], 1u << t % 32);
     }
     sync();
@@ -58,7 +61,8 @@ template <class Shape>
 class Consecutive {
  public:
   HEED_DEVICE Consecutive(const Call&, const BlockFacts<Shape>& of, const DocumentTiles&)
-      : begin(of.keys.begin / Shape::tile_keys), end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys) {}
+      : begin(of.keys.begin / Shape::tile_keys),
+        end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys) {}
   HEED_DEVICE int first() const { return begin; }
   HEED_DEVICE int next(int tile) const { return tile + 1; }
   HEED_DEVICE bool is_end(int tile) const { return tile >= end; }
@@ -71,7 +75,9 @@ template <class Shape>
 class Visits {
  public:
   HEED_DEVICE Visits(const Call& c, const BlockFacts<Shape>& of, const DocumentTiles& by_document)
-      : block(of), documents(c.document_count > 0 ? &by_document : nullptr), end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys),
+      : block(of),
+        documents(c.document_count > 0 ? &by_document : nullptr),
+        end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys),
         is_simple(c.document_count == 0 && c.front == 0) {}
 
   HEED_DEVICE int first() const { return from(block.keys.begin / Shape::tile_keys); }
