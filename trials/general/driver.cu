@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // driver check [count] [seed]: random calls against the reference, outputs poisoned before.
+// driver special [count] [seed]: the same with NaN, infinities and huge numbers in a key and a value.
 // driver bits: what must not change a bit.
 // driver time: the table.
 #include <cuda_runtime.h>
@@ -105,7 +106,7 @@ struct Wish {
   int cache = 0;  // 0: arrays; 1: pages; 2: int8
   int page = 16;
   Type out_type = Type::bf16;
-  bool nan_in_hidden = false, weights = false;
+  bool special = false, weights = false;  // special: a key and a value that are no numbers
   int stage = 0;
   std::uint64_t seed = 1;
 };
@@ -159,6 +160,17 @@ std::unique_ptr<Problem> make(const Wish& w) {
   if (!w.cache) {
     tensor(*p, &Call::k, w.type, batch, w.kv_heads, keys, w.dim, w.odd, random, w.heads_inside);
     tensor(*p, &Call::v, w.type, batch, w.kv_heads, keys, w.value_dim, w.odd, random, w.heads_inside);
+    if (w.special) {
+      const float odd_ones[] = {NAN, INFINITY, -INFINITY, 3e38f};
+      const auto spoil = [&](const Tensor& t, std::int64_t dim) {
+        const std::int64_t row = pick(r, 0, int(keys) - 1);
+        for (std::int64_t d = 0; d < dim; d += 1 + pick(r, 0, 7))
+          from_float(t.type, const_cast<void*>(t.data), row * t.length + d * t.dim, odd_ones[pick(r, 0, 3)]);
+      };
+      spoil(c.v, w.value_dim);
+      if (chance(r, 0.4)) spoil(c.k, w.dim);
+      for (auto& b : p->buffers) b->up();
+    }
   } else {
     PageLayout layout{w.page, w.kv_heads, w.dim, w.value_dim, w.cache == 2 ? 1 : 2, w.cache == 2};
     c.layout = dc.layout = layout;
@@ -451,13 +463,19 @@ Wish random_wish(Random& r) {
   return w;
 }
 
-int check(int count, std::uint64_t seed) {
+int check(int count, std::uint64_t seed, bool special = false) {
   Random r(seed);
   int wrong = 0, none = 0, right = 0;
   double most = 0;
   std::vector<std::pair<std::string, std::pair<int, double>>> used;
   for (int n = 0; n < count; ++n) {
-    const Wish w = random_wish(r);
+    Wish w = random_wish(r);
+    if (special) {
+      if (w.cache) continue;
+      w.special = true, w.queries = std::min<std::int64_t>(w.queries, 40),
+      w.keys = std::min<std::int64_t>(w.keys, 300);
+      w.weights = false, w.stage = 0;
+    }
     const auto begun = std::chrono::steady_clock::now();
     auto p = make(w);
     const auto made = std::chrono::steady_clock::now();
@@ -501,6 +519,9 @@ int main(int argc, char** argv) {
   if (verb == "check")
     return trial::check(argc > 2 ? std::atoi(argv[2]) : 400,
                         argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+  if (verb == "special")
+    return trial::check(argc > 2 ? std::atoi(argv[2]) : 60,
+                        argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1, true);
   if (verb == "bits") return trial::bits();
   if (verb == "time") return trial::times(argc > 2 ? argv[2] : "");
   return 2;

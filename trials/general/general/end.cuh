@@ -6,8 +6,8 @@
 
 #include "cuda/algorithm/finish.cuh"
 #include "cuda/algorithm/wide_row.cuh"
+#include "general/place.cuh"
 #include "general/rows.cuh"
-#include "general/stage.cuh"
 #include "general/state.cuh"
 
 namespace heed::cuda::general {

@@ -43,7 +43,7 @@ struct Inspection {
     queries.hold();
     Scores<Shape> s;
     multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp, [](int) {});
-    if constexpr (Source::is_quantized) scale_keys(s, operands.key_scales, place);
+    if constexpr (Source::is_quantized) scale_keys<Shape>(s, operands.key_scales, place);
     const Writer writer{c, plan, block, place, tile};
     stage.scale_scores(s);
     if (c.stage == ScoreStage::raw) writer.scores(s);

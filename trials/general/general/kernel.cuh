@@ -8,12 +8,15 @@
 #pragma once
 #include <cstdint>
 
+#include "general/arrays.cuh"
 #include "general/end.cuh"
+#include "general/int8_pages.cuh"
+#include "general/options.cuh"
+#include "general/pages.cuh"
 #include "general/products.cuh"
+#include "general/ranges_only.cuh"
 #include "general/rows.cuh"
 #include "general/shape.hpp"
-#include "general/source.cuh"
-#include "general/stage.cuh"
 #include "general/state.cuh"
 #include "general/visits.cuh"
 
@@ -131,11 +134,11 @@ struct Attention {
             source.copy(n, streams);
       });
       close_copies();
-      if constexpr (Source::is_quantized) scale_keys(s, operands.key_scales, place);
+      if constexpr (Source::is_quantized) scale_keys<Shape>(s, operands.key_scales, place);
       stage.apply(s, t);
       state.weigh(s, scale, eight);
       if constexpr (Stage::drops) stage.drop(s, t);
-      if constexpr (Source::is_quantized) scale_values(s, operands.value_scales, place);
+      if constexpr (Source::is_quantized) scale_values<Shape>(s, operands.value_scales, place);
       state.add_values(s, operands.values, place.key_warp);
     }
     wait_for_copies<0>();
@@ -180,29 +183,6 @@ struct Attention {
     for (int n = thread_index() * 16; n < Shape::stages * Source::slot_bytes; n += Shape::threads * 16)
       store16(shared_address(shared.ring) + n, {0, 0, 0, 0});
     sync();
-  }
-
-  HEED_DEVICE static void scale_keys(Scores<Shape>& s, SharedAddress scales, const Place<Shape>& place) {
-    each_key(s, scales, place, [](float x, float scale) { return x * scale; });
-  }
-  // A weight of 0 stays 0, whatever the scale of a key that nobody sees is.
-  HEED_DEVICE static void scale_values(Scores<Shape>& s, SharedAddress scales, const Place<Shape>& place) {
-    each_key(s, scales, place, [](float x, float scale) { return x == 0 ? 0.0f : x * scale; });
-  }
-  template <class Change>
-  HEED_DEVICE static void each_key(Scores<Shape>& s, SharedAddress scales, const Place<Shape>& place,
-                                   const Change& change) {
-#pragma unroll
-    for (int n = 0; n < Shape::key_tiles; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float scale =
-            load_float(scales + (place.key_warp * Shape::warp_keys + 8 * n + lane_index() % 4 * 2 + e) * 4);
-#pragma unroll
-        for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) s[m][n][2 * r + e] = change(s[m][n][2 * r + e], scale);
-      }
   }
 };
 
