@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rows a block of threads has, and which keys these see. A row is a query of a sequence under one of
+// the query heads that read a KV head; heads of a query are neighbours, so that they share the keys and
+// values that a block loads.
+#pragma once
+#include <cstdint>
+
+#include "cuda/algorithm/visible.cuh"
+#include "general/shape.hpp"
+#include "general/tile.cuh"
+
+namespace heed::cuda::general {
+
+struct IntRange {
+  int begin, end;
+};
+
+// A tile of rows of a KV head.
+struct RowTile {
+  int b, kv_head, first, count;  // rows [first, first + count) of the sequence's; 0 where there are none
+  int group, queries, keys;      // of the sequence
+  int head;                      // of the KV heads of all sequences
+  std::int64_t first_query, first_key;
+
+  // Number n of a launch. Heads are taken in sections whose keys and values fit the second-level cache, and
+  // of a section the last tiles first, which see the most keys under a causal mask.
+  RowTile() = default;
+  HEED_DEVICE RowTile(const Call& c, const Plan& plan, int n, int rows) {
+    const int start = n / (plan.section * plan.row_tiles) * plan.section,
+              here = min(plan.section, plan.heads - start);
+    const int within = n - start * plan.row_tiles, tile = plan.row_tiles - 1 - within / here;
+    head = start + within % here;
+    const int kv_heads = static_cast<int>(c.kv_heads);
+    b = head / kv_heads, kv_head = head % kv_heads;
+    const Sequence& s = c.sequence(b);
+    group = static_cast<int>(c.group());
+    queries = static_cast<int>(s.queries), keys = static_cast<int>(s.keys);
+    first_query = s.first_query, first_key = s.first_key;
+    first = tile * rows;
+    count = max(0, min(rows, queries * group - first));
+  }
+
+  // Rows beyond the last are as the last: they are computed with the others and never written.
+  HEED_DEVICE int query_of(int r) const { return min(first + r, queries * group - 1) / group; }
+  HEED_DEVICE Query query(const Call& c, int r) const {
+    const int row = min(first + r, queries * group - 1), i = row / group;
+    return {b, c.head(kv_head, row - i * group), i, first_query + i};
+  }
+};
+
+// What a tile's rows see by ranges: some of them, and all of them.
+struct TileRanges {
+  int front;      // every row sees keys before it, as far as `end` lets it
+  IntRange some;  // besides the front
+  IntRange all;
+
+  TileRanges() = default;
+  HEED_DEVICE TileRanges(const Call& c, const RowTile& tile, int first_row, int last_row) {
+    const Sequence& s = c.sequence(tile.b);
+    const KeyRange a = visible_keys(s, tile.query_of(first_row)),
+                   z = visible_keys(s, tile.query_of(last_row));
+    some = {static_cast<int>(a.begin), static_cast<int>(z.end)};
+    all = {static_cast<int>(z.begin), static_cast<int>(a.end)};
+    front = c.gap_count > 0 ? 0 : static_cast<int>(least(c.front, z.end));
+    if (c.gap_count > 0 && c.front > 0) some.begin = 0, all.end = -1;
+  }
+
+  HEED_DEVICE bool some_see(int first, int keys) const {
+    return first < some.end && (first + keys > some.begin || first < front);
+  }
+  HEED_DEVICE bool all_see(int first, int keys) const {
+    return first >= all.begin && first + keys <= all.end;
+  }
+};
+
+// What a thread needs to know of a row.
+struct RowFacts {
+  int begin, end;                  // the keys that ranges let it see, besides the front
+  int i, h;                        // its query and query head
+  std::int64_t query, bias, mask;  // where its row of the queries, the bias and the first mask begins
+};
+
+// Tiles of which some row of a warp sees some of the warp's keys, or every row all of them.
+struct WarpTiles {
+  IntRange some, all;
+
+  WarpTiles() = default;
+  template <class Shape>
+  HEED_DEVICE static WarpTiles of(const TileRanges& ranges, int key_warp) {
+    constexpr int keys = Shape::tile_keys;
+    const int first = key_warp * Shape::warp_keys;
+    const auto floor = [](int n) { return n < 0 ? -1 : n / keys; };
+    WarpTiles t;
+    t.some = {max(0, ranges.some.begin - first - Shape::warp_keys + keys) / keys,
+              floor(ranges.some.end - 1 - first) + 1};
+    t.all = {(max(0, ranges.all.begin - first) + keys - 1) / keys,
+             floor(ranges.all.end - first - Shape::warp_keys) + 1};
+    return t;
+  }
+};
+
+// Where a cache's page has what a KV head needs, in bytes from the page's beginning: keys, values and their
+// scales.
+struct PageOffsets {
+  std::int64_t keys, values, key_scales, value_scales;
+  int key_bytes, value_bytes;  // of a token
+};
+
+// What all threads of a block know, in shared memory: registers are for products.
+template <class Shape>
+struct BlockFacts {
+  RowTile tile;
+  TileRanges ranges;                     // of all rows
+  TileRanges of_warp[Shape::row_warps];  // of a warp's
+  alignas(16) WarpTiles tiles_of_warp[Shape::warps];
+  const std::uint16_t *first_key, *first_value;  // of an array
+  PageOffsets in_page;                           // of a cache
+  IntRange keys;                                 // that the block walks
+  IntRange units;  // whose partial states it leaves; begin -1: its rows end here
+  RowFacts rows[Shape::rows];
+  unsigned char left[Shape::rows];  // whether a row is left to double precision
+
+  // By all threads, which meet before they read it.
+  HEED_DEVICE void find(const Call& c, const Plan& plan) {
+    const RowTile of(c, plan, static_cast<int>(block_index()), Shape::rows);
+    const int n = thread_index();
+    if (n == 0) {
+      tile = of;
+      const TileRanges all(c, of, 0, Shape::rows - 1);
+      const bool is_cut = of.queries * of.group <= plan.cut_rows && of.keys > plan.unit_keys;
+      ranges = all, units = {-1, -1};
+      keys = {all.front > 0 ? 0 : all.some.begin, all.some.end};
+      if (is_cut) {
+        const int first = block_in_column() * plan.units_each,
+                  last = (of.keys + plan.unit_keys - 1) / plan.unit_keys;
+        units = {first, min(first + plan.units_each, last)};
+        keys = {max(keys.begin, units.begin * plan.unit_keys), min(keys.end, units.end * plan.unit_keys)};
+      }
+      // Nothing to do: units beyond the keys, or rows whose keys are not cut.
+      if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;
+    }
+    if (n == 32 && !c.cached) first_key = first_of(c.k, of), first_value = first_of(c.v, of);
+    if (n == 32 && c.cached) {
+      const cache::PageLayout& layout = c.layout;
+      const std::int64_t head = of.kv_head * layout.head_bytes();
+      in_page = {head,
+                 head + layout.values_at(),
+                 head + layout.key_scales_at(),
+                 head + layout.value_scales_at(),
+                 static_cast<int>(layout.dim * layout.element_bytes),
+                 static_cast<int>(layout.value_width() * layout.element_bytes)};
+    }
+    if (n < Shape::warps) {
+      const int row_warp = n % Shape::row_warps;
+      const TileRanges ranges_of(c, of, row_warp * Shape::warp_rows, (row_warp + 1) * Shape::warp_rows - 1);
+      if (n < Shape::row_warps) of_warp[n] = ranges_of;
+      tiles_of_warp[n] = WarpTiles::of<Shape>(ranges_of, n / Shape::row_warps);
+    }
+    for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
+      const Query q = of.query(c, r);
+      const KeyRange range = visible_keys(c, q.b, q.i);
+      rows[r] = {static_cast<int>(range.begin),
+                 static_cast<int>(range.end),
+                 static_cast<int>(q.i),
+                 static_cast<int>(q.h),
+                 row_of(c.q, q).first,
+                 row_of(c.bias, q).first,
+                 c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
+      left[r] = 0;
+    }
+  }
+  HEED_DEVICE static const std::uint16_t* first_of(const Tensor& t, const RowTile& tile) {
+    return static_cast<const std::uint16_t*>(t.data) + row_of(t, tile.b, tile.kv_head, tile.first_key).first;
+  }
+  HEED_DEVICE Query query(int r) const {
+    return {tile.b, rows[r].h, rows[r].i, tile.first_query + rows[r].i};
+  }
+};
+
+}  // namespace heed::cuda::general
