@@ -512,17 +512,4 @@ int check(int count, std::uint64_t seed, bool special = false) {
 
 #include "bits.inc"
 #include "time.inc"
-
-int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const std::string verb = argc > 1 ? argv[1] : "check";
-  if (verb == "check")
-    return trial::check(argc > 2 ? std::atoi(argv[2]) : 400,
-                        argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
-  if (verb == "special")
-    return trial::check(argc > 2 ? std::atoi(argv[2]) : 60,
-                        argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1, true);
-  if (verb == "bits") return trial::bits();
-  if (verb == "time") return trial::times(argc > 2 ? argv[2] : "");
-  return 2;
-}
+#include "main.inc"

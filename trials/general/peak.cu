@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What mma.sync can do on a card: products alone, and with as many matrices out of shared memory as attention
 // needs.
 #include <cstdio>
