@@ -463,52 +463,7 @@ Wish random_wish(Random& r) {
   return w;
 }
 
-int check(int count, std::uint64_t seed, bool special = false) {
-  Random r(seed);
-  int wrong = 0, none = 0, right = 0;
-  double most = 0;
-  std::vector<std::pair<std::string, std::pair<int, double>>> used;
-  for (int n = 0; n < count; ++n) {
-    Wish w = random_wish(r);
-    if (special) {
-      if (w.cache) continue;
-      w.special = true, w.queries = std::min<std::int64_t>(w.queries, 40),
-      w.keys = std::min<std::int64_t>(w.keys, 300);
-      w.weights = false, w.stage = 0;
-    }
-    const auto begun = std::chrono::steady_clock::now();
-    auto p = make(w);
-    const auto made = std::chrono::steady_clock::now();
-    if (std::getenv("TRACE")) std::printf("%d: %s\n", n, describe(w).c_str());
-    const char* name = run(*p, {}, 0, pick(r, 0, 2));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - made).count();
-    if (!name) {
-      ++none;
-      continue;
-    }
-    std::string where;
-    const double error = worst(*p, w, where);
-    most = std::max(most, error);
-    auto it = std::find_if(used.begin(), used.end(), [&](auto& u) { return u.first == name; });
-    if (it == used.end()) used.push_back({name, {0, 0}}), it = used.end() - 1;
-    it->second.first++, it->second.second = std::max(it->second.second, error);
-    const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    if (all > 3)
-      std::printf("long: %.1f s, of these %.1f on the device: %s: %s\n", all, seconds, name,
-                  describe(w).c_str());
-    if (n % 50 == 49) std::printf("%d calls\n", n + 1);
-    if (error > 3) {
-      if (++wrong <= 12)
-        std::printf("WRONG %s: %.3g: %s\n  %s\n", name, error, where.c_str(), describe(w).c_str());
-    } else
-      ++right;
-  }
-  std::printf("check: %d right, %d wrong, %d without a kernel here; largest error %.3g units\n", right, wrong,
-              none, most);
-  for (auto& [name, x] : used) std::printf("  %-22s %5d calls, %.3g\n", name.c_str(), x.first, x.second);
-  return wrong != 0;
-}
-}  // namespace trial
+#include "checks.inc"
 
 #include "bits.inc"
 #include "time.inc"
