@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import heed as package
 from tool import TOOL, contents, environment, heed, on_a_terminal, write_sample
 
 pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
 
 SMALL = "--batch 1 --length 5 --model-dim 8 --heads 2"
+KERNELS = ", ".join(package.kernel_names())
 WRITES = "--out y.npy --save-weights a.npy --save-layer l.safetensors"
 LOADED = "--weights w.safetensors --heads 4 --input x.npy"
 CONVERT = "convert w.safetensors g.safetensors --heads 4 --kv-heads-from 2 --kv-heads"
@@ -73,8 +75,8 @@ REFUSALS = [
     (f"run {SMALL} --seed -1", "--seed: '-1' is not a whole number from 0 to 2^64 - 1"),
     (f"run {SMALL} --rotary fast", "--rotary: 'fast' is not a number"),
     (f"run {SMALL} --rotary 0", "config.rotary.base: 0 is not a positive finite number"),
-    (f"run {SMALL} --kernel warp", 'options.kernel: "warp" is not a kernel of this build'),
-    (f"check {SMALL} --kernel warp", 'options.kernel: "warp" is not a kernel of this build'),
+    (f"run {SMALL} --kernel warp", f'options.kernel: "warp" is not a kernel of this build; there are {KERNELS}'),
+    (f"check {SMALL} --kernel warp", f'options.kernel: "warp" is not a kernel of this build; there are {KERNELS}'),
     (f"check {SMALL} --color blue", "--color: 'blue' is not auto, always or never"),
     (f"run {SMALL} --out nowhere/y.npy", "--out: there is no folder 'nowhere'"),
     (f"run {SMALL} --out folder", "--out: 'folder' is not a regular file"),

@@ -39,7 +39,7 @@ EMPTY |= {
     ),
     "documents": (lambda x, layer: layer(x, document=[]), "document: 0 numbers a row for 5 keys"),
     "key_lengths": (lambda x, layer: layer(x, key_lengths=()), "key lengths: 0 counts for q.batch: 2"),
-    "slopes": (lambda x, layer: layer(x, alibi=[]), "alibi: 0 slopes for q.heads: 4"),
+    "slopes": (lambda x, layer: layer(x, alibi=[]), "alibi: 0 slopes are neither one per head: 4 nor one per batch entry and head: "),
     "positions of rotate": (lambda x, _: heed.rotate(x, positions=[]), "positions: 0 entries are neither x.length: 5"),
     "arrays for gradients": (
         lambda x, _: heed.attention_backward(*[x] * 5, x[..., 0], into=()),
