@@ -33,16 +33,30 @@ struct Exponential {
 
 HEED_DEVICE float exp2(float x) { return Exponential{}(x); }
 
-HEED_DEVICE float tanh(float x) {
-  const float size = fabsf(x), z = x * x;
+constexpr float least_far_from_zero = 0.625f;
+
+HEED_DEVICE float tanh_near_zero(float x) {
+  const float z = x * x;
   float p = fmaf(-5.704933777e-03f, z, 2.063904144e-02f);
   p = fmaf(p, z, -5.373970047e-02f);
   p = fmaf(p, z, 1.333144158e-01f);
   p = fmaf(p, z, -3.333328068e-01f);
-  const float near = fmaf(p * z, x, x);
+  return fmaf(p * z, x, x);
+}
+
+HEED_DEVICE float tanh(float x) {
+  const float size = fabsf(x), near = tanh_near_zero(x);
   const float e = Exponential{2 * log2_e, -127.0f / (2 * log2_e)}(-size);
   const float rest = (e + e) / (1.0f + e);
-  return size < 0.625f ? near : copysignf(1.0f - rest, x);
+  return size < least_far_from_zero ? near : copysignf(1.0f - rest, x);
+}
+
+// For the scores of matrix units, which are no more exact: in their unrolled loops tanh() takes so many registers that ptxas lets
+// wgmma wait (C7511).
+HEED_DEVICE float tanh_of_few_registers(float x) {
+  const float size = fabsf(x), near = tanh_near_zero(x);
+  const float e = exp2(size * (-2 * log2_e));
+  return size < least_far_from_zero ? near : copysignf((1.0f - e) / (1.0f + e), x);
 }
 
 }  // namespace heed::cuda
