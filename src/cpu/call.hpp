@@ -109,7 +109,7 @@ struct Call {
   std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
   // The member-th query head that reads kv_head.
   std::int64_t head(std::int64_t kv_head, std::int64_t member) const {
-    return tiled_heads ? member * kv_heads + kv_head : kv_head * group() + member;
+    return tiled_heads ? member * kv_heads + kv_head : kv_head * group() + member;  // fault: wrong-group
   }
 };
 

@@ -70,7 +70,7 @@ std::size_t shorten_last(std::span<QueryTask> tasks, const Call& c, int panel_ro
       if (half * c.group() < least_rows_of_half) continue;
       QueryTask back = task;
       back.rows.queries -= half, back.rows.first_query += half;
-      task.rows.queries = half;
+      task.rows.queries = half;  // fault: row-between-halves
       std::construct_at(end++, back);
     }
   return static_cast<std::size_t>(end - tasks.data());

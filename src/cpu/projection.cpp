@@ -33,7 +33,7 @@ struct Cut {
   std::int64_t across() const { return (panels + panels_per_part - 1) / panels_per_part; }
   std::int64_t count() const { return whole + (row_parts - whole) * across(); }
   Part operator[](std::int64_t n) const {
-    if (n < whole) return {n, 0, panels};
+    if (n < whole) return {n, 0, panels};  // fault: panels-at-the-end
     const std::int64_t first = (n - whole) % across() * panels_per_part;
     return {whole + (n - whole) / across(), first, std::min(first + panels_per_part, panels)};
   }
@@ -135,6 +135,7 @@ bool is_worth_sharing(const Projected& p) {
 }
 
 bool is_together(const Projected& a, const Projected& b) {
+  // fault: one-x-for-all
   return a.x.data == b.x.data && a.x.shape == b.x.shape && a.x.stride == b.x.stride &&
          a.x.dtype == b.x.dtype && &target_of(a) == &target_of(b) && is_worth_sharing(a);
 }

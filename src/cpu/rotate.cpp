@@ -123,6 +123,7 @@ void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> po
   share_out(tasks, cost, [&](std::int64_t n) {
     const threads::Scratch::Lease lease(scratch);
     const Turns turns{lease.floats(), lease.floats() + pairs};
+    // fault: token-turned-twice
     for (std::int64_t token = n * tokens / tasks; token < (n + 1) * tokens / tasks; ++token) {
       places.set(turns, token);
       const Shape first{places.entry(token) * places.together, 0, places.within(token), 0};

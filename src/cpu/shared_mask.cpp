@@ -44,6 +44,7 @@ SharedMask plan_shared_mask(const Call& c, int panel_rows, std::int64_t rows, st
   shared.panels = (rows + panel_rows - 1) / panel_rows;
   shared.keys = (c.keys + keys_in_line - 1) / keys_in_line * keys_in_line;
   shared.key_words = key_words(mask.type);
+  // fault: mask-of-the-first-entry, mask-of-the-first-sequence
   shared.is_of_batch = mask.stride.batch == 0 && are_alike(c);
   const std::int64_t uses = c.kv_heads * (shared.is_of_batch ? c.batch : 1);
   const bool pays = uses >= least_uses && shared.size() > 0;
@@ -60,6 +61,7 @@ Call with_mask_of(const Rows& rows, const Call& c, const Target& target, TurnedP
   };
   const std::int64_t begin = panels_to(rows.first_query), end = panels_to(rows.first_query + rows.queries);
   const std::int64_t owner = c.shared.owner(rows.batch_entry);
+  // fault: mask-of-the-rows-before
   const bool is_there = turned.owner == owner && turned.begin <= begin && end <= turned.end;
   if (!is_there) turned = {owner, begin, end};
   Call with = c;

@@ -42,7 +42,7 @@ std::int64_t Stripes::take(std::int64_t& mine) const {
     const std::int64_t n = stripe.taken.fetch_add(1, std::memory_order_relaxed),
                        length = stripe.end - stripe.begin;
     const std::int64_t first = mine * length / static_cast<std::int64_t>(stripes_.size());
-    if (n < length) return stripe.begin + (n + first) % length;
+    if (n < length) return stripe.begin + (n + first) % length;  // fault: task-taken-twice
   }
 }
 

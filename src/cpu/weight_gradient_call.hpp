@@ -8,7 +8,7 @@
 namespace heed::cpu {
 
 // Sums over tokens are chains of so many, added in order.
-constexpr std::int64_t gradient_tokens = 256;
+constexpr std::int64_t gradient_tokens = 256;  // fault: weight-gradient-in-other-blocks
 
 // w += y^T * x and bias += y summed. Rows of x and y are (batch, length), each the concatenation of its
 // heads.

@@ -98,6 +98,7 @@ class HeadGradients {
 std::vector<std::int64_t> backwards(std::span<const std::int64_t> positions) {
   constexpr auto limits = std::numeric_limits<std::int64_t>();
   std::vector<std::int64_t> turned;
+  // fault: turned-on-instead-of-back
   for (const std::int64_t p : positions) turned.push_back(p == limits.min() ? limits.max() : -p);
   return turned;
 }

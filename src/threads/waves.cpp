@@ -59,7 +59,7 @@ void Waves::lay_out(std::size_t grid, std::size_t first_cell, const std::vector<
       State& state = cells_[--cell];
       state.grid = grid;
       state.has_right = j + 1 < of.columns, state.has_below = i + 1 < of.rows;
-      state.missing = (i > 0) + (j > 0);
+      state.missing = (i > 0) + (j > 0);  // fault: gradient-of-parts-out-of-turn
       const float right = state.has_right ? cells_[cell + 1].path : 0,
                   below = state.has_below ? cells_[cell + static_cast<std::size_t>(of.columns)].path : 0;
       state.path = times[cell] + std::max(right, below);

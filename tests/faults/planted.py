@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults planted in the kernels, one at a time, to see which tests notice.
 
-planted.py check                  every fault's text is still in the tree, exactly once (a test of the suite)
+planted.py check                  every fault has its marker in the source, and can be planted (a test of the suite)
 planted.py run [--only NAME] ...  copies the tree; breaks, builds and tests the copy for each fault
 planted.py list                   the table
 
@@ -27,19 +27,49 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "examples"]
 TESTS = ["conformance", "laws", "simd", "laws_of_one_answer", "laws_of_extremes", "laws_of_caches",
          "gradients", "laws_of_gradients", "layer_gradients", "layer", "backend", "threads", "digests"]  # the digests notice everything
+MARKED_LINES = 14  # that of the marker, and those that follow
 EMULATOR = ["qemu-aarch64", "-cpu", "max"]  # has Arm's bf16 instructions
 
 
+def markers(root):
+    """{name of a fault: [(file, offset of the marked lines)]} of all comments `// fault: NAME, NAME` in the source."""
+    found = {}
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in (".hpp", ".cpp", ".cuh", ".cu"):
+            continue
+        for marker in re.finditer(r"^.*// fault: (.+)$", path.read_text(), re.MULTILINE):
+            for name in marker[1].split(", "):
+                found.setdefault(name, []).append((path, marker.start()))
+    return found
+
+
+def plant(fault, path, start):
+    """The file's text with the fault in it, or None where the marked lines do not hold its text exactly once."""
+    text = path.read_text()
+    end = start
+    for _ in range(MARKED_LINES):
+        end = text.find("\n", end) + 1 or len(text)
+    marked = text[start:end]
+    without_names = re.sub(r"// fault: .+", lambda name: " " * len(name[0]), marked)
+    if without_names.count(fault.old) != 1:
+        return None
+    at = start + without_names.index(fault.old)
+    return text[:at] + fault.new + text[at + len(fault.old) :]
+
+
 def check(root):
-    """Sentences about faults that can no longer be planted."""
+    """Sentences about faults that cannot be planted, and markers of none."""
     problems = []
     names = [fault.name for fault in FAULTS]
     problems += [f"{name}: the name is taken twice" for name in sorted(set(names)) if names.count(name) > 1]
+    marked = markers(root)
+    problems += [f"{name}: marked in {marked[name][0][0]}, but no fault" for name in sorted(set(marked) - set(names))]
     for fault in FAULTS:
-        path = root / fault.file
-        count = path.read_text().count(fault.old) if path.is_file() else 0
-        if count != 1:
-            problems.append(f"{fault.name}: its text is {count} times in {fault.file}, not once")
+        places = marked.get(fault.name, [])
+        if len(places) != 1:
+            problems.append(f"{fault.name}: marked {len(places)} times in src/, not once")
+        elif plant(fault, *places[0]) is None:
+            problems.append(f"{fault.name}: {fault.old!r} is not once in the lines behind its marker in {places[0][0]}")
         if fault.old == fault.new:
             problems.append(f"{fault.name}: changes nothing")
     return problems
@@ -117,9 +147,9 @@ class Copy:
         return found
 
     def with_fault(self, fault, everybody, before):
-        path = self.tree / fault.file
+        ((path, start),) = markers(self.tree)[fault.name]
         healthy = path.read_text()
-        path.write_text(healthy.replace(fault.old, fault.new))
+        path.write_text(plant(fault, path, start))
         try:
             return self.noticed_by(everybody, before, fault.emulated)
         finally:
@@ -161,7 +191,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.what == "list":
         for fault in FAULTS:
-            print(f"{fault.name} | {fault.file} | {fault.breaks}")
+            print(f"{fault.name} | {fault.breaks}")
         return 0
     problems = check(ROOT)
     for problem in problems:

@@ -36,7 +36,7 @@ template <Vector S>
   for (std::int64_t r = 0; r < t.width; ++r) {
     const Query q = queries(least(r, queries.count - 1));
     minus_slope[r] = -slope_of(c, q);
-    place[r] = place_of(c, q);
+    place[r] = place_of(c, q);  // fault: alibi-place
   }
   const F lowest = S::fill(-most_finite), to_units = S::fill(c.scaling.unit),
           below = c.bias.data ? S::fill(__builtin_nanf("")) : lowest;

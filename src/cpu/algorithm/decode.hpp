@@ -62,6 +62,7 @@ class Decode {
   // into an empty state changes nothing.
   void finish(float* partials, std::int64_t chunks) {
     const State total = at.in(partials);
+    // fault: chunk-forgotten
     for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(rows, total, at.in(partials + n * at.floats()));
     WriteOut<S> write_out;
     for (int r = 0; r < rows.count; ++r) {
@@ -71,7 +72,7 @@ class Decode {
       write_out(row_of(c.out, n), total.out + r * at.dims, c.value_dim, factor);
       if (c.weights.data) finish_weights(n, end);
     }
-    if (!write_out.wrote_only_numbers()) leave_to_reference(c);
+    if (!write_out.wrote_only_numbers()) leave_to_reference(c);  // fault: overflow-unnoticed-in-decode
   }
 
  private:

@@ -66,6 +66,7 @@ class DecodeAmx {
       if (all_finite<S>(x, c.value_dim)) continue;
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (std::int64_t r = 0; !is_finite(x[d]) && r < rows.count; ++r)
+          // fault: poison-found-late-in-hidden-keys
           if (!partly_hidden || rows.unseen[j * t.width + r] == 0) {
             float& sum = out[r * rows.at.dims + d];
             sum = __builtin_fmaf(t.s[j * t.width + r], x[d], sum);

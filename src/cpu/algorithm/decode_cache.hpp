@@ -86,6 +86,7 @@ class DecodeCache {
       const float* p = t.s + j * t.width;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
+          // fault: last-token-of-the-tile
           add_tile<type, n.value>({values.place(), upcoming.place(), p + r, least(tile, t.keys - j)}, r, out);
         });
       if (&upcoming == &ahead)
@@ -114,6 +115,7 @@ class DecodeCache {
   // s(16 keys, rows r ... r + 3) of `n` rows; the rows that are missing score 0.
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
+    // fault: cached-scores-of-other-rows
     score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, rows.width, t.ahead});
     if constexpr (type == Type::int8) scale_fours(t.scales, tile, s, rows.width);
   }
@@ -123,6 +125,7 @@ class DecodeCache {
   void score_some(const KeyTile (&some)[tiles], std::int64_t r, float* s) const {
     Tiles<tiles> t{rows.q + r, at.rows, {}, c.dim, s, rows.width, {}, {}};
     for (int i = 0; i < tiles; ++i)
+      // fault: scales-of-another-tile
       t.lines[i] = some[i].keys, t.ahead[i] = some[i].ahead, t.scales[i] = some[i].scales;
     score_tiles<S, type, n>(t);
   }

@@ -49,7 +49,7 @@ class DecodeF32 {
       apply_scales<S>(t, t.first_key + t.keys,
                       [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
     if (!has_sums) {
-      has_sums = true;
+      has_sums = true;  // fault: blocks-of-decode-in-one-chain
       return add_block(t, partly_hidden, out);
     }
     fill(rows.values, rows.count * at.dims, 0.0f);

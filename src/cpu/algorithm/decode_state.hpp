@@ -68,6 +68,7 @@ struct DecodeRows {
 
   // Where row j of the task's keys or values begins, and it with those that follow, as rows to come.
   const char* place(const Tensor& x, std::int64_t j) const {
+    // fault: keys-of-another-batch-entry
     const Row row = row_of(x, b, kv_head, c.sequences[b].first_key + j);
     return static_cast<const char*>(row.data) + row.first * element_bytes(x);
   }
@@ -224,7 +225,7 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State
     float factors[S::lanes];
     S::store(factors, factor);
     for (int lane = 0; lane < S::lanes; ++lane)
-      if (factors[lane] != 1.0f)
+      if (factors[lane] != 1.0f)  // fault: rescale-skipped-in-decode
         for (std::int64_t d = 0; d < at.dims; d += S::lanes) {
           float* out = state.out + (r + lane) * at.dims + d;
           S::store(out, S::mul(S::load(out), S::fill(factors[lane])));

@@ -60,6 +60,7 @@ class DecodeViews {
     if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
     for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
                                                // never read
+      // fault: last-tile-of-decode
       const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
       float* to = rows.k_rows + n * rows.depth;
       const float* x = widen<S>(row, c.dim, to);
@@ -120,8 +121,8 @@ class DecodeViews {
       if (n == 0) part.values = reinterpret_cast<const char*>(x);
       if (n == 1) part.value_bytes = reinterpret_cast<const char*>(x) - part.values;
     }
-    if (finite) return add_groups<Type::f32>(part);
-    add_carefully(part, partly_hidden ? rows.unseen + j * t.width : nullptr);
+    if (finite) return add_groups<Type::f32>(part);  // fault: careful-path-skipped-in-decode
+    add_carefully(part, partly_hidden ? rows.unseen + j * t.width : nullptr);  // fault: scratch-nobody-wrote
   }
 
   // The stripe of values after this one, or the keys of the next block, if this task has them.

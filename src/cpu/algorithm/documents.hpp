@@ -37,6 +37,7 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
       highest = most(highest, own);
     }
     const std::int32_t* of = key_documents(d, queries(0).b);
+    // fault: document-trimmed-too-far
     const auto is_others = [&](std::int64_t j) { return of[j] < lowest || of[j] > highest; };
     while (keys.begin < keys.end && is_others(keys.end - 1)) --keys.end;
     while (keys.begin < keys.end && is_others(keys.begin)) ++keys.begin;
@@ -52,7 +53,7 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
   const std::int64_t keys = least(t.keys, s.keys - t.first_key);
   std::int64_t of_all = no_document;
   for (std::int64_t r = 0; r < queries.count; ++r) {
-    const std::int64_t own = document_of(d, s, queries(r));
+    const std::int64_t own = document_of(d, s, queries(r));  // fault: document-of-the-first-query
     if (own == of_all && own != no_document) continue;
     bool hides_any = false;
     for (std::int64_t j = 0; j < keys; ++j)

@@ -65,7 +65,7 @@ struct Exponential {
 template <Vector S, int n>
 inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
   typename S::F z[n], p[n];
-  for (int i = 0; i < n; ++i) x[i] = S::max(power.least, x[i]);
+  for (int i = 0; i < n; ++i) x[i] = S::max(power.least, x[i]);  // fault: exp2-clamp-removed
   for (int i = 0; i < n; ++i) z[i] = S::fma(x[i], power.scale, S::fill(exponent_magic));
   for (int i = 0; i < n; ++i) p[i] = S::sub(S::fill(exponent_magic), z[i]);
   for (int i = 0; i < n; ++i) x[i] = S::fma(x[i], power.scale, p[i]);

@@ -46,7 +46,7 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   if (sink == minus_infinity && end.max > -0x1p126f) return 1.0f;
   const float max = sink > end.max ? sink : end.max;
   const float factor = one_exp2<S>(end.max - max);
-  end.sum = __builtin_fmaf(end.sum, factor, one_exp2<S>(sink - max));
+  end.sum = __builtin_fmaf(end.sum, factor, one_exp2<S>(sink - max));  // fault: sink-missing
   end.max = max;
   return factor;
 }
@@ -67,7 +67,7 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
   for (std::int64_t j = 0; j < c.sequences[q.b].keys; ++j) {
     if (!sees(c, q, j)) continue;
     const double x = bias_at(j);
-    if (shared != none && x != shared) end.sum = __builtin_nanf("");
+    if (shared != none && x != shared) end.sum = __builtin_nanf("");  // fault: lowest-biases-tie
     if (!(x < -0x1p126)) end.sum = __builtin_nanf("");
     shared = x;
   }

@@ -74,6 +74,7 @@ class Backward {
         packed_rows(call, pairs.products, keeps_rows ? row_blocks() : 1, task.of_keys,
                     keeps_rows ? kept : memory, memory),
         dims(pairs.products.scores.dims),
+        // fault: gradient-without-scale
         dk{pairs.products.q_sums, g.k, c.dim, g.scale, g.left_k, part.of_keys && g.k.data},
         dv{pairs.products.g_sums, g.v, c.value_dim, 1.0f, g.left_v, part.of_keys && g.v.data} {
     turned = memory.cut(part.of_rows ? rows * dims : 0);
@@ -137,6 +138,7 @@ class Backward {
 
   void multiply(const RowBlock<O>& block, std::int64_t begin, KeyRange seen) {
     for (KeySums* sums : {&dk, &dv}) sums->products.begin({seen.begin - begin, seen.end - begin});
+    // fault: gradient-of-an-odd-panel
     for (std::int64_t p = 0; p * rows < round_up(block.count, summed_rows<O>); ++p) {
       const bool is_there = p * rows < block.count;
       const Stretch at = is_there ? pairs.differentiate(query, block, p, Pairs::By::product) : Stretch{};
@@ -162,6 +164,7 @@ class Backward {
   // dQ of a panel of rows.
   void add_keys(const Stretch& at, std::int64_t row, const Reach<S>& reach) {
     const std::int64_t first = pairs.keys.here->first + at.first - pairs.keys.here->packed.begin;
+    // fault: gradient-of-the-last-block
     add_reached(pairs.products.scores, first, at.keys, pairs.gradients, row_sums(row), reach);
   }
 

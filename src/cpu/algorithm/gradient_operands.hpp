@@ -118,8 +118,9 @@ class PackedRows {
     RowBlock<O>& block = blocks[first / gradient_rows % slots];
     const std::int64_t summed = round_up(count, summed_rows<O>);
     if (has_sums) products.q_sums.use_rows(block.q_rows, summed), products.g_sums.use_rows(block.g_rows, summed);
-    const bool is_packed = block.first == first;
+    const bool is_packed = block.first == first;  // fault: gradient-of-rows-packed-before
     if (!is_packed) block.q_known = block.g_known = {};
+    // fault: gradient-of-rows-packed-by-others
     products.scores.use_queries(block.q, block.q_known), products.by_weights.use_queries(block.g, block.g_known);
     if (is_packed) return block;
     block.first = first, block.count = count;

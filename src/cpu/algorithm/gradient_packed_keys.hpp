@@ -58,6 +58,7 @@ class PackedKeys {
   void use(std::int64_t b, std::int64_t kv_head, std::int64_t begin, KeyRange wanted) {
     KeyBlock<O>& block = blocks[begin / gradient_keys % slots];
     here = &block;
+    // fault: gradient-forgets-how-large-keys-are
     products.scores.use_keys(block.k, block.k_known), products.by_weights.use_keys(block.v, block.v_known);
     if (has_sums) products.scores.use_values(block.k_sums, block.packed.end - block.packed.begin);
     if (block.first != begin) pack(block, {b, kv_head, begin, wanted});

@@ -123,7 +123,7 @@ class GradientPairs {
     score(products.by_weights, panel.p, first, {of.gradients, rows, of.first_key, of.keys}, queries);
     if (c.drop_below) drop(of, queries);
     combine(panel.delta, of);
-    if (c.softcap && by == By::product) scale_by(slope, of);
+    if (c.softcap && by == By::product) scale_by(slope, of);  // fault: gradient-without-slope
     if (is_marked) correct(panel.state, of);
   }
 
@@ -166,9 +166,10 @@ class GradientPairs {
     const float *w = of.weights, *const end = of.weights + of.keys * rows;
     for (float* x = of.gradients; w < end;)
       for (int n = 0; n < S::panel_vectors; ++n, w += S::lanes, x += S::lanes)
-        S::store(x, S::mul(S::load(w), S::sub(S::load(x), less[n])));
+        S::store(x, S::mul(S::load(w), S::sub(S::load(x), less[n])));  // fault: gradient-without-delta
     if (!c.drop_below) return;
     for (std::int64_t n = 0; n < of.keys * rows; n += S::lanes)
+      // fault: gradient-of-dropped-values
       S::store(of.weights + n, S::mul(S::load(of.weights + n), S::load(kept + n)));
   }
 
@@ -190,8 +191,9 @@ class GradientPairs {
     for (std::int64_t j = 0; j < of.keys; ++j)
       for (int r = 0; r < rows; ++r) {
         float &w = of.weights[j * rows + r], &x = of.gradients[j * rows + r];
-        if (unseen[j * rows + r] != 0 || state[r] == RowState::hollow)
+        if (unseen[j * rows + r] != 0 || state[r] == RowState::hollow)  // fault: gradient-of-hidden-pairs
           w = x = 0;
+        // fault: gradient-of-a-bad-row
         else if (state[r] == RowState::bad || (keys.here->has_bad && is_bad[j]))
           w = x = __builtin_nanf("");
       }

@@ -48,7 +48,7 @@ class BiasGradient {
     const bool shares_batch = g.bias.batch == 1 && !(g.is_packed && !shares_rows);
     const Sharing entries(shares_batch, part.batch_entry, c.batch), heads(g.bias.heads == 1, part.head, c.heads);
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
-      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h);
+      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h);  // fault: gradient-of-one-head
     write();
   }
 
@@ -155,7 +155,7 @@ class SinkGradient {
     const float of_lse =
         g.log_sum_exp_gradient.data ? read(row_of(g.log_sum_exp_gradient, q), 0) : 0.0f;
     const float lse = read(row_of(c.log_sum_exp, q), 0);
-    if (lse == minus_infinity || !sees_any(c, q)) {
+    if (lse == minus_infinity || !sees_any(c, q)) {  // fault: gradient-of-a-sink-unseen
       sum += of_lse;
       return;
     }

@@ -114,6 +114,7 @@ class TurnedSums {
   }
   static void turn_four(const float* from, float* to) {
     for (int r = 0; r < rows; r += 4) {
+      // fault: gradient-rows-swapped
       const float* const four[4] = {from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r};
       S::transpose(four, to + r * rows, rows);
     }

@@ -47,7 +47,7 @@ class KeptBlock {
   // Whether it is the caller's to pack.
   bool begin() {
     std::uint32_t expected = empty;
-    return __atomic_load_n(&state, __ATOMIC_RELAXED) == empty &&
+    return __atomic_load_n(&state, __ATOMIC_RELAXED) == empty &&  // fault: block-packed-by-two
            __atomic_compare_exchange_n(&state, &expected, begun, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
 
@@ -55,7 +55,7 @@ class KeptBlock {
   template <class Pack>
   void pack_with(O& operands, std::int64_t count, const Pack& pack) {
     use(operands, count, {});
-    has_poison = pack();
+    has_poison = pack();  // fault: block-shown-early
     known = operands.key_known;
     __atomic_store_n(&state, done, __ATOMIC_RELEASE);
   }

@@ -40,7 +40,7 @@ struct MaskRows {
     std::int64_t begin = row_of(t, queries(0)).first, head = queries.first % queries.group;
     for (std::int64_t r = 0; r < queries.count; ++r) {
       first[r] = begin;
-      is_shared &= begin == first[0];
+      is_shared &= begin == first[0];  // fault: mask-of-one-row-for-all
       begin += along;
       if (++head == queries.group) head = 0, begin += on;
     }
@@ -64,7 +64,7 @@ struct MaskRows {
       for (; n >= 8; n -= 8, p += 8) {
         std::uint64_t eight;
         __builtin_memcpy(&eight, p, 8);
-        differing |= eight ^ wanted;
+        differing |= eight ^ wanted;  // fault: mask-judged-by-its-last-word
       }
       for (; n > 0; --n, ++p) differing |= *p ^ (wanted & 1);
       if (differing != 0) return false;
@@ -78,6 +78,7 @@ template <class Visit>
 inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
   const std::int64_t end = least(keys.end, t.first_key + t.keys);
   for (std::int64_t key = most(keys.begin, t.first_key); key < end; key += strip_keys)
+    // fault: mask-strip-off-by-one
     visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key, least(strip_keys, end - key)});
 }
 
@@ -127,6 +128,7 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
   const std::int64_t done = change_whole_lines<S>(rows, t, change, highest), left = t.keys - done;
   if (left == 0) return;
   float tile[strip_keys * MaskRows<S>::capacity];
+  // fault: mask-rows-swapped
   const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key + done); };
   pack_rows<S>(row_at, t.width, t.width, left, left, widened, tile);
   float* const s = t.s + done * t.width;
@@ -155,7 +157,7 @@ inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Sc
 
 // The keys a boolean mask is about: a tree's are the last ones (S18).
 inline KeyRange keys_of(const BoolTensor& m, const Sequence& s) {
-  const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;
+  const std::int64_t first = m.is_tree ? s.keys - s.queries : 0;  // fault: tree-off-by-one
   return {first, s.keys};
 }
 
@@ -259,7 +261,7 @@ inline KeyRange trim_hidden(const Call& c, KeyRange keys, const Queries& queries
     };
     const auto first = [&] { return KeyRange{keys.begin, least(keys.begin + step, keys.end)}; };
     const auto last = [&] { return KeyRange{most(keys.begin, keys.end - step), keys.end}; };
-    while (hides(last())) keys.end = last().begin;
+    while (hides(last())) keys.end = last().begin;  // fault: mask-trimmed-too-far
     while (hides(first())) keys.begin = first().end;
   }
   return keys;

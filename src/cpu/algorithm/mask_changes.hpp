@@ -64,6 +64,7 @@ struct AddBias {
   const F to_units, lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity);
 
   explicit AddBias(const Call& c) : to_units(S::fill(c.scaling.unit)) {}
+  // fault: bias-sign, bias-overflows-into-a-mask
   F operator()(F s, F x) const { return S::less(x, lowest, hidden, S::max(lowest, S::fma(x, to_units, s))); }
 
   static constexpr bool takes_lines_of(Type type) { return type == Type::f32 || type == Type::bf16; }
@@ -88,6 +89,7 @@ struct HideWhere {
   const F half = S::fill(0.5f), hidden = S::fill(minus_infinity);
 
   F operator()(F s, F x) const {
+    // fault: byte-of-two-is-false
     return visible_when ? S::less(S::abs(x), half, hidden, s) : S::less(half, S::abs(x), hidden, s);
   }
 

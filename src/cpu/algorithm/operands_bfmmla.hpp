@@ -90,7 +90,7 @@ struct PackedBf16 : Bf16Parts<V> {
     bool poisoned = false;
     for (std::int64_t j = 0; j < padded; j += 4)
       if (pack_four_values(row_at, j, count)) {
-        clear_poison(j);
+        clear_poison(j);  // fault: bfmmla-poison-kept
         poisoned = true;
       }
     return poisoned;
@@ -144,6 +144,7 @@ struct PackedBf16 : Bf16Parts<V> {
     for (std::int64_t d = 0; d < depth; d += 4, to += 4 * key_step) {
       Halves line[4];
       for (std::int64_t n = 0; n < 4; ++n)
+        // fault: bfmmla-cached-dimension
         line[n] = d + n < dim ? S::load_halves(from + (d + n) * first.step) : S::no_halves();
       S::store_transposed(line, to);
     }

@@ -77,6 +77,7 @@ struct PackedF32 : F32Parts<V> {
         for (std::int64_t tile = j; tile < least(j + columns, count); tile += key_step)
           pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, least(key_step, count - tile),
                        key_step, dim, depth, widened, k + tile * depth);
+    // fault: squares-of-the-keys-forgotten
     key_known.squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);
   }
 

@@ -32,6 +32,7 @@ inline Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t 
 // Key j of a sequence, and its value, wherever they lie.
 inline const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head,
                                          std::int64_t j) {
+  // fault: page-of-the-token-before, cached-sequence-of-another
   return c.cached[b].table[j / c.layout.page_size] + kv_head * c.layout.head_bytes();
 }
 
@@ -214,7 +215,7 @@ inline bool pack_turned(const RowAt auto& row_at, std::int64_t r, std::int64_t e
     const char* rows[count] = {};
     for (int n = 0; n < least(count, end - r); ++n) {
       const Row row = row_at(r + n);
-      if (!is_contiguous(row)) return false;
+      if (!is_contiguous(row)) return false;  // fault: sixteen-rows-by-the-first
       rows[n] = static_cast<const char*>(row.data) + row.first * bytes_of_type<type.value>;
     }
     turn_rows<S, type.value>(rows, width, dim, tile + r);

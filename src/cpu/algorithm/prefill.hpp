@@ -77,6 +77,7 @@ class Prefill {
     pack_queries();
     const Seen seen = seen_by_all();
     bool is_first = true;
+    // fault: chunk-not-merged, block-not-anchored
     for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
          chunk += chunk_keys) {
       const KeyRange keys = wanted(seen, {chunk, chunk + chunk_keys});
@@ -357,7 +358,7 @@ class Prefill {
   }
 
   void attend(KeyRange keys) {
-    if (is_kept()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);
+    if (is_kept()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);  // fault: block-of-one-task
     // Tiles are anchored at key 0, too, those of a cache as well.
     const std::int64_t step = c.cached ? most(O::key_step, PageLayout::tile) : O::key_step;
     keys.begin = keys.begin / step * step;
@@ -369,7 +370,7 @@ class Prefill {
       if (keeps_scores(c)) weights_of(p).keep(t, at.kept[p]);
       if (poisoned) mark_unseen<S>(t, at.unseen);
       weigh(p, t, keys, highest, poisoned);
-      if (poisoned) add_poison(t, part(p).out);
+      if (poisoned) add_poison(t, part(p).out);  // fault: poison-not-added
     }
   }
 
@@ -403,7 +404,7 @@ class Prefill {
       if (all_finite<S>(x, c.value_dim)) continue;
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (int r = 0; !is_finite(x[d]) && r < rows; ++r)
-          if (at.unseen[j * rows + r] == 0)
+          if (at.unseen[j * rows + r] == 0)  // fault: poison-seen-by-all
             to[d * rows + r] = __builtin_fmaf(at.s[j * rows + r], x[d], to[d * rows + r]);
     }
   }
@@ -419,7 +420,7 @@ class Prefill {
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r)
       write_out(row_of(c.out, query(p, r)), turned + r * dims, c.value_dim, factors[r]);
-    if (!write_out.wrote_only_numbers()) leave_to_reference(c);
+    if (!write_out.wrote_only_numbers()) leave_to_reference(c);  // fault: overflow-unnoticed-in-prefill
   }
 
   // What the sums of each row are to be multiplied with.
@@ -454,7 +455,7 @@ class Prefill {
   }
 
   void score_again() {
-    const std::int64_t end = keys_there_are();
+    const std::int64_t end = keys_there_are();  // fault: own-keys-over-shared-ones
     use_own_memory();
     for (std::int64_t begin = 0; begin < end; begin += block_keys) {
       const KeyRange keys{begin, least(begin + block_keys, end)};

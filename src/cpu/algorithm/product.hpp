@@ -31,7 +31,7 @@ inline void tile_product(const float* a, const float* b, std::int64_t depth, flo
   typename S::F sum[columns][vectors];
   for (auto& column : sum)
     for (auto& s : column) s = S::fill(0.0f);
-  for (std::int64_t k = 0; k < depth; ++k, a += Tile<S>::rows, b += columns) {
+  for (std::int64_t k = 0; k < depth; ++k, a += Tile<S>::rows, b += columns) {  // fault: tail-of-the-tile
     typename S::F x[vectors];
     for (int v = 0; v < vectors; ++v) x[v] = S::load(a + v * S::lanes);
     for (int n = 0; n < columns; ++n) {

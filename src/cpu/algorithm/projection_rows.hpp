@@ -23,10 +23,10 @@ class ProjectedRows {
     for (std::int64_t n = 0; n < t.map_count; ++n) {
       const std::int64_t panels = (t.maps[n].out + outputs - 1) / outputs;
       if (first < panels && end > 0) {
-        begin(t.maps[n], part);
+        begin(t.maps[n], part);  // fault: one-y-for-all
         multiply(t.maps[n], most(first, 0), least(end, panels));
       }
-      first -= panels;
+      first -= panels;  // fault: panels-of-the-second-map
       end -= panels;
     }
   }

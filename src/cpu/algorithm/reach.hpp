@@ -27,8 +27,10 @@ struct Reach {
 
   // As ranges let these queries see.
   Reach(const Call& c, const Queries& queries, const Scores& t) : Reach(t.keys) {
+    // fault: reach-without-the-last-vector
     vectors = static_cast<int>((queries.count + S::lanes - 1) / S::lanes);
     for (int v = 0; v < vectors; ++v) {
+      // fault: reach-of-the-first-row
       const std::int64_t last = queries(least((v + 1) * S::lanes, queries.count) - 1).i;
       const std::int64_t seen = visible_keys(c, queries.b, last).end - t.first_key;
       keys[v] = least(t.keys, round_up(most(0, seen), Tile<S>::columns));

@@ -37,7 +37,7 @@ struct Queries {
         first_head(c.head(task.kv_head, 0)),
         head_step(c.head(task.kv_head, 1) - first_head),
         first_query(task.first_query),
-        first_row(c.sequences[b].first_query + first_query) {}
+        first_row(c.sequences[b].first_query + first_query) {}  // fault: packed-queries-unplaced
 
   Queries some(std::int64_t first_of_them, std::int64_t how_many) const {
     Queries part = *this;
@@ -57,6 +57,7 @@ inline Row row_of(const Tensor& t, const Query& q) { return row_of(t, q.b, q.h, 
 // The keys that Causal, Window and KeyLengths let query i of batch entry b see, besides the front.
 inline KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
   const Sequence& s = c.sequences[b];
+  // fault: mask-off-by-one, window-off-by-one
   return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
 }
 
@@ -102,6 +103,7 @@ inline void leave_to_reference(const Call& c) {
 inline float most_product(const Call& c) {
   constexpr float beside_lowest = 0x1p73f;
   const bool is_capped = c.softcap && c.softcap.cap <= beside_lowest;
+  // fault: products-beside-the-lowest-bias
   return (c.bias.data || c.alibi.of_heads) && !is_capped ? beside_lowest : most_finite;
 }
 
@@ -111,7 +113,7 @@ inline float most_product(const Call& c) {
 template <Vector S>
 inline void spoil_beyond(float most, const Scores& t) {
   const std::int64_t all = t.keys * t.width;
-  if (most == most_finite && all_finite<S>(t.s, all)) return;
+  if (most == most_finite && all_finite<S>(t.s, all)) return;  // fault: infinity-passes-for-unseen
   for (float *s = t.s, *end = s + all; s < end; s += S::lanes) {
     const auto x = S::load(s);
     S::store(s, S::less(S::fill(most), S::abs(x), S::fill(__builtin_nanf("")), x));
@@ -120,7 +122,7 @@ inline void spoil_beyond(float most, const Scores& t) {
 
 template <Vector S>
 inline void apply_softcap(const Call& c, const Scores& t) {
-  const auto cap = S::fill(c.softcap.cap), argument = S::fill(c.softcap.argument);
+  const auto cap = S::fill(c.softcap.cap), argument = S::fill(c.softcap.argument);  // fault: softcap-scale
   for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
     S::store(t.s + n, S::mul(cap, tanh<S>(S::mul(S::load(t.s + n), argument))));
 }
@@ -134,7 +136,7 @@ inline void hide_keys(std::int64_t begin, std::int64_t end, float* column, const
 // All keys that no range lets the query of this column see.
 inline void hide_unseen(const Call& c, const Query& q, float* column, const Scores& t) {
   const KeyRange seen = visible_keys(c, q.b, q.i);
-  hide_keys(c.front, seen.begin, column, t);
+  hide_keys(c.front, seen.begin, column, t);  // fault: front-hidden
   for (std::int64_t n = 0; n < c.gap_count; ++n) {
     const Gap& gap = c.gaps[n * c.batch + q.b];
     hide_keys(gap.front, q.i + gap.first_offset, column, t);
@@ -163,9 +165,10 @@ inline void hide_outside(const Call& c, const Queries& queries, const Scores& t)
     }
   };
   // Ranges move on from row to row: the last one begins last, and the first one ends first.
+  // fault: front-hidden-from-panels
   for (auto j = most(0, c.front - t.first_key); j < static_cast<std::int64_t>(begin[rows - 1]); ++j)
     change(j, begin, [&](auto key, auto first, auto x) { return S::less(key, first, hidden, x); });
-  for (auto j = static_cast<std::int64_t>(end[0]); j < t.keys; ++j)
+  for (auto j = static_cast<std::int64_t>(end[0]); j < t.keys; ++j)  // fault: panel-ends-together
     change(j, end, [&](auto key, auto limit, auto x) { return S::less(key, limit, x, hidden); });
 }
 

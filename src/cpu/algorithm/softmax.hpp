@@ -91,6 +91,7 @@ inline void weigh_chains(float* s, std::int64_t width, std::int64_t chains, cons
 template <Vector S, int vectors>
 inline void weigh_in_chains(float* s, std::int64_t width, std::int64_t first_key, std::int64_t keys,
                             const Weighing<S>& by) {
+  // fault: chains-from-the-first-key
   if (const std::int64_t within = first_key % chain_keys; within > 0 && keys > 0) {
     const std::int64_t count = keys < chain_keys - within ? keys : chain_keys - within;
     weigh_apart<S, vectors>(s, width, count, by);
@@ -124,10 +125,10 @@ inline void move_max(const State& state, const typename S::F (&max)[S::panel_vec
     float *before = state.max + v * S::lanes, *sum = state.sum + v * S::lanes;
     factor[v] = softmax::rescaling<S>(S::load(before), max[v], power);
     S::store(before, max[v]);
-    S::store(sum, S::mul(S::load(sum), factor[v]));
+    S::store(sum, S::mul(S::load(sum), factor[v]));  // fault: sum-not-rescaled
     rescale |= any_lane_differs<S>(factor[v], 1.0f);
   }
-  if (rescale) scale_rows<S>(state.out, dims, factor);
+  if (rescale) scale_rows<S>(state.out, dims, factor);  // fault: rescale-skipped
 }
 
 // The running maxima of a panel's rows, with the scores that were taken so far.

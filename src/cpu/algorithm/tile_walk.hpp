@@ -26,7 +26,7 @@ class TileWalk {
   const unsigned char* place() const { return *page_ + offset_ + within_ * token_bytes_; }
   void step() {
     within_ += PageLayout::tile;
-    if (within_ == page_size_) ++page_, within_ = 0;
+    if (within_ == page_size_) ++page_, within_ = 0;  // fault: walk-stays-on-its-page
   }
 
  private:

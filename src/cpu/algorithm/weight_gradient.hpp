@@ -72,6 +72,7 @@ class WeightGradient {
       for (std::int64_t t = 0; t < tiles(); ++t) {
         float* const sum = sums + (p * tiles() + t) * columns * lanes;
         ask_for(sum);
+        // fault: weight-gradient-of-the-last-block
         tile_product<S, Start::apart>(x + p * block * lanes, y + t * block * columns, depth, sum);
       }
     if (part.has_bias()) add_to_bias(depth);
@@ -108,6 +109,7 @@ class WeightGradient {
   const float* x_of(std::int64_t token, float* line) const {
     const float* found =
         stretch({g.x, g.x_dim, part.first_input, part.first_input + part.inputs}, token, line);
+    // fault: weight-gradient-of-padding
     return all_finite<S>(found, part.inputs) || has_gradient(token) ? found : nullptr;
   }
   const float* y_of(std::int64_t token, float* line) const {
@@ -129,7 +131,7 @@ class WeightGradient {
         if (real == columns_of) {
           __builtin_memcpy(into, row + d, columns_of * sizeof(float));
         } else {
-          for (std::int64_t i = 0; i < real; ++i) into[i] = row[d + i];
+          for (std::int64_t i = 0; i < real; ++i) into[i] = row[d + i];  // fault: weight-gradient-tail
           for (std::int64_t i = real; i < columns_of; ++i) into[i] = 0;
         }
         into += columns_of;

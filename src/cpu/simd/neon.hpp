@@ -37,7 +37,7 @@ struct Neon {
   static F power_of_two(F z) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(z), 23)); }
   static void transpose(const float* const from[4], float* to, std::int64_t width) {
     const float32x4x2_t even = vzipq_f32(load(from[0]), load(from[2])),
-                        odd = vzipq_f32(load(from[1]), load(from[3]));
+                        odd = vzipq_f32(load(from[1]), load(from[3]));  // fault: transpose-wrong-lane
     for (int half = 0; half < 2; ++half) {
       const float32x4x2_t both = vzipq_f32(even.val[half], odd.val[half]);
       store(to + 2 * half * width, both.val[0]);

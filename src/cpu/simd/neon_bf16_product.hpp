@@ -21,6 +21,7 @@
 #define HEED_ROWS(s0, s1, s2, s3, rows) \
   HEED_MULTIPLY(s0, 4, rows) HEED_MULTIPLY(s1, 5, rows) HEED_MULTIPLY(s2, 6, rows) HEED_MULTIPLY(s3, 7, rows)
 
+// fault: bfmmla-wrong-rows
 #define HEED_STEP_12(a0, a1, a2, b0, b1)                                                  \
   "ldp q4, q5, [%[b], #" #b0 "]\n ldp q6, q7, [%[b], #" #b1 "]\n"                         \
   "ldp q0, q1, [%[a], #" #a0 "]\n" HEED_ROWS(8, 9, 10, 11, 0) HEED_ROWS(12, 13, 14, 15, 1)  \
@@ -99,6 +100,7 @@ template <Vector S, Start start, int tiles>
 inline void multiply_tiles(const Bf16Product& t, std::int64_t first, float* c) {
   constexpr int vectors = S::panel_vectors;
   static_assert(vectors == 3 ? tiles == 1 : vectors == 1 && tiles <= 3);
+  // fault: bfmmla-tile-twice
   const std::uint16_t *a = t.rows, *b = t.columns + first * t.tile_stride, *b1 = b + t.tile_stride,
                       *b2 = b1 + t.tile_stride;
   std::int64_t n = t.depth;

@@ -33,6 +33,7 @@
 
 // An eighth of the depth at a time: while it passes, one of the eight upcoming rows is touched, so many cache lines a step
 // that all of it is.
+// fault: wrong-lane
 #define HEED_EIGHT_DOTS(keys)                                                                                        \
   asm volatile(                                                                                                      \
       "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                      \

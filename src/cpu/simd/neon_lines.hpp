@@ -181,6 +181,7 @@ static inline void neon_add_lines(const Lines& t) {
 
 template <Type type>
 static inline void neon_add_blocks(const Lines& t, std::int64_t blocks) {
+  // fault: block-of-the-last-tile
   if (t.count < line_elements) return add_one_by_one<Neon, type, 4>(t, blocks);  // the last tile of a sequence
   const void *line = t.lines, *ahead = t.ahead;
   const float* factor;

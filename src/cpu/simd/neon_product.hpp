@@ -36,6 +36,7 @@
 #define HEED_ODD \
   HEED_STEP(5, 6, 7, HEED_LOAD(0, a), HEED_LOAD(1, a), HEED_LOAD(2, a), HEED_LOAD(3, b), HEED_LOAD(4, b))
 // The last step; a column's sums leave while the next ones are multiplied.
+// fault: tail-of-the-assembly
 #define HEED_LAST(leave)                                                                                \
   HEED_COLUMN(8, 9, 10, 5, 6, 7, 3, 0)                                                                  \
   HEED_COLUMN(11, 12, 13, 5, 6, 7, 3, 1) leave(8, 0) leave(9, 16) leave(10, 32)                         \

@@ -34,9 +34,11 @@
 #define HEED_SUM_0 25, 26, 27, 25, 26, 27, 25, 26
 #define HEED_MAX_1 18, 16, 17, 18, 16, 17, 18, 16
 #define HEED_SUM_1 27, 25, 26, 27, 25, 26, 27, 25
+// fault: weights-of-another-maximum
 #define HEED_MAX_2 17, 18, 16, 17, 18, 16, 17, 18
 #define HEED_SUM_2 26, 27, 25, 26, 27, 25, 26, 27
 #define HEED_MAX_ONE 16, 16, 16, 16, 16, 16, 16, 16
+// fault: sum-of-seven
 #define HEED_SUM_ONE 25, 25, 25, 25, 25, 25, 25, 25
 
 // One instruction on each of eight vectors.
