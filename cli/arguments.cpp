@@ -164,9 +164,10 @@ void refuse_leftovers(const CLI::App& app) {
   if (leftovers.empty()) return;
   const std::string& word = leftovers.front();
   const bool is_command = !word.starts_with("-") && !app.get_parent();
-  std::string sentence =
-      fmt::format("{}: unknown {}", word,
-                  word.starts_with("-") ? "flag" : is_command ? "command" : "argument");
+  std::string sentence = fmt::format("{}: unknown {}", word,
+                                     word.starts_with("-") ? "flag"
+                                     : is_command          ? "command"
+                                                           : "argument");
   const std::string meant = nearest_word(word.substr(0, word.find('=')), known_words(app));
   if (!meant.empty())
     sentence += fmt::format("; did you mean {}?", meant);

@@ -20,12 +20,12 @@ class Console {
   void add_options(CLI::App&);
   void use_json() { json_ = true; }
 
-  void print(const std::string& text) const;           // for people: silent under --json and --quiet
-  void result(const nlohmann::ordered_json&) const;    // for programs: only under --json
-  void warn(const std::string& sentence) const;        // silent under --quiet and --json: the object has it
-  void error(const std::string& sentence) const;       // never silent
-  void refuse(const std::string& sentence) const;      // an error that is all there is: under --json the object
-  void progress(const std::string& what) const;        // replaces the previous one; "" clears it
+  void print(const std::string& text) const;         // for people: silent under --json and --quiet
+  void result(const nlohmann::ordered_json&) const;  // for programs: only under --json
+  void warn(const std::string& sentence) const;      // silent under --quiet and --json: the object has it
+  void error(const std::string& sentence) const;     // never silent
+  void refuse(const std::string& sentence) const;    // an error that is all there is: under --json the object
+  void progress(const std::string& what) const;      // replaces the previous one; "" clears it
   std::string paint(Style, const std::string&) const;  // as stdout's colour allows
   bool has_colors() const;                             // on stdout
 

@@ -10,7 +10,7 @@ namespace {
 volatile std::sig_atomic_t noted = 0;
 
 void handle(int signal, void (*handler)(int), int flags) {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = handler;
   action.sa_flags = flags;
   sigaction(signal, &action, nullptr);

@@ -45,7 +45,8 @@ int run_tool(int argc, char** argv, Console& console) {
       "`heed COMMAND --help` shows a command's options and examples.\n\n"
       "Environment:\n"
       "  HEED_NUM_THREADS  how many threads; --threads goes before it. Never changes a bit\n"
-      "  HEED_TARGET       the one instruction set to compute with, as in the kernels' names: scalar, avx2, ...\n"
+      "  HEED_TARGET       the one instruction set to compute with, as in the kernels' names: scalar, avx2, "
+      "...\n"
       "  NO_COLOR          no colour");
   app.require_subcommand(0, 1);
   app.allow_extras();

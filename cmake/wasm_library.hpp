@@ -106,7 +106,8 @@ inline to_chars_result to_chars(char* first, char* last, float value) {
   return shortest_to_chars<float>(first, last, value, [](const char* text) { return strtof(text, nullptr); });
 }
 inline to_chars_result to_chars(char* first, char* last, double value) {
-  return shortest_to_chars<double>(first, last, value, [](const char* text) { return strtod(text, nullptr); });
+  return shortest_to_chars<double>(first, last, value,
+                                   [](const char* text) { return strtod(text, nullptr); });
 }
 
 inline from_chars_result from_chars(const char* first, const char* last, double& value) {

@@ -47,13 +47,14 @@ heed::MutableView written(Name name, const Shape& shape) {
 }
 
 void attend(const Problem& p, const heed::Options& options) {
-  const heed::Inputs inputs{.q = {arrays[queries], p.queries()},
-                            .k = {arrays[keys], p.keys()},
-                            .v = {arrays[values], p.keys()}};
+  const heed::Inputs inputs{
+      .q = {arrays[queries], p.queries()}, .k = {arrays[keys], p.keys()}, .v = {arrays[values], p.keys()}};
   const heed::MutableView out = written(results, p.queries()), all = written(weights, p.scores());
   using heed::Stage;
-  for (const auto& [stage, name] : {std::pair{Stage::raw, raw}, {Stage::softcapped, softcapped}, {Stage::biased, masked}})
-    heed::attention(inputs, {.out = out, .weights = all, .scores = {written(name, p.scores()), stage}}, options);
+  for (const auto& [stage, name] :
+       {std::pair{Stage::raw, raw}, {Stage::softcapped, softcapped}, {Stage::biased, masked}})
+    heed::attention(inputs, {.out = out, .weights = all, .scores = {written(name, p.scores()), stage}},
+                    options);
 }
 
 // One token of all heads, of an array whose heads lie `tokens` apart.
@@ -111,7 +112,8 @@ int play_add_cache(int kv_heads, int dim, int capacity, int type) {
 int play_append(int cache, int tokens, int heads, int token, float scale, float softcap) {
   return refused([&] {
     KvCache& into = caches[static_cast<std::size_t>(cache)];
-    const Problem p{tokens, heads, static_cast<int>(into.config().kv_heads), static_cast<int>(into.config().dim)};
+    const Problem p{tokens, heads, static_cast<int>(into.config().kv_heads),
+                    static_cast<int>(into.config().dim)};
     into.append(one_token(keys, p.keys(), token), one_token(values, p.keys(), token));
     heed::Options options;
     if (!std::isnan(scale)) options.scale = scale;
@@ -121,7 +123,9 @@ int play_append(int cache, int tokens, int heads, int token, float scale, float 
   });
 }
 
-double play_cache_bytes(int cache) { return static_cast<double>(caches[static_cast<std::size_t>(cache)].bytes()); }
+double play_cache_bytes(int cache) {
+  return static_cast<double>(caches[static_cast<std::size_t>(cache)].bytes());
+}
 double play_token_bytes(int cache) {
   return static_cast<double>(caches[static_cast<std::size_t>(cache)].bytes_per_token());
 }

@@ -34,8 +34,8 @@ Measured measure(Workload&, double seconds, const std::function<double(double)>&
 struct Binding {
   enum class Unit : std::uint8_t { operations, bytes } unit = Unit::operations;
   double amount = 0;
-  std::string limit{};                 // "fp32", "bf16", "l3", "dram"
-  std::optional<double> per_second{};  // none if the limits were not measured
+  std::string limit{};                  // "fp32", "bf16", "l3", "dram"
+  std::optional<double> per_second{};   // none if the limits were not measured
   std::function<double(double)> now{};  // Rate::now
 };
 Binding binding_of(const Case&, const std::optional<Limits>&);

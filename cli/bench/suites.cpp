@@ -110,13 +110,8 @@ void add_layer(std::vector<Case>& cases) {
   }
   // 2048 rows as 256 sequences of 8, in few heads: little attention between the projections, but enough that
   // queries and keys are checked.
-  Case projection{.role = Role::projection,
-                  .batch = 256,
-                  .heads = 3,
-                  .kv_heads = 3,
-                  .queries = 8,
-                  .keys = 8,
-                  .dim = 256};
+  Case projection{
+      .role = Role::projection, .batch = 256, .heads = 3, .kv_heads = 3, .queries = 8, .keys = 8, .dim = 256};
   for (const DType dtype : {DType::f32, DType::bf16}) {
     projection.dtype = dtype;
     cases.push_back(projection);

@@ -17,9 +17,9 @@ class Workload {
   // How long what a run does besides the case takes by itself, now. It counts neither for the case nor
   // against it.
   virtual double seconds_besides() { return 0; }
-  virtual std::string kernel() = 0;                   // as the plan says; empty: not a kernel of the plan
-  virtual Buffer& result() = 0;                       // what run() writes
-  virtual Findings verify() const = 0;                // of the result as it is now
+  virtual std::string kernel() = 0;     // as the plan says; empty: not a kernel of the plan
+  virtual Buffer& result() = 0;         // what run() writes
+  virtual Findings verify() const = 0;  // of the result as it is now
 };
 
 std::unique_ptr<Workload> make_workload(const Case&);

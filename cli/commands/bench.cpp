@@ -158,7 +158,8 @@ Action add_bench(CLI::App& app) {
            "  heed bench --suite limits --threads 1\n"
            "  heed bench --suite ranks --quick\n"
            "  heed bench --suite ranks --ranks 2 --threads 4\n\n"
-           "Each case is shown when it is done. Ctrl-C ends with what there is, after the case that runs; a second one at once.");
+           "Each case is shown when it is done. Ctrl-C ends with what there is, after the case that runs; a "
+           "second one at once.");
   auto options = std::make_shared<BenchOptions>();
   options->add_to(app);
   return [options](Console& console) { return bench(*options, console); };

@@ -210,7 +210,8 @@ Status demonstrate(Console& console) {
   console.print(fmt::format(
       "\nprefill: the whole layer over {} tokens. decode: the whole layer over one token, the {}th of a "
       "sequence in a cache;\nits result is the last row of the layer over all of them, to the bit.\n"
-      "worst error: the largest distance from the double-precision reference, and its share of the computed bound.",
+      "worst error: the largest distance from the double-precision reference, and its share of the computed "
+      "bound.",
       batch * length, length));
   return status;
 }

@@ -182,8 +182,8 @@ Score Model::judge(const Batch& b, Pass pass) {
     score.loss += static_cast<double>(largest + std::log(sum) - row[answer]);
     if (pass == Pass::forward) continue;
     for (std::size_t n = 0; n < vocabulary; ++n)
-      row[n] =
-          (std::exp(row[n] - largest) / sum - (n == answer ? 1.0f : 0.0f)) / static_cast<float>(score.targets);
+      row[n] = (std::exp(row[n] - largest) / sum - (n == answer ? 1.0f : 0.0f)) /
+               static_cast<float>(score.targets);
   }
   score.loss /= static_cast<double>(std::max<std::int64_t>(score.targets, 1));
   return score;

@@ -92,7 +92,7 @@ struct Options {
   std::optional<Dropout> dropout{};
   HeadMap head_map = HeadMap::interleaved;
   std::string kernel{};  // force one by name, as plan() lists them; empty: the plan chooses
-  int threads = 0;  // for this call; 0: num_threads(). Changes no bit
+  int threads = 0;       // for this call; 0: num_threads(). Changes no bit
   // Whose threads, for this call and for those that it makes on this thread. Default: set_executor()'s, or
   // heed's own.
   Executor* executor = nullptr;
@@ -130,8 +130,8 @@ HEED_API std::string explain(const Inputs&, const Outputs&, const Options& = {})
 
 // Every kernel this machine can run, in the order they are tried.
 HEED_API std::vector<std::string> kernel_names();
-// What is wrong with HEED_TARGET and HEED_NUM_THREADS, a sentence for each: what heed warned of on stderr when it
-// came to them.
+// What is wrong with HEED_TARGET and HEED_NUM_THREADS, a sentence for each: what heed warned of on stderr
+// when it came to them.
 HEED_API std::vector<std::string> environment_warnings();
 
 }  // namespace heed::inline v0_2

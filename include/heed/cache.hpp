@@ -101,8 +101,8 @@ class HEED_API KvCache {
   // length, ...) of any dtype. Tokens the window released come out as zeros.
   void read(std::int64_t sequence, const MutableView& k, const MutableView& v) const;
 
-  // The same sequences and numbers in the memory of another device, or of this one, with as many pages in the pool, or
-  // so many: at least those in which something lies or lay.
+  // The same sequences and numbers in the memory of another device, or of this one, with as many pages in the
+  // pool, or so many: at least those in which something lies or lay.
   KvCache to(Device, std::optional<std::int64_t> pages = std::nullopt) const;
 
   // Pages, tables and configuration; written atomically, checked whole before anything is believed

@@ -27,8 +27,8 @@ struct Check {
 // does.
 HEED_API Check check(const Inputs&, const Results& computed, const Options& = {});
 
-// `computed` is what attention_backward() wrote for them, with any kernel; it must not have accumulated. Takes
-// the time of the reference, on all threads where no bias or sink has a gradient.
+// `computed` is what attention_backward() wrote for them, with any kernel; it must not have accumulated.
+// Takes the time of the reference, on all threads where no bias or sink has a gradient.
 HEED_API Check check(const Inputs&, const Saved&, const Gradients& computed, const Options& = {});
 
 // How far the reference has come, told to the calling thread about a hundred times.

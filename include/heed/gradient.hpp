@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of attention(): of a loss by q, k, v, the bias and the sink, from what the forward call saved.
-// docs/spec.md, rules G1 and on, says exactly what is computed.
+// The gradients of attention(): of a loss by q, k, v, the bias and the sink, from what the forward call
+// saved. docs/spec.md, rules G1 and on, says exactly what is computed.
 #pragma once
 #include <string>
 #include <vector>

@@ -124,8 +124,8 @@ class HEED_API AttentionLayer {
     // Of the keys; default: positions where x is the context, else 0, 1, 2, ...
     std::span<const std::int64_t> key_positions{};
     std::uint64_t dropout_seed = 0;  // used in Mode::train
-    // Read at this call in place of the layer's own, and packed as they are read: nothing of them is kept. The
-    // results have the bits of a layer that was made of them. On the CPU only, and not by backward().
+    // Read at this call in place of the layer's own, and packed as they are read: nothing of them is kept.
+    // The results have the bits of a layer that was made of them. On the CPU only, and not by backward().
     const LayerViews* weights = nullptr;
     // Filled by a call without a cache, and read by backward(), which computes them again where there are
     // none.

@@ -132,8 +132,8 @@ void read_alibi(Choices& choices, nb::handle object) {
   const auto bytes = static_cast<std::int64_t>(bytes_of(slopes.element));
   for (std::int64_t b = 0; b < placed.shape.length; ++b)
     for (std::int64_t h = 0; h < placed.shape.dim; ++h)
-      choices.slopes.push_back(read_slope(
-          slopes, slopes.data + bytes * (b * placed.stride.length + h * placed.stride.dim)));
+      choices.slopes.push_back(
+          read_slope(slopes, slopes.data + bytes * (b * placed.stride.length + h * placed.stride.dim)));
   if (slopes.rank == 2) choices.slope_columns = placed.shape.dim;
   choices.options.alibi = Alibi{choices.slopes, align};
 }
@@ -162,7 +162,7 @@ void share_anchor(Choices& choices) {
 void check_alignment(const Choices& choices, std::int64_t queries, std::int64_t keys) {
   if (queries == keys || choices.cache) return;
   const std::string found = std::to_string(queries) + " queries, " + std::to_string(keys) + " keys";
-  for (const Mask& mask : choices.options.masks) 
+  for (const Mask& mask : choices.options.masks)
     std::visit(AsksForAnchor{found, choices.query_document_columns.has_value()}, mask);
   if (choices.options.alibi && !choices.options.alibi->align)
     throw ambiguous("alibi", found, R"((slopes, "ends") or (slopes, "starts"))");

@@ -61,7 +61,8 @@ Results results_of(const Part& part) {
 }
 
 Outputs outputs_of(const Tensor& out, const Tensor& lse) {
-  return {.out = mutable_view_of(out, right_aligned(out)), .log_sum_exp = mutable_view_of(lse, one_per_row(lse))};
+  return {.out = mutable_view_of(out, right_aligned(out)),
+          .log_sum_exp = mutable_view_of(lse, one_per_row(lse))};
 }
 
 nb::object merge(const nb::args& parts) {

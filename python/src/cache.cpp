@@ -203,8 +203,10 @@ void define_contents(nb::class_<KvCache>& type) {
       .def("read", &read, nb::arg("sequence").none(), nb::arg("like") = nb::none(),
            nb::sig("def read(self, sequence: int, like: ArrayT | None = None) -> tuple[ArrayT, ArrayT]"),
            read_doc)
-      .def("to", &to, nb::arg("device").none(), nb::arg("pages") = nb::none(),
-           nb::sig("def to(self, device: typing.Literal['cpu', 'cuda'], pages: int | None = None) -> KvCache"), to_doc)
+      .def(
+          "to", &to, nb::arg("device").none(), nb::arg("pages") = nb::none(),
+          nb::sig("def to(self, device: typing.Literal['cpu', 'cuda'], pages: int | None = None) -> KvCache"),
+          to_doc)
       .def("save", &save, nb::arg("path").none(), nb::sig("def save(self, path: typing.Any) -> None"),
            save_doc)
       .def_static("load", &load, nb::arg("path").none(), nb::sig("def load(path: typing.Any) -> KvCache"),

@@ -187,9 +187,9 @@ constexpr std::array<std::string_view, 6> only_forward{"cache",      "sequences"
                                                        "return_lse", "return_scores", "out"};
 
 // What no rank can have, since it has a part of the keys only; and shares have one order of axes.
-constexpr std::array<std::string_view, 9> not_over_ranks{
-    "cache",         "sequences",      "query_starts",  "key_starts", "query_lengths",
-    "return_weights", "return_scores", "tree",          "layout"};
+constexpr std::array<std::string_view, 9> not_over_ranks{"cache",         "sequences",     "query_starts",
+                                                         "key_starts",    "query_lengths", "return_weights",
+                                                         "return_scores", "tree",          "layout"};
 
 // A layer's ranks gather their heads, and have neither weights of all of them nor dropout.
 constexpr std::array<std::string_view, 3> not_of_a_layer_over_ranks{"return_weights", "return_scores",

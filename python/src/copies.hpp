@@ -22,8 +22,7 @@ template <class T>
 void check_class(nb::handle cls, const char* name) {
   const nb::handle own = nb::type<T>();
   if (PyType_Check(cls.ptr()) && PyObject_IsSubclass(cls.ptr(), own.ptr()) == 1) return;
-  throw Error(Error::dtype,
-              "cls: " + text_of(nb::repr(cls)) + " is not " + name + " or a class made of it");
+  throw Error(Error::dtype, "cls: " + text_of(nb::repr(cls)) + " is not " + name + " or a class made of it");
 }
 
 // What Python keeps beside the T in an object of a class of its own; None where that is nothing.

@@ -35,7 +35,8 @@ constexpr const char* plan_signature =
     HEED_ATTENTION("plan", HEED_ANY_RESULTS("bool"), "list[heed._verdicts.Verdict]");
 constexpr const char* explain_signature = HEED_ATTENTION("explain", HEED_ANY_RESULTS("bool"), "str");
 
-constexpr const char* attention_doc = R"(Scaled dot-product attention: each query's softmax-weighted mean of the values whose keys it sees.
+constexpr const char* attention_doc =
+    R"(Scaled dot-product attention: each query's softmax-weighted mean of the values whose keys it sees.
 
 q is (batch, heads, queries, dim), k (batch, kv_heads, keys, dim), v (batch, kv_heads, keys, value_dim), out like q with
 value_dim; all may leave out the batch, or batch and heads. float32, float16 or bfloat16, any strides. kv_heads divides

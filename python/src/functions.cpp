@@ -15,8 +15,7 @@ namespace heed::python {
 namespace {
 
 struct Function {
-  PyObject_HEAD
-  vectorcallfunc call;
+  PyObject_HEAD vectorcallfunc call;
   PyObject* target;
   PyObject* attributes;  // its __dict__
 };
@@ -80,10 +79,10 @@ PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                        {Py_tp_methods, methods},
                        {Py_tp_getset, accessors},
                        {0, nullptr}};
-PyType_Spec specification{"heed._heed.function", sizeof(Function), 0,
-                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                              Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                          slots};
+PyType_Spec specification{
+    "heed._heed.function", sizeof(Function), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    slots};
 
 nb::object public_function(nb::handle target, const nb::dict& attributes) {
   static PyObject* const type = PyType_FromSpec(&specification);

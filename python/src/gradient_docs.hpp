@@ -12,8 +12,7 @@ constexpr const char* attention_backward_signature =
     "= "
     "('q', 'k', 'v'), into: typing.Sequence[ArrayT] | None = None, query_starts: typing.Any = None, "
     "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS
-    "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP
-    " = 'interleaved', " HEED_LAYOUT
+    "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP " = 'interleaved', " HEED_LAYOUT
     "kernel: str | None = None, threads: int | None = None) -> tuple[ArrayT, ...]";
 
 constexpr const char* attention_backward_doc =

@@ -286,9 +286,9 @@ void define_layer(nb::module_& m) {
           "state_dict",
           [](const Layer& self, nb::handle naming) { return self.state_dict(read_naming(naming)); },
           nb::arg("naming").none() = "paper",
-           nb::sig("def state_dict(self, naming: typing.Literal['paper', 'torch', 'llama'] = 'paper') -> "
-                   "dict[str, numpy.typing.NDArray[typing.Any]]"),
-           state_dict_doc)
+          nb::sig("def state_dict(self, naming: typing.Literal['paper', 'torch', 'llama'] = 'paper') -> "
+                  "dict[str, numpy.typing.NDArray[typing.Any]]"),
+          state_dict_doc)
       .def(
           "train",
           [](nb::handle self, nb::handle mode) { return set_training(self, read_flag("mode", mode)); },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// _heed._LentLayer: the attention layer over weights that somebody else owns, as a module of PyTorch does. They
-// are read where they lie at every call, and nothing of them is kept, so nothing can be out of date.
+// _heed._LentLayer: the attention layer over weights that somebody else owns, as a module of PyTorch does.
+// They are read where they lie at every call, and nothing of them is kept, so nothing can be out of date.
 #include <array>
 
 #include "bindings.hpp"
@@ -14,7 +14,8 @@ namespace heed::python {
 
 namespace {
 
-constexpr std::array<const char*, 4> matrix_names{"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"};
+constexpr std::array<const char*, 4> matrix_names{"q_proj.weight", "k_proj.weight", "v_proj.weight",
+                                                  "o_proj.weight"};
 constexpr std::array<const char*, 4> bias_names{"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"};
 
 // Four matrices and four biases, or None for one that is not there.
@@ -29,8 +30,14 @@ class LentWeights {
       biases_[i] = read_tensor(bias_names[i], bias, Use::copy);
       check_rank(*biases_[i], 1, 1);
     }
-    views_ = {.w_q = matrix(0), .w_k = matrix(1), .w_v = matrix(2), .w_o = matrix(3),
-              .b_q = bias(0),   .b_k = bias(1),   .b_v = bias(2),   .b_o = bias(3)};
+    views_ = {.w_q = matrix(0),
+              .w_k = matrix(1),
+              .w_v = matrix(2),
+              .w_o = matrix(3),
+              .b_q = bias(0),
+              .b_k = bias(1),
+              .b_v = bias(2),
+              .b_o = bias(3)};
   }
   LentWeights(const LentWeights&) = delete;
   LentWeights& operator=(const LentWeights&) = delete;
@@ -78,9 +85,9 @@ void define_lent_layer(nb::module_& m) {
   nb::class_<LentLayer>(m, "_LentLayer", "The attention layer over weights that are lent with every call.")
       .def(
           "__init__",
-          [](LentLayer* self, nb::handle model_dim, nb::handle heads, nb::handle kv_heads, nb::handle head_dim,
-             nb::handle value_dim, nb::handle key_dim, nb::handle value_head_dim, nb::handle rotary,
-             nb::handle head_map, nb::handle dropout) {
+          [](LentLayer* self, nb::handle model_dim, nb::handle heads, nb::handle kv_heads,
+             nb::handle head_dim, nb::handle value_dim, nb::handle key_dim, nb::handle value_head_dim,
+             nb::handle rotary, nb::handle head_map, nb::handle dropout) {
             const LayerWords words{model_dim, heads,          kv_heads, head_dim, value_dim,
                                    key_dim,   value_head_dim, rotary,   head_map};
             LayerConfig config = read_extents(words);

@@ -2,6 +2,8 @@
 // heed's tasks on the threads of an OpenMP runtime that is already in the process, PyTorch's: its workers
 // keep looking for work for milliseconds after every operation, and a second pool would have to share the
 // cores with them.
+#include "openmp.hpp"
+
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -14,7 +16,6 @@
 #include "bindings.hpp"
 #include "docs.hpp"
 #include "heed/threads.hpp"
-#include "openmp.hpp"
 
 namespace heed::python {
 

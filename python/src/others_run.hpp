@@ -12,7 +12,8 @@ class OthersRun {
   ~OthersRun() {
     try {
       PyEval_RestoreThread(own_);
-    } catch (...) {  // the interpreter ends: Python before 3.14 unwinds its daemon threads, and nothing may leave here
+    } catch (...) {  // the interpreter ends: Python before 3.14 unwinds its daemon threads, and nothing may
+                     // leave here
       for (;;) pause();
     }
   }

@@ -11,15 +11,16 @@ namespace heed::python {
 
 namespace {
 
-constexpr std::array code_names{"shape",   "dtype",       "device",   "value", "ambiguous", "overlap",
-                                "unsupported", "capacity", "file",  "busy", "rank"};
+constexpr std::array code_names{"shape",       "dtype",    "device", "value", "ambiguous", "overlap",
+                                "unsupported", "capacity", "file",   "busy",  "rank"};
 static_assert(code_names.size() == std::size_t{Error::rank} + 1);
 
 // Never freed: exceptions may be raised until the interpreter is gone.
 PyObject* error_type = nullptr;
 PyObject* kind_error_type = nullptr;
 
-// C++ keeps arguments in structs; in Python they are arguments themselves, some of them under names of their own.
+// C++ keeps arguments in structs; in Python they are arguments themselves, some of them under names of their
+// own.
 struct Renamed {
   std::string_view there, here;
 };

@@ -18,8 +18,7 @@ template <class Scaling, class Field>
 void each_field(Scaling& s, const Field& field) {
   if constexpr (requires { s.factor; }) {
     // What longrope has only for the sake of its attention factor need not be said beside that.
-    field(
-        "factor", s.factor, requires { s.short_factors; });
+    field("factor", s.factor, requires { s.short_factors; });
   }
   if constexpr (requires { s.original_length; })
     field("original_max_position_embeddings", s.original_length, false);

@@ -40,13 +40,12 @@
                 "tuple[ArrayT, ArrayT]"),                                                              \
       signature("attention", HEED_ANY_RESULTS(weights), "typing.Any")
 
-#define HEED_ATTENTION(name, results, result)                                                       \
-  "def " name                                                                                       \
-  "(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, " \
-  "sequences: typing.Any = None, query_starts: typing.Any = None, "                                 \
-  "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS                \
-  "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP                                   \
-  " = 'interleaved', " HEED_LAYOUT results                                                          \
+#define HEED_ATTENTION(name, results, result)                                                              \
+  "def " name                                                                                              \
+  "(q: ArrayT, k: ArrayT | None = None, v: ArrayT | None = None, *, cache: KvCache | None = None, "        \
+  "sequences: typing.Any = None, query_starts: typing.Any = None, "                                        \
+  "key_starts: typing.Any = None, query_lengths: typing.Any = None, " HEED_SEEN_KEYS                       \
+  "dropout: float = 0.0, seed: int = 0, head_map: " HEED_HEAD_MAP " = 'interleaved', " HEED_LAYOUT results \
   ", out: ArrayT | None = None, kernel: str | None = None, threads: int | None = None) -> " result
 
 #define HEED_LAYER_CALL(name, results, result)                                                    \

@@ -65,18 +65,20 @@ bool is_traced(nb::handle object) {
   return tracer.is_valid() && PyObject_IsInstance(object.ptr(), tracer.ptr()) == 1;
 }
 
-// A tensor of PyTorch's whose operations are its own affair need not have the memory that it describes: it may
-// stand for tensors elsewhere, or for none.
+// A tensor of PyTorch's whose operations are its own affair need not have the memory that it describes: it
+// may stand for tensors elsewhere, or for none.
 void refuse_stand_ins(const char* name, nb::handle object) {
   const nb::handle type = object.type();
   const nb::object dispatch = attribute(type, "__torch_dispatch__");
   if (dispatch.is_valid()) {
     const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
-    const nb::object plain = torch.is_valid() ? attribute(attribute(torch, "Tensor"), "__torch_dispatch__") : nb::object();
+    const nb::object plain =
+        torch.is_valid() ? attribute(attribute(torch, "Tensor"), "__torch_dispatch__") : nb::object();
     if (plain.is_valid() && !dispatch.is(plain))
-      throw Error(Error::dtype, std::string(name) + ": " + kind_name(object) +
-                                    " stands for other tensors, so that its memory cannot be read; pass a plain tensor, "
-                                    "such as its to_local() or what it is made of");
+      throw Error(Error::dtype,
+                  std::string(name) + ": " + kind_name(object) +
+                      " stands for other tensors, so that its memory cannot be read; pass a plain tensor, "
+                      "such as its to_local() or what it is made of");
   }
   if (attribute(type, "_materialize").is_valid() && attribute(object, "variant").is_valid())
     throw Error(Error::dtype, std::string(name) + ": " + kind_name(object) +
@@ -88,7 +90,8 @@ Kind classify(const char* name, nb::handle object) {
   if (is_traced(object))
     throw Error(Error::dtype, std::string(name) +
                                   ": JAX is tracing it (jit, grad, vmap), so that it has no memory yet; call "
-                                  "heed outside of the traced function, or through jax.pure_callback, as examples/python/jax_gradients.py does");
+                                  "heed outside of the traced function, or through jax.pure_callback, as "
+                                  "examples/python/jax_gradients.py does");
   const nb::handle type = object.type();
   refuse_stand_ins(name, object);
   Kind kind;
@@ -276,7 +279,9 @@ Tensor read_tensor(const char* name, nb::handle object, Use use, Where where) {
       break;
   }
   if (!tensor.data && !tensor.is_empty())
-    throw Error(Error::value, std::string(name) + ": its memory is gone (a storage of 0 bytes under a shape that needs more)");
+    throw Error(
+        Error::value,
+        std::string(name) + ": its memory is gone (a storage of 0 bytes under a shape that needs more)");
   if (tensor.kind.has_gradients && use == Use::write) raise_version(tensor);
   if (use == Use::read && tensor.rank == 0)
     throw Error(Error::shape, std::string(name) + ": an array of 0 axes; at least one is needed");

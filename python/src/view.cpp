@@ -27,8 +27,7 @@ std::vector<std::string> read_texts(const std::string& name, nb::handle object, 
   std::vector<std::string> texts;
   if (object.is_none()) return texts;
   const nb::list list(object);
-  if (nb::len(list) == 0)
-    throw Error(Error::shape, name + ": 0 for " + std::to_string(wanted) + " " + what);
+  if (nb::len(list) == 0) throw Error(Error::shape, name + ": 0 for " + std::to_string(wanted) + " " + what);
   for (std::size_t i = 0; i < nb::len(list); ++i) {
     const std::string place = name + "[" + std::to_string(i) + "]";
     texts.push_back(read_text(place.c_str(), list[i]));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients against the reference, every query once, on all threads.
+#include "heed/gradient.hpp"
+
 #include <vector>
 
 #include "check/compare.hpp"
 #include "heed/check.hpp"
-#include "heed/gradient.hpp"
 #include "lowering/make_problem.hpp"
 #include "reference/gradient.hpp"
 #include "reference/gradient_bound.hpp"
@@ -66,8 +67,9 @@ void compare(const Computed& c, Check& check) {
       for (std::int64_t i = 0; i < s.length; ++i)
         for (std::int64_t d = 0; d < s.dim; ++d) {
           const reference::Sum& sum = c.expected->at(b, h, i, d);
-          checking::compare({c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
-                  {c.factor * sum.value, reference::bound_of(sum, c.roundings, c.factor, c.view->dtype)}, check);
+          checking::compare(
+              {c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
+              {c.factor * sum.value, reference::bound_of(sum, c.roundings, c.factor, c.view->dtype)}, check);
         }
 }
 
@@ -100,7 +102,9 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
   compare({"gradients.k", computed.k, expected.k, roundings_of(g, rows), scale}, result);
   compare({"gradients.v", computed.v, expected.v, roundings_of(g, rows), 1}, result);
   compare({"gradients.bias", computed.bias, expected.bias, sharing(computed.bias, all), 1}, result);
-  compare({"gradients.sink", computed.sink, expected.sink, sharing(computed.sink, {p.batch, p.heads, p.queries, 1}), 1}, result);
+  compare({"gradients.sink", computed.sink, expected.sink,
+           sharing(computed.sink, {p.batch, p.heads, p.queries, 1}), 1},
+          result);
   return result;
 }
 

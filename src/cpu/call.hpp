@@ -119,7 +119,8 @@ struct LinearMap {
   std::int64_t y_dim = 0;
   const void* panels = nullptr;  // W as its kernel wants it (cpu/projection.hpp), of this type
   Type panel_type = Type::f32;
-  bool is_packed = false;  // else `rows` are W where it lies, (1, 1, out, in): kernels for vectors pack it as they go
+  bool is_packed =
+      false;  // else `rows` are W where it lies, (1, 1, out, in): kernels for vectors pack it as they go
   Tensor rows{};
   std::int64_t out = 0;
   const float* bias = nullptr;  // null: none

@@ -31,7 +31,8 @@ LeftGradients nothing_left(const GradientProblem& g) {
     left.first_row.push_back(rows), left.first_key.push_back(keys);
     rows += p.heads * s.queries, keys += p.kv_heads * s.keys;
   }
-  const auto resize = [](std::vector<unsigned char>& x, const std::optional<MutableView>& of, std::int64_t n) {
+  const auto resize = [](std::vector<unsigned char>& x, const std::optional<MutableView>& of,
+                         std::int64_t n) {
     if (of) x.resize(static_cast<std::size_t>(n));
   };
   resize(left.q, g.q, rows);
@@ -140,9 +141,8 @@ void run_bias(const Target& target, const GradientCall& g) {
 }
 
 void run_sink(const Target& target, const GradientCall& g) {
-  share_out(g.sink.batch * g.sink.heads, products(g.forward), [&](std::int64_t n) {
-    target.sink_gradient(g, n / g.sink.heads, n % g.sink.heads);
-  });
+  share_out(g.sink.batch * g.sink.heads, products(g.forward),
+            [&](std::int64_t n) { target.sink_gradient(g, n / g.sink.heads, n % g.sink.heads); });
 }
 
 // Rows of padded queries get nothing from anybody (G8).
@@ -155,7 +155,7 @@ void clear_padding(const GradientProblem& g) {
       for (std::int64_t i = g.forward.sequences[static_cast<std::size_t>(b)].queries; i < q.shape.length; ++i)
         for (std::int64_t d = 0; d < q.shape.dim; ++d)
           std::memset(static_cast<std::byte*>(q.data) + bytes * (b * q.stride.batch + h * q.stride.heads +
-                                                                  i * q.stride.length + d * q.stride.dim),
+                                                                 i * q.stride.length + d * q.stride.dim),
                       0, static_cast<std::size_t>(bytes));
 }
 
@@ -165,7 +165,9 @@ Reason gradient_refuses(const Target& target, const GradientProblem& g) {
   if (g.forward.value_dim == 0)  // a tile product needs something to sum over
     return [] { return std::string("it takes values of at least one dimension"); };
   if (target.only_bf16 && g.out_gradient.dtype != DType::bf16)
-    return [&g] { return std::string("it takes gradients of out in bf16, not ") + name_of(g.out_gradient.dtype); };
+    return [&g] {
+      return std::string("it takes gradients of out in bf16, not ") + name_of(g.out_gradient.dtype);
+    };
   if (g.forward.options.softcap && *g.forward.options.softcap < 0x1p-126f)  // slopes need its reciprocal
     return [] { return std::string("it takes a softcap of at least 2^-126"); };
   return prefill_refuses(target, g.forward);

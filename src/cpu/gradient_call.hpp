@@ -8,8 +8,8 @@
 namespace heed::cpu {
 
 // Sums over keys and over rows run in blocks of these lengths, counted from key 0 and from the first row of a
-// sequence: each block is one chain, and blocks are added in order (O1). Rows of a KV head are numbered as Rows
-// has it. Whole panels of every instruction set.
+// sequence: each block is one chain, and blocks are added in order (O1). Rows of a KV head are numbered as
+// Rows has it. Whole panels of every instruction set.
 constexpr std::int64_t gradient_keys = 192;
 constexpr std::int64_t gradient_rows = 96;
 
@@ -48,8 +48,8 @@ struct GradientCall {
 };
 
 // What a task computes: the gradients by its rows, by its keys, or both, of one KV head. Whoever has the
-// gradients by some rows goes through all keys, and the other way round; unless the sums are shared: then all parts
-// of a KV head that have its rows, or its keys, add to them in turn, and the last one writes them.
+// gradients by some rows goes through all keys, and the other way round; unless the sums are shared: then all
+// parts of a KV head that have its rows, or its keys, add to them in turn, and the last one writes them.
 struct GradientPart {
   std::int64_t batch_entry, kv_head;
   std::int64_t first_row, rows;
@@ -63,8 +63,8 @@ struct GradientFloats {
   std::int64_t scratch, kept;
 };
 
-// Some elements of the bias's gradient, in its own extents: rows from first_row on (of a sequence, where it has
-// a row for each), keys from first_key on.
+// Some elements of the bias's gradient, in its own extents: rows from first_row on (of a sequence, where it
+// has a row for each), keys from first_key on.
 struct BiasPart {
   std::int64_t batch_entry, head, first_row, first_key;
 };

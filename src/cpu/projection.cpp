@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::int64_t parts_per_thread = 4;
 constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too often
-constexpr std::int64_t least_matrix_rows = 128;  // the same for matrix instructions, which wait for weights sooner
+constexpr std::int64_t least_matrix_rows =
+    128;  // the same for matrix instructions, which wait for weights sooner
 constexpr std::int64_t bytes_of_part = 1 << 19;  // of x, for the second-level cache
 constexpr std::int64_t pieces_at_the_end = 4;
 
@@ -67,8 +68,8 @@ struct Given {
 // So many inputs of a panel's outputs at a time, so that what is read stays in the first-level cache.
 constexpr std::int64_t inputs_at_once = 32;
 
-// Inputs [first, end) of `count` rows whose elements lie side by side, `together` at a time, in the order in which
-// they are written; returns where it ended, where fewer are left.
+// Inputs [first, end) of `count` rows whose elements lie side by side, `together` at a time, in the order in
+// which they are written; returns where it ended, where fewer are left.
 template <int together, class T>
 std::int64_t copy_together(const T* rows, std::int64_t row_step, std::int64_t count, std::int64_t first,
                            std::int64_t end, std::int64_t outputs, T* to) {
@@ -80,7 +81,8 @@ std::int64_t copy_together(const T* rows, std::int64_t row_step, std::int64_t co
 
 // Elements are copied as they are.
 template <class T, class From>
-void fill_panel(Panels& panels, const CpuProjection& w, const From& from, const T* elements, std::int64_t panel) {
+void fill_panel(Panels& panels, const CpuProjection& w, const From& from, const T* elements,
+                std::int64_t panel) {
   const std::int64_t outputs = panels.target->panel_rows, begin = panel * outputs,
                      count = std::min(outputs, w.out - begin), together = panels.target->depth_together;
   T* const to = reinterpret_cast<T*>(panels.memory.get()) + begin * panels.depth;
@@ -208,7 +210,8 @@ const Target& CpuProjection::target_for(DType x) const {
 }
 
 LinearMap CpuProjection::map_for(DType x) const {
-  LinearMap map{.panel_type = cache::type_of(dtype), .out = out, .bias = bias.empty() ? nullptr : bias.data()};
+  LinearMap map{
+      .panel_type = cache::type_of(dtype), .out = out, .bias = bias.empty() ? nullptr : bias.data()};
   const Target& target = target_for(x);
   if (&target == target_ && packed_) {
     map.panels = packed_->memory.get();

@@ -15,9 +15,9 @@
 
 namespace heed::cpu {
 
-// W (out, in) as one target's kernels read it: panels of `panel_rows` outputs, each (depth / together, panel_rows,
-// together) with `depth_together` neighbouring inputs together; zeros fill up the last panel and the inputs. In its
-// own dtype: a single row of x reads every weight once, so 16 bits take half the time.
+// W (out, in) as one target's kernels read it: panels of `panel_rows` outputs, each (depth / together,
+// panel_rows, together) with `depth_together` neighbouring inputs together; zeros fill up the last panel and
+// the inputs. In its own dtype: a single row of x reads every weight once, so 16 bits take half the time.
 struct Panels {
   Panels(const Target&, std::int64_t out, std::int64_t in, DType);
 
@@ -33,15 +33,20 @@ struct Panels {
 
   const Target* target;
   std::int64_t depth;
-  threads::KeptMemory memory;  // on a line of the cache: a vector of weights that lay across two would be read twice
+  threads::KeptMemory
+      memory;  // on a line of the cache: a vector of weights that lay across two would be read twice
 };
 
-// Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as well once
-// there was an x that is not bf16. Where W is lent, kernels for vectors read it as it lies, and nothing is packed
-// for them: a stretch that they pack as they go costs less than panels that are written and read again.
+// Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as
+// well once there was an x that is not bf16. Where W is lent, kernels for vectors read it as it lies, and
+// nothing is packed for them: a stretch that they pack as they go costs less than panels that are written and
+// read again.
 class CpuProjection final : public Projection {
  public:
-  enum class Ownership : std::uint8_t { copied, lent };  // lent: W outlives the projection, and does not change
+  enum class Ownership : std::uint8_t {
+    copied,
+    lent
+  };  // lent: W outlives the projection, and does not change
 
   CpuProjection(const View& w, std::span<const float> bias, Ownership);
 

@@ -68,8 +68,8 @@ std::string target_variable_fault() {
   std::string known;
   for (const Target* target : targets()) known += (known.empty() ? "" : ", ") + std::string(target->name);
   constexpr std::size_t longest_quoted = 100;
-  return "HEED_TARGET: '" + name.substr(0, longest_quoted) + "' is no target of this build, which has " + known +
-         ", and is ignored";
+  return "HEED_TARGET: '" + name.substr(0, longest_quoted) + "' is no target of this build, which has " +
+         known + ", and is ignored";
 }
 
 std::string& forced_target() {

@@ -9,15 +9,16 @@
 
 namespace heed::cpu {
 
-// HEED_TARGET, as the process first found it: the only target that is not ruled out; empty: none is. A name that
-// no target of this build has is ignored. Warns of that, and of a target that this machine cannot run. Not
-// const for the sake of tests.
+// HEED_TARGET, as the process first found it: the only target that is not ruled out; empty: none is. A name
+// that no target of this build has is ignored. Warns of that, and of a target that this machine cannot run.
+// Not const for the sake of tests.
 std::string& forced_target();
 
 // Why this machine, or the forced target, rules the target out; empty when neither does.
 Reason unavailable(const Target&);
 
-// The first target for every dtype that nothing rules out; and the first for bf16 alone, null where there is none.
+// The first target for every dtype that nothing rules out; and the first for bf16 alone, null where there is
+// none.
 const Target& best_target();
 const Target* best_bf16_target();
 

@@ -94,8 +94,8 @@ class ChunkStream final : public Stream {
   }
 
  private:
-  // All threads meet at the end of every stretch. Of 220 ms for 16384 tokens a thread waited 22 to 33 there, and 11 with
-  // its last task halved twice (8 processes of 2 threads, Xeon, November 2026).
+  // All threads meet at the end of every stretch. Of 220 ms for 16384 tokens a thread waited 22 to 33 there,
+  // and 11 with its last task halved twice (8 processes of 2 threads, Xeon, November 2026).
   void cut(const Call& c) {
     const Wanted wanted = wanted_tasks(c, target_.packing_rows);
     cut_along_queries(c, target_.panel_rows, wanted, [&](const QueryTask& task) { tasks_.push_back(task); });

@@ -56,14 +56,14 @@ AtomicFile::AtomicFile(const std::filesystem::path& target) : name_(target.strin
 AtomicFile::~AtomicFile() { remove_temporary(); }
 
 void AtomicFile::create_temporary() {
-  struct stat status {};
+  struct stat status{};
   const bool exists = ::fstatat(folder_.get(), file_name_.c_str(), &status, 0) == 0;
   if (exists && !S_ISREG(status.st_mode)) throw Error(Error::file, name_ + ": is not a regular file");
 
   temporary_ = nameless_file(folder_.get());
-  if (!temporary_.is_open()) take_name([&](const char* name) {
-      temporary_ =
-          Descriptor(::openat(folder_.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!temporary_.is_open())
+    take_name([&](const char* name) {
+      temporary_ = Descriptor(::openat(folder_.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
       return temporary_.is_open();
     });
   if (!temporary_.is_open()) throw system_error(name_ + ": no file can be created in its folder", errno);

@@ -34,8 +34,8 @@ class AtomicFile {
   void take_name(const std::function<bool(const char*)>& make);
   void remove_temporary();
 
-  std::string name_;       // as the caller gave it, for sentences
-  std::string file_name_;  // of the target, within its folder
+  std::string name_;              // as the caller gave it, for sentences
+  std::string file_name_;         // of the target, within its folder
   std::string temporary_name_{};  // "": it has none, or is the target by now
   Descriptor folder_, temporary_;
 };

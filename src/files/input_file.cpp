@@ -14,7 +14,7 @@ InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
   // O_NONBLOCK: a pipe nobody writes to is refused below instead of waited for.
   descriptor_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!descriptor_.is_open()) throw system_error(name_ + ": cannot be opened", errno);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(descriptor_.get(), &status) != 0) throw system_error(name_ + ": cannot be examined", errno);
   if (!S_ISREG(status.st_mode)) throw Error(Error::file, name_ + ": is not a regular file");
   size_ = status.st_size;

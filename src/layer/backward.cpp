@@ -160,7 +160,8 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   const bool is_kept = call.activations && call.activations->state_;
   Heads again;
   if (is_kept) check_activations(state, in, options, *call.activations->state_);
-  if (!is_kept) again = make_heads(state.config, backend, in, LayerState::head_type(state.projections, call, in));
+  if (!is_kept)
+    again = make_heads(state.config, backend, in, LayerState::head_type(state.projections, call, in));
   if (!is_kept) again.log_sum_exp = make_log_sum_exp(state.config, backend, in);
   const Heads& heads = is_kept ? call.activations->state_->heads : again;
   const Inputs inputs{heads.q.view, heads.k.view, heads.v.view};

@@ -62,7 +62,8 @@ void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& argume
   });
 }
 
-void check_outputs(const LayerConfig& c, const LayerInputs& in, const LayerViews* weights, const Outputs& outputs) {
+void check_outputs(const LayerConfig& c, const LayerInputs& in, const LayerViews* weights,
+                   const Outputs& outputs) {
   const Extents extents = extents_of(c, in);
   Arguments arguments;
   add_outputs(c, outputs, arguments);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of floats, of 32 bits unless said otherwise, that the layer owns while it computes: projected heads, and
-// stand-ins for arrays of other dtypes.
+// Tensors of floats, of 32 bits unless said otherwise, that the layer owns while it computes: projected
+// heads, and stand-ins for arrays of other dtypes.
 #pragma once
 #include <cstdint>
 #include <span>

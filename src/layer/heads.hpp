@@ -11,8 +11,8 @@ struct Heads {
   Floats log_sum_exp{};  // where backward() will ask for it
 };
 
-// (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row. Of one dtype, but for
-// the log-sum-exp, which is f32. Not initialised.
+// (batch, heads, length, dim) as a projection writes it: heads side by side in each token's row. Of one
+// dtype, but for the log-sum-exp, which is f32. Not initialised.
 Heads make_heads(const LayerConfig&, const Backend&, const LayerInputs&, DType);
 Floats make_log_sum_exp(const LayerConfig&, const Backend&, const LayerInputs&);
 

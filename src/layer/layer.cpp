@@ -12,7 +12,8 @@ using namespace layer;
 
 AttentionLayer::AttentionLayer(const LayerConfig& config, const LayerWeights& weights)
     : state_(std::make_unique<State>(complete(config), weights)) {}
-AttentionLayer::AttentionLayer(const LayerConfig& config) : state_(std::make_unique<State>(complete(config))) {}
+AttentionLayer::AttentionLayer(const LayerConfig& config)
+    : state_(std::make_unique<State>(complete(config))) {}
 AttentionLayer::~AttentionLayer() = default;
 AttentionLayer::AttentionLayer(AttentionLayer&&) noexcept = default;
 AttentionLayer& AttentionLayer::operator=(AttentionLayer&&) noexcept = default;

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "layer/weights.hpp"
 #include "layer/config.hpp"
+#include "layer/weights.hpp"
 #include "plan/backends.hpp"
 #include "refusal/argument.hpp"
 
@@ -38,14 +38,15 @@ void check_lent(const LentMatrix& lent, Device device) {
   check_device({lent.name, lent.matrix}, "config.device", device);
   const Shape wanted{1, 1, lent.rows, lent.columns}, found = lent.matrix.shape;
   if (found != wanted)
-    throw refusal(Error::shape, lent.name, ".shape: (", found.batch, ", ", found.heads, ", ", found.length, ", ",
-                  found.dim, ") is not (1, 1, ", lent.rows, ", ", lent.columns, ")");
+    throw refusal(Error::shape, lent.name, ".shape: (", found.batch, ", ", found.heads, ", ", found.length,
+                  ", ", found.dim, ") is not (1, 1, ", lent.rows, ", ", lent.columns, ")");
   if (!lent.bias) return;
   check_argument({lent.bias_name, *lent.bias});
   check_device({lent.bias_name, *lent.bias}, "config.device", device);
   if (lent.bias->shape != Shape{1, 1, 1, lent.rows})
-    throw refusal(Error::shape, lent.bias_name, ".shape: (", lent.bias->shape.batch, ", ", lent.bias->shape.heads,
-                  ", ", lent.bias->shape.length, ", ", lent.bias->shape.dim, ") is not (1, 1, 1, ", lent.rows, ")");
+    throw refusal(Error::shape, lent.bias_name, ".shape: (", lent.bias->shape.batch, ", ",
+                  lent.bias->shape.heads, ", ", lent.bias->shape.length, ", ", lent.bias->shape.dim,
+                  ") is not (1, 1, 1, ", lent.rows, ")");
 }
 
 std::vector<float> floats_of(const Optional<View>& bias) {

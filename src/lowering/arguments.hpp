@@ -27,8 +27,8 @@ void for_each_output(AnyOutputs& outputs, Visit&& visit) {
     if (outputs.scores.into) visit("scores.into", *outputs.scores.into, scores);
 }
 
-// Those of attention(), all but the masks; and what attention_backward() has of them: q, k and v, and whatever
-// else is read.
+// Those of attention(), all but the masks; and what attention_backward() has of them: q, k and v, and
+// whatever else is read.
 void add_arguments(const Inputs&, const Outputs&, const Options&, Arguments&);
 void add_arguments(const Inputs&, const Results&, const Options&, Arguments&);
 void add_tensors(const Inputs&, Arguments&);

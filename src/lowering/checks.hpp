@@ -31,8 +31,8 @@ void lower_alibi(Problem&);
 // Its sequences must be set.
 void lower_masks(Problem&, const Extents&, Arguments&);
 
-// Keys or queries without dimensions, which have scores of 0 (S1), as ones with a single dimension, which is 0
-// throughout: no kernel has to know. Any other view as it is.
+// Keys or queries without dimensions, which have scores of 0 (S1), as ones with a single dimension, which is
+// 0 throughout: no kernel has to know. Any other view as it is.
 View with_dimensions(const View&);
 
 // The strides that repeat the one entry of every axis of extent 1.

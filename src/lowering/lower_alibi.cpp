@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ALiBi (S21): one finite slope per query head, or per batch entry and head, and queries that stand somewhere among the keys.
+// ALiBi (S21): one finite slope per query head, or per batch entry and head, and queries that stand somewhere
+// among the keys.
 #include <cmath>
 
 #include "lowering/checks.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the kernels of one kind, those of attention or those of its gradients, of all backends. The first
-// that takes a problem runs it; the reference takes everything that lies in the CPU's memory and is last.
+// The choice among the kernels of one kind, those of attention or those of its gradients, of all backends.
+// The first that takes a problem runs it; the reference takes everything that lies in the CPU's memory and is
+// last.
 #pragma once
 #include <span>
 #include <string>

@@ -152,7 +152,8 @@ double Poison::highest(const LeftRow& at, const Head& head, const std::vector<do
   if (p_.options.softcap && is_number(most)) most = std::min(most, static_cast<double>(*p_.options.softcap));
   const std::int64_t ends[] = {0, s.keys - 1};  // the farthest key is one of them
   double from_alibi = 0;
-  for (const std::int64_t j : ends) from_alibi = larger(from_alibi, reference::alibi(p_, at.b, at.h, at.i, j));
+  for (const std::int64_t j : ends)
+    from_alibi = larger(from_alibi, reference::alibi(p_, at.b, at.h, at.i, j));
   most += from_alibi;
   if (p_.bias) {
     double bias = -infinity;

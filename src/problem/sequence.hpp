@@ -33,8 +33,8 @@ struct DocumentIds {
       false;  // the last query stands beside the last key; else the first beside the first
 };
 
-// ALiBi's slopes, one per query head; null: none. Those of the next sequence begin `step` further: 0 where all
-// share them.
+// ALiBi's slopes, one per query head; null: none. Those of the next sequence begin `step` further: 0 where
+// all share them.
 struct AlibiSlopes {
   const float* of_heads = nullptr;
   std::int64_t step = 0;

@@ -139,8 +139,7 @@ class BackwardCall {
     writes("gradients.sink", gradients_.sink, "options.sink", options_.sink);
     if (options_.bias) arguments.add("options.bias", *options_.bias);
     if (options_.sink) arguments.add("options.sink", *options_.sink);
-    if (options_.alibi)
-      lowering::check_slopes(options_.alibi->slopes, in_.q.shape.batch, in_.q.shape.heads);
+    if (options_.alibi) lowering::check_slopes(options_.alibi->slopes, in_.q.shape.batch, in_.q.shape.heads);
     for (const Mask& mask : options_.masks) lowering::add_arguments(mask, arguments);
     check_alone(arguments.all());
     check_dtypes(arguments.all(), in_.q.dtype);
@@ -279,7 +278,7 @@ class BackwardCall {
   const Options& options_;
   std::vector<HeadGroup> groups_{};
   const HeadGroup* own_ = nullptr;
-  Stretch heads_{};  // KV heads of the group that this rank differentiates
+  Stretch heads_{};              // KV heads of the group that this rank differentiates
   std::vector<float> slopes_{};  // those of these heads
   std::vector<Matrix> matrices_{};
   // q, out, log-sum-exp, dO, the gradient by the log-sum-exp if any, k, v, matrices with rows

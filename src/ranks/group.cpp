@@ -76,9 +76,9 @@ struct Group::Pending::Operation {
   Clock::time_point moved{};  // when something did, or the wait for it began
   std::uint64_t moved_so_far = 0;
 
-  // Of a message "to rank 2", or to a rank that is not known (-1). A fault of its own breaks the group. What else comes out of a network, such as
-  // what a program's handler of a signal raised meanwhile, goes on as it is, and the others are told that
-  // this rank will not come.
+  // Of a message "to rank 2", or to a rank that is not known (-1). A fault of its own breaks the group. What
+  // else comes out of a network, such as what a program's handler of a signal raised meanwhile, goes on as it
+  // is, and the others are told that this rank will not come.
   template <class Body>
   auto or_broken(const char* direction, int peer, const Body& body) {
     try {
@@ -116,7 +116,8 @@ struct Group::Pending::Operation {
     if (!group.fault.empty()) throw Error(Error::rank, group.fault);
     const std::size_t before = parts.size();
     std::erase_if(parts, [&](Part& part) {
-      return or_broken(part.is_sent ? to_rank : from_rank, part.peer, [&] { return part.message->is_done(); });
+      return or_broken(part.is_sent ? to_rank : from_rank, part.peer,
+                       [&] { return part.message->is_done(); });
     });
     std::uint64_t now = 0;
     for (const Part& part : parts) now += part.message->moved();

@@ -19,7 +19,8 @@ constexpr double least_normal = 0x1p-126;  // below it matrix instructions for b
 constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
 
 double gamma(double roundings);
-// Of a term on its way through a sum over n dimensions: one for each term of its chain, one for each later chain.
+// Of a term on its way through a sum over n dimensions: one for each term of its chain, one for each later
+// chain.
 double chained_roundings(std::int64_t n);
 double roundoff(DType);
 double smallest(DType);  // half the spacing of the subnormals, which rounding may lose whatever the value

@@ -13,7 +13,7 @@ namespace {
 struct Results {
   MutableView view;
   std::int64_t b, h, row, count;
-  const std::vector<double> Row::*expected;
+  const std::vector<double> Row::* expected;
   bool may_be_hidden;  // -inf is what such a result is where a key is not seen
 
   bool is_left(std::int64_t n) const {

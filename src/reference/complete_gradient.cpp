@@ -52,7 +52,8 @@ bool GradientCompletion::has_left_keys(std::int64_t b, std::int64_t kv_head) con
 bool GradientCompletion::has_left(std::int64_t b, std::int64_t kv_head) const {
   const Problem& p = g_.forward;
   for (std::int64_t h = 0; h < p.heads; ++h)
-    for (std::int64_t i = 0; p.kv_head(h) == kv_head && i < p.sequences[static_cast<std::size_t>(b)].queries; ++i)
+    for (std::int64_t i = 0; p.kv_head(h) == kv_head && i < p.sequences[static_cast<std::size_t>(b)].queries;
+         ++i)
       if (is_left_row(b, h, i)) return true;
   return has_left_keys(b, kv_head);
 }
@@ -65,7 +66,8 @@ void GradientCompletion::complete(const Entry& at) {
   for (std::int64_t h = 0; h < p.heads; ++h)
     for (std::int64_t i = 0; p.kv_head(h) == at.kv_head && i < s.queries; ++i) {
       const bool is_left = is_left_row(at.b, h, i);
-      if (all_rows || is_left) add(g_, *numbers_, gradient_row(g_, *numbers_, at.b, h, i), at.b, h, i, *sums_);
+      if (all_rows || is_left)
+        add(g_, *numbers_, gradient_row(g_, *numbers_, at.b, h, i), at.b, h, i, *sums_);
       if (is_left) write_row(*g_.q, *sums_->q, scale_of(p), {at.b, h, s.first_query + i, 0});
     }
   for (std::int64_t j = 0; j < s.keys; ++j) {

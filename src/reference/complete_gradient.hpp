@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients that a kernel could not finish in f32 (S13, G9): it marked them and wrote nothing there. The rest
-// keeps its bits.
+// The gradients that a kernel could not finish in f32 (S13, G9): it marked them and wrote nothing there. The
+// rest keeps its bits.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,8 @@ class GradientCompletion {
  public:
   GradientCompletion(const GradientProblem&, const LeftGradients&);
 
-  // What is left to do, in parts that may run at once: a KV head of a sequence each, and one for bias and sink.
+  // What is left to do, in parts that may run at once: a KV head of a sequence each, and one for bias and
+  // sink.
   std::size_t parts() const;
   void run(std::size_t part);
 

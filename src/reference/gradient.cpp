@@ -53,15 +53,15 @@ GradientRow gradient_row(const GradientProblem& g, const GradientNumbers& number
   r.delta = dot(from_out, numbers.out(b, h, query), p.value_dim);  // G3
   for (std::int64_t j = 0; j < s.keys; ++j) {
     const auto n = static_cast<std::size_t>(j);
-    if (unseen(r.scores.biased[n])) continue;                     // G6
-    r.weight[n] = std::exp(r.scores.biased[n] - r.log_sum_exp);   // G1
+    if (unseen(r.scores.biased[n])) continue;                    // G6
+    r.weight[n] = std::exp(r.scores.biased[n] - r.log_sum_exp);  // G1
     const double keep = kept(p, b, h, i, j);
-    r.applied[n].value = r.weight[n] * keep;                      // G2
+    r.applied[n].value = r.weight[n] * keep;  // G2
     const double* value = numbers.forward.v(b, p.kv_head(h), s.first_key + j);
     r.weight_gradient[n] = keep * dot(from_out, value, p.value_dim) - r.delta + of_lse;
-    r.score[n].value = r.weight[n] * r.weight_gradient[n];        // G3
+    r.score[n].value = r.weight[n] * r.weight_gradient[n];  // G3
     const double t = p.options.softcap ? r.scores.softcapped[n] / *p.options.softcap : 0;
-    r.raw[n].value = r.score[n].value * (1 - t * t);              // G4
+    r.raw[n].value = r.score[n].value * (1 - t * t);  // G4
   }
   if (p.sink) r.sink.value = std::exp(read(*p.sink, b, h, 0, 0) - r.log_sum_exp) * (of_lse - r.delta);  // G7
   return r;
@@ -87,8 +87,8 @@ void add(const GradientProblem& g, const GradientNumbers& numbers, const Gradien
   const Problem& p = g.forward;
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
   const std::int64_t query = s.first_query + i, kv_head = p.kv_head(h);  // S8
-  if (into.sink) into.sink->at(b, h, 0, 0).add(r.sink);                   // G7
-  if (r.sees_no_key) return;                                              // G6
+  if (into.sink) into.sink->at(b, h, 0, 0).add(r.sink);                  // G7
+  if (r.sees_no_key) return;                                             // G6
   const double *q_row = numbers.forward.q(b, h, query), *from_out = numbers.out_gradient(b, h, query);
   for (std::int64_t j = 0; j < s.keys; ++j) {
     const auto n = static_cast<std::size_t>(j);
@@ -100,8 +100,8 @@ void add(const GradientProblem& g, const GradientNumbers& numbers, const Gradien
     for (std::int64_t d = 0; into.q && d < p.dim; ++d)
       into.q->at(b, h, query, d).add(r.raw[n], k_row[d]);  // G5
     for (std::int64_t d = 0; into.k && d < p.dim; ++d)
-      into.k->at(b, kv_head, key, d).add(r.raw[n], q_row[d]);        // G5
-    if (into.bias) into.bias->at(b, h, query, j).add(r.score[n]);    // G4
+      into.k->at(b, kv_head, key, d).add(r.raw[n], q_row[d]);      // G5
+    if (into.bias) into.bias->at(b, h, query, j).add(r.score[n]);  // G4
   }
 }
 

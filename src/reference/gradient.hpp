@@ -29,8 +29,9 @@ struct Term {
 // One query of one head: what each key's value, score and product q * k get from it.
 struct GradientRow {
   Row scores;
-  std::vector<double> weight;          // before dropout, by the saved log-sum-exp
-  std::vector<double> weight_gradient; // by the weight before dropout, less delta, and with that of the log-sum-exp
+  std::vector<double> weight;  // before dropout, by the saved log-sum-exp
+  std::vector<double>
+      weight_gradient;  // by the weight before dropout, less delta, and with that of the log-sum-exp
   std::vector<Term> applied, score, raw;
   double log_sum_exp = 0, delta = 0;
   Term sink{};
@@ -40,8 +41,8 @@ struct GradientRow {
 GradientRow gradient_row(const GradientProblem&, const GradientNumbers&, std::int64_t b, std::int64_t h,
                          std::int64_t i);
 
-// A sum of products in the making: its value, the errors of its terms, and the magnitudes that roundings of the
-// sum itself are measured against.
+// A sum of products in the making: its value, the errors of its terms, and the magnitudes that roundings of
+// the sum itself are measured against.
 struct Sum {
   double value = 0, error = 0, magnitude = 0;
 

@@ -24,8 +24,8 @@ double sum_of_magnitudes(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// What matrix instructions lose of a sum of products: those with a subnormal factor, and of each product, pair and
-// sum what is subnormal.
+// What matrix instructions lose of a sum of products: those with a subnormal factor, and of each product,
+// pair and sum what is subnormal.
 double flushed_of(const double* a, const double* b, std::int64_t n) {
   double sum = 2 * static_cast<double>(n) * least_normal;
   for (std::int64_t d = 0; d < n; ++d)
@@ -33,8 +33,9 @@ double flushed_of(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// A term on its way into matrix instructions: it is rounded to bf16, and lost where it is subnormal. Of its product
-// with a number they lose what is subnormal, the number too, and of the pair and the sum it becomes part of.
+// A term on its way into matrix instructions: it is rounded to bf16, and lost where it is subnormal. Of its
+// product with a number they lose what is subnormal, the number too, and of the pair and the sum it becomes
+// part of.
 void round_for_matrices(Term& t) {
   if (std::isinf(t.error)) return;  // nothing is known of it, and its value may be no number
   const double most = std::abs(t.value) + t.error;
@@ -53,8 +54,8 @@ double weight_error(double x, double of_score) {
 Term product(const Term& a, const Term& b) {
   const double value = a.value * b.value, most_a = std::abs(a.value) + a.error;
   if (std::isinf(a.error) || std::isinf(b.error)) return {value, INFINITY};
-  return {value, a.error * std::abs(b.value) + most_a * b.error +
-                     u * most_a * (std::abs(b.value) + b.error) + half_spacing};
+  return {value, a.error * std::abs(b.value) + most_a * b.error + u * most_a * (std::abs(b.value) + b.error) +
+                     half_spacing};
 }
 
 }  // namespace
@@ -71,8 +72,7 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
                width = has_matrices ? static_cast<double>(p.value_dim) + 1 : chained_roundings(p.value_dim);
   const double exponent_error = of_scores.score_error() + 3 * u * (lse + of_scores.largest_score());
   const double* from_out = numbers.out_gradient(b, h, query);
-  const double of_lse =
-      g.log_sum_exp_gradient ? std::abs(read(*g.log_sum_exp_gradient, b, h, query, 0)) : 0;
+  const double of_lse = g.log_sum_exp_gradient ? std::abs(read(*g.log_sum_exp_gradient, b, h, query, 0)) : 0;
   const double delta = sum_of_magnitudes(from_out, numbers.out(b, h, query), p.value_dim) + of_lse;
   const double keep =
       p.options.dropout ? 1 / (1.0 - static_cast<double>(p.options.dropout->drop_probability)) : 1;
@@ -106,7 +106,8 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
 }
 
 double roundings_of(const GradientProblem& g, std::int64_t terms) {
-  // Matrix instructions go on in one chain, whose roundings may be to odd: twice as much for every second term.
+  // Matrix instructions go on in one chain, whose roundings may be to odd: twice as much for every second
+  // term.
   if (may_use_matrices(g)) return static_cast<double>(terms + 3);
   return static_cast<double>(std::min(terms, longest_chain) + terms / shortest_block);
 }
@@ -114,8 +115,8 @@ double roundings_of(const GradientProblem& g, std::int64_t terms) {
 double bound_of(const Sum& sum, double roundings, double factor, DType dtype) {
   // Three more are the default scale, the product with it, and the addition of +0 or of what was there.
   if (std::isinf(sum.error)) return sum.error;
-  const double most = std::abs(factor) * (sum.error + gamma(roundings + 4) * sum.magnitude +
-                                          (roundings + 4) * least_spacing);
+  const double most =
+      std::abs(factor) * (sum.error + gamma(roundings + 4) * sum.magnitude + (roundings + 4) * least_spacing);
   return most + roundoff(dtype) * (std::abs(factor * sum.value) + most) + smallest(dtype);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a gradient that a kernel computed in f32 may stray from the reference: computed from the inputs, never
-// tuned. docs/numerics.md derives it.
+// How far a gradient that a kernel computed in f32 may stray from the reference: computed from the inputs,
+// never tuned. docs/numerics.md derives it.
 #pragma once
 #include <cstdint>
 

@@ -61,9 +61,10 @@ std::atomic<int> calls_that_stay_awake{0};
 constinit thread_local int threads_of_call = 0;
 constinit thread_local Executor* executor_of_call = nullptr;
 
-// Whoever waits for something first says so and then looks at it again, and whoever brings it about first does
-// and then looks for who waits; in one order of all (seq_cst), so at least one of the two sees the other. A
-// mutex is taken only to sleep and to wake: sixteen threads that took one for every job spent 0.1 ms on it.
+// Whoever waits for something first says so and then looks at it again, and whoever brings it about first
+// does and then looks for who waits; in one order of all (seq_cst), so at least one of the two sees the
+// other. A mutex is taken only to sleep and to wake: sixteen threads that took one for every job spent 0.1 ms
+// on it.
 class Pool {
  public:
   // `threads` with the caller's own. `usual` is what the process says, when it is made.

@@ -8,8 +8,8 @@
 
 namespace heed::threads {
 
-// body(n) for every n below `tasks`. What a body throws is thrown to the caller once all have ended; tasks that
-// have not begun by then do not run.
+// body(n) for every n below `tasks`. What a body throws is thrown to the caller once all have ended; tasks
+// that have not begun by then do not run.
 template <class Body>
 void throwing_parallel_for(std::size_t tasks, const Body& body) {
   std::atomic<bool> has_failed = false;

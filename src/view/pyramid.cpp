@@ -19,8 +19,7 @@ std::int64_t pooled(std::int64_t extent, int log2_pool) {
 
 }  // namespace
 
-Pyramid::Pyramid(std::int64_t rows, std::int64_t columns, int finest)
-    : rows_(rows), finest_(finest) {
+Pyramid::Pyramid(std::int64_t rows, std::int64_t columns, int finest) : rows_(rows), finest_(finest) {
   for (int n = 0;; ++n) {
     const std::int64_t level_rows = pooled(rows, n), level_columns = pooled(columns, n);
     strips_.push_back(

@@ -78,7 +78,8 @@ std::string hidden_weight(std::span<const float> row, const bool* hidden, std::s
   for (std::size_t j = 0; j < row.size(); ++j)
     if (hidden[j] && row[j] != 0)
       return "weights: " + std::to_string(row[j]) + " at head " + std::to_string(head) + ", query " +
-             std::to_string(query) + ", key " + std::to_string(j) + " is hidden by the mask that came with it";
+             std::to_string(query) + ", key " + std::to_string(j) +
+             " is hidden by the mask that came with it";
   return "";
 }
 

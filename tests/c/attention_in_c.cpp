@@ -98,8 +98,8 @@ TEST(attention_in_c, a_cache_that_is_being_read_is_busy) {
 // In C numbers beyond an enumeration are told by its names, lists without data by their count, and a softcap
 // of 0 is none; tests/c/refusals.c has those.
 bool is_said_otherwise(const std::string& sentence) {
-  for (const char* part :
-       {" is none of ", "key lengths.data: null", "document mask.data: null", "query_starts.data: null", "options.softcap: 0 "})
+  for (const char* part : {" is none of ", "key lengths.data: null", "document mask.data: null",
+                           "query_starts.data: null", "options.softcap: 0 "})
     if (sentence.find(part) != std::string::npos) return true;
   return false;
 }

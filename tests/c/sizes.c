@@ -122,8 +122,9 @@ static void a_size_that_ends_inside_a_field_is_refused(void) {
   if (sizeof(void*) == 8) {
     cut.size = 100;
     EXPECT(heed_attention(&cut, &outputs, NULL) == HEED_ERROR_VALUE);
-    EXPECT(strcmp(heed_last_error(), "inputs.size: 100 ends inside the field of bytes 96 to 184; "
-                                     "the struct's sizeof is 344") == 0);
+    EXPECT(strcmp(heed_last_error(),
+                  "inputs.size: 100 ends inside the field of bytes 96 to 184; "
+                  "the struct's sizeof is 344") == 0);
   }
   heed_options halved = {.size = offsetof(heed_options, scale) + 2};
   EXPECT(heed_attention(&inputs, &outputs, &halved) == HEED_ERROR_VALUE);

@@ -115,9 +115,7 @@ TEST_F(CacheFiles, a_scaling_of_a_file_is_checked_before_it_is_believed) {
   EXPECT_EQ(refused(scalings[2], [&](Arrays& a) { a[name + ".truncate"] = cache::integer_array(2); }),
             "file: cache: config.rotary.scaling.truncate: 2 is not in [0, 1]");
   EXPECT_EQ(refused(scalings[5],
-                    [&](Arrays& a) {
-                      a[name + ".long_factors"] = Array::from_floats({3}, {1, 2, 3});
-                    }),
+                    [&](Arrays& a) { a[name + ".long_factors"] = Array::from_floats({3}, {1, 2, 3}); }),
             "file: cache: config.rotary.scaling.long_factors: 3 numbers are not one per pair: 2");
   EXPECT_EQ(refused(scalings[5], [&](Arrays& a) { a.erase(name); }),
             "file: cache: \"config.rotary.scaling.factor\" is unknown here");
@@ -243,9 +241,7 @@ TEST_F(CacheFiles, arrays_must_be_the_known_ones) {
             "file: cache: \"more\" is unknown here");
   EXPECT_EQ(refused([](Arrays& a) { a["users"] = cache::integers_array({1}); }),
             "file: cache: users: 1 entries for 3 pages");
-  EXPECT_EQ(refused([](Arrays& a) {
-              a.at("lengths").shape = {3, 1};
-            }),
+  EXPECT_EQ(refused([](Arrays& a) { a.at("lengths").shape = {3, 1}; }),
             "file: cache: lengths is i64 of rank 2, not i64 of rank 1");
   EXPECT_EQ(refused([](Arrays& a) { a.at("config.dim") = Array::from_floats({}, {2}, Element::f64); }),
             "file: cache: config.dim is f64 of rank 0, not i64 of rank 0");

@@ -25,8 +25,7 @@ inline std::vector<float> through(CacheType type, std::vector<float> row) {
   const float scale = largest / 127;
   for (float& x : row) {
     if (type != CacheType::int8) x = rounded(type, x);
-    if (type == CacheType::int8 && scale > 0)
-      x = static_cast<float>(std::lrint(x / scale)) * scale;
+    if (type == CacheType::int8 && scale > 0) x = static_cast<float>(std::lrint(x / scale)) * scale;
   }
   return row;
 }

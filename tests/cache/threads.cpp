@@ -23,10 +23,7 @@ TEST(Threads, every_change_during_a_read_is_refused) {
   KvCache cache = with_tokens();
   const Seen before(cache);
   const std::vector<std::pair<const char*, std::function<void()>>> changes{
-      {"append",
-       [&] {
-         cache.append(Tokens({2, 2, 1, 8}).view(), Tokens({2, 2, 1, 8}).view());
-       }},
+      {"append", [&] { cache.append(Tokens({2, 2, 1, 8}).view(), Tokens({2, 2, 1, 8}).view()); }},
       {"append_to", [&] { append_marked(cache, 0, 1, 5); }},
       {"truncate", [&] { cache.truncate(0, 1); }},
       {"reset", [&] { cache.reset(0); }},

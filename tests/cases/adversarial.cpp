@@ -78,12 +78,10 @@ std::pair<std::string, Call> adversarial(int which, DType dtype) {
               })};
     case 13:
       return {"scores that rise by a little over thousands of keys",
-              scored(
-                  dtype, [](auto j) { return static_cast<float>(j / 64) * 0.25f; }, many_keys)};
+              scored(dtype, [](auto j) { return static_cast<float>(j / 64) * 0.25f; }, many_keys)};
     case 14:
       return {"scores that fall by a little over thousands of keys",
-              scored(
-                  dtype, [](auto j) { return static_cast<float>(j / 64) * -0.25f; }, many_keys)};
+              scored(dtype, [](auto j) { return static_cast<float>(j / 64) * -0.25f; }, many_keys)};
     case 15:
       return {"denormal queries, keys so large that their scores matter",
               dtype == DType::f16 ? mixed(dtype, 0x1p-15f, 0x1p14f) : mixed(dtype, 0x1p-126f, 0x1p125f)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call to attention_backward() that owns everything it points to: a forward call, what it saved, gradients
-// of its results, and those that come out.
+// One call to attention_backward() that owns everything it points to: a forward call, what it saved,
+// gradients of its results, and those that come out.
 #pragma once
 #include <array>
 #include <optional>
@@ -21,8 +21,8 @@ inline const char* name_of(Of of) {
 
 struct BackwardCall {
   Call call;
-  Tensor out, log_sum_exp;                 // saved
-  Tensor out_gradient;                     // of the loss
+  Tensor out, log_sum_exp;  // saved
+  Tensor out_gradient;      // of the loss
   std::optional<Tensor> log_sum_exp_gradient{};
 
   // Runs the forward call.
@@ -91,7 +91,8 @@ inline std::optional<BackwardResults> gradients_of(const BackwardCall& call, con
   return results;
 }
 
-// How many random problems a forced kernel took. A quarter of them are bf16, and matrix instructions take no other.
+// How many random problems a forced kernel took. A quarter of them are bf16, and matrix instructions take no
+// other.
 struct Taken {
   std::int64_t tried = 0, some = 0;
   bool any_f32 = false;

@@ -49,9 +49,8 @@ Call with_sink(Call call, float sink) {
 
 // Every query and key, in full: rows of q and k alike.
 Call with_rows(Call call, Four q, std::array<Four, 4> k) {
-  for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
-    call.q.set(b, h, i, d, q[static_cast<std::size_t>(d)]);
-  });
+  for_each(call.q.shape(),
+           [&](auto b, auto h, auto i, auto d) { call.q.set(b, h, i, d, q[static_cast<std::size_t>(d)]); });
   for_each(call.k.shape(), [&](auto b, auto h, auto j, auto d) {
     call.k.set(b, h, j, d, k[static_cast<std::size_t>(j % 4)][static_cast<std::size_t>(d)]);
   });
@@ -66,8 +65,8 @@ Call changed(Call call, Change change) {
 
 void add_biases(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
   const Call plain = scored(dtype, keys);
-  all.push_back({"one bias of -2.5e38, the others of -3e38",
-                 with_bias(plain, {-3e38f, -2.5e38f, -3e38f, -3e38f}), 2});
+  all.push_back(
+      {"one bias of -2.5e38, the others of -3e38", with_bias(plain, {-3e38f, -2.5e38f, -3e38f, -3e38f}), 2});
   all.push_back({"every bias as low as a float goes", with_bias(plain, {-most, -most, -most, -most}), 3.75f});
   all.push_back({"every bias as low as a bf16 goes",
                  with_bias(plain, {-0x1.fep127f, -0x1.fep127f, -0x1.fep127f, -0x1.fep127f}), 3.75f});
@@ -101,8 +100,10 @@ void add_biases(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
                    3.75f});
   }
   all.push_back({"the lowest bias beside 0", with_bias(plain, {-most, 0, 0, -most}), 3});
-  all.push_back({"the lowest bias beside the next higher", with_bias(plain, {-most, -most, -0x1.fffffcp127f, -most}), 4});
-  all.push_back({"the lowest bias beside a hidden key", with_bias(plain, {-most, -infinity, -most, -infinity}), 2.5f});
+  all.push_back({"the lowest bias beside the next higher",
+                 with_bias(plain, {-most, -most, -0x1.fffffcp127f, -most}), 4});
+  all.push_back(
+      {"the lowest bias beside a hidden key", with_bias(plain, {-most, -infinity, -most, -infinity}), 2.5f});
   all.push_back({"a bias of 3e38", with_bias(plain, {0, 3e38f, 0, 0}), 2});
   all.push_back({"a bias of infinity", with_bias(plain, {0, infinity, 0, 0}), nan});
   all.push_back({"a bias that is no number", with_bias(plain, {0, nan, 0, 0}), nan});
@@ -111,19 +112,21 @@ void add_biases(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
 }
 
 void add_scores(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
-  all.push_back({"scores of -infinity", scored(dtype, keys, {-infinity, -infinity, -infinity, -infinity}), 0});
+  all.push_back(
+      {"scores of -infinity", scored(dtype, keys, {-infinity, -infinity, -infinity, -infinity}), 0});
   all.push_back({"one score above -infinity", scored(dtype, keys, {-infinity, -infinity, 1, -infinity}), 4});
   all.push_back({"a score of infinity", scored(dtype, keys, {0, infinity, 0, 0}), nan});
   all.push_back({"a score that is no number", scored(dtype, keys, {0, 0, nan, 0}), nan});
   all.push_back({"a score of infinity under a softcap",
                  changed(scored(dtype, keys, {0, infinity, 0, 0}), [](Call& c) { c.softcap = 1000.0f; }), 2});
-  all.push_back({"no number under a dropout of nearly everything",
-                 changed(scored(dtype, keys, {0, 0, nan, 0}),
-                         [](Call& c) { c.dropout = Dropout{1 - 0x1p-24f, 1}; }),
-                 0});
+  all.push_back(
+      {"no number under a dropout of nearly everything",
+       changed(scored(dtype, keys, {0, 0, nan, 0}), [](Call& c) { c.dropout = Dropout{1 - 0x1p-24f, 1}; }),
+       0});
   if (dtype == DType::f16) return;
   all.push_back({"scores of -2.5e38", scored(dtype, keys, {-2.5e38f, -2.5e38f, -2.5e38f, -2.5e38f}), 3.75f});
-  all.push_back({"one score of -2.4e38, the others of -3e38", scored(dtype, keys, {-3e38f, -2.4e38f, -3e38f, -3e38f}), 2});
+  all.push_back({"one score of -2.4e38, the others of -3e38",
+                 scored(dtype, keys, {-3e38f, -2.4e38f, -3e38f, -3e38f}), 2});
   all.push_back({"a score of 3e38", scored(dtype, keys, {0, 3e38f, 0, 0}), 2});
   const Four up{1e20f, 1e20f, 0, 0}, down{-1e20f, 1e20f, 0, 0};
   all.push_back({"sums that leave the range downwards and come back",
@@ -162,9 +165,12 @@ void add_values(std::vector<Extreme>& all, DType dtype, std::int64_t keys) {
   all.push_back({"a value that is no number, of a faint key",
                  with_values(scored(dtype, keys, {0, -1000, 0, 0}), {1, nan, 1, 1}), nan});
   const float large = dtype == DType::f16 ? 0x1.ffcp15f : 0x1.fep127f;
-  all.push_back({"equal values at the end of the range", with_values(plain, {large, large, large, large}), large});
-  all.push_back({"the ends of the range side by side", with_values(plain, {-large, large, large, -large}), 0});
-  all.push_back({"infinity before values that overflow", with_values(plain, {infinity, -large, -large, -large}), infinity});
+  all.push_back(
+      {"equal values at the end of the range", with_values(plain, {large, large, large, large}), large});
+  all.push_back(
+      {"the ends of the range side by side", with_values(plain, {-large, large, large, -large}), 0});
+  all.push_back({"infinity before values that overflow",
+                 with_values(plain, {infinity, -large, -large, -large}), infinity});
 }
 
 }  // namespace

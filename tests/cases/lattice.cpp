@@ -44,11 +44,11 @@ void add_no_dims(std::vector<Make>& all) {
     for (std::int64_t keys : {0, 1, 33, 1100})
       for (int way = 0; way < 4; ++way)
         all.push_back([=](DType dtype) {
-          Case c{"no dims, " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys, way " +
-                     std::to_string(way),
-                 plain({.batch = 2, .queries = queries, .keys = keys, .dim = 0, .value_dim = 17}, 6000,
-                       dtype),
-                 {.weights = true, .log_sum_exp = true}};
+          Case c{
+              "no dims, " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys, way " +
+                  std::to_string(way),
+              plain({.batch = 2, .queries = queries, .keys = keys, .dim = 0, .value_dim = 17}, 6000, dtype),
+              {.weights = true, .log_sum_exp = true}};
           if (way == 1) c.call.causal = Causal{Align::ends};
           if (way == 2) c.call.bias = Tensor::random(c.call.score_shape(), 6003, 4);
           if (way == 3) c.call.scale = -3.0f, c.call.softcap = 5.0f, c.wants = {.scores = Stage::raw};

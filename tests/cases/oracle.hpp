@@ -30,7 +30,7 @@ using Survives = std::function<bool(std::int64_t b, std::int64_t h, std::int64_t
 
 inline void oracle_scores(const Call& call, std::int64_t b, std::int64_t h, std::int64_t i, OracleRow& row) {
   const std::int64_t dim = call.q.shape().dim;
-  const double scale = call.scale  ? *call.scale
+  const double scale = call.scale ? *call.scale
                        : dim == 0 ? 1
                                   : 1 / std::sqrt(static_cast<double>(dim));  // S1
   for (std::int64_t j = 0; j < call.keys(); ++j) {

@@ -19,7 +19,7 @@ struct Limits {
   bool long_keys =
       true;  // one problem in eight has few queries and keys by the thousand: beyond any chunk of keys
   bool masks = true, bias = true, sink = true, dropout = false, softcap = true;
-  bool halves = true;  // f16 and bf16 too
+  bool halves = true;    // f16 and bf16 too
   bool no_dims = false;  // one in eight has heads of no dimensions
 };
 

@@ -103,8 +103,7 @@ inline CallPart part_of(const Call& call, std::int64_t first_query, std::int64_t
   if (call.sink && call.sink->shape().heads > 1)
     part.call.sink = heads_of(*call.sink, first_head, kv_heads * group);
   for (BoolMatrix& m : part.call.matrices) m.where = part_of(m.where, part);
-  if (call.alibi)
-    part.call.alibi = call.alibi->some(first_head, kv_heads * group, call.heads());
+  if (call.alibi) part.call.alibi = call.alibi->some(first_head, kv_heads * group, call.heads());
   return part;
 }
 

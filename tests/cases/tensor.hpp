@@ -114,8 +114,7 @@ struct BoolTensor {
   Shape shape{};
   std::shared_ptr<bool[]> data{};
 
-  explicit BoolTensor(Shape s)
-      : shape(s), data(new bool[static_cast<std::size_t>(s.elements())]()) {}
+  explicit BoolTensor(Shape s) : shape(s), data(new bool[static_cast<std::size_t>(s.elements())]()) {}
   bool& at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
     return data[((b * shape.heads + h) * shape.length + i) * shape.dim + j];
   }

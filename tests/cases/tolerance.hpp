@@ -53,7 +53,8 @@ struct RowTolerance {
     score += 8 * u * (largest_score + (std::isfinite(row.log_sum_exp) ? std::abs(row.log_sum_exp) : 0.0));
     const double exponential = 8 * u;
     if (call.q.dtype() == DType::bf16 && u == f32_roundoff) operand = roundoff(DType::bf16);
-    relative = std::expm1(2 * score) + exponential * (2 + keys / 64) + 2 * gamma(key_roundings + keys / 64 + 8, u);
+    relative =
+        std::expm1(2 * score) + exponential * (2 + keys / 64) + 2 * gamma(key_roundings + keys / 64 + 8, u);
   }
   // Weights that underflow next to the row's largest are lost whatever the arithmetic.
   double out(const OracleRow& row, std::size_t d, DType dtype) const {
@@ -63,7 +64,8 @@ struct RowTolerance {
   // Of one key's own score at any stage, seen or not.
   double score_of(const OracleRow& row, std::size_t j) const {
     const double finite = std::isinf(row.biased[j]) ? 0.0 : std::abs(row.biased[j]);
-    return (gamma(dim_roundings + 4, u) + 16 * f32_roundoff) * row.magnitude[j] + 4 * f32_roundoff * finite + 0x1p-140;
+    return (gamma(dim_roundings + 4, u) + 16 * f32_roundoff) * row.magnitude[j] + 4 * f32_roundoff * finite +
+           0x1p-140;
   }
   double weight(const OracleRow& row, std::size_t j) const {
     return (relative + 2 * f32_roundoff) * row.weight[j] + 0x1p-120;

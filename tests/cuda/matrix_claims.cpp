@@ -122,8 +122,8 @@ void expect_bits_in_parts(const Call& whole, const std::string& what) {
   }
 }
 
-// With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no number
-// lets tiles come again between those that come for the first time.
+// With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no
+// number lets tiles come again between those that come for the first time.
 CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
   for (const std::int64_t dim : {64, 128, 256})
     for (const std::int64_t heads : {2, 130}) {

@@ -162,7 +162,7 @@ std::vector<Problem> problems() {
 
 cases::Call in_dtype(const cases::Call& call, DType dtype) {
   cases::Call made = call;
-  for (Tensor Call::*operand : {&Call::q, &Call::k, &Call::v}) {
+  for (Tensor Call::* operand : {&Call::q, &Call::k, &Call::v}) {
     Tensor narrow((call.*operand).shape(), dtype);
     for_each(narrow.shape(),
              [&](auto b, auto h, auto i, auto d) { narrow.set(b, h, i, d, (call.*operand).at(b, h, i, d)); });

@@ -39,17 +39,11 @@ TEST(arrays, elements_multiply_and_a_scalar_is_one) {
 
 TEST(arrays, shapes_that_no_memory_holds_are_refused) {
   const std::int64_t big = std::int64_t{1} << 31;
-  EXPECT_EQ(refusal([&] {
-              (void)Array{Element::f32, {big, big}, {}}.elements();
-            }),
+  EXPECT_EQ(refusal([&] { (void)Array{Element::f32, {big, big}, {}}.elements(); }),
             "shape: array: f32 (2147483648, 2147483648) is larger than any memory");
-  EXPECT_EQ(refusal([&] {
-              (void)Array{Element::u8, {big, 0, big, 4}, {}}.elements();
-            }),
+  EXPECT_EQ(refusal([&] { (void)Array{Element::u8, {big, 0, big, 4}, {}}.elements(); }),
             "shape: array: u8 (2147483648, 0, 2147483648, 4) is larger than any memory");
-  EXPECT_EQ(refusal([&] {
-              (void)Array{Element::u8, {2, -1}, {}}.elements();
-            }),
+  EXPECT_EQ(refusal([&] { (void)Array{Element::u8, {2, -1}, {}}.elements(); }),
             "shape: array: shape (2, -1) has a negative extent");
 }
 
@@ -103,17 +97,11 @@ TEST(arrays, conversions_refuse_what_they_cannot_hold) {
             "dtype: to_floats: i32 is not a floating element");
   EXPECT_EQ(refusal([] { (void)array_of<float>(Element::f32, {1}).to_integers(); }),
             "dtype: to_integers: f32 is not an integer or boolean element");
-  EXPECT_EQ(refusal([] {
-              (void)array_of<std::uint64_t>(Element::u64, {7, 1ull << 63}).to_integers();
-            }),
+  EXPECT_EQ(refusal([] { (void)array_of<std::uint64_t>(Element::u64, {7, 1ull << 63}).to_integers(); }),
             "value: to_integers: element 1 is 9223372036854775808, more than 9223372036854775807");
-  EXPECT_EQ(refusal([] {
-              Array::from_floats({2}, {1, 2}, Element::i64);
-            }),
+  EXPECT_EQ(refusal([] { Array::from_floats({2}, {1, 2}, Element::i64); }),
             "dtype: from_floats: i64 is not a floating element");
-  EXPECT_EQ(refusal([] {
-              Array::from_floats({2, 3}, {1, 2});
-            }),
+  EXPECT_EQ(refusal([] { Array::from_floats({2, 3}, {1, 2}); }),
             "shape: from_floats: shape (2, 3) holds 6 elements, values has 2");
 }
 

@@ -60,9 +60,7 @@ TEST_F(atomic_save, a_write_that_fails_halfway_keeps_the_old_file) {
   {
     const FileSizeLimit limit(4096);
     EXPECT_EQ(refusal([&] { write_npy("a.npy", larger); }), "file: a.npy: cannot be written: File too large");
-    EXPECT_EQ(refusal([&] {
-                write_safetensors("a.safetensors", {{"a", larger}});
-              }),
+    EXPECT_EQ(refusal([&] { write_safetensors("a.safetensors", {{"a", larger}}); }),
               "file: a.safetensors: cannot be written: File too large");
     EXPECT_EQ(refusal([&] { write_npy("new.npy", larger); }),
               "file: new.npy: cannot be written: File too large");
@@ -130,9 +128,7 @@ TEST_F(atomic_save, only_regular_files_are_replaced) {
   std::filesystem::create_directory("folder");
   ASSERT_EQ(::mkfifo("pipe", 0600), 0);
   EXPECT_EQ(refusal([&] { write_npy("folder", one); }), "file: folder: is not a regular file");
-  EXPECT_EQ(refusal([&] {
-              write_safetensors("folder", {{"a", one}});
-            }),
+  EXPECT_EQ(refusal([&] { write_safetensors("folder", {{"a", one}}); }),
             "file: folder: is not a regular file");
   EXPECT_EQ(refusal([&] { write_npy("pipe", one); }), "file: pipe: is not a regular file");
   EXPECT_EQ(refusal([&] { read_npy("pipe"); }), "file: pipe: is not a regular file");
@@ -165,7 +161,7 @@ TEST_F(atomic_save, a_link_is_followed_and_permissions_are_kept) {
   EXPECT_TRUE(std::filesystem::is_symlink("link"));
   EXPECT_TRUE(same(read_npy("real/a.npy"), young));
   EXPECT_TRUE(same(read_npy("real/b.npy"), young));
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat("real/a.npy", &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0604u);
   EXPECT_EQ(names_in("real"), (Names{"a.npy", "b.npy"}));

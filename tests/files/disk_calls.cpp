@@ -29,7 +29,7 @@ bool may_pass(const std::string& call) {
 }  // namespace
 
 extern "C" int fsync(int descriptor) {
-  struct stat status {};
+  struct stat status{};
   ::fstat(descriptor, &status);
   if (!may_pass(S_ISDIR(status.st_mode) ? "fsync folder" : "fsync file")) return -1;
   return static_cast<int>(::syscall(SYS_fsync, descriptor));

@@ -31,7 +31,8 @@ TEST_F(hostile_npy, what_does_not_begin_as_the_format_does_is_refused) {
       {magic, "file: x: 6 bytes are too few for an .npy file"},
       {magic + std::string("\1\0\1", 3), "file: x: 9 bytes are too few for an .npy file"},
       {magic + std::string("\2\0\1\0\0", 5), "file: x: 11 bytes are too few for an .npy file"},
-      {"PK\3\4 a zip file", "file: x: is a zip archive, as PyTorch's .pt and NumPy's .npz files are, not an .npy file"},
+      {"PK\3\4 a zip file",
+       "file: x: is a zip archive, as PyTorch's .pt and NumPy's .npz files are, not an .npy file"},
       {magic + std::string("\4\0\1\0\0\0", 6), "file: x: version 4.0 is not 1.0, 2.0 or 3.0"},
       {magic + std::string("\0\0\1\0\0\0", 6), "file: x: version 0.0 is not 1.0, 2.0 or 3.0"},
       {magic + std::string("\1\1\1\0\0\0", 6), "file: x: version 1.1 is not 1.0, 2.0 or 3.0"},
@@ -111,14 +112,10 @@ TEST_F(hostile_npy, shapes_that_do_not_agree_with_the_file_are_refused) {
 }
 
 TEST_F(hostile_npy, what_cannot_be_written_is_refused) {
-  EXPECT_EQ(refusal([] {
-              write_npy("x", {Element::i16, {3}, std::vector<std::byte>(5)});
-            }),
+  EXPECT_EQ(refusal([] { write_npy("x", {Element::i16, {3}, std::vector<std::byte>(5)}); }),
             "shape: x: i16 (3) needs 6 bytes, data has 5");
   const std::vector<std::int64_t> very_many_axes(30000, 1);
-  EXPECT_EQ(refusal([&] {
-              write_npy("x", {Element::u8, very_many_axes, std::vector<std::byte>(1)});
-            }),
+  EXPECT_EQ(refusal([&] { write_npy("x", {Element::u8, very_many_axes, std::vector<std::byte>(1)}); }),
             "file: x: needs a header of 90102 bytes, more than 65535");
   EXPECT_TRUE(names_in(".").empty());
 }

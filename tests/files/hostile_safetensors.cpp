@@ -186,25 +186,15 @@ TEST_F(hostile_safetensors, what_cannot_be_read_or_written_is_refused) {
   EXPECT_EQ(refusal([] { read_safetensors("."); }), "file: .: is not a regular file");
   EXPECT_EQ(refusal([] { read_safetensors("/dev/zero"); }), "file: /dev/zero: is not a regular file");
   const Array one = Array::from_floats({1}, {1});
-  EXPECT_EQ(refusal([&] {
-              write_safetensors("x", {{"__metadata__", one}});
-            }),
+  EXPECT_EQ(refusal([&] { write_safetensors("x", {{"__metadata__", one}}); }),
             "file: x: tensor \"__metadata__\": the format reserves this name");
-  EXPECT_EQ(refusal([&] {
-              write_safetensors("x", {{"\xff", one}});
-            }),
+  EXPECT_EQ(refusal([&] { write_safetensors("x", {{"\xff", one}}); }),
             "file: x: tensor \"\\xff\": its name is not UTF-8");
-  EXPECT_EQ(refusal([&] {
-              write_safetensors("x", {{"a", one}}, {{"\xff", "v"}});
-            }),
+  EXPECT_EQ(refusal([&] { write_safetensors("x", {{"a", one}}, {{"\xff", "v"}}); }),
             "file: x: metadata key \"\\xff\" is not UTF-8");
-  EXPECT_EQ(refusal([&] {
-              write_safetensors("x", {{"a", one}}, {{"k", "\xed\xa0\x80"}});
-            }),
+  EXPECT_EQ(refusal([&] { write_safetensors("x", {{"a", one}}, {{"k", "\xed\xa0\x80"}}); }),
             "file: x: metadata key \"k\": its value is not UTF-8");
-  EXPECT_EQ(refusal([&] {
-              write_safetensors("x", {{"a", {Element::f32, {2}, {}}}});
-            }),
+  EXPECT_EQ(refusal([&] { write_safetensors("x", {{"a", {Element::f32, {2}, {}}}}); }),
             "shape: x: tensor \"a\": f32 (2) needs 8 bytes, data has 0");
   EXPECT_TRUE(names_in(".").empty());
 }

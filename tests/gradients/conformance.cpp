@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel for gradients, forced by name, is within the computed bound of the reference: on random problems over
-// all options, around the edges of tiles and blocks, and where scores are far from 0.
+// Every kernel for gradients, forced by name, is within the computed bound of the reference: on random
+// problems over all options, around the edges of tiles and blocks, and where scores are far from 0.
 #include <cmath>
 
 #include "cases/backward.hpp"
@@ -98,7 +98,8 @@ TEST_P(GradientKernel, scores_far_from_zero_are_within_the_stated_bound) {
                 .k = Tensor::random({1, 2, 65, 16}, 2, 2, dtype),
                 .v = Tensor::random({1, 2, 65, 16}, 3, 2, dtype),
                 .bias = Tensor({1, 1, 1, 65})};
-      for (std::int64_t j = 0; j < 65; ++j) call.bias->set(0, 0, 0, j, shift + 0.25f * static_cast<float>(j % 5));
+      for (std::int64_t j = 0; j < 65; ++j)
+        call.bias->set(0, 0, 0, j, shift + 0.25f * static_cast<float>(j % 5));
       judge(BackwardCall(call, 4, true));
     }
   EXPECT_GT(compared, 1000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers at the ends of f32's range, infinities and NaN that queries do see (S13, G9): every kernel says what the
-// reference says, and says it when it accumulates as well.
+// Numbers at the ends of f32's range, infinities and NaN that queries do see (S13, G9): every kernel says
+// what the reference says, and says it when it accumulates as well.
 #include <cmath>
 #include <limits>
 
@@ -52,7 +52,8 @@ BackwardCall spoiled(Call call, std::uint64_t seed) {
 TEST_P(ExtremeGradient, is_what_the_reference_says) {
   Taken taken;
   for (const std::uint64_t seed : seeds(1, 300)) {
-    const Call call = random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .dropout = true});
+    const Call call =
+        random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const BackwardCall backward = spoiled(call, seed);
     auto got = gradients_of(backward, GetParam());
@@ -67,7 +68,8 @@ TEST_P(ExtremeGradient, is_what_the_reference_says) {
 
 TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
   for (const std::uint64_t seed : seeds(400, 460)) {
-    const Call call = random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .halves = false});
+    const Call call =
+        random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .halves = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const BackwardCall backward = spoiled(call, seed);
     const auto fresh = gradients_of(backward, GetParam());
@@ -80,9 +82,11 @@ TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
     for (const Of of : every_gradient)
       if (added[of])
         for_each(added[of]->shape(), [&](auto b, auto h, auto i, auto d) {
-          const float one = (*fresh)[of]->at(b, h, i, d), expected = 1.0f + one, found = added[of]->at(b, h, i, d);
+          const float one = (*fresh)[of]->at(b, h, i, d), expected = 1.0f + one,
+                      found = added[of]->at(b, h, i, d);
           // What the reference computes it adds before it rounds: two roundings apart at the most.
-          const bool same = found == expected || std::abs(found - expected) <= 0x1p-23f * (1 + std::abs(one)) ||
+          const bool same = found == expected ||
+                            std::abs(found - expected) <= 0x1p-23f * (1 + std::abs(one)) ||
                             (std::isnan(found) && std::isnan(expected));
           EXPECT_TRUE(same) << name_of(of) << Place{b, h, i, d} << ": " << found << " and " << expected;
         });
@@ -128,10 +132,12 @@ TEST(CheckOfGradients, takes_an_infinity_where_its_bound_reaches_beyond_the_type
   }
 }
 
-// Scores of 0 whose sums leave f32's range on the way there: what they reach is the reference's. Rows are packed once, and
-// whoever comes to them with a later block of keys, in the same task or in another, must know it of them.
+// Scores of 0 whose sums leave f32's range on the way there: what they reach is the reference's. Rows are
+// packed once, and whoever comes to them with a later block of keys, in the same task or in another, must
+// know it of them.
 TEST_P(ExtremeGradient, a_sum_that_leaves_the_range_is_found_in_every_block) {
-  Call call{Tensor::random({1, 1, 900, 4}, 1, 1), Tensor({1, 1, 700, 4}), Tensor::random({1, 1, 700, 4}, 2, 1)};
+  Call call{Tensor::random({1, 1, 900, 4}, 1, 1), Tensor({1, 1, 700, 4}),
+            Tensor::random({1, 1, 700, 4}, 2, 1)};
   call.k.fill(1.0f);
   for (const std::int64_t i : {7, 850})
     for (std::int64_t d = 0; d < 4; ++d) call.q.set(0, 0, i, d, d < 2 ? -3e38f : 3e38f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference gradient is the derivative of the reference: central differences of a loss in double precision, over
-// small problems with every option. The loss is written anew here, from the rules.
+// The reference gradient is the derivative of the reference: central differences of a loss in double
+// precision, over small problems with every option. The loss is written anew here, from the rules.
 #include <cmath>
 #include <functional>
 
@@ -53,8 +53,8 @@ double score(const Call& c, const Arguments& x, const Place& at, double scale) {
 }
 
 // What one query adds to the loss: its out and its log-sum-exp, each times its gradient.
-double loss_of(const BackwardCall& backward, const Arguments& x, std::int64_t b, std::int64_t h, std::int64_t i,
-               const reference::Row& pattern) {
+double loss_of(const BackwardCall& backward, const Arguments& x, std::int64_t b, std::int64_t h,
+               std::int64_t i, const reference::Row& pattern) {
   const Call& c = backward.call;
   const double scale = c.scale.value_or(1 / std::sqrt(static_cast<double>(c.q.shape().dim)));
   std::vector<double> s;
@@ -105,7 +105,8 @@ class Loss {
   std::vector<reference::Row> patterns_;
 };
 
-// The rules take out and the log-sum-exp as they were saved, rounded to f32; these are the same to within that.
+// The rules take out and the log-sum-exp as they were saved, rounded to f32; these are the same to within
+// that.
 void expect_derivative(const BackwardCall& backward, std::int64_t& compared) {
   Arguments x;
   for (const Of of : every_gradient)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for the gradients of every problem, bit for bit (O1, G6, G8): they do not depend on threads, batch
-// mates, strides, on which of them were asked for, nor on anything that a mask hides.
+// What holds for the gradients of every problem, bit for bit (O1, G6, G8): they do not depend on threads,
+// batch mates, strides, on which of them were asked for, nor on anything that a mask hides.
 #include <cmath>
 #include <limits>
 
@@ -55,7 +55,8 @@ std::string trace(std::uint64_t seed, const Call& call) {
 // One KV head goes through two passes as soon as there are two threads, and through one pass before.
 TEST_P(GradientLaw, the_number_of_threads_changes_no_bit) {
   for (const std::uint64_t seed : seeds(1, 40)) {
-    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 420, .most_batch = 2, .dropout = true});
+    const Call call =
+        random_call(seed, {.most_queries = 150, .most_keys = 420, .most_batch = 2, .dropout = true});
     SCOPED_TRACE(trace(seed, call));
     const BackwardCall backward(call, seed);
     std::optional<BackwardResults> one;
@@ -78,8 +79,8 @@ TEST_P(GradientLaw, which_gradients_were_asked_for_changes_no_bit) {
     const BackwardCall backward(call, seed, true);
     const auto all = attend(backward);
     if (!all) continue;
-    for (const std::vector<Of>& wanted :
-         std::vector<std::vector<Of>>{{Of::q}, {Of::k}, {Of::v}, {Of::bias}, {Of::sink}, {Of::q, Of::v}, {}}) {
+    for (const std::vector<Of>& wanted : std::vector<std::vector<Of>>{
+             {Of::q}, {Of::k}, {Of::v}, {Of::bias}, {Of::sink}, {Of::q, Of::v}, {}}) {
       std::optional<BackwardResults> some(std::in_place, backward, std::nullopt, wanted);
       differentiate(backward, *some, GetParam());
       EXPECT_TRUE(same(all, some));
@@ -106,8 +107,8 @@ TEST_P(GradientLaw, other_entries_of_the_batch_change_no_bit) {
     const auto together = attend(all);
     const std::int64_t last = call.batch() - 1;
     BackwardCall alone = all;
-    for (Tensor Call::*x : {&Call::q, &Call::k, &Call::v}) alone.call.*x = entry(call.*x, last);
-    for (Tensor BackwardCall::*x :
+    for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) alone.call.*x = entry(call.*x, last);
+    for (Tensor BackwardCall::* x :
          {&BackwardCall::out, &BackwardCall::log_sum_exp, &BackwardCall::out_gradient})
       alone.*x = entry(all.*x, last);
     const auto single = attend(alone);
@@ -135,9 +136,9 @@ TEST_P(GradientLaw, strides_of_no_array_change_a_bit) {
     BackwardCall strided = plain;
     std::uint64_t n = seed;
     const auto lay_out = [&](Tensor& x) { x = x.laid_out(other_strides(x.shape(), n++)); };
-    for (Tensor Call::*x : {&Call::q, &Call::k, &Call::v}) lay_out(strided.call.*x);
+    for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) lay_out(strided.call.*x);
     if (strided.call.bias) lay_out(*strided.call.bias);
-    for (Tensor BackwardCall::*x :
+    for (Tensor BackwardCall::* x :
          {&BackwardCall::out, &BackwardCall::log_sum_exp, &BackwardCall::out_gradient})
       lay_out(strided.*x);
     lay_out(*strided.log_sum_exp_gradient);
@@ -197,8 +198,8 @@ void plant_in_bias(Call& c, float poison) {
   for (const auto& [b, h, i, j] : hidden) bias.set(b, h, i, j, poison);
 }
 
-// NaN, infinities and the largest numbers there are, in every key, value, bias, query and gradient of out that no
-// rule reads.
+// NaN, infinities and the largest numbers there are, in every key, value, bias, query and gradient of out
+// that no rule reads.
 void plant(BackwardCall& to, std::uint64_t seed) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   Dice dice(seed);
@@ -212,7 +213,7 @@ void plant(BackwardCall& to, std::uint64_t seed) {
     for (std::int64_t h = 0; h < c.heads(); ++h)
       for (std::int64_t i = 0; i < c.queries(); ++i)
         is_seen = is_seen || (c.kv_head(h) == kv_head && c.sees(b, h, i, j));
-    for (Tensor Call::*x : {&Call::k, &Call::v})
+    for (Tensor Call::* x : {&Call::k, &Call::v})
       for (std::int64_t d = 0; !is_seen && d < (c.*x).shape().dim; ++d)
         (c.*x).set(b, kv_head, j, d, poison(c.*x));
   });
@@ -220,7 +221,7 @@ void plant(BackwardCall& to, std::uint64_t seed) {
   for_each({c.batch(), c.heads(), c.queries(), 1}, [&](auto b, auto h, auto i, auto) {
     if (c.sees_any(b, h, i)) return;
     for (std::int64_t d = 0; d < c.q.shape().dim; ++d) c.q.set(b, h, i, d, poison(c.q));
-    for (Tensor BackwardCall::*x : {&BackwardCall::out, &BackwardCall::out_gradient})
+    for (Tensor BackwardCall::* x : {&BackwardCall::out, &BackwardCall::out_gradient})
       for (std::int64_t d = 0; d < c.v.shape().dim; ++d) (to.*x).set(b, h, i, d, poison(to.*x));
     to.log_sum_exp.set(b, h, i, 0, dice.pick<float>({nan, infinity, 1.0f, 3e38f}));
   });
@@ -246,7 +247,7 @@ TEST_P(GradientLaw, nothing_planted_in_what_is_hidden_changes_a_bit) {
 // A key that some rows see and others do not: what it holds reaches the rows that see it and no others.
 TEST_P(GradientLaw, a_nan_in_one_key_reaches_exactly_the_rows_that_see_it) {
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (Tensor Call::*where : {&Call::k, &Call::v}) {
+    for (Tensor Call::* where : {&Call::k, &Call::v}) {
       Call call{.q = Tensor::random({1, 2, 120, 8}, 1, 1, dtype),
                 .k = Tensor::random({1, 1, 120, 8}, 2, 1, dtype),
                 .v = Tensor::random({1, 1, 120, 8}, 3, 1, dtype)};
@@ -301,7 +302,8 @@ TEST_P(GradientLaw, a_nan_in_one_row_reaches_exactly_the_keys_it_sees) {
         for (std::int64_t d = 0; d < 8; ++d) {
           EXPECT_TRUE(std::isnan((*got)[Of::k]->at(0, 0, j, d)));
           const bool reaches_values = which == 0 || which == 3 || (which == 1 && d == 0);
-          EXPECT_EQ(std::isnan((*got)[Of::v]->at(0, 0, j, d)), reaches_values) << which << ", " << j << ", " << d;
+          EXPECT_EQ(std::isnan((*got)[Of::v]->at(0, 0, j, d)), reaches_values)
+              << which << ", " << j << ", " << d;
         }
     }
 }
@@ -318,7 +320,8 @@ TEST_P(GradientLaw, a_query_that_sees_no_key_gives_zeros_to_everybody_but_the_si
     const auto got = attend(backward);
     if (!got) continue;
     for (const Of of : {Of::q, Of::k, Of::v})
-      for_each((*got)[of]->shape(), [&](auto... at) { EXPECT_EQ((*got)[of]->bits(at...), 0u) << name_of(of); });
+      for_each((*got)[of]->shape(),
+               [&](auto... at) { EXPECT_EQ((*got)[of]->bits(at...), 0u) << name_of(of); });
     if (!has_sink) continue;
     for (std::int64_t h = 0; h < 2; ++h) {
       double sum = 0;

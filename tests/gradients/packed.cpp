@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed and padded sequences (S19): their gradients are those of each sequence alone, bit for bit where nothing is
-// shared, and what no query has a part in is 0.
+// Packed and padded sequences (S19): their gradients are those of each sequence alone, bit for bit where
+// nothing is shared, and what no query has a part in is 0.
 #include <numeric>
 
 #include "cases/backward.hpp"
@@ -35,18 +35,15 @@ struct Packed {
     log_sum_exp = Tensor({1, heads, queries, 1});
     out_gradient = Tensor::random(out.shape(), seed + 3);
     log_sum_exp_gradient = Tensor::random(log_sum_exp.shape(), seed + 4);
-    bias = Tensor::random({1, dice.one_in(2) ? 1 : heads, dice.one_in(3) ? 1 : queries,
-                           dice.one_in(4) ? 1 : most_keys},
-                          seed + 5);
+    bias = Tensor::random(
+        {1, dice.one_in(2) ? 1 : heads, dice.one_in(3) ? 1 : queries, dice.one_in(4) ? 1 : most_keys},
+        seed + 5);
     sink = Tensor::random({dice.one_in(2) ? 1 : std::ssize(query_starts) - 1, heads, 1, 1}, seed + 6);
   }
 
   Inputs inputs() const {
-    return {.q = q.view(),
-            .k = k.view(),
-            .v = v.view(),
-            .query_starts = query_starts,
-            .key_starts = key_starts};
+    return {
+        .q = q.view(), .k = k.view(), .v = v.view(), .query_starts = query_starts, .key_starts = key_starts};
   }
   Options options(const std::string& kernel) const {
     return {.masks = {Causal{Align::ends}}, .bias = bias.view(), .sink = sink.view(), .kernel = kernel};
@@ -90,14 +87,12 @@ TEST_P(PackedGradient, has_the_bits_of_each_sequence_alone) {
     attention(p.inputs(), {.out = p.out.mutable_view(), .log_sum_exp = p.log_sum_exp.mutable_view()},
               {.masks = options.masks});
     Tensor dq(p.q.shape()), dk(p.k.shape()), dv(p.v.shape());
-    const auto differentiate = [&](const Inputs& in, const Saved& saved, const Tensor& out_gradient, Tensor& q,
-                                   Tensor& k, Tensor& v) {
-      attention_backward(in, saved,
-                         {.out = out_gradient.view(),
-                          .q = q.mutable_view(),
-                          .k = k.mutable_view(),
-                          .v = v.mutable_view()},
-                         options);
+    const auto differentiate = [&](const Inputs& in, const Saved& saved, const Tensor& out_gradient,
+                                   Tensor& q, Tensor& k, Tensor& v) {
+      attention_backward(
+          in, saved,
+          {.out = out_gradient.view(), .q = q.mutable_view(), .k = k.mutable_view(), .v = v.mutable_view()},
+          options);
     };
     try {
       differentiate(p.inputs(), {p.out.view(), p.log_sum_exp.view()}, p.out_gradient, dq, dk, dv);
@@ -112,8 +107,8 @@ TEST_P(PackedGradient, has_the_bits_of_each_sequence_alone) {
                    out = p.out.rows(i, queries), lse = p.log_sum_exp.rows(i, queries),
                    out_gradient = p.out_gradient.rows(i, queries);
       Tensor q1(q.shape()), k1(k.shape()), v1(v.shape());
-      differentiate({.q = q.view(), .k = k.view(), .v = v.view()}, {out.view(), lse.view()}, out_gradient, q1, k1,
-                    v1);
+      differentiate({.q = q.view(), .k = k.view(), .v = v.view()}, {out.view(), lse.view()}, out_gradient, q1,
+                    k1, v1);
       EXPECT_TRUE(same_bits(dq.rows(i, queries), q1));
       EXPECT_TRUE(same_bits(dk.rows(j, keys), k1));
       EXPECT_TRUE(same_bits(dv.rows(j, keys), v1));
@@ -147,8 +142,8 @@ TEST_P(PackedGradient, is_zero_for_the_padding_of_queries) {
   }
   const Check result = check(inputs, saved, gradients, options);
   EXPECT_EQ(result.beyond_bound, 0) << result.first_miss;
-  EXPECT_EQ(result.compared, dq.shape().elements() + dk.shape().elements() + dv.shape().elements() +
-                                 db.shape().elements());
+  EXPECT_EQ(result.compared,
+            dq.shape().elements() + dk.shape().elements() + dv.shape().elements() + db.shape().elements());
   for_each(dq.shape(), [&](auto b, auto h, auto i, auto d) {
     if (i >= counts[static_cast<std::size_t>(b)]) {
       EXPECT_EQ(dq.bits(b, h, i, d), 0u);

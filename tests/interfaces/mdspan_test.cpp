@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // <heed/mdspan.hpp>, with the standard library's mdspan where it has one and with the stand-in where not.
+#include "heed/mdspan.hpp"
+
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -8,7 +10,6 @@
 #include <version>
 
 #include "heed/attention.hpp"
-#include "heed/mdspan.hpp"
 #ifdef __cpp_lib_mdspan
 #include <mdspan>
 namespace md = std;

@@ -92,7 +92,8 @@ TEST_P(Extremes, it_does_not_matter_whether_a_cache_holds_them) {
     const auto expected = attend(call);
     if (!expected) return;
     const Shape k = call.k.shape();
-    KvCache cache({.kv_heads = k.heads, .capacity = k.length, .dim = k.dim, .type = cache_type(call.k.dtype())});
+    KvCache cache(
+        {.kv_heads = k.heads, .capacity = k.length, .dim = k.dim, .type = cache_type(call.k.dtype())});
     cache.append(call.k.view(), call.v.view());
     Results found(call, {});
     attention({.q = call.q.view(), .cache = &cache}, found.outputs(), call.options(GetParam()));
@@ -109,13 +110,14 @@ TEST_P(Extremes, the_log_sum_exp_is_what_the_reference_says) {
     const Results expected = run(extreme.call, everything, "reference");
     for_each(found->log_sum_exp->shape(), [&](auto b, auto h, auto i, auto d) {
       const float a = found->log_sum_exp->at(b, h, i, d), z = expected.log_sum_exp->at(b, h, i, d);
-      EXPECT_TRUE(equal(a, z) || std::abs(a - z) <= 4 * 0x1p-24f * std::abs(z) + 0x1p-20f) << a << " and " << z;
+      EXPECT_TRUE(equal(a, z) || std::abs(a - z) <= 4 * 0x1p-24f * std::abs(z) + 0x1p-20f)
+          << a << " and " << z;
     });
   });
 }
 
-// Keys differ by less than a sum of f32 can tell, which times 1e30 decides who wins: to f32 every answer is as
-// good as any other.
+// Keys differ by less than a sum of f32 can tell, which times 1e30 decides who wins: to f32 every answer is
+// as good as any other.
 TEST_P(Extremes, scores_too_large_for_their_last_bits_are_not_called_wrong) {
   for (const DType dtype : dtypes)
     for (const float scale : {1e4f, 1e8f, 1e30f}) {
@@ -201,7 +203,7 @@ TEST_P(Extremes, scores_of_every_stage_are_what_the_reference_says) {
       for_each(found->scores->shape(), [&](auto b, auto h, auto i, auto j) {
         const float a = found->scores->at(b, h, i, j), z = expected.scores->at(b, h, i, j);
         EXPECT_TRUE(equal(a, z) || std::abs(a - z) <= 8 * 0x1p-24f * std::abs(z))
-            << "stage " << static_cast<int>(stage) << ' ' << Place{b, h, i, j} <<" is " << a
+            << "stage " << static_cast<int>(stage) << ' ' << Place{b, h, i, j} << " is " << a
             << ", the reference says " << z;
       });
     }

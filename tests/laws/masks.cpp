@@ -259,8 +259,8 @@ TEST_P(Masks, alibi_gives_the_bits_of_the_bias_that_holds_its_numbers) {
     call.alibi = Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
     const std::int64_t entries = dice.one_in(2) ? 1 : call.batch();
     for (std::int64_t n = 0; n < entries * call.heads(); ++n)
-      call.alibi->of_heads.push_back(std::ldexp(1 + uniform(seed, static_cast<std::uint64_t>(n)),
-                                                -static_cast<int>(n % call.heads())));
+      call.alibi->of_heads.push_back(
+          std::ldexp(1 + uniform(seed, static_cast<std::uint64_t>(n)), -static_cast<int>(n % call.heads())));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Call with_bias = call;
     with_bias.alibi.reset();

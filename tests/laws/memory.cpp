@@ -58,7 +58,9 @@ Call long_call(std::int64_t length) {
 TEST(Memory, the_watch_sees_an_allocation) {
   const std::int64_t before = allocations.live_bytes;
   allocations.peak_bytes = before;
-  { const std::vector<char> block(most_extra + 1); }
+  {
+    const std::vector<char> block(most_extra + 1);
+  }
   EXPECT_GT(allocations.peak_bytes - before, most_extra);
   EXPECT_EQ(allocations.live_bytes, before);
 }

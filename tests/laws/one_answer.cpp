@@ -106,7 +106,7 @@ TEST_P(OneAnswer, the_amount_of_padding_changes_no_bit) {
     const auto bare = attend(call, {.log_sum_exp = true});
     for (std::int64_t extra : {1, 5, 64, 200}) {
       Call padded = call;
-      for (Tensor Call::*operand : {&Call::k, &Call::v}) {
+      for (Tensor Call::* operand : {&Call::k, &Call::v}) {
         Shape s = (call.*operand).shape();
         s.length += extra;
         Tensor longer((padded.*operand = Tensor(s, call.q.dtype())));

@@ -48,8 +48,12 @@ INSTANTIATE_TEST_SUITE_P(Kernels, StreamLaw, testing::ValuesIn([] {
                          }()),
                          test_name);
 
-constexpr Limits long_enough{
-    .most_queries = 40, .most_keys = 2600, .most_batch = 2, .long_keys = false, .dropout = true, .no_dims = true};
+constexpr Limits long_enough{.most_queries = 40,
+                             .most_keys = 2600,
+                             .most_batch = 2,
+                             .long_keys = false,
+                             .dropout = true,
+                             .no_dims = true};
 
 std::string trace(std::uint64_t seed, const Call& call) {
   return "seed " + std::to_string(seed) + ": " + describe(call);

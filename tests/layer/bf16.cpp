@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose inputs and weights are bf16, which matrix instructions multiply where there are some: what O3 and S16 promise.
+// Layers whose inputs and weights are bf16, which matrix instructions multiply where there are some: what O3
+// and S16 promise.
 #include <algorithm>
 #include <string>
 
@@ -34,7 +35,8 @@ struct Halves {
 
   static Halves random(const Shape& shape, unsigned seed) {
     Halves made{shape, {}};
-    for (const float value : random_floats(shape.elements(), seed)) made.values.push_back(from_float<bf16>(value));
+    for (const float value : random_floats(shape.elements(), seed))
+      made.values.push_back(from_float<bf16>(value));
     return made;
   }
   View view() const { return {values, shape}; }
@@ -71,7 +73,8 @@ std::string matrix_kernel() {
   return "";
 }
 
-std::vector<float> input_gradient(AttentionLayer& layer, const View& x, const View& out_gradient, const Options& options) {
+std::vector<float> input_gradient(AttentionLayer& layer, const View& x, const View& out_gradient,
+                                  const Options& options) {
   Tensor dx = output(x.shape);
   layer.backward({.x = x}, {.out = out_gradient, .x = dx.mutable_view()}, options);
   return dx.values;
@@ -80,15 +83,18 @@ std::vector<float> input_gradient(AttentionLayer& layer, const View& x, const Vi
 TEST(bf16_layers, go_back_by_matrix_instructions_as_far_from_f32_as_storing_in_bf16_takes_them) {
   for (const Size& s : sizes) {
     const LayerConfig config = config_of(s);
-    AttentionLayer narrow(config, weights_of(config, Element::bf16)), wide(config, weights_of(config, Element::f32));
-    const Halves x = Halves::random({2, 1, 37, s.model_dim}, 7), dy = Halves::random({2, 1, 37, s.model_dim}, 8);
+    AttentionLayer narrow(config, weights_of(config, Element::bf16)),
+        wide(config, weights_of(config, Element::f32));
+    const Halves x = Halves::random({2, 1, 37, s.model_dim}, 7),
+                 dy = Halves::random({2, 1, 37, s.model_dim}, 8);
     Options options = causal;
     const std::vector<float> wanted = input_gradient(wide, x.widened().view(), dy.widened().view(), options);
     options.kernel = matrix_kernel();
     const std::vector<float> found = input_gradient(narrow, x.view(), dy.view(), options);
     float largest = 0;
     for (const float value : wanted) largest = std::max(largest, std::abs(value));
-    // Q, K, V, what attention made of them, the gradient by it, the weights and those by the scores are each stored once.
+    // Q, K, V, what attention made of them, the gradient by it, the weights and those by the scores are each
+    // stored once.
     EXPECT_EQ(far_misses(found, wanted, 7 * 0x1p-8 * static_cast<double>(largest)), 0) << s.model_dim;
   }
 }
@@ -111,11 +117,13 @@ TEST(bf16_layers, fed_token_by_token_into_a_cache_of_bf16_have_the_rows_of_one_c
     const AttentionLayer layer(config_of(s), weights_of(config_of(s), Element::bf16));
     const Halves x = Halves::random({1, 1, 20, s.model_dim}, 9);
     const auto fed = [&](std::int64_t step) {
-      KvCache cache({.kv_heads = s.kv_heads, .capacity = 32, .dim = s.model_dim / s.heads, .type = CacheType::bf16});
+      KvCache cache(
+          {.kv_heads = s.kv_heads, .capacity = 32, .dim = s.model_dim / s.heads, .type = CacheType::bf16});
       std::vector<float> y;
       for (std::int64_t first = 0; first < 20; first += step) {
-        const Halves part{{1, 1, step, s.model_dim},
-                          {x.values.begin() + first * s.model_dim, x.values.begin() + (first + step) * s.model_dim}};
+        const Halves part{
+            {1, 1, step, s.model_dim},
+            {x.values.begin() + first * s.model_dim, x.values.begin() + (first + step) * s.model_dim}};
         const Tensor rows = run(layer, {.x = part.view(), .cache = &cache}, causal);
         y.insert(y.end(), rows.values.begin(), rows.values.end());
       }
@@ -135,7 +143,8 @@ TEST(bf16_layers, read_and_write_any_strides_with_the_same_bits) {
   const Strides stride{3, 999, 2 * 2 * s.model_dim, 4};  // batch entries interleaved, three gaps of four
   for (std::int64_t n = 0; n < x.shape.elements(); ++n) {
     const std::int64_t b = n / (9 * s.model_dim), i = n / s.model_dim % 9, d = n % s.model_dim;
-    spread[static_cast<std::size_t>(b * 3 + i * stride.length + d * 4)] = x.values[static_cast<std::size_t>(n)];
+    spread[static_cast<std::size_t>(b * 3 + i * stride.length + d * 4)] =
+        x.values[static_cast<std::size_t>(n)];
   }
   layer({.x = {spread.data(), x.shape, stride}}, {.out = {found.data(), x.shape, stride}}, causal);
   std::int64_t misses = 0;

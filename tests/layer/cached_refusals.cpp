@@ -161,8 +161,7 @@ const std::vector<BadCachedCall> bad_cached_calls{
      [](CachedDraft& d) { d.options.bias = d.x_memory.view(); }},
     {Error::value, "options.dropout: the layer owns it; set config.drop_probability and Mode::train",
      [](CachedDraft& d) { d.options.dropout = Dropout{}; }},
-    {Error::unsupported, no_such_kernel.c_str(),
-     [](CachedDraft& d) { d.options.kernel = "no.such.kernel"; }},
+    {Error::unsupported, no_such_kernel.c_str(), [](CachedDraft& d) { d.options.kernel = "no.such.kernel"; }},
     {Error::overlap, "out: shares memory with x",
      [](CachedDraft& d) { d.outputs.out.data = d.x_memory.values.data(); }}};
 
@@ -246,7 +245,9 @@ TEST(appended_tokens, are_taken_back_unless_they_are_kept) {
   for (const std::vector<std::int64_t>& numbers : {std::vector<std::int64_t>{1, 2}, {2, 1}}) {
     const layer::GrowingSequences sequences{
         numbers, {cache.length(numbers[0]), cache.length(numbers[1])}, {2, numbers[0]}};
-    { const layer::AppendedTokens appended(cache, sequences, t.k.view(), t.v.view()); }
+    {
+      const layer::AppendedTokens appended(cache, sequences, t.k.view(), t.v.view());
+    }
     EXPECT_EQ(Seen(cache).lengths, before.lengths);
     EXPECT_TRUE(Seen(cache).contents == before.contents);
   }

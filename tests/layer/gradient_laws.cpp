@@ -203,15 +203,17 @@ TEST(the_gradients_of_a_layer, are_refused_for_activations_of_another_call) {
   expect({.masks = {Causal{}}}, {.masks = {Causal{Align::ends}}},
          "options.masks: causal, but with other numbers or alignments than the activations were made with",
          call);
-  expect({.masks = {KeyLengths{lengths}}}, {.masks = {KeyLengths{others}}},
-         "options.masks: key lengths, but with other numbers or alignments than the activations were made with",
-         call);
+  expect(
+      {.masks = {KeyLengths{lengths}}}, {.masks = {KeyLengths{others}}},
+      "options.masks: key lengths, but with other numbers or alignments than the activations were made with",
+      call);
   expect({.bias = bias.view()}, {.bias = row.view()},
          "options.bias: (1, 1, 1, 4), but the activations were made with (1, 1, 4, 4)", call);
   expect({.alibi = Alibi{slopes}}, {.alibi = Alibi{steep}},
          "options.alibi: 2 slopes, but with other numbers or alignments than the activations were made with",
          call);
-  expect({.scale = 0.5f}, {}, "options.scale: 1/sqrt(head_dim), but the activations were made with 0.5", call);
+  expect({.scale = 0.5f}, {}, "options.scale: 1/sqrt(head_dim), but the activations were made with 0.5",
+         call);
   expect({}, {.softcap = 5.0f}, "options.softcap: 5, but the activations were made with none", call);
   expect({}, {},
          "positions: 4 numbers, but with other numbers or alignments than the activations were made with",

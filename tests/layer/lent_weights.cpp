@@ -46,7 +46,8 @@ struct Transposed {
     values.resize(rows.size());
     for (std::int64_t i = 0; i < shape.length; ++i)
       for (std::int64_t j = 0; j < shape.dim; ++j)
-        values[static_cast<std::size_t>(j * shape.length + i)] = rows[static_cast<std::size_t>(i * shape.dim + j)];
+        values[static_cast<std::size_t>(j * shape.length + i)] =
+            rows[static_cast<std::size_t>(i * shape.dim + j)];
   }
   View view() const { return {values, shape, Strides{0, 0, 1, shape.length}}; }
 };
@@ -59,7 +60,8 @@ TEST(lent_weights, give_the_bits_of_a_layer_made_of_them) {
         const LayerWeights weights = weights_of(config, element);
         const LayerViews views = views_of(weights);
         const Tensor x = random_tensor({2, 1, tokens, s.model_dim}, 7);
-        const Tensor of_its_own = run(AttentionLayer(config, weights), {.x = x.view()}, {.masks = {Causal{}}});
+        const Tensor of_its_own =
+            run(AttentionLayer(config, weights), {.x = x.view()}, {.masks = {Causal{}}});
         const Tensor of_lent =
             run(AttentionLayer(config), {.x = x.view(), .weights = &views}, {.masks = {Causal{}}});
         EXPECT_EQ(bit_misses(of_lent.values, of_its_own.values), 0)

@@ -89,9 +89,8 @@ TEST(mask_builders, bad_input_is_refused_in_a_sentence) {
   expect_refusal(Error::shape, "batch: -1 is negative", [] { padding_mask(tokens, -1); });
   expect_refusal(Error::shape, "size: -1 is not in [0, 2147483647]", [] { look_ahead_mask(-1); });
   expect_refusal(Error::value,
-                 "tokens: row 1 has padding at 0 before a token at 2, so no length describes it", [] {
-                   key_lengths(std::vector<std::int64_t>{1, 2, 3, 0, 0, 4}, 2);
-                 });
+                 "tokens: row 1 has padding at 0 before a token at 2, so no length describes it",
+                 [] { key_lengths(std::vector<std::int64_t>{1, 2, 3, 0, 0, 4}, 2); });
   expect_refusal(Error::shape, "b.keys: 4 is neither a.keys: 5 nor 1",
                  [] { combine(padding_mask(tokens, 4), look_ahead_mask(4)); });
   expect_refusal(Error::value, "a.hidden: holds no memory", [] {

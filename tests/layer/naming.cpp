@@ -132,9 +132,8 @@ TEST(naming, a_wrong_prefix_is_told_the_right_ones) {
   const auto a = random_array({2, 2}, 0);
   const std::string none =
       "arrays: no W_q.weight, in_proj_weight, q_proj_weight or q_proj.weight after the prefix ";
-  expect_refusal(Error::value, none + "\"blk.\"; there are some after \"\"", [&] {
-    layer_weights({{"q_proj.weight", a}, {"other", a}}, "blk.");
-  });
+  expect_refusal(Error::value, none + "\"blk.\"; there are some after \"\"",
+                 [&] { layer_weights({{"q_proj.weight", a}, {"other", a}}, "blk."); });
   Arrays model;
   for (const char* layer : {"0", "1", "2", "3"})
     for (const char* name : {"q_proj.weight", "k_proj.weight"})
@@ -144,9 +143,8 @@ TEST(naming, a_wrong_prefix_is_told_the_right_ones) {
                      "\"model.layers.4.self_attn.\"; there are some after \"model.layers.0.self_attn.\", "
                      "\"model.layers.1.self_attn.\", \"model.layers.2.self_attn.\" and 1 more",
                  [&] { layer_weights(model, "model.layers.4.self_attn."); });
-  expect_refusal(Error::value, none + "\"\"; there are some after \"encoder.attn.\"", [&] {
-    layer_weights({{"encoder.attn.in_proj_weight", a}});
-  });
+  expect_refusal(Error::value, none + "\"\"; there are some after \"encoder.attn.\"",
+                 [&] { layer_weights({{"encoder.attn.in_proj_weight", a}}); });
 }
 
 TEST(naming, a_checkpoint_that_fits_two_schemes_is_refused) {
@@ -180,48 +178,30 @@ TEST(naming, arrays_that_do_not_fit_are_refused) {
       {Naming::torch, Error::value, "out_proj.weight: missing beside in_proj_weight",
        [](auto& a) { a.erase("out_proj.weight"); }},
       {Naming::paper, Error::shape, "W_k.weight.shape: (4, 2, 2) has rank 3, not 2",
-       [](auto& a) {
-         a["W_k.weight"].shape = {4, 2, 2};
-       }},
+       [](auto& a) { a["W_k.weight"].shape = {4, 2, 2}; }},
       {Naming::llama, Error::shape, "v_proj.bias.shape: (4, 1) has rank 2, not 1",
-       [](auto& a) {
-         a["v_proj.bias"].shape = {4, 1};
-       }},
+       [](auto& a) { a["v_proj.bias"].shape = {4, 1}; }},
       {Naming::paper, Error::dtype, "W_o.weight.element: u32 is not a floating-point type",
        [](auto& a) { a["W_o.weight"].element = Element::u32; }},
       {Naming::paper, Error::shape, "W_q.weight.shape: (0, 4) has an extent below 1",
-       [](auto& a) {
-         a["W_q.weight"] = random_array({0, 4}, 0);
-       }},
+       [](auto& a) { a["W_q.weight"] = random_array({0, 4}, 0); }},
       {Naming::paper, Error::shape, "W_k.weight.rows: 3 does not divide W_q.weight.rows: 4",
-       [](auto& a) {
-         a["W_k.weight"] = random_array({3, 4}, 0);
-       }},
+       [](auto& a) { a["W_k.weight"] = random_array({3, 4}, 0); }},
       {Naming::paper, Error::shape, "W_v.weight.rows: 3 does not divide W_o.weight.columns: 4",
-       [](auto& a) {
-         a["W_v.weight"] = random_array({3, 4}, 0);
-       }},
+       [](auto& a) { a["W_v.weight"] = random_array({3, 4}, 0); }},
       {Naming::paper, Error::shape,
        "W_v.weight.rows: 2 is W_o.weight.columns / 2, but W_k.weight.rows: 4 is W_q.weight.rows / 1",
-       [](auto& a) {
-         a["W_v.weight"] = random_array({2, 4}, 0);
-       }},
+       [](auto& a) { a["W_v.weight"] = random_array({2, 4}, 0); }},
       {Naming::llama, Error::shape, "o_proj.weight.rows: 5 is not the model dim, q_proj.weight.columns: 4",
-       [](auto& a) {
-         a["o_proj.weight"] = random_array({5, 4}, 0);
-       }},
+       [](auto& a) { a["o_proj.weight"] = random_array({5, 4}, 0); }},
       {Naming::llama, Error::shape, "k_proj.bias.length: 3 is not k_proj.weight.rows: 4",
        [](auto& a) { a["k_proj.bias"] = random_array({3}, 0); }},
       {Naming::torch, Error::shape, "in_proj_weight.rows: 10 is not 3 * model_dim: 12",
-       [](auto& a) {
-         a["in_proj_weight"] = random_array({10, 4}, 0);
-       }},
+       [](auto& a) { a["in_proj_weight"] = random_array({10, 4}, 0); }},
       {Naming::torch, Error::shape, "in_proj_bias.length: 11 is not 3 * model_dim: 12",
        [](auto& a) { a["in_proj_bias"] = random_array({11}, 0); }},
       {Naming::torch, Error::unsupported, "bias_k: the layer has no such part",
-       [](auto& a) {
-         a["bias_k"] = random_array({1, 1, 4}, 0);
-       }},
+       [](auto& a) { a["bias_k"] = random_array({1, 1, 4}, 0); }},
       {Naming::llama, Error::unsupported, "q_norm.weight: the layer has no such part",
        [](auto& a) { a["q_norm.weight"] = random_array({2}, 0); }}};
   for (const Spoiled& row : rows) {

@@ -229,9 +229,8 @@ TEST(rotary, bad_input_is_refused_before_anything_turns) {
   refused(Error::value, "rotary.dims: 0 is not a positive even number", {0, 1, 2}, {.dims = 0});
   refused(Error::value, "rotary.dims: 8 is more than the head's dim: 6", {0, 1, 2}, {.dims = 8});
   refused(Error::value, "rotary.base: -1 is not a positive finite number", {0, 1, 2}, {.base = -1});
-  expect_refusal(Error::overlap, "x.stride.batch: 0 puts 2 results in one place", [&] {
-    rotate({x.values.data(), x.shape, {0, 0, 6, 1}}, counted(3));
-  });
+  expect_refusal(Error::overlap, "x.stride.batch: 0 puts 2 results in one place",
+                 [&] { rotate({x.values.data(), x.shape, {0, 0, 6, 1}}, counted(3)); });
   EXPECT_EQ(bit_misses(x.values, before.values), 0);
 }
 

@@ -30,9 +30,7 @@ const BadCall bad_choices[] = {
      [](Call& c) { c.options.dropout = Dropout{.drop_probability = nan}; }},
     {"slopes_for_other_heads", Error::shape,
      "options.alibi: 3 slopes are neither one per head: 8 nor one per batch entry and head: 16",
-     [](Call& c) {
-       c.options.alibi = Alibi{std::span(c.slopes).first(3), Align::ends};
-     }},
+     [](Call& c) { c.options.alibi = Alibi{std::span(c.slopes).first(3), Align::ends}; }},
     {"a_slope_that_is_not_a_number", Error::value, "options.alibi.slopes[2]: nan is not a finite number",
      [](Call& c) {
        c.slopes[2] = nan;
@@ -49,9 +47,7 @@ const BadCall bad_choices[] = {
     {"a_head_map_that_does_not_exist", Error::value, "options.head_map: 2 is none of interleaved, tiled",
      [](Call& c) { c.options.head_map = static_cast<HeadMap>(2); }},
     {"a_stage_that_does_not_exist", Error::value, "scores.stage: 3 is none of raw, softcapped, biased",
-     [](Call& c) {
-       c.outputs.scores = {c.place({2, 8, 4, 9}), static_cast<Stage>(3)};
-     }},
+     [](Call& c) { c.outputs.scores = {c.place({2, 8, 4, 9}), static_cast<Stage>(3)}; }},
 };
 
 const BadCall bad_overlaps[] = {
@@ -85,17 +81,13 @@ const BadCall bad_overlaps[] = {
        c.outputs.scores.into = c.outputs.weights;
      }},
     {"writing_over_the_bias", Error::overlap, "weights: shares memory with options.bias",
-     [](Call& c) {
-       c.options.bias = *(c.outputs.weights = c.place({2, 8, 4, 9}));
-     }},
+     [](Call& c) { c.options.bias = *(c.outputs.weights = c.place({2, 8, 4, 9})); }},
     {"writing_over_the_slopes", Error::overlap, "out: shares memory with options.alibi",
      [](Call& c) {
        c.options.alibi = Alibi{{static_cast<const float*>(c.outputs.out.data), 8}, Align::ends};
      }},
     {"writing_over_the_sink", Error::overlap, "out: shares memory with options.sink",
-     [](Call& c) {
-       c.options.sink = View{c.outputs.out.data, {1, 8, 1, 1}, {0, 4, 0, 0}, DType::f32};
-     }},
+     [](Call& c) { c.options.sink = View{c.outputs.out.data, {1, 8, 1, 1}, {0, 4, 0, 0}, DType::f32}; }},
     {"writing_over_a_keep_mask", Error::overlap, "out: shares memory with the keep mask",
      [](Call& c) {
        const BoolView keep = c.place_bools({2, 8, 36, 9});

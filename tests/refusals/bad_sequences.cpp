@@ -189,9 +189,7 @@ const BadCall bad_caches[] = {
      [](Call& c) { c.options.masks = {Window{.left = 1, .align = Align::ends, .front = -1}}; }},
     {"a_tree_with_a_column_per_key", Error::shape,
      "tree mask.shape: (2, 8, 4, 9) does not broadcast to (batch, heads, queries, queries): (2, 8, 4, 4)",
-     [](Call& c) {
-       c.options.masks = {Tree{c.place_bools({2, 8, 4, 9})}};
-     }},
+     [](Call& c) { c.options.masks = {Tree{c.place_bools({2, 8, 4, 9})}}; }},
     {"a_tree_of_more_queries_than_keys", Error::shape,
      "tree mask: 4 queries, 3 keys; every query is one of the last keys",
      [](Call& c) {

@@ -58,16 +58,14 @@ TEST(Views, one_without_elements_needs_none) {
 
 TEST(Views, extents_too_large_to_multiply_are_refused_and_do_not_wrap) {
   constexpr std::int64_t half = std::int64_t{1} << 32;
-  EXPECT_EQ(
-      refusal_of_view(4, {.batch = half, .heads = half, .length = 2, .dim = 2}),
-      "q: shape (4294967296, 4294967296, 2, 2) with strides (17179869184, 4, 2, 1) reaches beyond any "
-      "memory");
+  EXPECT_EQ(refusal_of_view(4, {.batch = half, .heads = half, .length = 2, .dim = 2}),
+            "q: shape (4294967296, 4294967296, 2, 2) with strides (17179869184, 4, 2, 1) reaches beyond any "
+            "memory");
   EXPECT_EQ(refusal_of_view(4, {.batch = 2, .heads = 2, .length = most, .dim = most}),
             "q: shape (2, 2, 9223372036854775807, 9223372036854775807) with strides (9223372036854775807, "
             "9223372036854775807, 9223372036854775807, 1) reaches beyond any memory");
-  EXPECT_EQ(
-      refusal_of_view(4, {.length = 3}, {.length = most}),
-      "q: shape (1, 1, 3, 1) with strides (-1, -1, 9223372036854775807, -1) reaches beyond any memory");
+  EXPECT_EQ(refusal_of_view(4, {.length = 3}, {.length = most}),
+            "q: shape (1, 1, 3, 1) with strides (-1, -1, 9223372036854775807, -1) reaches beyond any memory");
   EXPECT_EQ((Shape{most, most, 3, most}.elements()), most);
 }
 

@@ -30,15 +30,16 @@ extern const Operations wasm_operations;
 inline std::vector<const Operations*> compiled() {
   return {
 #if defined(HEED_EMULATES_X86)
-    &avx512_operations,
+      &avx512_operations,
 #elif defined(__aarch64__)
-    &neon_operations,
+      &neon_operations,
 #elif defined(__x86_64__)
-    &avx512_operations, &avx2_operations,
+      &avx512_operations,
+      &avx2_operations,
 #elif defined(__wasm__)
-    &wasm_operations,
+      &wasm_operations,
 #endif
-        &scalar_operations,
+      &scalar_operations,
   };
 }
 

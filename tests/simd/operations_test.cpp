@@ -84,7 +84,8 @@ TEST_P(Simd, fma_rounds_once_where_its_result_is_subnormal_too) {
   Operands x;
   for (const float sign : {1.0f, -1.0f})
     for (int n = 0; n < 8; ++n)
-      x.a.push_back(sign * 0x1.00001p-75f), x.b.push_back(0x1.ffffep-76f), x.c.push_back(sign * 0x1.000004p-127f);
+      x.a.push_back(sign * 0x1.00001p-75f), x.b.push_back(0x1.ffffep-76f),
+          x.c.push_back(sign * 0x1.000004p-127f);
   pad(x);
   const auto* const fma = std::find_if(std::begin(vector().exact), std::end(vector().exact),
                                        [](const auto& each) { return std::string(each.name) == "fma"; });

@@ -97,7 +97,8 @@ TEST_F(Threads, every_task_runs_exactly_once) {
   }
 }
 
-// Threads look for the next job for some microseconds and then sleep: jobs come at both times, and just between.
+// Threads look for the next job for some microseconds and then sleep: jobs come at both times, and just
+// between.
 TEST_F(Threads, every_task_runs_exactly_once_however_soon_jobs_follow_each_other) {
   set_num_threads(2);
   for (int job = 0; job < 4000; ++job) {

@@ -18,9 +18,7 @@ inline float place_of(const Call& c, const Query& q) {
   return static_cast<float>(q.i + (c.alibi.queries_are_last ? s.keys - s.queries : 0));
 }
 
-inline float slope_of(const Call& c, const Query& q) {
-  return c.alibi.of_heads[q.b * c.alibi.step + q.h];
-}
+inline float slope_of(const Call& c, const Query& q) { return c.alibi.of_heads[q.b * c.alibi.step + q.h]; }
 
 inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
   return -slope_of(c, q) * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));

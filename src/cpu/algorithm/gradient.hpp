@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass: five products for every block of rows and block of keys. Scores and gradients by them exist for
-// one such pair of blocks at a time; sums over keys (dQ) and over rows (dK, dV) are chains whose blocks are added
-// in order, so that it cannot show how the work was cut (O1).
+// The backward pass: five products for every block of rows and block of keys. Scores and gradients by them
+// exist for one such pair of blocks at a time; sums over keys (dQ) and over rows (dK, dV) are chains whose
+// blocks are added in order, so that it cannot show how the work was cut (O1).
 #pragma once
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// sums * factor, added to what is there or in place of it; x is overwritten. Where that is no number nothing is
-// written, and false is returned. Adding +0 gives every zero one sign.
+// sums * factor, added to what is there or in place of it; x is overwritten. Where that is no number nothing
+// is written, and false is returned. Adding +0 gives every zero one sign.
 template <Vector S>
 inline bool write_gradient(const Row& to, float* x, std::int64_t n, float factor, bool accumulates) {
   for (std::int64_t d = 0; d < n; ++d) x[d] = x[d] * factor + 0.0f;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operands of the five products of the backward pass, in whatever form the instructions like: a block of rows
-// and a block of keys, each once for sums over dimensions and once, packed as values are, for sums over rows or
-// keys. What holds NaN or an infinity is marked, and is zeros where weights meet it, so that it reaches nobody who
-// does not see it (G6).
+// The operands of the five products of the backward pass, in whatever form the instructions like: a block of
+// rows and a block of keys, each once for sums over dimensions and once, packed as values are, for sums over
+// rows or keys. What holds NaN or an infinity is marked, and is zeros where weights meet it, so that it
+// reaches nobody who does not see it (G6).
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -19,16 +19,16 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Blocks of rows are kept from one block of keys to the next, and blocks of keys from one task to the next: operands
-// then use what was packed before, by themselves or by those of another task.
+// Blocks of rows are kept from one block of keys to the next, and blocks of keys from one task to the next:
+// operands then use what was packed before, by themselves or by those of another task.
 template <class O>
-concept GradientOperands = Operands<O> && (gradient_keys % O::rows == 0) && (gradient_keys % O::key_step == 0) &&
-                           (gradient_rows % summed_rows<O> == 0) &&
-                           requires(O made, typename O::Element* packed, std::int64_t n) {
-                             made.use_queries(packed, made.known);
-                             made.use_keys(packed, made.key_known);
-                             made.use_values(packed, n);
-                           };
+concept GradientOperands =
+    Operands<O> && (gradient_keys % O::rows == 0) && (gradient_keys % O::key_step == 0) &&
+    (gradient_rows % summed_rows<O> == 0) && requires(O made, typename O::Element* packed, std::int64_t n) {
+      made.use_queries(packed, made.known);
+      made.use_keys(packed, made.key_known);
+      made.use_values(packed, n);
+    };
 
 // Whether packed rows are asked for ahead, between the products of the block before them.
 template <GradientOperands O>
@@ -50,21 +50,21 @@ struct GradientProducts {
   static O made(const OperandExtents& e, Cutter& memory) { return O(e, typename O::Parts(e, memory)); }
 };
 
-// A hollow row sees no key, or is not there: nothing of it is read. A bad one holds what is no number, or what base 2
-// cannot hold.
+// A hollow row sees no key, or is not there: nothing of it is read. A bad one holds what is no number, or
+// what base 2 cannot hold.
 enum class RowState : unsigned char { good, bad, hollow };
 
 template <GradientOperands O>
 struct RowBlock {
   using Element = typename O::Element;
 
-  std::int64_t first, count;   // rows of the KV head
-  Element *q, *g;              // panels: queries, and gradients of out
+  std::int64_t first, count;  // rows of the KV head
+  Element *q, *g;             // panels: queries, and gradients of out
   typename O::Known q_known, g_known;
-  Element *q_rows, *g_rows;    // the same as values
-  float *lse, *lse_rest;       // base 2, and what a float does not hold of it
-  float* delta;                // less the gradient of the log-sum-exp
-  RowState* state;             // of each row
+  Element *q_rows, *g_rows;  // the same as values
+  float *lse, *lse_rest;     // base 2, and what a float does not hold of it
+  float* delta;              // less the gradient of the log-sum-exp
+  RowState* state;           // of each row
 };
 
 template <GradientOperands O>
@@ -117,11 +117,13 @@ class PackedRows {
   const RowBlock<O>& operator()(const Queries& query, std::int64_t first, std::int64_t count) {
     RowBlock<O>& block = blocks[first / gradient_rows % slots];
     const std::int64_t summed = round_up(count, summed_rows<O>);
-    if (has_sums) products.q_sums.use_rows(block.q_rows, summed), products.g_sums.use_rows(block.g_rows, summed);
+    if (has_sums)
+      products.q_sums.use_rows(block.q_rows, summed), products.g_sums.use_rows(block.g_rows, summed);
     const bool is_packed = block.first == first;  // fault: gradient-of-rows-packed-before
     if (!is_packed) block.q_known = block.g_known = {};
     // fault: gradient-of-rows-packed-by-others
-    products.scores.use_queries(block.q, block.q_known), products.by_weights.use_queries(block.g, block.g_known);
+    products.scores.use_queries(block.q, block.q_known),
+        products.by_weights.use_queries(block.g, block.g_known);
     if (is_packed) return block;
     block.first = first, block.count = count;
     for (std::int64_t r = 0; r < count; r += rows)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every pair of a query and a key has in the backward pass: its weight, and the gradient by its score, for a
-// panel of rows and a block of keys at a time, laid out as prefill's scores are: (keys, rows).
+// What every pair of a query and a key has in the backward pass: its weight, and the gradient by its score,
+// for a panel of rows and a block of keys at a time, laid out as prefill's scores are: (keys, rows).
 #pragma once
 #include <cstdint>
 
@@ -66,8 +66,8 @@ class GradientPairs {
 
   enum class By : std::uint8_t { score, product };
 
-  // Panel p of the block of rows with the packed keys, a piece of them at a time: what one step has written is in the
-  // first-level cache for the next.
+  // Panel p of the block of rows with the packed keys, a piece of them at a time: what one step has written
+  // is in the first-level cache for the next.
   Stretch differentiate(const Queries& query_at, const RowBlock<O>& block, std::int64_t p, By by) {
     const Queries queries = query_at.some(block.first + p * rows, least(rows, block.count - p * rows));
     const Query first = queries(0), last = queries(queries.count - 1);
@@ -184,8 +184,8 @@ class GradientPairs {
     return any;
   }
 
-  // What is not seen is 0, whatever it was multiplied with; what is seen and bad is the reference's, and so is all
-  // that it reaches.
+  // What is not seen is 0, whatever it was multiplied with; what is seen and bad is the reference's, and so
+  // is all that it reaches.
   void correct(const RowState* state, const Piece& of) {
     const unsigned char* is_bad = keys.here->is_bad + (of.first_key - keys.here->packed.begin);
     for (std::int64_t j = 0; j < of.keys; ++j)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients by the bias and by the sink, which batch entries, heads, queries and keys may share: an element is
-// one task's, which goes through all that share it, batch entry by batch entry, head by head, query by query, each
-// with its keys summed first (G8).
+// The gradients by the bias and by the sink, which batch entries, heads, queries and keys may share: an
+// element is one task's, which goes through all that share it, batch entry by batch entry, head by head,
+// query by query, each with its keys summed first (G8).
 #pragma once
 #include <cstdint>
 
@@ -46,7 +46,8 @@ class BiasGradient {
     fill(sums, row_count * key_count, 0.0f);
     // Packed sequences have rows of their own; otherwise a batch extent of 1 is shared.
     const bool shares_batch = g.bias.batch == 1 && !(g.is_packed && !shares_rows);
-    const Sharing entries(shares_batch, part.batch_entry, c.batch), heads(g.bias.heads == 1, part.head, c.heads);
+    const Sharing entries(shares_batch, part.batch_entry, c.batch),
+        heads(g.bias.heads == 1, part.head, c.heads);
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
       for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h);  // fault: gradient-of-one-head
     write();
@@ -94,7 +95,8 @@ class BiasGradient {
         const Stretch at = pairs.differentiate(query, block, p, Pairs::By::score);
         const std::int64_t here = least(rows, count - p * rows);
         for (std::int64_t j = 0; j < at.keys; ++j)
-          for (std::int64_t r = 0; r < here; ++r) sum_of(p * rows + r, at.first + j) += pairs.gradients[j * rows + r];
+          for (std::int64_t r = 0; r < here; ++r)
+            sum_of(p * rows + r, at.first + j) += pairs.gradients[j * rows + r];
       }
     }
     if (!shares_keys) return;
@@ -109,9 +111,8 @@ class BiasGradient {
 
   void write() const {
     const SharedGradient& to = g.bias;
-    const std::int64_t b = part.batch_entry, first = c.sequences && g.is_packed && !shares_rows
-                                                         ? c.sequences[b].first_query
-                                                         : 0;
+    const std::int64_t b = part.batch_entry,
+                       first = c.sequences && g.is_packed && !shares_rows ? c.sequences[b].first_query : 0;
     const std::int64_t length = g.is_packed && !shares_rows ? c.sequences[b].queries : to.length;
     for (std::int64_t r = 0; r < least(row_count, length - part.first_row); ++r)
       for (std::int64_t j = 0; j < least(key_count, to.dim - part.first_key); ++j) {
@@ -145,15 +146,15 @@ class SinkGradient {
     float sum = 0;
     for (std::int64_t b = entries.begin; b < entries.end; ++b)
       for (std::int64_t h = heads.begin; h < heads.end; ++h)
-        for (std::int64_t i = 0; i < c.sequences[b].queries; ++i) add({b, h, i, c.sequences[b].first_query + i}, sum);
+        for (std::int64_t i = 0; i < c.sequences[b].queries; ++i)
+          add({b, h, i, c.sequences[b].first_query + i}, sum);
     write_element<S>(g.sink, row_of(g.sink.tensor, own_b, own_h, 0), g.sink.element(own_b, own_h, 0, 0), sum,
                      g.accumulates);
   }
 
  private:
   void add(const Query& q, float& sum) const {
-    const float of_lse =
-        g.log_sum_exp_gradient.data ? read(row_of(g.log_sum_exp_gradient, q), 0) : 0.0f;
+    const float of_lse = g.log_sum_exp_gradient.data ? read(row_of(g.log_sum_exp_gradient, q), 0) : 0.0f;
     const float lse = read(row_of(c.log_sum_exp, q), 0);
     if (lse == minus_infinity || !sees_any(c, q)) {  // fault: gradient-of-a-sink-unseen
       sum += of_lse;
@@ -169,8 +170,8 @@ class SinkGradient {
     }
     const float sink = sink_of(c, q) * log2_e, base = lse * log2_e;
     // An infinity of base 2 that is none in natural numbers, and a weight beyond 1, are the reference's.
-    const bool is_good =
-        base < 0x1p126f && base > -0x1p126f && (sink == minus_infinity || is_finite(sink)) && sink - base < 64;
+    const bool is_good = base < 0x1p126f && base > -0x1p126f && (sink == minus_infinity || is_finite(sink)) &&
+                         sink - base < 64;
     const float weight = is_good ? one_exp2<S>(sink - base) : __builtin_nanf("");
     sum = __builtin_fmaf(weight, of_lse - delta, sum);
   }

@@ -129,7 +129,8 @@ template <Vector S, Type type, int rows>
 inline void score_in_chains(const Lines& t) {
   constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
   const auto part = [&](std::int64_t first, float* sum, std::int64_t sum_stride) {
-    const auto *lines = static_cast<const unsigned char*>(t.lines), *ahead = static_cast<const unsigned char*>(t.ahead);
+    const auto *lines = static_cast<const unsigned char*>(t.lines),
+               *ahead = static_cast<const unsigned char*>(t.ahead);
     score_lines<S, type, rows>({t.factors + first * t.stride, t.stride, lines + first * bytes,
                                 least(chain_terms, t.count - first), sum, sum_stride, ahead + first * bytes});
   };

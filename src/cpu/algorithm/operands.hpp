@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prefill and the backward pass ask of their operands: queries in panels, a block of keys and values, and the
-// two products over them, in whatever form the instructions like.
+// What prefill and the backward pass ask of their operands: queries in panels, a block of keys and values,
+// and the two products over them, in whatever form the instructions like.
 #pragma once
 #include <concepts>
 #include <cstdint>

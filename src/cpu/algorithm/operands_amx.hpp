@@ -18,7 +18,7 @@ struct AmxParts {
   static constexpr int dim_step = 16;
 
   std::int64_t depth, dims;
-  std::int64_t length;  // of a line of values: the keys there is room for
+  std::int64_t length;           // of a line of values: the keys there is room for
   std::uint16_t *q, *k, *v, *p;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
   std::int64_t copied;           // the room that a row's copy has
   std::uint16_t* row_copy;       // (32, copied)
@@ -90,8 +90,8 @@ struct Bf16Amx : AmxParts {
     return score_may_exceed(most, {known.most, key_known.most}, depth, known.scale);
   }
 
-  // Where keys lie as they would be packed, in whole lines and tiles, as a cache's never do. With 16 threads to
-  // copy them takes 3 % of 12 heads of 1024 x 64, and 7 of 128 x 64 (a Xeon, November 2026).
+  // Where keys lie as they would be packed, in whole lines and tiles, as a cache's never do. With 16 threads
+  // to copy them takes 3 % of 12 heads of 1024 x 64, and 7 of 128 x 64 (a Xeon, November 2026).
   bool take_keys(const RowAt auto& row_at, std::int64_t count) {
     const Row first = row_at(0), last = row_at(count - 1);
     const Half* from = static_cast<const Half*>(first.data) + first.first;

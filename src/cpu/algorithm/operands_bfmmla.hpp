@@ -57,7 +57,8 @@ struct PackedBf16 : Bf16Parts<V> {
   Known key_known;          // of the present block
   std::int64_t padded = 0;  // keys of it, in whole tiles
 
-  PackedBf16(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+  PackedBf16(const OperandExtents& e, const Parts& parts)
+      : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
 
   void use_queries(Half* panels, Known of) { q = panels, known = of; }
   void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
@@ -98,7 +99,8 @@ struct PackedBf16 : Bf16Parts<V> {
 
   void score(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s) const {
     bf16_product<S, Start::zero>(
-        {q + panel * rows * depth, k + first * depth, key_step * depth, keys / key_step, depth, known.scale}, s);
+        {q + panel * rows * depth, k + first * depth, key_step * depth, keys / key_step, depth, known.scale},
+        s);
   }
 
   void add_values(std::int64_t first, std::int64_t keys, const float* s, float* out) const {

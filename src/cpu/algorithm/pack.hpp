@@ -189,7 +189,8 @@ inline constexpr bool turns_sixteen =
 // Whether it turns eight that fill a tile.
 template <class S>
 inline constexpr bool turns_eight =
-    S::tile_columns == 8 && requires(const typename S::F (&rows)[8], float* lines) { S::turn_eight(rows, lines); };
+    S::tile_columns == 8 &&
+    requires(const typename S::F (&rows)[8], float* lines) { S::turn_eight(rows, lines); };
 
 // pack_rows() for the eight or sixteen rows that begin there; none: zeros.
 template <Vector S, Type type, int count>

@@ -36,10 +36,10 @@ class Prefill {
   // The scratch of a task.
   struct Parts {
     typename O::Parts operands;
-    float *s, *unseen;  // (block_keys, rows)
-    float* value;       // one that was widened
+    float *s, *unseen;   // (block_keys, rows)
+    float* value;        // one that was widened
     std::int64_t* kept;  // how many scores of each panel are kept (row_weights.hpp)
-    State part, total;  // of all panels, one after another
+    State part, total;   // of all panels, one after another
 
     Parts(const Call& c, std::int64_t panels, Cutter& memory)
         : operands(extents_of(c, panels), memory),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b, for some that read one x, over weights in panels of outputs: many rows of x by tiles, a few
-// at the speed the weights arrive. Outputs lie on the lanes, so results are stored as they come. Weights are
-// packed before, or lie as the caller has them: then each stretch of a panel is packed when its turn comes.
+// y = x * W^T + b, for some that read one x, over weights in panels of outputs: many rows of x by tiles, a
+// few at the speed the weights arrive. Outputs lie on the lanes, so results are stored as they come. Weights
+// are packed before, or lie as the caller has them: then each stretch of a panel is packed when its turn
+// comes.
 #pragma once
 #include <cstdint>
 
@@ -48,8 +49,8 @@ class Project {
   }
 
  private:
-  // Where input k of tile n is: (stretches, tiles, stretch, tile_rows), so that what a stretch of weights meets
-  // is read in order.
+  // Where input k of tile n is: (stretches, tiles, stretch, tile_rows), so that what a stretch of weights
+  // meets is read in order.
   float* tile_at(std::int64_t n, std::int64_t k) const {
     const std::int64_t first = k / stretch * stretch;
     return x + (first * tiles + n * least(stretch, t.depth - first) + k - first) * tile_rows;
@@ -101,8 +102,8 @@ class Project {
     return to;
   }
 
-  // Weights that follow are on their way to the second-level cache while those before them are used: tile n asks
-  // for its share of a stretch.
+  // Weights that follow are on their way to the second-level cache while those before them are used: tile n
+  // asks for its share of a stretch.
   void ask_for(const LinearMap& map, std::int64_t weight, std::int64_t n) const {
     constexpr std::int64_t line = 64;
     const std::int64_t bytes = map.panel_type == Type::f32 ? 4 : 2,
@@ -159,10 +160,10 @@ class Project {
     for (int p = 0; p < panels; ++p) rows_of.write(panel + p, 0, rows, sums + p * outputs);
   }
 
-  // sums(rows, panels, outputs) over inputs [first, end), whose weights begin at element `begin` and, of another
-  // panel, `panel_step` further: those of the first chain take their place. All
-  // loops but that over the inputs are unrolled: g++ 12 stores each sum of an array that is indexed at run
-  // time in every step. And inlined into those over panels and maps, it has 7 % more instructions.
+  // sums(rows, panels, outputs) over inputs [first, end), whose weights begin at element `begin` and, of
+  // another panel, `panel_step` further: those of the first chain take their place. All loops but that over
+  // the inputs are unrolled: g++ 12 stores each sum of an array that is indexed at run time in every step.
+  // And inlined into those over panels and maps, it has 7 % more instructions.
   template <Type type, int panels, int rows>
   [[gnu::noinline]] void add_chain(const void* weights, std::int64_t begin, std::int64_t panel_step,
                                    std::int64_t first, std::int64_t end) {
@@ -184,8 +185,9 @@ class Project {
       }
     };
     std::int64_t k = first;
-    // One row eight inputs at a time, so that the end of a chain comes as no surprise to the branch predictor:
-    // 0.61 ms instead of 0.90 for four matrices of 1024 x 1024 (Neoverse-N1, one core, November 2026).
+    // One row eight inputs at a time, so that the end of a chain comes as no surprise to the branch
+    // predictor: 0.61 ms instead of 0.90 for four matrices of 1024 x 1024 (Neoverse-N1, one core, November
+    // 2026).
     if constexpr (rows == 1)
       for (; k + 8 <= end; k += 8)
 #pragma GCC unroll 8

@@ -38,8 +38,8 @@ template <ProjectsBf16 O>
 class ProjectBf16 {
   using Half = std::uint16_t;
   static constexpr int outputs = O::outputs, tile_rows = O::tile_rows;
-  // So many inputs of a panel stay in the first-level cache while the rows of x pass by. The sums wait in memory between
-  // stretches, which changes no bit.
+  // So many inputs of a panel stay in the first-level cache while the rows of x pass by. The sums wait in
+  // memory between stretches, which changes no bit.
   static constexpr std::int64_t stretch = 16384 / outputs / O::depth_step * O::depth_step;
 
   struct Parts {
@@ -51,9 +51,11 @@ class ProjectBf16 {
           row_copies(memory.cut_halves(O::input_step == 1 ? 0 : tile_rows * t.depth)),
           sums(memory.cut(rows_of_part(t) * outputs)) {}
     static std::int64_t rows_of_part(const Linear& t) { return round_up(t.rows_of_part, tile_rows); }
-    // Rows side by side lie no power of two apart: else those of a tile would share a few places of the first-level
-    // cache.
-    static std::int64_t row_step(const Linear& t) { return t.depth + (O::input_step == 1 ? O::depth_step : 0); }
+    // Rows side by side lie no power of two apart: else those of a tile would share a few places of the
+    // first-level cache.
+    static std::int64_t row_step(const Linear& t) {
+      return t.depth + (O::input_step == 1 ? O::depth_step : 0);
+    }
   };
 
  public:

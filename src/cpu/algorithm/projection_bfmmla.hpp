@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Projections by BFMMLA: weights are its rows and rows of x its columns, both in fours of inputs, so that outputs lie side by
-// side.
+// Projections by BFMMLA: weights are its rows and rows of x its columns, both in fours of inputs, so that
+// outputs lie side by side.
 #pragma once
 #include <cstdint>
 

@@ -111,7 +111,8 @@ class ProjectedRows {
   const Linear& t;
   const LinearMap* map = nullptr;
   std::int64_t count = 0;
-  std::int64_t first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
+  std::int64_t
+      first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

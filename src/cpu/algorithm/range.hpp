@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether numbers stay within the range of f32: NaN and infinities found a vector at a time, and sums of squares
-// that rule them out for products to come.
+// Whether numbers stay within the range of f32: NaN and infinities found a vector at a time, and sums of
+// squares that rule them out for products to come.
 #pragma once
 #include <cstdint>
 

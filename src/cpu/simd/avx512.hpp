@@ -68,9 +68,10 @@ struct Avx512 : X86<Avx512> {
   static constexpr int lanes = 16;
   static constexpr int panel_vectors = 3;  // 48 x 8 uses 24 accumulators of 32 registers
   static constexpr int tile_columns = 8;
-  static constexpr int line_vectors = 4;  // a line of dimensions, where sums over rows have those on the lanes
+  static constexpr int line_vectors =
+      4;  // a line of dimensions, where sums over rows have those on the lanes
   static constexpr bool has_wide_panels = true;  // so wide that vectors are told apart where they see nothing
-  static constexpr bool asks_ahead = true;  // for packed rows, in a backward pass
+  static constexpr bool asks_ahead = true;       // for packed rows, in a backward pass
 
   // Sixteen floats of each of sixteen rows become sixteen lines of sixteen rows, `width` floats apart.
   [[gnu::always_inline]] static void turn_sixteen(const F (&rows)[16], float* lines, std::int64_t width) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The micro-kernels of BFMMLA, 2 x 2 sums of 4-long bf16 products in one instruction, in assembly for the reason
-// neon_product.hpp gives. Both have 24 sums: BFMMLA reaches its peak with 20 or more (332 GFLOP/s against 245
-// with 16, one core of Neoverse-V1), and multiplicands come from loads, which costs it half of that otherwise.
-// Every sum is one chain over the depth in steps of four, so both give the same bits.
+// The micro-kernels of BFMMLA, 2 x 2 sums of 4-long bf16 products in one instruction, in assembly for the
+// reason neon_product.hpp gives. Both have 24 sums: BFMMLA reaches its peak with 20 or more (332 GFLOP/s
+// against 245 with 16, one core of Neoverse-V1), and multiplicands come from loads, which costs it half of
+// that otherwise. Every sum is one chain over the depth in steps of four, so both give the same bits.
 //
 //                12 rows x 8 columns                         4 rows x 24 columns (or 16, or 8)
 //   v8 ... v31   the sums: rows 2m.., columns 2n.. in        rows 2m.., columns 2n.. in v(8 + 2n + m)
@@ -14,6 +14,8 @@
 #include "cpu/algorithm/product.hpp"
 #include "cpu/simd/neon_bf16.hpp"
 #include "cpu/simd/vector.hpp"
+
+// clang-format off: a line of assembly is a line here.
 
 #define HEED_MULTIPLY(sum, columns, rows) "bfmmla v" #sum ".4s, v" #columns ".8h, v" #rows ".8h\n"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's eight dot products for AArch64 in assembly: eight key pointers and eight chains, which g++ 12 spills.
+// Decode's eight dot products for AArch64 in assembly: eight key pointers and eight chains, which g++ 12
+// spills.
 //
 //   v0-v7    four dimensions of each key
 //   v16-v19  four dimensions of the rows
@@ -12,6 +13,8 @@
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/simd/neon.hpp"
 #include "cpu/simd/vector.hpp"
+
+// clang-format off: a line of assembly is a line here.
 
 #define HEED_LANE(x, lane)                                                                              \
   "fmla v24.4s, v" #x ".4s, v0.s[" #lane "]\n" "fmla v25.4s, v" #x ".4s, v1.s[" #lane "]\n"             \

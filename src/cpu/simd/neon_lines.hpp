@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows times lines for AArch64 in assembly: sixteen sums stay in registers, which g++ 12 would keep in memory.
-// To add values, dimensions lie on the lanes and v16+4r ... are row r; to score four rows, the rows lie on the lanes
-// and v16+n is key n, so that nothing is left to transpose.
+// Rows times lines for AArch64 in assembly: sixteen sums stay in registers, which g++ 12 would keep in
+// memory. To add values, dimensions lie on the lanes and v16+4r ... are row r; to score four rows, the rows
+// lie on the lanes and v16+n is key n, so that nothing is left to transpose.
 //
 //   v0-v3    a line, as f32
 //   v4       the factors of four rows
-//   v5-v7    a line before it is widened, by zipping it with zeros: a bf16 becomes the high half of its f32, an
+//   v5-v7    a line before it is widened, by zipping it with zeros: a bf16 becomes the high half of its f32,
+//   an
 //            int8 the high byte of 2^24 times itself. Shifts would do the same, but on one pipe only.
 //   v8       zero
 //   v16-v31  the sums
@@ -13,6 +14,8 @@
 #include "cpu/algorithm/lines.hpp"
 #include "cpu/simd/neon.hpp"
 #include "cpu/simd/vector.hpp"
+
+// clang-format off: a line of assembly is a line here.
 
 // One row of sums: v16+4r ... from the four vectors of the line.
 #define HEED_ROW(a, b, c, d, lane)                                                                \

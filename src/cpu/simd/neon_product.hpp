@@ -15,6 +15,8 @@
 #include "cpu/simd/neon.hpp"
 #include "cpu/simd/vector.hpp"
 
+// clang-format off: a line of assembly is a line here.
+
 #define HEED_COLUMN(s0, s1, s2, a0, a1, a2, b, lane) \
   "fmla v" #s0 ".4s, v" #a0 ".4s, v" #b ".s[" #lane  \
   "]\n"                                              \

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores into weights for AArch64 in assembly: eight exponentials in lock-step, because eight multiply-adds take the
-// two pipes of a Neoverse-N1 the four cycles that each of them waits for the last. In the same order for all eight,
-// because there a sum that follows a multiply-add costs a cycle more: both would end at once. 7.3 cycles a vector; the
-// compiler's code takes 9.3, and 13 instructions and a store on two pipes 7.
+// Scores into weights for AArch64 in assembly: eight exponentials in lock-step, because eight multiply-adds
+// take the two pipes of a Neoverse-N1 the four cycles that each of them waits for the last. In the same order
+// for all eight, because there a sum that follows a multiply-add costs a cycle more: both would end at
+// once. 7.3 cycles a vector; the compiler's code takes 9.3, and 13 instructions and a store on two pipes 7.
 //
 //   v0-v7     the score, then its difference from the maximum, x
 //   v8-v15    2^round(scale * x), and what it is made from
@@ -16,6 +16,8 @@
 #include "cpu/algorithm/softmax.hpp"
 #include "cpu/simd/neon.hpp"
 #include "cpu/simd/vector.hpp"
+
+// clang-format off: a line of assembly is a line here.
 
 #define HEED_X 0, 1, 2, 3, 4, 5, 6, 7
 #define HEED_Z 8, 9, 10, 11, 12, 13, 14, 15

@@ -65,7 +65,8 @@ struct Wasm {
   }
   static F load_bf16(const std::uint16_t* p) { return wasm_i32x4_shl(wasm_u32x4_load16x4(p), 16); }
   static F load_i8(const std::int8_t* p) {
-    return wasm_f32x4_convert_i32x4(wasm_i32x4_extend_low_i16x8(wasm_i16x8_extend_low_i8x16(wasm_v128_load32_zero(p))));
+    return wasm_f32x4_convert_i32x4(
+        wasm_i32x4_extend_low_i16x8(wasm_i16x8_extend_low_i8x16(wasm_v128_load32_zero(p))));
   }
   static F load_f16(const std::uint16_t* p) {
     const v128_t half = wasm_u32x4_load16x4(p);
@@ -90,12 +91,13 @@ struct Wasm {
   static v128_t rounded_to_odd(v128_t sum, v128_t a, v128_t b, v128_t c) {
     const v128_t product = wasm_f64x2_mul(wide(a), wide(b)), added = wide(c);
     const v128_t part = wasm_f64x2_sub(sum, product);
-    const v128_t error = wasm_f64x2_add(wasm_f64x2_sub(product, wasm_f64x2_sub(sum, part)),
-                                        wasm_f64x2_sub(added, part));
+    const v128_t error =
+        wasm_f64x2_add(wasm_f64x2_sub(product, wasm_f64x2_sub(sum, part)), wasm_f64x2_sub(added, part));
     const v128_t zero = wasm_f64x2_const_splat(0), one = wasm_i64x2_const_splat(1);
     const v128_t is_inexact = wasm_v128_or(wasm_f64x2_lt(error, zero), wasm_f64x2_gt(error, zero));
     const v128_t is_even = wasm_i64x2_eq(wasm_v128_and(sum, one), wasm_i64x2_const_splat(0));
-    const v128_t step = wasm_v128_or(wasm_i64x2_shr(wasm_v128_xor(error, sum), 63), one);  // away from 0, or back
+    const v128_t step =
+        wasm_v128_or(wasm_i64x2_shr(wasm_v128_xor(error, sum), 63), one);  // away from 0, or back
     return wasm_i64x2_add(sum, wasm_v128_and(step, wasm_v128_and(is_inexact, is_even)));
   }
 };

@@ -2,7 +2,6 @@
 #define HEED_THIS_TARGET avx512
 #include "cpu/simd/avx512_line_product.hpp"
 #include "cpu/simd/avx512_product.hpp"
-
 #include "cpu/target/table.hpp"
 #include "cpu/target/x86.hpp"
 

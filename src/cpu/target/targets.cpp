@@ -15,16 +15,16 @@ extern const Target wasm_target;
 std::span<const Target* const> targets() {
   static constexpr const Target* all[] = {
 #if defined(__aarch64__)
-    &neon_bf16_target,
-    &neon_target,
+      &neon_bf16_target,
+      &neon_target,
 #elif defined(__x86_64__)
-    &amx_target,
-    &avx512_target,
-    &avx2_target,
+      &amx_target,
+      &avx512_target,
+      &avx2_target,
 #elif defined(__wasm__)
-    &wasm_target,
+      &wasm_target,
 #endif
-    &scalar_target,
+      &scalar_target,
   };
   return all;
 }

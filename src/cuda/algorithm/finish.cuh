@@ -19,7 +19,8 @@ HEED_DEVICE float sink_of(const Call& c, const Query& q) {
 }
 
 // Brings the sink into {max, sum} of base 2 (S5); returns what the accumulated values must be multiplied with
-// because of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so nothing.
+// because of it. One beyond the range of base 2 makes the sum NaN, unless it is far below every score and so
+// nothing.
 HEED_DEVICE float add_sink(const Call& c, const Query& q, RowEnd& end) {
   if (!c.sink.data) return 1.0f;
   const float natural = sink_of(c, q), sink = natural * log2_e;
@@ -50,8 +51,9 @@ inline __device__ __noinline__ double open_lowest(const Call& c, const Query& q,
   return shared;
 }
 
-// A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated under
-// them are to be multiplied with out(): 0 for a row that saw no key (S6), and NaN for one that f32 cannot hold.
+// A row when all its keys and the sink are in. Weights against the row's maximum and the values accumulated
+// under them are to be multiplied with out(): 0 for a row that saw no key (S6), and NaN for one that f32
+// cannot hold.
 struct ClosedRow {
   float sum, rescale;
   double highest;  // the maximum, or the sink, in natural units
@@ -64,8 +66,8 @@ struct ClosedRow {
 HEED_DEVICE ClosedRow closed(const Call& c, const Query& q, RowEnd end, const softmax::Scaling& unit = {}) {
   if (sees_no_key(end)) return {1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink that is no such number outweighs them all.
-  const bool is_lowest =
-      (c.bias.data || c.alibi.of_heads) && end.max == -most_finite && !(sink_of(c, q) * unit.unit > -0x1p126f);
+  const bool is_lowest = (c.bias.data || c.alibi.of_heads) && end.max == -most_finite &&
+                         !(sink_of(c, q) * unit.unit > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
   const double of_scores = static_cast<double>(end.max) * unit.natural;
   const float before = end.max = unit.in_base_2(end.max), rescale = add_sink(c, q, end);

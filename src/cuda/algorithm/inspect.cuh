@@ -51,7 +51,8 @@ class Inspection {
       float chain = 0;
       for (std::int64_t d = first; d < end_of_chain; ++d)
         chain = fmaf(read(query, d) * c.scaling.query, read(key, d), chain);
-      if (end_of_chain % 2 != 0) chain = fmaf(0.0f, 0.0f, chain);  // as the CPU fills up an odd dimension: -0 becomes 0
+      if (end_of_chain % 2 != 0)
+        chain = fmaf(0.0f, 0.0f, chain);  // as the CPU fills up an odd dimension: -0 becomes 0
       sum = first == 0 ? chain : sum + chain;
     }
     return raw_score(c, q.b, kv_head, j, sum);
@@ -66,12 +67,13 @@ class Inspection {
     return static_cast<float>(wide_weight(c, q, end->wide, j, wide_score(c, q, j).biased));
   }
 
-  // Scores are kept in a unit of their own; the caller's are natural. One that f32 cannot hold is said in double
-  // precision.
+  // Scores are kept in a unit of their own; the caller's are natural. One that f32 cannot hold is said in
+  // double precision.
   HEED_DEVICE void write_score(float s) const {
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
     const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
-    float natural = s * static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
+    float natural =
+        s * static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
     if (!is_known) {
       const WideScore wide = wide_score(c, q, j);
       natural = static_cast<float>(c.stage == ScoreStage::raw          ? wide.raw

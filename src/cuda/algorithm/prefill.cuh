@@ -19,9 +19,9 @@ template <class Shape, bool capped>
 class PrefillConsumer : private PrefillAgain<Shape, capped> {
   using Again = PrefillAgain<Shape, capped>;
   using Thread = PrefillThread<Shape, capped>;
+  using Again::multiply_keys, Again::multiply_values, Again::stage, Again::taken;
   using Thread::release, Thread::keys, Thread::o, Thread::s, Thread::p;
   using Thread::shared, Thread::tile, Thread::group, Thread::team, Thread::lane, Thread::rows_here;
-  using Again::multiply_keys, Again::multiply_values, Again::stage, Again::taken;
 
  public:
   HEED_DEVICE PrefillConsumer(const Call& call, const PrefillPlan& launch, PrefillMemory<Shape> memory)

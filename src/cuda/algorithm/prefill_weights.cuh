@@ -68,7 +68,8 @@ class PrefillWeights : public PrefillThread<Shape, capped> {
     const float reciprocal = 1.0f / c.softcap_log2e,
                 inverse = reciprocal > most_finite ? most_finite : reciprocal;
 #pragma unroll
-    for (int i = 0; i < columns / 2; ++i) s[i] = c.softcap_log2e * tanh_of_few_registers(s[i] * c.scale_log2e * inverse);
+    for (int i = 0; i < columns / 2; ++i)
+      s[i] = c.softcap_log2e * tanh_of_few_registers(s[i] * c.scale_log2e * inverse);
   }
 
   // Columns before the n-th of a tile, or from the n-th on.

@@ -115,9 +115,9 @@ HEED_DEVICE float alibi_at(const Call& c, const Query& q, std::int64_t j) {
   return -c.alibi.of_heads[q.b * c.alibi.step + q.h] * fabsf(place - static_cast<float>(j));
 }
 
-// What enters the softmax: -inf for a key that is not seen. All scores of a row may be the lowest number, where
-// a bias or what ALiBi takes lies below -2^126 (finish.cuh): products beyond 2^73 count beside it even so, as
-// doubles are 2^74 apart there, and become NaN.
+// What enters the softmax: -inf for a key that is not seen. All scores of a row may be the lowest number,
+// where a bias or what ALiBi takes lies below -2^126 (finish.cuh): products beyond 2^73 count beside it even
+// so, as doubles are 2^74 apart there, and become NaN.
 inline __device__ __noinline__ float biased_score(const Call& c, const Query& q, std::int64_t j, float s) {
   if (!in_range(c, q, j) || !masks_let_see(c, q, j)) return minus_infinity;
   if ((c.alibi.of_heads || c.bias.data) && fabsf(s) > 0x1p73f) s = __builtin_nanf("");

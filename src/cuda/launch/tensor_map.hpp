@@ -17,8 +17,8 @@ struct MapExtents {
 };
 // Boxes of 64 dimensions and this many rows; an axis of stride 0 has one entry.
 CUtensorMap tensor_map(const Tensor&, const MapExtents&, int box_rows);
-// The same with the pieces of 64 dimensions as an axis between rows and heads, boxes of whole rows: each piece
-// of all rows of a box, then the next.
+// The same with the pieces of 64 dimensions as an axis between rows and heads, boxes of whole rows: each
+// piece of all rows of a box, then the next.
 CUtensorMap tensor_map_of_rows(const Tensor&, const MapExtents&, int box_rows);
 
 }  // namespace heed::cuda

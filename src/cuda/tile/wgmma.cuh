@@ -79,7 +79,7 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
 // second.
 #define HEED_PRODUCTS(columns, sums, n0, n1, n2, n3, n4, n5, name)                                     \
   template <int turned>                                                                                \
-  HEED_DEVICE void multiply_##name(float (&d)[sums], Operand a, Operand b, int adds) {                 \
+  HEED_DEVICE void multiply_##name(float(&d)[sums], Operand a, Operand b, int adds) {                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                              \
                  ", 0;\n"                                                                              \
                  "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name               \
@@ -90,7 +90,7 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
                  : "l"(descriptor(a)), "l"(descriptor(b)), "r"(adds), "n"(turned));                    \
   }                                                                                                    \
   template <int turned>                                                                                \
-  HEED_DEVICE void multiply_##name(float (&d)[sums], const std::uint32_t* a, Operand b) {              \
+  HEED_DEVICE void multiply_##name(float(&d)[sums], const std::uint32_t* a, Operand b) {               \
     asm volatile(                                                                                      \
         "{\n.reg .pred p;\nmov.pred p, 1;\n"                                                           \
         "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name " {" HEED_NAMES_##sums \

@@ -4,7 +4,8 @@
 // each multiply-add, which hardware need not.
 //
 // An element of one vector or another is n ? a[at] : b[at] here, never (n ? a : b)[at]: with UBSan g++ 12
-// computes that `at` for one of the two vectors only, and what is read of the other is wrong. clang 14 does not.
+// computes that `at` for one of the two vectors only, and what is read of the other is wrong. clang 14 does
+// not.
 #pragma once
 #include <cmath>
 #include <cstdint>

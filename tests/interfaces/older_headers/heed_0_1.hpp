@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program was compiled against that has the headers of 0.1: structs of other sizes under the same names.
+// What a program was compiled against that has the headers of 0.1: structs of other sizes under the same
+// names.
 #pragma once
 #include <cstdint>
 #include <optional>
