@@ -55,13 +55,13 @@ std::vector<std::string> known_words(const CLI::App& app) {
 // The word that was meant, or "". Two slips are a typing error, and more letters another form of the word:
 // benchmark for bench. More is another word.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
-  constexpr std::size_t most_slips = 2, shortest_stem = 3;
+  constexpr std::size_t max_slips = 2, shortest_stem = 3;
   std::string meant;
-  std::size_t nearest = most_slips + 1;
+  std::size_t nearest = max_slips + 1;
   for (const std::string& each : known) {
     const bool is_form = std::min(word.size(), each.size()) >= shortest_stem &&
                          (word.starts_with(each) || each.starts_with(word));
-    const std::size_t distance = is_form ? most_slips : edit_distance(word, each);
+    const std::size_t distance = is_form ? max_slips : edit_distance(word, each);
     if (distance >= nearest) continue;
     nearest = distance;
     meant = each;

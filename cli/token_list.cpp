@@ -12,15 +12,15 @@
 
 namespace heed::tool {
 
-constexpr std::uintmax_t most_bytes = 256U << 20;
+constexpr std::uintmax_t max_bytes = 256U << 20;
 
 std::vector<std::string> read_token_list(const std::string& flag, const std::string& path) {
   if (path.empty()) return {};
   std::error_code problem;
   if (!std::filesystem::is_regular_file(path, problem))
     throw Error(Error::file, fmt::format("{}: '{}' is no file that can be read", flag, path));
-  if (const auto bytes = std::filesystem::file_size(path, problem); problem || bytes > most_bytes)
-    throw Error(Error::file, fmt::format("{}: '{}' is larger than {} bytes", flag, path, most_bytes));
+  if (const auto bytes = std::filesystem::file_size(path, problem); problem || bytes > max_bytes)
+    throw Error(Error::file, fmt::format("{}: '{}' is larger than {} bytes", flag, path, max_bytes));
   std::ifstream file(path, std::ios::binary);
   std::vector<std::string> words;
   for (std::string line; std::getline(file, line);) {

@@ -35,15 +35,15 @@ std::size_t likeliest(const float* y, std::size_t last) {
   return static_cast<std::size_t>(std::max_element(score.begin(), score.end()) - score.begin());
 }
 
-struct Told {
+struct RecordedCall {
   std::vector<std::size_t> sentence{0, 1, 2, 3};
   std::vector<float> last_row{};
   std::int64_t rows = 0;  // that went through the layer
 };
 
 // With a cache only the words that the layer has not seen yet go in; without one, all of them.
-Told tell(const heed::AttentionLayer& layer, heed::KvCache* cache) {
-  Told told;
+RecordedCall tell(const heed::AttentionLayer& layer, heed::KvCache* cache) {
+  RecordedCall told;
   while (std::ssize(told.sentence) < sentence_length) {
     std::vector<float> x, y;
     const std::int64_t first = cache ? cache->length(0) : 0;
@@ -69,7 +69,7 @@ int main() {
   const heed::AttentionLayer layer(config, heed::random_weights(config, 5));
   heed::KvCache cache({.kv_heads = 2, .capacity = sentence_length, .dim = model_dim / 8});
 
-  const Told again = tell(layer, nullptr), once = tell(layer, &cache);
+  const RecordedCall again = tell(layer, nullptr), once = tell(layer, &cache);
   for (const std::size_t word : once.sentence) std::printf("%s ", words[word]);
   std::printf("\n\n%-28s %4d rows through the layer\n",
               "all words again each time:", static_cast<int>(again.rows));

@@ -63,7 +63,7 @@ Measured measure(Workload& workload, double seconds, const std::function<double(
     measured.findings.add({.misses = 1, .first_miss = "the last run's result differs from the first's"});
   measured.runs = static_cast<int>(runs.size());
   measured.median_seconds = of_case(median_of(runs));
-  measured.least_seconds = of_case(*std::min_element(runs.begin(), runs.end()));
+  measured.min_seconds = of_case(*std::min_element(runs.begin(), runs.end()));
   return measured;
 }
 
@@ -71,7 +71,7 @@ std::optional<ShareOfLimit> share_of_limit(const Binding& binding, const Measure
   if (measured.turns.empty()) {
     if (!binding.per_second) return {};
     const double least = binding.amount / *binding.per_second;  // that the machine could take
-    return ShareOfLimit{least / measured.median_seconds, least / measured.least_seconds};
+    return ShareOfLimit{least / measured.median_seconds, least / measured.min_seconds};
   }
   std::vector<double> shares;
   double rate = 0, limit = 0;

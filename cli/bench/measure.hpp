@@ -21,8 +21,8 @@ struct Measured {
   std::string name{}, kernel{};
   Findings findings{};
   int runs = 0;
-  double median_seconds = 0, least_seconds = 0;  // meaningless unless findings.all_right()
-  std::vector<Turn> turns{};                     // none where no limit was given
+  double median_seconds = 0, min_seconds = 0;  // meaningless unless findings.all_right()
+  std::vector<Turn> turns{};                   // none where no limit was given
 };
 
 // Runs until `seconds` have gone by and at least three times, but starts none after five times as long. The

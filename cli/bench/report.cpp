@@ -107,14 +107,14 @@ void BenchReport::add(const Case& c, const Measured& measured) {
   const Binding binding = binding_of(c, limits_);
   object.update({{"runs", measured.runs},
                  {"median_seconds", measured.median_seconds},
-                 {"min_seconds", measured.least_seconds},
+                 {"min_seconds", measured.min_seconds},
                  {"turns", measured.turns.size()}});
   const double rate = binding.amount / measured.median_seconds;
   const std::optional<ShareOfLimit> share = share_of_limit(binding, measured);
   object.update(object_of(binding, rate, share));
   cases_.push_back(object);
   add_row(
-      {c.name(), kernel, readable_seconds(measured.median_seconds), readable_seconds(measured.least_seconds),
+      {c.name(), kernel, readable_seconds(measured.median_seconds), readable_seconds(measured.min_seconds),
        fmt::format("{}", measured.runs), reads_tokens ? readable_count(c.kv_bytes_per_token()) : "",
        fmt::format("{:.1f} {}", rate * 1e-9, binding.unit == Binding::Unit::bytes ? "GB/s   " : "GFLOP/s"),
        share ? percent(share->median) : "", share ? percent(share->best) : "", share ? binding.limit : ""});

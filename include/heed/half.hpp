@@ -50,15 +50,15 @@ template <>
 // (Neoverse-N1, November 2026).
 template <>
 [[gnu::always_inline]] constexpr f16 from_float<f16>(float x) {
-  constexpr std::uint32_t least_normal = 0x38800000u;  // 2^-14
-  constexpr std::uint32_t to_infinity = 0x477ff000u;   // rounds to 65536
+  constexpr std::uint32_t min_normal = 0x38800000u;   // 2^-14
+  constexpr std::uint32_t to_infinity = 0x477ff000u;  // rounds to 65536
   const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x), magnitude = u & 0x7fffffffu;
   const std::uint32_t normal = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
   // Adding 0.5 leaves the subnormal, rounded, in the low bits.
-  const float small = __builtin_bit_cast(float, magnitude < least_normal ? magnitude : least_normal) + 0.5f;
+  const float small = __builtin_bit_cast(float, magnitude < min_normal ? magnitude : min_normal) + 0.5f;
   const std::uint32_t subnormal = __builtin_bit_cast(std::uint32_t, small) - 0x3f000000u;
   const std::uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
-  std::uint32_t rounded = magnitude < least_normal ? subnormal : normal;
+  std::uint32_t rounded = magnitude < min_normal ? subnormal : normal;
   rounded = magnitude >= to_infinity ? 0x7c00u : rounded;
   rounded = magnitude > 0x7f800000u ? nan : rounded;
   return {static_cast<std::uint16_t>((u >> 16 & 0x8000u) | rounded)};

@@ -22,7 +22,7 @@ constexpr int aligned_flag = 0x100, native_order_flag = 0x200, writeable_flag = 
 
 Error wrong_rank(const Tensor& tensor, int rank) {
   return {Error::shape, std::string(tensor.name) + ": " + std::to_string(rank) + " axes are more than " +
-                            std::to_string(most_axes)};
+                            std::to_string(max_axes)};
 }
 
 std::optional<Element> integer_element(int bytes, bool is_signed) {
@@ -130,7 +130,7 @@ void read_array_struct(Tensor& tensor, Use use) {
     PyErr_Clear();
     throw Error(Error::dtype, std::string(tensor.name) + ": its __array_struct__ is not an array struct");
   }
-  if (from->rank > most_axes) throw wrong_rank(tensor, from->rank);
+  if (from->rank > max_axes) throw wrong_rank(tensor, from->rank);
   const std::optional<Element> element = element_of(*from, tensor.object);
   if (!element || !(from->flags & native_order_flag)) throw unknown_element(tensor);
   tensor.element = *element;
@@ -148,7 +148,7 @@ void read_array_struct(Tensor& tensor, Use use) {
 }
 
 void read_dlpack_tensor(Tensor& tensor, const dlpack::Tensor& from, Where where) {
-  if (from.rank > most_axes || from.rank < 0) throw wrong_rank(tensor, from.rank);
+  if (from.rank > max_axes || from.rank < 0) throw wrong_rank(tensor, from.rank);
   take_place(tensor, from.place, where);
   const std::optional<Element> element = element_of(from.type);
   if (!element) throw unknown_element(tensor);

@@ -14,8 +14,8 @@ namespace {
 
 // The functions of a module share a few ways to be called, one for each shape of signature. Each is kept
 // here, and called by one of our own, which looks at nothing unless the call has failed.
-constexpr std::size_t most_ways = 8;
-std::array<vectorcallfunc, most_ways> ways{};
+constexpr std::size_t max_ways = 8;
+std::array<vectorcallfunc, max_ways> ways{};
 
 bool is_mismatch() {
   if (!PyErr_ExceptionMatches(PyExc_TypeError)) return false;
@@ -55,10 +55,10 @@ PyObject* call(PyObject* function, PyObject* const* arguments, std::size_t flagg
 }
 
 template <std::size_t... way>
-constexpr std::array<vectorcallfunc, most_ways> our_calls(std::index_sequence<way...>) {
+constexpr std::array<vectorcallfunc, max_ways> our_calls(std::index_sequence<way...>) {
   return {call<way>...};
 }
-constexpr auto calls = our_calls(std::make_index_sequence<most_ways>());
+constexpr auto calls = our_calls(std::make_index_sequence<max_ways>());
 
 void answer_for(nb::handle function) {
   const Py_ssize_t offset = Py_TYPE(function.ptr())->tp_vectorcall_offset;
@@ -66,7 +66,7 @@ void answer_for(nb::handle function) {
   char* const slot = reinterpret_cast<char*>(function.ptr()) + offset;
   vectorcallfunc theirs = nullptr;
   std::memcpy(&theirs, slot, sizeof theirs);
-  for (std::size_t way = 0; way < most_ways; ++way) {
+  for (std::size_t way = 0; way < max_ways; ++way) {
     if (ways[way] && ways[way] != theirs) continue;
     ways[way] = theirs;
     std::memcpy(slot, &calls[way], sizeof theirs);

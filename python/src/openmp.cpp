@@ -25,7 +25,7 @@ namespace {
 // many its teams have.
 struct OpenMp {
   void (*parallel)(void (*work)(void*), void* data, unsigned n, unsigned flags) = nullptr;
-  int (*most_threads)() = nullptr;
+  int (*max_threads)() = nullptr;
 };
 
 // The path of the first library this process has loaded whose path has this word; empty if there is none.
@@ -59,7 +59,7 @@ OpenMp runtime_of_pytorch() {
   void* const library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
   OpenMp runtime;
   if (library && find(library, "GOMP_parallel", runtime.parallel))
-    find(library, "omp_get_max_threads", runtime.most_threads);
+    find(library, "omp_get_max_threads", runtime.max_threads);
   return runtime;
 }
 
@@ -67,7 +67,7 @@ class OpenMpThreads : public Executor {
  public:
   explicit OpenMpThreads(const OpenMp& runtime) : runtime_(runtime) {}
 
-  int concurrency() const override { return std::min(num_threads(), runtime_.most_threads()); }
+  int concurrency() const override { return std::min(num_threads(), runtime_.max_threads()); }
 
   void run(std::size_t tasks, void (*task)(void*, std::size_t), void* context) override {
     Job job{task, context, tasks};
@@ -101,7 +101,7 @@ bool share_openmp_threads() {
   static bool is_shared = false;  // the GIL guards it
   if (is_shared) return true;
   const OpenMp runtime = runtime_of_pytorch();
-  if (!runtime.most_threads) return false;
+  if (!runtime.max_threads) return false;
   static auto& threads = *new OpenMpThreads(runtime);  // never destroyed: calls may come until the end
   if (pthread_atfork(nullptr, nullptr, leave_them_to_the_parent) != 0) return false;
   set_executor(&threads);

@@ -18,7 +18,7 @@ namespace {
 // One array spread over the axes of the whole call: (leading..., heads, rows, columns). Stride 0 repeats.
 struct Spread {
   const Tensor* tensor = nullptr;
-  std::array<std::int64_t, most_axes> shape{}, stride{};  // right-aligned among `rank`
+  std::array<std::int64_t, max_axes> shape{}, stride{};  // right-aligned among `rank`
 };
 
 Spread spread(const Tensor& tensor, std::size_t rank) {
@@ -95,7 +95,7 @@ Lattice make_lattice(const Question& question) {
   const int lowest = std::min({question.query.rank, question.key.rank, question.value.rank});
   if (lowest < 2) {
     for (const Tensor* tensor : {&question.query, &question.key, &question.value})
-      check_rank(*tensor, 2, most_axes);
+      check_rank(*tensor, 2, max_axes);
   }
   Lattice lattice;
   lattice.rank = static_cast<std::size_t>(std::max(highest, 3));

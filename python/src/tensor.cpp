@@ -19,7 +19,7 @@ struct KnownType {
   PyObject* reference;
   Kind kind;
 };
-constexpr std::size_t most_known_types = 32;
+constexpr std::size_t max_known_types = 32;
 
 std::vector<KnownType>& known_types() {
   static auto& known = *new std::vector<KnownType>;  // never freed: types go until the interpreter has gone
@@ -35,7 +35,7 @@ PyObject* forget_type(PyObject*, PyObject* reference) {
 void remember_type(PyTypeObject* type, const Kind& kind) {
   static PyMethodDef forgetting{"forget_type", forget_type, METH_O, nullptr};
   static PyObject* const forget = PyCFunction_New(&forgetting, nullptr);
-  if (known_types().size() == most_known_types) return;
+  if (known_types().size() == max_known_types) return;
   PyObject* const reference = PyWeakref_NewRef(reinterpret_cast<PyObject*>(type), forget);
   if (reference)
     known_types().push_back({type, reference, kind});

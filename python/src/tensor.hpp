@@ -12,7 +12,7 @@
 
 namespace heed::python {
 
-constexpr int most_axes = 16;
+constexpr int max_axes = 16;
 
 // How the memory of objects of one Python type is reached.
 struct Kind {
@@ -42,7 +42,7 @@ struct Tensor {
   nb::object holder{};  // what keeps the memory alive beside it: what DLPack lent, or what was copied
   std::byte* data = nullptr;
   int rank = 0;
-  std::array<std::int64_t, most_axes> shape, stride;  // the first `rank` are set; strides in elements
+  std::array<std::int64_t, max_axes> shape, stride;  // the first `rank` are set; strides in elements
   Element element = Element::f32;
   Device device = Device::cpu;
   std::int32_t ordinal = 0;  // of the device among those of its kind

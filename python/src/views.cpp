@@ -22,7 +22,7 @@ template <class Body>
 void for_each_element(const Tensor& from, const Tensor& to, Body body) {
   if (from.is_empty()) return;
   const std::size_t bytes = bytes_of(from.element);
-  std::array<std::int64_t, most_axes> index{};
+  std::array<std::int64_t, max_axes> index{};
   const auto rank = static_cast<std::size_t>(from.rank);
   for (;;) {
     std::int64_t source = 0, target = 0;

@@ -33,7 +33,7 @@ struct GradientKernel {
   Device device;
   std::function<Reason()> unavailable;
   std::function<Reason(const GradientProblem&)> refuses;
-  std::function<LeftGradients(const GradientProblem&)> run;  // what it left to the reference
+  std::function<UnfinishedGradients(const GradientProblem&)> run;  // what it left to the reference
 };
 
 // Attention whose keys come in stretches, in order. Each is read before add() returns.

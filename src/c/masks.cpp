@@ -68,8 +68,8 @@ std::optional<Align> to_align(const char* name, const char* field, heed_align nu
 void add_masks(const heed_masks& masks, Options& options) {
   if (masks.count == 0) return;
   check_pointer("options.masks.data", masks.data);
-  constexpr std::size_t most_bytes = std::numeric_limits<std::ptrdiff_t>::max();
-  if (masks.size > 0 && masks.count > most_bytes / masks.size)
+  constexpr std::size_t max_bytes = std::numeric_limits<std::ptrdiff_t>::max();
+  if (masks.size > 0 && masks.count > max_bytes / masks.size)
     throw refusal(Error::value, "options.masks.count: ", masks.count,
                   " masks are more than any memory holds");
   const auto* bytes = reinterpret_cast<const std::byte*>(masks.data);

@@ -12,12 +12,12 @@ namespace {
 
 // No struct will ever be as large: who has such a size has not set it, and nothing is to be read, or filled
 // with zeros, so far from the struct.
-constexpr std::size_t most_size = std::size_t{1} << 16;
+constexpr std::size_t max_size = std::size_t{1} << 16;
 
 }  // namespace
 
 void check_size(const char* name, std::size_t size, const Known& known) {
-  if (size < known.least || size > most_size)
+  if (size < known.least || size > max_size)
     throw refusal(Error::value, name, ".size: ", size, " is not the struct's sizeof: ", known.size);
   for (const Field& field : known.fields)
     if (field.begin < size && size < field.end)

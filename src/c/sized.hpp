@@ -12,23 +12,23 @@ namespace heed::c {
 
 // The fields without which a struct says nothing: a size that does not reach them is a mistake.
 template <class Struct>
-inline constexpr std::size_t least_size = sizeof(std::size_t);
+inline constexpr std::size_t min_size = sizeof(std::size_t);
 template <>
-inline constexpr std::size_t least_size<heed_inputs> = offsetof(heed_inputs, k);
+inline constexpr std::size_t min_size<heed_inputs> = offsetof(heed_inputs, k);
 template <>
-inline constexpr std::size_t least_size<heed_outputs> = offsetof(heed_outputs, weights);
+inline constexpr std::size_t min_size<heed_outputs> = offsetof(heed_outputs, weights);
 template <>
-inline constexpr std::size_t least_size<heed_results> = offsetof(heed_results, weights);
+inline constexpr std::size_t min_size<heed_results> = offsetof(heed_results, weights);
 template <>
-inline constexpr std::size_t least_size<heed_mask> = offsetof(heed_mask, left);
+inline constexpr std::size_t min_size<heed_mask> = offsetof(heed_mask, left);
 template <>
-inline constexpr std::size_t least_size<heed_cache_config> = offsetof(heed_cache_config, value_dim);
+inline constexpr std::size_t min_size<heed_cache_config> = offsetof(heed_cache_config, value_dim);
 template <>
-inline constexpr std::size_t least_size<heed_layer_config> = offsetof(heed_layer_config, kv_heads);
+inline constexpr std::size_t min_size<heed_layer_config> = offsetof(heed_layer_config, kv_heads);
 template <>
-inline constexpr std::size_t least_size<heed_layer_weights> = offsetof(heed_layer_weights, b_q);
+inline constexpr std::size_t min_size<heed_layer_weights> = offsetof(heed_layer_weights, b_q);
 template <>
-inline constexpr std::size_t least_size<heed_call> = offsetof(heed_call, context);
+inline constexpr std::size_t min_size<heed_call> = offsetof(heed_call, context);
 
 void check_pointer(const char* name, const void* pointer);  // refuses NULL
 
@@ -43,7 +43,7 @@ template <class Struct>
 void check_size(const char* name, std::size_t size) {
   const Struct known{};
   const auto fields = fields_of(known);
-  check_size(name, size, Known{sizeof known, least_size<Struct>, fields});
+  check_size(name, size, Known{sizeof known, min_size<Struct>, fields});
 }
 
 // Copies what both sides know; refuses bytes beyond `known` that are not 0.

@@ -165,7 +165,7 @@ void append_tokens(State& state, const NewTokens& tokens) {
   check_tokens(state, tokens);
   make_room_in_tables(state, tokens);
   Claim claim(state, tokens);
-  std::optional<TurnedKeys> turned;
+  std::optional<RotatedKeys> turned;
   if (state.config.rotary && state.config.rotary->when == CacheRotary::When::append)
     turned.emplace(state, tokens);
   const Source keys = turned ? turned->source() : Source{tokens.k}, values{tokens.v};

@@ -14,14 +14,14 @@ std::int64_t length_of(const State& state, const NewTokens& tokens, std::int64_t
 
 }  // namespace
 
-TurnedKeys::TurnedKeys(const State& state, const NewTokens& tokens) {
+RotatedKeys::RotatedKeys(const State& state, const NewTokens& tokens) {
   if (const DevicePages* device = state.pool.on_device())
-    turn_on(*device, state, tokens);
+    rotate_on(*device, state, tokens);
   else
-    turn_counted(state, tokens);
+    rotate_counted(state, tokens);
 }
 
-void TurnedKeys::turn_counted(const State& state, const NewTokens& tokens) {
+void RotatedKeys::rotate_counted(const State& state, const NewTokens& tokens) {
   std::int64_t all = 0;
   for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t) { all += count; });
   const Shape shape{1, tokens.k.shape.heads, all, tokens.k.shape.dim};
@@ -48,7 +48,7 @@ void TurnedKeys::turn_counted(const State& state, const NewTokens& tokens) {
 }
 
 // All tokens that were given: those that are not counted go no further.
-void TurnedKeys::turn_on(const DevicePages& device, const State& state, const NewTokens& tokens) {
+void RotatedKeys::rotate_on(const DevicePages& device, const State& state, const NewTokens& tokens) {
   const Shape& shape = tokens.k.shape;
   source_ = {tokens.k};
   if (shape.elements() == 0) return;

@@ -31,14 +31,14 @@ void for_each_entry(const NewTokens& tokens, const Body& body) {
 
 // The new keys turned by their positions, in f32, where the pages lie. A scaling that asks for a length goes
 // by that of each sequence after the append.
-class TurnedKeys {
+class RotatedKeys {
  public:
-  TurnedKeys(const State&, const NewTokens&);
+  RotatedKeys(const State&, const NewTokens&);
   Source source() const { return source_; }
 
  private:
-  void turn_counted(const State&, const NewTokens&);
-  void turn_on(const DevicePages&, const State&, const NewTokens&);
+  void rotate_counted(const State&, const NewTokens&);
+  void rotate_on(const DevicePages&, const State&, const NewTokens&);
 
   std::vector<float> floats_{};
   DeviceArray there_{};

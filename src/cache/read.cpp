@@ -58,7 +58,7 @@ void read_side(const State& state, const CachedSequence& sequence, Side side, co
 }
 
 // Keys that the cache turns when they are read: in f32, then rounded to its type, as append would have.
-std::vector<float> turned_keys(const State& state, const CachedSequence& sequence) {
+std::vector<float> rotated_keys(const State& state, const CachedSequence& sequence) {
   const Shape shape{1, state.config.kv_heads, sequence.length, state.config.dim};
   std::vector<float> keys(static_cast<std::size_t>(shape.elements()));
   float* row = keys.data();
@@ -77,11 +77,11 @@ std::vector<float> turned_keys(const State& state, const CachedSequence& sequenc
   return keys;
 }
 
-bool turns_keys(const State& state) {
+bool rotates_keys(const State& state) {
   return state.config.rotary && state.config.rotary->when == CacheRotary::When::read;
 }
 
-// What turned_keys() does, on the device: floats are what was fetched.
+// What rotated_keys() does, on the device: floats are what was fetched.
 void put_turned_keys(const State& state, const DevicePages& device, const CachedSequence& sequence,
                      const DeviceArray& floats, const MutableView& into) {
   std::vector<std::int64_t> positions(static_cast<std::size_t>(sequence.length));
@@ -112,7 +112,7 @@ void read_on_device(const State& state, const DevicePages& device, const CachedS
     runs.push_back({sequence.table[static_cast<std::size_t>(t / page_size)], 0,
                     std::min(page_size, sequence.length - t), 0, t});
   const DeviceSide keys{state.layout, state.config.type, Side::keys};
-  if (turns_keys(state) && k.shape.elements() > 0) {
+  if (rotates_keys(state) && k.shape.elements() > 0) {
     const DeviceArray floats = device.make(k.shape, DType::f32);
     device.fetch(keys, floats.view, runs);
     put_turned_keys(state, device, sequence, floats, k);
@@ -131,8 +131,8 @@ void KvCache::read(std::int64_t number, const MutableView& k, const MutableView&
   if (const DevicePages* device = state_->pool.on_device())
     return read_on_device(*state_, *device, sequence, k, v);
   std::vector<float> row(static_cast<std::size_t>(std::max(state_->layout.dim, state_->layout.value_dim)));
-  if (turns_keys(*state_)) {
-    const std::vector<float> keys = turned_keys(*state_, sequence);
+  if (rotates_keys(*state_)) {
+    const std::vector<float> keys = rotated_keys(*state_, sequence);
     const float* from = keys.data();
     for (std::int64_t h = 0; h < k.shape.heads; ++h)
       for (std::int64_t t = 0; t < sequence.length; ++t, from += k.shape.dim) put_row(k, {0, h, t, 0}, from);

@@ -13,7 +13,7 @@
 #include "cpu/spread.hpp"
 #include "cpu/stream.hpp"
 #include "cpu/weight_gradient.hpp"
-#include "threads/kept_memory.hpp"
+#include "threads/reused_memory.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -87,7 +87,7 @@ class Cpu final : public Backend {
     cpu::rotate(alike, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override {
-    threads::KeptMemory kept = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
+    threads::ReusedMemory kept = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
     const std::size_t held = kept.get_deleter().bytes;
     return {kept.release(), {&give_back, held}};
   }

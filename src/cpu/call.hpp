@@ -43,14 +43,14 @@ struct BoolTensor {
   bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
 };
 
-// A bias or a boolean mask that all heads share, as panels of some rows read it: turned for tasks that follow
-// each other (cpu/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has `key_words`
-// words: one, whose bit r hides the key from row r; or the biases of its rows, side by side in f32, or in
-// bf16 those of two keys in pairs.
+// A bias or a boolean mask that all heads share, as panels of some rows read it: transposed for tasks that
+// follow each other (cpu/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has
+// `key_words` words: one, whose bit r hides the key from row r; or the biases of its rows, side by side in
+// f32, or in bf16 those of two keys in pairs.
 struct SharedMask {
-  std::uint32_t* words = nullptr;      // (panels, keys, key_words); null: there is none
-  unsigned char* is_turned = nullptr;  // (panels): whether its words say all there is to say
-  std::int64_t first_panel = 0;        // of a batch entry's panels
+  std::uint32_t* words = nullptr;          // (panels, keys, key_words); null: there is none
+  unsigned char* is_transposed = nullptr;  // (panels): whether its words say all there is to say
+  std::int64_t first_panel = 0;            // of a batch entry's panels
   std::int64_t panels = 0, keys = 0, key_words = 0;
   bool is_of_batch = false;
 
@@ -58,12 +58,12 @@ struct SharedMask {
   constexpr std::int64_t owner(std::int64_t batch_entry) const { return is_of_batch ? 0 : batch_entry; }
   std::int64_t size() const { return panels * keys * key_words; }
   std::uint32_t* panel(std::int64_t n) const { return words + (n - first_panel) * keys * key_words; }
-  unsigned char& is_panel_turned(std::int64_t n) const { return is_turned[n - first_panel]; }
+  unsigned char& is_panel_transposed(std::int64_t n) const { return is_transposed[n - first_panel]; }
 };
 
 // Memory in which tasks leave the blocks of keys and values that they packed, for those that read the same
-// (cpu/algorithm/kept_blocks.hpp).
-struct KeptBlocks {
+// (cpu/algorithm/shared_blocks.hpp).
+struct SharedBlocks {
   float* memory = nullptr;  // (heads, of_head, floats); null: every task packs for itself
   std::int64_t heads = 0, of_head = 0,
                floats = 0;  // KV heads of all batch entries; blocks, and what each takes
@@ -71,7 +71,7 @@ struct KeptBlocks {
   float* block(std::int64_t head, std::int64_t n) const { return memory + (head * of_head + n) * floats; }
 };
 // In front of each block: whether it is packed, and what of it is known. Zeros say that nobody has begun.
-constexpr std::int64_t kept_header_floats = 16;
+constexpr std::int64_t shared_header_floats = 16;
 
 struct Call {
   std::int64_t batch, heads, kv_heads, queries, keys, dim,
@@ -101,9 +101,9 @@ struct Call {
   std::int64_t first_query = 0, here = -1, first_head = 0, all_heads = 0;
   bool tiled_heads = false;
   SharedMask shared{};
-  KeptBlocks kept{};
+  SharedBlocks kept{};
   // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
-  unsigned char* left_range = nullptr;
+  unsigned char* needs_reference = nullptr;
 
   std::int64_t end_query(const Sequence& s) const { return here < 0 ? s.queries : first_query + here; }
   std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
@@ -128,14 +128,14 @@ struct LinearMap {
 
 // Maps that read one x. Its rows and theirs are (batch, length), each the concatenation of its heads.
 struct Linear {
-  static constexpr std::int64_t most_maps = 3;  // Q, K and V
+  static constexpr std::int64_t max_maps = 3;  // Q, K and V
 
   Tensor x;
   std::int64_t x_heads, x_dim, length;
   std::int64_t depth;             // the width of x, filled up
   std::int64_t rows_of_part = 0;  // no task has more
   std::int64_t map_count = 0;
-  LinearMap maps[most_maps]{};
+  LinearMap maps[max_maps]{};
 };
 
 // One task of them: rows [first_row, first_row + rows), panels [first_panel, end_panel), counted through all
@@ -143,12 +143,12 @@ struct Linear {
 struct LinearPart {
   std::int64_t first_row, rows, first_panel, end_panel;
 };
-constexpr std::int64_t most_rows_of_part = 384;
+constexpr std::int64_t max_rows_of_part = 384;
 
 using softmax::block_keys, softmax::chunk_keys, softmax::chain_keys, softmax::chain_terms;
 
 // The most rows sharing a KV head that decode takes: for more, it pays to pack the keys.
-constexpr std::int64_t most_decode_rows = 32;
+constexpr std::int64_t max_decode_rows = 32;
 
 // Whole chunks of a stream's keys, but for the last: [begin, end). The first of them begin the state that is
 // kept.

@@ -18,12 +18,12 @@ std::int64_t rows_per_task(const Call& c) {
   // Where each has its own in bf16, packing for fewer rows costs 12 heads of 1024 x 64 with 2 threads 1 to 13
   // points of what they take without (AMX, a Xeon, November 2026); f32 shares what is packed.
   const bool is_reused = c.bias.stride.heads == 0 || c.bias.type != Type::bf16;
-  const std::int64_t most_rows = c.bias.data && is_reused ? 384 : c.mask_count > 0 ? 512 : 1024;
-  return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, most_rows);
+  const std::int64_t max_rows = c.bias.data && is_reused ? 384 : c.mask_count > 0 ? 512 : 1024;
+  return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, max_rows);
 }
 
 constexpr int halvings = 2;
-constexpr std::int64_t least_rows_of_half = 128;  // that are worth packing for
+constexpr std::int64_t min_rows_of_half = 128;  // that are worth packing for
 
 // How many tasks are the last ones: none where one thread does them all.
 std::size_t last_tasks(const Wanted& wanted) {
@@ -58,7 +58,7 @@ std::int64_t queries_per_task(const Call& c, const Sequence& sequence, int panel
   return std::max<std::int64_t>(1, panels * panel_rows / c.group());
 }
 
-std::size_t most_shortened(const Wanted& wanted) { return halvings * last_tasks(wanted); }
+std::size_t max_shortened(const Wanted& wanted) { return halvings * last_tasks(wanted); }
 
 std::size_t shorten_last(std::span<QueryTask> tasks, const Call& c, int panel_rows, const Wanted& wanted) {
   QueryTask* end = tasks.data() + tasks.size();
@@ -67,7 +67,7 @@ std::size_t shorten_last(std::span<QueryTask> tasks, const Call& c, int panel_ro
   for (int n = 0; n < halvings; ++n)
     for (QueryTask& task : std::span(end - last, last)) {
       const std::int64_t half = task.rows.queries * c.group() / 2 / panel_rows * panel_rows / c.group();
-      if (half * c.group() < least_rows_of_half) continue;
+      if (half * c.group() < min_rows_of_half) continue;
       QueryTask back = task;
       back.rows.queries -= half, back.rows.first_query += half;
       task.rows.queries = half;  // fault: row-between-halves

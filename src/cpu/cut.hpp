@@ -60,10 +60,10 @@ struct RunsBefore {
 
 // Threads wait at the end for the tasks that were begun last. So of sorted tasks these are halved, one for
 // each thread, and then the last ones again; they pack the same keys more often, unless tasks share what they
-// pack. Writes what becomes of them behind the others, where there must be room for most_shortened() more,
+// pack. Writes what becomes of them behind the others, where there must be room for max_shortened() more,
 // and returns how many tasks there are.
 std::size_t shorten_last(std::span<QueryTask>, const Call&, int panel_rows, const Wanted&);
-std::size_t most_shortened(const Wanted&);
+std::size_t max_shortened(const Wanted&);
 
 // A chunk of keys for all rows of a sequence that read one KV head.
 struct KeyTask {

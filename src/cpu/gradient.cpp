@@ -23,9 +23,9 @@ SharedGradient shared(const std::optional<MutableView>& lowered, const std::opti
 }
 
 // Nothing is left yet.
-LeftGradients nothing_left(const GradientProblem& g) {
+UnfinishedGradients nothing_left(const GradientProblem& g) {
   const Problem& p = g.forward;
-  LeftGradients left;
+  UnfinishedGradients left;
   std::int64_t rows = 0, keys = 0;
   for (const Sequence& s : p.sequences) {
     left.first_row.push_back(rows), left.first_key.push_back(keys);
@@ -43,7 +43,7 @@ LeftGradients nothing_left(const GradientProblem& g) {
   return left;
 }
 
-GradientCall lower_gradients(const GradientProblem& g, const Call& forward, LeftGradients& left) {
+GradientCall lower_gradients(const GradientProblem& g, const Call& forward, UnfinishedGradients& left) {
   return {.forward = forward,
           .out_gradient = lower(g.out_gradient),
           .log_sum_exp_gradient = lower_if_given(g.log_sum_exp_gradient),
@@ -55,9 +55,9 @@ GradientCall lower_gradients(const GradientProblem& g, const Call& forward, Left
           .scale = g.forward.scale,
           .accumulates = g.given.accumulate,
           .is_packed = !g.forward.inputs.query_starts.empty(),
-          .left_q = left.q.data(),
-          .left_k = left.k.data(),
-          .left_v = left.v.data(),
+          .unfinished_q = left.q.data(),
+          .unfinished_k = left.k.data(),
+          .unfinished_v = left.v.data(),
           .first_row = left.first_row.data(),
           .first_key = left.first_key.data()};
 }
@@ -173,8 +173,8 @@ Reason gradient_refuses(const Target& target, const GradientProblem& g) {
   return prefill_refuses(target, g.forward);
 }
 
-LeftGradients gradient(const Target& target, const GradientProblem& problem) {
-  LeftGradients left = nothing_left(problem);
+UnfinishedGradients gradient(const Target& target, const GradientProblem& problem) {
+  UnfinishedGradients left = nothing_left(problem);
   // Weights are measured against log-sum-exps, in base 2.
   const Problem& forward = problem.forward;
   const LoweredCall lowered(

@@ -11,6 +11,6 @@ namespace heed::cpu {
 Reason gradient_refuses(const Target&, const GradientProblem&);
 
 // What it leaves to the reference is not written.
-[[nodiscard]] LeftGradients gradient(const Target&, const GradientProblem&);
+[[nodiscard]] UnfinishedGradients gradient(const Target&, const GradientProblem&);
 
 }  // namespace heed::cpu

@@ -36,11 +36,11 @@ struct GradientCall {
 
   // Marked where a row of q, k or v is the reference's to compute (S13): nothing was written there. By
   // sequence, head and row; a sequence begins at first_row or first_key.
-  unsigned char *left_q = nullptr, *left_k = nullptr, *left_v = nullptr;
+  unsigned char *unfinished_q = nullptr, *unfinished_k = nullptr, *unfinished_v = nullptr;
   const std::int64_t *first_row = nullptr, *first_key = nullptr;
 
-  unsigned char& left_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    return left_q[first_row[b] + h * forward.sequences[b].queries + i];
+  unsigned char& unfinished_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return unfinished_q[first_row[b] + h * forward.sequences[b].queries + i];
   }
   std::int64_t key(std::int64_t b, std::int64_t kv_head, std::int64_t j) const {
     return first_key[b] + kv_head * forward.sequences[b].keys + j;

@@ -11,19 +11,19 @@ namespace heed::cpu {
 namespace {
 
 // Sums of dQ that one KV head may have, in floats, before rows are better left to tasks of their own.
-constexpr std::int64_t most_row_sums = std::int64_t{1} << 24;
+constexpr std::int64_t max_row_sums = std::int64_t{1} << 24;
 // Floats that all KV heads may take where all are under way at once: 128 MiB for the sums of dQ, dK and dV,
 // the packed keys, what every thread has for itself (0.35 MiB at 64 dimensions), and the list of cells.
-constexpr std::int64_t most_shared_floats = std::int64_t{1} << 25, floats_per_thread = std::int64_t{1} << 17,
+constexpr std::int64_t max_shared_floats = std::int64_t{1} << 25, floats_per_thread = std::int64_t{1} << 17,
                        floats_per_cell = 28;
-constexpr std::int64_t most_cells = std::int64_t{1} << 16;  // about: steps are whole blocks
+constexpr std::int64_t max_cells = std::int64_t{1} << 16;  // about: steps are whole blocks
 // Rows of a task that goes through all keys: the more, the less packing keys costs.
-constexpr std::int64_t most_rows_per_task = 1056;
+constexpr std::int64_t max_rows_per_task = 1056;
 // Blocks of rows of a part that shares its sums, at least: one alone is read from another core's cache, with
-// nothing to do while the first of it comes. In turns on 16 threads of a Xeon, 12 heads of 1024 x 64
+// nothing to do while the first of it comes. In transposes on 16 threads of a Xeon, 12 heads of 1024 x 64
 // took 6.66 ms with one, 6.06 with two, 6.01 with three (November 2026); the fewer, the less waits for the
 // last ones.
-constexpr std::int64_t least_shared_blocks = 2;
+constexpr std::int64_t min_shared_blocks = 2;
 // Of a task's time, by which one thread takes longer than another for the same: neighbours on the machine, or
 // other cores. With a task for each of 16 heads 24 % of 16 threads' time was spent waiting for the last.
 constexpr double unevenness = 0.2;
@@ -52,11 +52,11 @@ class Planner {
   // The least time, in products of one KV head.
   Way way() const {
     const std::int64_t sums = c.queries * c.group() * c.dim;
-    if (!g.q.data || (!g.k.data && !g.v.data) || sums > most_row_sums) return Way::two_passes;
+    if (!g.q.data || (!g.k.data && !g.v.data) || sums > max_row_sums) return Way::two_passes;
     const auto rounds = static_cast<double>(ceil_div(heads, parallel));
     const double whole = 5 * (parallel > 1 ? rounds + unevenness : rounds),
                  twice = 7 * cost_of_cutting * per_thread(heads),
-                 shared = shared_floats() > most_shared_floats
+                 shared = shared_floats() > max_shared_floats
                               ? twice
                               : 5 * (per_thread(whole_heads) + cost_of_cutting * shared_time());
     if (whole <= std::min(twice, shared)) return Way::whole;
@@ -84,7 +84,7 @@ class Planner {
     const Sequence& s = c.sequences[b];
     const std::int64_t rows = s.queries * c.group();
     const std::int64_t row_step =
-        gradient_rows * blocks_per_task(ceil_div(rows, gradient_rows), most_rows_per_task / gradient_rows);
+        gradient_rows * blocks_per_task(ceil_div(rows, gradient_rows), max_rows_per_task / gradient_rows);
     const std::int64_t key_step = gradient_keys * blocks_per_task(ceil_div(s.keys, gradient_keys), 8);
     for (std::int64_t row = 0; g.q.data && row < rows; row += row_step)
       parts.push_back({b, h, row, std::min(row_step, rows - row), 0, s.keys, true, false});
@@ -134,14 +134,14 @@ class Planner {
   // Cells along each side of a grid, about: for most of the time more of them may begin than there are
   // threads, as long as these are not so many that the list of cells would grow beyond measure.
   std::int64_t side() const {
-    const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(most_cells / shared_heads())));
+    const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(max_cells / shared_heads())));
     return std::max<std::int64_t>(1, std::min(16 * parallel / shared_heads(), most));
   }
   std::int64_t grid_rows() const { return ceil_div(c.queries * c.group(), shared_rows()); }
   std::int64_t grid_columns() const { return ceil_div(c.keys, shared_keys()); }
   std::int64_t shared_rows() const {
     return gradient_rows *
-           std::max(least_shared_blocks, ceil_div(c.queries * c.group(), gradient_rows) / side());
+           std::max(min_shared_blocks, ceil_div(c.queries * c.group(), gradient_rows) / side());
   }
   std::int64_t shared_keys() const {
     return gradient_keys * std::max<std::int64_t>(1, ceil_div(c.keys, gradient_keys) / side());

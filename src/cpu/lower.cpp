@@ -73,7 +73,7 @@ LoweredCall::LoweredCall(const Problem& p)
 
 LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {
-  call.left_range = &left_range;
+  call.needs_reference = &needs_reference;
   if (p.reading) {
     for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
     call.cached = cached.data();

@@ -24,7 +24,7 @@ struct LoweredCall {
 
   Few<BoolTensor, 4> masks;
   Few<PagedSequence, 4> cached;
-  unsigned char left_range = 0;  // what call.left_range points to
+  unsigned char needs_reference = 0;  // what call.needs_reference points to
   Call call;
 };
 

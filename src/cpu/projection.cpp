@@ -15,8 +15,8 @@ namespace heed::cpu {
 namespace {
 
 constexpr std::int64_t parts_per_thread = 4;
-constexpr std::int64_t least_rows_of_part = 32;  // fewer read the weights too often
-constexpr std::int64_t least_matrix_rows =
+constexpr std::int64_t min_rows_of_part = 32;  // fewer read the weights too often
+constexpr std::int64_t min_matrix_rows =
     128;  // the same for matrix instructions, which wait for weights sooner
 constexpr std::int64_t bytes_of_part = 1 << 19;  // of x, for the second-level cache
 constexpr std::int64_t pieces_at_the_end = 4;
@@ -42,11 +42,11 @@ struct Cut {
 
 Cut cut(const Target& target, std::int64_t rows, std::int64_t depth, std::int64_t panels) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
-  const std::int64_t least_rows = target.only_bf16 ? least_matrix_rows : least_rows_of_part;
+  const std::int64_t min_rows = target.only_bf16 ? min_matrix_rows : min_rows_of_part;
   const std::int64_t row_bytes = depth * (target.only_bf16 ? 2 : 4);
-  const std::int64_t most = std::clamp(bytes_of_part / row_bytes, least_rows_of_part, most_rows_of_part);
+  const std::int64_t most = std::clamp(bytes_of_part / row_bytes, min_rows_of_part, max_rows_of_part);
   const std::int64_t wanted = threads * parts_per_thread;
-  std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / least_rows));
+  std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / min_rows));
   row_parts = std::max<std::int64_t>(row_parts, 1);
   if (row_parts > threads) row_parts = (row_parts + threads - 1) / threads * threads;
   std::int64_t panel_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (panels + 1) / 2);
@@ -133,7 +133,7 @@ std::int64_t depth_for(const Target& target, std::int64_t in) {
 // threads, 512 rows, model 4096, November 2026).
 bool is_worth_sharing(const Projected& p) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
-  return !target_of(p).only_bf16 || p.x.shape.batch * p.x.shape.length <= threads * least_matrix_rows;
+  return !target_of(p).only_bf16 || p.x.shape.batch * p.x.shape.length <= threads * min_matrix_rows;
 }
 
 bool is_together(const Projected& a, const Projected& b) {
@@ -231,7 +231,7 @@ LinearMap CpuProjection::map_for(DType x) const {
 void project_all(std::span<const Projected> all) {
   while (!all.empty()) {
     std::size_t count = 1;
-    while (count < std::min<std::size_t>(all.size(), Linear::most_maps) && is_together(all[0], all[count]))
+    while (count < std::min<std::size_t>(all.size(), Linear::max_maps) && is_together(all[0], all[count]))
       ++count;
     run(all.first(count));
     all = all.subspan(count);

@@ -11,7 +11,7 @@
 #include "backend/backend.hpp"
 #include "cpu/target/target.hpp"
 #include "heed/tensor.hpp"
-#include "threads/kept_memory.hpp"
+#include "threads/reused_memory.hpp"
 
 namespace heed::cpu {
 
@@ -33,7 +33,7 @@ struct Panels {
 
   const Target* target;
   std::int64_t depth;
-  threads::KeptMemory
+  threads::ReusedMemory
       memory;  // on a line of the cache: a vector of weights that lay across two would be read twice
 };
 

@@ -9,8 +9,8 @@
 
 #include "cpu/backend.hpp"
 #include "cpu/cut.hpp"
-#include "cpu/kept_blocks.hpp"
 #include "cpu/lower.hpp"
+#include "cpu/shared_blocks.hpp"
 #include "cpu/shared_mask.hpp"
 #include "cpu/stripes.hpp"
 #include "cpu/tasks.hpp"
@@ -24,12 +24,12 @@ namespace {
 
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
 // leave out keys that masks hide from a panel, and spread one head's rows over threads.
-std::int64_t most_rows_in_place(const Target& target, const Problem& p) {
+std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
   const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == CacheType::f32;
   const bool sees_all = p.options.masks.empty();
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
-  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.most_short_rows
-                                                                          : most_decode_rows;
+  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.max_short_rows
+                                                                          : max_decode_rows;
 }
 
 std::int64_t in_lines(std::int64_t floats) {
@@ -107,11 +107,11 @@ bool leaves_f32(const Problem& p, float x) {
 
 // Kernels count places in f32, and add what the farthest key loses to its score.
 bool alibi_leaves_f32(const Problem& p) {
-  constexpr std::int64_t most_exact = std::int64_t{1} << 24;
+  constexpr std::int64_t max_exact = std::int64_t{1} << 24;
   const std::int64_t farthest = p.queries + p.keys;
   float steepest = 0;
   for (const float slope : p.options.alibi->slopes) steepest = std::max(steepest, std::abs(slope));
-  return farthest > most_exact || leaves_f32(p, steepest * static_cast<float>(farthest));
+  return farthest > max_exact || leaves_f32(p, steepest * static_cast<float>(farthest));
 }
 
 Reason prefill_refuses(const Target& target, const Problem& p) {
@@ -133,7 +133,7 @@ namespace {
 // What a slot has of a mask that heads share, on a line of its own.
 struct alignas(64) MaskSlot {
   std::int64_t stripe = Stripes::none;
-  TurnedPanels turned{};
+  TransposedPanels transposed{};
 };
 
 std::size_t floats_for_stripes(std::size_t slots, std::size_t tasks) {
@@ -151,7 +151,7 @@ void run_in_stripes(const Target& target, const Call& c, std::span<const QueryTa
     const threads::Scratch::Lease lease(scratch);
     MaskSlot& mask = masks[lease.slot()];
     const Rows& task = tasks[static_cast<std::size_t>(stripes.take(mask.stripe))].rows;
-    const Call with = with_mask_of(task, c, target, mask.turned, lease.floats() + task_floats);
+    const Call with = with_mask_of(task, c, target, mask.transposed, lease.floats() + task_floats);
     target.prefill(with, task, lease.floats());
   });
 }
@@ -165,19 +165,19 @@ bool prefill(const Target& target, const Problem& problem) {
   if (c.heads == 0) return false;
   const Wanted wanted = wanted_tasks(c, target.packing_rows);
   std::size_t count = 0;
-  std::int64_t most_queries = 0;
+  std::int64_t max_queries = 0;
   cut_along_queries(c, target.panel_rows, wanted, [&](const QueryTask& task) {
     ++count;
-    most_queries = std::max(most_queries, task.rows.queries);
+    max_queries = std::max(max_queries, task.rows.queries);
   });
   if (count == 0) return false;
-  const std::size_t slots = slots_for(count), most_tasks = count + most_shortened(wanted);
-  const std::int64_t rows = most_queries * c.group(), floats = in_lines(target.prefill_floats(c, rows));
-  if (target.turn_mask) c.shared = plan_shared_mask(c, target.panel_rows, rows, slots);
+  const std::size_t slots = slots_for(count), max_tasks = count + max_shortened(wanted);
+  const std::int64_t rows = max_queries * c.group(), floats = in_lines(target.prefill_floats(c, rows));
+  if (target.transpose_mask) c.shared = plan_shared_mask(c, target.panel_rows, rows, slots);
   if (target.block_floats)
-    c.kept = plan_kept_blocks(c, target.block_floats(c), static_cast<std::int64_t>(count), wanted.threads);
-  const std::size_t task_floats = threads::floats_in_lines(most_tasks * sizeof(QueryTask)),
-                    stripe_floats = c.shared.size() > 0 ? floats_for_stripes(slots, most_tasks) : 0;
+    c.kept = plan_shared_blocks(c, target.block_floats(c), static_cast<std::int64_t>(count), wanted.threads);
+  const std::size_t task_floats = threads::floats_in_lines(max_tasks * sizeof(QueryTask)),
+                    stripe_floats = c.shared.size() > 0 ? floats_for_stripes(slots, max_tasks) : 0;
   threads::Scratch scratch(
       slots, floats + in_lines((bytes_of(c.shared) + 3) / 4),
       (task_floats + stripe_floats) * sizeof(float) + static_cast<std::size_t>(bytes_of(c.kept)));
@@ -196,12 +196,12 @@ bool prefill(const Target& target, const Problem& problem) {
       const threads::Scratch::Lease lease(scratch);
       target.prefill(c, tasks[n].rows, lease.floats());
     });
-  return lowered.left_range != 0;
+  return lowered.needs_reference != 0;
 }
 
 Reason decode_refuses(const Target& target, const Problem& p) {
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
-  if (const std::int64_t at_most = most_rows_in_place(target, p); rows > at_most)
+  if (const std::int64_t at_most = max_rows_in_place(target, p); rows > at_most)
     return [rows, at_most] {
       return std::to_string(rows) + " rows share a KV head; it takes at most " + std::to_string(at_most);
     };
@@ -241,13 +241,13 @@ bool decode(const Target& target, const Problem& problem) {
     target.decode(c, rows, chunk, lease.floats(), partial);
     if (chunks == 1) target.decode_finish(c, rows, 1, lease.floats(), partial);
   });
-  if (!merges) return lowered.left_range != 0;
+  if (!merges) return lowered.needs_reference != 0;
   share_out_runs(end - tasks, products(c) / chunk_keys, [&](std::int64_t n) {
     if (tasks[n].chunks < 2) return;
     const threads::Scratch::Lease lease(scratch);
     target.decode_finish(c, tasks[n].rows, tasks[n].chunks, lease.floats(), partials + n * left);
   });
-  return lowered.left_range != 0;
+  return lowered.needs_reference != 0;
 }
 
 }  // namespace heed::cpu

@@ -7,9 +7,9 @@ namespace heed::cpu {
 namespace {
 
 constexpr std::int64_t rows_in_word = 32;
-constexpr std::int64_t keys_in_line = 64;  // of bytes: as many are turned at a time
-constexpr std::int64_t least_uses = 4;     // of a panel, which is read once and written once more
-constexpr std::int64_t most_bytes = std::int64_t{64} << 20;
+constexpr std::int64_t keys_in_line = 64;  // of bytes: as many are transposed at a time
+constexpr std::int64_t min_uses = 4;       // of a panel, which is read once and written once more
+constexpr std::int64_t max_bytes = std::int64_t{64} << 20;
 
 std::int64_t key_words(Type type) {
   if (type == Type::int8) return 1;
@@ -47,29 +47,30 @@ SharedMask plan_shared_mask(const Call& c, int panel_rows, std::int64_t rows, st
   // fault: mask-of-the-first-entry, mask-of-the-first-sequence
   shared.is_of_batch = mask.stride.batch == 0 && are_alike(c);
   const std::int64_t uses = c.kv_heads * (shared.is_of_batch ? c.batch : 1);
-  const bool pays = uses >= least_uses && shared.size() > 0;
-  return pays && bytes_of(shared) * static_cast<std::int64_t>(slots) <= most_bytes ? shared : SharedMask{};
+  const bool pays = uses >= min_uses && shared.size() > 0;
+  return pays && bytes_of(shared) * static_cast<std::int64_t>(slots) <= max_bytes ? shared : SharedMask{};
 }
 
 std::int64_t bytes_of(const SharedMask& shared) {
   return shared.size() * static_cast<std::int64_t>(sizeof(std::uint32_t)) + shared.panels;
 }
 
-Call with_mask_of(const Rows& rows, const Call& c, const Target& target, TurnedPanels& turned, void* memory) {
+Call with_mask_of(const Rows& rows, const Call& c, const Target& target, TransposedPanels& transposed,
+                  void* memory) {
   const auto panels_to = [&](std::int64_t query) {
     return ((query - c.first_query) * c.group() + rows_in_word - 1) / rows_in_word;
   };
   const std::int64_t begin = panels_to(rows.first_query), end = panels_to(rows.first_query + rows.queries);
   const std::int64_t owner = c.shared.owner(rows.batch_entry);
   // fault: mask-of-the-rows-before
-  const bool is_there = turned.owner == owner && turned.begin <= begin && end <= turned.end;
-  if (!is_there) turned = {owner, begin, end};
+  const bool is_there = transposed.owner == owner && transposed.begin <= begin && end <= transposed.end;
+  if (!is_there) transposed = {owner, begin, end};
   Call with = c;
   with.shared.words = static_cast<std::uint32_t*>(memory);
-  with.shared.is_turned = reinterpret_cast<unsigned char*>(with.shared.words + with.shared.size());
-  with.shared.first_panel = turned.begin;
+  with.shared.is_transposed = reinterpret_cast<unsigned char*>(with.shared.words + with.shared.size());
+  with.shared.first_panel = transposed.begin;
   for (std::int64_t panel = begin; !is_there && panel < end; ++panel)
-    target.turn_mask(with, rows.batch_entry, panel);
+    target.transpose_mask(with, rows.batch_entry, panel);
   return with;
 }
 

@@ -56,16 +56,16 @@ class ChunkSpread final : public SpreadDecode {
   void merge(std::span<const float* const> states, float* merged) override {
     const std::span<const Rows> mine = merged_by(spread_.rank);
     std::vector<const float*> next(states.begin(), states.end());  // of every rank, for each of mine
-    std::int64_t most_chunks = 0, chunks = 0;
+    std::int64_t max_chunks = 0, chunks = 0;
     for (const Rows& rows : mine) {
       const std::int64_t seen = seen_by_rows(rows).count();
-      most_chunks = std::max(most_chunks, seen), chunks += seen;
+      max_chunks = std::max(max_chunks, seen), chunks += seen;
       for (int r = 0; r < spread_.ranks; ++r)
         next.push_back(next[next.size() - states.size()] + held(rows.batch_entry, r) * state_floats_);
     }
     // Every number of a state, as kernels have it, is written and multiplied.
     const double numbers = static_cast<double>(chunks * layout_.floats());
-    for_each(std::ssize(mine), most_chunks, numbers, [&](std::size_t n, float* scratch, float* partials) {
+    for_each(std::ssize(mine), max_chunks, numbers, [&](std::size_t n, float* scratch, float* partials) {
       const SeenChunks seen = seen_by_rows(mine[n]);
       const float** const of_ranks = next.data() + n * states.size();
       for (std::int64_t i = 0; i < seen.count(); ++i) {
@@ -95,7 +95,7 @@ class ChunkSpread final : public SpreadDecode {
       unpack(others[n].state, partial);
       target_.decode_finish(lowered_.call, *others[n].rows, 1, scratch, partial);
     });
-    return lowered_.left_range != 0;
+    return lowered_.needs_reference != 0;
   }
 
  private:

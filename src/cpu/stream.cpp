@@ -44,7 +44,7 @@ class HeldRows {
   View first(std::int64_t count) const { return rows_of(View(rows_), 0, count); }
 
  private:
-  threads::KeptMemory memory_;
+  threads::ReusedMemory memory_;
   MutableView rows_;
 };
 
@@ -53,7 +53,7 @@ class ChunkStream final : public Stream {
   ChunkStream(const Target& target, const Problem& problem)
       : target_(target),
         problem_(problem),
-        says_keys_(problem.keys != keys_unsaid),
+        says_keys_(problem.keys != unknown_keys),
         held_keys_(problem.inputs.k, problem.batch),
         held_values_(problem.inputs.v, problem.batch) {
     const LoweredCall lowered(problem_);
@@ -63,7 +63,7 @@ class ChunkStream final : public Stream {
       kept_at_.push_back(kept_floats_);
       const std::int64_t rows = task.rows.queries * c.group();
       kept_floats_ += target.kept_floats(c, rows);
-      most_rows_ = std::max(most_rows_, rows);
+      max_rows_ = std::max(max_rows_, rows);
     }
     kept_ = threads::take_memory(static_cast<std::size_t>(kept_floats_));
     attend(held_keys_.first(0), held_values_.first(0), {0, 0, true});  // begins the states
@@ -90,7 +90,7 @@ class ChunkStream final : public Stream {
     for_each_task(lowered.call, 1, [&](const Rows& rows, float* scratch, float* kept) {
       target_.stream_finish(lowered.call, rows, scratch, kept);
     });
-    return lowered.left_range != 0;
+    return lowered.needs_reference != 0;
   }
 
  private:
@@ -101,7 +101,7 @@ class ChunkStream final : public Stream {
     cut_along_queries(c, target_.panel_rows, wanted, [&](const QueryTask& task) { tasks_.push_back(task); });
     std::sort(tasks_.begin(), tasks_.end(), RunsBefore{SharedMask{}});
     const std::size_t count = tasks_.size();
-    tasks_.resize(count + most_shortened(wanted));
+    tasks_.resize(count + max_shortened(wanted));
     tasks_.resize(shorten_last({tasks_.data(), count}, c, target_.panel_rows, wanted));
   }
 
@@ -133,7 +133,7 @@ class ChunkStream final : public Stream {
   void for_each_task(const Call& c, std::int64_t keys, const Do& task) {
     if (tasks_.empty()) return;
     threads::Scratch scratch(std::min(tasks_.size(), threads::concurrency()),
-                             target_.prefill_floats(c, most_rows_));
+                             target_.prefill_floats(c, max_rows_));
     const double products =
         static_cast<double>(problem_.inputs.q.shape.elements()) * static_cast<double>(2 * keys);
     share_out(std::ssize(tasks_), products, [&](std::int64_t n) {
@@ -148,8 +148,8 @@ class ChunkStream final : public Stream {
   const bool says_keys_;
   std::vector<QueryTask> tasks_;
   std::vector<std::int64_t> kept_at_;
-  std::int64_t kept_floats_ = 0, most_rows_ = 0;
-  threads::KeptMemory kept_;
+  std::int64_t kept_floats_ = 0, max_rows_ = 0;
+  threads::ReusedMemory kept_;
   HeldRows held_keys_, held_values_;
   std::int64_t held_ = 0, done_ = 0;  // keys that wait, and those in the states
 };

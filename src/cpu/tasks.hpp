@@ -30,13 +30,13 @@ void share_out(std::int64_t tasks, double multiplications, const Body& body) {
 // Where tasks are many and small, each thread takes a run of neighbours at a time, which lie side by side in
 // memory.
 constexpr std::int64_t runs_per_thread = 64;
-constexpr double most_in_run = 2e6;  // multiplications
+constexpr double max_in_run = 2e6;  // multiplications
 
 template <class Body>
 void share_out_runs(std::int64_t tasks, double multiplications, const Body& body) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
   const double each = std::max(1.0, multiplications / static_cast<double>(tasks));
-  const auto small = static_cast<std::int64_t>(most_in_run / each);
+  const auto small = static_cast<std::int64_t>(max_in_run / each);
   const std::int64_t run = std::max<std::int64_t>(1, std::min(small, tasks / (threads * runs_per_thread)));
   share_out((tasks + run - 1) / run, multiplications, [&](std::int64_t n) {
     for (std::int64_t i = n * run; i < std::min((n + 1) * run, tasks); ++i) body(i);

@@ -17,9 +17,9 @@ struct WeightGradientCall {
   std::int64_t x_dim, y_dim;  // numbers of a row that lie together: a head's, or all
   std::int64_t length, tokens;
   std::int64_t inputs, outputs;
-  float* w;                                // (outputs, inputs)
-  float* bias;                             // null: not wanted
-  std::int64_t most_inputs, most_outputs;  // of a part
+  float* w;                              // (outputs, inputs)
+  float* bias;                           // null: not wanted
+  std::int64_t max_inputs, max_outputs;  // of a part
 };
 
 // One task of it.

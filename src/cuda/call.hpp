@@ -38,7 +38,7 @@ struct Call {
   float softcap = 0;  // 0: none
   // The exact kernels keep scores in a unit of their own; a difference of so much is -127 in base 2.
   softmax::Scaling scaling;
-  float least_exponent;
+  float min_exponent;
   softmax::Softcap exact_softcap{};
   float scale_log2e;  // the scale and the softcap in base 2
   float softcap_log2e = 0;

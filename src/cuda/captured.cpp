@@ -41,7 +41,7 @@ Blocks& blocks() {
   static auto* const only = new Blocks;  // graphs may outlive statics
   return *only;
 }
-constexpr std::size_t most_recent = 32;
+constexpr std::size_t max_recent = 32;
 
 struct Capture {
   unsigned long long number = 0;
@@ -84,12 +84,12 @@ Nodes nodes_before(cudaGraphNode_t node) {
 
 // Whether all of `end` lies on the way back from `here`. Looked for no further than this: who is farther away
 // has a block of its own.
-constexpr std::size_t most_nodes_back = 512;
+constexpr std::size_t max_nodes_back = 512;
 
 bool comes_after(const Nodes& here, const Nodes& end) {
   Nodes seen = here;
   const auto is_seen = [&](cudaGraphNode_t node) { return std::ranges::find(seen, node) != seen.end(); };
-  for (std::size_t n = 0; n < seen.size() && n < most_nodes_back; ++n) {
+  for (std::size_t n = 0; n < seen.size() && n < max_nodes_back; ++n) {
     if (std::ranges::all_of(end, is_seen)) return true;
     for (const cudaGraphNode_t before : nodes_before(seen[n]))
       if (!is_seen(before)) seen.push_back(before);
@@ -208,7 +208,7 @@ Workspace captured_workspace(std::int64_t bytes, Stream stream) {
   give_to_graph(capture.graph, block);
   const std::lock_guard lock(blocks().in_use);
   blocks().recent.push_front({capture.number, block, {}});
-  if (blocks().recent.size() > most_recent) blocks().recent.pop_back();
+  if (blocks().recent.size() > max_recent) blocks().recent.pop_back();
   return {block.memory, block.bytes};
 }
 

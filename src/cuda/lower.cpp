@@ -62,7 +62,7 @@ Call lowered(const Problem& p) {
                                    : 1 / std::sqrt(static_cast<double>(p.dim)),
           .softcap = p.options.softcap.value_or(0.0f),
           .scaling = scaling,
-          .least_exponent = -127.0f / scaling.exponent,
+          .min_exponent = -127.0f / scaling.exponent,
           .exact_softcap = softmax::softcap_of(p.options.softcap.value_or(0.0f), scaling),
           .scale_log2e = softmax::in_base_2(p.scale),
           .softcap_log2e = softmax::in_base_2(p.options.softcap.value_or(0.0f)),

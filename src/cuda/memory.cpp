@@ -39,7 +39,7 @@ struct Kept {
 };
 
 // The one used last is first; programs that make streams without end do not keep memory without end.
-constexpr std::size_t most_kept = 32;
+constexpr std::size_t max_kept = 32;
 
 struct Workspaces {
   std::mutex in_use;
@@ -99,7 +99,7 @@ void CallWorkspace::take_kept(std::int64_t bytes) {
     own.memory = std::move(memory);  // what it was is freed when nobody uses it
     own.bytes = grown;
   }
-  if (all.size() > most_kept) all.pop_back();
+  if (all.size() > max_kept) all.pop_back();
   workspace_ = {static_cast<std::byte*>(own.memory.get()), own.bytes};
 }
 

@@ -24,7 +24,7 @@ std::int64_t length_of(std::span<const std::int64_t> positions) {
 }
 
 void add_turns(std::span<const std::int64_t> positions, const rotary::Frequencies& f,
-               std::vector<Turn>& turns) {
+               std::vector<Rotation>& turns) {
   for (const std::int64_t position : positions)
     for (const double frequency : f.per_pair) {
       const double angle = static_cast<double>(position) * frequency;
@@ -41,7 +41,7 @@ void rotate(const MutableView& x, std::span<const std::int64_t> positions, const
   const std::int64_t dims = rotary.dims.value_or(x.shape.dim);
   const bool shares_positions = std::ssize(positions) == x.shape.length;
   const bool is_one = shares_positions && lengths.size() <= 1;
-  std::vector<Turn> turns;
+  std::vector<Rotation> turns;
   for (std::int64_t b = 0; b < (is_one ? 1 : x.shape.batch); ++b) {
     const auto own = positions.subspan(static_cast<std::size_t>(shares_positions ? 0 : b * x.shape.length),
                                        static_cast<std::size_t>(x.shape.length));
@@ -51,15 +51,15 @@ void rotate(const MutableView& x, std::span<const std::int64_t> positions, const
     add_turns(own, rotary::frequencies(rotary, dims, length), turns);
   }
   const Current device(ordinal_of("x", x));
-  const std::size_t bytes = turns.size() * sizeof(Turn);
+  const std::size_t bytes = turns.size() * sizeof(Rotation);
   const Memory there = take_memory(bytes);
   check(cudaMemcpyAsync(there.get(), turns.data(), bytes, cudaMemcpyHostToDevice, nullptr),
         "cudaMemcpyAsync");
   const bool in_halves = rotary.pairs == RotaryPairs::halves;
-  launch_turn(
-      lower(View(x)), {x.shape.batch, x.shape.heads, x.shape.length, x.shape.dim},
-      {static_cast<const Turn*>(there.get()), is_one, dims / 2, in_halves ? 1 : 2, in_halves ? dims / 2 : 1},
-      nullptr);
+  launch_rotate(lower(View(x)), {x.shape.batch, x.shape.heads, x.shape.length, x.shape.dim},
+                {static_cast<const Rotation*>(there.get()), is_one, dims / 2, in_halves ? 1 : 2,
+                 in_halves ? dims / 2 : 1},
+                nullptr);
 }
 
 }  // namespace heed::cuda

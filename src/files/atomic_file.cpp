@@ -78,8 +78,8 @@ void AtomicFile::create_temporary() {
 // The name does not contain the target's: that one may already be as long as the file system allows.
 void AtomicFile::take_name(const std::function<bool(const char*)>& make) {
   static std::atomic<unsigned> counter = 0;
-  constexpr int most_attempts = 1000;  // names left behind by processes that were killed
-  for (int i = 0; i < most_attempts; ++i) {
+  constexpr int max_attempts = 1000;  // names left behind by processes that were killed
+  for (int i = 0; i < max_attempts; ++i) {
     const std::string name = ".heed-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
     if (make(name.c_str())) temporary_name_ = name;
     if (!temporary_name_.empty() || errno != EEXIST) return;

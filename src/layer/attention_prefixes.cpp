@@ -16,7 +16,7 @@ std::string shown_name(const std::string& name) {
 }
 
 std::string attention_prefixes(const std::vector<std::string>& names) {
-  constexpr std::size_t most_shown = 3;
+  constexpr std::size_t max_shown = 3;
   std::set<std::string> prefixes;
   for (const std::string& name : names)
     for (const std::string& telling :
@@ -29,7 +29,7 @@ std::string attention_prefixes(const std::vector<std::string>& names) {
   std::string text;
   std::size_t shown = 0;
   for (const std::string& prefix : prefixes) {
-    if (shown == most_shown) return text + " and " + std::to_string(prefixes.size() - shown) + " more";
+    if (shown == max_shown) return text + " and " + std::to_string(prefixes.size() - shown) + " more";
     text += (shown++ == 0 ? "there are some after " : ", ") + shown_name(prefix);
   }
   return text;

@@ -103,7 +103,7 @@ std::vector<std::int64_t> backwards(std::span<const std::int64_t> positions) {
   return turned;
 }
 
-void turn_back(const LayerState& state, const LayerInputs& in, const HeadGradients& d) {
+void rotate_back(const LayerState& state, const LayerInputs& in, const HeadGradients& d) {
   const std::vector<std::int64_t> of_queries = backwards(in.positions), of_keys = backwards(in.key_positions);
   const Turned q{d.q(), of_queries}, k{d.k(), of_keys};
   state.turn(q, k, in.lengths);
@@ -142,7 +142,7 @@ void check_activations(const LayerState& state, const LayerInputs& in, const Opt
   check_heads(state.config, in, kept.heads);
   if (kept.packed != state.packed)
     throw refusal(Error::value, "activations: made by another layer, or before update() changed the weights");
-  Told(in, options).check_same(kept.told);
+  RecordedCall(in, options).check_same(kept.told);
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   }
   state.back(of_out)(g.out, d_attended.view);
   attention_backward(inputs, saved, by_heads, options);
-  turn_back(state, in, d);
+  rotate_back(state, in, d);
   write_inputs(state, d, g.accumulate);
   if (g.skip_parameters) return;
   LayerWeights& gained = state.gradient_arrays();

@@ -78,7 +78,7 @@ struct AttentionLayer::State : layer::LayerState {
 
 struct AttentionLayer::Activations::State {
   layer::Heads heads;
-  layer::Told told;
+  layer::RecordedCall told;
   std::uint64_t packed;  // LayerState::packed
 };
 

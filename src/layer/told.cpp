@@ -52,7 +52,7 @@ std::string words_of(std::span<const std::int64_t> positions) {
 
 }  // namespace
 
-Told::Told(const LayerInputs& in, const Options& o)
+RecordedCall::RecordedCall(const LayerInputs& in, const Options& o)
     : choices_{{{"options.masks", words_of(o.masks), lowering::number_of(o.masks)},
                 {"options.bias", words_of(o.bias), 0},
                 {"options.alibi", words_of(o.alibi), number_of(o.alibi)},
@@ -63,7 +63,7 @@ Told::Told(const LayerInputs& in, const Options& o)
                 {"positions", words_of(in.positions), mix_list(0, in.positions)},
                 {"key_positions", words_of(in.key_positions), mix_list(0, in.key_positions)}}} {}
 
-void Told::check_same(const Told& kept) const {
+void RecordedCall::check_same(const RecordedCall& kept) const {
   for (std::size_t n = 0; n < choices_.size(); ++n) {
     const Choice &now = choices_[n], &then = kept.choices_[n];
     if (now.words != then.words)

@@ -11,13 +11,13 @@
 
 namespace heed::layer {
 
-class Told {
+class RecordedCall {
  public:
-  Told(const LayerInputs&, const Options& completed);
+  RecordedCall(const LayerInputs&, const Options& completed);
 
   // Throws Error where the call that made the activations was told something else. Lists are compared number
   // by number; of matrices and sinks, only the extents.
-  void check_same(const Told& kept) const;
+  void check_same(const RecordedCall& kept) const;
 
  private:
   // In words, for who is refused, and as a number, since words leave lists out.

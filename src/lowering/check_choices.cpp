@@ -18,9 +18,9 @@ void check_choices(const Outputs& outputs, const Options& options) {
     if (!(p >= 0 && p < 1))
       throw refusal(Error::value, "options.dropout.drop_probability: ", p, " is outside [0, 1)");
   }
-  if (options.threads < 0 || options.threads > threads::most_threads)
+  if (options.threads < 0 || options.threads > threads::max_threads)
     throw refusal(Error::value, "options.threads: ", std::int64_t{options.threads}, " is outside [0, ",
-                  std::int64_t{threads::most_threads}, "]");
+                  std::int64_t{threads::max_threads}, "]");
   if (options.head_map > HeadMap::tiled)
     throw refusal(Error::value, "options.head_map: ", static_cast<std::int64_t>(options.head_map),
                   " is none of interleaved, tiled");

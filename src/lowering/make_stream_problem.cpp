@@ -67,7 +67,7 @@ View described(const Shape& shape, const View& q) {
 
 Inputs inputs_of(const StreamInputs& in) {
   const Shape& q = in.q.shape;
-  Shape k{q.batch, in.kv_heads.value_or(q.heads), in.keys.value_or(keys_unsaid), q.dim}, v = k;
+  Shape k{q.batch, in.kv_heads.value_or(q.heads), in.keys.value_or(unknown_keys), q.dim}, v = k;
   v.dim = in.value_dim.value_or(q.dim);
   return {.q = in.q, .k = described(k, in.q), .v = described(v, in.q), .query_counts = in.query_counts};
 }
@@ -82,9 +82,9 @@ Problem make_stream_problem(const StreamInputs& in, const Outputs& outputs, cons
   check_extent("inputs.kv_heads", in.kv_heads.value_or(0));
   check_extent("inputs.value_dim", in.value_dim.value_or(0));
   check_extent("inputs.keys", in.keys.value_or(0));
-  if (in.keys.value_or(0) >= keys_unsaid)
+  if (in.keys.value_or(0) >= unknown_keys)
     throw refusal(Error::shape, "inputs.keys: ", *in.keys,
-                  " are more than a stream counts: ", keys_unsaid - 1);
+                  " are more than a stream counts: ", unknown_keys - 1);
   const Inputs inputs = inputs_of(in);
   Arguments arguments;
   arguments.add("q", in.q);
@@ -119,10 +119,10 @@ void check_stretch(const Problem& p, const View& k, const View& v, std::int64_t 
   if (v.shape.length != k.shape.length)
     throw refusal(Error::shape, "v.length: ", v.shape.length, " is not k.length: ", k.shape.length);
   check_dtypes(arguments.all(), p.inputs.q.dtype);
-  const std::int64_t most = p.keys == keys_unsaid ? keys_unsaid - 1 : p.keys;
+  const std::int64_t most = p.keys == unknown_keys ? unknown_keys - 1 : p.keys;
   if (k.shape.length > most - so_far)
     throw refusal(Error::shape, "k.length: ", k.shape.length, " keys after ", so_far, " are more than the ",
-                  most, p.keys == keys_unsaid ? " a stream counts" : " that were to come");
+                  most, p.keys == unknown_keys ? " a stream counts" : " that were to come");
 }
 
 }  // namespace heed::lowering

@@ -132,9 +132,9 @@ void place_sequences(const Inputs& inputs, Problem& p, const std::optional<Lengt
     p.value_dim = *inputs.cache->config().value_dim;
     p.cache_type = inputs.cache->config().type;
     const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
-    p.turns_keys = rotary && rotary->when == CacheRotary::When::read;
+    p.rotates_keys = rotary && rotary->when == CacheRotary::When::read;
     // fault: turned-cache-of-another-type
-    p.kv_type = p.turns_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;
+    p.kv_type = p.rotates_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;
   } else {
     place_keys(inputs, p);
     p.kv_heads = inputs.k.shape.heads;

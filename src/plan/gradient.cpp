@@ -17,7 +17,7 @@ const GradientKernel& reference_of_gradients() {
                                                           [](const GradientProblem&) { return Reason(); },
                                                           [](const GradientProblem& g) {
                                                             reference::run(g);
-                                                            return LeftGradients();
+                                                            return UnfinishedGradients();
                                                           }};  // never destroyed: see backends()
   return only;
 }
@@ -29,7 +29,7 @@ const Kind<GradientKernel>& gradient_kind() {
 }
 
 // Gradients that a kernel left; what it has finished keeps its bits.
-void complete(const GradientProblem& problem, const LeftGradients& left) {
+void complete(const GradientProblem& problem, const UnfinishedGradients& left) {
   reference::GradientCompletion rest(problem, left);
   threads::throwing_parallel_for(rest.parts(), [&](std::size_t n) { rest.run(n); });
 }

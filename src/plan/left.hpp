@@ -6,6 +6,6 @@
 namespace heed::planning {
 
 // Throws Error::value, which names the first of them, where there are any. `name` is that of the call.
-void check_none_left(const char* name, const Problem&);
+void check_none_unfinished(const char* name, const Problem&);
 
 }  // namespace heed::planning

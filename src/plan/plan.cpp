@@ -31,7 +31,7 @@ const Kind<Kernel>& kind() {
 
 // Rows that a kernel left; what it has finished keeps its bits.
 void complete(const Problem& problem) {
-  std::vector<reference::LeftRow> left = reference::left_rows(problem);
+  std::vector<reference::UnfinishedRow> left = reference::unfinished_rows(problem);
   settle_poisoned(problem, left);
   if (left.empty()) return;
   const GatheredCache plain(problem, backend_of("q", Device::cpu));
@@ -56,7 +56,7 @@ std::string in_lines(const std::vector<Verdict>& verdicts) {
 
 void run(const Kernel& kernel, const Problem& problem) {
   if (problem.batch == 0) return;  // S14
-  if (problem.turns_keys && problem.reading) {
+  if (problem.rotates_keys && problem.reading) {
     const GatheredCache turned(problem, backend_of("q", problem.device()));
     return run(kernel, turned.problem);
   }

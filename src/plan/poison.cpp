@@ -14,7 +14,7 @@ namespace heed::planning {
 namespace {
 
 using cache::Side;
-using reference::LeftRow;
+using reference::UnfinishedRow;
 
 constexpr double infinity = std::numeric_limits<double>::infinity(),
                  nan = std::numeric_limits<double>::quiet_NaN();
@@ -36,19 +36,20 @@ struct Stretch {
 
 class Poison {
  public:
-  Poison(const Problem& problem, const std::vector<LeftRow>& left) : p_(problem), heads_(heads_of(left)) {
+  Poison(const Problem& problem, const std::vector<UnfinishedRow>& left)
+      : p_(problem), heads_(heads_of(left)) {
     find_poisoned();
     find_largest_keys();
   }
 
   // Whether what was left of a row is decided; then it is written.
-  bool settle(const LeftRow&) const;
+  bool settle(const UnfinishedRow&) const;
 
  private:
-  std::vector<Head> heads_of(const std::vector<LeftRow>& left) const {
+  std::vector<Head> heads_of(const std::vector<UnfinishedRow>& left) const {
     if (p_.reading && p_.cache_type == CacheType::int8) return {};  // it holds nothing but numbers
     std::vector<bool> has_any(static_cast<std::size_t>(p_.batch * p_.kv_heads));
-    for (const LeftRow& row : left)
+    for (const UnfinishedRow& row : left)
       if (row.only_out) has_any[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))] = true;
     std::vector<Head> heads;
     for (std::int64_t n = 0; n < p_.batch * p_.kv_heads; ++n)
@@ -56,7 +57,7 @@ class Poison {
     return heads;
   }
 
-  const Head* head_of(const LeftRow& row) const {
+  const Head* head_of(const UnfinishedRow& row) const {
     const std::int64_t kv_head = p_.kv_head(row.h);
     const auto found = std::find_if(heads_.begin(), heads_.end(), [&](const Head& head) {
       return head.b == row.b && head.kv_head == kv_head;
@@ -126,14 +127,14 @@ class Poison {
     return a <= b ? b : b <= a ? a : a + b;
   }
 
-  std::vector<double> query(const LeftRow&) const;
-  double highest(const LeftRow&, const Head&, const std::vector<double>& q) const;
+  std::vector<double> query(const UnfinishedRow&) const;
+  double highest(const UnfinishedRow&, const Head&, const std::vector<double>& q) const;
 
   const Problem& p_;
   std::vector<Head> heads_;
 };
 
-std::vector<double> Poison::query(const LeftRow& at) const {
+std::vector<double> Poison::query(const UnfinishedRow& at) const {
   std::vector<double> q;
   const std::int64_t row = p_.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;
   for (std::int64_t d = 0; d < p_.dim; ++d) q.push_back(reference::read(p_.inputs.q, at.b, at.h, row, d));
@@ -141,7 +142,7 @@ std::vector<double> Poison::query(const LeftRow& at) const {
 }
 
 // No score of the row, and not the sink, is higher: NaN or infinite where one may be none.
-double Poison::highest(const LeftRow& at, const Head& head, const std::vector<double>& q) const {
+double Poison::highest(const UnfinishedRow& at, const Head& head, const std::vector<double>& q) const {
   const Sequence& s = p_.sequences[static_cast<std::size_t>(at.b)];
   double product = 0;
   for (std::size_t d = 0; d < q.size(); ++d)
@@ -197,7 +198,7 @@ struct Sums {
   std::vector<bool> unsure;
 };
 
-bool Poison::settle(const LeftRow& at) const {
+bool Poison::settle(const UnfinishedRow& at) const {
   const Head* head = head_of(at);
   if (!at.only_out || !head || head->poisoned.empty()) return false;
   const MutableView& out = p_.outputs.out;
@@ -228,13 +229,13 @@ bool Poison::settle(const LeftRow& at) const {
 
 }  // namespace
 
-void settle_poisoned(const Problem& problem, std::vector<LeftRow>& left) {
+void settle_poisoned(const Problem& problem, std::vector<UnfinishedRow>& left) {
   const Poison poison(problem, left);
   std::vector<unsigned char> is_settled(left.size());
   threads::throwing_parallel_for(left.size(),
                                  [&](std::size_t n) { is_settled[n] = poison.settle(left[n]) ? 1 : 0; });
   std::size_t n = 0;
-  std::erase_if(left, [&](const LeftRow&) { return is_settled[n++] != 0; });
+  std::erase_if(left, [&](const UnfinishedRow&) { return is_settled[n++] != 0; });
 }
 
 }  // namespace heed::planning

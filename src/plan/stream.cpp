@@ -28,8 +28,8 @@ const Kind<StreamKernel>& stream_kind() {
 
 }  // namespace
 
-void check_none_left(const char* name, const Problem& p) {
-  const std::vector<reference::LeftRow> left = reference::left_rows(p);
+void check_none_unfinished(const char* name, const Problem& p) {
+  const std::vector<reference::UnfinishedRow> left = reference::unfinished_rows(p);
   if (left.empty()) return;
   throw refusal(Error::value, name, ": numbers on the way to out(", left[0].b, ", ", left[0].h, ", ",
                 left[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
@@ -80,12 +80,12 @@ std::int64_t KeyStream::keys() const { return state_->keys; }
 void KeyStream::finish() {
   Stream& running = state_->going("finish");
   const Problem& p = state_->problem;
-  if (p.keys != keys_unsaid && state_->keys != p.keys)
+  if (p.keys != unknown_keys && state_->keys != p.keys)
     throw refusal(Error::shape, "finish: ", state_->keys, " keys were added, not ", p.keys, ", as was said");
   const threads::ForOneCall said(p.options.threads, p.options.executor);
-  const bool left_range = running.finish();
+  const bool needs_reference = running.finish();
   state_->running.reset();
-  if (left_range) check_none_left("finish", p);
+  if (needs_reference) check_none_unfinished("finish", p);
 }
 
 std::vector<Verdict> plan(const StreamInputs& inputs, const Outputs& outputs, const Options& options) {

@@ -27,7 +27,7 @@ struct GradientProblem {
 // What a kernel did not write because numbers on the way to it do not fit f32, or are none (S13): rows of q,
 // k and v by sequence, head and row, a sequence beginning at first_row or first_key; single elements of the
 // others. 0: it was written.
-struct LeftGradients {
+struct UnfinishedGradients {
   std::vector<std::int64_t> first_row{}, first_key{};
   std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
 };
@@ -35,5 +35,5 @@ struct LeftGradients {
 }  // namespace heed::problem
 
 namespace heed {
-using problem::GradientProblem, problem::LeftGradients;
+using problem::GradientProblem, problem::UnfinishedGradients;
 }

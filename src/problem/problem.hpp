@@ -24,7 +24,7 @@ struct BoolMask {
 };
 
 // The keys of a stream that was not told how many will come: more than can.
-constexpr std::int64_t keys_unsaid = std::int64_t{1} << 36;
+constexpr std::int64_t unknown_keys = std::int64_t{1} << 36;
 
 struct Problem {
   Problem() {}
@@ -56,7 +56,7 @@ struct Problem {
   std::optional<cache::CacheReading> reading{};
   CacheType cache_type = CacheType::f32;
   // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
-  bool turns_keys = false;
+  bool rotates_keys = false;
   CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
 
   Optional<View> bias{}, sink{};  // broadcast axes have stride 0
@@ -82,5 +82,5 @@ struct Problem {
 }  // namespace heed::problem
 
 namespace heed {
-using problem::BoolMask, problem::keys_unsaid, problem::Problem;
+using problem::BoolMask, problem::unknown_keys, problem::Problem;
 }

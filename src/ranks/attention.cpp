@@ -16,8 +16,8 @@
 #include "ranks/share.hpp"
 #include "ranks/together.hpp"
 #include "refusal/refusal.hpp"
-#include "threads/kept_memory.hpp"
 #include "threads/pool.hpp"
+#include "threads/reused_memory.hpp"
 
 namespace heed::ranks {
 namespace {
@@ -262,7 +262,7 @@ class RankCall {
   std::string stream_kernel_{};                   // that takes them, where memory may be shared
   std::vector<KeyStream> streams_{};              // one for each part, unless they were computed together
   std::int64_t key_bytes_ = 0, value_bytes_ = 0;  // of a token, of all batch entries and heads
-  threads::KeptMemory memory_{};
+  threads::ReusedMemory memory_{};
   std::byte* chunk_ = nullptr;  // one that is joined; the slots follow it
   std::vector<Slot> slots_ = std::vector<Slot>(1);
 };

@@ -9,7 +9,7 @@
 namespace heed::ranks {
 namespace {
 
-constexpr std::size_t least_room = std::size_t{64} << 10, most_room = std::size_t{16} << 20;
+constexpr std::size_t min_room = std::size_t{64} << 10, max_room = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -20,11 +20,11 @@ std::span<std::byte> Board::room() const {
 }
 
 void Board::make_room(Group& group, std::size_t bytes) {
-  if (bytes > most_room || (is_there() && room().size() >= bytes)) return;
+  if (bytes > max_room || (is_there() && room().size() >= bytes)) return;
   rank_ = group.rank(), ranks_ = group.size();
   const std::size_t marks = static_cast<std::size_t>(ranks_) * line_bytes;
   memory_ = {};  // the store lets go of it, and may then fail
-  memory_ = store_.of(group, marks + 2 * std::max(least_room, std::bit_ceil(bytes)));
+  memory_ = store_.of(group, marks + 2 * std::max(min_room, std::bit_ceil(bytes)));
   if (is_there()) came_ = mark_of(rank_).came.load(std::memory_order_relaxed);  // as often as all others
 }
 

@@ -52,7 +52,7 @@ class SpreadCall {
       decode_->merge(states_->from_ranks(), states_->own_merged());
       states_->gather_merged();
     });
-    if (decode_->finish(states_->merged())) planning::check_none_left("attention", *problem_);
+    if (decode_->finish(states_->merged())) planning::check_none_unfinished("attention", *problem_);
   }
 
  private:

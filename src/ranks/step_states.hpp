@@ -7,7 +7,7 @@
 
 #include "backend/backend.hpp"
 #include "ranks/group_call.hpp"
-#include "threads/kept_memory.hpp"
+#include "threads/reused_memory.hpp"
 
 namespace heed::ranks {
 
@@ -46,7 +46,7 @@ class StepStates {
   OfRanks for_ranks_, from_ranks_, merged_;
   std::int64_t floats_ = 0;
   bool is_on_board_ = false;
-  threads::KeptMemory memory_{};  // unless it is
+  threads::ReusedMemory memory_{};  // unless it is
 };
 
 }  // namespace heed::ranks

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::size_t line_bytes = 64;
 // One rank makes the memory while the others wait, and writes zeros to some 4 GB in a second.
-constexpr std::size_t most_bytes = std::size_t{8} << 30;
-constexpr std::int64_t most_threads = 1 << 16;
+constexpr std::size_t max_bytes = std::size_t{8} << 30;
+constexpr std::int64_t max_threads = 1 << 16;
 
 // Beyond what ranks have agreed on, for a task of one to be a task of all.
 struct Alike {
@@ -126,7 +126,7 @@ class WholeArrays {
   Array add(const Shape& shape, DType dtype) {
     const Array made{bytes_, shape, dtype};
     const auto wanted = elements::product(shape.elements(), static_cast<std::int64_t>(bytes_of(dtype)));
-    const std::size_t bytes = std::min(static_cast<std::size_t>(wanted), most_bytes + 1);
+    const std::size_t bytes = std::min(static_cast<std::size_t>(wanted), max_bytes + 1);
     bytes_ += (bytes + line_bytes - 1) / line_bytes * line_bytes;
     return made;
   }
@@ -241,8 +241,8 @@ bool attend_together(Group& group, const GroupCall& call, const RankArguments& a
     threads += word.threads;
   }
   CallOfAll whole(arguments, group.rank(),
-                  static_cast<int>(std::clamp<std::int64_t>(threads, 1, most_threads)));
-  if (whole.bytes() > most_bytes) return false;
+                  static_cast<int>(std::clamp<std::int64_t>(threads, 1, max_threads)));
+  if (whole.bytes() > max_bytes) return false;
   const std::span<std::byte> memory = call.shared(whole.bytes());
   if (memory.empty()) return false;
   whole.lie_in(memory);

@@ -55,12 +55,12 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
     if (row.biased[static_cast<std::size_t>(j)] == -INFINITY) continue;
     const double *k_row = numbers.k(b, p.kv_head(h), s.first_key + j),
                  *v_row = numbers.v(b, p.kv_head(h), s.first_key + j);
-    double dot = 0, keys = 0, flushed = is_bf16 ? 2 * static_cast<double>(p.dim) * least_normal : 0;
+    double dot = 0, keys = 0, flushed = is_bf16 ? 2 * static_cast<double>(p.dim) * min_normal : 0;
     for (std::int64_t d = 0; d < p.dim; ++d) {
       const double q = std::abs(q_row[d]), k = std::abs(k_row[d]);
       dot += q * k;
       keys += k;
-      if (is_bf16 && (q < least_normal || k < least_normal)) flushed += q * k;
+      if (is_bf16 && (q < min_normal || k < min_normal)) flushed += q * k;
     }
     largest_dot = std::max(largest_dot, scale * dot);
     largest_flushed = std::max(largest_flushed, scale * flushed);

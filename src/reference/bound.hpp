@@ -15,7 +15,7 @@ constexpr double exp2_error =
     4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
 constexpr double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
 constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's largest become 0
-constexpr double least_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
+constexpr double min_normal = 0x1p-126;    // below it matrix instructions for bf16 take a number for 0
 constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
 
 double gamma(double roundings);

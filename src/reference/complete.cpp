@@ -59,8 +59,8 @@ bool lse_is_left(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t 
 
 }  // namespace
 
-std::vector<LeftRow> left_rows(const Problem& p) {
-  std::vector<LeftRow> rows;
+std::vector<UnfinishedRow> unfinished_rows(const Problem& p) {
+  std::vector<UnfinishedRow> rows;
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.heads; ++h) {
       const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
@@ -76,7 +76,7 @@ std::vector<LeftRow> left_rows(const Problem& p) {
   return rows;
 }
 
-void complete(const Problem& p, const Numbers& numbers, const LeftRow& at) {
+void complete(const Problem& p, const Numbers& numbers, const UnfinishedRow& at) {
   const Row expected = row(p, numbers, at.b, at.h, at.i);
   const std::int64_t to = p.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;
   if (lse_is_left(p, at.b, at.h, to)) write(*p.outputs.log_sum_exp, at.b, at.h, to, 0, expected.log_sum_exp);

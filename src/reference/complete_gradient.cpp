@@ -16,7 +16,7 @@ bool any(const std::vector<unsigned char>& left) { return any(left, 0, std::ssiz
 
 }  // namespace
 
-GradientCompletion::GradientCompletion(const GradientProblem& problem, const LeftGradients& what)
+GradientCompletion::GradientCompletion(const GradientProblem& problem, const UnfinishedGradients& what)
     : g_(problem), left_(what) {
   has_shared_ = any(left_.bias) || any(left_.sink);
   if (!has_shared_ && !any(left_.q) && !any(left_.k) && !any(left_.v)) return;
@@ -38,7 +38,7 @@ void GradientCompletion::run(std::size_t part) {
     complete_shared();
 }
 
-bool GradientCompletion::is_left_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
+bool GradientCompletion::is_unfinished_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
   const std::int64_t queries = g_.forward.sequences[static_cast<std::size_t>(b)].queries;
   return any(left_.q, left_.first_row[static_cast<std::size_t>(b)] + h * queries + i, 1);
 }
@@ -54,7 +54,7 @@ bool GradientCompletion::has_left(std::int64_t b, std::int64_t kv_head) const {
   for (std::int64_t h = 0; h < p.heads; ++h)
     for (std::int64_t i = 0; p.kv_head(h) == kv_head && i < p.sequences[static_cast<std::size_t>(b)].queries;
          ++i)
-      if (is_left_row(b, h, i)) return true;
+      if (is_unfinished_row(b, h, i)) return true;
   return has_left_keys(b, kv_head);
 }
 
@@ -65,7 +65,7 @@ void GradientCompletion::complete(const Entry& at) {
   const bool all_rows = has_left_keys(at.b, at.kv_head);
   for (std::int64_t h = 0; h < p.heads; ++h)
     for (std::int64_t i = 0; p.kv_head(h) == at.kv_head && i < s.queries; ++i) {
-      const bool is_left = is_left_row(at.b, h, i);
+      const bool is_left = is_unfinished_row(at.b, h, i);
       if (all_rows || is_left)
         add(g_, *numbers_, gradient_row(g_, *numbers_, at.b, h, i), at.b, h, i, *sums_);
       if (is_left) write_row(*g_.q, *sums_->q, scale_of(p), {at.b, h, s.first_query + i, 0});

@@ -13,7 +13,7 @@ namespace heed::reference {
 
 class GradientCompletion {
  public:
-  GradientCompletion(const GradientProblem&, const LeftGradients&);
+  GradientCompletion(const GradientProblem&, const UnfinishedGradients&);
 
   // What is left to do, in parts that may run at once: a KV head of a sequence each, and one for bias and
   // sink.
@@ -25,7 +25,7 @@ class GradientCompletion {
     std::int64_t b, kv_head;
   };
 
-  bool is_left_row(std::int64_t b, std::int64_t h, std::int64_t i) const;
+  bool is_unfinished_row(std::int64_t b, std::int64_t h, std::int64_t i) const;
   bool has_left_keys(std::int64_t b, std::int64_t kv_head) const;
   bool has_left(std::int64_t b, std::int64_t kv_head) const;
 
@@ -37,7 +37,7 @@ class GradientCompletion {
   void write_elements(const std::vector<unsigned char>& left, const MutableView&, SumTensor& from) const;
 
   const GradientProblem& g_;
-  const LeftGradients& left_;
+  const UnfinishedGradients& left_;
   std::vector<Entry> entries_{};
   bool has_shared_ = false;
   std::optional<GradientNumbers> numbers_{};

@@ -11,7 +11,7 @@ namespace {
 // A sum runs in blocks: chains of up to so many terms, and one addition for each block of at least so many.
 constexpr std::int64_t longest_chain = 192, shortest_block = 96;
 
-constexpr double least_spacing = 0x1p-149;  // of f32: what a sum of subnormals may lose
+constexpr double min_spacing = 0x1p-149;  // of f32: what a sum of subnormals may lose
 
 // Matrix instructions take bf16 throughout. The bound does not ask whether they were used.
 bool may_use_matrices(const GradientProblem& g) {
@@ -27,9 +27,9 @@ double sum_of_magnitudes(const double* a, const double* b, std::int64_t n) {
 // What matrix instructions lose of a sum of products: those with a subnormal factor, and of each product,
 // pair and sum what is subnormal.
 double flushed_of(const double* a, const double* b, std::int64_t n) {
-  double sum = 2 * static_cast<double>(n) * least_normal;
+  double sum = 2 * static_cast<double>(n) * min_normal;
   for (std::int64_t d = 0; d < n; ++d)
-    if (std::abs(a[d]) < least_normal || std::abs(b[d]) < least_normal) sum += std::abs(a[d] * b[d]);
+    if (std::abs(a[d]) < min_normal || std::abs(b[d]) < min_normal) sum += std::abs(a[d] * b[d]);
   return sum;
 }
 
@@ -39,8 +39,8 @@ double flushed_of(const double* a, const double* b, std::int64_t n) {
 void round_for_matrices(Term& t) {
   if (std::isinf(t.error)) return;  // nothing is known of it, and its value may be no number
   const double most = std::abs(t.value) + t.error;
-  t.error += roundoff(DType::bf16) * most + least_normal;
-  t.lost = least_normal * (3 + most);
+  t.error += roundoff(DType::bf16) * most + min_normal;
+  t.lost = min_normal * (3 + most);
 }
 
 // Of a weight exp(x) whose x is off by up to `of_score`.
@@ -52,9 +52,9 @@ double weight_error(double x, double of_score) {
 
 // Of the product of two numbers, each with its error, rounded once.
 Term product(const Term& a, const Term& b) {
-  const double value = a.value * b.value, most_a = std::abs(a.value) + a.error;
+  const double value = a.value * b.value, max_a = std::abs(a.value) + a.error;
   if (std::isinf(a.error) || std::isinf(b.error)) return {value, INFINITY};
-  return {value, a.error * std::abs(b.value) + most_a * b.error + u * most_a * (std::abs(b.value) + b.error) +
+  return {value, a.error * std::abs(b.value) + max_a * b.error + u * max_a * (std::abs(b.value) + b.error) +
                      half_spacing};
 }
 
@@ -83,8 +83,8 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
     const double from_value = keep * sum_of_magnitudes(from_out, value, p.value_dim),
                  flushed = has_matrices ? keep * flushed_of(from_out, value, p.value_dim) : 0;
     const Term weight{r.weight[n], weight_error(r.scores.biased[n] - r.log_sum_exp, exponent_error)};
-    const Term gradient{r.weight_gradient[n], gamma(width + 4) * (from_value + delta) + flushed +
-                                                  (width + 4) * keep * least_spacing};
+    const Term gradient{r.weight_gradient[n],
+                        gamma(width + 4) * (from_value + delta) + flushed + (width + 4) * keep * min_spacing};
     r.applied[n].error = product(weight, {keep, gamma(1) * keep}).error;
     r.score[n].error = product(weight, gradient).error;
     r.raw[n].error = r.score[n].error;
@@ -101,7 +101,7 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
   const double sink = read(*p.sink, b, h, 0, 0);
   const Term weight{std::exp(sink - r.log_sum_exp),
                     weight_error(sink - r.log_sum_exp, 3 * u * (std::abs(sink) + lse))};
-  const Term gradient{delta, gamma(width + 2) * delta + (width + 4) * least_spacing};
+  const Term gradient{delta, gamma(width + 2) * delta + (width + 4) * min_spacing};
   r.sink.error = product(weight, gradient).error;
 }
 
@@ -116,7 +116,7 @@ double bound_of(const Sum& sum, double roundings, double factor, DType dtype) {
   // Three more are the default scale, the product with it, and the addition of +0 or of what was there.
   if (std::isinf(sum.error)) return sum.error;
   const double most =
-      std::abs(factor) * (sum.error + gamma(roundings + 4) * sum.magnitude + (roundings + 4) * least_spacing);
+      std::abs(factor) * (sum.error + gamma(roundings + 4) * sum.magnitude + (roundings + 4) * min_spacing);
   return most + roundoff(dtype) * (std::abs(factor * sum.value) + most) + smallest(dtype);
 }
 

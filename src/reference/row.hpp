@@ -40,12 +40,12 @@ void write(const MutableView&, std::int64_t b, std::int64_t h, std::int64_t i, s
 void run(const Problem&);
 
 // A row of which a kernel left something: results that are NaN or infinite where they need not be.
-struct LeftRow {
+struct UnfinishedRow {
   std::int64_t b, h, i;
   bool only_out;  // its other results are numbers
 };
-std::vector<LeftRow> left_rows(const Problem&);
+std::vector<UnfinishedRow> unfinished_rows(const Problem&);
 // Computes those results; the others keep their bits.
-void complete(const Problem&, const Numbers&, const LeftRow&);
+void complete(const Problem&, const Numbers&, const UnfinishedRow&);
 
 }  // namespace heed::reference

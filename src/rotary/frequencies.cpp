@@ -39,15 +39,15 @@ struct Scaler {
   }
 
   // The pair, as a real number, that turns so many times within the original length.
-  double pair_turning(double times, std::int64_t original_length) const {
+  double pair_rotating(double times, std::int64_t original_length) const {
     return static_cast<double>(dims) *
            std::log(static_cast<double>(original_length) / (times * 2 * std::numbers::pi)) /
            (2 * std::log(base));
   }
 
   Frequencies operator()(const YarnScaling& s) const {
-    double first = pair_turning(s.beta_fast, s.original_length);
-    double last = pair_turning(s.beta_slow, s.original_length);
+    double first = pair_rotating(s.beta_fast, s.original_length);
+    double last = pair_rotating(s.beta_slow, s.original_length);
     if (s.truncate) {
       first = std::floor(first);
       last = std::ceil(last);

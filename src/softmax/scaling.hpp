@@ -62,12 +62,12 @@ struct Softcap {
 
 constexpr Softcap softcap_of(float natural, const Scaling& scaling) {
   if (natural == 0) return {};
-  constexpr double most_finite = 0x1.fffffep127;
+  constexpr double max_finite = 0x1.fffffep127;
   const double cap = natural / scaling.natural, argument = scaling.product / natural;
   const auto rounded = static_cast<float>(cap);
   return {.cap = rounded,
           .rest = static_cast<float>(cap - static_cast<double>(rounded)),
-          .argument = static_cast<float>(argument < most_finite ? argument : most_finite)};
+          .argument = static_cast<float>(argument < max_finite ? argument : max_finite)};
 }
 
 }  // namespace heed::softmax

@@ -52,7 +52,7 @@ std::string threads_variable() {
 // The whole text as a number of threads; 0 where it is none.
 int threads_in(std::string_view text) {
   const std::int64_t number = take_number(text);
-  return text.empty() && number <= most_threads ? static_cast<int>(number) : 0;
+  return text.empty() && number <= max_threads ? static_cast<int>(number) : 0;
 }
 
 int smaller_quota(int a, int b) { return a > 0 && b > 0 ? std::min(a, b) : std::max(a, b); }
@@ -86,7 +86,7 @@ std::string threads_variable_fault() {
   const std::string text = threads_variable();
   if (text.empty() || threads_in(text) != 0) return "";
   return "HEED_NUM_THREADS: '" + text.substr(0, longest_quoted) + "' is no whole number in [1, " +
-         std::to_string(most_threads) + "], and is ignored";
+         std::to_string(max_threads) + "], and is ignored";
 }
 
 void warn(const std::string& sentence) { std::fprintf(stderr, "heed: warning: %s\n", sentence.c_str()); }

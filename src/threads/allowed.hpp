@@ -6,7 +6,7 @@
 namespace heed::threads {
 
 // More than any machine has; beyond it a number is a mistake that would take every thread the system gives.
-constexpr int most_threads = 4096;
+constexpr int max_threads = 4096;
 
 // How many threads this process should use: HEED_NUM_THREADS, else what affinity and the cgroup's quota
 // allow. Warns, once, where the variable says something that is no such number.

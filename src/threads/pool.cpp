@@ -264,9 +264,9 @@ void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* contex
 namespace heed::inline v0_2 {
 
 void set_num_threads(int n) {
-  if (n < 1 || n > threads::most_threads)
+  if (n < 1 || n > threads::max_threads)
     throw refusal(Error::value, "threads: ", std::int64_t{n}, " is outside [1, ",
-                  std::int64_t{threads::most_threads}, "]");
+                  std::int64_t{threads::max_threads}, "]");
   threads::owner().wanted.store(n);
 }
 

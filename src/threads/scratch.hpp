@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "threads/kept_memory.hpp"
+#include "threads/reused_memory.hpp"
 
 namespace heed::threads {
 
@@ -51,7 +51,7 @@ class Scratch {
   }
 
   std::size_t slots_, stride_;
-  KeptMemory memory_;  // what is in front, then the slots
+  ReusedMemory memory_;  // what is in front, then the slots
   float* slots_begin_;
 };
 

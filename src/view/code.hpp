@@ -9,7 +9,7 @@ namespace heed::inline v0_2::view {
 constexpr int octaves = 20;
 enum Code : std::uint8_t {
   zero_code = 0,
-  least_code = 1,  // 2^-20 and everything below it
+  min_code = 1,    // 2^-20 and everything below it
   one_code = 252,  // 1 and everything above it
   not_finite_code = 254,
   hidden_code = 255

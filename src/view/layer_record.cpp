@@ -16,7 +16,7 @@ namespace {
 
 // In place of a hidden weight: a NaN that no weight has, told by its bits.
 constexpr std::uint32_t hidden_bits = 0xFFFFFFFF;
-constexpr std::int64_t most_largest = 32;
+constexpr std::int64_t max_largest = 32;
 
 // Levels finer than this would be packed only to find that they do not fit: codes shrink to a quarter at
 // best.
@@ -35,7 +35,7 @@ int finest_level(const Run& run, std::int64_t heads, std::int64_t bytes) {
 std::size_t largest_kept(const Run& run, std::int64_t heads, std::int64_t bytes) {
   const double each = 6 * static_cast<double>(heads) * static_cast<double>(run.queries);
   return static_cast<std::size_t>(std::clamp(std::floor(static_cast<double>(bytes) / 4 / each), 1.0,
-                                             static_cast<double>(std::min(most_largest, run.keys))));
+                                             static_cast<double>(std::min(max_largest, run.keys))));
 }
 
 // All first bytes, all second, third and fourth: like beside like is what compression finds.
@@ -152,7 +152,7 @@ std::string LayerRecord::pack(Blobs& blobs) {
                                  {"back", profile(statistics.back)},
                                  {"ahead", profile(statistics.ahead)},
                                  {"largest", number(static_cast<double>(statistics.largest))},
-                                 {"least_sum", number(statistics.least_sum)},
+                                 {"least_sum", number(statistics.min_sum)},
                                  {"greatest_sum", number(statistics.greatest_sum)},
                                  {"not_finite", std::to_string(statistics.not_finite)},
                                  {"seen", std::to_string(statistics.seen)},

@@ -17,7 +17,7 @@
 namespace heed::inline v0_2::view {
 namespace {
 
-constexpr std::int64_t least_budget = 200'000;
+constexpr std::int64_t min_budget = 200'000;
 
 std::string escaped_html(std::string_view text) {
   std::string escaped;
@@ -37,9 +37,9 @@ std::string escaped_html(std::string_view text) {
 void check_options(const PageOptions& options) {
   if (options.layers < 1)
     throw Error(Error::value, "layers: " + std::to_string(options.layers) + ", there must be at least one");
-  if (options.budget_bytes < least_budget)
+  if (options.budget_bytes < min_budget)
     throw Error(Error::value, "budget: " + std::to_string(options.budget_bytes) +
-                                  " bytes, a page takes at least " + std::to_string(least_budget));
+                                  " bytes, a page takes at least " + std::to_string(min_budget));
   if (!files::is_utf8(options.title))
     throw Error(Error::value, "title: " + files::quote_briefly(options.title) + " is not UTF-8");
 }
@@ -116,8 +116,7 @@ void Page::add_layer(const Layer& layer) {
                 "layers: " + std::to_string(state_->options.layers) + " were announced, and this is another");
   ++state_->layers;
   // Base64 writes three bytes as four.
-  const std::int64_t share =
-      (state_->options.budget_bytes - least_budget / 2) / state_->options.layers / 4 * 3;
+  const std::int64_t share = (state_->options.budget_bytes - min_budget / 2) / state_->options.layers / 4 * 3;
   state_->open.emplace(state_->runs.back().run, layer, share);
 }
 

@@ -35,7 +35,7 @@ void StatisticsRecord::add_row(std::span<const float> weights, const bool* hidde
   sums_.seen += seen;
   sums_.not_finite += not_finite;
   if (seen > 0 && not_finite == 0) {
-    sums_.least_sum = sums_.rows_that_see ? std::min(sums_.least_sum, sum) : sum;
+    sums_.min_sum = sums_.rows_that_see ? std::min(sums_.min_sum, sum) : sum;
     sums_.greatest_sum = sums_.rows_that_see ? std::max(sums_.greatest_sum, sum) : sum;
     ++sums_.rows_that_see;
     sums_.entropy_bits += entropy;

@@ -16,7 +16,7 @@ struct Statistics {
   double entropy_bits = 0, first = 0, distance = 0;
   std::array<double, bins> back{}, ahead{};
   float largest = 0;
-  double least_sum = 0, greatest_sum = 0;                    // of the rows
+  double min_sum = 0, greatest_sum = 0;                      // of the rows
   std::int64_t rows_that_see = 0, not_finite = 0, seen = 0;  // queries; weights; weights
   std::vector<double> received{};                            // by each key, mean over the queries that see it
 };

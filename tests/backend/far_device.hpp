@@ -127,7 +127,7 @@ class FarDevice : public Backend {
          options.bias = near(options.bias);
          options.sink = near(options.sink);
          attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)}, near(g.given), options);
-         return LeftGradients();
+         return UnfinishedGradients();
        }}};
 };
 

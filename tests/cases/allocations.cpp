@@ -21,7 +21,7 @@ bool fails(std::int64_t bytes) {
     if (--a.failures > 0) a.until_failure = 0;
     return true;
   }
-  return bytes > a.most_bytes - a.live_bytes;
+  return bytes > a.max_bytes - a.live_bytes;
 }
 
 void* make(std::size_t size, std::size_t alignment) {

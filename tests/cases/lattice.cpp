@@ -148,7 +148,7 @@ void add_random(std::vector<Make>& all) {
   for (std::int64_t n = 0; n < random_problems; ++n)
     all.push_back([=](DType dtype) {
       const auto seed = static_cast<std::uint64_t>(60000 + n);
-      Call call = random_call(seed, {.most_queries = 45, .most_keys = 290, .dropout = true, .halves = false});
+      Call call = random_call(seed, {.max_queries = 45, .max_keys = 290, .dropout = true, .halves = false});
       auto as = [&](const Tensor& t, std::uint64_t stream) {
         return Tensor::random(t.shape(), stream, 3, dtype);
       };

@@ -14,8 +14,8 @@ namespace heed::cases {
 
 // What a law cannot do with.
 struct Limits {
-  std::int64_t most_queries = 40, most_keys = 140;
-  std::int64_t most_batch = 3;
+  std::int64_t max_queries = 40, max_keys = 140;
+  std::int64_t max_batch = 3;
   bool long_keys =
       true;  // one problem in eight has few queries and keys by the thousand: beyond any chunk of keys
   bool masks = true, bias = true, sink = true, dropout = false, softcap = true;
@@ -97,15 +97,15 @@ inline void add_random_bias(Dice& dice, Call& call, std::uint64_t stream) {
 
 inline Call random_call(std::uint64_t seed, const Limits& limits = {}) {
   Dice dice(seed);
-  const std::int64_t batch = dice.between(1, limits.most_batch), kv_heads = dice.between(1, 3);
+  const std::int64_t batch = dice.between(1, limits.max_batch), kv_heads = dice.between(1, 3);
   const std::int64_t heads = kv_heads * dice.between(1, 3);
   const bool is_long = limits.long_keys && dice.one_in(8);
   const std::int64_t keys = is_long          ? dice.between(1000, 2200)
                             : dice.one_in(6) ? dice.between(0, 2)
-                                             : dice.between(1, limits.most_keys);
+                                             : dice.between(1, limits.max_keys);
   const std::int64_t queries = is_long          ? dice.between(1, 4)
                                : dice.one_in(6) ? 1
-                                                : dice.between(1, limits.most_queries);
+                                                : dice.between(1, limits.max_queries);
   std::int64_t dim = is_long ? 8 : dice.pick<std::int64_t>({1, 3, 8, 16, 31, 64, 80});
   const std::int64_t value_dim = dice.one_in(3) ? dice.pick<std::int64_t>({1, 5, 16, 33}) : dim;
   if (Dice own(seed ^ 0xD1Au); limits.no_dims && own.one_in(8)) dim = 0;

@@ -18,7 +18,7 @@ Check judge(const Call& call, Results& results) {
 }
 
 TEST(Check, counts_every_element_and_finds_nothing_wrong_with_the_reference) {
-  const Call call = random_call(3, {.most_queries = 9});
+  const Call call = random_call(3, {.max_queries = 9});
   Results results = run(call, everything, "reference");
   const Check result = judge(call, results);
   EXPECT_EQ(result.compared, results.out.shape().elements() + results.weights->shape().elements() +
@@ -31,7 +31,7 @@ TEST(Check, counts_every_element_and_finds_nothing_wrong_with_the_reference) {
 // The bound of P1 as these tests compute it, applied to one element at a time.
 TEST(Check, counts_an_error_of_a_few_bounds_wherever_it_is) {
   for (std::uint64_t seed : seeds(10, 30)) {
-    Call call = random_call(seed, {.most_queries = 6, .most_keys = 60, .halves = false});
+    Call call = random_call(seed, {.max_queries = 6, .max_keys = 60, .halves = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const Results right = run(call, everything, "reference");
     for (std::int64_t i = 0; i < call.queries(); ++i) {

@@ -24,7 +24,7 @@ Call small_call() {
 
 TEST(Expected, says_of_every_result_what_a_check_of_its_own_would) {
   for (std::uint64_t seed : seeds(40, 60)) {
-    const Call call = random_call(seed, {.most_queries = 9, .most_keys = 60});
+    const Call call = random_call(seed, {.max_queries = 9, .max_keys = 60});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Results like(call, everything);
     const Expected expected = expected_of(call, like);

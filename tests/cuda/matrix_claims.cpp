@@ -29,13 +29,13 @@ const std::string prefill = "cuda.prefill", decode = "cuda.decode";
 
 // A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
 // are shared.
-Call range_call(std::uint64_t seed, std::int64_t most_queries) {
+Call range_call(std::uint64_t seed, std::int64_t max_queries) {
   Dice dice(seed);
   const std::int64_t dim = dice.pick<std::int64_t>({64, 128, 128, 256}), kv_heads = dice.between(1, 2);
   const std::int64_t heads = kv_heads * dice.pick<std::int64_t>({1, 2, 4}), batch = dice.between(1, 2);
   const std::int64_t keys =
       dice.pick<std::int64_t>({1, 5, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 383, 500, 1030});
-  const std::int64_t queries = most_queries == 1 ? 1 : dice.between(1, most_queries);
+  const std::int64_t queries = max_queries == 1 ? 1 : dice.between(1, max_queries);
   const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
   Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
             .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),

@@ -13,9 +13,9 @@ class AllocationMeter {
  public:
   explicit AllocationMeter(std::size_t limit = std::size_t{1} << 40) {
     cases::allocations.peak_bytes = before_;
-    cases::allocations.most_bytes = before_ + static_cast<std::int64_t>(limit);
+    cases::allocations.max_bytes = before_ + static_cast<std::int64_t>(limit);
   }
-  ~AllocationMeter() { cases::allocations.most_bytes = before_most_; }
+  ~AllocationMeter() { cases::allocations.max_bytes = before_most_; }
   AllocationMeter(const AllocationMeter&) = delete;
   AllocationMeter& operator=(const AllocationMeter&) = delete;
 
@@ -23,7 +23,7 @@ class AllocationMeter {
   std::size_t peak() const { return static_cast<std::size_t>(cases::allocations.peak_bytes - before_); }
 
  private:
-  std::int64_t before_ = cases::allocations.live_bytes, before_most_ = cases::allocations.most_bytes;
+  std::int64_t before_ = cases::allocations.live_bytes, before_most_ = cases::allocations.max_bytes;
 };
 
 }  // namespace heed::test

@@ -53,7 +53,7 @@ TEST_P(ExtremeGradient, is_what_the_reference_says) {
   Taken taken;
   for (const std::uint64_t seed : seeds(1, 300)) {
     const Call call =
-        random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .dropout = true});
+        random_call(seed, {.max_queries = 30, .max_keys = 60, .long_keys = false, .dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const BackwardCall backward = spoiled(call, seed);
     auto got = gradients_of(backward, GetParam());
@@ -69,7 +69,7 @@ TEST_P(ExtremeGradient, is_what_the_reference_says) {
 TEST_P(ExtremeGradient, is_added_to_what_is_there_where_it_accumulates) {
   for (const std::uint64_t seed : seeds(400, 460)) {
     const Call call =
-        random_call(seed, {.most_queries = 30, .most_keys = 60, .long_keys = false, .halves = false});
+        random_call(seed, {.max_queries = 30, .max_keys = 60, .long_keys = false, .halves = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const BackwardCall backward = spoiled(call, seed);
     const auto fresh = gradients_of(backward, GetParam());

@@ -139,9 +139,9 @@ void expect_derivative(const BackwardCall& backward, std::int64_t& compared) {
 TEST(ReferenceGradient, is_the_derivative_of_the_loss_by_every_argument) {
   std::int64_t compared = 0;
   for (const std::uint64_t seed : seeds(1, 200)) {
-    Call call = random_call(seed, {.most_queries = 4,
-                                   .most_keys = 6,
-                                   .most_batch = 2,
+    Call call = random_call(seed, {.max_queries = 4,
+                                   .max_keys = 6,
+                                   .max_batch = 2,
                                    .long_keys = false,
                                    .dropout = true,
                                    .halves = false});

@@ -56,7 +56,7 @@ std::string trace(std::uint64_t seed, const Call& call) {
 TEST_P(GradientLaw, the_number_of_threads_changes_no_bit) {
   for (const std::uint64_t seed : seeds(1, 40)) {
     const Call call =
-        random_call(seed, {.most_queries = 150, .most_keys = 420, .most_batch = 2, .dropout = true});
+        random_call(seed, {.max_queries = 150, .max_keys = 420, .max_batch = 2, .dropout = true});
     SCOPED_TRACE(trace(seed, call));
     const BackwardCall backward(call, seed);
     std::optional<BackwardResults> one;
@@ -100,7 +100,7 @@ Tensor entry(const Tensor& x, std::int64_t b) {
 
 TEST_P(GradientLaw, other_entries_of_the_batch_change_no_bit) {
   for (const std::uint64_t seed : seeds(200, 260)) {
-    Call call = random_call(seed, {.most_batch = 3, .masks = false, .bias = false, .sink = false});
+    Call call = random_call(seed, {.max_batch = 3, .masks = false, .bias = false, .sink = false});
     if (call.batch() < 2) continue;
     SCOPED_TRACE(trace(seed, call));
     const BackwardCall all(call, seed);

@@ -21,11 +21,11 @@ struct Packed {
   Tensor q, k, v, out, log_sum_exp, out_gradient, log_sum_exp_gradient, bias, sink;
 
   Packed(Dice& dice, std::uint64_t seed, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim) {
-    std::int64_t most_keys = 0;
+    std::int64_t max_keys = 0;
     for (std::int64_t n = dice.between(1, 4); n > 0; --n) {
       query_starts.push_back(query_starts.back() + dice.between(0, 110));
       key_starts.push_back(key_starts.back() + dice.between(0, 210));
-      most_keys = std::max(most_keys, key_starts.back() - *(key_starts.end() - 2));
+      max_keys = std::max(max_keys, key_starts.back() - *(key_starts.end() - 2));
     }
     const std::int64_t queries = query_starts.back(), keys = key_starts.back();
     q = Tensor::random({1, heads, queries, dim}, seed, 2);
@@ -36,7 +36,7 @@ struct Packed {
     out_gradient = Tensor::random(out.shape(), seed + 3);
     log_sum_exp_gradient = Tensor::random(log_sum_exp.shape(), seed + 4);
     bias = Tensor::random(
-        {1, dice.one_in(2) ? 1 : heads, dice.one_in(3) ? 1 : queries, dice.one_in(4) ? 1 : most_keys},
+        {1, dice.one_in(2) ? 1 : heads, dice.one_in(3) ? 1 : queries, dice.one_in(4) ? 1 : max_keys},
         seed + 5);
     sink = Tensor::random({dice.one_in(2) ? 1 : std::ssize(query_starts) - 1, heads, 1, 1}, seed + 6);
   }

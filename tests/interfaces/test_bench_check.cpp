@@ -277,7 +277,7 @@ TEST(Measure, bursts_of_the_limit_come_between_the_runs_and_are_as_long) {
   EXPECT_GE(measured.turns.size(), 2u);        // 50 ms are more than one turn, unless a run takes as long
   EXPECT_EQ(runs_before_last, workload.runs);  // the last runs have a burst too
   EXPECT_GE(bursts_total, 50e-3);
-  for (const Turn& turn : measured.turns) EXPECT_GE(turn.seconds, measured.least_seconds);
+  for (const Turn& turn : measured.turns) EXPECT_GE(turn.seconds, measured.min_seconds);
 }
 
 TEST(Measure, what_runs_do_besides_is_taken_off_as_the_least_it_took) {
@@ -286,7 +286,7 @@ TEST(Measure, what_runs_do_besides_is_taken_off_as_the_least_it_took) {
   const Measured measured = measure(workload, 1e-3, [](double) { return 1e9; });
   EXPECT_EQ(workload.asked, measured.runs);
   for (const double seconds :
-       {measured.least_seconds, measured.median_seconds, measured.turns.back().seconds}) {
+       {measured.min_seconds, measured.median_seconds, measured.turns.back().seconds}) {
     EXPECT_GE(seconds, 1000);
     EXPECT_LT(seconds, 1200);
   }
@@ -303,7 +303,7 @@ TEST(ShareOfLimit, is_that_of_turns_with_the_machine_and_of_the_best_of_both) {
 }
 
 TEST(ShareOfLimit, without_turns_is_that_of_the_limit_before_if_there_was_one) {
-  const Measured measured{.median_seconds = 4, .least_seconds = 2};
+  const Measured measured{.median_seconds = 4, .min_seconds = 2};
   const std::optional<ShareOfLimit> share =
       share_of_limit({.amount = 100, .limit = "dram", .per_second = 200}, measured);
   ASSERT_TRUE(share);

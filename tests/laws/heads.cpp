@@ -54,7 +54,7 @@ TEST_P(Heads, repeating_heads_by_a_stride_of_zero_equals_mqa) {
 
 TEST_P(Heads, a_head_computed_alone_equals_the_head_among_others) {
   for (std::uint64_t seed : seeds(170, 190)) {
-    Call call = random_call(seed, {.most_batch = 2});
+    Call call = random_call(seed, {.max_batch = 2});
     call.matrices.clear();
     call.bias.reset();
     call.sink.reset();

@@ -18,7 +18,7 @@
 namespace heed::cases {
 namespace {
 
-constexpr std::int64_t most_extra = std::int64_t{64} << 20;
+constexpr std::int64_t max_extra = std::int64_t{64} << 20;
 
 // What one call allocates beyond what was live before it.
 std::int64_t extra_bytes(const Call& call, const Wants& wants = {}) {
@@ -59,9 +59,9 @@ TEST(Memory, the_watch_sees_an_allocation) {
   const std::int64_t before = allocations.live_bytes;
   allocations.peak_bytes = before;
   {
-    const std::vector<char> block(most_extra + 1);
+    const std::vector<char> block(max_extra + 1);
   }
-  EXPECT_GT(allocations.peak_bytes - before, most_extra);
+  EXPECT_GT(allocations.peak_bytes - before, max_extra);
   EXPECT_EQ(allocations.live_bytes, before);
 }
 
@@ -69,7 +69,7 @@ TEST(Memory, a_long_sequence_never_allocates_queries_times_keys) {
   const std::int64_t length = small_selection() ? 4096 : 16384;  // as floats: 64 MiB or 1 GiB
   const long resident = resident_kilobytes();
   const Call call = long_call(length);
-  const std::int64_t allowed = small_selection() ? most_extra / 2 : most_extra;
+  const std::int64_t allowed = small_selection() ? max_extra / 2 : max_extra;
   EXPECT_LT(extra_bytes(call), allowed);
   EXPECT_LT(extra_bytes(call, {.log_sum_exp = true}), allowed);
   if (!sanitized) {
@@ -87,7 +87,7 @@ TEST(Memory, masks_bias_and_options_do_not_change_that) {
   call.sink = Tensor({1, 1, 1, 1});
   call.softcap = 30.0f;
   call.dropout = Dropout{0.1f, 1};
-  EXPECT_LT(extra_bytes(call), most_extra / 2);
+  EXPECT_LT(extra_bytes(call), max_extra / 2);
 }
 
 TEST(Memory, gradients_of_a_long_sequence_never_allocate_queries_times_keys) {
@@ -101,7 +101,7 @@ TEST(Memory, gradients_of_a_long_sequence_never_allocate_queries_times_keys) {
   const std::int64_t before = allocations.live_bytes;
   allocations.peak_bytes = before;
   attention_backward(call.inputs(), backward.saved(), gradients, options);
-  EXPECT_LT(allocations.peak_bytes - before, most_extra / 4);
+  EXPECT_LT(allocations.peak_bytes - before, max_extra / 4);
 }
 
 // A window keeps the time short; what a call allocates does not depend on how many keys a query sees.
@@ -146,7 +146,7 @@ TEST(Memory, one_query_over_many_keys_needs_little_beyond_its_inputs) {
   Call call{.q = Tensor::random({1, 1, 1, 8}, 1),
             .k = Tensor::random({1, 1, 1 << 18, 8}, 2),
             .v = Tensor::random({1, 1, 1 << 18, 8}, 3)};
-  EXPECT_LT(extra_bytes(call), most_extra / 4);
+  EXPECT_LT(extra_bytes(call), max_extra / 4);
 }
 
 // The reference computes such a row in 64 bits, of which it makes copies: of all keys and values.

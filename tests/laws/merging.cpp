@@ -71,7 +71,7 @@ Tally merged_against_oracle(const Call& call, const Results& got) {
 
 TEST_P(Merging, splitting_keys_anywhere_and_merging_equals_the_whole) {
   for (std::uint64_t seed : seeds(200, 212)) {
-    const Call call = random_call(seed, {.most_queries = 8, .most_keys = 40, .sink = false});
+    const Call call = random_call(seed, {.max_queries = 8, .max_keys = 40, .sink = false});
     const std::int64_t step = std::max<std::int64_t>(1, call.keys() / 9);
     for (std::int64_t cut = 0; cut <= call.keys(); cut += step) {
       SCOPED_TRACE("seed " + std::to_string(seed) + ", cut at " + std::to_string(cut) + ": " +
@@ -87,7 +87,7 @@ TEST_P(Merging, splitting_keys_anywhere_and_merging_equals_the_whole) {
 
 TEST_P(Merging, one_key_at_a_time_makes_the_whole) {
   for (std::uint64_t seed : seeds(220, 226)) {
-    Call call = random_call(seed, {.most_queries = 5, .most_keys = 12, .sink = false});
+    Call call = random_call(seed, {.max_queries = 5, .max_keys = 12, .sink = false});
     call.out_dtype = DType::f32;  // partial results carry f32, as ranks exchange them
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     auto sum = attend(over_keys(call, 0, 0), mergeable);
@@ -123,7 +123,7 @@ TEST_P(Merging, merging_with_no_keys_changes_no_bit_from_either_side) {
 
 TEST_P(Merging, a_sink_belongs_to_one_part) {
   for (std::uint64_t seed : seeds(250, 260)) {
-    Call call = random_call(seed, {.most_queries = 8, .most_keys = 40, .sink = false});
+    Call call = random_call(seed, {.max_queries = 8, .max_keys = 40, .sink = false});
     call.sink = Tensor::random({1, call.heads(), 1, 1}, seed, 4);
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const std::int64_t cut = call.keys() / 3;
@@ -223,7 +223,7 @@ TEST(Merge, gives_one_answer_in_either_order_also_to_what_is_no_number) {
 
 TEST(Merge, gives_the_same_bits_in_either_order) {
   for (std::uint64_t seed : seeds(270, 290)) {
-    const Call call = random_call(seed, {.most_queries = 8, .most_keys = 40, .sink = false});
+    const Call call = random_call(seed, {.max_queries = 8, .max_keys = 40, .sink = false});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const std::int64_t cut = call.keys() / 3;
     Results left = run(over_keys(call, 0, cut), mergeable),
@@ -237,7 +237,7 @@ TEST(Merge, gives_the_same_bits_in_either_order) {
 // Where a query, a key or a value is NaN, every way to cut the keys says so as one call does.
 TEST_P(Merging, what_is_nan_in_one_call_is_nan_in_merged_parts) {
   for (std::uint64_t seed : seeds(300, 310)) {
-    Call call = random_call(seed, {.most_queries = 6, .most_keys = 20, .sink = false});
+    Call call = random_call(seed, {.max_queries = 6, .max_keys = 20, .sink = false});
     call.out_dtype = DType::f32;
     if (call.keys() < 2 || call.queries() == 0) continue;
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));

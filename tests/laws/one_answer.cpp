@@ -79,7 +79,7 @@ Call with_entries(const Call& call, const std::vector<std::int64_t>& which) {
 
 TEST_P(OneAnswer, batch_size_and_position_change_no_bit) {
   for (std::uint64_t seed : seeds(1170, 1195)) {
-    const Call call = random_call(seed, {.most_batch = 4});
+    const Call call = random_call(seed, {.max_batch = 4});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const auto all = attend(call, everything);
     if (!all) continue;

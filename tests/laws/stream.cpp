@@ -48,9 +48,9 @@ INSTANTIATE_TEST_SUITE_P(Kernels, StreamLaw, testing::ValuesIn([] {
                          }()),
                          test_name);
 
-constexpr Limits long_enough{.most_queries = 40,
-                             .most_keys = 2600,
-                             .most_batch = 2,
+constexpr Limits long_enough{.max_queries = 40,
+                             .max_keys = 2600,
+                             .max_batch = 2,
                              .long_keys = false,
                              .dropout = true,
                              .no_dims = true};
@@ -146,7 +146,7 @@ TEST_P(StreamLaw, many_queries_on_several_threads_have_the_bits_of_one_call) {
 }
 
 TEST_P(StreamLaw, padded_queries_are_left_alone) {
-  Call call = random_call(7400, {.most_batch = 1, .masks = false, .bias = false});
+  Call call = random_call(7400, {.max_batch = 1, .masks = false, .bias = false});
   call.q = Tensor::random({3, 2, 9, 8}, 1);
   call.k = Tensor::random({3, 1, 1300, 8}, 2);
   call.v = Tensor::random({3, 1, 1300, 8}, 3);

@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, ManyThreads, testing::ValuesIn(plan_and_kernel
 TEST_P(ManyThreads, their_number_changes_no_bit) {
   const int before = num_threads();
   for (std::uint64_t seed : seeds(1150, 1165)) {
-    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
+    const Call call = random_call(seed, {.max_queries = 150, .max_keys = 300, .dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     set_num_threads(1);
     const auto one = attend(call, everything), one_bare = attend(call);
@@ -113,7 +113,7 @@ TEST_P(ManyThreads, what_one_of_their_tasks_packs_serves_the_others_and_changes_
 TEST_P(ManyThreads, their_number_changes_no_bit_however_the_caller_rounds) {
   const int before = num_threads();
   for (std::uint64_t seed : seeds(1170, 1175)) {
-    const Call call = random_call(seed, {.most_queries = 150, .most_keys = 300, .dropout = true});
+    const Call call = random_call(seed, {.max_queries = 150, .max_keys = 300, .dropout = true});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
       set_num_threads(4);
@@ -132,7 +132,7 @@ TEST_P(ManyThreads, their_number_changes_no_bit_however_the_caller_rounds) {
 TEST(Check, says_the_same_with_any_number_of_threads) {
   const int before = num_threads();
   for (std::uint64_t seed : seeds(1170, 1180)) {
-    const Call call = random_call(seed, {.most_queries = 20, .most_keys = 50});
+    const Call call = random_call(seed, {.max_queries = 20, .max_keys = 50});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Results got = run(call, everything);
     set_num_threads(1);

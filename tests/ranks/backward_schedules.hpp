@@ -9,7 +9,7 @@ namespace heed::cases {
 // As random_call() makes it, with heads that share keys side by side.
 inline Call differentiable_call(std::uint64_t seed) {
   Call call = random_call(
-      seed, {.most_queries = 50, .most_keys = 400, .most_batch = 2, .long_keys = false, .dropout = true});
+      seed, {.max_queries = 50, .max_keys = 400, .max_batch = 2, .long_keys = false, .dropout = true});
   call.head_map = HeadMap::interleaved;
   call.out_dtype.reset();
   return call;

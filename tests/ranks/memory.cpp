@@ -69,7 +69,7 @@ TEST(RanksMemory, a_call_that_one_rank_has_no_memory_for_all_refuse_and_the_grou
     if (group.rank() == 1) options.kernel = "cpu.stream.scalar";
     const auto attend = [&] { attention(group, split, call.inputs(), results.outputs(), options); };
     all.arrive_and_wait();
-    allocations.most_bytes = allocations.live_bytes + slots_bytes * 3 / 2;
+    allocations.max_bytes = allocations.live_bytes + slots_bytes * 3 / 2;
     all.arrive_and_wait();
     std::string sentence;
     try {
@@ -78,7 +78,7 @@ TEST(RanksMemory, a_call_that_one_rank_has_no_memory_for_all_refuse_and_the_grou
       sentence = e.what();
     }
     all.arrive_and_wait();
-    allocations.most_bytes = std::int64_t{1} << 40;
+    allocations.max_bytes = std::int64_t{1} << 40;
     all.arrive_and_wait();
     attend();
     EXPECT_TRUE(same_bits(results.out, share_of(expected, share.queries, 0, 2)));

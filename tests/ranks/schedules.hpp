@@ -98,9 +98,9 @@ inline Call call_of(const Call& whole, const Share& share) {
 // One schedule: the call, its split over the group, and whether this rank's rows have the bits of one
 // process.
 inline Call schedule_call(std::uint64_t seed) {
-  return random_call(seed, {.most_queries = 60,
-                            .most_keys = 1600,
-                            .most_batch = 2,
+  return random_call(seed, {.max_queries = 60,
+                            .max_keys = 1600,
+                            .max_batch = 2,
                             .long_keys = false,
                             .dropout = true,
                             .no_dims = true});

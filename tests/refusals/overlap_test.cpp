@@ -59,9 +59,9 @@ class RandomViews {
   }
   View next() {
     const DType dtype = pick(0, 1) == 0 ? DType::f32 : DType::f16;
-    const std::int64_t most_stride =
+    const std::int64_t max_stride =
         std::array<std::int64_t, 3>{4, 16, 40}[static_cast<std::size_t>(pick(0, 2))];
-    const auto stride = [&] { return pick(0, most_stride); };
+    const auto stride = [&] { return pick(0, max_stride); };
     return {block.data() + pick(0, 80) * 2,
             {pick(1, 3), pick(1, 3), pick(0, 4), pick(1, 4)},
             {stride(), stride(), stride(), stride()},

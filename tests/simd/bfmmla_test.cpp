@@ -15,10 +15,10 @@ extern const Bf16Operands bfmmla_panels_of_12, bfmmla_panels_of_4;
 namespace {
 
 using Half = std::uint16_t;
-constexpr double least_normal = 0x1p-126;
+constexpr double min_normal = 0x1p-126;
 
 float widen(Half x) { return from_bits(std::uint32_t{x} << 16); }
-float flushed(float x) { return std::abs(x) < least_normal ? std::copysign(0.0f, x) : x; }
+float flushed(float x) { return std::abs(x) < min_normal ? std::copysign(0.0f, x) : x; }
 
 Half to_nearest_even(float x) {
   const std::uint32_t u = bits(x);
@@ -27,7 +27,7 @@ Half to_nearest_even(float x) {
 
 float product(Half a, Half b) {  // exact, if it is neither too large nor too small
   const double x = static_cast<double>(flushed(widen(a))) * static_cast<double>(flushed(widen(b)));
-  return std::abs(x) < least_normal ? std::copysign(0.0f, static_cast<float>(x)) : static_cast<float>(x);
+  return std::abs(x) < min_normal ? std::copysign(0.0f, static_cast<float>(x)) : static_cast<float>(x);
 }
 
 // a + b, rounded to odd: cut off, and the last bit set if anything was.
@@ -39,7 +39,7 @@ float sum_to_odd(float first, float second) {
   if (rest != 0 && wide % 2 == 0) wide += (rest > 0) == (sum > 0) ? 1u : ~std::uint64_t{0};
   constexpr std::uint64_t beyond_f32 = (std::uint64_t{1} << 29) - 1;
   const auto cut = static_cast<float>(std::bit_cast<double>(wide & ~beyond_f32));
-  if (std::abs(sum) < least_normal) return std::copysign(0.0f, cut);
+  if (std::abs(sum) < min_normal) return std::copysign(0.0f, cut);
   return from_bits(bits(cut) | ((wide & beyond_f32) != 0 ? 1u : 0u));
 }
 

@@ -24,7 +24,7 @@ TEST(Codes, keep_the_order_of_weights_and_come_back_within_three_percent) {
   EXPECT_EQ(code_of(0), zero_code);
   EXPECT_EQ(code_of(1), one_code);
   EXPECT_EQ(code_of(7), one_code);
-  EXPECT_EQ(code_of(1e-30F), least_code);
+  EXPECT_EQ(code_of(1e-30F), min_code);
   EXPECT_EQ(code_of(std::nanf("")), not_finite_code);
   EXPECT_EQ(code_of(INFINITY), not_finite_code);
   EXPECT_TRUE(std::isnan(weight_of(hidden_code)));

@@ -29,14 +29,14 @@ inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
 template <Vector S>
 [[gnu::noinline]] inline void add_alibi(const Call& c, const Scores& t, const Queries& queries) {
   using F = typename S::F;
-  constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
+  constexpr std::int64_t capacity = max(Tile<S>::rows, max_short_rows<S>);
   float minus_slope[capacity], place[capacity];
   for (std::int64_t r = 0; r < t.width; ++r) {
-    const Query q = queries(least(r, queries.count - 1));
+    const Query q = queries(min(r, queries.count - 1));
     minus_slope[r] = -slope_of(c, q);
     place[r] = place_of(c, q);  // fault: alibi-place
   }
-  const F lowest = S::fill(-most_finite), to_units = S::fill(c.scaling.unit),
+  const F lowest = S::fill(-max_finite), to_units = S::fill(c.scaling.unit),
           below = c.bias.data ? S::fill(__builtin_nanf("")) : lowest;
   float* s = t.s;
   for (std::int64_t j = 0; j < t.keys; ++j) {

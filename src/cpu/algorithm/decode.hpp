@@ -34,7 +34,7 @@ class Decode {
   }
 
   Decode(const Call& call, const Rows& task, float* memory)
-      : rows(call, task, Products::least_width, memory),
+      : rows(call, task, Products::min_width, memory),
         c(call),
         at(rows.at),
         products(rows, memory + DecodeRows<S>::scratch_floats(call)) {}
@@ -78,7 +78,7 @@ class Decode {
  private:
   void attend(const Scores& t, const State& state) {
     products.score(t);
-    spoil_beyond<S>(most_product(c), t);
+    spoil_beyond<S>(max_product(c), t);
     if (c.softcap) apply_softcap<S>(c, t);
     const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
     if (c.weights.data) keep_scores(t);
@@ -117,12 +117,12 @@ class Decode {
 
   // -inf for keys of the block that were not scored.
   [[gnu::noinline]] void keep_hidden(std::int64_t block, const Scores& t) {
-    const std::int64_t end = least(block + block_keys, c.sequences[rows.b].keys);
+    const std::int64_t end = min(block + block_keys, c.sequences[rows.b].keys);
     for (int r = 0; r < rows.count; ++r) {
       float* const kept = kept_scores(c, rows.query(r));
-      fill(kept + block, most(0, least(end, t.first_key) - block), minus_infinity);
-      const std::int64_t last = most(block, t.first_key + t.keys);
-      fill(kept + last, most(0, end - last), minus_infinity);
+      fill(kept + block, max(0, min(end, t.first_key) - block), minus_infinity);
+      const std::int64_t last = max(block, t.first_key + t.keys);
+      fill(kept + last, max(0, end - last), minus_infinity);
     }
   }
 
@@ -139,7 +139,7 @@ class Decode {
     const RowWeights<S> weights(c, n, end, rows.power);
     float* const kept = kept_scores(c, n);
     for (std::int64_t chunk = 0; chunk < c.sequences[n.b].keys; chunk += chunk_keys) {
-      const std::int64_t count = least(chunk_keys, c.sequences[n.b].keys - chunk);
+      const std::int64_t count = min(chunk_keys, c.sequences[n.b].keys - chunk);
       const KeyRange part = seen.within({chunk, chunk + chunk_keys});
       if (part.begin < part.end)
         weights.make(kept + chunk, chunk, count);

@@ -19,7 +19,7 @@ namespace heed::cpu::HEED_THIS_TARGET {
 class DecodeAmx {
  public:
   using S = NarrowAmx;
-  static constexpr int least_width = 1;
+  static constexpr int min_width = 1;
 
   static std::int64_t scratch_floats(const Call& c) {
     Cutter nothing{nullptr};
@@ -41,7 +41,7 @@ class DecodeAmx {
 
   void add_values(const Scores& t, bool partly_hidden, float* out) {
     // Of values as many pairs as there are in a step, unless tiles stay as keys want them.
-    const std::int64_t pairs = keys.zips() ? 16 : least(16, (t.keys + 1) / 2);
+    const std::int64_t pairs = keys.zips() ? 16 : min(16, (t.keys + 1) / 2);
     if (!keys.zips()) shape_for_rows(static_cast<int>(pairs));
     if (values.add(t, pairs, out)) add_poison(t, partly_hidden, out);
   }

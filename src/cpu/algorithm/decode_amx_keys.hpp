@@ -22,14 +22,14 @@ struct AmxKeyParts {
   static constexpr std::int64_t pitch = block_keys + 16;  // of a row of scores
 
   std::int64_t depth;
-  Half *q, *k;    // queries: (depth / 2, width, 2), or (rows, depth); twice 32 keys: rows or zipped
-  float* turned;  // (rows, keys): scores
+  Half *q, *k;        // queries: (depth / 2, width, 2), or (rows, depth); twice 32 keys: rows or zipped
+  float* transposed;  // (rows, keys): scores
 
   AmxKeyParts(const Call& c, Cutter& memory)
       : depth(round_up(c.dim, 32)),
         q(memory.cut_halves(16 * depth)),
         k(memory.cut_halves(2 * step * depth)),
-        turned(memory.cut(16 * pitch)) {}
+        transposed(memory.cut(16 * pitch)) {}
 };
 
 class AmxKeys : AmxKeyParts {
@@ -52,7 +52,7 @@ class AmxKeys : AmxKeyParts {
       row[r] = copy;
     }
     // A line of sixteen pairs is stored where `width` of them stay: the next are stored over the others.
-    if (!zips()) turn_to_pairs(row, depth, rows.width, q);
+    if (!zips()) transpose_to_pairs(row, depth, rows.width, q);
   }
 
   // t begins with a whole tile; scores beyond its keys are never read.
@@ -115,7 +115,7 @@ class AmxKeys : AmxKeyParts {
   }
 
   KeyRows rows_at(const Scores& t, std::int64_t j, Half* copy) const {
-    const std::int64_t count = least(16, t.keys - j);
+    const std::int64_t count = min(16, t.keys - j);
     if (count == 16 && c.k.stride.dim == 1 && c.dim == depth) {
       const auto at = [&](std::int64_t key) {
         return reinterpret_cast<const Half*>(rows.place(c.k, t.first_key + key));
@@ -124,7 +124,7 @@ class AmxKeys : AmxKeyParts {
     }
     for (std::int64_t n = 0; n < 16; ++n)
       copy_halves(row_of(c.k, rows.b, rows.kv_head,
-                         c.sequences[rows.b].first_key + t.first_key + least(j + n, t.keys - 1)),
+                         c.sequences[rows.b].first_key + t.first_key + min(j + n, t.keys - 1)),
                   n < count ? c.dim : 0, depth, copy + n * depth);
     return {copy, depth * 2, copy};
   }
@@ -138,7 +138,7 @@ class AmxKeys : AmxKeyParts {
   template <class Zip>
   void score_zipped(const Scores& t, Zip zip_next) const {
     const auto zipped_at = [&](std::int64_t j) { return k + j / step % 2 * step * depth; };
-    float* const to = t.width == 1 ? t.s : turned;
+    float* const to = t.width == 1 ? t.s : transposed;
     zip_next(zipped_at(0));
     for (std::int64_t j = 0; j < t.keys; j += step) {
       if (j + step < t.keys) zip_next(zipped_at(j + step));
@@ -165,12 +165,12 @@ class AmxKeys : AmxKeyParts {
       spread_sixteens(t);
   }
 
-  // turned(rows, keys) to s(keys, width).
+  // transposed(rows, keys) to s(keys, width).
   void spread_fours(const Scores& t) const {
     for (std::int64_t j = 0; j < t.keys; j += 16) {
       __m512i x[4];
       for (int r = 0; r < 4; ++r)
-        x[r] = r < rows.count ? _mm512_loadu_si512(turned + r * pitch + j) : _mm512_setzero_si512();
+        x[r] = r < rows.count ? _mm512_loadu_si512(transposed + r * pitch + j) : _mm512_setzero_si512();
       rows_to_columns(x);
       for (int n = 0; n < 4; ++n) _mm512_storeu_si512(t.s + j * 4 + n * 16, x[n]);
     }
@@ -179,7 +179,7 @@ class AmxKeys : AmxKeyParts {
     for (std::int64_t j = 0; j < t.keys; j += 16) {
       __m512i x[16];
       for (int r = 0; r < 16; ++r)
-        x[r] = r < rows.count ? _mm512_loadu_si512(turned + r * pitch + j) : _mm512_setzero_si512();
+        x[r] = r < rows.count ? _mm512_loadu_si512(transposed + r * pitch + j) : _mm512_setzero_si512();
       transpose_dwords(x);
       for (int n = 0; n < 16; ++n) _mm512_storeu_si512(t.s + (j + n) * 16, x[n]);
     }
@@ -248,7 +248,7 @@ class AmxKeys : AmxKeyParts {
     void zip_one(Half* to) {
       if (left_ <= 0) return;
       const auto line = [&](std::int64_t d) {
-        const std::int64_t count = least(16, left_);
+        const std::int64_t count = min(16, left_);
         return d < dim_ ? first_halves(from_ + d * stride_, count) : _mm512_setzero_si512();
       };
       for (std::int64_t d = 0; d < depth_; d += 2)

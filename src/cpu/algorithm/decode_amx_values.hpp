@@ -17,8 +17,8 @@
 namespace heed::cpu::HEED_THIS_TARGET {
 
 struct AmxValueParts {
-  static constexpr std::int64_t step = 32;         // keys
-  static constexpr std::int64_t most_zipped = 64;  // dimensions, whose sums are four tiles
+  static constexpr std::int64_t step = 32;        // keys
+  static constexpr std::int64_t max_zipped = 64;  // dimensions, whose sums are four tiles
 
   std::int64_t dims;
   Half* p;       // (rows, keys): weights
@@ -29,7 +29,7 @@ struct AmxValueParts {
   AmxValueParts(const Call& c, Cutter& memory)
       : dims(round_up(c.value_dim, 32)),
         p(memory.cut_halves(16 * block_keys)),
-        zipped(memory.cut_halves(2 * step * most_zipped)),
+        zipped(memory.cut_halves(2 * step * max_zipped)),
         copies(memory.cut_halves(block_keys * dims)),
         sums(memory.cut(4 * 16 * 16)) {}
 };
@@ -95,7 +95,7 @@ class AmxValues : AmxValueParts {
     const std::int64_t there = rows.there(t);
     if (c.cached) return find_tiles(t, there);
     for (std::int64_t j = 0; j < round_up(t.keys, step); j += 16) {
-      const std::int64_t count = most(0, least(16, t.keys - j));
+      const std::int64_t count = max(0, min(16, t.keys - j));
       if (c.v.stride.dim == 1) {
         const auto at = [&](std::int64_t n) {
           return reinterpret_cast<const Half*>(rows.place(c.v, t.first_key + n));
@@ -117,7 +117,7 @@ class AmxValues : AmxValueParts {
     TileWalk at = TileWalk::of_values(c, rows.b, rows.kv_head, t.first_key), next = at;
     for (std::int64_t n = 0; n < step && n < there; n += 16) next.step();
     for (std::int64_t j = 0; j < round_up(t.keys, step); j += 16) {
-      const std::int64_t count = most(0, least(16, t.keys - j));
+      const std::int64_t count = max(0, min(16, t.keys - j));
       const auto* from = count > 0 ? reinterpret_cast<const Half*>(at.place()) : copies;
       const bool has_next = j + step < there;
       values[j / 16] = {from, 16, 16, has_next ? reinterpret_cast<const Half*>(next.place()) : from};
@@ -154,7 +154,7 @@ class AmxValues : AmxValueParts {
   // sums(tiles, rows, 16 dims) = out(rows, dims) + the products.
   template <Poison poison, int tiles>
   bool multiply(std::int64_t keys, std::int64_t d, const float* out) const {
-    const auto zipped_at = [&](std::int64_t j) { return zipped + j / step % 2 * step * most_zipped; };
+    const auto zipped_at = [&](std::int64_t j) { return zipped + j / step % 2 * step * max_zipped; };
     bool poisoned = zip_values<poison, tiles>(0, d, zipped_at(0));
     read_sums<tiles>(out);
     for (std::int64_t j = 0; j < keys; j += step) {
@@ -291,7 +291,7 @@ class AmxValues : AmxValueParts {
 
   // So many of 32 halves.
   static __mmask32 first_of(std::int64_t n) {
-    return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << most(0, n)) - 1;
+    return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << max(0, n)) - 1;
   }
 
   // Which halves are NaN or infinite.

@@ -78,7 +78,7 @@ class DecodeCache {
   template <Type type>
   void add_typed(const Scores& t, float* out) const {
     const std::int64_t last = (c.cached[rows.b].length - 1) / tile * tile, far = keys_ahead<type>();
-    std::int64_t next = least(t.first_key + round_up(t.keys, tile), last);
+    std::int64_t next = min(t.first_key + round_up(t.keys, tile), last);
     TileWalk values = walk_values(t.first_key), ahead = values, then = walk_keys(next);
     for (std::int64_t n = 0; n < far; n += tile) ahead.step();
     for (std::int64_t j = 0; j < t.keys; j += tile, values.step()) {
@@ -87,7 +87,7 @@ class DecodeCache {
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
           // fault: last-token-of-the-tile
-          add_tile<type, n.value>({values.place(), upcoming.place(), p + r, least(tile, t.keys - j)}, r, out);
+          add_tile<type, n.value>({values.place(), upcoming.place(), p + r, min(tile, t.keys - j)}, r, out);
         });
       if (&upcoming == &ahead)
         ahead.step();

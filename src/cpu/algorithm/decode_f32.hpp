@@ -17,7 +17,7 @@ template <Vector Lanes>
 class DecodeF32 {
  public:
   using S = Lanes;
-  static constexpr int least_width = 4;
+  static constexpr int min_width = 4;
 
   static std::int64_t scratch_floats(const Call&) { return 0; }
 
@@ -29,8 +29,8 @@ class DecodeF32 {
 
   void begin() {
     // Rows that are not real are never scored.
-    const std::int64_t keys = least(block_keys, round_up(c.sequences[rows.b].keys, PageLayout::tile));
-    if (c.cached || views.turns_keys()) fill(rows.s, keys * rows.width, 0.0f);
+    const std::int64_t keys = min(block_keys, round_up(c.sequences[rows.b].keys, PageLayout::tile));
+    if (c.cached || views.transposes_keys()) fill(rows.s, keys * rows.width, 0.0f);
     pack_queries();
     has_sums = false;
   }

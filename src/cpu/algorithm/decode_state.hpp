@@ -17,7 +17,7 @@ namespace heed::cpu::HEED_THIS_TARGET {
 // What a chunk of keys leaves behind.
 template <Vector S>
 StateLayout decode_layout(const Call& c) {
-  return {round_up(c.group() * c.queries, most(S::lanes, 4)), round_up(c.value_dim, most(16, 4 * S::lanes))};
+  return {round_up(c.group() * c.queries, max(S::lanes, 4)), round_up(c.value_dim, max(16, 4 * S::lanes))};
 }
 
 // Of the caller's tensors.
@@ -47,15 +47,15 @@ struct DecodeRows {
            copied_keys * depth + copied_values * layout.dims;
   }
 
-  // No key has fewer scores than `least_width`.
-  DecodeRows(const Call& call, const Rows& task, int least_width, float* memory)
+  // No key has fewer scores than `min_width`.
+  DecodeRows(const Call& call, const Rows& task, int min_width, float* memory)
       : c(call),
         b(task.batch_entry),
         kv_head(task.kv_head),
         at(decode_layout<S>(call)),
         depth(round_up(call.dim, 4)),
         count(call.group() * call.sequences[task.batch_entry].queries),
-        width(packs_scores(call) && at.rows == S::lanes && count <= 4 ? most(count == 1 ? 1 : 4, least_width)
+        width(packs_scores(call) && at.rows == S::lanes && count <= 4 ? max(count == 1 ? 1 : 4, min_width)
                                                                       : at.rows),
         q(memory),
         s(q + depth * at.rows),
@@ -78,7 +78,7 @@ struct DecodeRows {
 
   // How many keys there are from the first of a stretch on, to the end of the chunk.
   std::int64_t there(const Scores& t) const {
-    return least(c.sequences[b].keys, (t.first_key / chunk_keys + 1) * chunk_keys) - t.first_key;
+    return min(c.sequences[b].keys, (t.first_key / chunk_keys + 1) * chunk_keys) - t.first_key;
   }
 
   // Whether scores of four rows, or of one, lie side by side, those of several keys in a vector: a vector for
@@ -166,9 +166,9 @@ inline void add_packed_chains(const float* p, std::int64_t first_key, std::int64
     p += count.value * of_each * width, keys -= count.value * of_each;
   };
   if (const std::int64_t within = first_key % chain_keys; within > 0)
-    take(Count<1>(), least(chain_keys - within, keys));
+    take(Count<1>(), min(chain_keys - within, keys));
   while (keys >= together * chain_keys) take(Count<together>(), chain_keys);
-  while (keys > 0) take(Count<1>(), least(chain_keys, keys));
+  while (keys > 0) take(Count<1>(), min(chain_keys, keys));
   __builtin_memcpy(sums, &sum, sizeof sum);
 }
 
@@ -243,7 +243,7 @@ inline void merge_rows(const DecodeRows<S>& rows, const State& total, const Stat
     S::store(total.sum + r, merged(S::load(total.sum + r), S::load(part.sum + r)));
     float ours[S::lanes], theirs[S::lanes];
     S::store(ours, merged.ours), S::store(theirs, merged.theirs);
-    for (std::int64_t lane = 0; lane < least(S::lanes, rows.count - r); ++lane) {
+    for (std::int64_t lane = 0; lane < min(S::lanes, rows.count - r); ++lane) {
       const softmax::Merging<S> row{merged.max, S::fill(ours[lane]), S::fill(theirs[lane])};
       const std::int64_t first = (r + lane) * at.dims;
       for (std::int64_t d = first; d < first + at.dims; d += S::lanes)

@@ -6,7 +6,7 @@
 
 #include "cpu/algorithm/coming.hpp"
 #include "cpu/algorithm/decode_state.hpp"
-#include "cpu/algorithm/decode_turned.hpp"
+#include "cpu/algorithm/decode_transposed.hpp"
 #include "cpu/algorithm/dots.hpp"
 #include "cpu/algorithm/range.hpp"
 #include "cpu/simd/vector.hpp"
@@ -22,15 +22,15 @@ class DecodeViews {
 
  public:
   explicit DecodeViews(const DecodeRows<S>& task_rows)
-      : rows(task_rows), c(rows.c), at(rows.at), turned(task_rows) {}
+      : rows(task_rows), c(rows.c), at(rows.at), transposed(task_rows) {}
 
   // Whether rows that are not real are left alone.
-  bool turns_keys() const { return turned.takes_keys(); }
+  bool transposes_keys() const { return transposed.takes_keys(); }
 
   void score(const Scores& t) const {
     std::int64_t j = 0;
-    if constexpr (turns_sixteen<S>)
-      if (turns_keys()) j = turned.score(t);
+    if constexpr (transposes_sixteen<S>)
+      if (transposes_keys()) j = transposed.score(t);
     for (; j < t.keys; j += tile) score_tile(t, j);
   }
 
@@ -61,7 +61,7 @@ class DecodeViews {
     for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
                                                // never read
       // fault: last-tile-of-decode
-      const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + least(j + n, t.keys - 1));
+      const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + min(j + n, t.keys - 1));
       float* to = rows.k_rows + n * rows.depth;
       const float* x = widen<S>(row, c.dim, to);
       for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
@@ -103,7 +103,7 @@ class DecodeViews {
   }
 
   void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* out) const {
-    Stripe part{.p = t.s + j * t.width, .keys = least(stripe, t.keys - j), .out = out};
+    Stripe part{.p = t.s + j * t.width, .keys = min(stripe, t.keys - j), .out = out};
     if (!c.cached && c.v.stride.dim == 1 && !partly_hidden) {
       part.values = rows.place(c.v, t.first_key + j);
       part.value_bytes = c.v.stride.length * element_bytes(c.v);
@@ -129,7 +129,7 @@ class DecodeViews {
   Coming after_values(const Scores& t, std::int64_t j) const {
     const std::int64_t end = t.first_key + t.keys;
     if (j + 2 * stripe <= t.keys) return rows.coming(c.v, t.first_key + j + stripe, c.value_dim);
-    if (j + stripe < t.keys || !turns_keys() || end % chunk_keys == 0 ||
+    if (j + stripe < t.keys || !transposes_keys() || end % chunk_keys == 0 ||
         end + stripe > c.sequences[rows.b].keys)
       return {};
     return rows.coming(c.k, end, c.dim);
@@ -237,7 +237,7 @@ class DecodeViews {
   const DecodeRows<S>& rows;
   const Call& c;
   const StateLayout& at;
-  const DecodeTurned<S> turned;
+  const DecodeTransposed<S> transposed;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

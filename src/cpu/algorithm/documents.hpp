@@ -33,8 +33,8 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
     for (std::int64_t r = 0; r < queries.count; ++r) {
       const std::int64_t own = document_of(d, s, queries(r));
       if (own == no_document) continue;
-      lowest = least(lowest, own);
-      highest = most(highest, own);
+      lowest = min(lowest, own);
+      highest = max(highest, own);
     }
     const std::int32_t* of = key_documents(d, queries(0).b);
     // fault: document-trimmed-too-far
@@ -50,7 +50,7 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
 [[gnu::noinline]] inline void hide_other_documents(const DocumentIds& d, const Sequence& s, const Scores& t,
                                                    const Queries& queries) {
   const std::int32_t* of = key_documents(d, queries(0).b) + t.first_key;
-  const std::int64_t keys = least(t.keys, s.keys - t.first_key);
+  const std::int64_t keys = min(t.keys, s.keys - t.first_key);
   std::int64_t of_all = no_document;
   for (std::int64_t r = 0; r < queries.count; ++r) {
     const std::int64_t own = document_of(d, s, queries(r));  // fault: document-of-the-first-query

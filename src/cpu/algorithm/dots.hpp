@@ -13,7 +13,7 @@ constexpr int keys_per_dots = 8;
 // The most rows of f32 that decode takes where all of them see all of a few keys: up to so many, reading the
 // keys in place is faster than packing them. An instruction set may specialise it.
 template <Vector S>
-inline constexpr std::int64_t most_short_rows = most_decode_rows;
+inline constexpr std::int64_t max_short_rows = max_decode_rows;
 
 // Rows that will be read next, for a kernel to touch one after another while it works on the present ones:
 // reading eight rows side by side defeats the hardware's prefetching, which follows single streams.

@@ -17,7 +17,7 @@ inline void apply_dropout(const Call& c, const Query& q, int r, const Scores t) 
   const float scale = c.keep_scale;
   for (std::int64_t j = -(t.first_key % 4); j < t.keys; j += 4) {
     const softmax::Words words = softmax::dropout_words(seed, head, i, (t.first_key + j) / 4);
-    for (std::int64_t n = most(0, -j); n < least(4, t.keys - j); ++n) {
+    for (std::int64_t n = max(0, -j); n < min(4, t.keys - j); ++n) {
       float& weight = t.s[(j + n) * t.width + r];
       weight = words.word[n] < below ? 0.0f : weight * scale;  // fault: dropout-word
     }

@@ -30,7 +30,7 @@ constexpr Filled exp2_terms[] = {Filled(1.0f),
                                  Filled(1.326472731e-03f)};
 
 // The x nearest to 0 for which scale * x becomes -127, however the caller rounds.
-inline float least_exponent(float scale) {
+inline float min_exponent(float scale) {
   float x = -127.0f / scale;
   const float rounded = __builtin_fmaf(x, scale, exponent_magic) - exponent_magic;
   const auto bits = __builtin_bit_cast(std::int32_t, x);
@@ -49,9 +49,9 @@ inline void exp2(typename S::F (&x)[n], const Exponential<S>& power);
 
 template <Vector S>
 struct Exponential {
-  typename S::F scale, least;
+  typename S::F scale, lowest;
 
-  explicit Exponential(float times) : scale(S::fill(times)), least(S::fill(least_exponent(times))) {}
+  explicit Exponential(float times) : scale(S::fill(times)), lowest(S::fill(min_exponent(times))) {}
   typename S::F operator()(typename S::F x) const {
     typename S::F one[1] = {x};
     exp2<S, 1>(one, *this);
@@ -65,7 +65,7 @@ struct Exponential {
 template <Vector S, int n>
 inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
   typename S::F z[n], p[n];
-  for (int i = 0; i < n; ++i) x[i] = S::max(power.least, x[i]);  // fault: exp2-clamp-removed
+  for (int i = 0; i < n; ++i) x[i] = S::max(power.lowest, x[i]);  // fault: exp2-clamp-removed
   for (int i = 0; i < n; ++i) z[i] = S::fma(x[i], power.scale, S::fill(exponent_magic));
   for (int i = 0; i < n; ++i) p[i] = S::sub(S::fill(exponent_magic), z[i]);
   for (int i = 0; i < n; ++i) x[i] = S::fma(x[i], power.scale, p[i]);

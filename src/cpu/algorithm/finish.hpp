@@ -55,7 +55,7 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
 // equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there
 // is, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
 // bias above is no mask, and the products beside it may count. Beside such a bias none is large enough to
-// (most_product()).
+// (max_product()).
 [[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
   const Row bias = row_of(c.bias, q);
   const auto bias_at = [&](std::int64_t j) {
@@ -90,7 +90,7 @@ template <Vector S>
 inline ClosedRow closed(const Call& c, const Query& q, RowEnd end) {
   if (sees_no_key(end)) return {1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink above that outweighs them all.
-  const bool is_lowest = (c.bias.data || c.alibi.of_heads) && end.max == -most_finite &&
+  const bool is_lowest = (c.bias.data || c.alibi.of_heads) && end.max == -max_finite &&
                          !(sink_of(c, q) * c.scaling.unit > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
   const double of_scores = static_cast<double>(end.max) * c.scaling.natural;
@@ -192,7 +192,7 @@ class WriteOut {
   for (std::int64_t j = 0; j < t.keys && t.first_key + j < c.sequences[q.b].keys; ++j) {
     const float s = t.s[j * t.width + r];
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
-    const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
+    const bool is_known = is_hidden || (is_finite(s) && s != -max_finite);
     if (!is_known) leave_to_reference(c);
     write(scores, t.first_key + j, is_known ? s * natural : __builtin_nanf(""));
   }

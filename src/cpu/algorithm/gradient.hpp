@@ -68,16 +68,16 @@ class Backward {
         head_rows(c.sequences[task.batch_entry].queries * c.group()),
         head_keys(c.sequences[task.batch_entry].keys),
         query(c, {task.batch_entry, task.kv_head, 0, 0}),
-        pairs(call, task, task.is_shared ? most(1, blocks_of(head_keys, gradient_keys)) : 1,
+        pairs(call, task, task.is_shared ? max(1, blocks_of(head_keys, gradient_keys)) : 1,
               task.is_shared ? kept : memory, memory),
         keeps_rows(fits_rows() && (task.is_shared || task.keys > gradient_keys)),
         packed_rows(call, pairs.products, keeps_rows ? row_blocks() : 1, task.of_keys,
                     keeps_rows ? kept : memory, memory),
         dims(pairs.products.scores.dims),
         // fault: gradient-without-scale
-        dk{pairs.products.q_sums, g.k, c.dim, g.scale, g.left_k, part.of_keys && g.k.data},
-        dv{pairs.products.g_sums, g.v, c.value_dim, 1.0f, g.left_v, part.of_keys && g.v.data} {
-    turned = memory.cut(part.of_rows ? rows * dims : 0);
+        dk{pairs.products.q_sums, g.k, c.dim, g.scale, g.unfinished_k, part.of_keys && g.k.data},
+        dv{pairs.products.g_sums, g.v, c.value_dim, 1.0f, g.unfinished_v, part.of_keys && g.v.data} {
+    transposed = memory.cut(part.of_rows ? rows * dims : 0);
     dq = kept.cut(part.of_rows ? panels_of(kept_rows()) * rows * dims : 0);
     const std::int64_t keys = part.is_shared ? round_up(head_keys, gradient_keys) : gradient_keys;
     for (KeySums* sums : {&dk, &dv}) sums->kept = kept.cut(sums->is_wanted ? keys * sums->products.dims : 0);
@@ -93,7 +93,7 @@ class Backward {
   bool ends_keys() const { return !part.is_shared || part.first_row + part.rows == head_rows; }
 
   std::int64_t kept_rows() const { return part.is_shared ? head_rows : part.rows; }
-  std::int64_t row_blocks() const { return most(1, blocks_of(kept_rows(), gradient_rows)); }
+  std::int64_t row_blocks() const { return max(1, blocks_of(kept_rows(), gradient_rows)); }
   float* row_sums(std::int64_t row) const {
     return dq + (part.is_shared ? row : row - part.first_row) * dims;
   }
@@ -101,8 +101,8 @@ class Backward {
   // Packed rows are kept for the next block of keys where 16 MB hold them all; or 32, where they are asked
   // for ahead.
   bool fits_rows() const {
-    constexpr std::int64_t most_bytes = std::int64_t{1} << (asks_ahead<O> ? 25 : 24);
-    return row_blocks() * PackedRows<O>::bytes_of_slot(pairs.products) <= most_bytes;
+    constexpr std::int64_t max_bytes = std::int64_t{1} << (asks_ahead<O> ? 25 : 24);
+    return row_blocks() * PackedRows<O>::bytes_of_slot(pairs.products) <= max_bytes;
   }
 
   // Whether the next block of rows may lie in no cache of this core: another task packed it, or there are too
@@ -120,14 +120,14 @@ class Backward {
   // One block of keys with every block of rows that sees some of it.
   void attend(std::int64_t begin) {
     if (part.rows == 0) return;
-    const KeyRange block{begin, least(begin + gradient_keys, part.first_key + part.keys)},
+    const KeyRange block{begin, min(begin + gradient_keys, part.first_key + part.keys)},
         wanted = seen_by_rows(part.first_row, part.rows).within(block);
     if (wanted.end <= wanted.begin) return;
     pairs.keys.use(part.batch_entry, part.kv_head, begin,
                    part.is_shared ? seen_by_rows(0, head_rows).within(block) : wanted);
     const std::int64_t end = part.first_row + part.rows;
     for (std::int64_t first = part.first_row; first < end; first += gradient_rows) {
-      const std::int64_t count = least(gradient_rows, end - first);
+      const std::int64_t count = min(gradient_rows, end - first);
       const KeyRange seen = seen_by_rows(first, count).within(wanted);
       if (seen.end <= seen.begin) continue;
       const RowBlock<O>& rows_there = packed_rows(query, first, count);
@@ -156,7 +156,7 @@ class Backward {
     if constexpr (GoesByReach<O>)
       if (at.keys > 0)
         return {c,
-                query.some(block.first + p * rows, least(rows, block.count - p * rows)),
+                query.some(block.first + p * rows, min(rows, block.count - p * rows)),
                 {pairs.gradients, rows, pairs.keys.here->first + at.first, at.keys}};
     return Reach<S>(at.keys);
   }
@@ -170,11 +170,11 @@ class Backward {
 
   void write_rows() {
     for (std::int64_t row = 0; row < part.rows; row += rows) {
-      turn_panel<S>(row_sums(part.first_row + row), dims, turned);
-      for (std::int64_t r = 0; r < least(rows, part.rows - row); ++r) {
+      transpose_panel<S>(row_sums(part.first_row + row), dims, transposed);
+      for (std::int64_t r = 0; r < min(rows, part.rows - row); ++r) {
         const Query q = query(part.first_row + row + r);
-        if (!write_gradient<S>(row_of(g.q, q), turned + r * dims, c.dim, g.scale, g.accumulates))
-          g.left_row(q.b, q.h, q.i) = 1;
+        if (!write_gradient<S>(row_of(g.q, q), transposed + r * dims, c.dim, g.scale, g.accumulates))
+          g.unfinished_row(q.b, q.h, q.i) = 1;
       }
     }
   }
@@ -191,7 +191,7 @@ class Backward {
   };
 
   void write_keys(KeySums& sums, std::int64_t begin) {
-    const std::int64_t b = part.batch_entry, end = least(begin + gradient_keys, part.first_key + part.keys);
+    const std::int64_t b = part.batch_entry, end = min(begin + gradient_keys, part.first_key + part.keys);
     for (std::int64_t j = begin; sums.is_wanted && j < end; ++j) {
       const Row row = row_of(sums.to, b, part.kv_head, c.sequences[b].first_key + j);
       float* const line = sums.products.line_of(sums.block, j - begin);
@@ -209,7 +209,7 @@ class Backward {
   const bool keeps_rows;  // packed, from one block of keys to the next
   PackedRows<O> packed_rows;
   const std::int64_t dims;  // of a row of dQ
-  float *turned, *dq;
+  float *transposed, *dq;
   KeySums dk, dv;
 };
 

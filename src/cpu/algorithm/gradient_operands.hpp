@@ -84,7 +84,7 @@ class PackedRows {
         kept.cut(slots * static_cast<std::int64_t>(sizeof(RowBlock<O>) / sizeof(float))));
     packed = kept.cut(slots * slot_floats);
     gradient = memory.cut(rows * c.value_dim), out = memory.cut(rows * c.value_dim);
-    widened = memory.cut(4 * most(c.dim, c.value_dim));
+    widened = memory.cut(4 * max(c.dim, c.value_dim));
   }
 
   // Of one block, in bytes.
@@ -95,7 +95,7 @@ class PackedRows {
 
   // Whatever lies in the slots of these rows is none of them.
   void forget(std::int64_t first, std::int64_t count) {
-    const std::int64_t used = least(slots, (count + gradient_rows - 1) / gradient_rows);
+    const std::int64_t used = min(slots, (count + gradient_rows - 1) / gradient_rows);
     for (std::int64_t n = first / gradient_rows; n < first / gradient_rows + used; ++n) {
       Cutter slot{packed + n % slots * slot_floats};
       blocks[n % slots] = empty_block(slot);
@@ -127,7 +127,7 @@ class PackedRows {
     if (is_packed) return block;
     block.first = first, block.count = count;
     for (std::int64_t r = 0; r < count; r += rows)
-      pack_panel(query.some(first + r, least(rows, count - r)), r, block);
+      pack_panel(query.some(first + r, min(rows, count - r)), r, block);
     block.q_known = products.scores.known, block.g_known = products.by_weights.known;
     if (!has_sums) return block;
     const Queries all = query.some(first, count);
@@ -188,7 +188,7 @@ class PackedRows {
     for (std::int64_t d = 0; d < c.value_dim;) {
       typename S::F chain[vectors];
       for (auto& of : chain) of = S::fill(0.0f);
-      for (const std::int64_t end = least(d + chain_terms, c.value_dim); d < end; ++d)
+      for (const std::int64_t end = min(d + chain_terms, c.value_dim); d < end; ++d)
         for (int v = 0; v < vectors; ++v)
           chain[v] = S::fma(S::load(gradient + d * rows + v * S::lanes),
                             S::load(out + d * rows + v * S::lanes), chain[v]);

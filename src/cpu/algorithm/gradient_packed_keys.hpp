@@ -43,7 +43,7 @@ class PackedKeys {
     blocks = reinterpret_cast<KeyBlock<O>*>(
         kept.cut(slots * static_cast<std::int64_t>(sizeof(KeyBlock<O>) / sizeof(float))));
     tiles = kept.cut(slots * slot_floats);
-    widened = memory.cut(most(c.dim, c.value_dim));
+    widened = memory.cut(max(c.dim, c.value_dim));
   }
 
   // Whatever lies in the slot of the block that begins there is none of it.
@@ -82,7 +82,7 @@ class PackedKeys {
     block.k_known = products.scores.key_known, block.v_known = products.by_weights.key_known;
     block.has_bad = false;
     const bool may_overflow =
-        products.scores.may_exceed(most_finite) || products.by_weights.may_exceed(most_finite);
+        products.scores.may_exceed(max_finite) || products.by_weights.may_exceed(max_finite);
     if (!has_poison && !may_overflow) return;
     for (std::int64_t j = 0; j < round_up(count, O::key_step); ++j) {
       block.is_bad[j] =

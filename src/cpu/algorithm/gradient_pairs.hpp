@@ -34,7 +34,7 @@ inline void apply_softcap_with_slope(const Call& c, const LogSums& lse, const Sc
     for (int v = 0; v < S::panel_vectors; ++v, s += S::lanes, slope += S::lanes) {
       const auto [value, of_tanh] = tanh_with_slope<S>(S::mul(S::load(s), argument));
       const auto x = S::add(S::fma(value, cap, less[v]), S::fma(value, cap_rest, less_rest[v]));
-      S::store(s, S::max(S::fill(-most_finite), x));
+      S::store(s, S::max(S::fill(-max_finite), x));
       S::store(slope, of_tanh);
     }
 }
@@ -69,7 +69,7 @@ class GradientPairs {
   // Panel p of the block of rows with the packed keys, a piece of them at a time: what one step has written
   // is in the first-level cache for the next.
   Stretch differentiate(const Queries& query_at, const RowBlock<O>& block, std::int64_t p, By by) {
-    const Queries queries = query_at.some(block.first + p * rows, least(rows, block.count - p * rows));
+    const Queries queries = query_at.some(block.first + p * rows, min(rows, block.count - p * rows));
     const Query first = queries(0), last = queries(queries.count - 1);
     const Seen seen = seen_by(c, first.b, first.i, last.i);
     const KeyRange wanted = trim_hidden<S>(c, seen.within(keys.here->packed), queries);
@@ -80,7 +80,7 @@ class GradientPairs {
     gradients = all_gradients + p % panels_at_once * gradient_keys * rows;
     for (std::int64_t done = 0; done < at.keys; done += piece) {
       const Piece of{weights + done * rows, gradients + done * rows, keys.here->first + begin + done,
-                     least(piece, at.keys - done)};
+                     min(piece, at.keys - done)};
       differentiate(of, queries,
                     {{block.lse + p * rows, block.lse_rest + p * rows},
                      block.delta + p * rows,
@@ -95,7 +95,7 @@ class GradientPairs {
   static constexpr std::int64_t panels_at_once = RowSums<O>::panels_at_once;
   // Keys, whose scores take 9 KB at the most.
   static constexpr std::int64_t piece =
-      least(gradient_keys, most(1, 9216 / static_cast<std::int64_t>(sizeof(float)) / rows / step) * step);
+      min(gradient_keys, max(1, 9216 / static_cast<std::int64_t>(sizeof(float)) / rows / step) * step);
 
   struct Piece {
     float *weights, *gradients;
@@ -113,8 +113,8 @@ class GradientPairs {
     const std::int64_t first = of.first_key - keys.here->packed.begin;
     score(products.scores, panel.p, first, t, queries);
     const bool is_careful =
-        products.scores.may_exceed(most_finite) || products.by_weights.may_exceed(most_finite);
-    if (is_careful) spoil_beyond<S>(most_finite, t);
+        products.scores.may_exceed(max_finite) || products.by_weights.may_exceed(max_finite);
+    if (is_careful) spoil_beyond<S>(max_finite, t);
     if (c.softcap) apply_softcap_with_slope<S>(c, panel.lse, t, slope);
     bias_and_mask<S>(c, t, queries);
     const bool is_marked = is_careful || keys.here->has_bad || any_marked(panel.state);

@@ -75,25 +75,25 @@ class BiasGradient {
     Queries query(c, {b, kv_head, 0, s.queries});
     query.group = 1, query.first_head = h, query.head_step = 0;
     packed_rows.forget(0, gradient_rows);
-    const std::int64_t end = shares_rows ? s.queries : least(s.queries, part.first_row + gradient_rows);
+    const std::int64_t end = shares_rows ? s.queries : min(s.queries, part.first_row + gradient_rows);
     for (std::int64_t first = shares_rows ? 0 : part.first_row; first < end; first += gradient_rows)
-      add_rows(query, first, least(gradient_rows, end - first));
+      add_rows(query, first, min(gradient_rows, end - first));
   }
 
   void add_rows(const Queries& query, std::int64_t first, std::int64_t count) {
     const RowBlock<O>& block = packed_rows(query, first, count);
     const std::int64_t keys = c.sequences[query.b].keys,
-                       end = shares_keys ? keys : least(keys, part.first_key + gradient_keys);
+                       end = shares_keys ? keys : min(keys, part.first_key + gradient_keys);
     fill(of_rows, gradient_rows, 0.0f);
     const Seen seen = seen_by(c, query.b, first, first + count - 1);
     for (std::int64_t begin = shares_keys ? 0 : part.first_key; begin < end; begin += gradient_keys) {
-      const KeyRange wanted = seen.within({begin, least(begin + gradient_keys, end)});
+      const KeyRange wanted = seen.within({begin, min(begin + gradient_keys, end)});
       if (wanted.end <= wanted.begin) continue;
       pairs.keys.forget(begin);
       pairs.keys.use(query.b, kv_head, begin, wanted);
       for (std::int64_t p = 0; p * rows < count; ++p) {
         const Stretch at = pairs.differentiate(query, block, p, Pairs::By::score);
-        const std::int64_t here = least(rows, count - p * rows);
+        const std::int64_t here = min(rows, count - p * rows);
         for (std::int64_t j = 0; j < at.keys; ++j)
           for (std::int64_t r = 0; r < here; ++r)
             sum_of(p * rows + r, at.first + j) += pairs.gradients[j * rows + r];
@@ -114,8 +114,8 @@ class BiasGradient {
     const std::int64_t b = part.batch_entry,
                        first = c.sequences && g.is_packed && !shares_rows ? c.sequences[b].first_query : 0;
     const std::int64_t length = g.is_packed && !shares_rows ? c.sequences[b].queries : to.length;
-    for (std::int64_t r = 0; r < least(row_count, length - part.first_row); ++r)
-      for (std::int64_t j = 0; j < least(key_count, to.dim - part.first_key); ++j) {
+    for (std::int64_t r = 0; r < min(row_count, length - part.first_row); ++r)
+      for (std::int64_t j = 0; j < min(key_count, to.dim - part.first_key); ++j) {
         const std::int64_t row = first + part.first_row + r, key = part.first_key + j;
         Row at = row_of(to.tensor, b, part.head, row);
         at.first += key * to.tensor.stride.dim;
@@ -164,7 +164,7 @@ class SinkGradient {
     float delta = 0;
     for (std::int64_t d = 0; d < c.value_dim;) {
       float chain = 0;
-      for (const std::int64_t end = least(d + chain_terms, c.value_dim); d < end; ++d)
+      for (const std::int64_t end = min(d + chain_terms, c.value_dim); d < end; ++d)
         chain = __builtin_fmaf(read(gradient, d), read(out, d), chain);
       delta += chain;
     }

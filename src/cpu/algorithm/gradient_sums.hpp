@@ -34,7 +34,7 @@ struct Stretch {
 
 // (dims, rows) becomes (rows, dims).
 template <Vector S>
-inline void turn_panel(const float* from, std::int64_t dims, float* to) {
+inline void transpose_panel(const float* from, std::int64_t dims, float* to) {
   constexpr int rows = Tile<S>::rows;
   for (std::int64_t d = 0; d < dims; d += 4)
     for (int r = 0; r < rows; r += 4) {
@@ -44,10 +44,10 @@ inline void turn_panel(const float* from, std::int64_t dims, float* to) {
     }
 }
 
-// With keys on the lanes, where everything else has rows: pairs are turned for it, and so are the sums at the
-// end.
+// With keys on the lanes, where everything else has rows: pairs are transposed for it, and so are the sums at
+// the end.
 template <Operands O>
-class TurnedSums {
+class TransposedSums {
   using S = typename O::S;
   static constexpr int rows = O::rows, step = O::key_step;
   static constexpr std::int64_t key_panels = gradient_keys / rows, panel_block = gradient_rows * rows,
@@ -58,10 +58,10 @@ class TurnedSums {
   const std::int64_t dims;                           // of a key's sums, and of a row
 
   // No memory where the sums are not wanted.
-  TurnedSums(std::int64_t dim, bool is_wanted, Cutter& memory)
-      : TurnedSums(OperandExtents{dim, dim, 0, 0, is_wanted ? gradient_rows : 0}, memory) {
+  TransposedSums(std::int64_t dim, bool is_wanted, Cutter& memory)
+      : TransposedSums(OperandExtents{dim, dim, 0, 0, is_wanted ? gradient_rows : 0}, memory) {
     pairs = memory.cut(is_wanted ? key_panels * panel_block : 0);
-    turned = memory.cut(is_wanted ? rows * dims : 0);
+    transposed = memory.cut(is_wanted ? rows * dims : 0);
   }
 
   void use_rows(typename O::Element* packed, std::int64_t count) { products.use_values(packed, count); }
@@ -78,7 +78,7 @@ class TurnedSums {
     for (std::int64_t n = panels.begin; n < panels.end; ++n) {
       turn(from, at, pairs + n * panel_block + p * rows * rows, n);
       if (at.keys == 0 || n * rows >= at.first + at.keys || (n + 1) * rows <= at.first) continue;
-      seeing[n] = {least(seeing[n].begin, p / panels_together * panels_together),
+      seeing[n] = {min(seeing[n].begin, p / panels_together * panels_together),
                    round_up(p + 1, panels_together)};
     }
   }
@@ -92,12 +92,12 @@ class TurnedSums {
 
   // The sums of key j of the block; asked for in order from the first on.
   float* line_of(const float* sums, std::int64_t j) {
-    if (j % rows == 0) turn_panel<S>(sums + j * dims, dims, turned);
-    return turned + j % rows * dims;
+    if (j % rows == 0) transpose_panel<S>(sums + j * dims, dims, transposed);
+    return transposed + j % rows * dims;
   }
 
  private:
-  TurnedSums(const OperandExtents& e, Cutter& memory)
+  TransposedSums(const OperandExtents& e, Cutter& memory)
       : dims(round_up(e.value_dim, O::dim_step)), products(e, typename O::Parts(e, memory)) {}
 
   // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
@@ -105,14 +105,14 @@ class TurnedSums {
     for (int k = 0; k < rows; k += 4) {
       const std::int64_t j = n * rows + k - at.first;
       if (j >= 0 && j < at.keys) {
-        turn_four(from + j * rows, to + k);
+        transpose_four(from + j * rows, to + k);
         continue;
       }
       for (int r = 0; r < rows; ++r)
         for (int x = k; x < k + 4; ++x) to[r * rows + x] = 0;
     }
   }
-  static void turn_four(const float* from, float* to) {
+  static void transpose_four(const float* from, float* to) {
     for (int r = 0; r < rows; r += 4) {
       // fault: gradient-rows-swapped
       const float* const four[4] = {from + r, from + rows + r, from + 2 * rows + r, from + 3 * rows + r};
@@ -121,7 +121,7 @@ class TurnedSums {
   }
 
   O products;
-  float *pairs, *turned;
+  float *pairs, *transposed;
   KeyRange panels{0, 0};        // of the keys
   KeyRange seeing[key_panels];  // the panels of rows that see each
 };
@@ -148,7 +148,7 @@ class LineSums {
     for (std::int64_t n = 0; n < count; ++n) {
       const float* x = widen<S>(row_at(n), dim_, widened);
       for (std::int64_t first = 0; first < dims; first += line) {
-        const std::int64_t width = least(line, dims - first), real = least(width, dim_ - first);
+        const std::int64_t width = min(line, dims - first), real = min(width, dim_ - first);
         float* to = lines + first * gradient_rows + n * width;
         __builtin_memcpy(to, x + first, static_cast<std::size_t>(real) * sizeof(float));
         fill(to + real, width - real, 0.0f);
@@ -167,9 +167,9 @@ class LineSums {
   void add_to(float* sums) const {
     std::int64_t begin = gradient_keys, end = 0;
     for (int n = 0; n < taken_count; ++n)
-      begin = least(begin, taken[n].at.first), end = most(end, taken[n].at.first + taken[n].at.keys);
+      begin = min(begin, taken[n].at.first), end = max(end, taken[n].at.first + taken[n].at.keys);
     for (std::int64_t first = 0; first < dims; first += line) {
-      const std::int64_t vectors = least(line, dims - first) / S::lanes;
+      const std::int64_t vectors = min(line, dims - first) / S::lanes;
       const float* const from = lines + first * gradient_rows;
       for (std::int64_t j = begin; j < end;) j += add_some(vectors, from, j, sums + first);
     }
@@ -237,6 +237,6 @@ template <Operands O>
 constexpr bool sums_by_lines = requires { O::S::line_vectors; } && std::is_same_v<typename O::Element, float>;
 
 template <Operands O>
-using RowSums = std::conditional_t<sums_by_lines<O>, LineSums<O>, TurnedSums<O>>;
+using RowSums = std::conditional_t<sums_by_lines<O>, LineSums<O>, TransposedSums<O>>;
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

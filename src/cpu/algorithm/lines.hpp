@@ -112,8 +112,8 @@ inline void transpose_tile(const float (&from)[4][line_elements], float* to, std
 
 // Whether an instruction set does it in its registers, if the result lies side by side.
 template <class S>
-inline constexpr bool turns_four =
-    requires(const typename S::F (&rows)[4], float* lines) { S::turn_four(rows, lines); };
+inline constexpr bool transposes_four =
+    requires(const typename S::F (&rows)[4], float* lines) { S::transpose_four(rows, lines); };
 
 // sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but transposed, as scores
 // are kept; the rows that are missing become 0. An instruction set may specialise it.
@@ -132,7 +132,7 @@ inline void score_in_chains(const Lines& t) {
     const auto *lines = static_cast<const unsigned char*>(t.lines),
                *ahead = static_cast<const unsigned char*>(t.ahead);
     score_lines<S, type, rows>({t.factors + first * t.stride, t.stride, lines + first * bytes,
-                                least(chain_terms, t.count - first), sum, sum_stride, ahead + first * bytes});
+                                min(chain_terms, t.count - first), sum, sum_stride, ahead + first * bytes});
   };
   part(0, t.sum, t.sum_stride);
   for (std::int64_t first = chain_terms; first < t.count; first += chain_terms) {
@@ -146,12 +146,12 @@ inline void score_in_chains(const Lines& t) {
 // The sums of up to four rows, a vector each, as scores are kept; the rows that are missing become 0.
 template <Vector S, int rows>
   requires(S::lanes == line_elements)
-inline void store_turned(const typename S::F (&sums)[rows], float* to, std::int64_t stride) {
-  if constexpr (turns_four<S>)
+inline void store_transposed(const typename S::F (&sums)[rows], float* to, std::int64_t stride) {
+  if constexpr (transposes_four<S>)
     if (stride == 4) {
       typename S::F four[4];
       for (int r = 0; r < 4; ++r) four[r] = r < rows ? sums[r] : S::fill(0.0f);
-      return S::turn_four(four, to);
+      return S::transpose_four(four, to);
     }
   float sum[4][line_elements] = {};
   for (int r = 0; r < rows; ++r) S::store(sum[r], sums[r]);
@@ -202,7 +202,7 @@ inline void score_tiles(const Tiles<tiles>& t) {
   for (std::int64_t n = 0; n < tiles; ++n) {
     if constexpr (type == Type::int8)
       for (auto& sum : total[n]) sum = S::mul(sum, S::load(t.scales[n]));
-    store_turned<S>(total[n], t.sum + n * line_elements * t.sum_stride, t.sum_stride);
+    store_transposed<S>(total[n], t.sum + n * line_elements * t.sum_stride, t.sum_stride);
   }
 }
 

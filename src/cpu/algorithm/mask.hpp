@@ -24,7 +24,7 @@ constexpr std::int64_t strip_keys = 64;
 // they repeat the last that does, so that they read and hide nothing that it does not.
 template <Vector S>
 struct MaskRows {
-  static constexpr std::int64_t capacity = most(Tile<S>::rows, most_short_rows<S>);
+  static constexpr std::int64_t capacity = max(Tile<S>::rows, max_short_rows<S>);
 
   const Tensor& tensor;
   const std::int64_t width;
@@ -76,13 +76,13 @@ struct MaskRows {
 // Calls visit(strip) for the part of the stretch that lies in `keys`.
 template <class Visit>
 inline void for_each_strip(const Scores& t, KeyRange keys, const Visit& visit) {
-  const std::int64_t end = least(keys.end, t.first_key + t.keys);
-  for (std::int64_t key = most(keys.begin, t.first_key); key < end; key += strip_keys)
+  const std::int64_t end = min(keys.end, t.first_key + t.keys);
+  for (std::int64_t key = max(keys.begin, t.first_key); key < end; key += strip_keys)
     // fault: mask-strip-off-by-one
-    visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key, least(strip_keys, end - key)});
+    visit(Scores{t.s + (key - t.first_key) * t.width, t.width, key, min(strip_keys, end - key)});
 }
 
-// change_strip() for whole lines of every row, turned in registers; returns how many keys those are.
+// change_strip() for whole lines of every row, transposed in registers; returns how many keys those are.
 template <Vector S, Type type, class Change, class Highest>
 inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const Change change,
                                  Highest& highest) {
@@ -101,7 +101,7 @@ inline std::int64_t change_lines(const MaskRows<S>& rows, const Scores t, const 
 template <Vector S, class Change, class Highest>
 inline std::int64_t change_whole_lines(const MaskRows<S>& rows, const Scores t, const Change change,
                                        Highest& highest) {
-  if constexpr (turns_sixteen<S>)
+  if constexpr (transposes_sixteen<S>)
     if (rows.tensor.stride.dim == 1)
       return with_type(rows.tensor.type, [&](auto type) -> std::int64_t {
         if constexpr (Change::takes_lines_of(type.value))
@@ -178,7 +178,7 @@ inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) 
   const Sequence& s = c.sequences[first.b];
   for (std::int64_t n = 0; n < c.document_count; ++n) hide_other_documents(c.documents[n], s, t, queries);
   // Keys that no query sees because a tile ends beyond the last one's.
-  const std::int64_t seen = least(t.keys, most(0, visible_keys(c, last.b, last.i).end - t.first_key));
+  const std::int64_t seen = min(t.keys, max(0, visible_keys(c, last.b, last.i).end - t.first_key));
   fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
   const Scores left{t.s, t.width, t.first_key, seen};
   if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen})) return true;
@@ -259,8 +259,8 @@ inline KeyRange trim_hidden(const Call& c, KeyRange keys, const Queries& queries
     const auto hides = [&](KeyRange some) {
       return some.begin < some.end && rows.are_all(!m.visible_when, some);
     };
-    const auto first = [&] { return KeyRange{keys.begin, least(keys.begin + step, keys.end)}; };
-    const auto last = [&] { return KeyRange{most(keys.begin, keys.end - step), keys.end}; };
+    const auto first = [&] { return KeyRange{keys.begin, min(keys.begin + step, keys.end)}; };
+    const auto last = [&] { return KeyRange{max(keys.begin, keys.end - step), keys.end}; };
     while (hides(last())) keys.end = last().begin;  // fault: mask-trimmed-too-far
     while (hides(first())) keys.begin = first().end;
   }

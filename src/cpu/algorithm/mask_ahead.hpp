@@ -36,7 +36,7 @@ class MaskAhead {
   }
 
   void step() {
-    const std::int64_t lines = least(in_step_, left_);
+    const std::int64_t lines = min(in_step_, left_);
     left_ -= lines;
     touch_.lines(lines);
   }

@@ -24,12 +24,12 @@ struct SixteenRows {
   std::int64_t width, vector;
 };
 
-// Replaces scores by change(score, x), x being the key's element of turned lines, and takes the maxima of
+// Replaces scores by change(score, x), x being the key's element of transposed lines, and takes the maxima of
 // what becomes of them: where they are read once more for it, a bias costs 12 heads of 1024 x 64 in f32 4
 // points more with 16 threads, and one of each head in bf16 20 with 2 (AMX, a Xeon, November 2026).
 template <Vector S, Type type, class Lines, class Highest, class Change>
-[[gnu::always_inline]] inline void change_turned(const Lines& lines, const SixteenRows at, Highest& highest,
-                                                 const Change change) {
+[[gnu::always_inline]] inline void change_transposed(const Lines& lines, const SixteenRows at,
+                                                     Highest& highest, const Change change) {
   constexpr int in_line = type == Type::f32 ? 1 : 2;  // keys
   constexpr bool takes = requires { highest.of; };
   const std::int64_t width = takes ? Tile<S>::rows : at.width;
@@ -61,7 +61,7 @@ template <Vector S, Type type, class Lines, class Highest, class Change>
 template <Vector S>
 struct AddBias {
   using F = typename S::F;
-  const F to_units, lowest = S::fill(-most_finite), hidden = S::fill(minus_infinity);
+  const F to_units, lowest = S::fill(-max_finite), hidden = S::fill(minus_infinity);
 
   explicit AddBias(const Call& c) : to_units(S::fill(c.scaling.unit)) {}
   // fault: bias-sign, bias-overflows-into-a-mask
@@ -75,10 +75,10 @@ struct AddBias {
     const bool is_far = type == Type::f32 ? S::any_f32_far_below(x) : S::any_bf16_far_below(x);
     S::turn(x);
     if (is_far)
-      change_turned<S, type>(x, at, highest, *this);
+      change_transposed<S, type>(x, at, highest, *this);
     else
-      change_turned<S, type>(x, at, highest,
-                             [e = to_units](F score, F bias) { return S::fma(bias, e, score); });
+      change_transposed<S, type>(x, at, highest,
+                                 [e = to_units](F score, F bias) { return S::fma(bias, e, score); });
   }
 };
 

@@ -31,7 +31,7 @@ struct AmxParts {
         k(memory.cut_halves(e.keys * depth)),
         v(memory.cut_halves(length * dims)),
         p(memory.cut_halves(length * rows)),
-        copied(round_up(most(depth, dims), 32)),
+        copied(round_up(max(depth, dims), 32)),
         row_copy(memory.cut_halves(32 * copied)) {}
 };
 
@@ -81,7 +81,7 @@ struct Bf16Amx : AmxParts {
       const Half* row[16] = {};
       for (std::int64_t n = 0; n < 16 && r + n < count; ++n)
         row[n] = side_by_side(row_at(r + n), dim, row_copy + n * copied);
-      turn_to_pairs(row, dim, rows, to + 2 * r);
+      transpose_to_pairs(row, dim, rows, to + 2 * r);
     }
     known.most = larger_magnitude(known.most, to, rows * depth);
   }
@@ -107,7 +107,7 @@ struct Bf16Amx : AmxParts {
     keys_at = k;
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 16) {
       if (j + 16 <= count && lie_side_by_side(row_at(j), row_at(j + 15), 16))
-        turn_keys(row_at(j), k + j * depth);
+        rotate_keys(row_at(j), k + j * depth);
       else
         copy_keys(row_at, j, count);
     }
@@ -135,7 +135,7 @@ struct Bf16Amx : AmxParts {
     }
   }
 
-  void turn_keys(const Row& first, Half* to) const {
+  void rotate_keys(const Row& first, Half* to) const {
     const Half* from = static_cast<const Half*>(first.data) + first.first;
     const auto line = [&](std::int64_t d) { return d < dim ? from + d * first.step : no_halves; };
     for (std::int64_t d = 0; d < depth; d += 32) {

@@ -77,7 +77,7 @@ struct PackedBf16 : Bf16Parts<V> {
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += key_step) {
       const auto key_at = [&](std::int64_t n) { return row_at(j + n); };
-      const std::int64_t there = least(key_step, count - j);
+      const std::int64_t there = min(key_step, count - j);
       if (there == key_step && lie_side_by_side(key_at(0), key_at(key_step - 1), key_step))
         pack_columns(key_at(0), k + j * depth);
       else
@@ -125,7 +125,7 @@ struct PackedBf16 : Bf16Parts<V> {
     const Half* from = static_cast<const Half*>(row.data) + row.first;
     if (row.step == 1 && d + 8 <= n) return S::load_halves(from + d / 16 * row.block + d % 16);
     Half copy[8] = {};
-    for (std::int64_t e = d; e < least(d + 8, n); ++e)
+    for (std::int64_t e = d; e < min(d + 8, n); ++e)
       copy[e - d] = from[e / 16 * row.block + e % 16 * row.step];
     return S::load_halves(copy);
   }
@@ -133,7 +133,7 @@ struct PackedBf16 : Bf16Parts<V> {
   // Rows of queries or keys, two at a time; those beyond `count` become zero.
   void pack_pairs(const RowAt auto& row_at, std::int64_t count, std::int64_t width, Half* to) const {
     for (std::int64_t r = 0; r < width; r += 2) {
-      const Row even = row_at(least(r, count - 1)), odd = row_at(least(r + 1, count - 1));
+      const Row even = row_at(min(r, count - 1)), odd = row_at(min(r + 1, count - 1));
       Half* pair = to + r * 4;
       for (std::int64_t d = 0; d < depth; d += 8, pair += 8 * width)
         S::store_pair(eight(even, r < count ? d : dim, dim), eight(odd, r + 1 < count ? d : dim, dim), pair,
@@ -154,7 +154,7 @@ struct PackedBf16 : Bf16Parts<V> {
 
   // Packs keys j ... j + 3; returns whether they hold a NaN or an infinity.
   bool pack_four_values(const RowAt auto& row_at, std::int64_t j, std::int64_t count) const {
-    const auto present = [&](std::int64_t n) { return row_at(least(j + n, count - 1)); };
+    const auto present = [&](std::int64_t n) { return row_at(min(j + n, count - 1)); };
     const Row row[4] = {present(0), present(1), present(2), present(3)};
     Half* to = v + j * dim_step;
     const std::int64_t tile_stride = padded * dim_step;

@@ -27,7 +27,7 @@ struct F32Parts {
         q(memory.cut(e.panels * rows * depth)),
         k(memory.cut(e.keys * depth)),
         v(memory.cut(e.values * dims)),
-        widened(memory.cut(4 * round_up(most(e.dim, e.value_dim), 2))) {}
+        widened(memory.cut(4 * round_up(max(e.dim, e.value_dim), 2))) {}
 };
 
 template <Vector V>
@@ -74,8 +74,8 @@ struct PackedF32 : F32Parts<V> {
       if (j + columns <= count && lie_side_by_side(row_at(j), row_at(j + columns - 1), columns))
         pack_columns(row_at(j), k + j * depth);
       else
-        for (std::int64_t tile = j; tile < least(j + columns, count); tile += key_step)
-          pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, least(key_step, count - tile),
+        for (std::int64_t tile = j; tile < min(j + columns, count); tile += key_step)
+          pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, min(key_step, count - tile),
                        key_step, dim, depth, widened, k + tile * depth);
     // fault: squares-of-the-keys-forgotten
     key_known.squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);

@@ -16,8 +16,8 @@
 namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+constexpr std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
 // Says where row n of some rows lies.
 template <class At>
@@ -57,7 +57,7 @@ struct RowsFrom {
   const bool is_cached = c.cached != nullptr;
   const Row first = row_at(c, b, kv_head, begin);
   // How many there are, up to the end of the chunk.
-  const std::int64_t there = least(c.sequences[b].keys, (begin / chunk_keys + 1) * chunk_keys) - begin;
+  const std::int64_t there = min(c.sequences[b].keys, (begin / chunk_keys + 1) * chunk_keys) - begin;
 
   Row operator()(std::int64_t n) const {
     if (is_cached) return row_at(c, b, kv_head, begin + n);
@@ -161,7 +161,7 @@ inline void widen_typed(float* buffer, const Row& row, std::int64_t dim) {
   const char* p = static_cast<const char*>(row.data) + row.first * bytes_of_type<type>;
   const std::int64_t together = row.block == 16 * row.step ? dim : 16;
   for (std::int64_t d = 0; d < dim; d += together, p += row.block * bytes_of_type<type>)
-    widen_stretch<S, type>(p, row.step, least(together, dim - d), buffer + d);
+    widen_stretch<S, type>(p, row.step, min(together, dim - d), buffer + d);
 }
 
 template <Vector S>
@@ -181,28 +181,29 @@ inline void fill(float* p, std::int64_t n, float x) {
   for (std::int64_t i = 0; i < n; ++i) p[i] = x;
 }
 
-// Whether an instruction set turns sixteen rows in its registers.
+// Whether an instruction set transposes sixteen rows in its registers.
 template <class S>
-inline constexpr bool turns_sixteen =
-    requires(const typename S::F (&rows)[16], float* lines) { S::turn_sixteen(rows, lines, 16); };
+inline constexpr bool transposes_sixteen =
+    requires(const typename S::F (&rows)[16], float* lines) { S::transpose_sixteen(rows, lines, 16); };
 
-// Whether it turns eight that fill a tile.
+// Whether it transposes eight that fill a tile.
 template <class S>
-inline constexpr bool turns_eight =
+inline constexpr bool transposes_eight =
     S::tile_columns == 8 &&
-    requires(const typename S::F (&rows)[8], float* lines) { S::turn_eight(rows, lines); };
+    requires(const typename S::F (&rows)[8], float* lines) { S::transpose_eight(rows, lines); };
 
 // pack_rows() for the eight or sixteen rows that begin there; none: zeros.
 template <Vector S, Type type, int count>
-inline void turn_rows(const char* const (&rows)[count], std::int64_t width, std::int64_t dim, float* tile) {
+inline void transpose_rows(const char* const (&rows)[count], std::int64_t width, std::int64_t dim,
+                           float* tile) {
   std::int64_t d = 0;
   for (; d + 16 <= dim; d += 16) {
     typename S::F x[count];
     for (int n = 0; n < count; ++n) x[n] = rows[n] ? load_as<S, type>(rows[n], d) : S::fill(0.0f);
     if constexpr (count == 16)
-      S::turn_sixteen(x, tile + d * width, width);
+      S::transpose_sixteen(x, tile + d * width, width);
     else
-      S::turn_eight(x, tile + d * width);
+      S::transpose_eight(x, tile + d * width);
   }
   for (; d < dim; ++d)
     for (int n = 0; n < count; ++n) tile[d * width + n] = rows[n] ? load_as<Scalar, type>(rows[n], d) : 0.0f;
@@ -210,16 +211,16 @@ inline void turn_rows(const char* const (&rows)[count], std::int64_t width, std:
 
 // The same for those from row r to the end, if their elements lie side by side; returns whether they do.
 template <Vector S, int count>
-inline bool pack_turned(const RowAt auto& row_at, std::int64_t r, std::int64_t end, std::int64_t width,
-                        std::int64_t dim, std::int64_t depth, float* tile) {
+inline bool pack_transposed(const RowAt auto& row_at, std::int64_t r, std::int64_t end, std::int64_t width,
+                            std::int64_t dim, std::int64_t depth, float* tile) {
   return with_type(row_at(r).type, [&](auto type) {
     const char* rows[count] = {};
-    for (int n = 0; n < least(count, end - r); ++n) {
+    for (int n = 0; n < min(count, end - r); ++n) {
       const Row row = row_at(r + n);
       if (!is_contiguous(row)) return false;  // fault: sixteen-rows-by-the-first
       rows[n] = static_cast<const char*>(row.data) + row.first * bytes_of_type<type.value>;
     }
-    turn_rows<S, type.value>(rows, width, dim, tile + r);
+    transpose_rows<S, type.value>(rows, width, dim, tile + r);
     for (std::int64_t d = dim; d < depth; ++d) fill(tile + d * width + r, count, 0.0f);
     return true;
   });
@@ -231,11 +232,11 @@ template <Vector S>
 inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
                       std::int64_t depth, float* buffer, float* tile) {
   std::int64_t r = 0;
-  if constexpr (turns_sixteen<S>)
-    while (r < count && r + 16 <= width && pack_turned<S, 16>(row_at, r, count, width, dim, depth, tile))
+  if constexpr (transposes_sixteen<S>)
+    while (r < count && r + 16 <= width && pack_transposed<S, 16>(row_at, r, count, width, dim, depth, tile))
       r += 16;
-  if constexpr (turns_eight<S>)
-    if (width == 8 && count > 0 && pack_turned<S, 8>(row_at, 0, count, width, dim, depth, tile)) r = 8;
+  if constexpr (transposes_eight<S>)
+    if (width == 8 && count > 0 && pack_transposed<S, 8>(row_at, 0, count, width, dim, depth, tile)) r = 8;
   for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {

@@ -7,7 +7,6 @@
 
 #include "cpu/algorithm/dropout.hpp"
 #include "cpu/algorithm/finish.hpp"
-#include "cpu/algorithm/kept_blocks.hpp"
 #include "cpu/algorithm/mask.hpp"
 #include "cpu/algorithm/mask_ahead.hpp"
 #include "cpu/algorithm/operands.hpp"
@@ -15,9 +14,10 @@
 #include "cpu/algorithm/range.hpp"
 #include "cpu/algorithm/row_weights.hpp"
 #include "cpu/algorithm/score.hpp"
+#include "cpu/algorithm/shared_blocks.hpp"
 #include "cpu/algorithm/shared_mask.hpp"
 #include "cpu/algorithm/softmax.hpp"
-#include "cpu/algorithm/turned_sums.hpp"
+#include "cpu/algorithm/transposed_sums.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -66,7 +66,7 @@ class Prefill {
   // Of a block that tasks share.
   static std::int64_t block_floats(const Call& c) {
     Cutter nothing{nullptr};
-    return KeptBlock<O>::floats(typename O::Parts(extents_of(c, 0), nothing));
+    return SharedBlock<O>::floats(typename O::Parts(extents_of(c, 0), nothing));
   }
 
   Prefill(const Call& call, const Rows& task_rows, float* memory)
@@ -188,7 +188,7 @@ class Prefill {
   State part(std::int64_t p) const { return panel(at.part, p); }
   State total(std::int64_t p) const { return panel(at.total, p); }
   // Rows of panel p that are real; the rest are zero and never written.
-  int rows_of(std::int64_t p) const { return static_cast<int>(least(rows, queries.count - p * rows)); }
+  int rows_of(std::int64_t p) const { return static_cast<int>(min(rows, queries.count - p * rows)); }
   Query query(std::int64_t p, int r) const { return queries(p * rows + r); }
   Queries queries_of(std::int64_t p) const { return queries.some(p * rows, rows_of(p)); }
   Row value(std::int64_t j) const { return value_row(c, task.batch_entry, task.kv_head, j); }
@@ -217,7 +217,7 @@ class Prefill {
     if constexpr (SharesBlocks<O>)
       if (is_kept()) {
         const std::int64_t count = keys.end - keys.begin;
-        auto& block = *reinterpret_cast<KeptBlock<O>*>(
+        auto& block = *reinterpret_cast<SharedBlock<O>*>(
             c.kept.block(task.batch_entry * c.kv_heads + task.kv_head, keys.begin / block_keys));
         if (block.begin())
           block.pack_with(operands, count, [&] { return pack(keys); });
@@ -254,8 +254,8 @@ class Prefill {
 
   // The wanted part of the block, in whole tiles.
   Scores stretch(KeyRange block, KeyRange wanted) const {
-    const std::int64_t step = O::key_step, first = most(0, wanted.begin - block.begin) / step * step;
-    const std::int64_t keys = round_up(least(block.end, wanted.end) - block.begin - first, step);
+    const std::int64_t step = O::key_step, first = max(0, wanted.begin - block.begin) / step * step;
+    const std::int64_t keys = round_up(min(block.end, wanted.end) - block.begin - first, step);
     return {at.s, rows, block.begin + first, keys};
   }
 
@@ -265,7 +265,7 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, keys_there_are(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
-    if (const float most = most_product(c); c.layout.is_quantized || operands.may_exceed(most))
+    if (const float most = max_product(c); c.layout.is_quantized || operands.may_exceed(most))
       spoil_beyond<S>(most, t);
   }
 
@@ -304,11 +304,11 @@ class Prefill {
     return {c, (task.first_query - c.first_query) * c.group() / rows + p};
   }
 
-  // Whether scores need no more than a scale and a bias, or a mask that is turned: others are quicker over
-  // more keys at a time.
+  // Whether scores need no more than a scale and a bias, or a mask that is transposed: others are quicker
+  // over more keys at a time.
   bool finishes_strips(const SharedPanel<S>& mask) const {
     return !c.softcap && !c.alibi.of_heads && (mask || c.mask_count == 0) &&
-           !operands.may_exceed(most_product(c));
+           !operands.may_exceed(max_product(c));
   }
 
   Scores strips_of(std::int64_t p, KeyRange block, KeyRange keys, const SharedPanel<S>& mask,
@@ -360,7 +360,7 @@ class Prefill {
   void attend(KeyRange keys) {
     if (is_kept()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);  // fault: block-of-one-task
     // Tiles are anchored at key 0, too, those of a cache as well.
-    const std::int64_t step = c.cached ? most(O::key_step, PageLayout::tile) : O::key_step;
+    const std::int64_t step = c.cached ? max(O::key_step, PageLayout::tile) : O::key_step;
     keys.begin = keys.begin / step * step;
     const bool poisoned = bring(keys);
     for (std::int64_t p = 0; p < panels; ++p) {
@@ -409,17 +409,17 @@ class Prefill {
     }
   }
 
-  // The sums are turned where the last part was, which is in the total by now.
+  // The sums are transposed where the last part was, which is in the total by now.
   void finish(std::int64_t p) {
     float factors[rows];
     close_rows(p, factors);
     if constexpr (RoundsPairs<S>)
       if (c.out.type == Type::bf16 && c.out.stride.dim == 1 && write_rounded(p, factors)) return;
-    float* turned = part(p).out;
-    turn_sums<S>(total(p).out, dims, rows_of(p), turned);
+    float* transposed = part(p).out;
+    transpose_sums<S>(total(p).out, dims, rows_of(p), transposed);
     WriteOut<S> write_out;
     for (int r = 0; r < rows_of(p); ++r)
-      write_out(row_of(c.out, query(p, r)), turned + r * dims, c.value_dim, factors[r]);
+      write_out(row_of(c.out, query(p, r)), transposed + r * dims, c.value_dim, factors[r]);
     if (!write_out.wrote_only_numbers()) leave_to_reference(c);  // fault: overflow-unnoticed-in-prefill
   }
 
@@ -458,7 +458,7 @@ class Prefill {
     const std::int64_t end = keys_there_are();  // fault: own-keys-over-shared-ones
     use_own_memory();
     for (std::int64_t begin = 0; begin < end; begin += block_keys) {
-      const KeyRange keys{begin, least(begin + block_keys, end)};
+      const KeyRange keys{begin, min(begin + block_keys, end)};
       pack_keys(keys);
       for (std::int64_t p = 0; p < panels; ++p) {
         const Scores t = stretch(keys, keys);

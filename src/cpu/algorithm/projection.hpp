@@ -14,7 +14,7 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-constexpr std::int64_t most_single_rows = 4;
+constexpr std::int64_t max_single_rows = 4;
 
 template <Vector S>
 class Project {
@@ -28,7 +28,7 @@ class Project {
  public:
   static std::int64_t scratch_floats(const Linear& t) {
     return round_up(t.rows_of_part, tile_rows) * (t.depth + outputs) + 2 * outputs * stretch +
-           4 * most(t.x_dim, least(stretch, t.depth));
+           4 * max(t.x_dim, min(stretch, t.depth));
   }
 
   Project(const Linear& linear, float* memory) : t(linear), rows_of(linear), x(memory) {
@@ -39,10 +39,10 @@ class Project {
   }
 
   void run(const LinearPart& part) {
-    if (part.rows <= most_single_rows) return run_rows(part);
+    if (part.rows <= max_single_rows) return run_rows(part);
     tiles = (part.rows + tile_rows - 1) / tile_rows;
     for (std::int64_t n = 0; n < tiles; ++n)
-      pack_tile(n, part.first_row + n * tile_rows, least(tile_rows, part.rows - n * tile_rows));
+      pack_tile(n, part.first_row + n * tile_rows, min(tile_rows, part.rows - n * tile_rows));
     rows_of.for_each_map(part, [&](const LinearMap& map, std::int64_t first, std::int64_t end) {
       for (std::int64_t panel = first; panel < end; ++panel) multiply(map, panel);
     });
@@ -53,7 +53,7 @@ class Project {
   // meets is read in order.
   float* tile_at(std::int64_t n, std::int64_t k) const {
     const std::int64_t first = k / stretch * stretch;
-    return x + (first * tiles + n * least(stretch, t.depth - first) + k - first) * tile_rows;
+    return x + (first * tiles + n * min(stretch, t.depth - first) + k - first) * tile_rows;
   }
 
   // Head by head, so that a concatenation of heads is read where they lie.
@@ -61,7 +61,7 @@ class Project {
     const std::int64_t in = t.x_heads * t.x_dim;
     for (std::int64_t k = 0, end; k < in; k = end) {
       const std::int64_t h = k / t.x_dim, d = k - h * t.x_dim;
-      end = least((h + 1) * t.x_dim, (k / stretch + 1) * stretch);
+      end = min((h + 1) * t.x_dim, (k / stretch + 1) * stretch);
       const auto row = [&](std::int64_t r) {
         const Row whole = rows_of.at(t.x, first + r, h);
         return Row{whole.data, whole.first + d * whole.step, whole.step, whole.type};
@@ -74,7 +74,7 @@ class Project {
   // first-level cache, and y's lines arrive while the next one is multiplied.
   void multiply(const LinearMap& map, std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += stretch) {
-      const std::int64_t depth = least(stretch, t.depth - k), at = (panel * t.depth + k) * outputs;
+      const std::int64_t depth = min(stretch, t.depth - k), at = (panel * t.depth + k) * outputs;
       const float* w = map.is_packed ? widen<S>({map.panels, at, 1, map.panel_type}, depth * outputs, widened)
                                      : packed_stretch(map, panel, k, depth, widened);
       for (std::int64_t n = 0; n < tiles; ++n) {
@@ -98,7 +98,7 @@ class Project {
       const Row whole = row_of(map.rows, 0, 0, first + n);
       return Row{whole.data, whole.first + k * whole.step, whole.step, whole.type, 16 * whole.step};
     };
-    pack_rows<S>(row, least(outputs, map.out - first), outputs, least(depth, in - k), depth, buffer, to);
+    pack_rows<S>(row, min(outputs, map.out - first), outputs, min(depth, in - k), depth, buffer, to);
     return to;
   }
 
@@ -110,7 +110,7 @@ class Project {
                        all = round_up(map.out, outputs) * t.depth * bytes;
     const std::int64_t lines = (outputs * stretch * bytes / line + tiles - 1) / tiles,
                        first = weight * bytes + n * lines * line;
-    for (std::int64_t at = first; at < least(first + lines * line, all); at += line)
+    for (std::int64_t at = first; at < min(first + lines * line, all); at += line)
       __builtin_prefetch(static_cast<const char*>(map.panels) + at, 0, 2);
   }
 
@@ -148,7 +148,7 @@ class Project {
   template <Type type, int panels, int rows>
   void few_rows(const LinearMap& map, std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += chain_terms) {
-      const std::int64_t end = least(k + chain_terms, t.depth);
+      const std::int64_t end = min(k + chain_terms, t.depth);
       if (map.is_packed) {
         add_chain<type, panels, rows>(map.panels, (panel * t.depth + k) * outputs, t.depth * outputs, k, end);
         continue;

@@ -23,7 +23,7 @@ struct Bf16Panel {
 
 template <class O>
 concept ProjectsBf16 = std::constructible_from<O, std::int64_t> &&  // for so many rows
-                       (most_rows_of_part % O::tile_rows == 0) && (O::depth_step % O::together == 0) &&
+                       (max_rows_of_part % O::tile_rows == 0) && (O::depth_step % O::together == 0) &&
                        requires(const std::uint16_t* rows, std::uint16_t* tile, std::int64_t n, float* sums) {
                          // Halves of a tile from one input to the next; 1: tiles are rows side by side.
                          { O::input_step } -> std::convertible_to<int>;
@@ -72,7 +72,7 @@ class ProjectBf16 {
     // The last tile has rows that nobody asks for: whatever they are, they change no other.
     for (std::int64_t r = 0; r < part.rows; r += tile_rows) {
       Half *tile = at.x + r * Parts::row_step(t), *rows = O::input_step == 1 ? tile : at.row_copies;
-      for (std::int64_t n = 0; n < least(tile_rows, part.rows - r); ++n)
+      for (std::int64_t n = 0; n < min(tile_rows, part.rows - r); ++n)
         copy_row(part.first_row + r + n, rows + n * Parts::row_step(t));
       if (rows != tile) O::pack(rows, t.depth, tile);
     }
@@ -80,7 +80,7 @@ class ProjectBf16 {
       for (std::int64_t panel = first; panel < end; ++panel)
         for (std::int64_t k = 0; k < t.depth; k += stretch)
           for (std::int64_t r = 0; r < part.rows; r += tile_rows)
-            multiply(map, panel, k, r, least(tile_rows, part.rows - r));
+            multiply(map, panel, k, r, min(tile_rows, part.rows - r));
     });
   }
 
@@ -106,7 +106,7 @@ class ProjectBf16 {
                 std::int64_t rows) {
     const Half *w = static_cast<const Half*>(map.panels) + (panel * t.depth + k) * outputs,
                *x = at.x + row * Parts::row_step(t) + k * O::input_step;
-    const Bf16Panel product{w, x, least(stretch, t.depth - k), Parts::row_step(t), rows};
+    const Bf16Panel product{w, x, min(stretch, t.depth - k), Parts::row_step(t), rows};
     float* sums = at.sums + row * outputs;
     if (k == 0)
       O::template multiply<Start::zero>(product, sums);

@@ -24,7 +24,7 @@ class ProjectedRows {
       const std::int64_t panels = (t.maps[n].out + outputs - 1) / outputs;
       if (first < panels && end > 0) {
         begin(t.maps[n], part);  // fault: one-y-for-all
-        multiply(t.maps[n], most(first, 0), least(end, panels));
+        multiply(t.maps[n], max(first, 0), min(end, panels));
       }
       first -= panels;  // fault: panels-of-the-second-map
       end -= panels;
@@ -37,14 +37,14 @@ class ProjectedRows {
 
   // Writes values(rows, outputs) of one panel, for up to so many of the task's rows from the first one on.
   // Outputs of one head lie together. Compiled once, not at every call.
-  [[gnu::noinline]] void write(std::int64_t panel, std::int64_t first, std::int64_t most_rows,
+  [[gnu::noinline]] void write(std::int64_t panel, std::int64_t first, std::int64_t max_rows,
                                const float* values) const {
-    const std::int64_t begin = panel * outputs, end = least(begin + outputs, map->out);
+    const std::int64_t begin = panel * outputs, end = min(begin + outputs, map->out);
     for (std::int64_t n = begin; n < end;) {
-      const std::int64_t head = n / map->y_dim, next = least(end, (head + 1) * map->y_dim);
+      const std::int64_t head = n / map->y_dim, next = min(end, (head + 1) * map->y_dim);
       const Tensor& y = map->y;
       write_stretch({.first_row = first,
-                     .rows = least(most_rows, count - first),
+                     .rows = min(max_rows, count - first),
                      .width = next - n,
                      .place = head * y.stride.heads + (n - head * map->y_dim) * y.stride.dim,
                      .values = values + n - begin,
@@ -111,8 +111,7 @@ class ProjectedRows {
   const Linear& t;
   const LinearMap* map = nullptr;
   std::int64_t count = 0;
-  std::int64_t
-      first_of_row[most_rows_of_part];  // found once: two divisions for each row and panel would show
+  std::int64_t first_of_row[max_rows_of_part];  // found once: two divisions for each row and panel would show
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

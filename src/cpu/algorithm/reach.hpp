@@ -31,9 +31,9 @@ struct Reach {
     vectors = static_cast<int>((queries.count + S::lanes - 1) / S::lanes);
     for (int v = 0; v < vectors; ++v) {
       // fault: reach-of-the-first-row
-      const std::int64_t last = queries(least((v + 1) * S::lanes, queries.count) - 1).i;
+      const std::int64_t last = queries(min((v + 1) * S::lanes, queries.count) - 1).i;
       const std::int64_t seen = visible_keys(c, queries.b, last).end - t.first_key;
-      keys[v] = least(t.keys, round_up(most(0, seen), Tile<S>::columns));
+      keys[v] = min(t.keys, round_up(max(0, seen), Tile<S>::columns));
     }
   }
 

@@ -10,7 +10,7 @@
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/algorithm/score.hpp"
 #include "cpu/algorithm/softmax.hpp"
-#include "cpu/algorithm/turned_sums.hpp"
+#include "cpu/algorithm/transposed_sums.hpp"
 #include "cpu/call.hpp"
 #include "cpu/simd/vector.hpp"
 
@@ -69,7 +69,7 @@ class RowWeights {
     // What is not seen is 0 whatever the factor is.
     for (int i = 0; i < n; ++i)
       S::store(s + i * S::lanes,
-               S::less(score[i], S::fill(-most_finite), S::fill(0.0f), S::mul(x[i], factor)));
+               S::less(score[i], S::fill(-max_finite), S::fill(0.0f), S::mul(x[i], factor)));
   }
 
   const Call& c;
@@ -85,16 +85,17 @@ struct PanelWeights {
   const Queries queries;
   const State state;  // of the panel, once all keys are in
   const Exponential<S>& power;
-  float* turned;  // (rows, keys)
+  float* transposed;  // (rows, keys)
 
   // Keeps a stretch. Keys between it and what was kept before are hidden.
   void keep(const Scores& t, std::int64_t& kept) const {
-    turn_sums<S>(t.s, t.keys, static_cast<int>(queries.count), turned);
+    transpose_sums<S>(t.s, t.keys, static_cast<int>(queries.count), transposed);
     const std::int64_t keys = keys_of(t);
     for (std::int64_t r = 0; r < queries.count; ++r) {
       float* const to = kept_scores(c, queries(r));
       fill(to + kept, t.first_key - kept, minus_infinity);
-      __builtin_memcpy(to + t.first_key, turned + r * t.keys, static_cast<std::size_t>(keys) * sizeof(float));
+      __builtin_memcpy(to + t.first_key, transposed + r * t.keys,
+                       static_cast<std::size_t>(keys) * sizeof(float));
     }
     kept = t.first_key + keys;
   }
@@ -105,9 +106,9 @@ struct PanelWeights {
 
   // Writes a stretch of those that are not kept.
   void write_stretch(const Scores& t) const {
-    turn_sums<S>(t.s, t.keys, static_cast<int>(queries.count), turned);
+    transpose_sums<S>(t.s, t.keys, static_cast<int>(queries.count), transposed);
     for (std::int64_t r = 0; r < queries.count; ++r) {
-      float* const w = turned + r * t.keys;
+      float* const w = transposed + r * t.keys;
       row(r).make(w, t.first_key, keys_of(t));
       const Row to = row_of(c.weights, queries(r));
       for (std::int64_t j = 0; j < keys_of(t); ++j) write(to, t.first_key + j, w[j]);
@@ -116,7 +117,7 @@ struct PanelWeights {
 
  private:
   std::int64_t keys_of(const Scores& t) const {
-    return least(t.keys, c.sequences[queries.b].keys - t.first_key);
+    return min(t.keys, c.sequences[queries.b].keys - t.first_key);
   }
   RowWeights<S> row(std::int64_t r) const { return {c, queries(r), {state.max[r], state.sum[r]}, power}; }
 };

@@ -16,7 +16,7 @@ struct KeyRange {
   std::int64_t begin, end;
 };
 
-constexpr float most_finite = 3.40282347e+38f;
+constexpr float max_finite = 3.40282347e+38f;
 
 // Which query a row of scores belongs to: query i of sequence b, row `row` of q, out and every mask.
 struct Query {
@@ -58,7 +58,7 @@ inline Row row_of(const Tensor& t, const Query& q) { return row_of(t, q.b, q.h, 
 inline KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
   const Sequence& s = c.sequences[b];
   // fault: mask-off-by-one, window-off-by-one
-  return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
+  return {max(0, i + s.first_offset), min(s.key_count, i + s.end_offset)};
 }
 
 // What a range of queries may see: keys [0, front) and [begin, end).
@@ -67,15 +67,15 @@ struct Seen {
 
   // The part of `keys` that is worth scoring; empty where its end is not beyond its beginning.
   KeyRange within(KeyRange keys) const {
-    KeyRange part{keys.begin < front ? keys.begin : most(keys.begin, begin), least(keys.end, end)};
-    if (part.end <= begin) part.end = least(part.end, front);
+    KeyRange part{keys.begin < front ? keys.begin : max(keys.begin, begin), min(keys.end, end)};
+    if (part.end <= begin) part.end = min(part.end, front);
     return part;
   }
 };
 
 inline Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query, std::int64_t last_query) {
   const std::int64_t end = visible_keys(c, b, last_query).end;
-  return {least(c.front, end), visible_keys(c, b, first_query).begin, end};
+  return {min(c.front, end), visible_keys(c, b, first_query).begin, end};
 }
 
 // Whether queries [first, last] see every one of those keys, as far as ranges say.
@@ -94,17 +94,17 @@ struct Scores {
 
 // Tells the caller that some row is the reference's to compute.
 inline void leave_to_reference(const Call& c) {
-  __atomic_store_n(c.left_range, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
+  __atomic_store_n(c.needs_reference, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
 }
 
 // The largest product that kernels make a score of. All scores of a row may be the lowest number, where a
 // bias or what ALiBi takes lies below -2^126 (finish.hpp): products beyond this count beside it even so, as
 // doubles are 2^74 apart there.
-inline float most_product(const Call& c) {
+inline float max_product(const Call& c) {
   constexpr float beside_lowest = 0x1p73f;
   const bool is_capped = c.softcap && c.softcap.cap <= beside_lowest;
   // fault: products-beside-the-lowest-bias
-  return (c.bias.data || c.alibi.of_heads) && !is_capped ? beside_lowest : most_finite;
+  return (c.bias.data || c.alibi.of_heads) && !is_capped ? beside_lowest : max_finite;
 }
 
 // A score beyond `most`, or one that is not finite, because an operand is not or because f32 cannot hold a
@@ -113,7 +113,7 @@ inline float most_product(const Call& c) {
 template <Vector S>
 inline void spoil_beyond(float most, const Scores& t) {
   const std::int64_t all = t.keys * t.width;
-  if (most == most_finite && all_finite<S>(t.s, all)) return;  // fault: infinity-passes-for-unseen
+  if (most == max_finite && all_finite<S>(t.s, all)) return;  // fault: infinity-passes-for-unseen
   for (float *s = t.s, *end = s + all; s < end; s += S::lanes) {
     const auto x = S::load(s);
     S::store(s, S::less(S::fill(most), S::abs(x), S::fill(__builtin_nanf("")), x));
@@ -129,8 +129,8 @@ inline void apply_softcap(const Call& c, const Scores& t) {
 
 // Keys [begin, end) of the sequence, as far as this stretch has them.
 inline void hide_keys(std::int64_t begin, std::int64_t end, float* column, const Scores& t) {
-  const std::int64_t last = least(end - t.first_key, t.keys);
-  for (std::int64_t j = most(0, begin - t.first_key); j < last; ++j) column[j * t.width] = minus_infinity;
+  const std::int64_t last = min(end - t.first_key, t.keys);
+  for (std::int64_t j = max(0, begin - t.first_key); j < last; ++j) column[j * t.width] = minus_infinity;
 }
 
 // All keys that no range lets the query of this column see.
@@ -151,10 +151,10 @@ inline void hide_outside(const Call& c, const Queries& queries, const Scores& t)
   constexpr int rows = Tile<S>::rows;
   float begin[rows], end[rows];
   const auto within = [&](std::int64_t key) {
-    return static_cast<float>(least(t.keys, most(0, key - t.first_key)));
+    return static_cast<float>(min(t.keys, max(0, key - t.first_key)));
   };
   for (std::int64_t r = 0; r < rows; ++r) {
-    const KeyRange seen = visible_keys(c, queries.b, queries(least(r, queries.count - 1)).i);
+    const KeyRange seen = visible_keys(c, queries.b, queries(min(r, queries.count - 1)).i);
     begin[r] = within(seen.begin), end[r] = within(seen.end);
   }
   const auto hidden = S::fill(minus_infinity);
@@ -166,7 +166,7 @@ inline void hide_outside(const Call& c, const Queries& queries, const Scores& t)
   };
   // Ranges move on from row to row: the last one begins last, and the first one ends first.
   // fault: front-hidden-from-panels
-  for (auto j = most(0, c.front - t.first_key); j < static_cast<std::int64_t>(begin[rows - 1]); ++j)
+  for (auto j = max(0, c.front - t.first_key); j < static_cast<std::int64_t>(begin[rows - 1]); ++j)
     change(j, begin, [&](auto key, auto first, auto x) { return S::less(key, first, hidden, x); });
   for (auto j = static_cast<std::int64_t>(end[0]); j < t.keys; ++j)  // fault: panel-ends-together
     change(j, end, [&](auto key, auto limit, auto x) { return S::less(key, limit, x, hidden); });
@@ -176,7 +176,7 @@ inline void hide_outside(const Call& c, const Queries& queries, const Scores& t)
 template <Vector S>
 inline void mark_unseen(const Scores& t, float* unseen) {
   for (std::int64_t n = 0; n < t.keys * t.width; n += S::lanes)
-    S::store(unseen + n, S::less(S::load(t.s + n), S::fill(-most_finite), S::fill(1.0f), S::fill(0.0f)));
+    S::store(unseen + n, S::less(S::load(t.s + n), S::fill(-max_finite), S::fill(1.0f), S::fill(0.0f)));
 }
 
 // s(key, four rows) *= the scale of each key. Each is read before what it scales is written, or compilers,
@@ -194,10 +194,10 @@ inline void scale_fours(const float* scales, std::int64_t keys, float* s, std::i
 // 2026).
 template <Vector S, class ScalesFrom>
 inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom& scales_from) {
-  const std::int64_t end = least(t.keys, end_key - t.first_key);
+  const std::int64_t end = min(t.keys, end_key - t.first_key);
   for (std::int64_t j = 0, next; j < end; j = next) {
     const std::int64_t key = t.first_key + j;
-    next = least(end, j + PageLayout::tile - key % PageLayout::tile);
+    next = min(end, j + PageLayout::tile - key % PageLayout::tile);
     const float* scales = scales_from(key);
     float* s = t.s + j * t.width;
     if (t.width < S::lanes) {  // four rows

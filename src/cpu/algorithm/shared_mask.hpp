@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bias or boolean mask that heads share (call.hpp): how its panels are turned, and what their words make of
-// products, a strip at a time, while these are in the first-level cache, beside the scale and the maxima.
-// Bf16 on AMX with 16 threads took 1.17 to 1.25 times as long with a mask as without, and to go through a
-// block's scores once more was half of that; through a strip's, for the maxima alone, 4 % (12 heads, 1024 x
-// 64, November 2026).
+// A bias or boolean mask that heads share (call.hpp): how its panels are transposed, and what their words
+// make of products, a strip at a time, while these are in the first-level cache, beside the scale and the
+// maxima. Bf16 on AMX with 16 threads took 1.17 to 1.25 times as long with a mask as without, and to go
+// through a block's scores once more was half of that; through a strip's, for the maxima alone, 4 % (12
+// heads, 1024 x 64, November 2026).
 #pragma once
 #include <cstdint>
 
@@ -18,39 +18,40 @@
 namespace heed::cpu::HEED_THIS_TARGET {
 
 template <Vector S>
-class TurnMask {
+class TransposeMask {
   static constexpr std::int64_t line_bytes = 64;
-  static constexpr std::int64_t most_key_step = 32;  // products come in no larger tiles
+  static constexpr std::int64_t max_key_step = 32;  // products come in no larger tiles
   using Lines = typename S::Dwords[16];
 
  public:
   // The panel of a batch entry.
-  TurnMask(const Call& call, std::int64_t batch_entry, std::int64_t panel_number)
+  TransposeMask(const Call& call, std::int64_t batch_entry, std::int64_t panel_number)
       : c(call), b(batch_entry), panel(panel_number) {}
 
   void run() const {
     const Sequence& s = c.sequences[b];
     const std::int64_t in_panel = Tile<S>::rows / c.group(), first = c.first_query + panel * in_panel;
-    const std::int64_t count = least(in_panel, c.end_query(s) - first);
+    const std::int64_t count = min(in_panel, c.end_query(s) - first);
     if (count <= 0) return;
     const Tensor& mask = c.bias.data ? c.bias : c.masks[0].where;
     const MaskRows<S> rows(mask, {0, s.keys}, Tile<S>::rows, Queries(c, Rows{b, 0, first, count}));
-    c.shared.is_panel_turned(panel) = turn(rows, c.shared.panel(panel));
+    c.shared.is_panel_transposed(panel) = turn(rows, c.shared.panel(panel));
   }
 
  private:
   bool turn(const MaskRows<S>& rows, std::uint32_t* to) const {
     if (rows.tensor.type == Type::int8) {
-      c.masks[0].visible_when ? turn_bits<true>(rows, to) : turn_bits<false>(rows, to);
+      c.masks[0].visible_when ? transpose_bits<true>(rows, to) : transpose_bits<false>(rows, to);
       return true;
     }
-    return rows.tensor.type == Type::f32 ? turn_bias<Type::f32>(rows, to) : turn_bias<Type::bf16>(rows, to);
+    return rows.tensor.type == Type::f32 ? transpose_bias<Type::f32>(rows, to)
+                                         : transpose_bias<Type::bf16>(rows, to);
   }
 
   template <bool visible_when>
-  static void turn_bits(const MaskRows<S>& rows, std::uint32_t* to) {
+  static void transpose_bits(const MaskRows<S>& rows, std::uint32_t* to) {
     static_assert(Tile<S>::rows == 32);
-    const std::int64_t end = round_up(rows.keys.end, most_key_step);
+    const std::int64_t end = round_up(rows.keys.end, max_key_step);
     for (std::int64_t key = 0; key < end; key += line_bytes, to += line_bytes) {
       unsigned char bits[4][line_bytes];  // of eight rows each
       for (int r = 0; r < Tile<S>::rows; r += 16) {
@@ -67,9 +68,9 @@ class TurnMask {
 
   // Returns whether the words say all there is to say.
   template <Type type>
-  bool turn_bias(const MaskRows<S>& rows, std::uint32_t* to) const {
+  bool transpose_bias(const MaskRows<S>& rows, std::uint32_t* to) const {
     constexpr std::int64_t keys = line_bytes / bytes_of_type<type>;
-    const std::int64_t end = round_up(rows.keys.end, most_key_step);
+    const std::int64_t end = round_up(rows.keys.end, max_key_step);
     for (std::int64_t key = 0; key < end; key += keys, to += keys * c.shared.key_words)
       for (std::int64_t r = 0; r < Tile<S>::rows; r += 16) {
         Lines x;
@@ -90,7 +91,7 @@ class TurnMask {
                                                 Lines& x) {
     constexpr std::int64_t bytes = bytes_of_type<type>;
     const auto* from = static_cast<const char*>(rows.tensor.data) + key * bytes;
-    const std::int64_t left = most(0, rows.keys.end - key) * bytes;
+    const std::int64_t left = max(0, rows.keys.end - key) * bytes;
     if (left < line_bytes) {
       char copies[16][line_bytes] = {};
       for (int n = 0; n < 16; ++n)
@@ -109,7 +110,7 @@ class TurnMask {
   const std::int64_t b, panel;
 };
 
-// The mask of a panel, if it is turned.
+// The mask of a panel, if it is transposed.
 template <Vector S>
 class SharedPanel {
   using F = typename S::F;
@@ -118,7 +119,7 @@ class SharedPanel {
  public:
   SharedPanel(const Call& call, std::int64_t panel)
       : c(call), scale(S::fill(call.scaling.query)), to_units(S::fill(call.scaling.unit)) {
-    if (c.shared.words && c.shared.is_panel_turned(panel)) words = c.shared.panel(panel);
+    if (c.shared.words && c.shared.is_panel_transposed(panel)) words = c.shared.panel(panel);
   }
   explicit operator bool() const { return words != nullptr; }
 

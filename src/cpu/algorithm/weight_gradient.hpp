@@ -38,19 +38,19 @@ class WeightGradient {
     fill(sums, tiles() * panels() * columns * lanes, 0.0f);
     fill(bias_sums, tiles() * columns, 0.0f);
     for (std::int64_t first = 0; first < g.tokens; first += block)
-      add_block(first, least(block, g.tokens - first));
+      add_block(first, min(block, g.tokens - first));
     write();
   }
 
  private:
   WeightGradient(Cutter& memory, const WeightGradientCall& call, const WeightPart& task)
       : g(call), part(task) {
-    const std::int64_t outputs = round_up(g.most_outputs, columns), inputs = round_up(g.most_inputs, lanes);
+    const std::int64_t outputs = round_up(g.max_outputs, columns), inputs = round_up(g.max_inputs, lanes);
     x = memory.cut(block * inputs);
     y = memory.cut(block * outputs);
     sums = memory.cut(outputs * inputs);
     bias_sums = memory.cut(outputs);
-    width = most(outputs, inputs);
+    width = max(outputs, inputs);
     lines = memory.cut(together * width);
   }
 
@@ -94,7 +94,7 @@ class WeightGradient {
   };
   const float* stretch(const Stretch& t, std::int64_t token, float* line) const {
     for (std::int64_t d = t.begin; d < t.end;) {
-      const std::int64_t within = d % t.dim, n = least(t.dim - within, t.end - d);
+      const std::int64_t within = d % t.dim, n = min(t.dim - within, t.end - d);
       const Row whole = row_of(t.from, token / g.length, d / t.dim, token % g.length),
                 row{whole.data, whole.first + within * whole.step, whole.step, whole.type};
       if (n == t.end - t.begin) return widen<S>(row, n, line);
@@ -127,7 +127,7 @@ class WeightGradient {
     for (std::int64_t d = 0; d < count; d += columns_of, to += block * columns_of) {
       float* into = to + n * columns_of;
       for (const float* row : found) {
-        const std::int64_t real = row ? least(columns_of, count - d) : 0;
+        const std::int64_t real = row ? min(columns_of, count - d) : 0;
         if (real == columns_of) {
           __builtin_memcpy(into, row + d, columns_of * sizeof(float));
         } else {

@@ -144,8 +144,8 @@ inline __m512i first_halves(const std::uint16_t* x, std::int64_t n) {
 
 // Sixteen rows of `dim` bf16, null where there is none, become pairs of inputs: row n is place n of lines of
 // `width` pairs, as many as it takes to hold whole thirty-twos of inputs.
-inline void turn_to_pairs(const std::uint16_t* const (&row)[16], std::int64_t dim, std::int64_t width,
-                          std::uint16_t* to) {
+inline void transpose_to_pairs(const std::uint16_t* const (&row)[16], std::int64_t dim, std::int64_t width,
+                               std::uint16_t* to) {
   for (std::int64_t d = 0; d < dim; d += 32) {
     __m512i pair[16];
     for (int n = 0; n < 16; ++n)

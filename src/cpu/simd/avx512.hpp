@@ -74,7 +74,8 @@ struct Avx512 : X86<Avx512> {
   static constexpr bool asks_ahead = true;       // for packed rows, in a backward pass
 
   // Sixteen floats of each of sixteen rows become sixteen lines of sixteen rows, `width` floats apart.
-  [[gnu::always_inline]] static void turn_sixteen(const F (&rows)[16], float* lines, std::int64_t width) {
+  [[gnu::always_inline]] static void transpose_sixteen(const F (&rows)[16], float* lines,
+                                                       std::int64_t width) {
     __m512i x[16];
     for (int r = 0; r < 16; ++r) x[r] = _mm512_castps_si512(rows[r]);
     transpose_dwords(x);
@@ -83,7 +84,8 @@ struct Avx512 : X86<Avx512> {
 
   // 32 halves of each of sixteen rows, `apart` bytes from each other, become 32 lines of sixteen rows: line d
   // lies at place_of_half(d).
-  [[gnu::always_inline]] static void turn_halves(const void* rows, std::int64_t apart, std::uint16_t* lines) {
+  [[gnu::always_inline]] static void transpose_halves(const void* rows, std::int64_t apart,
+                                                      std::uint16_t* lines) {
     __m512i x[16], y[16];
     for (int r = 0; r < 16; ++r) x[r] = _mm512_loadu_si512(static_cast<const char*>(rows) + r * apart);
     for (int i = 0; i < 16; i += 2) {  // pairs of rows
@@ -113,7 +115,7 @@ struct Avx512 : X86<Avx512> {
   static constexpr int place_of_half(int d) { return d % 8 * 64 + d / 8 * 16; }
 
   // Sixteen floats of each of four rows become sixteen lines of four rows, one after another.
-  [[gnu::always_inline]] static void turn_four(const F (&rows)[4], float* lines) {
+  [[gnu::always_inline]] static void transpose_four(const F (&rows)[4], float* lines) {
     __m512i x[4];
     for (int r = 0; r < 4; ++r) x[r] = _mm512_castps_si512(rows[r]);
     rows_to_columns(x);
@@ -121,7 +123,7 @@ struct Avx512 : X86<Avx512> {
   }
 
   // Sixteen floats of each of eight rows become sixteen lines of eight rows, one after another.
-  [[gnu::always_inline]] static void turn_eight(const F (&rows)[8], float* lines) {
+  [[gnu::always_inline]] static void transpose_eight(const F (&rows)[8], float* lines) {
     __m512i fours[2][4];  // rows 0 to 3 and 4 to 7; then column 4 * i + n lies in the i-th lane of the n-th
     for (int r = 0; r < 8; ++r) fours[r / 4][r % 4] = _mm512_castps_si512(rows[r]);
     transpose_in_lanes(fours[0]), transpose_in_lanes(fours[1]);

@@ -7,7 +7,7 @@
 //
 //   zmm8 ... zmm31  the sums: column k of vector v is zmm(8 + 4k + v)
 //   zmm0 - zmm3     64 dimensions of a row
-//   zmm4 - zmm7     columns of pairs, by turns
+//   zmm4 - zmm7     columns of pairs, by transposes
 #pragma once
 #include <cstdint>
 

@@ -8,7 +8,7 @@
 //
 //   zmm8 ... zmm31  the sums: column n of vector v is zmm(8 + 3n + v)
 //   zmm0 - zmm2     48 rows of a
-//   zmm3 - zmm5     columns of b, by turns
+//   zmm3 - zmm5     columns of b, by transposes
 #pragma once
 #include <cstdint>
 

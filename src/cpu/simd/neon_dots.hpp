@@ -161,7 +161,7 @@ inline constexpr bool dots_take<Neon, type> = true;
 // dimensions 26.1 instead of 32.5; where panels are full, 36, 48 and 60 rows, between 0.88 and 1.05 times as long for 49
 // to 256 keys (November 2026).
 template <>
-inline constexpr std::int64_t most_short_rows<Neon> = 64;
+inline constexpr std::int64_t max_short_rows<Neon> = 64;
 
 // One chain; added to s where it is not the first.
 template <Type type, bool twice, bool adds>

@@ -54,7 +54,7 @@
   HEED_MOVE_ONE(op, at, x0) HEED_MOVE_ONE(op, at, x1) HEED_MOVE_ONE(op, at, x2) HEED_MOVE_ONE(op, at, x3)                 \
   HEED_MOVE_ONE(op, at, x4) HEED_MOVE_ONE(op, at, x5) HEED_MOVE_ONE(op, at, x6) HEED_MOVE_ONE(op, at, x7)
 #define HEED_MOVE_ONE(op, at, x) #op " {v" #x ".4s}, [%[" #at "]], %[apart]\n"
-// z becomes a power of two, and rest += scale * x. By turns, because only one of the two pipes shifts: eight shifts in a
+// z becomes a power of two, and rest += scale * x. By transposes, because only one of the two pipes shifts: eight shifts in a
 // row take the panel 2 % longer.
 #define HEED_SHIFT_AND_ADD(z, rest, x) HEED_SHIFT_AND_ADD_OF(z, rest, x)
 #define HEED_SHIFT_AND_ADD_OF(z0, z1, z2, z3, z4, z5, z6, z7, r0, r1, r2, r3, r4, r5, r6, r7, x0, x1, x2, x3, x4, x5, x6, x7) \
@@ -88,7 +88,7 @@
   HEED_EIGHT(fadd, HEED_SUM_##eight, HEED_SUM_##eight, HEED_P_4)
 
 #define HEED_OPERANDS                                                                                       \
-  [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [least] "r"(&by.power.least), [scale] "r"(&by.power.scale)
+  [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [least] "r"(&by.power.lowest), [scale] "r"(&by.power.scale)
 #define HEED_LOAD_FIXED                                                                                     \
   "ldr q28, [%[least]]\n ldr q29, [%[fixed]]\n ldr q30, [%[fixed], #16]\n ldr q31, [%[scale]]\n"
 

@@ -35,9 +35,9 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .tile_columns = Tile<S>::columns,
       .depth_step = 2,
       .depth_together = 1,
-      .most_short_rows = most_short_rows<S>,
+      .max_short_rows = max_short_rows<S>,
       .packing_rows = few_packing_rows,
-      .turn_mask = nullptr,
+      .transpose_mask = nullptr,
       .prefill_floats = Prefill<PackedF32<S>>::scratch_floats,
       .block_floats = Prefill<PackedF32<S>>::block_floats,
       .prefill = [](const Call& c, const Rows& rows,
@@ -109,12 +109,13 @@ struct DecodeByRows {
   }
 };
 
-// Where scores are made of products strip by strip, masks that heads share are turned for it.
+// Where scores are made of products strip by strip, masks that heads share are transposed for it.
 template <Operands O>
-constexpr decltype(Target::turn_mask) turns_masks() {
+constexpr decltype(Target::transpose_mask) transposes_masks() {
   if constexpr (ScoresInStrips<O>)
-    return
-        [](const Call& c, std::int64_t b, std::int64_t panel) { TurnMask<typename O::S>(c, b, panel).run(); };
+    return [](const Call& c, std::int64_t b, std::int64_t panel) {
+      TransposeMask<typename O::S>(c, b, panel).run();
+    };
   else
     return nullptr;
 }
@@ -133,9 +134,9 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
       .tile_columns = Projection::tile_rows,
       .depth_step = Projection::depth_step,
       .depth_together = Projection::together,
-      .most_short_rows = most_decode_rows,
+      .max_short_rows = max_decode_rows,
       .packing_rows = packing_rows<Wide>(),
-      .turn_mask = turns_masks<Wide>(),
+      .transpose_mask = transposes_masks<Wide>(),
       .prefill_floats = Prefill<Wide>::scratch_floats,
       .block_floats = nullptr,
       .prefill = [](const Call& c, const Rows& rows,

@@ -18,11 +18,11 @@ struct Target {
   bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights
   int panel_rows, tile_columns;
   int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
-  std::int64_t most_short_rows;    // that decode takes where they see all of a few keys
+  std::int64_t max_short_rows;     // that decode takes where they see all of a few keys
   double packing_rows;             // of prefill, that take as long as to pack keys and values for them
 
-  void (*turn_mask)(const Call&, std::int64_t batch_entry,
-                    std::int64_t panel);                           // a shared one; null: it has none
+  void (*transpose_mask)(const Call&, std::int64_t batch_entry,
+                         std::int64_t panel);                      // a shared one; null: it has none
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
   std::int64_t (*block_floats)(const Call&);  // that tasks share; null: each packs for itself
   void (*prefill)(const Call&, const Rows&, float* scratch);

@@ -24,8 +24,7 @@ class Decode : private DecodeMerge<Shape> {
   using Merge::total;
   using Thread::c, Thread::plan, Thread::shared, Thread::b, Thread::kv_head, Thread::count, Thread::lane,
       Thread::sequence;
-  using Thread::query, Thread::query_of, Thread::least_of, Thread::most_of, Thread::some_see,
-      Thread::is_apart;
+  using Thread::query, Thread::query_of, Thread::min_of, Thread::max_of, Thread::some_see, Thread::is_apart;
 
  public:
   using typename Thread::Shared;
@@ -55,8 +54,8 @@ class Decode : private DecodeMerge<Shape> {
               last = sees_any ? (some_see.end - 1) / stretch : 0;
     if (split < first || split > last) return;
     is_apart = first != last;
-    attend(most_of(split * stretch, some_see.begin / Shape::unit_keys * Shape::unit_keys),
-           least_of((split + 1) * stretch, some_see.end));
+    attend(max_of(split * stretch, some_see.begin / Shape::unit_keys * Shape::unit_keys),
+           min_of((split + 1) * stretch, some_see.end));
     if (!lets_next_begin_early(plan)) let_next_launch_begin();
     if (Merge::is_paired())
       Merge::take_halves();
@@ -85,7 +84,7 @@ class Decode : private DecodeMerge<Shape> {
 #pragma unroll 1
     for (int unit = first_key; unit < end_key; unit += unit_keys) {
       Merge::clear_own();
-      const int end = least_of(unit + unit_keys, end_key);
+      const int end = min_of(unit + unit_keys, end_key);
       int tile = unit + team * Shape::tile_keys;
 #pragma unroll 1
       for (; tile < end; tile += Shape::teams * Shape::tile_keys) Merge::attend_tile(loads.take(tile), tile);
@@ -122,7 +121,7 @@ class Decode : private DecodeMerge<Shape> {
       found = found || is_left;
     }
     if (!any(found)) return;
-    for (int r = first_row; r < least_of(count, first_row + rows); ++r)
+    for (int r = first_row; r < min_of(count, first_row + rows); ++r)
       if (shared.left[r])
         complete_row(WholeBlock<decode_threads>(), c, query(r), {0, Shape::dim},
                      reinterpret_cast<double*>(shared.rings));

@@ -94,7 +94,7 @@ class DecodeGroup : public DecodeThread<Shape> {
 #pragma unroll
     for (int k = 0; k < dim / 16; ++k) {
       const std::uint32_t a[4] = {q[2 * k], 0, q[2 * k + 1], 0};
-      multiply<type, Tile::keys_are_turned>(s, a, tile.keys_at(k));
+      multiply<type, Tile::keys_are_rotated>(s, a, tile.keys_at(k));
     }
     close_products();
     wait_for_products<0>();

@@ -24,7 +24,7 @@ class ManyPages {
   struct Tile {
     SharedAddress keys, values;
 
-    static constexpr int keys_are_turned = 1;
+    static constexpr int keys_are_rotated = 1;
     // 16 dimensions of all keys, from 16 k on; 16 keys' values, from 16 k on.
     HEED_DEVICE Operand keys_at(int k) const { return moved(operand(keys, Shape::tile_bytes), k * 2048); }
     HEED_DEVICE Operand values_at(int k) const { return moved(operand(values, tile_keys * 128), k * 2048); }

@@ -39,7 +39,7 @@ struct DecodeShape {
       many ? rows / 2 : rows;  // that end in one of two blocks which share the keys
 };
 
-constexpr std::int64_t few_decode_rows = 8, most_decode_rows = 32;
+constexpr std::int64_t few_decode_rows = 8, max_decode_rows = 32;
 constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
 
 struct DecodePlan {
@@ -65,8 +65,8 @@ inline DecodePlan plan_decode(const Call& c, std::int64_t blocks_at_once) {
   const std::int64_t unit = has_many_rows(c) ? chunk_keys : block_keys, in_chunk = chunk_keys / unit;
   const std::int64_t heads = c.batch * c.kv_heads, units = parts(c.keys, unit);
   const std::int64_t wanted = heads == 0 ? 1 : blocks_at_once / heads;
-  constexpr std::int64_t most_splits = 65535;  // that a launch has room for
-  std::int64_t each = wanted <= 1 ? units : parts(units, wanted < most_splits ? wanted : most_splits);
+  constexpr std::int64_t max_splits = 65535;  // that a launch has room for
+  std::int64_t each = wanted <= 1 ? units : parts(units, wanted < max_splits ? wanted : max_splits);
   if (each > 2) each = parts(each, in_chunk) * in_chunk;
   if (each == 0) each = 1;
   DecodePlan plan{};

@@ -29,7 +29,7 @@ class DecodeRows {
   struct Tile {
     SharedAddress keys, values;
 
-    static constexpr int keys_are_turned = 0;
+    static constexpr int keys_are_rotated = 0;
     // 16 dimensions of all keys, from 16 k on; 16 keys' values, from 16 k on.
     HEED_DEVICE Operand keys_at(int k) const {
       return moved(operand(keys), k / 4 * tile_keys * 128 + k % 4 * 32);

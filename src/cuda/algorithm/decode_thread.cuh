@@ -58,8 +58,8 @@ class DecodeThread {
     int begin = 0, end = 0;
   };
 
-  HEED_DEVICE static int least_of(int x, int y) { return x < y ? x : y; }
-  HEED_DEVICE static int most_of(int x, int y) { return x > y ? x : y; }
+  HEED_DEVICE static int min_of(int x, int y) { return x < y ? x : y; }
+  HEED_DEVICE static int max_of(int x, int y) { return x > y ? x : y; }
 
   // Rows are the queries in order, each for all heads that read the KV head.
   HEED_DEVICE int query_of(int r) const { return queries == 1 ? 0 : r / group; }

@@ -59,7 +59,7 @@ class Exact : private ExactEnd<slabs, in_place> {
     shared.begin[t] = shared.end[t] = 0;
     if (!work.is_row(t)) return;
     const KeyRange seen = visible_keys(c, work.b, work.query(t).i);
-    shared.begin[t] = static_cast<int>(seen.begin), shared.end[t] = static_cast<int>(most(0, seen.end));
+    shared.begin[t] = static_cast<int>(seen.begin), shared.end[t] = static_cast<int>(max(0, seen.end));
   }
 
   // Over the blocks of these chunks; leaves the merged state in max, own_max, own_sum and o.

@@ -65,7 +65,7 @@ class ExactEnd : public ExactValues<slabs, in_place> {
   HEED_DEVICE void complete() {
     sync();
     double* scratch = reinterpret_cast<double*>(&shared.p[0][0]);
-    const KeyRange dims_here{work.first_dim, least(work.first_dim + dims, c.value_dim)};
+    const KeyRange dims_here{work.first_dim, min(work.first_dim + dims, c.value_dim)};
     for (int r = 0; r < rows; ++r) {
       if (!shared.left[r]) continue;
       const Query q = work.query(r);

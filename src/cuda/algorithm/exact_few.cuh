@@ -48,7 +48,7 @@ class ExactFew {
     if (!work.is_row(thread)) return;
     const KeyRange seen = visible_keys(c, work.b, work.query(thread).i);
     shared.begin[thread] = static_cast<int>(seen.begin);
-    shared.end[thread] = static_cast<int>(most(0, seen.end));
+    shared.end[thread] = static_cast<int>(max(0, seen.end));
   }
 
   // The state {max, sum, out} after the blocks of the chunk, one after the other.

@@ -56,7 +56,7 @@ class ExactFewWarp {
     float top[rows];
 #pragma unroll
     for (int r = 0; r < rows; ++r) top[r] = minus_infinity;
-    const int first = static_cast<int>(most(0, seen.begin - block)) / few_keys * few_keys,
+    const int first = static_cast<int>(max(0, seen.begin - block)) / few_keys * few_keys,
               end = static_cast<int>(seen.end - block);
     pieces = seen.begin < seen.end ? (end - first + few_keys - 1) / few_keys * depths : 0;
     for (int key = lane; key < block_keys + 8; key += 32)

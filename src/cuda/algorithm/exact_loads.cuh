@@ -36,7 +36,7 @@ class ExactLoads {
   HEED_DEVICE const float* queries(std::int64_t d) {
     if (c.dim <= kept_depth) return shared.q[d];
     sync();
-    load_queries(d, least(c.dim, d + exact_depth));
+    load_queries(d, min(c.dim, d + exact_depth));
     sync();
     return shared.q[0];
   }

@@ -18,7 +18,7 @@ HEED_DEVICE void attend_long(const Call& c, const ExactPlan& plan, ExactLongShar
     shared.begin[t] = shared.end[t] = 0;
     if (work.is_row(t)) {
       const KeyRange seen = visible_keys(c, work.b, work.query(t).i);
-      shared.begin[t] = static_cast<int>(seen.begin), shared.end[t] = static_cast<int>(most(0, seen.end));
+      shared.begin[t] = static_cast<int>(seen.begin), shared.end[t] = static_cast<int>(max(0, seen.end));
     }
   }
   for (int n = t; n < c.dim * long_rows; n += long_threads) {

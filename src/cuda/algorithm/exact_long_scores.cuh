@@ -65,7 +65,7 @@ class ExactLongScores : private ExactLongThread {
 #pragma unroll
       for (int n = 0; n < 8; ++n) s[m][n] = 0;
     for (int d = 0; d < c.dim; d += long_depth)
-      multiply(s, shared.q[d], take(), static_cast<int>(least(long_depth, c.dim - d)));
+      multiply(s, shared.q[d], take(), static_cast<int>(min(long_depth, c.dim - d)));
     if (work.all_see(c, {first_key, first_key + long_keys}))
       take_scores(s, top);
     else

@@ -51,7 +51,7 @@ class ExactScores : public ExactThread<slabs, in_place> {
     for (std::int64_t d = 0; d < c.dim; d += exact_depth) {
       const float* keys = loads.take();
       if (d > 0 && d % chain_terms == 0) end_chain<tile>(d == chain_terms, false);
-      multiply<tile>(loads.queries(d), keys, static_cast<int>(least(exact_depth, c.dim - d) + 3) / 4);
+      multiply<tile>(loads.queries(d), keys, static_cast<int>(min(exact_depth, c.dim - d) + 3) / 4);
     }
     if (c.dim > chain_terms) end_chain<tile>(false, true);
     const std::int64_t first_key = block + tile * exact_tile;

@@ -8,7 +8,7 @@
 namespace heed::cuda {
 
 // What a difference of scores is as a factor.
-HEED_DEVICE Exponential power_of(const Call& c) { return {c.scaling.exponent, c.least_exponent}; }
+HEED_DEVICE Exponential power_of(const Call& c) { return {c.scaling.exponent, c.min_exponent}; }
 // The maximum to subtract: 0 where nothing was seen yet, so that -inf - max stays -inf.
 HEED_DEVICE float finite_max(float x) { return x == minus_infinity ? 0.0f : x; }
 // What sums so far must be multiplied with when the maximum moves.

@@ -39,7 +39,7 @@ class ExactValues : public ExactScores<slabs, in_place> {
     Scores::template put_tile<tile>([&](float x, int n) { return power_of(c)(x - top_of[n]); });
     bool is_first = true;
     const KeyRange groups =
-        Loads::value_groups({most(seen.begin, first_key), least(seen.end, first_key + exact_tile)});
+        Loads::value_groups({max(seen.begin, first_key), min(seen.end, first_key + exact_tile)});
     for (std::int64_t group = groups.begin; group < groups.end; group += Loads::value_keys) {
       float* values = loads.take();
       if (is_first) {
@@ -96,7 +96,7 @@ class ExactValues : public ExactScores<slabs, in_place> {
 
   // The rows that see such a value have no number there, until complete() says what they have (S4).
   HEED_DEVICE void spread_poison(std::int64_t group) {
-    for (std::int64_t j = group; j < least(group + Loads::value_keys, work.keys); ++j) {
+    for (std::int64_t j = group; j < min(group + Loads::value_keys, work.keys); ++j) {
       const Row value = value_row(c, work.b, work.kv_head, j);
       unsigned seen_by_row = 0;
 #pragma unroll 1

@@ -39,7 +39,7 @@ struct ExactWork {
     first_head = c.head(kv_head, 0), head_step = c.head(kv_head, 1) - first_head;
     first_query_row = s.first_query, keys = s.keys;
     first_key = first_of(c.k, s.first_key), first_value = first_of(c.v, s.first_key);
-    count = static_cast<int>(least(of.rows, s.queries * group - first_row));
+    count = static_cast<int>(min(of.rows, s.queries * group - first_row));
     if (count > 0) seen = seen_by(c, b, first_row / group, (first_row + count - 1) / group);
   }
 
@@ -78,18 +78,18 @@ struct ExactWork {
   HEED_DEVICE static std::int64_t chunks_up_to(std::int64_t key) {
     return (key + chunk_keys - 1) / chunk_keys;
   }
-  HEED_DEVICE std::int64_t front_chunks() const { return chunks_up_to(most(0, seen.front)); }
-  HEED_DEVICE std::int64_t first_band_chunk() const { return most(front_chunks(), seen.begin / chunk_keys); }
+  HEED_DEVICE std::int64_t front_chunks() const { return chunks_up_to(max(0, seen.front)); }
+  HEED_DEVICE std::int64_t first_band_chunk() const { return max(front_chunks(), seen.begin / chunk_keys); }
   HEED_DEVICE std::int64_t chunk_count() const {
-    const std::int64_t band = chunks_up_to(most(0, seen.end)) - first_band_chunk();
-    return most(1, front_chunks() + most(0, band));
+    const std::int64_t band = chunks_up_to(max(0, seen.end)) - first_band_chunk();
+    return max(1, front_chunks() + max(0, band));
   }
   HEED_DEVICE bool has_chunk() const { return split < chunk_count(); }
   // The keys of this block's own chunk where chunks run apart, else all.
   HEED_DEVICE KeyRange chunks(const ExactPlan& plan) const {
     if (plan.splits == 1) return all_chunks();
     const std::int64_t chunk = split < front_chunks() ? split : first_band_chunk() + split - front_chunks();
-    return {chunk * chunk_keys, least((chunk + 1) * chunk_keys, seen.end)};
+    return {chunk * chunk_keys, min((chunk + 1) * chunk_keys, seen.end)};
   }
   HEED_DEVICE KeyRange all_chunks() const { return {0, seen.end}; }
 
@@ -100,7 +100,7 @@ struct ExactWork {
   }
   HEED_DEVICE KeyRange part_of(std::int64_t block) const { return seen.within({block, block + block_keys}); }
   HEED_DEVICE std::int64_t from_block(std::int64_t block, KeyRange keys_of) const {
-    if (block >= seen.front) block = most(block, seen.begin / block_keys * block_keys);
+    if (block >= seen.front) block = max(block, seen.begin / block_keys * block_keys);
     while (block < keys_of.end) {
       const KeyRange part = part_of(block);
       if (part.begin < part.end) break;

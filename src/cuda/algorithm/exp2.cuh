@@ -9,7 +9,7 @@ namespace heed::cuda {
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float ln_2 = 0.693147180559945309417f;
 constexpr float minus_infinity = -__builtin_inff();
-constexpr float most_finite = 3.40282347e+38f;
+constexpr float max_finite = 3.40282347e+38f;
 
 HEED_DEVICE bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
@@ -33,7 +33,7 @@ struct Exponential {
 
 HEED_DEVICE float exp2(float x) { return Exponential{}(x); }
 
-constexpr float least_far_from_zero = 0.625f;
+constexpr float min_far_from_zero = 0.625f;
 
 HEED_DEVICE float tanh_near_zero(float x) {
   const float z = x * x;
@@ -48,7 +48,7 @@ HEED_DEVICE float tanh(float x) {
   const float size = fabsf(x), near = tanh_near_zero(x);
   const float e = Exponential{2 * log2_e, -127.0f / (2 * log2_e)}(-size);
   const float rest = (e + e) / (1.0f + e);
-  return size < least_far_from_zero ? near : copysignf(1.0f - rest, x);
+  return size < min_far_from_zero ? near : copysignf(1.0f - rest, x);
 }
 
 // For the scores of matrix units, which are no more exact: in their unrolled loops tanh() takes so many
@@ -56,7 +56,7 @@ HEED_DEVICE float tanh(float x) {
 HEED_DEVICE float tanh_of_few_registers(float x) {
   const float size = fabsf(x), near = tanh_near_zero(x);
   const float e = exp2(size * (-2 * log2_e));
-  return size < least_far_from_zero ? near : copysignf((1.0f - e) / (1.0f + e), x);
+  return size < min_far_from_zero ? near : copysignf((1.0f - e) / (1.0f + e), x);
 }
 
 }  // namespace heed::cuda

@@ -66,8 +66,8 @@ struct ClosedRow {
 HEED_DEVICE ClosedRow closed(const Call& c, const Query& q, RowEnd end, const softmax::Scaling& unit = {}) {
   if (sees_no_key(end)) return {1.0f, 0.0f, static_cast<double>(sink_of(c, q))};
   // A sink that is no such number outweighs them all.
-  const bool is_lowest = (c.bias.data || c.alibi.of_heads) && end.max == -most_finite &&
-                         !(sink_of(c, q) * unit.unit > -0x1p126f);
+  const bool is_lowest =
+      (c.bias.data || c.alibi.of_heads) && end.max == -max_finite && !(sink_of(c, q) * unit.unit > -0x1p126f);
   const double lowest = is_lowest ? open_lowest(c, q, end) : 0.0;
   const double of_scores = static_cast<double>(end.max) * unit.natural;
   const float before = end.max = unit.in_base_2(end.max), rescale = add_sink(c, q, end);

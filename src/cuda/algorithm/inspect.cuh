@@ -47,7 +47,7 @@ class Inspection {
     const Row query = row_of(c.q, q), key = key_row(c, q.b, kv_head, j);
     float sum = 0;
     for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
-      const std::int64_t end_of_chain = least(first + chain_terms, c.dim);
+      const std::int64_t end_of_chain = min(first + chain_terms, c.dim);
       float chain = 0;
       for (std::int64_t d = first; d < end_of_chain; ++d)
         chain = fmaf(read(query, d) * c.scaling.query, read(key, d), chain);
@@ -71,7 +71,7 @@ class Inspection {
   // double precision.
   HEED_DEVICE void write_score(float s) const {
     const bool is_hidden = s == minus_infinity && c.stage == ScoreStage::biased;
-    const bool is_known = is_hidden || (is_finite(s) && s != -most_finite);
+    const bool is_known = is_hidden || (is_finite(s) && s != -max_finite);
     float natural =
         s * static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
     if (!is_known) {

@@ -66,7 +66,7 @@ class PrefillWeights : public PrefillThread<Shape, capped> {
   template <int columns>
   HEED_DEVICE void cap_scores() {
     const float reciprocal = 1.0f / c.softcap_log2e,
-                inverse = reciprocal > most_finite ? most_finite : reciprocal;
+                inverse = reciprocal > max_finite ? max_finite : reciprocal;
 #pragma unroll
     for (int i = 0; i < columns / 2; ++i)
       s[i] = c.softcap_log2e * tanh_of_few_registers(s[i] * c.scale_log2e * inverse);

@@ -10,8 +10,8 @@
 
 namespace heed::cuda {
 
-HEED_DEVICE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-HEED_DEVICE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+HEED_DEVICE std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+HEED_DEVICE std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
 struct KeyRange {
   std::int64_t begin, end;
@@ -25,7 +25,7 @@ HEED_DEVICE Row row_of(const Tensor& t, const Query& q) { return row_of(t, q.b, 
 
 // The keys that Causal, Window and KeyLengths let query i of batch entry b see, besides the front.
 HEED_DEVICE KeyRange visible_keys(const Sequence& s, std::int64_t i) {
-  return {most(0, i + s.first_offset), least(s.key_count, i + s.end_offset)};
+  return {max(0, i + s.first_offset), min(s.key_count, i + s.end_offset)};
 }
 HEED_DEVICE KeyRange visible_keys(const Call& c, std::int64_t b, std::int64_t i) {
   return visible_keys(c.sequence(b), i);
@@ -37,14 +37,14 @@ struct Seen {
 
   // The part of `keys` that is worth scoring; empty when its end is not beyond its begin.
   HEED_DEVICE KeyRange within(KeyRange keys) const {
-    KeyRange part{keys.begin < front ? keys.begin : most(keys.begin, begin), least(keys.end, end)};
-    if (part.end <= begin) part.end = least(part.end, front);
+    KeyRange part{keys.begin < front ? keys.begin : max(keys.begin, begin), min(keys.end, end)};
+    if (part.end <= begin) part.end = min(part.end, front);
     return part;
   }
 };
 HEED_DEVICE Seen seen_by(const Call& c, std::int64_t b, std::int64_t first_query, std::int64_t last_query) {
   const std::int64_t end = visible_keys(c, b, last_query).end;
-  return {least(c.front, end), visible_keys(c, b, first_query).begin, end};
+  return {min(c.front, end), visible_keys(c, b, first_query).begin, end};
 }
 
 // Whether ranges let the query see key j.
@@ -105,7 +105,7 @@ inline __device__ __noinline__ float softcapped_score(const softmax::Softcap& so
 inline __device__ __noinline__ float softcapped_score(float cap, float s) {
   if (cap == 0) return s;
   const float reciprocal = 1.0f / cap;
-  return cap * tanh(s * (reciprocal > most_finite ? most_finite : reciprocal));
+  return cap * tanh(s * (reciprocal > max_finite ? max_finite : reciprocal));
 }
 
 // ALiBi (S21): what the score of key j loses with its distance. Whole numbers up to 2^24 are exact in f32.
@@ -123,12 +123,12 @@ inline __device__ __noinline__ float biased_score(const Call& c, const Query& q,
   if ((c.alibi.of_heads || c.bias.data) && fabsf(s) > 0x1p73f) s = __builtin_nanf("");
   if (c.alibi.of_heads) {  // NaN where a bias might bring it back
     const float lost = fmaf(alibi_at(c, q, j), c.scaling.unit, s),
-                below = c.bias.data ? __builtin_nanf("") : -most_finite;
-    s = lost < -most_finite ? below : lost;
+                below = c.bias.data ? __builtin_nanf("") : -max_finite;
+    s = lost < -max_finite ? below : lost;
   }
   if (!c.bias.data) return s;
   const float bias = read(row_of(c.bias, q), j);
-  return bias < -most_finite ? minus_infinity : max_or_nan(-most_finite, fmaf(bias, c.scaling.unit, s));
+  return bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, c.scaling.unit, s));
 }
 
 }  // namespace heed::cuda

@@ -87,10 +87,10 @@ __global__ void merge_rows(FinishedRows into, FinishedRows other, ArrayShape row
 }
 
 // `pairs` has as many entries in its last axis as there are pairs.
-__global__ void turn_pairs(Tensor x, ArrayShape pairs, Turns turns) {
+__global__ void rotate_pairs(Tensor x, ArrayShape pairs, Rotations turns) {
   for_own_element(pairs, [&](const Place& at) {
     const std::int64_t token = (turns.are_shared ? 0 : at.b * pairs.length) + at.i;
-    const Turn turn = turns.first[token * turns.pairs + at.d];
+    const Rotation turn = turns.first[token * turns.pairs + at.d];
     const Row row = row_at(x, at);
     const std::int64_t d0 = at.d * turns.next, d1 = d0 + turns.apart;
     const float x0 = read(row, d0), x1 = read(row, d1);
@@ -129,11 +129,11 @@ void launch_merge(const FinishedRows& into, const FinishedRows& other, const Arr
   check(cudaGetLastError(), "cuda: merge");
 }
 
-void launch_turn(const Tensor& x, const ArrayShape& shape, const Turns& turns, Stream stream) {
+void launch_rotate(const Tensor& x, const ArrayShape& shape, const Rotations& turns, Stream stream) {
   ArrayShape pairs = shape;
   pairs.dim = turns.pairs;
   if (pairs.elements() == 0) return;
-  turn_pairs<<<blocks_for(pairs.elements()), threads, 0, stream>>>(x, pairs, turns);
+  rotate_pairs<<<blocks_for(pairs.elements()), threads, 0, stream>>>(x, pairs, turns);
   check(cudaGetLastError(), "cuda: rotate");
 }
 

@@ -25,17 +25,17 @@ struct FinishedRows {
 void launch_merge(const FinishedRows& into, const FinishedRows& other, const ArrayShape&, Stream);
 
 // A pair of a token turns by (cosine, sine).
-struct Turn {
+struct Rotation {
   float cosine, sine;
 };
 // Turns lie on the device, (batch, length, pairs), or (length, pairs) where entries share them.
-struct Turns {
-  const Turn* first;
+struct Rotations {
+  const Rotation* first;
   bool are_shared;
   std::int64_t pairs;
   std::int64_t next, apart;  // dimensions from a pair to the next, and within one
 };
-void launch_turn(const Tensor& x, const ArrayShape&, const Turns&, Stream);
+void launch_rotate(const Tensor& x, const ArrayShape&, const Rotations&, Stream);
 
 // y = x * w^T + bias, rows being the concatenation of heads: chains of fused multiply-adds, as on the CPU.
 struct LinearMap {

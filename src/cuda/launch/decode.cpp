@@ -21,7 +21,7 @@ DecodePlan plan(const Call& c, int splits_keys) {
 
 const char* decode_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
-  if (c.queries * c.group() > most_decode_rows) return "more than 32 rows share a KV head";
+  if (c.queries * c.group() > max_decode_rows) return "more than 32 rows share a KV head";
   if (c.dim != 64 && c.dim != 128) return "it takes heads of 64 or 128";
   if (c.batch * c.kv_heads * 4 > Workspace::counter_bytes && plan(c, -1).splits > 1)
     return "there are too many heads";
@@ -36,7 +36,7 @@ const char* decode_refuses(const Call& c) {
 std::int64_t decode_bytes(const Call& c) {
   // At most one state for every block of keys.
   return c.batch * c.kv_heads * ((c.keys + block_keys - 1) / block_keys) *
-         decode_state_floats(has_many_rows(c) ? most_decode_rows : few_decode_rows, c.dim) * 4;
+         decode_state_floats(has_many_rows(c) ? max_decode_rows : few_decode_rows, c.dim) * 4;
 }
 
 void launch_decode(const Call& c, const Extents& extents, const Workspace& workspace, Stream stream,

@@ -11,10 +11,10 @@
 namespace heed::cuda {
 namespace {
 
-constexpr std::int64_t most_at_once = 4000;  // bytes of a launch's arguments
+constexpr std::int64_t max_at_once = 4000;  // bytes of a launch's arguments
 
 struct Bytes {
-  std::byte data[most_at_once];
+  std::byte data[max_at_once];
 };
 
 __global__ void put(std::byte* to, const __grid_constant__ Bytes from, int bytes) {
@@ -46,8 +46,8 @@ DeviceFacts device_facts() {
 }
 
 void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream stream) {
-  for (std::int64_t at = 0; at < bytes; at += most_at_once) {
-    const std::int64_t count = std::min(most_at_once, bytes - at);
+  for (std::int64_t at = 0; at < bytes; at += max_at_once) {
+    const std::int64_t count = std::min(max_at_once, bytes - at);
     Bytes some;
     std::memcpy(some.data, from + at, static_cast<std::size_t>(count));
     put<<<1, 256, 0, stream>>>(to + at, some, static_cast<int>(count));

@@ -14,7 +14,7 @@ constexpr int threads = 256, warps = 8;
 // Largest magnitude / 127, unless 127 of it would be infinite: then the float before.
 __device__ float scale_for(float largest) {
   const float scale = largest / 127.0f;
-  return scale * 127.0f > most_finite ? __uint_as_float(__float_as_uint(scale) - 1) : scale;
+  return scale * 127.0f > max_finite ? __uint_as_float(__float_as_uint(scale) - 1) : scale;
 }
 
 // To nearest even.
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(threads)
 
 dim3 blocks_for(const PageTokens& t) {
   constexpr std::int64_t most = 1024;  // a block may have several tokens
-  const std::int64_t groups = (t.most_tokens + warps - 1) / warps;
+  const std::int64_t groups = (t.max_tokens + warps - 1) / warps;
   return {static_cast<unsigned>(t.run_count * t.layout.kv_heads),
           static_cast<unsigned>(groups < most ? groups : most)};
 }

@@ -15,8 +15,8 @@ struct PageTokens {
   Type type;  // of the elements of a page
   bool are_values;
   Tensor tensor;
-  const cache::TokenRun* runs;          // on the device
-  std::int64_t run_count, most_tokens;  // most_tokens: of a run
+  const cache::TokenRun* runs;         // on the device
+  std::int64_t run_count, max_tokens;  // max_tokens: of a run
 };
 
 void launch_store(const PageTokens&, Stream);

@@ -11,9 +11,9 @@ struct ReturnMemory {
   std::size_t bytes = 0;
   void operator()(float* memory) const noexcept;
 };
-using KeptMemory = std::unique_ptr<float[], ReturnMemory>;
+using ReusedMemory = std::unique_ptr<float[], ReturnMemory>;
 
 // At least so many floats, on a 64-byte line, not initialised. Throws std::bad_alloc.
-KeptMemory take_memory(std::size_t floats);
+ReusedMemory take_memory(std::size_t floats);
 
 }  // namespace heed::threads

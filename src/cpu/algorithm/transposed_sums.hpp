@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of a panel lie (dims, rows), and its outputs (rows, dims): turned as they are, or, where an
+// The sums of a panel lie (dims, rows), and its outputs (rows, dims): transposed as they are, or, where an
 // instruction set rounds two vectors to pairs of bf16, after they are rounded, half as many. A panel of 32
 // rows by 64 dimensions is finished in half the time so, which is 4 % of 12 heads of 1024 x 64 on a Xeon's 16
 // threads, and 5 of 128 x 64 (November 2026).
@@ -14,21 +14,21 @@ namespace heed::cpu::HEED_THIS_TARGET {
 
 // The first `count` rows of a panel become (rows, dims).
 template <Vector S>
-inline void turn_sums(const float* sums, std::int64_t dims, int count, float* turned) {
+inline void transpose_sums(const float* sums, std::int64_t dims, int count, float* transposed) {
   constexpr std::int64_t rows = Tile<S>::rows;
   std::int64_t d = 0;
-  if constexpr (turns_sixteen<S>)
+  if constexpr (transposes_sixteen<S>)
     for (; d + 16 <= dims; d += 16)
       for (int r = 0; r < count; r += 16) {
         typename S::F x[16];
         for (int n = 0; n < 16; ++n) x[n] = S::load(sums + (d + n) * rows + r);
-        S::turn_sixteen(x, turned + r * dims + d, dims);
+        S::transpose_sixteen(x, transposed + r * dims + d, dims);
       }
   for (; d < dims; d += 4)
     for (int r = 0; r < count; r += 4) {
       const float* corner = sums + d * rows + r;
       const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
-      S::transpose(four, turned + r * dims + d, dims);
+      S::transpose(four, transposed + r * dims + d, dims);
     }
 }
 
@@ -61,7 +61,7 @@ class RoundedRows {
 
  private:
   bool write_sixteen(const float* sums, int first) const {
-    const std::int64_t count = least(16, count_ - first);
+    const std::int64_t count = min(16, count_ - first);
     const F zero = S::fill(0.0f), factor = S::load(factor_ + first);
     F poison[2] = {zero, zero};
     for (std::int64_t d = 0; d < value_dim_; d += 32) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of few rows over the caller's keys where they lie as whole rows: keys are turned, sixteen at a time
-// or twice as many, so that keys are on the lanes and no lane is idle however few rows there are.
+// Scores of few rows over the caller's keys where they lie as whole rows: keys are transposed, sixteen at a
+// time or twice as many, so that keys are on the lanes and no lane is idle however few rows there are.
 #pragma once
 #include <cstdint>
 
@@ -12,40 +12,40 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Whether an instruction set turns sixteen rows of 32 halves in its registers: to turn them as they are takes
-// half the shuffles of turning them as f32.
+// Whether an instruction set transposes sixteen rows of 32 halves in its registers: to turn them as they are
+// takes half the shuffles of transposing them as f32.
 template <class S>
-inline constexpr bool turns_halves =
-    requires(const void* rows, std::uint16_t* lines) { S::turn_halves(rows, std::int64_t{}, lines); };
+inline constexpr bool transposes_halves =
+    requires(const void* rows, std::uint16_t* lines) { S::transpose_halves(rows, std::int64_t{}, lines); };
 
 template <Vector S>
-class DecodeTurned {
+class DecodeTransposed {
   // Up to so many rows it pays.
-  static constexpr std::int64_t most_turned_rows = 8;
+  static constexpr std::int64_t max_transposed_rows = 8;
   static constexpr std::int64_t stripe =
       DecodeRows<S>::copied_values;  // keys: as far ahead are lines touched
   static_assert(line_elements <= DecodeRows<S>::copied_keys);
-  using Sums = float[most_turned_rows][line_elements];
+  using Sums = float[max_transposed_rows][line_elements];
 
  public:
-  explicit DecodeTurned(const DecodeRows<S>& task_rows) : rows(task_rows), c(rows.c), at(rows.at) {}
+  explicit DecodeTransposed(const DecodeRows<S>& task_rows) : rows(task_rows), c(rows.c), at(rows.at) {}
 
   bool takes_keys() const {
-    return turns_sixteen<S> && !c.cached && c.k.stride.dim == 1 && c.dim % line_elements == 0 &&
-           rows.count <= most_turned_rows;
+    return transposes_sixteen<S> && !c.cached && c.k.stride.dim == 1 && c.dim % line_elements == 0 &&
+           rows.count <= max_transposed_rows;
   }
 
   // Returns how many keys it scored: all but a few at the end.
   std::int64_t score(const Scores& t) const {
     std::int64_t j = 0;
-    if constexpr (turns_halves<S>) {
+    if constexpr (transposes_halves<S>) {
       constexpr std::int64_t step = 2 * line_elements;
       const std::int64_t end = c.k.type != Type::f32 && c.dim % halves == 0 ? t.keys / step * step : 0;
       for (; j < end; j += step)
         c.k.type == Type::f16 ? score_halves<Type::f16>(t, j) : score_halves<Type::bf16>(t, j);
     }
     for (; j + line_elements <= t.keys; j += line_elements)
-      with_type(c.k.type, [&](auto type) { score_turned<type.value>(t, j); });
+      with_type(c.k.type, [&](auto type) { score_transposed<type.value>(t, j); });
     return j;
   }
 
@@ -62,9 +62,10 @@ class DecodeTurned {
     alignas(64) std::uint16_t lines[2][line_elements * halves];
     for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
       Sums sums[2] = {};
-      for (std::int64_t d = first; d < least(first + chain_terms, c.dim); d += halves) {
+      for (std::int64_t d = first; d < min(first + chain_terms, c.dim); d += halves) {
         touch.lines(line_elements);
-        for (int n = 0; n < 2; ++n) S::turn_halves(k + n * line_elements * apart + d * 2, apart, lines[n]);
+        for (int n = 0; n < 2; ++n)
+          S::transpose_halves(k + n * line_elements * apart + d * 2, apart, lines[n]);
         for (std::int64_t r = 0; r < rows.count; r += 4)
           with_rows(rows.count - r, [&](auto n) { add_halves<type, n.value>(lines, d, r, sums, then); });
       }
@@ -96,12 +97,12 @@ class DecodeTurned {
       for (int row = 0; row < n; ++row) S::store(sums[of][r + row], total[of][row]);
   }
 
-  // Sixteen keys, turned into lines. What is wanted a stripe later is touched meanwhile, evenly: memory would
-  // be idle while nothing is asked for. Xeon, two cores, 32768 keys of f32 from DRAM: with touches between
-  // the lines that are turned alone, and none from the keys to the values, 13.3 ms; like this 10.9; turning
-  // and multiplying sixteen dimensions at a time 11.6 (November 2026).
+  // Sixteen keys, transposed into lines. What is wanted a stripe later is touched meanwhile, evenly: memory
+  // would be idle while nothing is asked for. Xeon, two cores, 32768 keys of f32 from DRAM: with touches
+  // between the lines that are transposed alone, and none from the keys to the values, 13.3 ms; like
+  // this 10.9; transposing and multiplying sixteen dimensions at a time 11.6 (November 2026).
   template <Type type>
-  void score_turned(const Scores& t, std::int64_t j) const {
+  void score_transposed(const Scores& t, std::int64_t j) const {
     constexpr std::int64_t bytes = bytes_of_type<type>;
     const char* k = rows.place(c.k, t.first_key + j);
     const std::int64_t apart = c.k.stride.length * bytes;
@@ -112,20 +113,20 @@ class DecodeTurned {
       touch.lines(half);
       typename S::F key[line_elements];
       for (int n = 0; n < line_elements; ++n) key[n] = load_as<S, type>(k + n * apart, d);
-      S::turn_sixteen(key, rows.k_rows + d * line_elements, line_elements);
+      S::transpose_sixteen(key, rows.k_rows + d * line_elements, line_elements);
     }
     for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
       Sums sums = {};
-      for (std::int64_t d = first; d < least(first + chain_terms, c.dim); d += line_elements) {
+      for (std::int64_t d = first; d < min(first + chain_terms, c.dim); d += line_elements) {
         touch.lines(half);
-        add_turned(d, sums);
+        add_transposed(d, sums);
       }
       add_chains(sums, first == 0, t.s + j * t.width);
     }
   }
 
   // sums(rows, keys) += the products of dimensions d ... d + 15.
-  void add_turned(std::int64_t d, Sums& sums) const {
+  void add_transposed(std::int64_t d, Sums& sums) const {
     const float* const lines = rows.k_rows + d * line_elements;
     for (std::int64_t r = 0; r < rows.count; r += 4)
       with_rows(rows.count - r, [&](auto n) {
@@ -140,25 +141,26 @@ class DecodeTurned {
       const auto four = [&](float* to, std::int64_t width) {
         typename S::F sum[4];
         for (int n = 0; n < 4; ++n) sum[n] = S::load(sums[r + n]);
-        store_turned<S>(sum, to, width);
+        store_transposed<S>(sum, to, width);
       };
       if (are_first) {
         four(s + r, rows.width);
         continue;
       }
-      float turned[line_elements][4];
-      four(turned[0], 4);
+      float transposed[line_elements][4];
+      four(transposed[0], 4);
       for (std::int64_t j = 0; j < line_elements; ++j)
-        for (int row = 0; row < 4; ++row) s[j * rows.width + r + row] += turned[j][row];
+        for (int row = 0; row < 4; ++row) s[j * rows.width + r + row] += transposed[j][row];
     }
   }
 
   // Sixteen keys that are scored a stripe after key j, or the first values.
   Coming after_keys(const Scores& t, std::int64_t j) const {
-    const std::int64_t then = j + stripe, turned = t.keys / line_elements * line_elements;
-    if (then < turned) return rows.coming(c.k, t.first_key + then, c.dim);
+    const std::int64_t then = j + stripe, transposed = t.keys / line_elements * line_elements;
+    if (then < transposed) return rows.coming(c.k, t.first_key + then, c.dim);
     if (c.v.stride.dim != 1) return rows.coming(c.k, t.first_key + j, c.dim);
-    return rows.coming(c.v, t.first_key + least(then, turned - line_elements + turned) - turned, c.value_dim);
+    return rows.coming(c.v, t.first_key + min(then, transposed - line_elements + transposed) - transposed,
+                       c.value_dim);
   }
 
   const DecodeRows<S>& rows;

@@ -23,7 +23,7 @@ concept SharesBlocks = Operands<O> && requires(O made, typename O::Element* pack
 
 // In front of the memory of a block, which is cleared before there are tasks.
 template <class O>
-class KeptBlock {
+class SharedBlock {
   using Element = typename O::Element;
   static constexpr std::uint32_t empty = 0, begun = 1, done = 2;
 
@@ -35,13 +35,13 @@ class KeptBlock {
     return block_keys * width * static_cast<std::int64_t>(sizeof(Element)) /
            static_cast<std::int64_t>(sizeof(float));
   }
-  float* memory() { return reinterpret_cast<float*>(this) + kept_header_floats; }
+  float* memory() { return reinterpret_cast<float*>(this) + shared_header_floats; }
   bool is_done() const { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == done; }
 
  public:
   static std::int64_t floats(const typename O::Parts& of) {
-    static_assert(sizeof(KeptBlock) <= kept_header_floats * sizeof(float));
-    return kept_header_floats + floats_for(of.depth) + floats_for(of.dims);
+    static_assert(sizeof(SharedBlock) <= shared_header_floats * sizeof(float));
+    return shared_header_floats + floats_for(of.depth) + floats_for(of.dims);
   }
 
   // Whether it is the caller's to pack.
@@ -63,8 +63,8 @@ class KeptBlock {
   // Whoever packs it is at it, unless the system has put another thread in its place: then it is better not
   // waited for.
   bool is_done_soon() const {
-    constexpr int most_looks = 2000;
-    for (int n = 0; n < most_looks; ++n) {
+    constexpr int max_looks = 2000;
+    for (int n = 0; n < max_looks; ++n) {
       if (is_done()) return true;
       threads::relax();
     }

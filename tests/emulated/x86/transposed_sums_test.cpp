@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a panel in bf16, rounded by AMX's vectors and turned after that.
-#define HEED_THIS_TARGET turned_sums_test
-#include "cpu/algorithm/turned_sums.hpp"
+// The rows of a panel in bf16, rounded by AMX's vectors and transposed after that.
+#define HEED_THIS_TARGET transposed_sums_test
+#include "cpu/algorithm/transposed_sums.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,18 +13,18 @@
 #include "cpu/simd/amx.hpp"
 #include "heed/dtype.hpp"
 
-namespace heed::cpu::turned_sums_test {
+namespace heed::cpu::transposed_sums_test {
 namespace {
 
-constexpr std::int64_t rows = Tile<Amx>::rows, most_dims = 96;
+constexpr std::int64_t rows = Tile<Amx>::rows, max_dims = 96;
 constexpr std::uint16_t untouched = 0x1234;
 
 // Sums whose products with 1/2 lie half-way between two numbers of bf16, among the smallest there are, at 0
 // with either sign, and anywhere.
 struct Panel {
-  std::vector<float> sums = std::vector<float>(static_cast<std::size_t>(most_dims * rows));
+  std::vector<float> sums = std::vector<float>(static_cast<std::size_t>(max_dims * rows));
   std::vector<std::uint16_t> out =
-      std::vector<std::uint16_t>(static_cast<std::size_t>(rows * most_dims), untouched);
+      std::vector<std::uint16_t>(static_cast<std::size_t>(rows * max_dims), untouched);
 
   Panel() {
     for (std::size_t n = 0; n < sums.size(); ++n) {
@@ -40,7 +40,7 @@ struct Panel {
   bool write(int count, std::int64_t value_dim) {
     const std::int64_t dims = round_up(value_dim, 16);
     RoundedRows<Amx> to(dims, value_dim);
-    for (int r = 0; r < count; ++r) to.add(out.data() + r * most_dims, factor(r));
+    for (int r = 0; r < count; ++r) to.add(out.data() + r * max_dims, factor(r));
     return to.write(sums.data());
   }
   static float factor(int r) { return r % 3 == 0 ? 0.5f : 1.0f / static_cast<float>(r + 1); }
@@ -48,16 +48,16 @@ struct Panel {
   std::int64_t wrong(int count, std::int64_t value_dim) const {
     std::int64_t differ = 0;
     for (int r = 0; r < static_cast<int>(rows); ++r)
-      for (std::int64_t d = 0; d < most_dims; ++d) {
+      for (std::int64_t d = 0; d < max_dims; ++d) {
         const float x = sums[static_cast<std::size_t>(d * rows + r)] * factor(r) + 0.0f;
         const std::uint16_t wanted = r < count && d < value_dim ? from_float<bf16>(x).bits : untouched;
-        differ += out[static_cast<std::size_t>(r * most_dims + d)] != wanted ? 1 : 0;
+        differ += out[static_cast<std::size_t>(r * max_dims + d)] != wanted ? 1 : 0;
       }
     return differ;
   }
 };
 
-TEST(TurnedSums, rows_are_rounded_as_every_number_by_itself_and_nothing_beside_them_is_written) {
+TEST(TransposedSums, rows_are_rounded_as_every_number_by_itself_and_nothing_beside_them_is_written) {
   for (const std::int64_t value_dim : {1, 16, 31, 32, 64, 80})
     for (int count = 1; count <= static_cast<int>(rows); ++count) {
       Panel panel;
@@ -66,7 +66,7 @@ TEST(TurnedSums, rows_are_rounded_as_every_number_by_itself_and_nothing_beside_t
     }
 }
 
-TEST(TurnedSums, a_row_that_is_no_number_is_told_and_one_beyond_the_last_is_not_looked_at) {
+TEST(TransposedSums, a_row_that_is_no_number_is_told_and_one_beyond_the_last_is_not_looked_at) {
   constexpr int count = 20, last_dim = 63;
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const int r : {0, 19, 20, 31}) {
@@ -77,4 +77,4 @@ TEST(TurnedSums, a_row_that_is_no_number_is_told_and_one_beyond_the_last_is_not_
 }
 
 }  // namespace
-}  // namespace heed::cpu::turned_sums_test
+}  // namespace heed::cpu::transposed_sums_test

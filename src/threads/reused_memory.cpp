@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "threads/kept_memory.hpp"
+#include "threads/reused_memory.hpp"
 
 #include <algorithm>
 #include <array>
@@ -159,7 +159,7 @@ void ReturnMemory::operator()(float* memory) const noexcept {
   keep_block({memory, bytes});
 }
 
-KeptMemory take_memory(std::size_t floats) {
+ReusedMemory take_memory(std::size_t floats) {
   if (floats > std::numeric_limits<std::size_t>::max() / sizeof(float)) throw std::bad_alloc();
   const std::size_t wanted = floats * sizeof(float);
   Block block = take_block(wanted);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of keys and values that tasks share is packed by one of them, and read by nobody before it is.
-#define HEED_THIS_TARGET kept_blocks_test
-#include "cpu/algorithm/kept_blocks.hpp"
+#define HEED_THIS_TARGET shared_blocks_test
+#include "cpu/algorithm/shared_blocks.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,11 +14,11 @@
 #include "cpu/simd/scalar.hpp"
 #include "threads/pool.hpp"
 
-namespace heed::cpu::kept_blocks_test {
+namespace heed::cpu::shared_blocks_test {
 namespace {
 
 using Packed = PackedF32<Scalar>;
-using Block = KeptBlock<Packed>;
+using Block = SharedBlock<Packed>;
 
 struct Memory {
   explicit Memory(std::int64_t floats) : floats_(static_cast<std::size_t>(floats)) {}
@@ -26,7 +26,7 @@ struct Memory {
   std::vector<float> floats_;
 };
 
-class KeptBlocks : public testing::Test {
+class SharedBlocks : public testing::Test {
  protected:
   static constexpr OperandExtents extents{6, 5, 1, block_keys, block_keys};
 
@@ -45,14 +45,14 @@ class KeptBlocks : public testing::Test {
   Block& block = *reinterpret_cast<Block*>(kept.begin());
 };
 
-TEST_F(KeptBlocks, one_task_begins_each) {
+TEST_F(SharedBlocks, one_task_begins_each) {
   EXPECT_TRUE(block.begin());
   EXPECT_FALSE(block.begin()) << "while it is packed";
   block.pack_with(operands, 8, [] { return false; });
   EXPECT_FALSE(block.begin()) << "when it is packed";
 }
 
-TEST_F(KeptBlocks, nobody_takes_one_that_is_being_packed) {
+TEST_F(SharedBlocks, nobody_takes_one_that_is_being_packed) {
   ASSERT_TRUE(block.begin());
   block.pack_with(operands, 8, [&] {
     EXPECT_FALSE(block.is_done_soon());
@@ -61,7 +61,7 @@ TEST_F(KeptBlocks, nobody_takes_one_that_is_being_packed) {
   EXPECT_TRUE(block.is_done_soon());
 }
 
-TEST_F(KeptBlocks, others_find_what_was_packed_and_what_is_known_of_it) {
+TEST_F(SharedBlocks, others_find_what_was_packed_and_what_is_known_of_it) {
   ASSERT_TRUE(block.begin());
   block.pack_with(operands, 8, [&] {
     operands.k[3] = 7, operands.v[4] = 9, operands.key_known.squares = 49;
@@ -91,7 +91,7 @@ class SharedKeys : public testing::Test {
     call.q = {q.data(), {0, 0, dim, 1}}, call.k = {k.data(), {0, 0, dim, 1}},
     call.v = {v.data(), {0, 0, dim, 1}};
     call.sequences = &sequence;
-    call.left_range = &left_range;
+    call.needs_reference = &needs_reference;
     kept.resize(static_cast<std::size_t>(2 * Prefill<Packed>::block_floats(call)));
   }
 
@@ -112,7 +112,7 @@ class SharedKeys : public testing::Test {
   static constexpr std::int64_t queries = 40, keys = 300, dim = 6;
   std::vector<float> q = std::vector<float>(queries * dim), k = std::vector<float>(keys * dim), v = k, kept;
   Sequence sequence;
-  unsigned char left_range = 0;
+  unsigned char needs_reference = 0;
   Call call{};
 };
 
@@ -122,7 +122,7 @@ TEST_F(SharedKeys, are_packed_whole_by_the_first_task_and_read_by_the_next) {
   EXPECT_EQ(attend(0, 20), first);
   for (std::vector<float>* x : {&k, &v}) std::fill(x->begin(), x->end(), 1e30f);
   EXPECT_EQ(attend(20, 20), second) << "which sees keys that the first did not";
-  EXPECT_EQ(left_range, 0);
+  EXPECT_EQ(needs_reference, 0);
 }
 
 TEST_F(SharedKeys, stay_as_they_are_where_a_task_goes_through_its_keys_again_for_the_weights) {
@@ -160,4 +160,4 @@ TEST_F(SharedKeys, are_packed_again_where_whoever_began_does_not_come_back) {
 }
 
 }  // namespace
-}  // namespace heed::cpu::kept_blocks_test
+}  // namespace heed::cpu::shared_blocks_test
