@@ -2,8 +2,6 @@
 // How prefill cuts a call into tiles of rows, in which order blocks take them, and what a launch passes to
 // the kernel.
 #pragma once
-#include <cuda.h>  // types of a tensor map
-
 #include <cstdint>
 
 #include "cuda/call.hpp"
@@ -90,14 +88,5 @@ struct PrefillShape {
 // Three for heads of 64, whose exponentials then hide behind more products: with two, 64 heads of 2048
 // queries took 323 us instead of 277 (H200, November 2026).
 constexpr int prefill_groups(std::int64_t dim) { return dim == 64 ? 3 : 2; }
-
-struct PrefillPlan {
-  CUtensorMap q, k, v, out;  // (dim, rows, heads, entries), boxes of 64 dims
-  unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
-  const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
-  int tiles;                 // of all sequences and heads
-  PrefillOrder order;        // of the tiles, where all sequences are alike
-  int key_rows;              // of k, which ends there
-};
 
 }  // namespace heed::cuda

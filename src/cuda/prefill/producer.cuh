@@ -10,6 +10,16 @@
 
 namespace heed::cuda {
 
+// What a launch passes to the kernel beside the call.
+struct PrefillPlan {
+  CUtensorMap q, k, v, out;  // (dim, rows, heads, entries), boxes of 64 dims
+  unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
+  const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
+  int tiles;                 // of all sequences and heads
+  PrefillOrder order;        // of the tiles, where all sequences are alike
+  int key_rows;              // of k, which ends there
+};
+
 // A tile of rows of one head and the tiles of keys that it visits, from the last to the first: all that
 // consumers need to know of it. b < 0: no more tiles follow.
 struct RowTile {
