@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How prefill cuts a call into tiles of rows, in which order blocks take them, and what a launch passes to
-// the kernel.
+// How prefill cuts a call into tiles of rows, and in which order blocks take them.
 #pragma once
 #include <cstdint>
 
