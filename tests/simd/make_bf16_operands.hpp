@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/algorithm/operands.hpp"
+#include "cpu/tile/operands.hpp"
 #include "simd/bf16_operands.hpp"
 
 namespace heed::simd {

@@ -5,12 +5,12 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/algorithm/dots.hpp"
-#include "cpu/algorithm/exp2.hpp"
-#include "cpu/algorithm/pack.hpp"
-#include "cpu/algorithm/product.hpp"
-#include "cpu/algorithm/reach.hpp"
-#include "cpu/algorithm/softmax.hpp"
+#include "cpu/decode/dots.hpp"
+#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/pack.hpp"
+#include "cpu/tile/product.hpp"
+#include "cpu/tile/reach.hpp"
+#include "cpu/tile/softmax.hpp"
 #include "simd/operations.hpp"
 
 namespace heed::simd {

@@ -14,7 +14,7 @@ struct Operation {
   Apply apply;
 };
 
-// Rows times eight keys, as decode's micro-kernel takes them (cpu/algorithm/dots.hpp); `next` is null, or
+// Rows times eight keys, as decode's micro-kernel takes them (cpu/decode/dots.hpp); `next` is null, or
 // eight keys to be touched.
 struct EightDots {
   const float* q;
@@ -26,7 +26,7 @@ struct EightDots {
   const float* next = nullptr;
 };
 
-// Rows to be packed side by side (cpu/algorithm/pack.hpp): where each begins and how far apart its elements
+// Rows to be packed side by side (cpu/tile/pack.hpp): where each begins and how far apart its elements
 // lie.
 struct RowsToPack {
   const float* const* begin;

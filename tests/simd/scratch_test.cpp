@@ -4,9 +4,9 @@
 #define HEED_THIS_TARGET scratch_test
 #include <gtest/gtest.h>
 
-#include "cpu/algorithm/operands_f32.hpp"
-#include "cpu/algorithm/prefill.hpp"
-#include "cpu/simd/scalar.hpp"
+#include "cpu/tile/operands_f32.hpp"
+#include "cpu/prefill/prefill.hpp"
+#include "cpu/isa/scalar.hpp"
 
 namespace heed::cpu::scratch_test {
 namespace {

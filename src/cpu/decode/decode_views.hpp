@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode over the caller's own keys and values: read in place where they lie as whole rows, else copied a few
+// at a time.
+#pragma once
+#include <cstdint>
+
+#include "cpu/tile/coming.hpp"
+#include "cpu/decode/decode_state.hpp"
+#include "cpu/decode/decode_transposed.hpp"
+#include "cpu/decode/dots.hpp"
+#include "cpu/tile/range.hpp"
+#include "cpu/isa/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+template <Vector S>
+class DecodeViews {
+  static constexpr int tile = keys_per_dots;
+  static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys whose values pass L1 together
+  static_assert(tile <= DecodeRows<S>::copied_keys);
+  using Touch = heed::cpu::HEED_THIS_TARGET::Touch<S>;
+
+ public:
+  explicit DecodeViews(const DecodeRows<S>& task_rows)
+      : rows(task_rows), c(rows.c), at(rows.at), transposed(task_rows) {}
+
+  // Whether rows that are not real are left alone.
+  bool transposes_keys() const { return transposed.takes_keys(); }
+
+  void score(const Scores& t) const {
+    std::int64_t j = 0;
+    if constexpr (transposes_sixteen<S>)
+      if (transposes_keys()) j = transposed.score(t);
+    for (; j < t.keys; j += tile) score_tile(t, j);
+  }
+
+  // Adds the values of the stretch, weighted by t.s; in place where they lie side by side and none is hidden.
+  void add_values(const Scores& t, bool partly_hidden, float* out) const {
+    for (std::int64_t j = 0; j < t.keys; j += stripe) add_stripe_at(t, j, partly_hidden, out);
+  }
+
+ private:
+  struct Stripe {
+    const float* p;  // (keys, rows)
+    std::int64_t keys;
+    float* out;  // (rows, dims)
+    const char* values = nullptr;
+    std::int64_t value_bytes = 0;  // from one value to the next
+    Coming next{};
+
+    const char* value(std::int64_t j) const { return values + j * value_bytes; }
+  };
+
+  // Where eight whole rows lie as eight_dots can take them, they are read in place.
+  void score_tile(const Scores& t, std::int64_t j) const {
+    const bool in_place = !c.cached && c.k.stride.dim == 1 && rows.depth == c.dim && j + tile <= t.keys;
+    if (in_place && c.k.type == Type::f32) return score_in_place<Type::f32>(t, j);
+    if (in_place && c.k.type == Type::bf16 && dots_take<S, Type::bf16>)
+      return score_in_place<Type::bf16>(t, j);
+    if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
+    for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
+                                               // never read
+      // fault: last-tile-of-decode
+      const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + min(j + n, t.keys - 1));
+      float* to = rows.k_rows + n * rows.depth;
+      const float* x = widen<S>(row, c.dim, to);
+      for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
+      for (std::int64_t d = c.dim; d < rows.depth; ++d) to[d] = 0;
+    }
+    score_rows<Type::f32>({rows.q, at.rows, rows.k_rows, rows.depth, rows.depth, t.s + j * t.width, t.width});
+  }
+
+  template <Type type>
+  void score_in_place(const Scores& t, std::int64_t j) const {
+    if constexpr (dots_take<S, type>) {
+      Dots dots{
+          rows.q, at.rows, rows.place(c.k, t.first_key + j), c.k.stride.length, rows.depth, t.s + j * t.width,
+          t.width};
+      if (j + 2 * tile <= t.keys) dots.next = {rows.place(c.k, t.first_key + j + tile), c.k.stride.length};
+      score_rows<type>(dots);
+    }
+  }
+
+  template <Type type>
+  void score_rows(Dots dots) const {
+    if constexpr (DecodeRows<S>::can_pack)
+      if (rows.width < S::lanes) return score_packed<type>(dots);
+    std::int64_t left = at.rows / S::lanes;
+    for (; left >= 2; left -= 2, dots.q += 2 * S::lanes, dots.s += 2 * S::lanes, dots.next = {})
+      eight_dots_twice<S, type>(dots);
+    if (left > 0) eight_dots<S, type>(dots);
+  }
+
+  // Four rows of a vector.
+  template <Type type>
+  void score_packed(Dots dots) const {
+    float sums[tile][S::lanes];
+    float* s = dots.s;
+    dots.s = sums[0], dots.s_stride = S::lanes;
+    eight_dots<S, type>(dots);
+    for (int n = 0; n < tile; ++n, s += 4)
+      for (int r = 0; r < 4; ++r) s[r] = sums[n][r];
+  }
+
+  void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* out) const {
+    Stripe part{.p = t.s + j * t.width, .keys = min(stripe, t.keys - j), .out = out};
+    if (!c.cached && c.v.stride.dim == 1 && !partly_hidden) {
+      part.values = rows.place(c.v, t.first_key + j);
+      part.value_bytes = c.v.stride.length * element_bytes(c.v);
+      part.next = after_values(t, j);
+      if (c.v.type == Type::f32) return add_groups<Type::f32>(part);
+      if (c.v.type == Type::bf16) return add_groups<Type::bf16>(part);
+      return add_groups<Type::f16>(part);
+    }
+    bool finite = true;
+    for (std::int64_t n = 0; n < part.keys; ++n) {
+      const Row row = value_row(c, rows.b, rows.kv_head, t.first_key + j + n);
+      const float* x = widen<S>(row, c.value_dim, rows.v_rows + n * at.dims);
+      finite &= all_finite<S>(x, c.value_dim);
+      // Either every value of a task lies in place or every one is copied.
+      if (n == 0) part.values = reinterpret_cast<const char*>(x);
+      if (n == 1) part.value_bytes = reinterpret_cast<const char*>(x) - part.values;
+    }
+    if (finite) return add_groups<Type::f32>(part);  // fault: careful-path-skipped-in-decode
+    add_carefully(part, partly_hidden ? rows.unseen + j * t.width : nullptr);  // fault: scratch-nobody-wrote
+  }
+
+  // The stripe of values after this one, or the keys of the next block, if this task has them.
+  Coming after_values(const Scores& t, std::int64_t j) const {
+    const std::int64_t end = t.first_key + t.keys;
+    if (j + 2 * stripe <= t.keys) return rows.coming(c.v, t.first_key + j + stripe, c.value_dim);
+    if (j + stripe < t.keys || !transposes_keys() || end % chunk_keys == 0 ||
+        end + stripe > c.sequences[rows.b].keys)
+      return {};
+    return rows.coming(c.k, end, c.dim);
+  }
+
+  template <Type type>
+  void add_groups(Stripe& t) const {
+    for (std::int64_t r = 0; r < rows.count; r += 4, t.next = {})
+      with_rows(rows.count - r, [&](auto n) { add_rows<type, n.value>(t, r); });
+  }
+
+  // Every dimension of `n` rows: four vectors at a time (a cache line of f32 values on NEON), then one, then
+  // single dimensions, since nothing may be read beyond the end of a value.
+  template <Type type, int n>
+  void add_rows(const Stripe& t, std::int64_t r) const {
+    std::int64_t d = 0;
+    for (; d + 4 * S::lanes <= c.value_dim; d += 4 * S::lanes)
+      if (t.next.row)
+        add_stripe<type, n, 4>(t, r, d, touch_for<type>(t, d));
+      else
+        add_stripe<type, n, 4>(t, r, d, NoTouch());
+    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, n, 1>(t, r, d, NoTouch());
+    for (; d < c.value_dim; ++d)
+      for (int row = 0; row < n; ++row)
+        for (std::int64_t j = 0; j < t.keys; ++j) {
+          float& sum = t.out[(r + row) * at.dims + d];
+          sum = __builtin_fmaf(t.p[j * rows.width + r + row], read(Row{t.value(j), 0, 1, type}, d), sum);
+        }
+  }
+
+  template <Type type, int n, int vectors, class Touching>
+  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d, Touching touch) const {
+    typename S::F sum[n][vectors];
+    float* out = t.out + first_row * at.dims + d;
+    const std::int64_t dims = at.dims;
+    for (int r = 0; r < n; ++r)
+      for (int v = 0; v < vectors; ++v) sum[r][v] = S::load(out + r * dims + v * S::lanes);
+    const float* p = t.p + first_row;
+    const char* value = t.values + d * bytes_of_type<type>;
+    const std::int64_t width = rows.width, value_bytes = t.value_bytes;
+    const auto add = [&] {
+      const auto four = S::load_four(p);
+      typename S::F x[vectors];
+      load_all<S, type>(value, x);
+      for (int v = 0; v < vectors; ++v) {
+        sum[0][v] = S::template fma_lane<0>(x[v], four, sum[0][v]);
+        if constexpr (n > 1) sum[1][v] = S::template fma_lane<1>(x[v], four, sum[1][v]);
+        if constexpr (n > 2) sum[2][v] = S::template fma_lane<2>(x[v], four, sum[2][v]);
+        if constexpr (n > 3) sum[3][v] = S::template fma_lane<3>(x[v], four, sum[3][v]);
+      }
+      p += width, value += value_bytes;
+    };
+    std::int64_t left = t.keys;
+    for (; left >= Touching::keys; left -= Touching::keys) {
+      touch.next();
+      for (int key = 0; key < Touching::keys; ++key) add();
+    }
+    for (; left > 0; --left) add();
+    for (int r = 0; r < n; ++r)
+      for (int v = 0; v < vectors; ++v) S::store(out + r * dims + v * S::lanes, sum[r][v]);
+  }
+
+  struct NoTouch {
+    static constexpr int keys = 1;
+    void next() {}
+  };
+
+  // A slice of dimensions touches as many lines as it has in a key, or one for so many keys as have one: the
+  // next stripe's lines are touched once while all slices of this one pass by.
+  template <Type type>
+  struct TouchSlice {
+    static constexpr std::int64_t slice = 4 * S::lanes * bytes_of_type<type>,
+                                  lines = slice < 64 ? 1 : slice / 64;
+    static constexpr int keys = slice < 64 ? 64 / slice : 1;
+    static_assert(stripe % keys == 0);
+    Touch touch;
+
+    void next() {
+      for (int n = 0; n < lines; ++n) touch.line();
+    }
+  };
+
+  template <Type type>
+  TouchSlice<type> touch_for(const Stripe& t, std::int64_t d) const {
+    const std::int64_t lines = t.next.width / 64;
+    if (lines * 64 != t.next.width) return {{{reinterpret_cast<const char*>(t.p), 64, 0}}};
+    const std::int64_t of_slice = stripe / TouchSlice<type>::keys * TouchSlice<type>::lines,
+                       line = d / (4 * S::lanes) * of_slice % (lines * stripe);
+    Coming from = t.next;
+    from.row += line / lines * from.apart;
+    return {{from, line % lines * 64}};
+  }
+
+  // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).
+  // `hidden` is null where no row has such a key: nobody wrote down which they are.
+  void add_carefully(const Stripe& t, const float* hidden) const {
+    for (std::int64_t n = 0; n < t.keys; ++n)
+      for (std::int64_t r = 0; r < rows.count; ++r)
+        for (std::int64_t d = 0; (!hidden || hidden[n * rows.width + r] == 0) && d < c.value_dim; ++d) {
+          float& sum = t.out[r * at.dims + d];
+          sum = __builtin_fmaf(t.p[n * rows.width + r], reinterpret_cast<const float*>(t.value(n))[d], sum);
+        }
+  }
+
+  const DecodeRows<S>& rows;
+  const Call& c;
+  const StateLayout& at;
+  const DecodeTransposed<S> transposed;
+};
+
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode's eight dot products for AArch64 in assembly: eight key pointers and eight chains, which g++ 12
+// spills.
+//
+//   v0-v7    four dimensions of each key
+//   v16-v19  four dimensions of the rows
+//   v12      zero
+//   v24-v31  the sums
+//
+// Of 16 bits v0-v7 are eight dimensions of each key, v8-v15 four of them as f32, and v20 is zero.
+// For two vectors of rows v8-v11 are two dimensions of the rows, v16-v31 the sums.
+#pragma once
+#include "cpu/decode/dots.hpp"
+#include "cpu/isa/neon.hpp"
+#include "cpu/isa/vector.hpp"
+
+// clang-format off: a line of assembly is a line here.
+
+#define HEED_LANE(x, lane)                                                                              \
+  "fmla v24.4s, v" #x ".4s, v0.s[" #lane "]\n" "fmla v25.4s, v" #x ".4s, v1.s[" #lane "]\n"             \
+  "fmla v26.4s, v" #x ".4s, v2.s[" #lane "]\n" "fmla v27.4s, v" #x ".4s, v3.s[" #lane "]\n"             \
+  "fmla v28.4s, v" #x ".4s, v4.s[" #lane "]\n" "fmla v29.4s, v" #x ".4s, v5.s[" #lane "]\n"             \
+  "fmla v30.4s, v" #x ".4s, v6.s[" #lane "]\n" "fmla v31.4s, v" #x ".4s, v7.s[" #lane "]\n"
+
+// Four elements of each key, widened to f32 in v0-v7.
+#define HEED_KEYS_f32                                                                                   \
+  "ldr q0, [%[k0]], #16\n ldr q1, [%[k1]], #16\n ldr q2, [%[k2]], #16\n ldr q3, [%[k3]], #16\n"         \
+  "ldr q4, [%[k4]], #16\n ldr q5, [%[k5]], #16\n ldr q6, [%[k6]], #16\n ldr q7, [%[k7]], #16\n"
+#define HEED_KEYS_16(widen)                                                                             \
+  "ldr d0, [%[k0]], #8\n ldr d1, [%[k1]], #8\n ldr d2, [%[k2]], #8\n ldr d3, [%[k3]], #8\n"             \
+  "ldr d4, [%[k4]], #8\n ldr d5, [%[k5]], #8\n ldr d6, [%[k6]], #8\n ldr d7, [%[k7]], #8\n"             \
+  widen(0) widen(1) widen(2) widen(3) widen(4) widen(5) widen(6) widen(7)
+// Zipping with zeros does what a shift by 16 would, on both pipes instead of one.
+#define HEED_WIDEN_bf16(v) "zip1 v" #v ".8h, v12.8h, v" #v ".8h\n"
+#define HEED_WIDEN_f16(v) "fcvtl v" #v ".4s, v" #v ".4h\n"
+
+// An eighth of the depth at a time: while it passes, one of the eight upcoming rows is touched, so many cache lines a step
+// that all of it is.
+// fault: wrong-lane
+#define HEED_EIGHT_DOTS(keys)                                                                                        \
+  asm volatile(                                                                                                      \
+      "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                      \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v12.4s, #0\n"                     \
+      "0: mov %[left], %[steps]\n"                                                                                   \
+      "1:\n"                                                                                                         \
+      "ldr q16, [%[q]]\n add %[q], %[q], %[step]\n ldr q17, [%[q]]\n add %[q], %[q], %[step]\n"                      \
+      keys HEED_LANE(16, 0)                                                                                          \
+      "ldr q18, [%[q]]\n add %[q], %[q], %[step]\n ldr q19, [%[q]]\n add %[q], %[q], %[step]\n"                      \
+      HEED_LANE(17, 1)                                                                                               \
+      "ldr wzr, [%[touched]]\n ldr wzr, [%[touched], %[second]]\n add %[touched], %[touched], %[lines]\n"            \
+      HEED_LANE(18, 2) HEED_LANE(19, 3)                                                                              \
+      "subs %[left], %[left], #1\n"                                                                                  \
+      "b.ne 1b\n"                                                                                                    \
+      "add %[touched], %[touched], %[next_row]\n"                                                                    \
+      "subs %[parts], %[parts], #1\n"                                                                                \
+      "b.ne 0b\n"                                                                                                    \
+      "stp q24, q25, [%[sum]]\n stp q26, q27, [%[sum], #32]\n"                                                       \
+      "stp q28, q29, [%[sum], #64]\n stp q30, q31, [%[sum], #96]\n"                                                  \
+      : [q] "+r"(q), [left] "=&r"(left), [parts] "+r"(parts), [touched] "+r"(touched), [k0] "+r"(k[0]),              \
+        [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [k4] "+r"(k[4]), [k5] "+r"(k[5]), [k6] "+r"(k[6]),        \
+        [k7] "+r"(k[7])                                                                                              \
+      : [step] "r"(t.q_stride * 4), [sum] "r"(sum), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
+        [next_row] "r"(next_row)                                                                                     \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v12", "v16", "v17", "v18", "v19", "v24", "v25",    \
+        "v26", "v27", "v28", "v29", "v30", "v31")
+
+// Eight dimensions of 16 bits at a time, so that a load fills a register: two lines of the upcoming rows a step.
+#define HEED_LOW_LANE(x, lane)                                                                          \
+  "fmla v24.4s, v" #x ".4s, v8.s[" #lane "]\n" "fmla v25.4s, v" #x ".4s, v9.s[" #lane "]\n"             \
+  "fmla v26.4s, v" #x ".4s, v10.s[" #lane "]\n" "fmla v27.4s, v" #x ".4s, v11.s[" #lane "]\n"           \
+  "fmla v28.4s, v" #x ".4s, v12.s[" #lane "]\n" "fmla v29.4s, v" #x ".4s, v13.s[" #lane "]\n"           \
+  "fmla v30.4s, v" #x ".4s, v14.s[" #lane "]\n" "fmla v31.4s, v" #x ".4s, v15.s[" #lane "]\n"
+#define HEED_LOW_bf16(to, v) "zip1 v" #to ".8h, v20.8h, v" #v ".8h\n"
+#define HEED_HIGH_bf16(v) "zip2 v" #v ".8h, v20.8h, v" #v ".8h\n"
+#define HEED_LOW_f16(to, v) "fcvtl v" #to ".4s, v" #v ".4h\n"
+#define HEED_HIGH_f16(v) "fcvtl2 v" #v ".4s, v" #v ".8h\n"
+#define HEED_ROWS_OF(x, y) "ld1 {v" #x ".4s}, [%[q]], %[step]\n ld1 {v" #y ".4s}, [%[q]], %[step]\n"
+
+#define HEED_EIGHT_DOTS_OF_HALVES(low, high)                                                                         \
+  asm volatile(                                                                                                      \
+      "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                      \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v20.4s, #0\n"                     \
+      "0: mov %[left], %[steps]\n"                                                                                   \
+      "1:\n" HEED_ROWS_OF(16, 17) HEED_KEYS_f32                                                                      \
+      low(8, 0) low(9, 1) low(10, 2) low(11, 3) low(12, 4) low(13, 5) low(14, 6) low(15, 7)                          \
+      HEED_LOW_LANE(16, 0) HEED_ROWS_OF(18, 19) HEED_LOW_LANE(17, 1)                                                 \
+      "ldr wzr, [%[touched]]\n ldr wzr, [%[touched], %[second]]\n add %[touched], %[touched], %[lines]\n"            \
+      HEED_LOW_LANE(18, 2) HEED_ROWS_OF(16, 17) HEED_LOW_LANE(19, 3)                                                 \
+      high(0) high(1) high(2) high(3) high(4) high(5) high(6) high(7)                                                \
+      HEED_LANE(16, 0) HEED_ROWS_OF(18, 19) HEED_LANE(17, 1) HEED_LANE(18, 2)                                        \
+      HEED_LANE(19, 3)                                                                                               \
+      "subs %[left], %[left], #1\n"                                                                                  \
+      "b.ne 1b\n"                                                                                                    \
+      "add %[touched], %[touched], %[next_row]\n"                                                                    \
+      "subs %[parts], %[parts], #1\n"                                                                                \
+      "b.ne 0b\n"                                                                                                    \
+      "stp q24, q25, [%[sum]]\n stp q26, q27, [%[sum], #32]\n"                                                       \
+      "stp q28, q29, [%[sum], #64]\n stp q30, q31, [%[sum], #96]\n"                                                  \
+      : [q] "+r"(q), [left] "=&r"(left), [parts] "+r"(parts), [touched] "+r"(touched), [k0] "+r"(k[0]),              \
+        [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [k4] "+r"(k[4]), [k5] "+r"(k[5]), [k6] "+r"(k[6]),        \
+        [k7] "+r"(k[7])                                                                                              \
+      : [step] "r"(t.q_stride * 4), [sum] "r"(sum), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
+        [next_row] "r"(next_row)                                                                                     \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13",      \
+        "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
+// One dimension of both vectors of rows times that of eight keys.
+#define HEED_LANE_TWICE(a, b, lane)                                                                                   \
+  "fmla v16.4s, v" #a ".4s, v0.s[" #lane "]\n" "fmla v24.4s, v" #b ".4s, v0.s[" #lane "]\n"                           \
+  "fmla v17.4s, v" #a ".4s, v1.s[" #lane "]\n" "fmla v25.4s, v" #b ".4s, v1.s[" #lane "]\n"                           \
+  "fmla v18.4s, v" #a ".4s, v2.s[" #lane "]\n" "fmla v26.4s, v" #b ".4s, v2.s[" #lane "]\n"                           \
+  "fmla v19.4s, v" #a ".4s, v3.s[" #lane "]\n" "fmla v27.4s, v" #b ".4s, v3.s[" #lane "]\n"                           \
+  "fmla v20.4s, v" #a ".4s, v4.s[" #lane "]\n" "fmla v28.4s, v" #b ".4s, v4.s[" #lane "]\n"                           \
+  "fmla v21.4s, v" #a ".4s, v5.s[" #lane "]\n" "fmla v29.4s, v" #b ".4s, v5.s[" #lane "]\n"                           \
+  "fmla v22.4s, v" #a ".4s, v6.s[" #lane "]\n" "fmla v30.4s, v" #b ".4s, v6.s[" #lane "]\n"                           \
+  "fmla v23.4s, v" #a ".4s, v7.s[" #lane "]\n" "fmla v31.4s, v" #b ".4s, v7.s[" #lane "]\n"
+
+#define HEED_EIGHT_DOTS_TWICE(keys)                                                                                   \
+  asm volatile(                                                                                                       \
+      "movi v16.4s, #0\n movi v17.4s, #0\n movi v18.4s, #0\n movi v19.4s, #0\n"                                       \
+      "movi v20.4s, #0\n movi v21.4s, #0\n movi v22.4s, #0\n movi v23.4s, #0\n"                                       \
+      "movi v24.4s, #0\n movi v25.4s, #0\n movi v26.4s, #0\n movi v27.4s, #0\n"                                       \
+      "movi v28.4s, #0\n movi v29.4s, #0\n movi v30.4s, #0\n movi v31.4s, #0\n movi v12.4s, #0\n"                     \
+      "0: mov %[left], %[steps]\n"                                                                                    \
+      "1:\n"                                                                                                          \
+      "ldp q8, q9, [%[q]]\n add %[q], %[q], %[step]\n ldp q10, q11, [%[q]]\n add %[q], %[q], %[step]\n"               \
+      keys HEED_LANE_TWICE(8, 9, 0)                                                                                   \
+      "ldp q8, q9, [%[q]]\n add %[q], %[q], %[step]\n"                                                                \
+      HEED_LANE_TWICE(10, 11, 1)                                                                                      \
+      "ldp q10, q11, [%[q]]\n add %[q], %[q], %[step]\n"                                                              \
+      "ldr wzr, [%[touched]]\n ldr wzr, [%[touched], %[second]]\n add %[touched], %[touched], %[lines]\n"             \
+      HEED_LANE_TWICE(8, 9, 2) HEED_LANE_TWICE(10, 11, 3)                                                             \
+      "subs %[left], %[left], #1\n"                                                                                   \
+      "b.ne 1b\n"                                                                                                     \
+      "add %[touched], %[touched], %[next_row]\n"                                                                     \
+      "subs %[parts], %[parts], #1\n"                                                                                 \
+      "b.ne 0b\n"                                                                                                     \
+      "ldp %[q], %[left], [%[end]]\n"                                                                                 \
+      "stp q16, q24, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q17, q25, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q18, q26, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q19, q27, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q20, q28, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q21, q29, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q22, q30, [%[q]]\n add %[q], %[q], %[left]\n"                                                              \
+      "stp q23, q31, [%[q]]\n"                                                                                        \
+      : [q] "+r"(q), [left] "=&r"(left), [parts] "+r"(parts), [touched] "+r"(touched), [k0] "+r"(k[0]),               \
+        [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [k4] "+r"(k[4]), [k5] "+r"(k[5]), [k6] "+r"(k[6]),         \
+        [k7] "+r"(k[7])                                                                                               \
+      : [step] "r"(t.q_stride * 4), [end] "r"(&end), [steps] "r"(steps), [second] "r"(second), [lines] "r"(lines),    \
+        [next_row] "r"(next_row)                                                                                      \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v16", "v17",\
+        "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+template <Type type>
+inline constexpr bool dots_take<Neon, type> = true;
+
+// Neoverse-N1, 49 rows in 5 panels of 12 or 13 vectors of 4: 49 keys of 32 dimensions take 15.5 us instead of 18.6, of 64
+// dimensions 26.1 instead of 32.5; where panels are full, 36, 48 and 60 rows, between 0.88 and 1.05 times as long for 49
+// to 256 keys (November 2026).
+template <>
+inline constexpr std::int64_t max_short_rows<Neon> = 64;
+
+// One chain; added to s where it is not the first.
+template <Type type, bool twice, bool adds>
+static inline void neon_chain(const Dots& t) {
+  constexpr std::int64_t bytes = type == Type::f32 ? 4 : 2;
+  const char* k[keys_per_dots];
+  for (int n = 0; n < keys_per_dots; ++n) k[n] = static_cast<const char*>(t.k) + n * t.k_stride * bytes;
+  const float* q = t.q;
+  const bool touches = t.next.rows && t.depth % 32 == 0;
+  const void* touched = touches ? t.next.rows : t.q;
+  // A step is four dimensions of eight keys: two cache lines of f32, one of 16 bits.
+  // Eight dimensions of 16 bits are two again.
+  const bool takes_eight = type != Type::f32 && !twice && t.depth % 64 == 0;
+  const std::int64_t dims = takes_eight ? 8 : 4, step_bytes = keys_per_dots * dims * bytes;
+  const std::int64_t lines = touches ? step_bytes : 0, second = touches && step_bytes > 64 ? 64 : 0;
+  const std::int64_t steps = t.depth / dims / (touches ? 8 : 1);
+  const std::int64_t next_row = touches ? (t.next.stride - t.depth) * bytes : 0;
+  std::int64_t parts = touches ? 8 : 1, left;
+  constexpr int vectors = twice ? 2 : 1;
+  float32x4_t sum[keys_per_dots][vectors];
+  if constexpr (twice) {
+    const struct {
+      float* s;
+      std::int64_t stride;
+    } end{adds ? reinterpret_cast<float*>(sum) : t.s, adds ? std::int64_t{sizeof(sum[0])} : t.s_stride * 4};
+    if constexpr (type == Type::f32) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_f32);
+    if constexpr (type == Type::bf16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_bf16));
+    if constexpr (type == Type::f16) HEED_EIGHT_DOTS_TWICE(HEED_KEYS_16(HEED_WIDEN_f16));
+    if (!adds) return;
+  } else {
+    if constexpr (type == Type::f32) {
+      HEED_EIGHT_DOTS(HEED_KEYS_f32);
+    } else if (takes_eight) {
+      if constexpr (type == Type::bf16) HEED_EIGHT_DOTS_OF_HALVES(HEED_LOW_bf16, HEED_HIGH_bf16);
+      if constexpr (type == Type::f16) HEED_EIGHT_DOTS_OF_HALVES(HEED_LOW_f16, HEED_HIGH_f16);
+    } else {
+      if constexpr (type == Type::bf16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_bf16));
+      if constexpr (type == Type::f16) HEED_EIGHT_DOTS(HEED_KEYS_16(HEED_WIDEN_f16));
+    }
+  }
+  for (int n = 0; n < keys_per_dots; ++n)
+    for (int v = 0; v < vectors; ++v) {
+      float* const s = t.s + n * t.s_stride + v * 4;
+      vst1q_f32(s, adds ? vaddq_f32(vld1q_f32(s), sum[n][v]) : sum[n][v]);
+    }
+}
+
+// Each chain touches its own dimensions of the upcoming keys.
+template <Type type, bool twice>
+static inline void neon_dots(const Dots& t) {
+  if (t.depth <= chain_terms) return neon_chain<type, twice, false>(t);
+  Dots chain = t;
+  chain.depth = chain_terms;
+  neon_chain<type, twice, false>(chain);
+  for (std::int64_t left = t.depth - chain_terms; left > 0; left -= chain_terms) {
+    constexpr std::int64_t bytes = chain_terms * (type == Type::f32 ? 4 : 2);
+    chain.q += chain_terms * t.q_stride, chain.k = static_cast<const char*>(chain.k) + bytes;
+    if (t.next.rows) chain.next.rows = static_cast<const char*>(chain.next.rows) + bytes;
+    if (left < chain_terms) chain.depth = left;
+    neon_chain<type, twice, true>(chain);
+  }
+}
+
+template <>
+inline void eight_dots<Neon, Type::f32>(const Dots& t) {
+  neon_dots<Type::f32, false>(t);
+}
+template <>
+inline void eight_dots<Neon, Type::f16>(const Dots& t) {
+  neon_dots<Type::f16, false>(t);
+}
+template <>
+inline void eight_dots<Neon, Type::bf16>(const Dots& t) {
+  neon_dots<Type::bf16, false>(t);
+}
+template <>
+inline void eight_dots_twice<Neon, Type::f32>(Dots t) {
+  neon_dots<Type::f32, true>(t);
+}
+template <>
+inline void eight_dots_twice<Neon, Type::f16>(Dots t) {
+  neon_dots<Type::f16, true>(t);
+}
+template <>
+inline void eight_dots_twice<Neon, Type::bf16>(Dots t) {
+  neon_dots<Type::bf16, true>(t);
+}
+
+}  // namespace heed::cpu::HEED_THIS_TARGET
+
+#undef HEED_LANE
+#undef HEED_LANE_TWICE
+#undef HEED_KEYS_f32
+#undef HEED_KEYS_16
+#undef HEED_WIDEN_bf16
+#undef HEED_WIDEN_f16
+#undef HEED_EIGHT_DOTS
+#undef HEED_EIGHT_DOTS_OF_HALVES
+#undef HEED_LOW_LANE
+#undef HEED_LOW_bf16
+#undef HEED_HIGH_bf16
+#undef HEED_LOW_f16
+#undef HEED_HIGH_f16
+#undef HEED_ROWS_OF
+#undef HEED_EIGHT_DOTS_TWICE

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What AVX2 and AVX-512 do alike: four neighbouring floats stay in memory, where a broadcast costs no
+// shuffle, and corners are transposed in SSE registers.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "cpu/isa/vector.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+template <class S>
+struct X86 {
+  using Four = const float*;
+  static Four load_four(const float* p) { return p; }
+  template <int lane, class F>
+  static F fma_lane(F x, Four four, F a) {
+    return S::fma(x, S::fill(four[lane]), a);
+  }
+  static void touch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  static void transpose(const float* const from[4], float* to, std::int64_t width) {
+    __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
+           r3 = _mm_loadu_ps(from[3]);
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(to, r0);
+    _mm_storeu_ps(to + width, r1);
+    _mm_storeu_ps(to + 2 * width, r2);
+    _mm_storeu_ps(to + 3 * width, r3);
+  }
+};
+
+}  // namespace heed::cpu::HEED_THIS_TARGET
