@@ -2,8 +2,6 @@
 #define HEED_THIS_TARGET avx512
 #include "cpu/isa/avx512.hpp"
 
-#include "cpu/isa/avx512_line_product.hpp"
-#include "cpu/isa/avx512_product.hpp"
 #include "simd/make_operations.hpp"
 
 namespace heed::simd {

@@ -5,11 +5,11 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/decode/dots.hpp"
+#include "cpu/decode/product.hpp"
 #include "cpu/tile/exp2.hpp"
 #include "cpu/tile/pack.hpp"
 #include "cpu/tile/product.hpp"
-#include "cpu/tile/reach.hpp"
+#include "cpu/tile/score.hpp"
 #include "cpu/tile/softmax.hpp"
 #include "simd/operations.hpp"
 

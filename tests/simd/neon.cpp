@@ -2,9 +2,7 @@
 #define HEED_THIS_TARGET neon
 #include "cpu/isa/neon.hpp"
 
-#include "cpu/isa/neon_dots.hpp"
-#include "cpu/isa/neon_product.hpp"
-#include "cpu/isa/neon_weights.hpp"
+#include "cpu/isa/neon_decode.hpp"
 #include "simd/make_operations.hpp"
 
 namespace heed::simd {

@@ -14,7 +14,7 @@ struct Operation {
   Apply apply;
 };
 
-// Rows times eight keys, as decode's micro-kernel takes them (cpu/decode/dots.hpp); `next` is null, or
+// Rows times eight keys, as decode's micro-kernel takes them (cpu/decode/product.hpp); `next` is null, or
 // eight keys to be touched.
 struct EightDots {
   const float* q;

@@ -4,9 +4,9 @@
 #define HEED_THIS_TARGET scratch_test
 #include <gtest/gtest.h>
 
-#include "cpu/tile/operands_f32.hpp"
-#include "cpu/prefill/prefill.hpp"
 #include "cpu/isa/scalar.hpp"
+#include "cpu/prefill/prefill.hpp"
+#include "cpu/tile/operands.hpp"
 
 namespace heed::cpu::scratch_test {
 namespace {

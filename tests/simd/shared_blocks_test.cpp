@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of keys and values that tasks share is packed by one of them, and read by nobody before it is.
 #define HEED_THIS_TARGET shared_blocks_test
-#include "cpu/prefill/shared_blocks.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "cpu/tile/operands_f32.hpp"
-#include "cpu/prefill/prefill.hpp"
 #include "cpu/isa/scalar.hpp"
+#include "cpu/prefill/prefill.hpp"
+#include "cpu/tile/operands.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::cpu::shared_blocks_test {

@@ -9,13 +9,12 @@
 
 #include "cpu/backward/ahead.hpp"
 #include "cpu/backward/gradient_sums.hpp"
+#include "cpu/gradient_call.hpp"
+#include "cpu/isa/vector.hpp"
 #include "cpu/tile/mask.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/tile/range.hpp"
 #include "cpu/tile/score.hpp"
-#include "cpu/gradient_call.hpp"
-#include "cpu/isa/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -5,11 +5,10 @@
 #include <cstdint>
 
 #include "cpu/backward/gradient_operands.hpp"
+#include "cpu/gradient_call.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/tile/range.hpp"
 #include "cpu/tile/score.hpp"
-#include "cpu/gradient_call.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

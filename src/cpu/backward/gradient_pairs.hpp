@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "cpu/backward/ahead.hpp"
-#include "cpu/tile/dropout.hpp"
 #include "cpu/backward/gradient_operands.hpp"
 #include "cpu/backward/gradient_packed_keys.hpp"
 #include "cpu/tile/softmax.hpp"

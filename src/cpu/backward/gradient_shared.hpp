@@ -5,8 +5,8 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/finish.hpp"
 #include "cpu/backward/gradient.hpp"
+#include "cpu/tile/finish.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -6,14 +6,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cpu/gradient_call.hpp"
+#include "cpu/isa/vector.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
 #include "cpu/tile/product.hpp"
-#include "cpu/tile/range.hpp"
-#include "cpu/tile/reach.hpp"
 #include "cpu/tile/score.hpp"
-#include "cpu/gradient_call.hpp"
-#include "cpu/isa/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

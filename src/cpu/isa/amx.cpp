@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET amx
+#include "cpu/decode/amx.hpp"
+
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cpu/decode/decode_amx.hpp"
-#include "cpu/tile/operands_amx.hpp"
-#include "cpu/projection/projection_amx.hpp"
 #include "cpu/isa/table.hpp"
-#include "cpu/isa/x86_machine.hpp"
+#include "cpu/isa/x86.hpp"
+#include "cpu/projection/projection_amx.hpp"
+#include "cpu/tile/operands_amx.hpp"
 
 namespace heed::cpu {
 namespace {

@@ -3,7 +3,7 @@
 #include "cpu/isa/avx2.hpp"
 
 #include "cpu/isa/table.hpp"
-#include "cpu/isa/x86_machine.hpp"
+#include "cpu/isa/x86.hpp"
 
 namespace heed::cpu {
 

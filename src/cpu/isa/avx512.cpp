@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET avx512
-#include "cpu/isa/avx512_line_product.hpp"
-#include "cpu/isa/avx512_product.hpp"
+#include "cpu/isa/avx512.hpp"
+
 #include "cpu/isa/table.hpp"
-#include "cpu/isa/x86_machine.hpp"
+#include "cpu/isa/x86.hpp"
 
 namespace heed::cpu {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET neon
-#include "cpu/isa/neon_dots.hpp"
-#include "cpu/isa/neon_lines.hpp"
-#include "cpu/isa/neon_product.hpp"
-#include "cpu/isa/neon_weights.hpp"
+#include "cpu/isa/neon.hpp"
+
+#include "cpu/isa/neon_decode.hpp"
 #include "cpu/isa/table.hpp"
 
 namespace heed::cpu {

@@ -2,10 +2,10 @@
 #define HEED_THIS_TARGET neon_bf16
 #include <sys/auxv.h>
 
-#include "cpu/tile/operands_bfmmla.hpp"
-#include "cpu/projection/projection_bfmmla.hpp"
-#include "cpu/isa/neon_weights.hpp"
+#include "cpu/isa/neon.hpp"
 #include "cpu/isa/table.hpp"
+#include "cpu/projection/projection_bfmmla.hpp"
+#include "cpu/tile/operands_bfmmla.hpp"
 
 namespace heed::cpu::neon_bf16 {
 

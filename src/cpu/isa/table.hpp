@@ -2,17 +2,17 @@
 // Fills a target's table from its vector type: the whole of a target file is this and its test of the
 // machine.
 #pragma once
-#include "cpu/decode/decode.hpp"
-#include "cpu/decode/decode_f32.hpp"
 #include "cpu/backward/gradient_shared.hpp"
-#include "cpu/tile/operands_f32.hpp"
+#include "cpu/decode/decode.hpp"
+#include "cpu/decode/f32.hpp"
+#include "cpu/isa/target.hpp"
+#include "cpu/isa/vector.hpp"
 #include "cpu/prefill/prefill.hpp"
+#include "cpu/prefill/shared_mask.hpp"
 #include "cpu/projection/projection.hpp"
 #include "cpu/projection/projection_bf16.hpp"
-#include "cpu/prefill/shared_mask.hpp"
 #include "cpu/projection/weight_gradient.hpp"
-#include "cpu/isa/vector.hpp"
-#include "cpu/isa/target.hpp"
+#include "cpu/tile/operands.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -2,6 +2,7 @@
 // What AVX2 and AVX-512 do alike: four neighbouring floats stay in memory, where a broadcast costs no
 // shuffle, and corners are transposed in SSE registers.
 #pragma once
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include <cstdint>
@@ -31,3 +32,21 @@ struct X86 {
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
+
+// ----------------------------------------------------------------------------------------------------
+// What every x86 target beyond the scalar one is compiled for besides its own vectors.
+
+namespace heed::cpu {
+
+// Asked once and remembered: every call of the library wants to know, and in a virtual machine CPUID is slow.
+// clang 14 cannot be asked for f16c by name.
+// That the system keeps the registers is in the answers for avx2 and avx512f.
+static inline bool has_fma_and_f16c() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+  }();
+  return has;
+}
+
+}  // namespace heed::cpu

@@ -7,13 +7,13 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/call.hpp"
+#include "cpu/isa/vector.hpp"
 #include "cpu/tile/exp2.hpp"
 #include "cpu/tile/mask.hpp"
 #include "cpu/tile/pack.hpp"
 #include "cpu/tile/score.hpp"
 #include "cpu/tile/softmax.hpp"
-#include "cpu/call.hpp"
-#include "cpu/isa/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -6,11 +6,11 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/pack.hpp"
-#include "cpu/tile/product.hpp"
-#include "cpu/projection/projection_rows.hpp"
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/projection/projection_rows.hpp"
+#include "cpu/tile/pack.hpp"
+#include "cpu/tile/product.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -3,8 +3,8 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/projection/projection_bf16.hpp"
 #include "cpu/isa/amx.hpp"
+#include "cpu/projection/projection_bf16.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

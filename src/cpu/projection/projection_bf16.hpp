@@ -5,11 +5,11 @@
 #include <concepts>
 #include <cstdint>
 
+#include "cpu/call.hpp"
+#include "cpu/projection/projection_rows.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
 #include "cpu/tile/product.hpp"
-#include "cpu/projection/projection_rows.hpp"
-#include "cpu/call.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -4,9 +4,8 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/projection/projection_bf16.hpp"
 #include "cpu/isa/neon_bf16.hpp"
-#include "cpu/isa/neon_bf16_product.hpp"
+#include "cpu/projection/projection_bf16.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

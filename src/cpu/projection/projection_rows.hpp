@@ -4,8 +4,8 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/pack.hpp"
 #include "cpu/call.hpp"
+#include "cpu/tile/pack.hpp"
 #include "heed/half.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {

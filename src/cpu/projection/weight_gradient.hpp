@@ -5,10 +5,10 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/operands.hpp"
-#include "cpu/tile/range.hpp"
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/operands.hpp"
+#include "cpu/tile/pack.hpp"
 #include "cpu/weight_gradient_call.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {

@@ -5,10 +5,10 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/operands.hpp"
-#include "cpu/tile/pack.hpp"
 #include "cpu/isa/amx.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/operands.hpp"
+#include "cpu/tile/pack.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -10,11 +10,10 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/isa/neon_bf16.hpp"
+#include "cpu/isa/vector.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/isa/neon_bf16.hpp"
-#include "cpu/isa/neon_bf16_product.hpp"
-#include "cpu/isa/vector.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

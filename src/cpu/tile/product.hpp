@@ -58,6 +58,34 @@ inline void chained_product(const float* a, const float* b, std::int64_t depth, 
   }
 }
 
+// Calls run<count>(), for 1 to `most`.
+template <int most, class Run>
+inline void with_vectors(int count, const Run& run) {
+  if constexpr (most > 1)
+    if (count < most) return with_vectors<most - 1>(count, run);
+  run.template operator()<most>();
+}
+
+// c(columns, rows) += sum over k of a(k, rows) * b(k, columns), one chain from 0 that is as long as each
+// vector's reach. An instruction set may specialise it.
+template <Vector S>
+inline void stepped_product(const float* a, const float* b, const std::int64_t (&depth)[S::panel_vectors],
+                            float* c) {
+  constexpr int vectors = S::panel_vectors, columns = S::tile_columns;
+  typename S::F sum[columns][vectors];
+  for (auto& column : sum)
+    for (auto& s : column) s = S::fill(0.0f);
+  for (std::int64_t k = 0; k < depth[vectors - 1]; ++k, a += Tile<S>::rows, b += columns)
+    for (int n = 0; n < columns; ++n)
+      for (int v = 0; v < vectors; ++v)
+        if (k < depth[v]) sum[n][v] = S::fma(S::load(a + v * S::lanes), S::fill(b[n]), sum[n][v]);
+  for (int n = 0; n < columns; ++n)
+    for (int v = 0; v < vectors; ++v) {
+      float* const to = c + n * Tile<S>::rows + v * S::lanes;
+      S::store(to, S::add(S::load(to), sum[n][v]));
+    }
+}
+
 // Some rows of a panel, an even number, with a line of dimensions on the lanes, (rows, line), and what
 // multiplies them: (columns, rows of a panel).
 struct LinePanel {

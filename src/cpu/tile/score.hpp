@@ -4,11 +4,11 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/exp2.hpp"
-#include "cpu/tile/pack.hpp"
-#include "cpu/tile/range.hpp"
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/pack.hpp"
+#include "cpu/tile/product.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
@@ -85,6 +85,11 @@ inline bool sees_all(const Call& c, std::int64_t b, KeyRange queries, KeyRange k
                      begin = visible_keys(c, b, queries.end).begin;
   return keys.end <= end && (begin <= keys.begin || begin <= c.front || keys.end <= c.front);
 }
+
+// The most rows of f32 that decode takes where all of them see all of a few keys: up to so many, reading the
+// keys in place is faster than packing them. An instruction set may specialise it.
+template <Vector S>
+inline constexpr std::int64_t max_short_rows = max_decode_rows;
 
 // s(key, row) for keys [first_key, first_key + keys), `width` rows apart; row r belongs to query[r].
 struct Scores {
@@ -211,5 +216,145 @@ inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom
     }
   }
 }
+
+// ----------------------------------------------------------------------------------------------------
+// Sequences packed in one row (S20): keys of other documents are hidden, and not scored at all where none of
+// the rows is of theirs.
+
+constexpr std::int64_t no_document = std::int64_t{1} << 40;  // is nobody's number: those have 32 bits
+
+// One number per key of batch entry b.
+inline const std::int32_t* key_documents(const DocumentIds& d, std::int64_t b) {
+  return d.keys + b * d.keys_step;
+}
+
+inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Query& q) {
+  if (d.queries) return d.queries[q.b * d.queries_step + q.i];
+  const std::int64_t own = q.i + (d.queries_are_last ? s.keys - s.queries : 0);
+  return own >= 0 && own < s.keys ? key_documents(d, q.b)[own] : no_document;
+}
+
+// What is left of `keys` without those at either end whose number is below or above every query's: in a row
+// of documents one after another, all that no query sees.
+[[gnu::noinline]] inline KeyRange trim_documents(const Call& c, KeyRange keys, const Queries& queries) {
+  for (std::int64_t n = 0; n < c.document_count; ++n) {
+    const DocumentIds& d = c.documents[n];
+    const Sequence& s = c.sequences[queries(0).b];
+    std::int64_t lowest = no_document, highest = -no_document;
+    for (std::int64_t r = 0; r < queries.count; ++r) {
+      const std::int64_t own = document_of(d, s, queries(r));
+      if (own == no_document) continue;
+      lowest = min(lowest, own);
+      highest = max(highest, own);
+    }
+    const std::int32_t* of = key_documents(d, queries(0).b);
+    // fault: document-trimmed-too-far
+    const auto is_others = [&](std::int64_t j) { return of[j] < lowest || of[j] > highest; };
+    while (keys.begin < keys.end && is_others(keys.end - 1)) --keys.end;
+    while (keys.begin < keys.end && is_others(keys.begin)) ++keys.begin;
+  }
+  return keys;
+}
+
+// Rows side by side are mostly of one document, and so are the keys: where a row saw all of them, the next of
+// its document need not look.
+[[gnu::noinline]] inline void hide_other_documents(const DocumentIds& d, const Sequence& s, const Scores& t,
+                                                   const Queries& queries) {
+  const std::int32_t* of = key_documents(d, queries(0).b) + t.first_key;
+  const std::int64_t keys = min(t.keys, s.keys - t.first_key);
+  std::int64_t of_all = no_document;
+  for (std::int64_t r = 0; r < queries.count; ++r) {
+    const std::int64_t own = document_of(d, s, queries(r));  // fault: document-of-the-first-query
+    if (own == of_all && own != no_document) continue;
+    bool hides_any = false;
+    for (std::int64_t j = 0; j < keys; ++j)
+      if (of[j] != own) {
+        t.s[j * t.width + r] = minus_infinity;
+        hides_any = true;
+      }
+    if (!hides_any) of_all = own;
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------
+// ALiBi (S21): what every score loses with the distance of its key, computed where it is added.
+
+// Whole numbers up to 2^24 are exact in f32, and kernels are not given more keys and queries than that.
+inline float place_of(const Call& c, const Query& q) {
+  const Sequence& s = c.sequences[q.b];
+  return static_cast<float>(q.i + (c.alibi.queries_are_last ? s.keys - s.queries : 0));
+}
+
+inline float slope_of(const Call& c, const Query& q) { return c.alibi.of_heads[q.b * c.alibi.step + q.h]; }
+
+inline float alibi_at(const Call& c, const Query& q, std::int64_t j) {
+  return -slope_of(c, q) * __builtin_fabsf(place_of(c, q) - static_cast<float>(j));
+}
+
+// Added as a bias that holds the same numbers would be (mask.hpp), so that the bits are the same; but what
+// leaves the range before a bias might bring it back is NaN.
+template <Vector S>
+[[gnu::noinline]] inline void add_alibi(const Call& c, const Scores& t, const Queries& queries) {
+  using F = typename S::F;
+  constexpr std::int64_t capacity = max(Tile<S>::rows, max_short_rows<S>);
+  float minus_slope[capacity], place[capacity];
+  for (std::int64_t r = 0; r < t.width; ++r) {
+    const Query q = queries(min(r, queries.count - 1));
+    minus_slope[r] = -slope_of(c, q);
+    place[r] = place_of(c, q);  // fault: alibi-place
+  }
+  const F lowest = S::fill(-max_finite), to_units = S::fill(c.scaling.unit),
+          below = c.bias.data ? S::fill(__builtin_nanf("")) : lowest;
+  float* s = t.s;
+  for (std::int64_t j = 0; j < t.keys; ++j) {
+    const F key = S::fill(static_cast<float>(t.first_key + j));
+    for (std::int64_t r = 0; r < t.width; r += S::lanes, s += S::lanes) {
+      const F distance = S::abs(S::sub(S::load(place + r), key));
+      const F x = S::mul(S::load(minus_slope + r), distance);
+      const F lost = S::fma(x, to_units, S::load(s));
+      S::store(s, S::less(lost, lowest, below, lost));
+    }
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------
+// How far the vectors of a panel see. Where a panel is wide, rows that are not there and keys on the diagonal
+// that no row of a vector sees would cost as much as others: 48 rows of AVX-512 waste 3 % of 1024 rows, and 9
+// if they are causal.
+
+// How many keys of a stretch some row of each vector may see, in whole tiles; those of vectors that are not
+// there do not count. Rows see the further the later they come.
+template <Vector S>
+struct Reach {
+  static constexpr int all_vectors = S::panel_vectors;
+
+  int vectors = all_vectors;  // that have rows
+  std::int64_t keys[all_vectors];
+
+  // All of them.
+  explicit Reach(std::int64_t all) {
+    for (auto& of : keys) of = all;
+  }
+
+  // As ranges let these queries see.
+  Reach(const Call& c, const Queries& queries, const Scores& t) : Reach(t.keys) {
+    // fault: reach-without-the-last-vector
+    vectors = static_cast<int>((queries.count + S::lanes - 1) / S::lanes);
+    for (int v = 0; v < vectors; ++v) {
+      // fault: reach-of-the-first-row
+      const std::int64_t last = queries(min((v + 1) * S::lanes, queries.count) - 1).i;
+      const std::int64_t seen = visible_keys(c, queries.b, last).end - t.first_key;
+      keys[v] = min(t.keys, round_up(max(0, seen), Tile<S>::columns));
+    }
+  }
+
+  // The first vector that sees key j, and those behind it.
+  int first_at(std::int64_t j) const {
+    int v = 0;
+    while (v < vectors && keys[v] <= j) ++v;
+    return v;
+  }
+  bool is_whole() const { return vectors == all_vectors && keys[0] == keys[all_vectors - 1]; }
+};
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

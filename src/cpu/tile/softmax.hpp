@@ -5,11 +5,13 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/tile/exp2.hpp"
-#include "cpu/tile/product.hpp"
-#include "cpu/tile/range.hpp"
-#include "cpu/tile/score.hpp"
+#include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/pack.hpp"
+#include "cpu/tile/product.hpp"
+#include "cpu/tile/score.hpp"
+#include "softmax/philox.hpp"
 #include "softmax/state.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -182,6 +184,24 @@ inline void merge(const State& total, const State& part, std::int64_t dims, cons
     for (std::int64_t d = 0; d < dims; ++d) {
       float* out = total.out + d * Tile<S>::rows + at;
       S::store(out, merged(S::load(out), S::load(part.out + d * Tile<S>::rows + at)));
+    }
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------
+// Drops weights of a stretch, or scales those that stay (S7).
+
+// Of row r. What the loops read is copied: after every store the compiler would read again what it only has a
+// reference to.
+inline void apply_dropout(const Call& c, const Query& q, int r, const Scores t) {
+  const std::uint64_t seed = c.seed, below = c.drop_below;
+  const std::int64_t head = q.b * c.all_heads + c.first_head + q.h, i = q.i;
+  const float scale = c.keep_scale;
+  for (std::int64_t j = -(t.first_key % 4); j < t.keys; j += 4) {
+    const softmax::Words words = softmax::dropout_words(seed, head, i, (t.first_key + j) / 4);
+    for (std::int64_t n = max(0, -j); n < min(4, t.keys - j); ++n) {
+      float& weight = t.s[(j + n) * t.width + r];
+      weight = words.word[n] < below ? 0.0f : weight * scale;  // fault: dropout-word
     }
   }
 }

@@ -1,20 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's weighted values by AMX: the first operand is the weights, as many rows of them as are real, the
-// second the values, zipped two by two in the first-level cache just before they are multiplied. Sums are
-// (rows, dims), and each has the order of operands_amx.hpp, so the bits agree (O3).
+// Rows of bf16 that do not lie as tiles are loaded, copied.
 #pragma once
 #include <cstdint>
 
-#include "cpu/decode/copied_halves.hpp"
-#include "cpu/decode/decode_state.hpp"
-#include "cpu/tile/operands.hpp"
-#include "cpu/tile/range.hpp"
-#include "cpu/tile/score.hpp"
-#include "cpu/decode/tile_walk.hpp"
 #include "cpu/call.hpp"
+#include "cpu/decode/decode.hpp"
 #include "cpu/isa/amx.hpp"
+#include "cpu/tile/operands.hpp"
+#include "cpu/tile/pack.hpp"
+#include "cpu/tile/score.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
+
+using Half = std::uint16_t;
+
+// n halves of a row, and zeros up to `width`, a multiple of 32. In whole lines, as tiles are loaded: those
+// need not wait for the stores.
+inline void copy_halves(const Row& row, std::int64_t n, std::int64_t width, Half* to) {
+  const Half* from = static_cast<const Half*>(row.data) + row.first;
+  std::int64_t d = 0;
+  if (is_contiguous(row))
+    for (; d < n; d += 32) _mm512_storeu_si512(to + d, first_halves(from + d, n - d));
+  for (; d < n; ++d) to[d] = from[d / 16 * row.block + d % 16 * row.step];
+  for (; d < width; ++d) to[d] = 0;
+}
+
+// ----------------------------------------------------------------------------------------------------
+// Decode's weighted values by AMX: the first operand is the weights, as many rows of them as are real, the
+// second the values, zipped two by two in the first-level cache just before they are multiplied. Sums are
+// (rows, dims), and each has the order of operands_amx.hpp, so the bits agree (O3).
 
 struct AmxValueParts {
   static constexpr std::int64_t step = 32;        // keys
