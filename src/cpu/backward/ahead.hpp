@@ -18,7 +18,7 @@ class Ahead {
   template <class S>
   void touch() {
     const float* const end = end_ - at_ > step_ ? at_ + step_ : end_;
-    for (; at_ < end; at_ += line) S::touch(at_);
+    for (; at_ < end; at_ += line) S::prefetch(at_);
   }
 
  private:

@@ -31,7 +31,7 @@ concept GradientOperands =
 
 // Whether packed rows are asked for ahead, between the products of the block before them.
 template <GradientOperands O>
-constexpr bool asks_ahead = requires { O::S::asks_ahead; } && std::is_same_v<typename O::Element, float>;
+constexpr bool asks_ahead = requires { O::S::prefetches_rows; } && std::is_same_v<typename O::Element, float>;
 
 template <GradientOperands O>
 struct GradientProducts {
@@ -46,7 +46,7 @@ struct GradientProducts {
         g_sums(c.value_dim, part.of_keys, memory) {}
 
  private:
-  static O made(const OperandExtents& e, Cutter& memory) { return O(e, typename O::Parts(e, memory)); }
+  static O made(const OperandExtents& e, Cutter& memory) { return O(e, memory); }
 };
 
 // A hollow row sees no key, or is not there: nothing of it is read. A bad one holds what is no number, or

@@ -96,7 +96,7 @@ class TransposedSums {
 
  private:
   TransposedSums(const OperandExtents& e, Cutter& memory)
-      : dims(round_up(e.value_dim, O::dim_step)), products(e, typename O::Parts(e, memory)) {}
+      : dims(round_up(e.value_dim, O::dim_step)), products(e, memory) {}
 
   // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
   static void turn(const float* from, const Stretch& at, float* to, std::int64_t n) {
