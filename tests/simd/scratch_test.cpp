@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scratch of a task is measured before there is any: on AMX, to make operands is to use the tile
-// registers.
+// The scratch of a task is measured without a Use: on AMX that configures the tile registers.
 #define HEED_THIS_TARGET scratch_test
 #include <gtest/gtest.h>
 
