@@ -392,8 +392,8 @@ class Prefill {
   }
 
   void attend(KeyRange keys) {
-    if (shares_blocks())
-      keys = seen_by_anyone(keys.begin / block_keys * block_keys);  // fault: block-of-one-task
+    // fault: block-of-one-task
+    if (shares_blocks()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);
     // Tiles are anchored at key 0, too, those of a cache as well.
     const std::int64_t step = c.cached ? max(O::key_step, PageLayout::tile) : O::key_step;
     keys.begin = keys.begin / step * step;

@@ -53,8 +53,8 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
 }
 
 // Where every score of a row is the lowest number that its unit holds, different biases may have become
-// equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there
-// is, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
+// equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number of
+// f32, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
 // bias above is no mask, and the products beside it may count. Beside such a bias none is large enough to
 // (max_product()).
 [[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
