@@ -101,7 +101,7 @@ constexpr Operations make_operations(const char* target) {
             each<S>(out, n, [&](std::int64_t i) { return S::load_i8(from + i); });
           },
       .transpose = S::transpose,
-      .touch = S::touch,
+      .prefetch = S::prefetch,
       .product = [](const float* a, const float* b, std::int64_t depth,
                     float* c) { kernels::tile_product<S, kernels::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,

@@ -17,7 +17,8 @@ namespace heed::cpu::HEED_THIS_TARGET {
 
 // Whether packed rows are prefetched between the products of the block before them.
 template <GradientOperands O>
-constexpr bool prefetches_rows = requires { O::S::asks_ahead; } && std::is_same_v<typename O::Element, float>;
+constexpr bool prefetches_rows =
+    requires { O::S::prefetches_rows; } && std::is_same_v<typename O::Element, float>;
 
 // Memory that will be read soon, prefetched a little at a time: all at once would keep the loads of the
 // products waiting.
@@ -33,7 +34,7 @@ class Prefetch {
   template <class S>
   void step() {
     const float* const end = end_ - at_ > step_ ? at_ + step_ : end_;
-    for (; at_ < end; at_ += line) S::touch(at_);
+    for (; at_ < end; at_ += line) S::prefetch(at_);
   }
 
  private:

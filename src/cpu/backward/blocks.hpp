@@ -48,9 +48,9 @@ struct GradientWidths {
   }
 
  private:
-  static typename O::Parts sized(std::int64_t dim) {
+  static O sized(std::int64_t dim) {
     Cutter nothing{nullptr};
-    return typename O::Parts(OperandExtents{dim, dim, 0, 0, 0}, nothing);
+    return O(OperandExtents{dim, dim, 0, 0, 0}, nothing);
   }
 };
 
@@ -188,7 +188,7 @@ struct GradientProducts {
   bool may_overflow() const { return qk.may_exceed(max_finite) || gv.may_exceed(max_finite); }
 
  private:
-  static O made(const OperandExtents& e, Cutter& memory) { return O(e, typename O::Parts(e, memory)); }
+  static O made(const OperandExtents& e, Cutter& memory) { return O(e, memory); }
 };
 
 // Packs rows of queries, with what each of them has to itself: its log-sum-exp, its delta, its state.

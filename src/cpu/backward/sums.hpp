@@ -86,7 +86,7 @@ class TransposedSums {
 
  private:
   TransposedSums(const OperandExtents& e, Cutter& memory)
-      : dims(dims_for(e.value_dim)), products(e, typename O::Parts(e, memory)) {}
+      : dims(dims_for(e.value_dim)), products(e, memory) {}
 
   // From (keys, rows) to (rows, keys) for panel n of the keys: zeros where the stretch does not reach.
   static void transpose(const float* from, const Stretch& at, float* to, std::int64_t n) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's running softmax: the same steps as softmax.hpp in the same order, but rows are few, so their sums
-// lie (rows, dims) with dimensions on the lanes.
+// Attention for a few rows over many keys: keys and values are read in place, once for all query heads that
+// share them. Every sum has prefill's chains in prefill's order, so the bits agree (O1). Rows are few, so
+// sums lie (rows, dims) with dimensions on the lanes. First a task's rows and the running softmax, then the
+// driver.
 #pragma once
 #include <cstdint>
 
@@ -24,14 +26,17 @@ StateLayout decode_layout(const Call& c) {
 // Of the caller's tensors.
 constexpr std::int64_t element_bytes(const Tensor& x) { return x.type == Type::f32 ? 4 : 2; }
 
+// Whether every row sees every key of a stretch.
+enum class Coverage : std::uint8_t { full, partial };
+
 // One task: every row of one sequence that reads one KV head, and its scratch.
 template <Vector S>
 struct DecodeRows {
   const Call& c;
   const std::int64_t b, kv_head;
   const StateLayout at;
-  const std::int64_t depth, count;  // of q, a multiple of 4; rows that are real
-  const std::int64_t width;         // of scores: rows, or the four or the one that are real
+  const std::int64_t depth, count;  // of q, a multiple of 4; the real rows
+  const std::int64_t width;         // of scores: all rows, or only the four, or the one, that are real
   float *q, *s;                     // (depth, rows), scaled; (block_keys, width)
   float* unseen;                    // (block_keys, width): 1 where a row does not see the key
   float* values;                    // (rows, dims): the weighted values of one block
@@ -48,7 +53,7 @@ struct DecodeRows {
            copied_keys * depth + copied_values * layout.dims;
   }
 
-  // No key has fewer scores than `min_width`.
+  // `min_width` is the smallest width of scores that the products can make.
   DecodeRows(const Call& call, const Rows& task, int min_width, float* memory)
       : c(call),
         b(task.batch_entry),
@@ -67,18 +72,18 @@ struct DecodeRows {
         query(call, task),
         power(call.scaling.exponent) {}
 
-  // Where row j of the task's keys or values begins, and it with those that follow, as rows to come.
+  // Where row j of the task's keys or values begins, and the rows from it on.
   const char* place(const Tensor& x, std::int64_t j) const {
     // fault: keys-of-another-batch-entry
     const Row row = row_of(x, b, kv_head, c.sequences[b].first_key + j);
     return static_cast<const char*>(row.data) + row.first * element_bytes(x);
   }
-  Coming coming(const Tensor& x, std::int64_t j, std::int64_t dim) const {
+  RowSpan span(const Tensor& x, std::int64_t j, std::int64_t dim) const {
     return {place(x, j), dim * element_bytes(x), x.stride.length * element_bytes(x)};
   }
 
-  // How many keys there are from the first of a stretch on, to the end of the chunk.
-  std::int64_t there(const Scores& t) const {
+  // How many keys lie between the beginning of a stretch and the end of its chunk.
+  std::int64_t keys_to_chunk_end(const Scores& t) const {
     return min(c.sequences[b].keys, (t.first_key / chunk_keys + 1) * chunk_keys) - t.first_key;
   }
 
@@ -99,12 +104,12 @@ struct Count {
   static constexpr int value = n;
 };
 
-// Calls run(Count<n>) with as many of the rows that are left as go together: four at the most.
+// Calls run(Count<n>) for the next n of the remaining rows, up to four.
 template <class Run>
-inline void with_rows(std::int64_t left, const Run& run) {
-  if (left >= 4) return run(Count<4>());
-  if (left == 3) return run(Count<3>());
-  if (left == 2) return run(Count<2>());
+inline void with_rows(std::int64_t remaining, const Run& run) {
+  if (remaining >= 4) return run(Count<4>());
+  if (remaining == 3) return run(Count<3>());
+  if (remaining == 2) return run(Count<2>());
   run(Count<1>());
 }
 
@@ -143,8 +148,8 @@ struct OfKey<1> {
   using Type = float;
 };
 
-// What `count` chains of so many weights p(keys, width) come to is added to `sum` in order. All at a time:
-// one alone would wait for each of its sums.
+// Adds to `sum`, in order, what `count` chains of `keys` weights p(keys, width) come to. All chains at a
+// time: one alone would wait for each of its sums.
 template <int width, int count>
 inline void add_chains(const float* p, std::int64_t keys, typename OfKey<width>::Type& sum) {
   typename OfKey<width>::Type chain[count] = {}, x;
@@ -193,7 +198,7 @@ inline void weigh_packed(const Scores& t, const Weighing<S>& by) {
   *by.sum = S::load(sums);
 }
 
-// Either, for rows r ...: those that lie side by side are all there are.
+// Either of them, for rows from r on: where scores lie side by side, r is 0.
 template <Vector S>
 inline typename S::F largest_of_rows(typename S::F so_far, const Scores& t, std::int64_t r) {
   if constexpr (DecodeRows<S>::can_pack)
@@ -211,7 +216,7 @@ inline void weigh_rows(const Scores& t, std::int64_t r, const Weighing<S>& by) {
 
 // advance() of softmax.hpp for any number of row vectors.
 template <Vector S>
-inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State& state) {
+inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const SoftmaxState& state) {
   using F = typename S::F;
   const StateLayout& at = rows.at;
   for (std::int64_t r = 0; r < at.rows; r += S::lanes) {
@@ -234,9 +239,9 @@ inline void advance_rows(const DecodeRows<S>& rows, const Scores& t, const State
   }
 }
 
-// merge() of softmax.hpp, for the rows that are real.
+// merge() of softmax.hpp, for the real rows.
 template <Vector S>
-inline void merge_rows(const DecodeRows<S>& rows, const State& total, const State& part) {
+inline void merge_rows(const DecodeRows<S>& rows, const SoftmaxState& total, const SoftmaxState& part) {
   const StateLayout& at = rows.at;
   for (std::int64_t r = 0; r < rows.count; r += S::lanes) {
     const auto merged = softmax::merging<S>(S::load(total.max + r), S::load(part.max + r), rows.power);
@@ -253,11 +258,8 @@ inline void merge_rows(const DecodeRows<S>& rows, const State& total, const Stat
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// A cache's tiles of sixteen keys, values or scales, one after another.
-
-// Goes from tile to tile and from page to page: to divide a key by the page size for every tile would cost
-// some cycles of every key.
+// Walks a cache's tiles of sixteen keys, values or scales, from page to page: to divide a key by the page
+// size for every tile would cost some cycles of every key.
 class TileWalk {
  public:
   // From the tile that begins with this key.
@@ -290,12 +292,8 @@ class TileWalk {
   std::int64_t within_, page_size_, offset_, token_bytes_;
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Attention for a few rows over many keys: keys and values are read where they lie, once for all query heads
-// that share them. Every sum has the chains of prefill's in the same order: the bits agree (O1).
-
-// Products score keys and add weighted values, in whatever way the instructions like; everything else is the
-// same for all.
+// A task. Products score keys and add weighted values in the way of an instruction set; everything else is
+// the same for all.
 template <class Products>
 class Decode {
   using S = typename Products::S;
@@ -319,27 +317,27 @@ class Decode {
 
   // Attends to keys [chunk, chunk + chunk_keys) and writes the state they leave.
   void run(std::int64_t chunk, float* partial) {
-    const State state = at.in(partial);
+    const SoftmaxState state = at.in(partial);
     fill(state.max, at.rows, minus_infinity);
     fill(state.sum, at.rows, 0.0f);
-    fill(state.out, rows.count * at.dims, 0.0f);  // of rows that are real
+    fill(state.out, rows.count * at.dims, 0.0f);  // of real rows
     products.begin();
     const Seen seen = seen_by(c, rows.b, 0, c.sequences[rows.b].queries - 1);
     for (std::int64_t block = chunk; block < chunk + chunk_keys; block += block_keys) {
       KeyRange keys = trim_hidden<S>(c, seen.within({block, block + block_keys}), rows.query);
       if (keys.end <= keys.begin) keys = {block, block};
-      const std::int64_t step = Products::key_step(c);  // whole tiles from the left
+      const std::int64_t step = Products::key_step(c);  // tiles are whole at their beginning
       keys.begin = keys.begin / step * step;
       const Scores t{rows.s, rows.width, keys.begin, keys.end - keys.begin};
       if (t.keys > 0) attend(t, state);
-      if (c.weights.data) keep_hidden(block, t);
+      if (c.weights.data) store_hidden(block, t);
     }
   }
 
   // Merges the chunks' states in order and writes the rows. The first chunk is the total so far: merging it
   // into an empty state changes nothing.
   void finish(float* partials, std::int64_t chunks) {
-    const State total = at.in(partials);
+    const SoftmaxState total = at.in(partials);
     // fault: chunk-forgotten
     for (std::int64_t n = 1; n < chunks; ++n) merge_rows<S>(rows, total, at.in(partials + n * at.floats()));
     WriteOut<S> write_out;
@@ -354,16 +352,16 @@ class Decode {
   }
 
  private:
-  void attend(const Scores& t, const State& state) {
+  void attend(const Scores& t, const SoftmaxState& state) {
     products.score(t);
     spoil_beyond<S>(max_product(c), t);
     if (c.softcap) apply_softcap<S>(c, t);
-    const bool partly_hidden = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
-    if (c.weights.data) keep_scores(t);
+    const bool hides = bias_and_mask<S>(c, t, rows.query) && note_unseen(t);
+    if (c.weights.data) store_scores(t);
     advance_rows<S>(rows, t, state);
     if (c.drop_below)
       for (int r = 0; r < rows.count; ++r) apply_dropout(c, rows.query(r), r, t);
-    products.add_values(t, partly_hidden, state.out);
+    products.add_values(t, hides ? Coverage::partial : Coverage::full, state.out);
   }
 
   // Every score is compared, because a minimum could lose an infinity to a NaN beside it. Four vectors at a
@@ -394,35 +392,35 @@ class Decode {
   }
 
   // -inf for keys of the block that were not scored.
-  [[gnu::noinline]] void keep_hidden(std::int64_t block, const Scores& t) {
+  [[gnu::noinline]] void store_hidden(std::int64_t block, const Scores& t) {
     const std::int64_t end = min(block + block_keys, c.sequences[rows.b].keys);
     for (int r = 0; r < rows.count; ++r) {
-      float* const kept = kept_scores(c, rows.query(r));
-      fill(kept + block, max(0, min(end, t.first_key) - block), minus_infinity);
+      float* const stored = stored_scores(c, rows.query(r));
+      fill(stored + block, max(0, min(end, t.first_key) - block), minus_infinity);
       const std::int64_t last = max(block, t.first_key + t.keys);
-      fill(kept + last, max(0, end - last), minus_infinity);
+      fill(stored + last, max(0, end - last), minus_infinity);
     }
   }
 
-  [[gnu::noinline]] void keep_scores(const Scores& t) {
+  [[gnu::noinline]] void store_scores(const Scores& t) {
     for (int r = 0; r < rows.count; ++r) {
-      float* const kept = kept_scores(c, rows.query(r)) + t.first_key;
-      for (std::int64_t j = 0; j < t.keys; ++j) kept[j] = t.s[j * t.width + r];
+      float* const stored = stored_scores(c, rows.query(r)) + t.first_key;
+      for (std::int64_t j = 0; j < t.keys; ++j) stored[j] = t.s[j * t.width + r];
     }
   }
 
-  // Chunks that no row sees were left alone.
+  // Chunks that no row sees have no scores.
   [[gnu::noinline]] void finish_weights(const Query& n, const RowEnd& end) {
     const Seen seen = seen_by(c, n.b, 0, c.sequences[n.b].queries - 1);
     const RowWeights<S> weights(c, n, end, rows.power);
-    float* const kept = kept_scores(c, n);
+    float* const stored = stored_scores(c, n);
     for (std::int64_t chunk = 0; chunk < c.sequences[n.b].keys; chunk += chunk_keys) {
       const std::int64_t count = min(chunk_keys, c.sequences[n.b].keys - chunk);
       const KeyRange part = seen.within({chunk, chunk + chunk_keys});
       if (part.begin < part.end)
-        weights.make(kept + chunk, chunk, count);
+        weights.make(stored + chunk, chunk, count);
       else
-        fill(kept + chunk, count, 0.0f);
+        fill(stored + chunk, count, 0.0f);
     }
     write_beyond(c, n);
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode over a cache's pages (cache/layout.hpp): both halves are single streams. Scores have sixteen keys on
-// the lanes, outputs sixteen dimensions, so no lane is idle however few rows there are; each sum has the same
-// FMA chains as everywhere.
+// Decode's products in f32, where every sum is a chain of multiply-adds: over the caller's keys and values
+// (views.hpp), or over a cache's pages (cache/layout.hpp). A cache's keys, and its values, are single
+// streams: scores have sixteen keys on the lanes, outputs sixteen dimensions, so no lane is idle however few
+// the rows.
 #pragma once
 #include <cstdint>
 
@@ -34,28 +35,28 @@ class DecodeCache {
   }
 
  private:
-  // So many are scored together where a line is one vector. A cache of 32768 keys in int8 takes 4.6 ms
+  // How many tiles are scored together where a line is one vector. A cache of 32768 keys in int8 takes 4.6 ms
   // instead of 4.9 two at a time, and 2 % less four at a time (Xeon, two cores, November 2026).
   template <Type type>
   static constexpr int tiles_together = type == Type::int8 ? 4 : 2;
 
-  // Tiles are fetched ahead of where they are used: those of the keys, then of the values, then of the next
-  // block's keys. Neoverse-N1, two cores, 32768 keys of f32: one tile ahead 10.0 ms, two 9.7, three 10.1;
+  // How far before their use tiles are prefetched, in keys: those of the keys, then of the values, then of
+  // the next block's keys. Neoverse-N1, two cores, 32768 keys of f32: one tile 10.0 ms, two 9.7, three 10.1;
   // over pages of 64 tokens 10.6, 10.8, 10.8 (November 2026).
   template <Type type>
-  std::int64_t keys_ahead() const {
+  std::int64_t prefetch_distance() const {
     if constexpr (S::lanes == tile && tiles_together<type> > 2) return tiles_together<type> * tile;
     return c.layout.page_size < 256 ? tile : 2 * tile;
   }
 
   template <Type type>
   void score_typed(const Scores& t) const {
-    TileWalk keys = walk_keys(t.first_key), ahead = keys, then = walk_values(t.first_key),
+    TileWalk keys = walk_keys(t.first_key), later_keys = keys, first_values = walk_values(t.first_key),
              scales = walk_key_scales(t.first_key);
-    const std::int64_t far = keys_ahead<type>();
-    for (std::int64_t n = 0; n < far; n += tile) ahead.step();
+    const std::int64_t distance = prefetch_distance<type>();
+    for (std::int64_t n = 0; n < distance; n += tile) later_keys.step();
     const auto next_tile = [&](std::int64_t j) {
-      TileWalk& upcoming = j + far < t.keys ? ahead : then;
+      TileWalk& upcoming = j + distance < t.keys ? later_keys : first_values;
       const KeyTile found{keys.place(), upcoming.place(), scales_at(scales)};
       keys.step(), upcoming.step(), scales.step();
       return found;
@@ -80,22 +81,23 @@ class DecodeCache {
 
   template <Type type>
   void add_typed(const Scores& t, float* out) const {
-    const std::int64_t last = (c.cached[rows.b].length - 1) / tile * tile, far = keys_ahead<type>();
+    const std::int64_t last = (c.cached[rows.b].length - 1) / tile * tile,
+                       distance = prefetch_distance<type>();
     std::int64_t next = min(t.first_key + round_up(t.keys, tile), last);
-    TileWalk values = walk_values(t.first_key), ahead = values, then = walk_keys(next);
-    for (std::int64_t n = 0; n < far; n += tile) ahead.step();
+    TileWalk values = walk_values(t.first_key), later_values = values, next_keys = walk_keys(next);
+    for (std::int64_t n = 0; n < distance; n += tile) later_values.step();
     for (std::int64_t j = 0; j < t.keys; j += tile, values.step()) {
-      TileWalk& upcoming = j + far < t.keys ? ahead : then;
+      TileWalk& upcoming = j + distance < t.keys ? later_values : next_keys;
       const float* p = t.s + j * t.width;
       for (std::int64_t r = 0; r < rows.count; r += 4)
         with_rows(rows.count - r, [&](auto n) {
           // fault: last-token-of-the-tile
           add_tile<type, n.value>({values.place(), upcoming.place(), p + r, min(tile, t.keys - j)}, r, out);
         });
-      if (&upcoming == &ahead)
-        ahead.step();
-      else if (next < last)  // there is a page to step to
-        then.step(), next += tile;
+      if (&upcoming == &later_values)
+        later_values.step();
+      else if (next < last)  // else the sequence has no further page
+        next_keys.step(), next += tile;
     }
   }
 
@@ -111,7 +113,7 @@ class DecodeCache {
   }
 
   struct KeyTile {
-    const unsigned char *keys, *ahead;
+    const unsigned char *keys, *next;
     const float* scales;  // of int8
   };
 
@@ -119,7 +121,7 @@ class DecodeCache {
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
     // fault: cached-scores-of-other-rows
-    score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, rows.width, t.ahead});
+    score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, rows.width, t.next});
     if constexpr (type == Type::int8) scale_fours(t.scales, tile, s, rows.width);
   }
 
@@ -129,19 +131,19 @@ class DecodeCache {
     Tiles<tiles> t{rows.q + r, at.rows, {}, c.dim, s, rows.width, {}, {}};
     for (int i = 0; i < tiles; ++i)
       // fault: scales-of-another-tile
-      t.lines[i] = some[i].keys, t.ahead[i] = some[i].ahead, t.scales[i] = some[i].scales;
+      t.lines[i] = some[i].keys, t.next[i] = some[i].next, t.scales[i] = some[i].scales;
     score_tiles<S, type, n>(t);
   }
 
   struct ValueTile {
-    const unsigned char *values, *ahead;
+    const unsigned char *values, *next;
     const float* p;  // (keys, rows)
     std::int64_t keys;
   };
 
   template <Type type, int n>
   void add_tile(const ValueTile& t, std::int64_t r, float* out) const {
-    add_blocks<S, type, n>({t.p, rows.width, t.values, t.keys, out + r * at.dims, at.dims, t.ahead},
+    add_blocks<S, type, n>({t.p, rows.width, t.values, t.keys, out + r * at.dims, at.dims, t.next},
                            c.layout.value_width() / tile);
   }
 
@@ -150,9 +152,7 @@ class DecodeCache {
   const StateLayout& at;
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Decode's products in f32: every sum is a chain of multiply-adds.
-
+// Either of them, whichever holds the keys.
 template <Vector Lanes>
 class DecodeF32 {
  public:
@@ -164,7 +164,7 @@ class DecodeF32 {
   DecodeF32(const DecodeRows<S>& task_rows, float*)
       : rows(task_rows), c(rows.c), at(rows.at), views(rows), cache(rows) {}
 
-  // Whole tiles from the left.
+  // A cache's tiles are whole at their beginning.
   static std::int64_t key_step(const Call& c) { return c.cached ? PageLayout::tile : 1; }
 
   void begin() {
@@ -184,26 +184,26 @@ class DecodeF32 {
 
   // What the first block comes to are the sums so far, and is added up where they lie: 0 + x differs from x
   // in the sign of a zero alone, which no output has (finish.hpp).
-  void add_values(const Scores& t, bool partly_hidden, float* out) {
+  void add_values(const Scores& t, Coverage coverage, float* out) {
     if (c.layout.is_quantized)
       apply_scales<S>(t, t.first_key + t.keys,
                       [&](std::int64_t j) { return value_scales(c, rows.b, rows.kv_head, j); });
     if (!has_sums) {
       has_sums = true;  // fault: blocks-of-decode-in-one-chain
-      return add_block(t, partly_hidden, out);
+      return add_block(t, coverage, out);
     }
     fill(rows.values, rows.count * at.dims, 0.0f);
-    add_block(t, partly_hidden, rows.values);
+    add_block(t, coverage, rows.values);
     for (std::int64_t n = 0; n < rows.count * at.dims; n += S::lanes)
       S::store(out + n, S::add(S::load(out + n), S::load(rows.values + n)));
   }
 
  private:
-  void add_block(const Scores& t, bool partly_hidden, float* sums) const {
-    if (c.cached && !partly_hidden)
+  void add_block(const Scores& t, Coverage coverage, float* sums) const {
+    if (c.cached && coverage == Coverage::full)
       cache.add_values(t, sums);
     else
-      views.add_values(t, partly_hidden, sums);
+      views.add_values(t, coverage, sums);
   }
 
   // (depth, rows), scaled: one vector of rows per dimension.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode's micro-kernel: one vector of rows against eight keys that lie where the caller put them.
+// Decode's micro-kernels, which read keys and values in place. eight_dots: a vector of rows times eight keys
+// of the caller's. add_lines, score_lines: up to four rows times lines of sixteen elements, as a cache has
+// them, which are keys in scores and dimensions in values. An instruction set may specialise any of them.
 #pragma once
 #include <cstdint>
 
@@ -11,11 +13,10 @@ namespace heed::cpu::HEED_THIS_TARGET {
 
 constexpr int keys_per_dots = 8;
 
-// Rows that will be read next, for a kernel to touch one after another while it works on the present ones:
-// reading eight rows side by side defeats the hardware's prefetching, which follows single streams.
-// Neoverse-N1, one core, f32 from DRAM: 7.2 GB/s without, 8.1 with a burst of touches first, 15.5 with
-// touches spread between the products (November 2026); software prefetches are slower than plain loads. rows
-// is null when there is nothing to touch.
+// Rows that are read next, to be prefetched one after another between the products: reading eight rows side
+// by side defeats the hardware's prefetching, which follows single streams. Neoverse-N1, one core, f32 from
+// DRAM: 7.2 GB/s without, 8.1 with a burst of prefetches first, 15.5 with prefetches spread between the
+// products (November 2026). rows is null where nothing is prefetched.
 struct Upcoming {
   const void* rows = nullptr;
   std::int64_t stride = 0;  // elements
@@ -40,9 +41,9 @@ inline constexpr bool dots_take = type == Type::f32;
 
 // The cache line with dimension d of each upcoming key of f32.
 template <Vector S>
-inline void touch_line(const Upcoming& next, std::int64_t d) {
+inline void prefetch_line_of(const Upcoming& next, std::int64_t d) {
   const auto* k = static_cast<const float*>(next.rows);
-  for (int n = 0; k && n < keys_per_dots; ++n) S::touch(k + n * next.stride + d);
+  for (int n = 0; k && n < keys_per_dots; ++n) S::prefetch(k + n * next.stride + d);
 }
 
 template <Vector S, Type type>
@@ -54,7 +55,7 @@ inline void eight_dots(const Dots& t) {
     typename S::F sum[keys_per_dots];
     for (auto& of : sum) of = S::fill(0.0f);
     for (std::int64_t d = first, line_end; d < end;) {
-      touch_line<S>(t.next, d);
+      prefetch_line_of<S>(t.next, d);
       for (line_end = end - d < 16 ? end : d + 16; d < line_end; ++d) {
         const auto x = S::load(t.q + d * t.q_stride);
         for (int n = 0; n < keys_per_dots; ++n) sum[n] = S::fma(x, S::fill(k[n * t.k_stride + d]), sum[n]);
@@ -75,10 +76,6 @@ inline void eight_dots_twice(Dots t) {
   eight_dots<S, type>(t);
 }
 
-// ----------------------------------------------------------------------------------------------------
-// The micro-kernel of decode over a cache: a few rows times lines of sixteen elements, which are keys when it
-// scores and dimensions when it adds values.
-
 constexpr int line_elements = 16;
 
 // `count` lines side by side, and what each of up to four rows multiplies each line with.
@@ -87,9 +84,9 @@ struct Lines {
   std::int64_t stride;
   const void* lines;  // (count, 16)
   std::int64_t count;
-  float* sum;  // (rows, 16), `sum_stride` floats apart; there is room for four rows
+  float* sum;  // (rows, 16), `sum_stride` floats apart, with room for four rows
   std::int64_t sum_stride;
-  const void* ahead;  // lines that will be wanted next, to fetch one for each that is used
+  const void* next;  // lines that are read next: one is prefetched for each that is used
 };
 
 // sum(rows, 16) += over n of factors(n, rows) * lines(n, 16): one FMA chain each. An instruction set may
@@ -102,12 +99,12 @@ inline void add_lines(const Lines& t) {
   for (int r = 0; r < rows; ++r)
     for (int v = 0; v < vectors; ++v) total[r][v] = S::load(t.sum + r * t.sum_stride + v * S::lanes);
   const auto* line = static_cast<const unsigned char*>(t.lines);
-  const auto* ahead = static_cast<const unsigned char*>(t.ahead);
+  const auto* next = static_cast<const unsigned char*>(t.next);
   const float* factors = t.factors;
   constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
   const std::int64_t stride = t.stride;
-  for (std::int64_t n = t.count; n > 0; --n, factors += stride, line += bytes, ahead += bytes) {
-    S::touch(ahead);
+  for (std::int64_t n = t.count; n > 0; --n, factors += stride, line += bytes, next += bytes) {
+    S::prefetch(next);
     const auto four = S::load_four(factors);
     for (int v = 0; v < vectors; ++v) {
       const F x = load_as<S, type>(line, v * S::lanes);
@@ -129,7 +126,7 @@ inline void add_one_by_one(Lines t, std::int64_t blocks) {
   for (; blocks > 0; --blocks, t.sum += line_elements) {
     add_lines<S, type, rows>(t);
     t.lines = static_cast<const unsigned char*>(t.lines) + bytes;
-    t.ahead = static_cast<const unsigned char*>(t.ahead) + bytes;
+    t.next = static_cast<const unsigned char*>(t.next) + bytes;
   }
 }
 
@@ -142,11 +139,11 @@ inline void add_four(const Lines& t) {
   for (int n = 0; n < 4; ++n)
     for (int r = 0; r < rows; ++r) total[n][r] = S::load(t.sum + r * t.sum_stride + n * line_elements);
   const auto *line = static_cast<const unsigned char*>(t.lines),
-             *ahead = static_cast<const unsigned char*>(t.ahead);
+             *next = static_cast<const unsigned char*>(t.next);
   const float* factors = t.factors;
-  for (std::int64_t left = t.count; left > 0;
-       --left, factors += t.stride, line += bytes, ahead += 4 * bytes) {
-    for (std::int64_t n = 0; n < 4 * bytes; n += 64) S::touch(ahead + n);
+  for (std::int64_t remaining = t.count; remaining > 0;
+       --remaining, factors += t.stride, line += bytes, next += 4 * bytes) {
+    for (std::int64_t n = 0; n < 4 * bytes; n += 64) S::prefetch(next + n);
     typename S::F x[4];
     for (int n = 0; n < 4; ++n) x[n] = load_as<S, type>(line + n * block, 0);
     for (int r = 0; r < rows; ++r) {
@@ -166,7 +163,7 @@ inline void add_blocks(Lines t, std::int64_t blocks) {
       constexpr std::int64_t bytes = 4 * line_elements * line_elements * bytes_of_type<type>;
       add_four<S, type, rows>(t);
       t.lines = static_cast<const unsigned char*>(t.lines) + bytes;
-      t.ahead = static_cast<const unsigned char*>(t.ahead) + bytes;
+      t.next = static_cast<const unsigned char*>(t.next) + bytes;
     }
   add_one_by_one<S, type, rows>(t, blocks);
 }
@@ -186,23 +183,23 @@ inline constexpr bool transposes_four =
     requires(const typename S::F (&rows)[4], float* lines) { S::transpose_four(rows, lines); };
 
 // sum(16, 4) = over n of lines(n, 16) * factors(n, rows): the same chains from 0, but transposed, as scores
-// are kept; the rows that are missing become 0. An instruction set may specialise it.
+// lie; rows beyond `rows` become 0. An instruction set may specialise it.
 template <Vector S, Type type, int rows>
 inline void score_lines(const Lines& t) {
   float sum[4][line_elements] = {};
-  add_lines<S, type, rows>({t.factors, t.stride, t.lines, t.count, sum[0], line_elements, t.ahead});
+  add_lines<S, type, rows>({t.factors, t.stride, t.lines, t.count, sum[0], line_elements, t.next});
   transpose_tile<S>(sum, t.sum, t.sum_stride);
 }
 
-// score_lines() in chains of `chain_terms`; t.ahead lies as t.lines do.
+// score_lines() in chains of `chain_terms`; t.next lies as t.lines do.
 template <Vector S, Type type, int rows>
 inline void score_in_chains(const Lines& t) {
   constexpr std::int64_t bytes = line_elements * bytes_of_type<type>;
   const auto part = [&](std::int64_t first, float* sum, std::int64_t sum_stride) {
     const auto *lines = static_cast<const unsigned char*>(t.lines),
-               *ahead = static_cast<const unsigned char*>(t.ahead);
+               *next = static_cast<const unsigned char*>(t.next);
     score_lines<S, type, rows>({t.factors + first * t.stride, t.stride, lines + first * bytes,
-                                min(chain_terms, t.count - first), sum, sum_stride, ahead + first * bytes});
+                                min(chain_terms, t.count - first), sum, sum_stride, next + first * bytes});
   };
   part(0, t.sum, t.sum_stride);
   for (std::int64_t first = chain_terms; first < t.count; first += chain_terms) {
@@ -213,7 +210,7 @@ inline void score_in_chains(const Lines& t) {
   }
 }
 
-// The sums of up to four rows, a vector each, as scores are kept; the rows that are missing become 0.
+// The sums of up to four rows, a vector each, as scores lie; rows beyond `rows` become 0.
 template <Vector S, int rows>
   requires(S::lanes == line_elements)
 inline void store_transposed(const typename S::F (&sums)[rows], float* to, std::int64_t stride) {
@@ -237,7 +234,7 @@ struct Tiles {
   std::int64_t count;
   float* sum;
   std::int64_t sum_stride;
-  const void* ahead[tiles];
+  const void* next[tiles];
   const float* scales[tiles];  // of int8, one for each element of a line
 };
 
@@ -265,7 +262,7 @@ inline void score_tiles(const Tiles<tiles>& t) {
   };
   const std::int64_t end = t.count * bytes;
   while (at + 64 <= end) {  // as many as a line of memory has
-    for (const void* ahead : t.ahead) S::touch(static_cast<const unsigned char*>(ahead) + at);
+    for (const void* next : t.next) S::prefetch(static_cast<const unsigned char*>(next) + at);
     for (std::int64_t n = 0; n < 64; n += bytes) add();
   }
   while (at < end) add();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of few rows over the caller's keys where they lie as whole rows: keys are transposed, sixteen at a
-// time or twice as many, so that keys are on the lanes and no lane is idle however few rows there are.
+// Decode over the caller's own keys and values: read in place where they lie as whole rows, else copied a few
+// at a time. For few rows keys are transposed in registers first, so that keys are on the lanes and none is
+// idle.
 #pragma once
 #include <cstdint>
 
@@ -11,18 +12,16 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Whether an instruction set transposes sixteen rows of 32 halves in its registers: to turn them as they are
-// takes half the shuffles of transposing them as f32.
+// Whether an instruction set transposes sixteen rows of 32 halves in its registers: to transpose them as they
+// are takes half the shuffles of transposing them as f32.
 template <class S>
 inline constexpr bool transposes_halves =
     requires(const void* rows, std::uint16_t* lines) { S::transpose_halves(rows, std::int64_t{}, lines); };
 
 template <Vector S>
 class DecodeTransposed {
-  // Up to so many rows it pays.
   static constexpr std::int64_t max_transposed_rows = 8;
-  static constexpr std::int64_t stripe =
-      DecodeRows<S>::copied_values;  // keys: as far ahead are lines touched
+  static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys: the distance of prefetches
   static_assert(line_elements <= DecodeRows<S>::copied_keys);
   using Sums = float[max_transposed_rows][line_elements];
 
@@ -57,25 +56,26 @@ class DecodeTransposed {
   void score_halves(const Scores& t, std::int64_t j) const {
     const char* k = rows.place(c.k, t.first_key + j);
     const std::int64_t apart = c.k.stride.length * 2;
-    Touch<S> touch{after_keys(t, j)}, then{after_keys(t, j + line_elements)};
+    RowPrefetch<S> prefetch{after_keys(t, j)}, then{after_keys(t, j + line_elements)};
     alignas(64) std::uint16_t lines[2][line_elements * halves];
     for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
       Sums sums[2] = {};
       for (std::int64_t d = first; d < min(first + chain_terms, c.dim); d += halves) {
-        touch.lines(line_elements);
+        prefetch.lines(line_elements);
         for (int n = 0; n < 2; ++n)
           S::transpose_halves(k + n * line_elements * apart + d * 2, apart, lines[n]);
         for (std::int64_t r = 0; r < rows.count; r += 4)
           with_rows(rows.count - r, [&](auto n) { add_halves<type, n.value>(lines, d, r, sums, then); });
       }
-      for (int n = 0; n < 2; ++n) add_chains(sums[n], first == 0, t.s + (j + n * line_elements) * t.width);
+      for (int n = 0; n < 2; ++n)
+        add_chains(sums[n], start_of(first), t.s + (j + n * line_elements) * t.width);
     }
   }
 
   // sums(2, rows r ..., keys) += the products of dimensions d ... d + 31.
   template <Type type, int n>
   void add_halves(const std::uint16_t (&lines)[2][line_elements * halves], std::int64_t d, std::int64_t r,
-                  Sums (&sums)[2], Touch<S>& touch) const {
+                  Sums (&sums)[2], RowPrefetch<S>& prefetch) const {
     typename S::F total[2][n];
     for (int of = 0; of < 2; ++of)
       for (int row = 0; row < n; ++row) total[of][row] = S::load(sums[of][r + row]);
@@ -83,7 +83,7 @@ class DecodeTransposed {
     for (int eight = 0; eight < halves; eight += 8)
       for (int i = eight; i < eight + 8;
            ++i, q += at.rows) {  // eight are few enough for compilers to write out
-        if (r == 0 && i % 2 == 0) touch.line();
+        if (r == 0 && i % 2 == 0) prefetch.line();
         const int place = S::place_of_half(i);
         const auto x = load_as<S, type>(lines[0], place), y = load_as<S, type>(lines[1], place);
         for (int row = 0; row < n; ++row) {
@@ -105,11 +105,11 @@ class DecodeTransposed {
     constexpr std::int64_t bytes = bytes_of_type<type>;
     const char* k = rows.place(c.k, t.first_key + j);
     const std::int64_t apart = c.k.stride.length * bytes;
-    Touch<S> touch{after_keys(t, j)};
+    RowPrefetch<S> prefetch{after_keys(t, j)};
     constexpr std::int64_t half =
         line_elements * bytes / 8;  // of what as many dimensions of sixteen keys have
     for (std::int64_t d = 0; d < c.dim; d += line_elements) {
-      touch.lines(half);
+      prefetch.lines(half);
       typename S::F key[line_elements];
       for (int n = 0; n < line_elements; ++n) key[n] = load_as<S, type>(k + n * apart, d);
       S::transpose_sixteen(key, rows.k_rows + d * line_elements, line_elements);
@@ -117,10 +117,10 @@ class DecodeTransposed {
     for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
       Sums sums = {};
       for (std::int64_t d = first; d < min(first + chain_terms, c.dim); d += line_elements) {
-        touch.lines(half);
+        prefetch.lines(half);
         add_transposed(d, sums);
       }
-      add_chains(sums, first == 0, t.s + j * t.width);
+      add_chains(sums, start_of(first), t.s + j * t.width);
     }
   }
 
@@ -134,15 +134,18 @@ class DecodeTransposed {
       });
   }
 
-  // Scores are (keys, rows). The first chains of a sum take its place.
-  void add_chains(const Sums& sums, bool are_first, float* s) const {
+  // The first chain takes the place of a score, the others are added to it.
+  static constexpr Start start_of(std::int64_t dim) { return dim == 0 ? Start::zero : Start::sum; }
+
+  // Scores are (keys, rows).
+  void add_chains(const Sums& sums, Start start, float* s) const {
     for (std::int64_t r = 0; r < rows.count; r += 4) {
       const auto four = [&](float* to, std::int64_t width) {
         typename S::F sum[4];
         for (int n = 0; n < 4; ++n) sum[n] = S::load(sums[r + n]);
         store_transposed<S>(sum, to, width);
       };
-      if (are_first) {
+      if (start == Start::zero) {
         four(s + r, rows.width);
         continue;
       }
@@ -154,12 +157,12 @@ class DecodeTransposed {
   }
 
   // Sixteen keys that are scored a stripe after key j, or the first values.
-  Coming after_keys(const Scores& t, std::int64_t j) const {
+  RowSpan after_keys(const Scores& t, std::int64_t j) const {
     const std::int64_t then = j + stripe, transposed = t.keys / line_elements * line_elements;
-    if (then < transposed) return rows.coming(c.k, t.first_key + then, c.dim);
-    if (c.v.stride.dim != 1) return rows.coming(c.k, t.first_key + j, c.dim);
-    return rows.coming(c.v, t.first_key + min(then, transposed - line_elements + transposed) - transposed,
-                       c.value_dim);
+    if (then < transposed) return rows.span(c.k, t.first_key + then, c.dim);
+    if (c.v.stride.dim != 1) return rows.span(c.k, t.first_key + j, c.dim);
+    return rows.span(c.v, t.first_key + min(then, transposed - line_elements + transposed) - transposed,
+                     c.value_dim);
   }
 
   const DecodeRows<S>& rows;
@@ -167,22 +170,17 @@ class DecodeTransposed {
   const StateLayout& at;
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Decode over the caller's own keys and values: read in place where they lie as whole rows, else copied a few
-// at a time.
-
 template <Vector S>
 class DecodeViews {
   static constexpr int tile = keys_per_dots;
   static constexpr std::int64_t stripe = DecodeRows<S>::copied_values;  // keys whose values pass L1 together
   static_assert(tile <= DecodeRows<S>::copied_keys);
-  using Touch = heed::cpu::HEED_THIS_TARGET::Touch<S>;
 
  public:
   explicit DecodeViews(const DecodeRows<S>& task_rows)
       : rows(task_rows), c(rows.c), at(rows.at), transposed(task_rows) {}
 
-  // Whether rows that are not real are left alone.
+  // Whether keys are transposed: then rows that are not real have no scores.
   bool transposes_keys() const { return transposed.takes_keys(); }
 
   void score(const Scores& t) const {
@@ -193,8 +191,8 @@ class DecodeViews {
   }
 
   // Adds the values of the stretch, weighted by t.s; in place where they lie side by side and none is hidden.
-  void add_values(const Scores& t, bool partly_hidden, float* out) const {
-    for (std::int64_t j = 0; j < t.keys; j += stripe) add_stripe_at(t, j, partly_hidden, out);
+  void add_values(const Scores& t, Coverage coverage, float* out) const {
+    for (std::int64_t j = 0; j < t.keys; j += stripe) add_stripe_at(t, j, coverage, out);
   }
 
  private:
@@ -204,7 +202,7 @@ class DecodeViews {
     float* out;  // (rows, dims)
     const char* values = nullptr;
     std::int64_t value_bytes = 0;  // from one value to the next
-    Coming next{};
+    RowSpan next{};
 
     const char* value(std::int64_t j) const { return values + j * value_bytes; }
   };
@@ -216,8 +214,8 @@ class DecodeViews {
     if (in_place && c.k.type == Type::bf16 && dots_take<S, Type::bf16>)
       return score_in_place<Type::bf16>(t, j);
     if (in_place && c.k.type == Type::f16 && dots_take<S, Type::f16>) return score_in_place<Type::f16>(t, j);
-    for (std::int64_t n = 0; n < tile; ++n) {  // the last tile repeats its last key, whose extra scores are
-                                               // never read
+    // The last tile repeats its last key, whose extra scores are never read.
+    for (std::int64_t n = 0; n < tile; ++n) {
       // fault: last-tile-of-decode
       const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + min(j + n, t.keys - 1));
       float* to = rows.k_rows + n * rows.depth;
@@ -243,10 +241,10 @@ class DecodeViews {
   void score_rows(Dots dots) const {
     if constexpr (DecodeRows<S>::can_pack)
       if (rows.width < S::lanes) return score_packed<type>(dots);
-    std::int64_t left = at.rows / S::lanes;
-    for (; left >= 2; left -= 2, dots.q += 2 * S::lanes, dots.s += 2 * S::lanes, dots.next = {})
+    std::int64_t remaining = at.rows / S::lanes;
+    for (; remaining >= 2; remaining -= 2, dots.q += 2 * S::lanes, dots.s += 2 * S::lanes, dots.next = {})
       eight_dots_twice<S, type>(dots);
-    if (left > 0) eight_dots<S, type>(dots);
+    if (remaining > 0) eight_dots<S, type>(dots);
   }
 
   // Four rows of a vector.
@@ -260,9 +258,9 @@ class DecodeViews {
       for (int r = 0; r < 4; ++r) s[r] = sums[n][r];
   }
 
-  void add_stripe_at(const Scores& t, std::int64_t j, bool partly_hidden, float* out) const {
+  void add_stripe_at(const Scores& t, std::int64_t j, Coverage coverage, float* out) const {
     Stripe part{.p = t.s + j * t.width, .keys = min(stripe, t.keys - j), .out = out};
-    if (!c.cached && c.v.stride.dim == 1 && !partly_hidden) {
+    if (!c.cached && c.v.stride.dim == 1 && coverage == Coverage::full) {
       part.values = rows.place(c.v, t.first_key + j);
       part.value_bytes = c.v.stride.length * element_bytes(c.v);
       part.next = after_values(t, j);
@@ -280,17 +278,18 @@ class DecodeViews {
       if (n == 1) part.value_bytes = reinterpret_cast<const char*>(x) - part.values;
     }
     if (finite) return add_groups<Type::f32>(part);  // fault: careful-path-skipped-in-decode
-    add_carefully(part, partly_hidden ? rows.unseen + j * t.width : nullptr);  // fault: scratch-nobody-wrote
+    // fault: scratch-nobody-wrote
+    add_carefully(part, coverage == Coverage::partial ? rows.unseen + j * t.width : nullptr);
   }
 
   // The stripe of values after this one, or the keys of the next block, if this task has them.
-  Coming after_values(const Scores& t, std::int64_t j) const {
+  RowSpan after_values(const Scores& t, std::int64_t j) const {
     const std::int64_t end = t.first_key + t.keys;
-    if (j + 2 * stripe <= t.keys) return rows.coming(c.v, t.first_key + j + stripe, c.value_dim);
+    if (j + 2 * stripe <= t.keys) return rows.span(c.v, t.first_key + j + stripe, c.value_dim);
     if (j + stripe < t.keys || !transposes_keys() || end % chunk_keys == 0 ||
         end + stripe > c.sequences[rows.b].keys)
       return {};
-    return rows.coming(c.k, end, c.dim);
+    return rows.span(c.k, end, c.dim);
   }
 
   template <Type type>
@@ -306,10 +305,10 @@ class DecodeViews {
     std::int64_t d = 0;
     for (; d + 4 * S::lanes <= c.value_dim; d += 4 * S::lanes)
       if (t.next.row)
-        add_stripe<type, n, 4>(t, r, d, touch_for<type>(t, d));
+        add_stripe<type, n, 4>(t, r, d, prefetch_for<type>(t, d));
       else
-        add_stripe<type, n, 4>(t, r, d, NoTouch());
-    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, n, 1>(t, r, d, NoTouch());
+        add_stripe<type, n, 4>(t, r, d, NoPrefetch());
+    for (; d + S::lanes <= c.value_dim; d += S::lanes) add_stripe<type, n, 1>(t, r, d, NoPrefetch());
     for (; d < c.value_dim; ++d)
       for (int row = 0; row < n; ++row)
         for (std::int64_t j = 0; j < t.keys; ++j) {
@@ -318,8 +317,8 @@ class DecodeViews {
         }
   }
 
-  template <Type type, int n, int vectors, class Touching>
-  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d, Touching touch) const {
+  template <Type type, int n, int vectors, class Prefetching>
+  void add_stripe(const Stripe& t, std::int64_t first_row, std::int64_t d, Prefetching prefetch) const {
     typename S::F sum[n][vectors];
     float* out = t.out + first_row * at.dims + d;
     const std::int64_t dims = at.dims;
@@ -340,49 +339,49 @@ class DecodeViews {
       }
       p += width, value += value_bytes;
     };
-    std::int64_t left = t.keys;
-    for (; left >= Touching::keys; left -= Touching::keys) {
-      touch.next();
-      for (int key = 0; key < Touching::keys; ++key) add();
+    std::int64_t remaining = t.keys;
+    for (; remaining >= Prefetching::keys; remaining -= Prefetching::keys) {
+      prefetch.next();
+      for (int key = 0; key < Prefetching::keys; ++key) add();
     }
-    for (; left > 0; --left) add();
+    for (; remaining > 0; --remaining) add();
     for (int r = 0; r < n; ++r)
       for (int v = 0; v < vectors; ++v) S::store(out + r * dims + v * S::lanes, sum[r][v]);
   }
 
-  struct NoTouch {
+  struct NoPrefetch {
     static constexpr int keys = 1;
     void next() {}
   };
 
-  // A slice of dimensions touches as many lines as it has in a key, or one for so many keys as have one: the
-  // next stripe's lines are touched once while all slices of this one pass by.
+  // Prefetches the next stripe evenly while the slices of this one are added. A slice of dimensions
+  // prefetches as many lines as it has in a key, or one line for as many keys as share it.
   template <Type type>
-  struct TouchSlice {
+  struct SlicePrefetch {
     static constexpr std::int64_t slice = 4 * S::lanes * bytes_of_type<type>,
                                   lines = slice < 64 ? 1 : slice / 64;
     static constexpr int keys = slice < 64 ? 64 / slice : 1;
     static_assert(stripe % keys == 0);
-    Touch touch;
+    RowPrefetch<S> prefetch;
 
     void next() {
-      for (int n = 0; n < lines; ++n) touch.line();
+      for (int n = 0; n < lines; ++n) prefetch.line();
     }
   };
 
   template <Type type>
-  TouchSlice<type> touch_for(const Stripe& t, std::int64_t d) const {
+  SlicePrefetch<type> prefetch_for(const Stripe& t, std::int64_t d) const {
     const std::int64_t lines = t.next.width / 64;
     if (lines * 64 != t.next.width) return {{{reinterpret_cast<const char*>(t.p), 64, 0}}};
-    const std::int64_t of_slice = stripe / TouchSlice<type>::keys * TouchSlice<type>::lines,
+    const std::int64_t of_slice = stripe / SlicePrefetch<type>::keys * SlicePrefetch<type>::lines,
                        line = d / (4 * S::lanes) * of_slice % (lines * stripe);
-    Coming from = t.next;
+    RowSpan from = t.next;
     from.row += line / lines * from.apart;
     return {{from, line % lines * 64}};
   }
 
-  // For values that are not all finite: a key a row does not see must not touch it, not even by 0 * v (S4).
-  // `hidden` is null where no row has such a key: nobody wrote down which they are.
+  // For values that are not all finite: a key that a row does not see must not change it, not even by 0 * v
+  // (S4). `hidden` is null where no row has such a key: nobody wrote down which they are.
   void add_carefully(const Stripe& t, const float* hidden) const {
     for (std::int64_t n = 0; n < t.keys; ++n)
       for (std::int64_t r = 0; r < rows.count; ++r)

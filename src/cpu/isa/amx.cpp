@@ -25,9 +25,9 @@ struct AmxProjection {
     for (std::int64_t r = 0; r < t.rows; r += tile_rows, sums += tile_rows * outputs) {
       const AmxBlock block{t.x + r * t.row_step, t.row_step * 2, t.w, t.depth};
       if (t.rows - r <= tile_rows / 2)
-        half_block_product<start == Start::sum>(block, sums);
+        half_block_product<start>(block, sums);
       else
-        block_product<start == Start::sum>(block, sums);
+        block_product<start>(block, sums);
     }
   }
 

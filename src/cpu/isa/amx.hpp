@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX tiles for bf16: 16 x 16 sums of 32-long bf16 products in one instruction, beside AVX-512 for everything
-// else.
+// AMX tiles for bf16: one instruction adds products of 32 terms to 16 x 16 sums. Everything else is
+// AVX-512's.
 #pragma once
 #include <immintrin.h>
 
@@ -8,15 +8,17 @@
 
 #include "cpu/isa/avx512.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/product.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Panels of 32 rows: two tiles.
-struct Amx : Avx512 {
-  static constexpr int panel_vectors = 2;
+// A panel is one tile of sixteen rows for each vector.
+template <int vectors>
+struct AmxVector : Avx512 {
+  static constexpr int panel_vectors = vectors;
   static constexpr int tile_columns = 32;
 
-  // Bit n of byte b says whether byte b of the n-th of eight is 0, or is not.
+  // Bit n of byte b says whether byte b of the n-th of eight is 0 (is_zero), or is not 0.
   template <bool is_zero>
   static void store_where_bytes(const Dwords* eight, unsigned char* to) {
     __m512i bits = _mm512_setzero_si512();
@@ -30,9 +32,9 @@ struct Amx : Avx512 {
   }
 
   static bool any_bf16_far_below(const Dwords (&x)[16]) {
-    Dwords most = x[0];
-    for (int n = 1; n < 16; ++n) most = _mm512_max_epu16(most, x[n]);
-    return _mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16(static_cast<short>(0xe780))) != 0;
+    Dwords largest = x[0];
+    for (int n = 1; n < 16; ++n) largest = _mm512_max_epu16(largest, x[n]);
+    return _mm512_cmpgt_epu16_mask(largest, _mm512_set1_epi16(static_cast<short>(0xe780))) != 0;
   }
 
   // Two vectors in bf16, the lanes of the first in the low halves, to nearest even. In integers, because
@@ -53,22 +55,20 @@ struct Amx : Avx512 {
   }
 };
 
-// Panels of 16: one tile, for decode.
-struct NarrowAmx : Amx {
-  static constexpr int panel_vectors = 1;
-};
+using Amx = AmxVector<2>;        // panels of 32 rows, for prefill
+using NarrowAmx = AmxVector<1>;  // of 16, for decode
 
-// What was stored is in memory before tiles read it. The intrinsics do not tell the compiler that they read,
-// or how much: g++ 12 left a configuration's bytes unwritten, but for the first eight.
+// The compiler's stores are done before tiles read memory. The intrinsics do not tell it that they read, or
+// how much: g++ 12 wrote only the first eight bytes of a configuration.
 inline void finish_stores() { asm volatile("" : : : "memory"); }
-// And tiles have read it before something else is stored there.
+// Tiles have read memory before the compiler stores to it again.
 inline void finish_loads() { asm volatile("" : : : "memory"); }
 
 struct TileShape {
   int rows = 16, bytes = 64;  // of a row
 };
 
-// Tiles lose what they held.
+// Their contents are lost.
 inline void shape_tiles(const TileShape (&shapes)[8]) {
   alignas(64) std::uint8_t config[64] = {1};
   for (int tile = 0; tile < 8; ++tile) {
@@ -79,8 +79,8 @@ inline void shape_tiles(const TileShape (&shapes)[8]) {
   _tile_loadconfig(config);
 }
 
-// A thread's tiles while it lives: all eight are 16 rows of 64 bytes, but for those of half_block_product's
-// first operand and sums, which may have fewer.
+// Holds the tile registers of a thread. All eight have 16 rows of 64 bytes, except that the first operand and
+// the sums of half_block_product may have fewer rows.
 struct AmxTiles {
   explicit AmxTiles(int rows_of_half = 16) {
     const TileShape half{rows_of_half}, whole;
@@ -102,16 +102,16 @@ struct AmxBlock {
 
 constexpr std::int64_t amx_row_bytes = 128;  // of b and of the sums
 
-// c(16, rows) [+]= the first sixteen rows of a, times b. Of the eight tiles it uses four. With all of them
-// four products share four loads and take 60 cycles at best, as any do; but most of the time 260, where four
-// that add to two tiles take 140, with as many loads. Prefill takes 4 to 29 % less time this way, provided
-// that none of its products uses more tiles (16 threads of a Xeon, November 2026).
-template <bool adds>
+// c(16, rows) = [c +] the first sixteen rows of a, times b. It uses four tiles of eight. With all eight, four
+// products share four loads and take 60 cycles at best, but usually 260; four products that add to two tiles
+// take 140, with as many loads. Prefill takes 4 to 29 % less time this way, provided that none of its
+// products uses more tiles (16 threads of a Xeon, November 2026).
+template <Start start>
 inline void half_block_product(const AmxBlock& t, float* c) {
   const auto* a = reinterpret_cast<const std::uint8_t*>(t.a);
   const auto* b = reinterpret_cast<const std::uint8_t*>(t.b);
   finish_stores();
-  if constexpr (adds) {
+  if constexpr (start == Start::sum) {
     _tile_loadd(0, c, amx_row_bytes);
     _tile_loadd(1, c + 16, amx_row_bytes);
   } else {
@@ -129,14 +129,14 @@ inline void half_block_product(const AmxBlock& t, float* c) {
   _tile_stored(1, c + 16, amx_row_bytes);
 }
 
-// c(32, rows) [+]= a * b.
-template <bool adds>
+// c(32, rows) = [c +] a * b.
+template <Start start>
 inline void block_product(const AmxBlock& t, float* c) {
-  half_block_product<adds>(t, c);
-  half_block_product<adds>({t.a + 8 * t.a_stride, t.a_stride, t.b, t.depth}, c + 512);
+  half_block_product<start>(t, c);
+  half_block_product<start>({t.a + 8 * t.a_stride, t.a_stride, t.b, t.depth}, c + 512);
 }
 
-// The first n of 32 halves that lie there, zeros for the others; n is 1 or more, and may be more than 32.
+// The first n of 32 halves from x on, zeros for the others; n is 1 or more, and may be more than 32.
 inline __m512i first_halves(const std::uint16_t* x, std::int64_t n) {
   if (n >= 32) return _mm512_loadu_si512(x);
   return _mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, x);

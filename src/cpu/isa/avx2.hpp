@@ -10,7 +10,7 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-struct Avx2 : X86<Avx2> {
+struct Avx2 {
   using F = __m256;
   static constexpr int lanes = 8;
   static constexpr int panel_vectors = 3;  // 24 x 4 uses 12 accumulators of 16 registers
@@ -44,6 +44,16 @@ struct Avx2 : X86<Avx2> {
   static F load_f16(const std::uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  using Four = const float*;  // stay in memory, where a broadcast costs no shuffle
+  static Four load_four(const float* p) { return p; }
+  template <int lane>
+  static F fma_lane(F x, Four four, F a) {
+    return fma(x, fill(four[lane]), a);
+  }
+  static void transpose(const float* const from[4], float* to, std::int64_t width) {
+    transpose_corner(from, to, width);
+  }
+  static void prefetch(const void* p) { prefetch_line(p); }
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes of AVX-512.
+// Sixteen lanes of AVX-512: transpositions in registers, the vector, and the two products that are written in
+// assembly.
 #pragma once
 #include <immintrin.h>
 
@@ -24,8 +25,8 @@ namespace heed::cpu::HEED_THIS_TARGET {
     x[4 * i + 2] = _mm512_unpacklo_epi64(y[4 * i + 1], y[4 * i + 3]);
     x[4 * i + 3] = _mm512_unpackhi_epi64(y[4 * i + 1], y[4 * i + 3]);
   }
-  for (int i = 0; i < 4;
-       ++i) {  // columns i, 4+i, 8+i, 12+i lie in the four 128-bit lanes of x[i], x[4+i], ...
+  // Columns i, 4+i, 8+i, 12+i lie in the four 128-bit lanes of x[i], x[4+i], ...
+  for (int i = 0; i < 4; ++i) {
     const __m512i low = _mm512_shuffle_i32x4(x[i], x[4 + i], 0x88),
                   high = _mm512_shuffle_i32x4(x[i], x[4 + i], 0xdd);
     const __m512i low2 = _mm512_shuffle_i32x4(x[8 + i], x[12 + i], 0x88),
@@ -64,15 +65,14 @@ namespace heed::cpu::HEED_THIS_TARGET {
   transpose_in_lanes(x);
 }
 
-struct Avx512 : X86<Avx512> {
+struct Avx512 {
   using F = __m512;
   static constexpr int lanes = 16;
   static constexpr int panel_vectors = 3;  // 48 x 8 uses 24 accumulators of 32 registers
   static constexpr int tile_columns = 8;
-  static constexpr int line_vectors =
-      4;  // a line of dimensions, where sums over rows have those on the lanes
-  static constexpr bool has_wide_panels = true;  // so wide that vectors are told apart where they see nothing
-  static constexpr bool asks_ahead = true;       // for packed rows, in a backward pass
+  static constexpr int line_vectors = 4;  // of dimensions, in sums over rows that have those on the lanes
+  static constexpr bool has_wide_panels = true;  // products skip the vectors of a panel that see nothing
+  static constexpr bool prefetches_rows = true;  // packed ones, in a backward pass
 
   // Sixteen floats of each of sixteen rows become sixteen lines of sixteen rows, `width` floats apart.
   [[gnu::always_inline]] static void transpose_sixteen(const F (&rows)[16], float* lines,
@@ -83,8 +83,8 @@ struct Avx512 : X86<Avx512> {
     for (int d = 0; d < 16; ++d) _mm512_storeu_si512(lines + d * width, x[d]);
   }
 
-  // 32 halves of each of sixteen rows, `apart` bytes from each other, become 32 lines of sixteen rows: line d
-  // lies at place_of_half(d).
+  // 32 halves of each of sixteen rows, `apart` bytes from each other, become 32 lines of sixteen rows. Line d
+  // begins at element place_of_half(d).
   [[gnu::always_inline]] static void transpose_halves(const void* rows, std::int64_t apart,
                                                       std::uint16_t* lines) {
     __m512i x[16], y[16];
@@ -145,13 +145,13 @@ struct Avx512 : X86<Avx512> {
   // or four bytes of its row.
   using Dwords = __m512i;
   static Dwords load_dwords(const void* p) { return _mm512_loadu_si512(p); }
-  [[gnu::always_inline]] static void turn(Dwords (&rows)[16]) { transpose_dwords(rows); }
+  [[gnu::always_inline]] static void transpose(Dwords (&rows)[16]) { transpose_dwords(rows); }
   static F f32_of(Dwords x) { return _mm512_castsi512_ps(x); }
   static F bf16_of(Dwords x, int n) {
     const __m512i upper = _mm512_and_si512(x, _mm512_set1_epi32(-0x10000));
     return _mm512_castsi512_ps(n == 0 ? _mm512_slli_epi32(x, 16) : upper);
   }
-  // The lanes whose byte n is 0, or is not, a bit for each.
+  // The lanes whose byte n is 0 (is_zero), or is not 0: a bit for each.
   template <bool is_zero>
   static std::uint16_t where_byte(Dwords x, int n) {
     const __m512i byte = _mm512_set1_epi32(static_cast<int>(0xffu << 8 * n));
@@ -169,15 +169,15 @@ struct Avx512 : X86<Avx512> {
   // Whether one of the f32, or of the bf16, is below -2^80, or a NaN with the sign set: as whole numbers
   // those are the largest.
   static bool any_f32_far_below(const Dwords (&x)[16]) {
-    Dwords most = x[0];
-    for (int n = 1; n < 16; ++n) most = _mm512_max_epu32(most, x[n]);
-    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xe7800000))) != 0;
+    Dwords largest = x[0];
+    for (int n = 1; n < 16; ++n) largest = _mm512_max_epu32(largest, x[n]);
+    return _mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(static_cast<int>(0xe7800000))) != 0;
   }
   static bool any_bf16_far_below(const Dwords (&x)[16]) {
-    Dwords most = _mm512_setzero_si512();
+    Dwords largest = _mm512_setzero_si512();
     for (const Dwords& line : x)
-      most = _mm512_max_epu32(most, _mm512_max_epu32(line, _mm512_slli_epi32(line, 16)));
-    return _mm512_cmpgt_epu32_mask(most, _mm512_set1_epi32(static_cast<int>(0xe780ffff))) != 0;
+      largest = _mm512_max_epu32(largest, _mm512_max_epu32(line, _mm512_slli_epi32(line, 16)));
+    return _mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(static_cast<int>(0xe780ffff))) != 0;
   }
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }
@@ -209,15 +209,24 @@ struct Avx512 : X86<Avx512> {
   static F load_f16(const std::uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  using Four = const float*;  // stay in memory, where a broadcast costs no shuffle
+  static Four load_four(const float* p) { return p; }
+  template <int lane>
+  static F fma_lane(F x, Four four, F a) {
+    return fma(x, fill(four[lane]), a);
+  }
+  static void transpose(const float* const from[4], float* to, std::int64_t width) {
+    transpose_corner(from, to, width);
+  }
+  static void prefetch(const void* p) { prefetch_line(p); }
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
 
-// ----------------------------------------------------------------------------------------------------
-// The 48 x 8 micro-kernel for AVX-512 in assembly: where a second chain follows the first, g++ 12 keeps the
+// The 48 x 8 micro-kernel for AVX-512 in assembly: where a second chain follows the first, g++ 12 has the
 // 24 sums of its loop in memory. It has few instructions: a core begins six in a cycle, three for each of two
 // busy threads, and two of these are the multiply-adds. So two columns of eight are broadcast by the
-// multiply-adds themselves, which takes more loads instead. What follows in b is asked for 16 steps ahead.
+// multiply-adds themselves, which takes more loads instead. b is prefetched 16 steps early.
 // Both together take 2 to 3 % off the scores and dQ of a backward pass (Xeon, 8 and 16 threads, November
 // 2026).
 //
@@ -243,7 +252,7 @@ struct Avx512 : X86<Avx512> {
   "\n"                                                       \
   "vfmadd231ps " #place "(%[b])%{1to16%}, %%zmm2, %%zmm" #s2 "\n"
 
-// One step of the summed index, from a and b on, so many bytes beyond.
+// One step of the summed index; arguments are places in bytes from a and b on.
 #define HEED_STEP(a0, a1, a2, b0, b1, b2, b3, b4, b5, b6, b7)                                            \
   "vmovups " #a0                                                                                         \
   "(%[a]), %%zmm0\n"                                                                                     \
@@ -368,10 +377,9 @@ template <>
 
 #endif
 
-// ----------------------------------------------------------------------------------------------------
 // line_product() of 4 vectors and 6 columns for AVX-512 in assembly. The lines of sums were last written by
-// another core: they are asked for, to be written, when the products begin, 1200 cycles before they are
-// wanted. Two columns of six are broadcast by the multiply-adds, as in avx512_product.hpp. Both together take
+// another core: they are prefetched, to be written, when the products begin, 1200 cycles before they are
+// needed. Two columns of six are broadcast by the multiply-adds, as above. Both together take
 // 2 to 4 % off the sums over rows of a backward pass on 16 threads of a Xeon, the first alone half of that,
 // the second nothing (November 2026).
 //
@@ -401,7 +409,7 @@ template <>
   "\n"                                                      \
   "vfmadd231ps " place "(%[b])%{1to16%}, %%zmm3, %%zmm" #s3 "\n"
 
-// One row, so many bytes beyond a and b; columns are 48 floats apart.
+// One row, a and b bytes from where they point; columns are 48 floats apart.
 #define HEED_ROW(a, b)                                                                        \
   "vmovups " a                                                                                \
   "(%[a]), %%zmm0\n"                                                                          \
@@ -419,11 +427,11 @@ template <>
   f(8, 9, 10, 11) f(12, 13, 14, 15) f(16, 17, 18, 19) f(20, 21, 22, 23) f(24, 25, 26, 27) f(28, 29, 30, 31)
 #define HEED_ZERO(r) "vpxorq %%zmm" #r ", %%zmm" #r ", %%zmm" #r "\n"
 #define HEED_BEGIN(s0, s1, s2, s3) \
-  "prefetchw (%[ahead])\n"         \
-  "prefetchw 64(%[ahead])\n"       \
-  "prefetchw 128(%[ahead])\n"      \
-  "prefetchw 192(%[ahead])\n"      \
-  "add %[stride], %[ahead]\n" HEED_ZERO(s0) HEED_ZERO(s1) HEED_ZERO(s2) HEED_ZERO(s3)
+  "prefetchw (%[next])\n"          \
+  "prefetchw 64(%[next])\n"        \
+  "prefetchw 128(%[next])\n"       \
+  "prefetchw 192(%[next])\n"       \
+  "add %[stride], %[next]\n" HEED_ZERO(s0) HEED_ZERO(s1) HEED_ZERO(s2) HEED_ZERO(s3)
 #define HEED_ADD(r, place)                            \
   "vaddps " #place "(%[sums]), %%zmm" #r ", %%zmm" #r \
   "\n"                                                \
@@ -437,7 +445,7 @@ template <>
 [[gnu::always_inline]] inline void line_product<Avx512, 4, 6>(const LinePanel* panel, std::int64_t panels,
                                                               float* sums, std::int64_t stride) {
   static_assert(Tile<Avx512>::rows == 48 && sizeof(LinePanel) == 24);
-  const float *a, *b, *ahead = sums;
+  const float *a, *b, *next = sums;
   std::int64_t n;
   asm volatile(HEED_EACH_COLUMN(HEED_BEGIN)
                "2:\n"
@@ -454,7 +462,7 @@ template <>
                "dec %[panels]\n"
                "jne 2b\n" HEED_EACH_COLUMN(HEED_END)
                : [a] "=&r"(a), [b] "=&r"(b), [n] "=&r"(n), [panel] "+r"(panel), [panels] "+r"(panels),
-                 [sums] "+r"(sums), [ahead] "+r"(ahead)
+                 [sums] "+r"(sums), [next] "+r"(next)
                : [stride] "r"(stride * static_cast<std::int64_t>(sizeof(float)))
                : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",
                  "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four lanes of Arm's Advanced SIMD, present on every AArch64 machine.
+// Four lanes of Arm's Advanced SIMD, present on every AArch64 machine: the vector, then in assembly the
+// product of a panel and a tile, and scores into weights. Decode's micro-kernels are in neon_decode.hpp.
 #pragma once
 #include <arm_neon.h>
 
@@ -20,7 +21,7 @@ struct Neon {
   static F load(const float* p) { return vld1q_f32(p); }
   static void store(float* p, F x) { vst1q_f32(p, x); }
   static F fill(float x) { return vdupq_n_f32(x); }
-  // FMLA overwrites its addend. Copying a constant there takes a vector pipe that the products need; loading
+  // FMLA overwrites its addend. Copying a constant to it takes a vector pipe that the products need; loading
   // it does not, and the compiler would not choose so by itself.
   static F addend(const float* filled) {
     F result;
@@ -52,8 +53,8 @@ struct Neon {
   static F fma_lane(F x, Four four, F a) {
     return vfmaq_laneq_f32(a, x, four, lane);
   }
-  // Reads a cache line early, for its own sake: software prefetches are slower.
-  static void touch(const void* p) { asm volatile("ldr wzr, [%0]" : : "r"(p)); }
+  // A load whose result nobody reads: software prefetches are slower.
+  static void prefetch(const void* p) { asm volatile("ldr wzr, [%0]" : : "r"(p)); }
   static F load_bf16(const std::uint16_t* p) {  // zipping takes either pipe of Neoverse-N1, shifting one
     const uint16x8_t halves = vcombine_u16(vld1_u16(p), vcreate_u16(0));
     return vreinterpretq_f32_u16(vzip1q_u16(vdupq_n_u16(0), halves));
@@ -78,11 +79,10 @@ struct Neon {
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
 
-// ----------------------------------------------------------------------------------------------------
-// The 12 x 8 micro-kernel for AArch64 in assembly: g++ 12 spills its 24 accumulators when it is written in
-// intrinsics (46 % of peak against 79 %, Neoverse-V1). Loads run one step ahead of the products; nothing is
-// read beyond the operands. Tiles of b follow each other, and what follows is asked for 16 steps ahead, which
-// the core itself does not do across pages: a projection of 1536 inputs takes 1 % less, as does the backward
+// tile_product() of 12 x 8 in assembly: g++ 12 spills its 24 accumulators when it is written in
+// intrinsics (46 % of peak against 79 %, Neoverse-V1). Loads run one step before the products; nothing is
+// read beyond the operands. Tiles of b follow each other, and b is prefetched 16 steps early, which the core
+// itself does not do across pages: a projection of 1536 inputs takes 1 % less, as does the backward
 // pass of grouped heads (Neoverse-N1, November 2026).
 //
 //   v8 ... v31   the sums: column n of vector v is v(8 + 3n + v)
@@ -178,21 +178,20 @@ template <>
 #undef HEED_ADD_SUM
 #undef HEED_TILE_PRODUCT
 
-// ----------------------------------------------------------------------------------------------------
-// Scores into weights for AArch64 in assembly: eight exponentials in lock-step, because eight multiply-adds
+// weigh() of softmax.hpp in assembly: eight exponentials in lock-step, because eight multiply-adds
 // take the two pipes of a Neoverse-N1 the four cycles that each of them waits for the last. In the same order
-// for all eight, because there a sum that follows a multiply-add costs a cycle more: both would end at
-// once. 7.3 cycles a vector; the compiler's code takes 9.3, and 13 instructions and a store on two pipes 7.
+// for all eight, because on that core a sum that follows a multiply-add costs a cycle more: both would
+// end at once. 7.3 cycles a vector; the compiler's code takes 9.3, and 13 instructions and a store on two pipes 7.
 //
 //   v0-v7     the score, then its difference from the maximum, x
 //   v8-v15    2^round(scale * x), and what it is made from
-//   v16-v23   what is left of scale * x, and before it the maxima
-//   v0-v7, 24 the polynomial; FMLA overwrites its addend, so each goes to the register that the last one left
+//   v16-v23   the rest of scale * x, and before it the maxima
+//   v0-v7, 24 the polynomial; FMLA overwrites its addend, so each goes to the register that the last one freed
 //   v25-v27   the sums, or with one vector a key the sum of whole chains in v26
-//   v28-v31   the least x, the magic number, the highest term, the scale
+//   v28-v31   the lowest x, the magic number, the highest term, the scale
 
-// clang-format off: a line of assembly is a line here.
-
+// Lists of eight registers, one for each vector. HEED_EIGHT(op, to, a, b) writes `op` eight times: the n-th takes
+// the n-th register of each list.
 #define HEED_X 0, 1, 2, 3, 4, 5, 6, 7
 #define HEED_Z 8, 9, 10, 11, 12, 13, 14, 15
 #define HEED_REST 16, 17, 18, 19, 20, 21, 22, 23
@@ -201,7 +200,7 @@ template <>
 #define HEED_P_2 7, 24, 0, 1, 2, 3, 4, 5
 #define HEED_P_3 6, 7, 24, 0, 1, 2, 3, 4
 #define HEED_P_4 5, 6, 7, 24, 0, 1, 2, 3
-#define HEED_LEAST 28, 28, 28, 28, 28, 28, 28, 28
+#define HEED_LOWEST 28, 28, 28, 28, 28, 28, 28, 28
 #define HEED_MAGIC 29, 29, 29, 29, 29, 29, 29, 29
 #define HEED_TERM_5 30, 30, 30, 30, 30, 30, 30, 30
 #define HEED_SCALE 31, 31, 31, 31, 31, 31, 31, 31
@@ -248,7 +247,7 @@ template <>
   "ldr q16, [%[max]]\n ldr q17, [%[max], #16]\n ldr q18, [%[max], #32]\n"                                   \
   HEED_MOVE(ld1, from, HEED_X)                                                                              \
   HEED_EIGHT(fsub, HEED_X, HEED_X, HEED_MAX_##eight)                                                        \
-  HEED_EIGHT(fmax, HEED_X, HEED_LEAST, HEED_X)                                                              \
+  HEED_EIGHT(fmax, HEED_X, HEED_LOWEST, HEED_X)                                                              \
   HEED_FMA(HEED_Z, HEED_X, HEED_SCALE, 5)                                                                   \
   HEED_EIGHT(fsub, HEED_REST, HEED_MAGIC, HEED_Z)                                                           \
   HEED_SHIFT_AND_ADD(HEED_Z, HEED_REST, HEED_X)                                                             \
@@ -262,9 +261,9 @@ template <>
   HEED_EIGHT(fadd, HEED_SUM_##eight, HEED_SUM_##eight, HEED_P_4)
 
 #define HEED_OPERANDS                                                                                       \
-  [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [least] "r"(&by.power.lowest), [scale] "r"(&by.power.scale)
+  [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [lowest] "r"(&by.power.lowest), [scale] "r"(&by.power.scale)
 #define HEED_LOAD_FIXED                                                                                     \
-  "ldr q28, [%[least]]\n ldr q29, [%[fixed]]\n ldr q30, [%[fixed], #16]\n ldr q31, [%[scale]]\n"
+  "ldr q28, [%[lowest]]\n ldr q29, [%[fixed]]\n ldr q30, [%[fixed], #16]\n ldr q31, [%[scale]]\n"
 
 // Whole chains of one vector a key.
 #define HEED_WEIGH_CHAINS(eight)                                                                            \
@@ -370,7 +369,7 @@ inline void weigh_chains<Neon, 1>(float* s, std::int64_t width, std::int64_t cha
 #undef HEED_P_2
 #undef HEED_P_3
 #undef HEED_P_4
-#undef HEED_LEAST
+#undef HEED_LOWEST
 #undef HEED_MAGIC
 #undef HEED_TERM_5
 #undef HEED_SCALE

@@ -12,7 +12,7 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Panels of 12 rows (three vectors) where there are many, of 4 (one) where 12 would be mostly empty.
+// Panels of 12 rows (three vectors) for many rows, of 4 (one vector) for few.
 template <int vectors>
 struct NeonBf16 : Neon {
   static constexpr int panel_vectors = vectors;
@@ -23,10 +23,10 @@ struct NeonBf16 : Neon {
   static void store_halves(std::uint16_t* p, Halves x) { vst1q_u16(p, x); }
   static Halves no_halves() { return vdupq_n_u16(0); }
   static Halves magnitude(Halves x) { return vandq_u16(x, vdupq_n_u16(0x7fff)); }
-  static Halves larger_magnitude(Halves most, Halves x) { return vmaxq_u16(most, magnitude(x)); }
+  static Halves larger_magnitude(Halves so_far, Halves x) { return vmaxq_u16(so_far, magnitude(x)); }
   static std::uint16_t largest(Halves magnitudes) { return vmaxvq_u16(magnitudes); }
   // Of magnitudes: is any of them that of a NaN or an infinity?
-  static bool holds_poison(Halves most) { return largest(most) >= 0x7f80; }
+  static bool holds_poison(Halves magnitudes) { return largest(magnitudes) >= 0x7f80; }
   static Halves finite_or_zero(Halves x) {
     return vbicq_u16(x, vcgeq_u16(magnitude(x), vdupq_n_u16(0x7f80)));
   }
@@ -67,9 +67,8 @@ struct NeonBf16 : Neon {
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
 
-// ----------------------------------------------------------------------------------------------------
-// The micro-kernels of BFMMLA, 2 x 2 sums of 4-long bf16 products in one instruction, in assembly for the
-// reason neon_product.hpp gives. Both have 24 sums: BFMMLA reaches its peak with 20 or more (332 GFLOP/s
+// The micro-kernels of BFMMLA, which adds products of 4 terms to 2 x 2 sums, in assembly for the reason that
+// neon.hpp gives. Both have 24 sums: BFMMLA reaches its peak with 20 or more (332 GFLOP/s
 // against 245 with 16, one core of Neoverse-V1), and multiplicands come from loads, which costs it half of
 // that otherwise. Every sum is one chain over the depth in steps of four, so both give the same bits.
 //

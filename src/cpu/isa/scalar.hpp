@@ -41,7 +41,7 @@ struct Scalar {
   static F fma_lane(F x, Four four, F a) {
     return fma(x, four[lane], a);
   }
-  static void touch(const void*) {}
+  static void prefetch(const void*) {}
   static F load_bf16(const std::uint16_t* p) { return from_bits(std::uint32_t{*p} << 16); }
   static F load_i8(const std::int8_t* p) { return static_cast<float>(*p); }
   static F load_f16(const std::uint16_t* p) {

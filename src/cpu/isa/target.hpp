@@ -16,21 +16,22 @@ struct Target {
   bool (*available)();
   bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights
   int panel_rows, tile_columns;
-  int depth_step, depth_together;  // inputs of packed weights come in so many, of which so many lie together
-  std::int64_t max_short_rows;     // that decode takes where they see all of a few keys
-  double packing_rows;             // of prefill, that take as long as to pack keys and values for them
+  int depth_step;               // packed weights have a multiple of it as inputs,
+  int depth_together;           // of which this many lie side by side
+  std::int64_t max_short_rows;  // that decode takes where they see all of a few keys
+  double packing_rows;          // packing keys and values takes as long as this many rows of prefill
 
-  void (*transpose_mask)(const Call&, std::int64_t batch_entry,
-                         std::int64_t panel);                      // a shared one; null: it has none
+  // Transposes a panel of a mask that heads share; null: masks are read in place.
+  void (*transpose_mask)(const Call&, std::int64_t batch_entry, std::int64_t panel);
   std::int64_t (*prefill_floats)(const Call&, std::int64_t rows);  // scratch of one task
-  std::int64_t (*block_floats)(const Call&);  // that tasks share; null: each packs for itself
+  std::int64_t (*block_floats)(const Call&);  // of a block that tasks share; null: each packs for itself
   void (*prefill)(const Call&, const Rows&, float* scratch);
 
-  // The same keys in several goes: what they leave is merged into `kept`, of so many floats, and the rows are
-  // written at the end. Scratch as in prefill.
-  std::int64_t (*kept_floats)(const Call&, std::int64_t rows);
-  void (*stream)(const Call&, const Rows&, const ChunkRange&, float* scratch, float* kept);
-  void (*stream_finish)(const Call&, const Rows&, float* scratch, float* kept);
+  // Prefill over some chunks of keys at a time. `total` is the state of the rows after all chunks so far, of
+  // stream_floats; at the end it is written. Scratch as in prefill.
+  std::int64_t (*stream_floats)(const Call&, std::int64_t rows);
+  void (*stream)(const Call&, const Rows&, const ChunkRange&, float* scratch, float* total);
+  void (*stream_finish)(const Call&, const Rows&, float* scratch, float* total);
 
   std::int64_t (*decode_floats)(const Call&);  // scratch of one task
   PartialLayout (*partial)(const Call&);       // what a chunk leaves; decode_finish merges into the first

@@ -52,7 +52,7 @@ concept Loads = requires(typename S::F x, const float* from, float* to, const fl
   { S::load_i8(bytes) } -> std::same_as<typename S::F>;
   S::store(to, x);
   S::transpose(four_rows, to, width);
-  S::touch(from);  // brings its cache line
+  S::prefetch(from);  // brings its cache line
 };
 
 template <class S>

@@ -53,7 +53,7 @@ struct Wasm {
   static F fma_lane(F x, Four four, F a) {
     return fma(x, fill(four[lane]), a);
   }
-  static void touch(const void*) {}
+  static void prefetch(const void*) {}
   static void transpose(const float* const from[4], float* to, std::int64_t width) {
     const F r0 = load(from[0]), r1 = load(from[1]), r2 = load(from[2]), r3 = load(from[3]);
     const F a = wasm_i32x4_shuffle(r0, r1, 0, 4, 1, 5), b = wasm_i32x4_shuffle(r0, r1, 2, 6, 3, 7);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AVX2 and AVX-512 do alike: four neighbouring floats stay in memory, where a broadcast costs no
-// shuffle, and corners are transposed in SSE registers.
+// What AVX2 and AVX-512 do alike: they transpose corners in SSE registers, prefetch into the second-level
+// cache, and need FMA and F16C besides their own vectors.
 #pragma once
 #include <cpuid.h>
 #include <immintrin.h>
@@ -9,38 +9,11 @@
 
 #include "cpu/isa/vector.hpp"
 
-namespace heed::cpu::HEED_THIS_TARGET {
-
-template <class S>
-struct X86 {
-  using Four = const float*;
-  static Four load_four(const float* p) { return p; }
-  template <int lane, class F>
-  static F fma_lane(F x, Four four, F a) {
-    return S::fma(x, S::fill(four[lane]), a);
-  }
-  static void touch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
-  static void transpose(const float* const from[4], float* to, std::int64_t width) {
-    __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
-           r3 = _mm_loadu_ps(from[3]);
-    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-    _mm_storeu_ps(to, r0);
-    _mm_storeu_ps(to + width, r1);
-    _mm_storeu_ps(to + 2 * width, r2);
-    _mm_storeu_ps(to + 3 * width, r3);
-  }
-};
-
-}  // namespace heed::cpu::HEED_THIS_TARGET
-
-// ----------------------------------------------------------------------------------------------------
-// What every x86 target beyond the scalar one is compiled for besides its own vectors.
-
 namespace heed::cpu {
 
 // Asked once and remembered: every call of the library wants to know, and in a virtual machine CPUID is slow.
-// clang 14 cannot be asked for f16c by name.
-// That the system keeps the registers is in the answers for avx2 and avx512f.
+// clang 14 cannot be asked for f16c by name. That the system saves the registers is in the answers for avx2
+// and avx512f.
 static inline bool has_fma_and_f16c() {
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -50,3 +23,20 @@ static inline bool has_fma_and_f16c() {
 }
 
 }  // namespace heed::cpu
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+inline void prefetch_line(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+// A 4 x 4 corner, transposed: to[d * width + r] = from[r][d].
+inline void transpose_corner(const float* const from[4], float* to, std::int64_t width) {
+  __m128 r0 = _mm_loadu_ps(from[0]), r1 = _mm_loadu_ps(from[1]), r2 = _mm_loadu_ps(from[2]),
+         r3 = _mm_loadu_ps(from[3]);
+  _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+  _mm_storeu_ps(to, r0);
+  _mm_storeu_ps(to + width, r1);
+  _mm_storeu_ps(to + 2 * width, r2);
+  _mm_storeu_ps(to + 3 * width, r3);
+}
+
+}  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a panel will want of a bias that no other panel reads, asked for while another is worked on. A little
-// at a time, or the loads of products wait: of 12 heads of 1024 x 64 in bf16, each with a bias of its own,
-// two threads of a Xeon take 1.28 times as long as without it, 1.35 where a panel's products ask for all and
-// its weights for nothing, 1.48 where nobody asks, and 1.55 where a strip asks for the next; 16 threads 1.21,
-// 1.26, 1.28 and 1.30 (AMX, November 2026).
+// Fused attention for many rows. Keys and values are packed block by block into the second-level cache and
+// read by every panel of rows that shares the KV head. Scores exist for one panel and one block at a time.
 #pragma once
 #include <cstdint>
 
@@ -19,45 +16,49 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
+// Prefetches the bias of the next panel while a panel is worked on, where no other panel reads it. A little
+// at a time, or the loads of products wait. 12 heads of 1024 x 64 in bf16, each with a bias of its own, as
+// multiples of the time without bias (AMX, November 2026):
+//                                          2 threads   16 threads of a Xeon
+//   like this                                   1.28         1.21
+//   all of it between a panel's products        1.35         1.26
+//   nothing                                     1.48         1.28
+//   each strip prefetches the next              1.55         1.30
 template <Vector S>
-class MaskAhead {
+class BiasPrefetch {
  public:
-  MaskAhead() = default;
+  BiasPrefetch() = default;
 
-  // Of these keys in so many steps. Rows of several heads do not lie the same distance apart: for them
-  // nothing is asked.
-  MaskAhead(const Tensor& mask, const Queries& queries, KeyRange keys, std::int64_t steps) {
+  // The bias of these queries over `keys`, in `steps` steps. Rows of several heads do not lie the same
+  // distance apart: for them it does nothing.
+  BiasPrefetch(const Tensor& mask, const Queries& queries, KeyRange keys, std::int64_t steps) {
     if (queries.group != 1 || mask.stride.dim != 1 || mask.stride.length == 0 || keys.end <= keys.begin)
       return;
     with_type(mask.type, [&](auto type) {
       constexpr std::int64_t bytes = bytes_of_type<type.value>;
       const std::int64_t width = round_up((keys.end - keys.begin) * bytes, line);
       const auto* rows = static_cast<const char*>(mask.data) + row_of(mask, queries(0)).first * bytes;
-      touch_ = {{rows + keys.begin * bytes, width, mask.stride.length * bytes}};
-      left_ = width / line * queries.count;
+      rows_ = {{rows + keys.begin * bytes, width, mask.stride.length * bytes}};
+      remaining_ = width / line * queries.count;
     });
-    in_step_ = (left_ + steps - 1) / steps;
+    in_step_ = (remaining_ + steps - 1) / steps;
   }
 
   void step() {
-    const std::int64_t lines = min(in_step_, left_);
-    left_ -= lines;
-    touch_.lines(lines);
+    const std::int64_t lines = min(in_step_, remaining_);
+    remaining_ -= lines;
+    rows_.lines(lines);
   }
 
  private:
   static constexpr std::int64_t line = 64;  // bytes
 
-  Touch<S> touch_{};
-  std::int64_t in_step_ = 0, left_ = 0;
+  RowPrefetch<S> rows_{};
+  std::int64_t in_step_ = 0, remaining_ = 0;  // lines
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Fused attention for many rows: keys and values are packed block by block into the second-level cache and
-// read by every panel of rows that shares the KV head; scores exist only as one (keys, rows) stretch per
-// panel.
-
-// Operands hold queries, keys and values as their products like them; everything else is the same for all.
+// One task. Operands hold queries, keys and values as their products read them; everything else is the same
+// for all instruction sets.
 template <Operands O>
 class Prefill {
   using S = typename O::S;
@@ -67,24 +68,22 @@ class Prefill {
     return {c.dim, c.value_dim, panels, block_keys, block_keys};
   }
 
-  // The scratch of a task.
-  struct Parts {
-    typename O::Parts operands;
-    float *s, *unseen;   // (block_keys, rows)
-    float* value;        // one that was widened
-    std::int64_t* kept;  // how many scores of each panel are kept (row_weights.hpp)
-    State part, total;   // of all panels, one after another
+  // The memory of a task besides its operands'.
+  struct Scratch {
+    float *s, *unseen;         // (block_keys, rows)
+    float* value;              // one that was widened
+    std::int64_t* stored;      // how many scores of each panel are stored (PanelWeights)
+    SoftmaxState part, total;  // of the chunk and of all chunks so far: one panel after another
 
-    Parts(const Call& c, std::int64_t panels, Cutter& memory)
-        : operands(extents_of(c, panels), memory),
-          s(memory.cut(block_keys * rows)),
+    Scratch(const Call& c, std::int64_t panels, std::int64_t dims, Cutter& memory)
+        : s(memory.cut(block_keys * rows)),
           unseen(memory.cut(block_keys * rows)),
           value(memory.cut(c.value_dim)),
-          kept(reinterpret_cast<std::int64_t*>(memory.cut(2 * panels))),
-          part(cut_state(panels * rows, operands.dims, memory)),
-          total(cut_state(panels * rows, operands.dims, memory)) {}
+          stored(reinterpret_cast<std::int64_t*>(memory.cut(2 * panels))),
+          part(cut_state(panels * rows, dims, memory)),
+          total(cut_state(panels * rows, dims, memory)) {}
 
-    static State cut_state(std::int64_t all, std::int64_t dims, Cutter& memory) {
+    static SoftmaxState cut_state(std::int64_t all, std::int64_t dims, Cutter& memory) {
       float *max = memory.cut(all), *sum = memory.cut(all), *out = memory.cut(all * dims);
       return {max, sum, out};
     }
@@ -93,43 +92,44 @@ class Prefill {
  public:
   static std::int64_t scratch_floats(const Call& c, std::int64_t count) {
     Cutter nothing{nullptr};
-    const Parts measured(c, panels_of(count), nothing);
+    const O measured(extents_of(c, panels_of(count)), nothing);
+    Scratch(c, panels_of(count), measured.dims, nothing);
     return nothing.floats;
   }
 
-  // Of a block that tasks share.
+  // The size of a block that tasks share.
   static std::int64_t block_floats(const Call& c) {
     Cutter nothing{nullptr};
-    return SharedBlock<O>::floats(typename O::Parts(extents_of(c, 0), nothing));
+    return SharedBlock<O>::floats(O(extents_of(c, 0), nothing));
   }
 
   Prefill(const Call& call, const Rows& task_rows, float* memory)
       : Prefill(call, task_rows, Cutter{memory}) {}
 
   void run() {
-    for (std::int64_t p = 0; p < panels; ++p) at.kept[p] = 0;
+    for (std::int64_t p = 0; p < panels; ++p) at.stored[p] = 0;
     pack_queries();
     const Seen seen = seen_by_all();
-    bool is_first = true;
+    bool has_total = false;
     // fault: chunk-not-merged, block-not-anchored
     for (std::int64_t chunk = seen.front > 0 ? 0 : seen.begin / chunk_keys * chunk_keys; chunk < seen.end;
          chunk += chunk_keys) {
       const KeyRange keys = wanted(seen, {chunk, chunk + chunk_keys});
       if (keys.end <= keys.begin) continue;
       attend_chunk(chunk, seen);
-      add_part(is_first);
-      is_first = false;
+      has_total ? merge_part() : part_becomes_total();
+      has_total = true;
     }
-    if (is_first) clear_total();
+    if (!has_total) clear_total();
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
     if (c.weights.data || c.scores.data) inspect();
   }
 
-  // A stream's: what these chunks leave is merged into the total that is kept from one go to the next.
-  static std::int64_t kept_floats(const Call& c, std::int64_t count) { return layout_of(c, count).floats(); }
+  // A stream attends to some chunks at a time. `total` is the state that goes from one call to the next.
+  static std::int64_t total_floats(const Call& c, std::int64_t count) { return layout_of(c, count).floats(); }
 
-  void stream(const ChunkRange& range, float* kept) {
-    at.total = layout_of(c, queries.count).in(kept);
+  void stream(const ChunkRange& range, float* total) {
+    at.total = layout_of(c, queries.count).in(total);
     if (range.is_first) clear_total();
     const Seen seen = seen_by_all();
     bool has_queries = false;
@@ -139,16 +139,16 @@ class Prefill {
       if (!has_queries) pack_queries();
       has_queries = true;
       attend_chunk(chunk, seen);
-      add_part(false);
+      merge_part();
     }
   }
 
-  void finish_stream(float* kept) {
-    at.total = layout_of(c, queries.count).in(kept);
+  void finish_stream(float* total) {
+    at.total = layout_of(c, queries.count).in(total);
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
   }
 
-  // Decode's cut along the keys: what keys [chunk, chunk + chunk_keys) leave behind goes to `partial`.
+  // Decode runs chunks of keys apart: the state of keys [chunk, chunk + chunk_keys) goes to `partial`.
   static PartialLayout partial(const Call& c) {
     const StateLayout all = layout_of(c, c.group() * c.queries);
     return {all.rows, all.dims, rows};
@@ -164,7 +164,7 @@ class Prefill {
   void finish_chunks(float* partials, std::int64_t chunks) {
     for (std::int64_t n = 0; n < chunks; ++n) {
       at.part = layout_of(c, queries.count).in(partials + n * partial(c).floats());
-      add_part(n == 0);
+      n == 0 ? part_becomes_total() : merge_part();
     }
     for (std::int64_t p = 0; p < panels; ++p) finish(p);
   }
@@ -175,15 +175,14 @@ class Prefill {
     return {panels_of(count) * rows, round_up(c.value_dim, O::dim_step)};
   }
 
-  // total = total merged with part. The first part is the total so far: merging it into an empty state would
-  // change nothing.
-  void add_part(bool is_first) {
-    if (is_first) {
-      const State part_now = at.part;
-      at.part = at.total, at.total = part_now;
-    } else {
-      for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims, power);
-    }
+  // The first part is the total so far: merging it into an empty state would change nothing.
+  void part_becomes_total() {
+    const SoftmaxState first = at.part;
+    at.part = at.total, at.total = first;
+  }
+  // total = total merged with part.
+  void merge_part() {
+    for (std::int64_t p = 0; p < panels; ++p) merge<S>(total(p), part(p), dims, power);
   }
   void clear_total() const {
     for (std::int64_t p = 0; p < panels; ++p) clear<S>(total(p), dims);
@@ -211,22 +210,24 @@ class Prefill {
         task(task_rows),
         queries(call, task_rows),
         panels(panels_of(queries.count)),
-        at(call, panels, memory),
-        dims(at.operands.dims),
-        operands(extents_of(call, panels), at.operands),
+        operands(extents_of(call, panels), memory),
+        own_keys(operands.k),
+        own_values(operands.v),
+        dims(operands.dims),
+        at(call, panels, dims, memory),
         power(call.scaling.exponent) {}
 
-  State panel(const State& all, std::int64_t p) const {
+  SoftmaxState panel(const SoftmaxState& all, std::int64_t p) const {
     return {all.max + p * rows, all.sum + p * rows, all.out + p * rows * dims};
   }
-  State part(std::int64_t p) const { return panel(at.part, p); }
-  State total(std::int64_t p) const { return panel(at.total, p); }
-  // Rows of panel p that are real; the rest are zero and never written.
+  SoftmaxState part(std::int64_t p) const { return panel(at.part, p); }
+  SoftmaxState total(std::int64_t p) const { return panel(at.total, p); }
+  // The real rows of panel p; the others are zero and never written.
   int rows_of(std::int64_t p) const { return static_cast<int>(min(rows, queries.count - p * rows)); }
   Query query(std::int64_t p, int r) const { return queries(p * rows + r); }
   Queries queries_of(std::int64_t p) const { return queries.some(p * rows, rows_of(p)); }
   Row value(std::int64_t j) const { return value_row(c, task.batch_entry, task.kv_head, j); }
-  std::int64_t keys_there_are() const { return c.sequences[task.batch_entry].keys; }
+  std::int64_t key_count() const { return c.sequences[task.batch_entry].keys; }
 
   void pack_queries() {
     for (std::int64_t p = 0; p < panels; ++p) {
@@ -238,7 +239,7 @@ class Prefill {
   }
 
   // Whether other tasks read what this one packs.
-  bool is_kept() const { return SharesBlocks<O> && c.kept.memory; }
+  bool shares_blocks() const { return SharesBlocks<O> && c.kept.memory; }
 
   // The part of a block that some row of the sequence may see, and so what is packed of it for all of them.
   KeyRange seen_by_anyone(std::int64_t block) const {
@@ -246,10 +247,10 @@ class Prefill {
     return seen_by(c, task.batch_entry, c.first_query, end - 1).within({block, block + block_keys});
   }
 
-  // Keys and values for the products to read; returns whether there are values that are no numbers.
-  bool bring(KeyRange keys) {
+  // Brings keys and values where the products read them; returns whether a value is NaN or infinite.
+  bool load(KeyRange keys) {
     if constexpr (SharesBlocks<O>)
-      if (is_kept()) {
+      if (shares_blocks()) {
         const std::int64_t count = keys.end - keys.begin;
         auto& block = *reinterpret_cast<SharedBlock<O>*>(
             c.kept.block(task.batch_entry * c.kv_heads + task.kv_head, keys.begin / block_keys));
@@ -267,10 +268,9 @@ class Prefill {
     return pack(keys);
   }
 
-  // Not what others read, where operands were given that.
+  // Instead of a block that others read.
   void use_own_memory() {
-    if constexpr (SharesBlocks<O>)
-      operands.use_keys(at.operands.k, {}), operands.use_values(at.operands.v, 0);
+    if constexpr (SharesBlocks<O>) operands.use_keys(own_keys, {}), operands.use_values(own_values, 0);
   }
 
   bool pack(KeyRange keys) {
@@ -297,10 +297,10 @@ class Prefill {
   void score(std::int64_t p, KeyRange block, const Scores& t, const Reach<S>& reach) {
     score_reached(operands, p, t.first_key - block.begin, t.keys, t.s, reach);
     if (c.layout.is_quantized)
-      apply_scales<S>(t, keys_there_are(),
+      apply_scales<S>(t, key_count(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
-    if (const float most = max_product(c); c.layout.is_quantized || operands.may_exceed(most))
-      spoil_beyond<S>(most, t);
+    if (const float limit = max_product(c); c.layout.is_quantized || operands.may_exceed(limit))
+      spoil_beyond<S>(limit, t);
   }
 
   // The same with all that lies between the product and the softmax; their maxima are taken.
@@ -360,19 +360,19 @@ class Prefill {
         scale(t);
         if (taken) taken->take(t);
       });
-    const MaskRows<S> bias(c.bias, {0, keys_there_are()}, rows, queries_of(p));
-    bias_ahead = bias_after(p, block);
+    const MaskRows<S> bias(c.bias, {0, key_count()}, rows, queries_of(p));
+    bias_prefetch = bias_after(p, block);
     return scores_in_strips(p, block, wanted, highest, [&](const Scores& t, Maxima<S>* taken) {
-      bias_ahead.step();
+      bias_prefetch.step();
       scale(t);
       NoMaxima<S> not_yet;
       taken ? add_bias<S>(c, bias, t, *taken) : add_bias<S>(c, bias, t, not_yet);
     });
   }
 
-  // What is wanted of the bias after panel p of a block. There is a step for every chain of keys that is
-  // scored, and for every one that is weighed.
-  MaskAhead<S> bias_after(std::int64_t p, KeyRange block) const {
+  // The bias that is read after panel p of a block. It is prefetched in steps: one for every chain of keys
+  // that is scored, and one for every chain that is weighed.
+  BiasPrefetch<S> bias_after(std::int64_t p, KeyRange block) const {
     const std::int64_t next_block = block.begin / block_keys * block_keys + block_keys;
     const std::int64_t next = p + 1 < panels ? p + 1 : 0;
     const Seen seen = seen_by(c, task.batch_entry, query(next, 0).i, query(next, rows_of(next) - 1).i);
@@ -392,40 +392,51 @@ class Prefill {
   }
 
   void attend(KeyRange keys) {
-    if (is_kept()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);  // fault: block-of-one-task
+    // fault: block-of-one-task
+    if (shares_blocks()) keys = seen_by_anyone(keys.begin / block_keys * block_keys);
     // Tiles are anchored at key 0, too, those of a cache as well.
     const std::int64_t step = c.cached ? max(O::key_step, PageLayout::tile) : O::key_step;
     keys.begin = keys.begin / step * step;
-    const bool poisoned = bring(keys);
+    const bool poisoned = load(keys);
     for (std::int64_t p = 0; p < panels; ++p) {
       Maxima<S> highest(part(p));
       const Scores t = scores_of(p, keys, highest);
       if (t.keys == 0) continue;
-      if (keeps_scores(c)) weights_of(p).keep(t, at.kept[p]);
+      if (stores_scores(c)) weights_of(p).store(t, at.stored[p]);
       if (poisoned) mark_unseen<S>(t, at.unseen);
-      weigh(p, t, keys, highest, poisoned);
+      if (!poisoned && rounds_weights())
+        add_rounded(p, t, keys, highest);
+      else
+        add_weighted(p, t, keys, highest);
       if (poisoned) add_poison(t, part(p).out);  // fault: poison-not-added
     }
   }
 
-  // Makes weights of the scores of panel p and adds the values they weigh, but for those that are not finite.
-  void weigh(std::int64_t p, const Scores& t, KeyRange block, const Maxima<S>& highest, bool poisoned) {
-    const State state = part(p);
+  // Whether weights are rounded as they are made.
+  bool rounds_weights() const { return RoundsWeights<O> && !c.drop_below; }
+
+  // Makes weights of the scores of panel p and adds the values they weigh, rounded.
+  void add_rounded(std::int64_t p, const Scores& t, KeyRange block, const Maxima<S>& highest) {
+    if constexpr (RoundsWeights<O>) {
+      const SoftmaxState state = part(p);
+      advance<S>(state, highest, dims, power, [&](const Weighing<S>& by) {
+        operands.weigh(t.s, t.keys, by, [&] { bias_prefetch.step(); });
+      });
+      operands.add_rounded(t.first_key - block.begin, t.keys, state.out);
+    }
+  }
+
+  // The same in f32, except for values that are not finite.
+  void add_weighted(std::int64_t p, const Scores& t, KeyRange block, const Maxima<S>& highest) {
+    const SoftmaxState state = part(p);
     const std::int64_t first = t.first_key - block.begin;
-    if constexpr (RoundsWeights<O>)
-      if (!poisoned && !c.drop_below) {
-        advance<S>(state, highest, dims, power, [&](const Weighing<S>& by) {
-          operands.weigh(t.s, t.keys, by, [&] { bias_ahead.step(); });
-        });
-        return operands.add_rounded(first, t.keys, state.out);
-      }
     advance<S>(state, highest, dims, power, [&](const Weighing<S>& by) {
       weigh_in_chains<S, S::panel_vectors>(t.s, rows, t.first_key, t.keys, by);
     });
     if (c.drop_below)
       for (int r = 0; r < rows_of(p); ++r) apply_dropout(c, query(p, r), r, t);
     if (c.layout.is_quantized)
-      apply_scales<S>(t, keys_there_are(),
+      apply_scales<S>(t, key_count(),
                       [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
     add_reached(operands, first, t.keys, t.s, state.out, Reach<S>(c, queries_of(p), t));
   }
@@ -433,7 +444,7 @@ class Prefill {
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no
   // other (S4).
   void add_poison(const Scores& t, float* to) const {
-    for (std::int64_t j = 0; j < t.keys && t.first_key + j < keys_there_are(); ++j) {
+    for (std::int64_t j = 0; j < t.keys && t.first_key + j < key_count(); ++j) {
       const float* x = widen<S>(value(t.first_key + j), c.value_dim, at.value);
       if (all_finite<S>(x, c.value_dim)) continue;
       for (std::int64_t d = 0; d < c.value_dim; ++d)
@@ -459,7 +470,7 @@ class Prefill {
 
   // What the sums of each row are to be multiplied with.
   void close_rows(std::int64_t p, float* factors) const {
-    const State state = total(p);
+    const SoftmaxState state = total(p);
     if (needs_only_sums(c)) return reciprocals<S>(state.sum, rows, factors);
     for (int r = 0; r < rows_of(p); ++r)
       factors[r] = close_row<S>(c, query(p, r), {state.max[r], state.sum[r]});
@@ -479,17 +490,17 @@ class Prefill {
 
   PanelWeights<S> weights_of(std::int64_t p) const { return {c, queries_of(p), total(p), power, at.unseen}; }
 
-  // Weights and scores, when they were asked for. A second pass makes those scores again that were not kept.
+  // Weights and scores, if the caller wants them. Scores that were not stored are made in a second pass.
   void inspect() {
-    if (c.scores.data || !keeps_scores(c)) score_again();
+    if (c.scores.data || !stores_scores(c)) score_again();
     for (std::int64_t p = 0; p < panels; ++p) {
-      if (keeps_scores(c)) weights_of(p).finish(at.kept[p]);
+      if (stores_scores(c)) weights_of(p).finish(at.stored[p]);
       for (int r = 0; r < rows_of(p); ++r) write_beyond(c, query(p, r));
     }
   }
 
   void score_again() {
-    const std::int64_t end = keys_there_are();  // fault: own-keys-over-shared-ones
+    const std::int64_t end = key_count();  // fault: own-keys-over-shared-ones
     use_own_memory();
     for (std::int64_t begin = 0; begin < end; begin += block_keys) {
       const KeyRange keys{begin, min(begin + block_keys, end)};
@@ -502,7 +513,7 @@ class Prefill {
         if (c.stage == ScoreStage::softcapped) write_scores(p, t);
         bias_and_mask<S>(c, t, queries_of(p));
         if (c.stage == ScoreStage::biased) write_scores(p, t);
-        if (c.weights.data && !keeps_scores(c)) weights_of(p).write_stretch(t);
+        if (c.weights.data && !stores_scores(c)) weights_of(p).write_stretch(t);
       }
     }
   }
@@ -515,11 +526,12 @@ class Prefill {
   const Rows task;
   const Queries queries;
   const std::int64_t panels;
-  Parts at;
-  const std::int64_t dims;
   O operands;
+  typename O::Element *const own_keys, *const own_values;  // where it packs a block for itself
+  const std::int64_t dims;
+  Scratch at;
   const Exponential<S> power;
-  MaskAhead<S> bias_ahead{};
+  BiasPrefetch<S> bias_prefetch{};
   [[no_unique_address]] typename O::Use use{};
 };
 

@@ -35,11 +35,12 @@ class TransposeMask {
     if (count <= 0) return;
     const Tensor& mask = c.bias.data ? c.bias : c.masks[0].where;
     const MaskRows<S> rows(mask, {0, s.keys}, Tile<S>::rows, Queries(c, Rows{b, 0, first, count}));
-    c.shared.is_panel_transposed(panel) = turn(rows, c.shared.panel(panel));
+    c.shared.is_panel_transposed(panel) = transpose(rows, c.shared.panel(panel));
   }
 
  private:
-  bool turn(const MaskRows<S>& rows, std::uint32_t* to) const {
+  // Returns whether the words hold all of the mask.
+  bool transpose(const MaskRows<S>& rows, std::uint32_t* to) const {
     if (rows.tensor.type == Type::int8) {
       c.masks[0].visible_when ? transpose_bits<true>(rows, to) : transpose_bits<false>(rows, to);
       return true;
@@ -66,7 +67,7 @@ class TransposeMask {
     }
   }
 
-  // Returns whether the words say all there is to say.
+  // Biases far below 0 need more than words hold.
   template <Type type>
   bool transpose_bias(const MaskRows<S>& rows, std::uint32_t* to) const {
     constexpr std::int64_t keys = line_bytes / bytes_of_type<type>;
@@ -76,7 +77,7 @@ class TransposeMask {
         Lines x;
         load_lines<type>(rows, r, key, x);
         if (type == Type::f32 ? S::any_f32_far_below(x) : S::any_bf16_far_below(x)) return false;
-        S::turn(x);
+        S::transpose(x);
         std::uint32_t* const lines = to + r;
 #pragma GCC unroll 16
         for (int n = 0; n < 16; ++n) S::store_dwords(lines + n * Tile<S>::rows, x[n]);
@@ -91,17 +92,18 @@ class TransposeMask {
                                                 Lines& x) {
     constexpr std::int64_t bytes = bytes_of_type<type>;
     const auto* from = static_cast<const char*>(rows.tensor.data) + key * bytes;
-    const std::int64_t left = max(0, rows.keys.end - key) * bytes;
-    if (left < line_bytes) {
+    const std::int64_t remaining = max(0, rows.keys.end - key) * bytes;
+    if (remaining < line_bytes) {
       char copies[16][line_bytes] = {};
       for (int n = 0; n < 16; ++n)
-        __builtin_memcpy(copies[n], from + rows.first[r + n] * bytes, static_cast<std::size_t>(left));
+        __builtin_memcpy(copies[n], from + rows.first[r + n] * bytes, static_cast<std::size_t>(remaining));
 #pragma GCC unroll 16
       for (int n = 0; n < 16; ++n) x[n] = S::load_dwords(copies[n]);
       return;
     }
-    constexpr std::int64_t ahead = 2 * line_bytes;  // too many rows to be foreseen
-    for (int n = 0; n < 16 && left > ahead; ++n) S::touch(from + rows.first[r + n] * bytes + ahead);
+    constexpr std::int64_t distance = 2 * line_bytes;  // more rows than the hardware prefetches
+    for (int n = 0; n < 16 && remaining > distance; ++n)
+      S::prefetch(from + rows.first[r + n] * bytes + distance);
 #pragma GCC unroll 16
     for (int n = 0; n < 16; ++n) x[n] = S::load_dwords(from + rows.first[r + n] * bytes);
   }
@@ -128,7 +130,7 @@ class SharedPanel {
     c.scaling.query == 1 ? finish_scaled<false>(t, highest) : finish_scaled<true>(t, highest);
   }
 
-  // What is left of the keys without those at either end that are hidden from all rows.
+  // The keys without those at either end that are hidden from all rows.
   KeyRange trimmed(KeyRange keys) const {
     if (c.bias.data) return keys;
     constexpr std::uint32_t all = ~std::uint32_t{0};

@@ -61,7 +61,7 @@ class ChunkStream final : public Stream {
     std::int64_t floats = 0;
     for (const QueryTask& task : tasks_) {
       state_at_.push_back(floats);
-      floats += target.kept_floats(c, task.rows.queries * c.group());
+      floats += target.stream_floats(c, task.rows.queries * c.group());
     }
     states_ = threads::take_memory(static_cast<std::size_t>(floats));
     attend(waiting_keys_.first(0), waiting_values_.first(0), {0, 0, true});  // begins the states

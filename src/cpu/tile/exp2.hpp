@@ -79,7 +79,7 @@ inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
 }
 
 // tanh x and its slope 1 - tanh^2 x: our odd minimax polynomial below 0.625; above, 1 - r with r = 2e / (1 +
-// e) and e = exp(-2|x|). The nearer to 1, the less of r's error is left, where each sum in (1 - e) / (1 + e)
+// e) and e = exp(-2|x|). The nearer to 1, the less r's error counts, while each sum in (1 - e) / (1 + e)
 // would have one of its own; and of the slope r (2 - r) nothing cancels.
 template <Vector S>
 struct Tanh {

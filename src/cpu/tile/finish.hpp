@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of a panel lie (dims, rows), and its outputs (rows, dims): transposed as they are, or, where an
-// instruction set rounds two vectors to pairs of bf16, after they are rounded, half as many. A panel of 32
-// rows by 64 dimensions is finished in half the time so, which is 4 % of 12 heads of 1024 x 64 on a Xeon's 16
-// threads, and 5 of 128 x 64 (November 2026).
+// The end of a row, read from top to bottom: its sums are closed with the sink, give log-sum-exp and the
+// factor of the output, and are written; then scores and weights, if the caller wants them.
 #pragma once
 #include <cstdint>
 
@@ -16,88 +14,6 @@
 #include "cpu/tile/softmax.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
-
-// The first `count` rows of a panel become (rows, dims).
-template <Vector S>
-inline void transpose_sums(const float* sums, std::int64_t dims, int count, float* transposed) {
-  constexpr std::int64_t rows = Tile<S>::rows;
-  std::int64_t d = 0;
-  if constexpr (transposes_sixteen<S>)
-    for (; d + 16 <= dims; d += 16)
-      for (int r = 0; r < count; r += 16) {
-        typename S::F x[16];
-        for (int n = 0; n < 16; ++n) x[n] = S::load(sums + (d + n) * rows + r);
-        S::transpose_sixteen(x, transposed + r * dims + d, dims);
-      }
-  for (; d < dims; d += 4)
-    for (int r = 0; r < count; r += 4) {
-      const float* corner = sums + d * rows + r;
-      const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
-      S::transpose(four, transposed + r * dims + d, dims);
-    }
-}
-
-template <class S>
-concept RoundsPairs = Vector<S> && requires(typename S::F x, std::uint16_t* to, std::int64_t n) {
-  S::store_halves(to, S::bf16_pairs(x, x), n);
-};
-
-// Where the rows of a panel go, and what they are multiplied with.
-template <RoundsPairs S>
-class RoundedRows {
-  using F = typename S::F;
-  static constexpr std::int64_t rows = Tile<S>::rows;
-
- public:
-  // The sums have `dims`, a multiple of sixteen, and the outputs value_dim.
-  RoundedRows(std::int64_t dims, std::int64_t value_dim) : dims_(dims), value_dim_(value_dim) {}
-
-  void add(std::uint16_t* to, float factor) {
-    to_[count_] = to;
-    factor_[count_++] = factor;
-  }
-
-  // Returns whether all that was written are numbers: NaN is not rounded as it should be.
-  bool write(const float* sums) const {
-    bool are_numbers = true;
-    for (int r = 0; r < count_; r += 16) are_numbers &= write_sixteen(sums + r, r);
-    return are_numbers;
-  }
-
- private:
-  bool write_sixteen(const float* sums, int first) const {
-    const std::int64_t count = min(16, count_ - first);
-    const F zero = S::fill(0.0f), factor = S::load(factor_ + first);
-    F poison[2] = {zero, zero};
-    for (std::int64_t d = 0; d < value_dim_; d += 32) {
-      typename S::Dwords pairs[16];
-      for (int n = 0; n < 16; ++n) {
-        F x[2] = {zero, zero};
-        for (int i = 0; i < 2 && d + 2 * n < dims_; ++i) {
-          x[i] = S::add(S::mul(S::load(sums + (d + 2 * n + i) * rows), factor), zero);  // one sign for zeros
-          poison[i] = S::fma(x[i], zero, poison[i]);  // 0 * x is 0 for every finite x, and NaN for the others
-        }
-        pairs[n] = S::bf16_pairs(x[0], x[1]);
-      }
-      S::turn(pairs);
-      for (std::int64_t n = 0; n < count; ++n) S::store_halves(to_[first + n] + d, pairs[n], value_dim_ - d);
-    }
-    float poisons[16];
-    S::store(poisons, S::add(poison[0], poison[1]));
-    bool are_numbers = true;
-    for (std::int64_t n = 0; n < count; ++n) are_numbers &= poisons[n] == 0;
-    return are_numbers;
-  }
-
-  const std::int64_t dims_, value_dim_;
-  int count_ = 0;
-  float factor_[rows] = {};  // 0 for rows that are none
-  std::uint16_t* to_[rows];
-};
-
-// ----------------------------------------------------------------------------------------------------
-// The end of a row: sink, log-sum-exp, and the factor that makes the accumulated sum the output; its scores
-// when they were asked for. Weights are in row_weights.hpp.
 
 // What a row's scores are measured against once all its keys are in.
 struct RowEnd {
@@ -137,8 +53,8 @@ inline float add_sink(const Call& c, const Query& q, RowEnd& end) {
 }
 
 // Where every score of a row is the lowest number that its unit holds, different biases may have become
-// equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number there
-// is, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
+// equal: then the sum is made NaN. They are equal in truth where somebody masks with the lowest number of
+// f32, or half of it, and leaves no key. Returns the bias, which is what such scores are in natural units: a
 // bias above is no mask, and the products beside it may count. Beside such a bias none is large enough to
 // (max_product()).
 [[gnu::noinline]] inline double open_lowest(const Call& c, const Query& q, RowEnd& end) {
@@ -261,6 +177,89 @@ class WriteOut {
   bool has_poison_ = false;
 };
 
+// The sums of a panel lie (dims, rows), and its outputs (rows, dims): transposed as they are, or, where an
+// instruction set rounds two vectors to pairs of bf16, after rounding, when they are half as many. A panel of
+// 32 rows by 64 dimensions is finished in half the time this way, which is 4 % of 12 heads of 1024 x 64 on a
+// Xeon's 16 threads, and 5 % of 128 x 64 (November 2026).
+
+// The first `count` rows of a panel become (rows, dims).
+template <Vector S>
+inline void transpose_sums(const float* sums, std::int64_t dims, int count, float* transposed) {
+  constexpr std::int64_t rows = Tile<S>::rows;
+  std::int64_t d = 0;
+  if constexpr (transposes_sixteen<S>)
+    for (; d + 16 <= dims; d += 16)
+      for (int r = 0; r < count; r += 16) {
+        typename S::F x[16];
+        for (int n = 0; n < 16; ++n) x[n] = S::load(sums + (d + n) * rows + r);
+        S::transpose_sixteen(x, transposed + r * dims + d, dims);
+      }
+  for (; d < dims; d += 4)
+    for (int r = 0; r < count; r += 4) {
+      const float* corner = sums + d * rows + r;
+      const float* const four[4] = {corner, corner + rows, corner + 2 * rows, corner + 3 * rows};
+      S::transpose(four, transposed + r * dims + d, dims);
+    }
+}
+
+template <class S>
+concept RoundsPairs = Vector<S> && requires(typename S::F x, std::uint16_t* to, std::int64_t n) {
+  S::store_halves(to, S::bf16_pairs(x, x), n);
+};
+
+// Where the rows of a panel go, and what they are multiplied with.
+template <RoundsPairs S>
+class RoundedRows {
+  using F = typename S::F;
+  static constexpr std::int64_t rows = Tile<S>::rows;
+
+ public:
+  // The sums have `dims`, a multiple of sixteen, and the outputs value_dim.
+  RoundedRows(std::int64_t dims, std::int64_t value_dim) : dims_(dims), value_dim_(value_dim) {}
+
+  void add(std::uint16_t* to, float factor) {
+    to_[count_] = to;
+    factor_[count_++] = factor;
+  }
+
+  // Returns whether all that was written are numbers: NaN is not rounded as it should be.
+  bool write(const float* sums) const {
+    bool are_numbers = true;
+    for (int r = 0; r < count_; r += 16) are_numbers &= write_sixteen(sums + r, r);
+    return are_numbers;
+  }
+
+ private:
+  bool write_sixteen(const float* sums, int first) const {
+    const std::int64_t count = min(16, count_ - first);
+    const F zero = S::fill(0.0f), factor = S::load(factor_ + first);
+    F poison[2] = {zero, zero};
+    for (std::int64_t d = 0; d < value_dim_; d += 32) {
+      typename S::Dwords pairs[16];
+      for (int n = 0; n < 16; ++n) {
+        F x[2] = {zero, zero};
+        for (int i = 0; i < 2 && d + 2 * n < dims_; ++i) {
+          x[i] = S::add(S::mul(S::load(sums + (d + 2 * n + i) * rows), factor), zero);  // one sign for zeros
+          poison[i] = S::fma(x[i], zero, poison[i]);  // 0 * x is 0 for every finite x, and NaN for the others
+        }
+        pairs[n] = S::bf16_pairs(x[0], x[1]);
+      }
+      S::transpose(pairs);
+      for (std::int64_t n = 0; n < count; ++n) S::store_halves(to_[first + n] + d, pairs[n], value_dim_ - d);
+    }
+    float poisons[16];
+    S::store(poisons, S::add(poison[0], poison[1]));
+    bool are_numbers = true;
+    for (std::int64_t n = 0; n < count; ++n) are_numbers &= poisons[n] == 0;
+    return are_numbers;
+  }
+
+  const std::int64_t dims_, value_dim_;
+  int count_ = 0;
+  float factor_[rows] = {};  // 0 for rows that are none
+  std::uint16_t* to_[rows];
+};
+
 // The columns of weights and scores that a sequence shorter than the longest does not fill.
 [[gnu::noinline]] inline void write_beyond(const Call& c, const Query& q) {
   for (std::int64_t j = c.sequences[q.b].keys; j < c.keys; ++j) {
@@ -269,8 +268,8 @@ class WriteOut {
   }
 }
 
-// Scores are kept in a unit of their own; the caller's are natural. One that f32 cannot hold is the
-// reference's.
+// Scores have a unit of their own; the caller's are natural. What f32 cannot hold is the reference's to
+// compute.
 [[gnu::noinline]] inline void write_score_row(const Call& c, const Query& q, int r, const Scores& t) {
   const Row scores = row_of(c.scores, q);
   const auto natural = static_cast<float>(c.stage == ScoreStage::raw ? c.scaling.product : c.scaling.natural);
@@ -283,16 +282,15 @@ class WriteOut {
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// The weights of a row when they were asked for. What they are is known once all keys are in: until then
-// floats that lie side by side hold the scores, in the caller's own memory, and nothing is computed twice.
+// The weights of a row, if the caller wants them. They are known once all keys are in. Until then the
+// caller's own memory holds the scores, where it is f32 side by side, so that nothing is computed twice.
 
-inline bool keeps_scores(const Call& c) {
+inline bool stores_scores(const Call& c) {
   return c.weights.data && c.weights.type == Type::f32 && c.weights.stride.dim == 1;
 }
 
 // Where they lie.
-inline float* kept_scores(const Call& c, const Query& q) {
+inline float* stored_scores(const Call& c, const Query& q) {
   const Row row = row_of(c.weights, q);
   return static_cast<float*>(const_cast<void*>(row.data)) + row.first;
 }
@@ -324,11 +322,11 @@ class RowWeights {
     if (c.drop_below) apply_dropout(c, q, 0, {s, 1, first_key, keys});
   }
 
-  // The same in place of kept scores, of which there are so many; other keys were not seen.
-  void finish(std::int64_t kept) const {
-    float* const s = kept_scores(c, q);
-    make(s, 0, kept);
-    fill(s + kept, c.sequences[q.b].keys - kept, 0.0f);
+  // The same in place of the first `stored` scores of the row; other keys were not seen.
+  void finish(std::int64_t stored) const {
+    float* const s = stored_scores(c, q);
+    make(s, 0, stored);
+    fill(s + stored, c.sequences[q.b].keys - stored, 0.0f);
   }
 
  private:
@@ -354,28 +352,28 @@ template <Vector S>
 struct PanelWeights {
   const Call& c;
   const Queries queries;
-  const State state;  // of the panel, once all keys are in
+  const SoftmaxState state;  // of the panel, once all keys are in
   const Exponential<S>& power;
   float* transposed;  // (rows, keys)
 
-  // Keeps a stretch. Keys between it and what was kept before are hidden.
-  void keep(const Scores& t, std::int64_t& kept) const {
+  // Stores a stretch behind the first `stored` scores. Keys between them are hidden.
+  void store(const Scores& t, std::int64_t& stored) const {
     transpose_sums<S>(t.s, t.keys, static_cast<int>(queries.count), transposed);
     const std::int64_t keys = keys_of(t);
     for (std::int64_t r = 0; r < queries.count; ++r) {
-      float* const to = kept_scores(c, queries(r));
-      fill(to + kept, t.first_key - kept, minus_infinity);
+      float* const to = stored_scores(c, queries(r));
+      fill(to + stored, t.first_key - stored, minus_infinity);
       __builtin_memcpy(to + t.first_key, transposed + r * t.keys,
                        static_cast<std::size_t>(keys) * sizeof(float));
     }
-    kept = t.first_key + keys;
+    stored = t.first_key + keys;
   }
 
-  void finish(std::int64_t kept) const {
-    for (std::int64_t r = 0; r < queries.count; ++r) row(r).finish(kept);
+  void finish(std::int64_t stored) const {
+    for (std::int64_t r = 0; r < queries.count; ++r) row(r).finish(stored);
   }
 
-  // Writes a stretch of those that are not kept.
+  // Writes the weights of a stretch whose scores are not stored.
   void write_stretch(const Scores& t) const {
     transpose_sums<S>(t.s, t.keys, static_cast<int>(queries.count), transposed);
     for (std::int64_t r = 0; r < queries.count; ++r) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a bias and a boolean mask make of scores: of a vector of them, and of whole lines of a mask, of which
-// sixteen rows have one each that was read where it lies.
+// Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
+// vectors of scores across the rows: a strip of keys at a time is widened and transposed, or spread over all
+// lanes where every row reads the same mask. A boolean is an int8, true unless 0, and takes the same way.
+// First what one element does to a score, then strips, then whole masks.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +16,7 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// In place of the maxima of scores that are not wanted yet, or not of a panel.
+// Takes the place of Maxima where the scores are not final yet, or are no panel's.
 template <Vector S>
 struct NoMaxima {
   void take(const Scores&) {}
@@ -27,8 +29,9 @@ struct SixteenRows {
 };
 
 // Replaces scores by change(score, x), x being the key's element of transposed lines, and takes the maxima of
-// what becomes of them: where they are read once more for it, a bias costs 12 heads of 1024 x 64 in f32 4
-// points more with 16 threads, and one of each head in bf16 20 with 2 (AMX, a Xeon, November 2026).
+// the results. To read them once more for the maxima would make a shared bias in f32 cost 12 heads of 1024 x
+// 64 4 points more with 16 threads, and a bias for each head in bf16 20 points more with 2 (AMX, a Xeon,
+// November 2026).
 template <Vector S, Type type, class Lines, class Highest, class Change>
 [[gnu::always_inline]] inline void change_transposed(const Lines& lines, const SixteenRows at,
                                                      Highest& highest, const Change change) {
@@ -75,7 +78,7 @@ struct AddBias {
   template <Type type, class Lines, class Highest>
   [[gnu::always_inline]] void change_lines(Lines& x, const SixteenRows at, Highest& highest) const {
     const bool is_far = type == Type::f32 ? S::any_f32_far_below(x) : S::any_bf16_far_below(x);
-    S::turn(x);
+    S::transpose(x);
     if (is_far)
       change_transposed<S, type>(x, at, highest, *this);
     else
@@ -99,17 +102,12 @@ struct HideWhere {
 
   template <Type, class Lines>
   [[gnu::always_inline]] void change_lines(Lines& x, const SixteenRows at, NoMaxima<S>&) const {
-    S::turn(x);
+    S::transpose(x);
     float* s = at.s;
 #pragma GCC unroll 64
     for (int n = 0; n < 64; ++n, s += at.width) S::template hide_where_byte<visible_when>(x[n / 4], n % 4, s);
   }
 };
-
-// ----------------------------------------------------------------------------------------------------
-// Bias and boolean masks on a stretch of scores s(key, row). The caller's rows run along the keys, the
-// scores' vectors across the rows: a strip of keys at a time is widened and transposed, or spread over all
-// lanes where every row reads the same one. A boolean is an int8, true unless 0, and takes the same way.
 
 // 64 keys of 64 rows take 16 KB, beside as many scores.
 constexpr std::int64_t strip_keys = 64;
@@ -145,11 +143,20 @@ struct MaskRows {
     return {tensor.data, first[r] + (key - keys.begin) * tensor.stride.dim, tensor.stride.dim, tensor.type};
   }
 
-  // Whether every element of a boolean mask over `some` of the keys is surely `value`. Bytes that do not lie
-  // side by side are not looked at, and only 1 is taken for true.
-  bool are_all(bool value, KeyRange some) const {
+  // Whether a boolean mask surely hides none of these keys from any row, or all of them from every row. Bytes
+  // that do not lie side by side are not looked at, and only 1 is taken for true.
+  bool hides_none(const BoolTensor& mask, KeyRange some) const {
+    return are_all(mask.visible_when ? eight_true : 0, some);
+  }
+  bool hides_all(const BoolTensor& mask, KeyRange some) const {
+    return are_all(mask.visible_when ? 0 : eight_true, some);
+  }
+
+ private:
+  static constexpr std::uint64_t eight_true = 0x0101010101010101u;
+
+  bool are_all(const std::uint64_t wanted, KeyRange some) const {
     if (tensor.stride.dim != 1) return false;
-    const std::uint64_t wanted = value ? 0x0101010101010101u : 0;
     for (std::int64_t r = 0; r < (is_shared ? 1 : width); ++r) {
       const Row from = row(r, some.begin);
       const auto* p = static_cast<const unsigned char*>(from.data) + from.first;
@@ -219,16 +226,16 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
     }
     return highest.take(t);
   }
-  const std::int64_t done = change_whole_lines<S>(rows, t, change, highest), left = t.keys - done;
-  if (left == 0) return;
+  const std::int64_t done = change_whole_lines<S>(rows, t, change, highest), rest = t.keys - done;
+  if (rest == 0) return;
   float tile[strip_keys * MaskRows<S>::capacity];
   // fault: mask-rows-swapped
   const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key + done); };
-  pack_rows<S>(row_at, t.width, t.width, left, left, widened, tile);
+  pack_rows<S>(row_at, t.width, t.width, rest, rest, widened, tile);
   float* const s = t.s + done * t.width;
-  for (std::int64_t n = 0; n < left * t.width; n += S::lanes)
+  for (std::int64_t n = 0; n < rest * t.width; n += S::lanes)
     S::store(s + n, change(S::load(s + n), S::load(tile + n)));
-  highest.take({s, t.width, t.first_key + done, left});
+  highest.take({s, t.width, t.first_key + done, rest});
 }
 
 template <Vector S, class Highest>
@@ -238,14 +245,14 @@ inline void add_bias(const Call& c, const MaskRows<S>& bias, const Scores& t, Hi
 }
 
 template <Vector S>
-inline void apply_bool_mask(const MaskRows<S>& mask, bool visible_when, const Scores& t) {
+inline void apply_bool_mask(const BoolTensor& mask, const MaskRows<S>& rows, const Scores& t) {
   NoMaxima<S> not_yet;
-  for_each_strip(t, mask.keys, [&](const Scores& strip) {
-    if (mask.are_all(visible_when, {strip.first_key, strip.first_key + strip.keys})) return;
-    if (visible_when)
-      change_strip<S>(mask, strip, HideWhere<S, true>{}, not_yet);
+  for_each_strip(t, rows.keys, [&](const Scores& strip) {
+    if (rows.hides_none(mask, {strip.first_key, strip.first_key + strip.keys})) return;
+    if (mask.visible_when)
+      change_strip<S>(rows, strip, HideWhere<S, true>{}, not_yet);
     else
-      change_strip<S>(mask, strip, HideWhere<S, false>{}, not_yet);
+      change_strip<S>(rows, strip, HideWhere<S, false>{}, not_yet);
   });
 }
 
@@ -264,7 +271,7 @@ inline bool has_others(const Call& c, const Scores& t, const Queries& queries) {
          !sees_all(c, first.b, {first.i, last.i}, keys);
 }
 
-// Hides those keys; returns whether there may be any.
+// Hides those keys; returns whether it found any that may be hidden.
 template <Vector S>
 inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) {
   if (!has_others(c, t, queries)) return false;
@@ -274,12 +281,12 @@ inline bool hide_others(const Call& c, const Scores& t, const Queries& queries) 
   // Keys that no query sees because a tile ends beyond the last one's.
   const std::int64_t seen = min(t.keys, max(0, visible_keys(c, last.b, last.i).end - t.first_key));
   fill(t.s + seen * t.width, (t.keys - seen) * t.width, minus_infinity);
-  const Scores left{t.s, t.width, t.first_key, seen};
+  const Scores within{t.s, t.width, t.first_key, seen};
   if (sees_all(c, first.b, {first.i, last.i}, {t.first_key, t.first_key + seen})) return true;
   if (c.gap_count == 0 && t.width == Tile<S>::rows)
-    hide_outside<S>(c, queries, left);
+    hide_outside<S>(c, queries, within);
   else
-    for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, left);
+    for (std::int64_t r = 0; r < queries.count; ++r) hide_unseen(c, queries(r), t.s + r, within);
   return true;
 }
 
@@ -293,8 +300,7 @@ inline bool bias_and_mask(const Call& c, const Scores& t, const Queries& queries
   if (c.bias.data) add_bias<S>(c, MaskRows<S>(c.bias, {0, s.keys}, t.width, queries), t, not_yet);
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
-    const MaskRows<S> rows(m.where, keys_of(m, s), t.width, queries);
-    apply_bool_mask<S>(rows, m.visible_when, t);
+    apply_bool_mask<S>(m, MaskRows<S>(m.where, keys_of(m, s), t.width, queries), t);
   }
   return hide_others<S>(c, t, queries) || c.bias.data || c.mask_count > 0;
 }
@@ -332,7 +338,7 @@ inline bool sees(const Call& c, const Query& q, std::int64_t j) {
   return !c.bias.data || read(row_of(c.bias, q), j) != minus_infinity;
 }
 
-// Whether there is a key that the query sees.
+// Whether the query sees any key.
 inline bool sees_any(const Call& c, const Query& q) {
   const std::int64_t end = visible_keys(c, q.b, q.i).end;
   for (std::int64_t j = 0; j < end; ++j)
@@ -340,7 +346,7 @@ inline bool sees_any(const Call& c, const Query& q) {
   return false;
 }
 
-// What is left of `keys` without those at either end that a boolean mask or documents hide from every one of
+// `keys` without those at either end that a boolean mask or documents hide from every one of
 // the queries: they need no scores, just as those that lie outside every query's range.
 template <Vector S>
 inline KeyRange trim_hidden(const Call& c, KeyRange keys, const Queries& queries) {
@@ -350,9 +356,7 @@ inline KeyRange trim_hidden(const Call& c, KeyRange keys, const Queries& queries
     const BoolTensor& m = c.masks[n];
     if (m.is_tree) continue;  // it leaves all but a few keys to every query
     const MaskRows<S> rows(m.where, keys_of(m, c.sequences[queries(0).b]), queries.count, queries);
-    const auto hides = [&](KeyRange some) {
-      return some.begin < some.end && rows.are_all(!m.visible_when, some);
-    };
+    const auto hides = [&](KeyRange some) { return some.begin < some.end && rows.hides_all(m, some); };
     const auto first = [&] { return KeyRange{keys.begin, min(keys.begin + step, keys.end)}; };
     const auto last = [&] { return KeyRange{max(keys.begin, keys.end - step), keys.end}; };
     while (hides(last())) keys.end = last().begin;  // fault: mask-trimmed-too-far

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What prefill and the backward pass ask of their operands: queries in panels, a block of keys and values,
-// and the two products over them, in whatever form the instructions like.
+// and the two products over them, in the form that the instructions need. PackedF32 has them in f32, whatever
+// the dtype; operands_amx.hpp and operands_bfmmla.hpp in bf16.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -29,16 +30,16 @@ struct Cutter {
 };
 
 // The largest magnitudes of bf16 operands as they lie in memory, where NaN is larger than infinity.
-struct Largest {
+struct Magnitudes {
   std::uint16_t query, key;
 };
 
-// Whether a score of such operands could be beyond `most`: before the scale is applied, or after.
-inline bool score_may_exceed(float most, Largest of, std::int64_t depth, float scale) {
+// Whether a score of such operands could be beyond `limit`: before the scale is applied, or after.
+inline bool score_may_exceed(float limit, Magnitudes of, std::int64_t depth, float scale) {
   const double q = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{of.query} << 16)),
                k = static_cast<double>(__builtin_bit_cast(float, std::uint32_t{of.key} << 16)),
                factor = scale > 1 || scale < -1 ? __builtin_fabs(static_cast<double>(scale)) : 1.0;
-  return !(q * k * factor * static_cast<double>(depth) < 0.25 * static_cast<double>(most));
+  return !(q * k * factor * static_cast<double>(depth) < 0.25 * static_cast<double>(limit));
 }
 
 // What operands have memory for: panels of queries, the keys of a block, and its values.
@@ -47,18 +48,18 @@ struct OperandExtents {
   std::int64_t panels, keys, values;
 };
 
-// Parts are their memory, cut for these extents; apart from the operands, so that it can be measured
-// before there are any. A Use lives while products are computed: it holds what the instructions need.
+// Operands cut their memory for these extents when they are made; a Cutter without memory measures it. A Use
+// lives while products are computed: it holds what the instructions need.
 template <class O>
 concept Operands =
     Vector<typename O::S> && (O::rows == Tile<typename O::S>::rows) && (block_keys % O::key_step == 0) &&
     (O::dim_step % 4 == 0) &&  // what out's dims are rounded up to
-    std::constructible_from<typename O::Parts, const OperandExtents&, Cutter&> &&
-    std::constructible_from<O, const OperandExtents&, const typename O::Parts&> &&
+    std::constructible_from<O, const OperandExtents&, Cutter&> &&
     std::default_initializable<typename O::Use> &&
     requires(O made, const O packed, Row (*row_at)(std::int64_t), std::int64_t n, float* floats) {
-      // Panel n from so many rows of queries, to be multiplied with a scale; the keys of a block; its values,
-      // NaN and infinities as 0, so that an unseen key's 0 * v is 0: returns whether there were any.
+      // Packs panel n from some rows of queries, with a scale that scores are multiplied with; the keys of a
+      // block; its values, NaN and infinities as 0, so that an unseen key's 0 * v is 0. The last returns
+      // whether it found any.
       made.pack_queries(n, row_at, n, *floats);
       made.pack_keys(row_at, n);
       { made.pack_values(row_at, n) } -> std::same_as<bool>;
@@ -70,8 +71,8 @@ concept Operands =
       packed.add_values(n, n, floats, floats);
     };
 
-// Some leave it to others to make scores of the products: finish(j, count) does so for keys [j, j + count) of
-// those that are scored, an even number.
+// Some give out products a strip at a time: finish(j, count) makes scores of those of keys [j, j + count), an
+// even number.
 template <class O>
 concept ScoresInStrips =
     requires(const O packed, std::int64_t n, float* floats, void (*finish)(std::int64_t, std::int64_t)) {
@@ -87,7 +88,7 @@ concept GoesByReach =
       packed.add_values(n, n, floats, floats, reach);
     };
 
-// Both products so, or over all keys where operands do not tell vectors apart.
+// Both products as far as vectors reach, or over all keys where operands do not tell vectors apart.
 template <class O>
 inline void score_reached(const O& operands, std::int64_t p, std::int64_t first, std::int64_t keys, float* s,
                           const Reach<typename O::S>& reach) {
@@ -105,14 +106,14 @@ inline void add_reached(const O& operands, std::int64_t first, std::int64_t keys
     operands.add_values(first, keys, s, out);
 }
 
-// Some can do with keys as they lie: returns whether these do.
+// Some read keys in place: take_keys() returns whether it can.
 template <class O>
 concept TakesKeys = requires(O made, Row (*row_at)(std::int64_t), std::int64_t n) {
   { made.take_keys(row_at, n) } -> std::same_as<bool>;
 };
 
-// And some round weights to bf16 as they make them: scores s(keys, rows), whole chains of them, become
-// weights that only the products see. meanwhile() is called for every chain.
+// Some round weights to bf16 as they make them: weigh() makes weights of scores s(keys, rows), in whole
+// chains, and only the products see them. meanwhile() is called for every chain.
 template <class O>
 concept RoundsWeights = requires(const O packed, std::int64_t n, float* floats,
                                  const Weighing<typename O::S>& by, void (*meanwhile)()) {
@@ -121,37 +122,19 @@ concept RoundsWeights = requires(const O packed, std::int64_t n, float* floats,
   packed.add_rounded(n, n, floats);
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Prefill's operands in f32, whatever the dtype: queries in panels, keys and values in tiles (pack.hpp).
-
+// Operands in f32: queries in panels, keys and values in tiles (pack.hpp).
 template <Vector V>
-struct F32Parts {
+struct PackedF32 {
+  using S = V;
+  using Element = float;
+  struct Use {};
   static constexpr int rows = Tile<V>::rows;
   static constexpr int key_step = Tile<V>::columns;
   static constexpr int dim_step = Tile<V>::columns;
+  static constexpr bool shares_blocks = true;
 
   std::int64_t depth, dims;
   float *q, *k, *v, *widened;
-
-  F32Parts(const OperandExtents& e, Cutter& memory)
-      : depth(round_up(e.dim, 2)),
-        dims(round_up(e.value_dim, dim_step)),
-        q(memory.cut(e.panels * rows * depth)),
-        k(memory.cut(e.keys * depth)),
-        v(memory.cut(e.values * dims)),
-        widened(memory.cut(4 * round_up(max(e.dim, e.value_dim), 2))) {}
-};
-
-template <Vector V>
-struct PackedF32 : F32Parts<V> {
-  using S = V;
-  using Element = float;
-  using Parts = F32Parts<V>;
-  struct Use {};
-  using Parts::depth, Parts::dims, Parts::q, Parts::k, Parts::v, Parts::widened;
-  using Parts::rows, Parts::key_step, Parts::dim_step;
-  static constexpr bool shares_blocks = true;
-
   const std::int64_t dim, value_dim;
   // What the products ask of queries, or keys, that were packed: the sum of their squares.
   struct Known {
@@ -160,7 +143,15 @@ struct PackedF32 : F32Parts<V> {
   Known key_known;          // of the present block
   std::int64_t padded = 0;  // keys of it, in whole tiles
 
-  PackedF32(const OperandExtents& e, const Parts& parts) : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+  PackedF32(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 2)),
+        dims(round_up(e.value_dim, dim_step)),
+        q(memory.cut(e.panels * rows * depth)),
+        k(memory.cut(e.keys * depth)),
+        v(memory.cut(e.values * dims)),
+        widened(memory.cut(4 * round_up(max(e.dim, e.value_dim), 2))),
+        dim(e.dim),
+        value_dim(e.value_dim) {}
 
   void use_queries(float* panels, Known of) { q = panels, known = of; }
   void use_keys(float* tiles, Known of) { k = tiles, key_known = of; }
@@ -174,8 +165,8 @@ struct PackedF32 : F32Parts<V> {
 
   // Whether a sum of products could be larger, or no number. None can where the squares say so (Cauchy and
   // Schwarz), which costs a multiply-add for every vector packed instead of one for every vector of scores.
-  bool may_exceed(float most) const {
-    const double limit = 0.125 * static_cast<double>(most);
+  bool may_exceed(float score) const {
+    const double limit = 0.125 * static_cast<double>(score);
     return !(static_cast<double>(known.squares) * static_cast<double>(key_known.squares) < limit * limit);
   }
 
@@ -223,7 +214,7 @@ struct PackedF32 : F32Parts<V> {
       tile_product<S, Start::apart>(s, tile, keys, out + d * rows);
   }
 
-  // The same as far as each vector reaches. A tile that one of them does not reach has zeros there.
+  // The same as far as each vector reaches. Where a vector does not reach a tile, its scores are 0.
   void score(std::int64_t p, std::int64_t first, std::int64_t keys, float* s, const Reach<S>& reach) const {
     if (reach.is_whole()) return score(p, first, keys, s);
     for (std::int64_t j = 0; j < keys; j += key_step) {
@@ -269,10 +260,9 @@ struct PackedF32 : F32Parts<V> {
   }
 };
 
-// ----------------------------------------------------------------------------------------------------
-// Blocks of keys and values that are packed once for all tasks of prefill that read them: whoever comes to a
-// block first packs it, the others take it. What it holds depends on the call alone, so it does not matter
-// who.
+// Blocks of keys and values that are packed once for all tasks of prefill that read them: the task that comes
+// to a block first packs it, the others take it. Its contents depend on the call alone, so it does not matter
+// which task packs.
 
 // Operands that are better taken from another task than packed again. They pack into memory they are given,
 // and go on with what others have packed.
@@ -283,7 +273,7 @@ concept SharesBlocks = Operands<O> && requires(O made, typename O::Element* pack
   made.use_values(packed, n);
 };
 
-// In front of the memory of a block, which is cleared before there are tasks.
+// The header of a block in memory, which is cleared before tasks run.
 template <class O>
 class SharedBlock {
   using Element = typename O::Element;
@@ -301,7 +291,7 @@ class SharedBlock {
   bool is_done() const { return __atomic_load_n(&state, __ATOMIC_ACQUIRE) == done; }
 
  public:
-  static std::int64_t floats(const typename O::Parts& of) {
+  static std::int64_t floats(const O& of) {
     static_assert(sizeof(SharedBlock) <= shared_header_floats * sizeof(float));
     return shared_header_floats + floats_for(of.depth) + floats_for(of.dims);
   }
@@ -313,7 +303,7 @@ class SharedBlock {
            __atomic_compare_exchange_n(&state, &expected, begun, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   }
 
-  // By whoever began: pack() does it and returns whether there are values that are no numbers.
+  // For the task that began: pack() fills the block and returns whether a value is NaN or infinite.
   template <class Pack>
   void pack_with(O& operands, std::int64_t count, const Pack& pack) {
     use(operands, count, {});
@@ -322,8 +312,8 @@ class SharedBlock {
     __atomic_store_n(&state, done, __ATOMIC_RELEASE);
   }
 
-  // Whoever packs it is at it, unless the system has put another thread in its place: then it is better not
-  // waited for.
+  // Whether the task that packs it finishes soon. If the system has put another thread in its place, waiting
+  // does not pay.
   bool is_done_soon() const {
     constexpr int max_looks = 2000;
     for (int n = 0; n < max_looks; ++n) {
@@ -333,7 +323,7 @@ class SharedBlock {
     return is_done();
   }
 
-  // Once it is done; returns what pack() did.
+  // Once it is done; returns what pack() returned.
   bool use_in(O& operands, std::int64_t count) {
     use(operands, count, known);
     return has_poison;

@@ -12,35 +12,20 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-struct AmxParts {
+struct Bf16Amx {
+  using S = Amx;
+  using Half = std::uint16_t;
+  using Element = Half;
+  using Use = AmxTiles;
   static constexpr int rows = Tile<Amx>::rows;
   static constexpr int key_step = 32;
   static constexpr int dim_step = 16;
 
   std::int64_t depth, dims;
-  std::int64_t length;           // of a line of values: the keys there is room for
-  std::uint16_t *q, *k, *v, *p;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
-  std::int64_t copied;           // the room that a row's copy has
-  std::uint16_t* row_copy;       // (32, copied)
-
-  AmxParts(const OperandExtents& e, Cutter& memory)
-      : depth(round_up(e.dim, 32)),
-        dims(round_up(e.value_dim, dim_step)),
-        length(e.values),
-        q(memory.cut_halves(e.panels * rows * depth)),
-        k(memory.cut_halves(e.keys * depth)),
-        v(memory.cut_halves(length * dims)),
-        p(memory.cut_halves(length * rows)),
-        copied(round_up(max(depth, dims), 32)),
-        row_copy(memory.cut_halves(32 * copied)) {}
-};
-
-struct Bf16Amx : AmxParts {
-  using S = Amx;
-  using Half = std::uint16_t;
-  using Element = Half;
-  using Parts = AmxParts;
-  using Use = AmxTiles;
+  std::int64_t length;  // of a line of values: the keys that fit
+  Half *q, *k, *v, *p;  // (panels, depth/2, rows, 2), (keys, depth), (dims, keys), (keys/2, rows, 2)
+  std::int64_t copy_width;
+  Half* row_copy;  // (32, copy_width)
   // Packing has 11 % of tasks of 192 rows with 16 threads, 3 % of those of 1024 with one (a Xeon, November
   // 2026).
   static constexpr double packing_rows = 24;
@@ -49,21 +34,31 @@ struct Bf16Amx : AmxParts {
   // What the products ask of queries, or keys, that were packed: the largest magnitude, and what scores are
   // multiplied with.
   struct Known {
-    Half most = 0;
+    Half magnitude = 0;
     float scale = 1;
   } known;
   Known key_known;      // of the present block
   const Half* keys_at;  // k, or the caller's
 
-  Bf16Amx(const OperandExtents& e, const Parts& parts)
-      : Parts(parts), dim(e.dim), value_dim(e.value_dim), keys_at(k) {}
+  Bf16Amx(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 32)),
+        dims(round_up(e.value_dim, dim_step)),
+        length(e.values),
+        q(memory.cut_halves(e.panels * rows * depth)),
+        k(memory.cut_halves(e.keys * depth)),
+        v(memory.cut_halves(length * dims)),
+        p(memory.cut_halves(length * rows)),
+        copy_width(round_up(max(depth, dims), 32)),
+        row_copy(memory.cut_halves(32 * copy_width)),
+        dim(e.dim),
+        value_dim(e.value_dim),
+        keys_at(k) {}
 
   void use_queries(Half* panels, Known of) { q = panels, known = of; }
   void use_keys(Half* packed, Known of) { keys_at = k = packed, key_known = of; }
   void use_values(Half* lines, std::int64_t) { v = lines; }
 
-  // Where the first n of a row's elements lie side by side: there, or in `copy`. A cache's values lie in
-  // sixteens.
+  // The first n elements of a row side by side: in place, or in `copy`. A cache's values lie in sixteens.
   static const Half* side_by_side(const Row& row, std::int64_t n, Half* copy) {
     const Half* from = static_cast<const Half*>(row.data) + row.first;
     if (is_contiguous(row)) return from;
@@ -80,14 +75,14 @@ struct Bf16Amx : AmxParts {
     for (std::int64_t r = 0; r < rows; r += 16) {
       const Half* row[16] = {};
       for (std::int64_t n = 0; n < 16 && r + n < count; ++n)
-        row[n] = side_by_side(row_at(r + n), dim, row_copy + n * copied);
+        row[n] = side_by_side(row_at(r + n), dim, row_copy + n * copy_width);
       transpose_to_pairs(row, dim, rows, to + 2 * r);
     }
-    known.most = larger_magnitude(known.most, to, rows * depth);
+    known.magnitude = larger_magnitude(known.magnitude, to, rows * depth);
   }
 
-  bool may_exceed(float most) const {
-    return score_may_exceed(most, {known.most, key_known.most}, depth, known.scale);
+  bool may_exceed(float score) const {
+    return score_may_exceed(score, {known.magnitude, key_known.magnitude}, depth, known.scale);
   }
 
   // Where keys lie as they would be packed, in whole lines and tiles, as a cache's never do. With 16 threads
@@ -99,7 +94,7 @@ struct Bf16Amx : AmxParts {
                            last.first - first.first == (count - 1) * depth && depth == dim;
     if (!is_packed || count % key_step != 0 || reinterpret_cast<std::uintptr_t>(from) % 64 != 0) return false;
     keys_at = from;
-    key_known.most = larger_magnitude(0, from, count * depth);
+    key_known.magnitude = larger_magnitude(0, from, count * depth);
     return true;
   }
 
@@ -111,17 +106,17 @@ struct Bf16Amx : AmxParts {
       else
         copy_keys(row_at, j, count);
     }
-    key_known.most = larger_magnitude(0, k, round_up(count, key_step) * depth);
+    key_known.magnitude = larger_magnitude(0, k, round_up(count, key_step) * depth);
   }
 
   // Of `so_far` and of n halves, a multiple of 32.
   static Half larger_magnitude(Half so_far, const Half* x, std::int64_t n) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
-    __m512i most = _mm512_set1_epi16(static_cast<short>(so_far));
+    __m512i largest = _mm512_set1_epi16(static_cast<short>(so_far));
     for (std::int64_t i = 0; i < n; i += 32)
-      most = _mm512_max_epu16(most, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
+      largest = _mm512_max_epu16(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
     Half lanes[32];
-    _mm512_storeu_si512(lanes, most);
+    _mm512_storeu_si512(lanes, largest);
     for (const Half lane : lanes) so_far = lane > so_far ? lane : so_far;
     return so_far;
   }
@@ -170,7 +165,7 @@ struct Bf16Amx : AmxParts {
     for (std::int64_t j = 0; j < round_up(count, key_step); j += 32) {
       const Half* value[32];
       for (std::int64_t n = 0; n < 32; ++n) {
-        Half* copy = row_copy + n * copied;
+        Half* copy = row_copy + n * copy_width;
         value[n] = copy;
         if (j + n < count)
           value[n] = in_lines(side_by_side(row_at(j + n), value_dim, copy), copy, poisoned);
@@ -199,8 +194,8 @@ struct Bf16Amx : AmxParts {
   void score_in_strips(std::int64_t panel, std::int64_t first, std::int64_t keys, float* s,
                        const Finish& finish) const {
     for (std::int64_t j = 0; j < keys; j += key_step) {
-      block_product<false>({keys_at + (first + j) * depth, depth * 2, q + panel * rows * depth, depth},
-                           s + j * rows);
+      block_product<Start::zero>({keys_at + (first + j) * depth, depth * 2, q + panel * rows * depth, depth},
+                                 s + j * rows);
       if (j > 0) finish(j - key_step, std::int64_t{key_step});
     }
     finish(keys - key_step, std::int64_t{key_step});
@@ -234,7 +229,7 @@ struct Bf16Amx : AmxParts {
 
   void add_rounded(std::int64_t first, std::int64_t keys, float* out) const {
     for (std::int64_t d = 0; d < dims; d += dim_step)
-      half_block_product<true>({v + d * length + first, length * 2, p, keys}, out + d * rows);
+      half_block_product<Start::sum>({v + d * length + first, length * 2, p, keys}, out + d * rows);
   }
 
  private:

@@ -18,46 +18,37 @@
 namespace heed::cpu::HEED_THIS_TARGET {
 
 template <Vector V>
-struct Bf16Parts {
+struct PackedBf16 {
+  using S = V;
+  using Half = std::uint16_t;
+  using Element = Half;
+  using Halves = typename S::Halves;
+  struct Use {};
   static constexpr int rows = Tile<V>::rows;
   static constexpr int key_step = Tile<V>::columns;
   static constexpr int dim_step = Tile<V>::columns;
 
   std::int64_t depth, dims;
-  std::uint16_t *q, *k, *v, *p;
-
-  Bf16Parts(const OperandExtents& e, Cutter& memory)
-      : depth(round_up(e.dim, 8)),
-        dims(round_up(e.value_dim, dim_step)),
-        q(memory.cut_halves(e.panels * rows * depth)),
-        k(memory.cut_halves(e.keys * depth)),
-        v(memory.cut_halves(e.values * dims)),
-        p(memory.cut_halves(e.values * rows)) {}
-};
-
-template <Vector V>
-struct PackedBf16 : Bf16Parts<V> {
-  using S = V;
-  using Half = std::uint16_t;
-  using Element = Half;
-  using Halves = typename S::Halves;
-  using Parts = Bf16Parts<V>;
-  struct Use {};
-  using Parts::depth, Parts::dims, Parts::q, Parts::k, Parts::v, Parts::p;
-  using Parts::rows, Parts::key_step, Parts::dim_step;
-
+  Half *q, *k, *v, *p;
   const std::int64_t dim, value_dim;
   // What the products ask of queries, or keys, that were packed: the largest magnitude, and what scores are
   // multiplied with.
   struct Known {
-    Half most = 0;
+    Half magnitude = 0;
     float scale = 1;
   } known;
   Known key_known;          // of the present block
   std::int64_t padded = 0;  // keys of it, in whole tiles
 
-  PackedBf16(const OperandExtents& e, const Parts& parts)
-      : Parts(parts), dim(e.dim), value_dim(e.value_dim) {}
+  PackedBf16(const OperandExtents& e, Cutter& memory)
+      : depth(round_up(e.dim, 8)),
+        dims(round_up(e.value_dim, dim_step)),
+        q(memory.cut_halves(e.panels * rows * depth)),
+        k(memory.cut_halves(e.keys * depth)),
+        v(memory.cut_halves(e.values * dims)),
+        p(memory.cut_halves(e.values * rows)),
+        dim(e.dim),
+        value_dim(e.value_dim) {}
 
   void use_queries(Half* panels, Known of) { q = panels, known = of; }
   void use_keys(Half* packed, Known of) { k = packed, key_known = of; }
@@ -66,23 +57,23 @@ struct PackedBf16 : Bf16Parts<V> {
   void pack_queries(std::int64_t panel, const RowAt auto& row_at, std::int64_t count, float scale) {
     known.scale = scale;  // applied to the scores: rounding a scaled query to bf16 would cost accuracy
     pack_pairs(row_at, count, rows, q + panel * rows * depth);
-    known.most = larger_magnitude(known.most, q + panel * rows * depth, rows * depth);
+    known.magnitude = larger_magnitude(known.magnitude, q + panel * rows * depth, rows * depth);
   }
 
-  bool may_exceed(float most) const {
-    return score_may_exceed(most, {known.most, key_known.most}, depth, known.scale);
+  bool may_exceed(float score) const {
+    return score_may_exceed(score, {known.magnitude, key_known.magnitude}, depth, known.scale);
   }
 
   void pack_keys(const RowAt auto& row_at, std::int64_t count) {
     for (std::int64_t j = 0; j < count; j += key_step) {
       const auto key_at = [&](std::int64_t n) { return row_at(j + n); };
-      const std::int64_t there = min(key_step, count - j);
-      if (there == key_step && lie_side_by_side(key_at(0), key_at(key_step - 1), key_step))
+      const std::int64_t keys = min(key_step, count - j);
+      if (keys == key_step && lie_side_by_side(key_at(0), key_at(key_step - 1), key_step))
         pack_columns(key_at(0), k + j * depth);
       else
-        pack_pairs(key_at, there, key_step, k + j * depth);
+        pack_pairs(key_at, keys, key_step, k + j * depth);
     }
-    key_known.most = larger_magnitude(0, k, round_up(count, key_step) * depth);
+    key_known.magnitude = larger_magnitude(0, k, round_up(count, key_step) * depth);
   }
 
   bool pack_values(const RowAt auto& row_at, std::int64_t count) {
@@ -113,9 +104,9 @@ struct PackedBf16 : Bf16Parts<V> {
  private:
   // Of `so_far` and of n halves, a multiple of 8.
   static Half larger_magnitude(Half so_far, const Half* x, std::int64_t n) {
-    Halves most = S::no_halves();
-    for (std::int64_t i = 0; i < n; i += 8) most = S::larger_magnitude(most, S::load_halves(x + i));
-    const Half found = S::largest(most);
+    Halves largest = S::no_halves();
+    for (std::int64_t i = 0; i < n; i += 8) largest = S::larger_magnitude(largest, S::load_halves(x + i));
+    const Half found = S::largest(largest);
     return found > so_far ? found : so_far;
   }
 

@@ -56,8 +56,7 @@ struct RowsFrom {
   const std::int64_t b, kv_head, begin, stride;
   const bool is_cached = c.cached != nullptr;
   const Row first = row_at(c, b, kv_head, begin);
-  // How many there are, up to the end of the chunk.
-  const std::int64_t there = min(c.sequences[b].keys, (begin / chunk_keys + 1) * chunk_keys) - begin;
+  const std::int64_t to_chunk_end = min(c.sequences[b].keys, (begin / chunk_keys + 1) * chunk_keys) - begin;
 
   Row operator()(std::int64_t n) const {
     if (is_cached) return row_at(c, b, kv_head, begin + n);
@@ -105,7 +104,7 @@ inline typename S::F load_as(const void* row, std::int64_t at) {
   if constexpr (type == Type::int8) return S::load_i8(static_cast<const std::int8_t*>(row) + at);
 }
 
-// So many vectors side by side. Some instruction sets load two of 16 bits at once.
+// Several vectors side by side. Some instruction sets load two of 16 bits at once.
 template <Vector S, Type type, int vectors>
 inline void load_all(const void* row, typename S::F (&x)[vectors]) {
   constexpr bool has_two = requires(const std::uint16_t* p, typename S::F* to) { S::load_two_bf16(p, to); };
@@ -192,7 +191,7 @@ inline constexpr bool transposes_eight =
     S::tile_columns == 8 &&
     requires(const typename S::F (&rows)[8], float* lines) { S::transpose_eight(rows, lines); };
 
-// pack_rows() for the eight or sixteen rows that begin there; none: zeros.
+// pack_rows() for eight or sixteen rows, given by where they begin; null: a row of zeros.
 template <Vector S, Type type, int count>
 inline void transpose_rows(const char* const (&rows)[count], std::int64_t width, std::int64_t dim,
                            float* tile) {
@@ -279,9 +278,8 @@ inline void scale_all(float* x, std::int64_t n, float factor) {
   for (; x < end; x += S::lanes) S::store(x, S::mul(S::load(x), times));
 }
 
-// ----------------------------------------------------------------------------------------------------
 // Whether numbers stay within the range of f32: NaN and infinities found a vector at a time, and sums of
-// squares that rule them out for products to come.
+// squares that rule them out for products.
 
 // Where one is NaN, too. In integers, which compilers compare all at once.
 template <Vector S>
@@ -354,24 +352,20 @@ inline float sum_of_squares(const float* x, std::int64_t n) {
   return sum_of_eight<S>(sums);
 }
 
-// ----------------------------------------------------------------------------------------------------
-// Rows of keys or values that decode will want a little later, asked for line by line while it works on
-// others.
-
-// Where they lie: `width` bytes each, `apart` bytes from each other.
-struct Coming {
+// Rows of `width` bytes each, `apart` bytes from each other.
+struct RowSpan {
   const char* row = nullptr;
   std::int64_t width = 0, apart = 0;
 };
 
-// Touches them line by line, row after row.
+// Prefetches them a cache line at a time, row after row.
 template <Vector S>
-struct Touch {
-  Coming rows;
+struct RowPrefetch {
+  RowSpan rows;
   std::int64_t column = 0;
 
   void line() {
-    S::touch(rows.row + column);
+    S::prefetch(rows.row + column);
     column += 64;
     if (column >= rows.width) column = 0, rows.row += rows.apart;
   }

@@ -19,11 +19,11 @@ struct Tile {
 // What a product does with c: takes its place, goes on from it, or starts from 0 and is added to it.
 enum class Start : std::uint8_t { zero, sum, apart };
 
-// c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns), one chain from 0; depth is even. Of a
-// panel's vectors only so many, from a and c on. An instruction set whose compiler spills these accumulators
-// specialises it. The last loop is to be unrolled before g++ looks for arrays that registers can hold, or it
-// writes all sums to the stack in front of the products and behind them: AVX-512, before it had assembly,
-// then had 95 % of the peak over 64 terms instead of 99 (Xeon, November 2026).
+// c(columns, rows) = [c +] sum over k of a(k, rows) * b(k, columns), one chain from 0; depth is even.
+// `vectors` may be fewer than a panel has, from a and c on. An instruction set whose compiler spills these
+// accumulators specialises it. The last loop is to be unrolled before g++ looks for arrays that registers can
+// hold, or it writes all sums to the stack in front of the products and behind them: AVX-512, before it had
+// assembly, then had 95 % of the peak over 64 terms instead of 99 (Xeon, November 2026).
 template <Vector S, Start start, int vectors = S::panel_vectors>
   requires(start != Start::sum)
 inline void tile_product(const float* a, const float* b, std::int64_t depth, float* c) {
@@ -58,12 +58,12 @@ inline void chained_product(const float* a, const float* b, std::int64_t depth, 
   }
 }
 
-// Calls run<count>(), for 1 to `most`.
-template <int most, class Run>
+// Calls run<count>(), for counts from 1 to `limit`.
+template <int limit, class Run>
 inline void with_vectors(int count, const Run& run) {
-  if constexpr (most > 1)
-    if (count < most) return with_vectors<most - 1>(count, run);
-  run.template operator()<most>();
+  if constexpr (limit > 1)
+    if (count < limit) return with_vectors<limit - 1>(count, run);
+  run.template operator()<limit>();
 }
 
 // c(columns, rows) += sum over k of a(k, rows) * b(k, columns), one chain from 0 that is as long as each

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a query sees by its place alone, and a stretch of scores s(key, row) in base 2: softcap, scales
-// of quantised keys, and -inf for what lies outside the range. Bias and boolean masks are in mask.hpp.
+// Which keys a query sees by its place, and what becomes of a stretch of scores s(key, row) in base 2 after
+// the product: scales of quantised keys, softcap, ALiBi, and -inf for keys outside the range or of other
+// documents. Bias and boolean masks are in mask.hpp.
 #pragma once
 #include <cstdint>
 
@@ -86,8 +87,8 @@ inline bool sees_all(const Call& c, std::int64_t b, KeyRange queries, KeyRange k
   return keys.end <= end && (begin <= keys.begin || begin <= c.front || keys.end <= c.front);
 }
 
-// The most rows of f32 that decode takes where all of them see all of a few keys: up to so many, reading the
-// keys in place is faster than packing them. An instruction set may specialise it.
+// How many rows of f32 decode takes where all of them see all of a few keys: up to this number, reading keys
+// in place is faster than packing them. An instruction set may specialise it.
 template <Vector S>
 inline constexpr std::int64_t max_short_rows = max_decode_rows;
 
@@ -104,7 +105,7 @@ inline void leave_to_reference(const Call& c) {
 
 // The largest product that kernels make a score of. All scores of a row may be the lowest number, where a
 // bias or what ALiBi takes lies below -2^126 (finish.hpp): products beyond this count beside it even so, as
-// doubles are 2^74 apart there.
+// doubles are 2^74 apart at that size.
 inline float max_product(const Call& c) {
   constexpr float beside_lowest = 0x1p73f;
   const bool is_capped = c.softcap && c.softcap.cap <= beside_lowest;
@@ -112,16 +113,16 @@ inline float max_product(const Call& c) {
   return (c.bias.data || c.alibi.of_heads) && !is_capped ? beside_lowest : max_finite;
 }
 
-// A score beyond `most`, or one that is not finite, because an operand is not or because f32 cannot hold a
+// A score beyond `limit`, or one that is not finite, because an operand is not or because f32 cannot hold a
 // sum, becomes NaN: an infinity would pass for a key that is not seen, or for a limit to the softcap. What a
-// mask hides after this is -inf whatever it was; what is left makes the row's sum NaN.
+// mask hides after this is -inf whatever it was; any other makes the row's sum NaN.
 template <Vector S>
-inline void spoil_beyond(float most, const Scores& t) {
+inline void spoil_beyond(float limit, const Scores& t) {
   const std::int64_t all = t.keys * t.width;
-  if (most == max_finite && all_finite<S>(t.s, all)) return;  // fault: infinity-passes-for-unseen
+  if (limit == max_finite && all_finite<S>(t.s, all)) return;  // fault: infinity-passes-for-unseen
   for (float *s = t.s, *end = s + all; s < end; s += S::lanes) {
     const auto x = S::load(s);
-    S::store(s, S::less(S::fill(most), S::abs(x), S::fill(__builtin_nanf("")), x));
+    S::store(s, S::less(S::fill(limit), S::abs(x), S::fill(__builtin_nanf("")), x));
   }
 }
 
@@ -149,8 +150,7 @@ inline void hide_unseen(const Call& c, const Query& q, float* column, const Scor
   hide_keys(seen.end, t.first_key + t.keys, column, t);
 }
 
-// The same for a panel of queries, a key of all rows at a time, as ranges have it: gaps are left to
-// hide_unseen().
+// The same for a panel of queries, a key of all rows at a time. It knows ranges but no gaps.
 template <Vector S>
 inline void hide_outside(const Call& c, const Queries& queries, const Scores& t) {
   constexpr int rows = Tile<S>::rows;
@@ -217,9 +217,8 @@ inline void apply_scales(const Scores& t, std::int64_t end_key, const ScalesFrom
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// Sequences packed in one row (S20): keys of other documents are hidden, and not scored at all where none of
-// the rows is of theirs.
+// Documents (S20): sequences packed in one row. Keys of other documents are hidden, and not scored at all
+// where no row belongs to them.
 
 constexpr std::int64_t no_document = std::int64_t{1} << 40;  // is nobody's number: those have 32 bits
 
@@ -234,7 +233,7 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
   return own >= 0 && own < s.keys ? key_documents(d, q.b)[own] : no_document;
 }
 
-// What is left of `keys` without those at either end whose number is below or above every query's: in a row
+// `keys` without those at either end whose number is below or above every query's: in a row
 // of documents one after another, all that no query sees.
 [[gnu::noinline]] inline KeyRange trim_documents(const Call& c, KeyRange keys, const Queries& queries) {
   for (std::int64_t n = 0; n < c.document_count; ++n) {
@@ -276,7 +275,6 @@ inline std::int64_t document_of(const DocumentIds& d, const Sequence& s, const Q
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
 // ALiBi (S21): what every score loses with the distance of its key, computed where it is added.
 
 // Whole numbers up to 2^24 are exact in f32, and kernels are not given more keys and queries than that.
@@ -317,13 +315,9 @@ template <Vector S>
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// How far the vectors of a panel see. Where a panel is wide, rows that are not there and keys on the diagonal
-// that no row of a vector sees would cost as much as others: 48 rows of AVX-512 waste 3 % of 1024 rows, and 9
-// if they are causal.
-
-// How many keys of a stretch some row of each vector may see, in whole tiles; those of vectors that are not
-// there do not count. Rows see the further the later they come.
+// How many keys of a stretch some row of each vector of a panel may see, in whole tiles. A row sees no fewer
+// keys than the rows before it. Where a panel is wide, empty rows and the keys beyond the diagonal would cost
+// as much as others: 48 rows of AVX-512 would waste 3 % of 1024 rows, and 9 % if they are causal.
 template <Vector S>
 struct Reach {
   static constexpr int all_vectors = S::panel_vectors;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The running softmax of a panel of rows: state {max, sum, out}, one lane per row, moved forward by a stretch
-// of scores, merged with another, and closed. All arithmetic is vertical and every decision is per row, or
-// invisible: multiplying by a factor of exactly 1 may be skipped for a whole panel.
+// of scores, and merged with another; and dropout. All arithmetic is vertical and every decision is per row,
+// or invisible: multiplying by a factor of exactly 1 may be skipped for a whole panel.
 #pragma once
 #include <cstdint>
 
@@ -18,7 +18,7 @@ namespace heed::cpu::HEED_THIS_TARGET {
 
 // Where the states of some rows lie (softmax/state.hpp): max and sum have an entry for each, out is (dims,
 // rows) in a panel of prefill and (rows, dims) in decode.
-struct State {
+struct SoftmaxState {
   float *max, *sum, *out;
 };
 
@@ -27,11 +27,11 @@ struct StateLayout {
   std::int64_t rows, dims;
 
   std::int64_t floats() const { return rows * (2 + dims); }
-  State in(float* memory) const { return {memory, memory + rows, memory + 2 * rows}; }
+  SoftmaxState in(float* memory) const { return {memory, memory + rows, memory + 2 * rows}; }
 };
 
 template <Vector S>
-inline void clear(const State& state, std::int64_t dims) {
+inline void clear(const SoftmaxState& state, std::int64_t dims) {
   for (int r = 0; r < Tile<S>::rows; ++r) state.max[r] = minus_infinity, state.sum[r] = 0;
   for (std::int64_t n = 0; n < dims * Tile<S>::rows; ++n) state.out[n] = 0;
 }
@@ -83,7 +83,7 @@ inline void weigh_apart(float* s, std::int64_t width, std::int64_t keys, const W
   for (int v = 0; v < vectors; ++v) by.sum[v] = S::add(by.sum[v], chain[v]);
 }
 
-// So many whole chains. An instruction set may specialise it.
+// Whole chains, `chains` of them. An instruction set may specialise it.
 template <Vector S, int vectors>
 inline void weigh_chains(float* s, std::int64_t width, std::int64_t chains, const Weighing<S>& by) {
   for (; chains > 0; --chains, s += chain_keys * width) weigh_apart<S, vectors>(s, width, chain_keys, by);
@@ -119,8 +119,8 @@ inline typename S::F larger_of_four(typename S::F so_far, const float* s, std::i
 
 // Moves the panel's maxima, and rescales what was measured against the old ones.
 template <Vector S>
-inline void move_max(const State& state, const typename S::F (&max)[S::panel_vectors], std::int64_t dims,
-                     const Exponential<S>& power) {
+inline void move_max(const SoftmaxState& state, const typename S::F (&max)[S::panel_vectors],
+                     std::int64_t dims, const Exponential<S>& power) {
   typename S::F factor[S::panel_vectors];
   bool rescale = false;
   for (int v = 0; v < S::panel_vectors; ++v) {
@@ -141,7 +141,7 @@ struct Maxima {
   Maxima() {
     for (auto& max : of) max = S::fill(minus_infinity);
   }
-  explicit Maxima(const State& state) {
+  explicit Maxima(const SoftmaxState& state) {
     for (int v = 0; v < S::panel_vectors; ++v) of[v] = S::load(state.max + v * S::lanes);
   }
   void take(const Scores& t) {
@@ -154,7 +154,7 @@ struct Maxima {
 
 // Moves a panel's maxima to `highest`, those of its next scores, of which weigh() makes weights against them.
 template <Vector S, class Weigh>
-inline void advance(const State& state, const Maxima<S>& highest, std::int64_t dims,
+inline void advance(const SoftmaxState& state, const Maxima<S>& highest, std::int64_t dims,
                     const Exponential<S>& power, const Weigh& weigh) {
   using F = typename S::F;
   bool moved = false;
@@ -175,7 +175,8 @@ inline void advance(const State& state, const Maxima<S>& highest, std::int64_t d
 
 // total = total merged with part.
 template <Vector S>
-inline void merge(const State& total, const State& part, std::int64_t dims, const Exponential<S>& power) {
+inline void merge(const SoftmaxState& total, const SoftmaxState& part, std::int64_t dims,
+                  const Exponential<S>& power) {
   for (int v = 0; v < S::panel_vectors; ++v) {
     const int at = v * S::lanes;
     const auto merged = softmax::merging<S>(S::load(total.max + at), S::load(part.max + at), power);
@@ -188,11 +189,8 @@ inline void merge(const State& total, const State& part, std::int64_t dims, cons
   }
 }
 
-// ----------------------------------------------------------------------------------------------------
-// Drops weights of a stretch, or scales those that stay (S7).
-
-// Of row r. What the loops read is copied: after every store the compiler would read again what it only has a
-// reference to.
+// Drops weights of row r of a stretch, and scales the others (S7). What the loops read is copied: after every
+// store the compiler would read again what it only has a reference to.
 inline void apply_dropout(const Call& c, const Query& q, int r, const Scores t) {
   const std::uint64_t seed = c.seed, below = c.drop_below;
   const std::int64_t head = q.b * c.all_heads + c.first_head + q.h, i = q.i;
