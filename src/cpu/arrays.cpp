@@ -197,7 +197,7 @@ class Positions {
   std::vector<Frequencies> frequencies_{};
 };
 
-// The token at `first`, in so many batch entries.
+// The token at `first`, in `entries` batch entries.
 void rotate_token(const MutableView& x, const PairLayout& pairs, const Rotations& by, const Shape& first,
                   std::int64_t entries) {
   with_elements(x, [&](auto* data) {

@@ -164,7 +164,7 @@ class ChunkSpread final : public SpreadDecode {
     return std::span(heads_).subspan(first, firsts_[static_cast<std::size_t>(rank) + 1] - first);
   }
 
-  // Calls task(n, scratch, states) for each of so many tasks, with room for `states_each` states, as kernels
+  // Calls task(n, scratch, states) for every task n, with room for `states_each` states, as kernels
   // have them, beside the scratch of each.
   template <class Do>
   void for_each(std::int64_t tasks, std::int64_t states_each, double multiplications, const Do& task) {
@@ -199,7 +199,7 @@ class ChunkSpread final : public SpreadDecode {
       copy_values(packed, 1, partial + values_of(r), layout_.panel);
   }
 
-  // Of one row, so many floats apart.
+  // The values of one row; steps are in floats.
   void copy_values(const float* from, std::int64_t from_step, float* to, std::int64_t to_step) const {
     const std::int64_t dims = lowered_.call.value_dim;
     if (from_step == 1 && to_step == 1)
