@@ -7,9 +7,7 @@
 
 #include "cache/layout.hpp"
 #include "heed/dtype.hpp"
-#include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
-#include "softmax/order.hpp"
 #include "softmax/scaling.hpp"
 
 namespace heed::cpu {

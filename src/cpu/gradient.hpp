@@ -2,7 +2,7 @@
 // Runs a GradientProblem on one CPU target: lowers it to a GradientCall, cuts it into tasks, shares them out.
 #pragma once
 #include "cpu/target/target.hpp"
-#include "problem/gradient_problem.hpp"
+#include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cpu {

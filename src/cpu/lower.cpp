@@ -3,7 +3,7 @@
 
 #include <iterator>
 
-#include "cache/types.hpp"
+#include "cache/layout.hpp"
 #include "softmax/philox.hpp"
 #include "softmax/state.hpp"
 

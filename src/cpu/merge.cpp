@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cpu/element.hpp"
-#include "softmax/merged_row.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu {
 

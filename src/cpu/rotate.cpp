@@ -9,7 +9,7 @@
 
 #include "cpu/element.hpp"
 #include "cpu/tasks.hpp"
-#include "rotary/frequencies.hpp"
+#include "rotary/rotary.hpp"
 #include "threads/scratch.hpp"
 
 namespace heed::cpu {

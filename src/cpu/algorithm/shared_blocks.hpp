@@ -8,7 +8,7 @@
 #include "cpu/algorithm/operands.hpp"
 #include "cpu/algorithm/pack.hpp"
 #include "cpu/call.hpp"
-#include "threads/relax.hpp"
+#include "threads/pool.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
