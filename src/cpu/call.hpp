@@ -60,7 +60,7 @@ struct SharedMask {
 };
 
 // Memory in which tasks leave the blocks of keys and values that they packed, for those that read the same
-// (cpu/algorithm/shared_blocks.hpp).
+// (cpu/tile/operands.hpp).
 struct SharedBlocks {
   float* memory = nullptr;  // (heads, of_head, floats); null: every task packs for itself
   std::int64_t heads = 0, of_head = 0,

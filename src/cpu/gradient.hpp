@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a GradientProblem on one CPU target: lowers it to a GradientCall, cuts it into tasks, shares them out.
 #pragma once
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/backend.hpp"
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 #include "heed/tensor.hpp"
 #include "threads/reused_memory.hpp"
 

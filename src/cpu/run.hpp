@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 

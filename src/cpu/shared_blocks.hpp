@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks that read one KV head can pack its keys and values once for all of them
-// (algorithm/shared_blocks.hpp), where the memory of a call has room for that.
+// (tile/operands.hpp), where the memory of a call has room for that.
 #pragma once
 #include <cstdint>
 

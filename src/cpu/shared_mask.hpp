@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "cpu/call.hpp"
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 
 namespace heed::cpu {
 

@@ -62,7 +62,7 @@ class ChunkStream final : public Stream {
     for (const QueryTask& task : tasks_) {
       kept_at_.push_back(kept_floats_);
       const std::int64_t rows = task.rows.queries * c.group();
-      kept_floats_ += target.kept_floats(c, rows);
+      kept_floats_ += target.stream_floats(c, rows);
       max_rows_ = std::max(max_rows_, rows);
     }
     kept_ = threads::take_memory(static_cast<std::size_t>(kept_floats_));

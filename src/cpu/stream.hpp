@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "backend/backend.hpp"
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 
 namespace heed::cpu {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread does that looks for something again and again.
+// heed's own threads. Tasks are taken from one counter, so whoever is free takes the next; since a task's
+// result depends on nothing but the task, the order changes no bit.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -8,20 +9,9 @@
 
 #include "heed/threads.hpp"
 #include "threads/float_mode.hpp"
+#include "threads/relax.hpp"
 
 namespace heed::threads {
-
-// Some 20 ns.
-inline void relax() {
-#if defined(__aarch64__)
-  asm volatile("isb");  // "yield" takes no time on most cores
-#elif defined(__x86_64__)
-  asm volatile("pause");
-#endif
-}
-
-// heed's own threads. Tasks are taken from one counter, so whoever is free takes the next; since a task's
-// result depends on nothing but the task, the order changes no bit.
 
 // Calls task(context, i) for every i in [0, tasks) and returns when all have returned. Runs inline when there
 // is one task or one thread, inside another run, or while another caller holds the pool. Tasks run in the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a row: sink, log-sum-exp, and the factor that turns the accumulated sum into the output, by the
-// operations of src/cpu/algorithm/finish.hpp.
+// operations of src/cpu/tile/finish.hpp.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which keys a query sees, and a score on its way from the product to the softmax: softcap, bias, masks. One
-// query and one key at a time, by the operations of src/cpu/algorithm/score.hpp and mask.hpp.
+// query and one key at a time, by the operations of src/cpu/tile/score.hpp and mask.hpp.
 #pragma once
 #include <cstdint>
 

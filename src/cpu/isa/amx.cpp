@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#define HEED_THIS_TARGET amx
+#include "cpu/decode/amx.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cpu/isa/table.hpp"
+#include "cpu/isa/x86.hpp"
+#include "cpu/projection/projection_amx.hpp"
+#include "cpu/tile/operands_amx.hpp"
+
+namespace heed::cpu {
+namespace {
+
+// The kernel lends the tile registers to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA).
+bool is_granted_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !has_fma_and_f16c() ||
+      !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    return false;
+  const bool tiles = d >> 24 & 1, bf16 = d >> 22 & 1;
+  if (!tiles || !bf16 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
+    return false;  // AVX512_BF16
+  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+
+// Asked once and remembered: every call of the library wants to know, and in a virtual machine CPUID is slow.
+bool has_amx() {
+  static const bool has = is_granted_amx();
+  return has;
+}
+
+}  // namespace
+
+extern const Target amx_target;
+constinit const Target amx_target =
+    amx::make_bf16_target<amx::Bf16Amx, amx::Decode<amx::DecodeAmx>, amx::AmxProjection>(
+        "amx", "AMX-BF16 and AVX512-BF16", has_amx);
+
+}  // namespace heed::cpu
