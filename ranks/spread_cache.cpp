@@ -63,7 +63,7 @@ class SpreadCall {
     check_cache(spread, q);
     const Inputs inputs{.q = q, .cache = spread.cache, .sequences = spread.sequences};
     problem_.emplace(call::make_problem(inputs, out, options_, spread.lengths));
-    problem_->reading.emplace(*spread.cache);
+    call::hold_cache(*problem_);
     for (std::size_t b = 0; b < spread.lengths.size(); ++b) {
       const std::int64_t held = spread.cache->length(problem_->sequences[b].in_cache),
                          wanted = own_tokens(spread.lengths[b], group_.rank(), group_.size());

@@ -42,6 +42,7 @@ GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : pro
   }
   problem.inputs.k = k;
   problem.inputs.v = v;
+  problem.cached = {};
   problem.reading.reset();
 }
 

@@ -103,7 +103,7 @@ TokenRows::TokenRows(const Problem& p, Side side, std::int64_t b, std::int64_t k
 
 const unsigned char* TokenRows::part_of_page(std::int64_t j) const {
   const PageLayout& layout = p_.reading->layout();
-  const PagedSequence sequence = p_.reading->sequence(p_.sequences[static_cast<std::size_t>(b_)].in_cache);
+  const PagedSequence& sequence = p_.cached[static_cast<std::size_t>(b_)];
   return sequence.table[j / layout.page_size] + kv_head_ * layout.head_bytes();
 }
 

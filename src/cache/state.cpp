@@ -99,17 +99,15 @@ void State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
   if (length <= front_pages() * layout.page_size) sequence.held_from = front_pages();
 }
 
-CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)) {
+CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)), layout_(state_.layout) {
   state_.use.begin_reading("attention");
 }
 
-CacheReading::CacheReading(const CacheReading& other) noexcept : state_(other.state_) {
+CacheReading::CacheReading(const CacheReading& other) noexcept : state_(other.state_), layout_(other.layout_) {
   state_.use.read_on();
 }
 
 CacheReading::~CacheReading() { state_.use.end_reading(); }
-
-const PageLayout& CacheReading::layout() const { return state_.layout; }
 
 std::int64_t CacheReading::sequences() const { return std::ssize(state_.sequences); }
 

@@ -19,6 +19,9 @@ Problem make_problem(const Inputs&, const Outputs&, const Options&);
 using LengthsToCome = std::span<const std::int64_t>;
 Problem make_problem(const Inputs&, const Outputs&, const Options&, LengthsToCome);
 
+// Holds the pages of such a problem's cache in place for as long as the problem lives.
+void hold_cache(Problem&);
+
 // The same for results that were computed before: the problem's outputs have extents and no memory.
 Problem make_problem_of(const Inputs&, const Results&, const Options&);
 

@@ -100,7 +100,8 @@ void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<Lengt
   for (std::size_t n = 0; n < p.sequences.size(); ++n) {
     Sequence& s = p.sequences[n];
     s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
-    s.keys = to_come ? (*to_come)[n] : p.reading->sequence(s.in_cache).length;
+    if (!to_come) p.cached.push_back(p.reading->sequence(s.in_cache));
+    s.keys = to_come ? (*to_come)[n] : p.cached[n].length;
     if (s.queries > s.keys)
       throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
                     static_cast<std::int64_t>(n), " are more than the ", s.keys,
@@ -118,6 +119,11 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
     throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
                   " is none of starts, ends");
   return align == Align::starts ? 0 : s.keys - s.queries;
+}
+
+void hold_cache(Problem& p) {
+  p.reading.emplace(*p.inputs.cache);
+  for (const Sequence& s : p.sequences) p.cached.push_back(p.reading->sequence(s.in_cache));
 }
 
 bool writes_nothing(const Inputs& in, std::span<const Argument> arguments) {

@@ -71,7 +71,7 @@ void Attending::run() {
   state_.project(projections(), in, heads);
   if (call_.cache) {
     appended_.emplace(*call_.cache, in.cached, heads.k.view, heads.v.view);
-    problem_.reading.emplace(*call_.cache);
+    call::hold_cache(problem_);
   }
   api::run(kernel_, problem_);
   fill_padding(state_.backend, in.cached.counts, results_);

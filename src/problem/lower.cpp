@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/lower.hpp"
+#include "problem/lower.hpp"
 
+#include <cmath>
 #include <iterator>
 
-#include "cache/layout.hpp"
 #include "softmax/philox.hpp"
-#include "softmax/state.hpp"
 
-namespace heed::cpu {
+namespace heed::problem {
 namespace {
-
-TensorStrides strides_of(const Strides& stride) {
-  return {stride.batch, stride.heads, stride.length, stride.dim};
-}
-
-// The stride of an axis of one entry may be any number, and kernels multiply strides: it becomes one that can
-// be multiplied.
-TensorStrides strides_of(const Shape& n, const Strides& stride) {
-  return {n.batch > 1 ? stride.batch : 0, n.heads > 1 ? stride.heads : 0, n.length > 1 ? stride.length : 0,
-          n.dim > 1 ? stride.dim : 1};
-}
 
 Few<BoolTensor, 4> lowered_masks(const Problem& p) {
   Few<BoolTensor, 4> masks;
-  for (const BoolMask& m : p.bool_masks)
-    masks.push_back({{m.data, strides_of(m.stride), Type::int8}, m.visible_when, m.is_tree});
+  for (const BoolMask& m : p.bool_masks) {
+    const TensorStrides stride{m.stride.batch, m.stride.heads, m.stride.length, m.stride.dim};
+    masks.push_back({{m.data, stride, Type::int8}, m.visible_when, m.is_tree});
+  }
   return masks;
 }
 
-Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax::Scaling& scaling) {
+KernelCall lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax::Scaling& scaling) {
+  const float cap = p.options.softcap.value_or(0.0f);
   return {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,
@@ -46,14 +37,17 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax:
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
           .stage = p.score_stage(),
+          .scale = p.options.scale ? static_cast<double>(*p.options.scale)
+                                   : 1 / std::sqrt(static_cast<double>(p.dim)),
+          .cap = cap,
           .scaling = scaling,
-          .softcap = softmax::softcap_of(p.options.softcap.value_or(0.0f), scaling),
+          .softcap = softmax::softcap_of(cap, scaling),
           .sequences = p.sequences.data(),
           .front = p.front,
           .gaps = p.gaps.data(),
           .gap_count = p.batch == 0 ? 0 : std::ssize(p.gaps) / p.batch,
           .masks = masks.data(),
-          .mask_count = static_cast<std::int64_t>(masks.size()),
+          .mask_count = std::ssize(masks),
           .alibi = p.alibi,
           .documents = p.documents.data(),
           .document_count = std::ssize(p.documents),
@@ -66,25 +60,31 @@ Call lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax:
 
 }  // namespace
 
-Tensor lower(const View& x) { return {x.data, strides_of(x.shape, x.stride), cache::type_of(x.dtype)}; }
+Tensor lower(const View& x) {
+  const Shape& n = x.shape;
+  const Strides& s = x.stride;
+  return {x.data,
+          {n.batch > 1 ? s.batch : 0, n.heads > 1 ? s.heads : 0, n.length > 1 ? s.length : 0,
+           n.dim > 1 ? s.dim : 1},
+          cache::type_of(x.dtype)};
+}
 
-LoweredCall::LoweredCall(const Problem& p)
-    : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
+LoweredProblem::LoweredProblem(const Problem& p)
+    : LoweredProblem(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
 
-LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
+LoweredProblem::LoweredProblem(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {
-  call.needs_reference = &needs_reference;
   if (p.reading) {
-    for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
-    call.cached = cached.data();
+    call.cached = p.cached.data();
     call.layout = p.reading->layout();
     call.k.type = call.v.type = p.cache_type;
   }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
     call.drop_below = softmax::dropout_threshold(dropout->drop_probability);
     call.seed = dropout->seed;
+    call.drop_probability = dropout->drop_probability;
     call.keep_scale = softmax::keep_scale(dropout->drop_probability);
   }
 }
 
-}  // namespace heed::cpu
+}  // namespace heed::problem
