@@ -9,8 +9,8 @@
 
 #include "cpu/schedule/tasks.hpp"
 #include "heed/half.hpp"
-#include "rotary/frequencies.hpp"
-#include "softmax/merged_row.hpp"
+#include "rotary/rotary.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu {
 namespace {

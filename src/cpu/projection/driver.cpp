@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cache/types.hpp"
+#include "cache/layout.hpp"
 #include "cpu/drivers.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/schedule/tasks.hpp"
