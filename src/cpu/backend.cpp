@@ -4,15 +4,9 @@
 
 #include <vector>
 
-#include "cpu/copy.hpp"
-#include "cpu/gradient.hpp"
-#include "cpu/merge.hpp"
-#include "cpu/projection.hpp"
-#include "cpu/rotate.hpp"
-#include "cpu/run.hpp"
-#include "cpu/spread.hpp"
-#include "cpu/stream.hpp"
-#include "cpu/weight_gradient.hpp"
+#include "cpu/arrays.hpp"
+#include "cpu/drivers.hpp"
+#include "cpu/projection/driver.hpp"
 #include "threads/reused_memory.hpp"
 
 namespace heed::cpu {

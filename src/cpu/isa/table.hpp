@@ -2,15 +2,15 @@
 // Fills a target's table from its vector type: the whole of a target file is this and its test of the
 // machine.
 #pragma once
-#include "cpu/backward/gradient_shared.hpp"
+#include "cpu/backward/bias_and_sink.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/decode/f32.hpp"
 #include "cpu/isa/target.hpp"
 #include "cpu/isa/vector.hpp"
 #include "cpu/prefill/prefill.hpp"
 #include "cpu/prefill/shared_mask.hpp"
+#include "cpu/projection/bf16.hpp"
 #include "cpu/projection/projection.hpp"
-#include "cpu/projection/projection_bf16.hpp"
 #include "cpu/projection/weight_gradient.hpp"
 #include "cpu/tile/operands.hpp"
 
@@ -59,8 +59,10 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
       .project = [](const Linear& t, const LinearPart& part,
                     float* scratch) { Project<S>(t, scratch).run(part); },
       .gradient_floats = Backward<PackedF32<S>>::floats,
-      .gradient = [](const GradientCall& g, const GradientPart& part, float* scratch,
-                     float* kept) { Backward<PackedF32<S>>(g, part, Cutter{scratch}, Cutter{kept}).run(); },
+      .gradient =
+          [](const GradientCall& g, const GradientPart& part, float* scratch, float* of_head) {
+            Backward<PackedF32<S>>(g, part, Cutter{scratch}, Cutter{of_head}).run();
+          },
       .bias_gradient_floats = BiasGradient<PackedF32<S>>::scratch_floats,
       .bias_gradient = [](const GradientCall& g, const BiasPart& part,
                           float* scratch) { BiasGradient<PackedF32<S>>(g, part, Cutter{scratch}).run(); },
@@ -155,7 +157,7 @@ constexpr Target make_bf16_target(const char* name, const char* needs, bool (*av
                     float* scratch) { ProjectBf16<Projection>(t, scratch).run(part); },
       .gradient_floats = Backward<Wide>::floats,
       .gradient = [](const GradientCall& g, const GradientPart& part, float* scratch,
-                     float* kept) { Backward<Wide>(g, part, Cutter{scratch}, Cutter{kept}).run(); },
+                     float* of_head) { Backward<Wide>(g, part, Cutter{scratch}, Cutter{of_head}).run(); },
       .bias_gradient_floats = BiasGradient<Wide>::scratch_floats,
       .bias_gradient = [](const GradientCall& g, const BiasPart& part,
                           float* scratch) { BiasGradient<Wide>(g, part, Cutter{scratch}).run(); },

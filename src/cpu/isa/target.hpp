@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "cpu/backward/call.hpp"
 #include "cpu/call.hpp"
-#include "cpu/gradient_call.hpp"
-#include "cpu/weight_gradient_call.hpp"
 
 namespace heed::cpu {
 
@@ -43,7 +42,7 @@ struct Target {
   void (*project)(const Linear&, const LinearPart&, float* scratch);
 
   GradientFloats (*gradient_floats)(const GradientCall&, const GradientPart&);
-  void (*gradient)(const GradientCall&, const GradientPart&, float* scratch, float* kept);
+  void (*gradient)(const GradientCall&, const GradientPart&, float* scratch, float* of_head);
   std::int64_t (*bias_gradient_floats)(const GradientCall&);  // scratch of one task
   void (*bias_gradient)(const GradientCall&, const BiasPart&, float* scratch);
   void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head);

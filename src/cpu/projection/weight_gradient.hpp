@@ -5,11 +5,11 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/backward/call.hpp"
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/weight_gradient_call.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
