@@ -9,8 +9,8 @@
 
 #include "cpu/schedule/tasks.hpp"
 #include "heed/half.hpp"
-#include "rotary/frequencies.hpp"
-#include "softmax/merged_row.hpp"
+#include "rotary/rotary.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -197,7 +197,7 @@ class Positions {
   std::vector<Frequencies> frequencies_{};
 };
 
-// The token at `first`, in so many batch entries.
+// The token at `first`, in `entries` batch entries.
 void rotate_token(const MutableView& x, const PairLayout& pairs, const Rotations& by, const Shape& first,
                   std::int64_t entries) {
   with_elements(x, [&](auto* data) {

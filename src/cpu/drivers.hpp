@@ -7,7 +7,6 @@
 
 #include "backend/backend.hpp"
 #include "cpu/isa/target.hpp"
-#include "problem/gradient_problem.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 

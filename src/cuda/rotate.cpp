@@ -12,7 +12,7 @@
 #include "cuda/lower.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/places.hpp"
-#include "rotary/frequencies.hpp"
+#include "rotary/rotary.hpp"
 
 namespace heed::cuda {
 namespace {

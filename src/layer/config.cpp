@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "refusal/refusal.hpp"
-#include "rotary/check.hpp"
+#include "rotary/rotary.hpp"
 
 namespace heed::layer {
 

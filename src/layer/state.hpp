@@ -9,8 +9,8 @@
 
 #include "backend/backend.hpp"
 #include "heed/layer.hpp"
-#include "layer/heads.hpp"
-#include "layer/told.hpp"
+#include "layer/call.hpp"
+#include "layer/recorded_call.hpp"
 #include "layer/weights.hpp"
 
 namespace heed::layer {

@@ -20,7 +20,6 @@
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
 #include "threads/float_mode.hpp"
-#include "threads/relax.hpp"
 
 namespace heed::threads {
 namespace {

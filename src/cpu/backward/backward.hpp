@@ -25,7 +25,7 @@ constexpr bool prefetches_rows =
 class Prefetch {
  public:
   Prefetch() = default;
-  // So many floats, all of them after so many steps.
+  // All floats are prefetched after `steps` steps.
   Prefetch(const float* from, std::int64_t floats, std::int64_t steps)
       : at_(from), end_(from + floats), step_((floats / steps / line + 1) * line) {}
 
@@ -111,7 +111,7 @@ class ScoreGradients {
 
  private:
   static constexpr std::int64_t panel_floats = gradient_keys * panel_rows;
-  // Keys whose scores take 9 KB at the most.
+  // Keys whose scores take up to 9 KB.
   static constexpr std::int64_t piece_keys =
       min(gradient_keys, max(1, 9216 / static_cast<std::int64_t>(sizeof(float)) / panel_rows / step) * step);
 
@@ -148,7 +148,7 @@ class ScoreGradients {
   float *const weights, *const gradients;  // of as many panels as sums over rows want at once
 };
 
-// How sums become a gradient: times a factor, in place of what was there or added to it.
+// How sums become a gradient: times a factor, written or added.
 struct GradientWrite {
   float factor;
   bool accumulates;
@@ -318,7 +318,7 @@ class Backward {
     bool is_wanted;
     std::int64_t width;           // of a key's sums
     float* sums = nullptr;        // of one block of keys, or of all keys of the head
-    std::int64_t key_stride = 0;  // from one block to the next, for each key; 0 where there is one
+    std::int64_t key_stride = 0;  // floats from one key to the next; 0 where there is one block
 
     float* block(std::int64_t begin) const { return sums + begin * key_stride; }
     void clear(std::int64_t begin) const {

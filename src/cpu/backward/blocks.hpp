@@ -110,7 +110,7 @@ struct KeyBlock {
         is_bad(reinterpret_cast<unsigned char*>(memory.cut(length / 4))) {}
 };
 
-// Where packed blocks lie, and how many there is room for.
+// Memory for packed blocks, and how many it has room for.
 struct Slots {
   std::int64_t count;
   Cutter& memory;

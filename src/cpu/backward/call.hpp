@@ -35,7 +35,7 @@ struct GradientCall {
   bool accumulates = false;
   bool is_packed = false;
 
-  // Marked where a row of q, k or v is the reference's to compute (S13): nothing was written there. By
+  // Marks of rows of q, k or v that the reference must compute (S13): nothing was written to them. By
   // sequence, head and row; a sequence begins at first_row or first_key.
   unsigned char *unfinished_q = nullptr, *unfinished_k = nullptr, *unfinished_v = nullptr;
   const std::int64_t *first_row = nullptr, *first_key = nullptr;
@@ -71,7 +71,7 @@ struct BiasPart {
   std::int64_t batch_entry, head, first_row, first_key;
 };
 
-// Sums over tokens are chains of so many, added in order.
+// Tokens of a chain; chains are added in order.
 constexpr std::int64_t gradient_tokens = 256;  // fault: weight-gradient-in-other-blocks
 
 // w += y^T * x and bias += y summed. Rows of x and y are (batch, length), each the concatenation of its

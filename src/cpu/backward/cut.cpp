@@ -133,8 +133,9 @@ class Planner {
   // Cells along each side of a grid, about: enough that more of them may begin than there are threads, nearly
   // all the time, but not so many that the list of cells grows beyond `max_cells`.
   std::int64_t side() const {
-    const auto most = static_cast<std::int64_t>(std::sqrt(static_cast<double>(max_cells / shared_heads())));
-    return std::max<std::int64_t>(1, std::min(16 * parallel / shared_heads(), most));
+    const auto max_side =
+        static_cast<std::int64_t>(std::sqrt(static_cast<double>(max_cells / shared_heads())));
+    return std::max<std::int64_t>(1, std::min(16 * parallel / shared_heads(), max_side));
   }
   std::int64_t grid_rows() const { return ceil_div(c.queries * c.group(), shared_rows()); }
   std::int64_t grid_columns() const { return ceil_div(c.keys, shared_keys()); }
@@ -147,10 +148,10 @@ class Planner {
   }
 
   // How many blocks make a task of two passes, so that there are enough tasks.
-  std::int64_t blocks_per_task(std::int64_t blocks, std::int64_t most) const {
+  std::int64_t blocks_per_task(std::int64_t blocks, std::int64_t max_blocks) const {
     const std::int64_t wanted = static_cast<std::int64_t>(threads::concurrency()) * tasks_per_thread,
                        parts = std::max<std::int64_t>(1, ceil_div(wanted, heads));
-    return std::clamp<std::int64_t>(blocks / parts, 1, most);
+    return std::clamp<std::int64_t>(blocks / parts, 1, max_blocks);
   }
 
   const GradientCall& g;

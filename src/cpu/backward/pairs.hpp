@@ -78,7 +78,7 @@ class PairSteps {
   static constexpr int rows = O::rows;
 
  public:
-  // For up to so many keys at a time.
+  // For up to `keys` keys at a time.
   PairSteps(const Call& call, std::int64_t keys, Cutter& memory)
       : c(call),
         unseen(memory.cut(keys * rows)),

@@ -45,7 +45,7 @@ class TransposedSums {
   static std::int64_t dims_for(std::int64_t dim) { return round_up(dim, O::dim_step); }
   const std::int64_t dims;  // of a key's sums, and of a packed row
 
-  // For blocks of so many rows; 0 where the sums are not wanted.
+  // `block_rows` is 0 where the sums are not wanted.
   TransposedSums(std::int64_t dim, std::int64_t block_rows, Cutter& memory)
       : TransposedSums(OperandExtents{dim, dim, 0, 0, block_rows}, memory) {
     pairs = memory.cut(block_rows > 0 ? key_panels * panel_block : 0);

@@ -112,13 +112,14 @@ class ChunkSpread final : public SpreadDecode {
     for (std::size_t b = 0; b < tables_.size(); ++b) {
       const std::int64_t pages = (problem_.sequences[b].keys + size - 1) / size;
       tables_[b].resize(static_cast<std::size_t>(pages));
-      const unsigned char* const* own = lowered_.cached[b].table;
+      const unsigned char* const* own = problem_.cached[b].table;
       for (std::int64_t first = spread_.rank * in_chunk; first < pages; first += spread_.ranks * in_chunk) {
         const std::int64_t count = std::min(in_chunk, pages - first);
         std::copy_n(std::exchange(own, own + count), count, tables_[b].begin() + first);
       }
-      lowered_.cached[b] = {tables_[b].data(), problem_.sequences[b].keys};
+      whole_.push_back({tables_[b].data(), problem_.sequences[b].keys});
     }
+    lowered_.call.cached = whole_.data();
   }
 
   void cut(std::int64_t b) {
@@ -164,7 +165,7 @@ class ChunkSpread final : public SpreadDecode {
     return std::span(heads_).subspan(first, firsts_[static_cast<std::size_t>(rank) + 1] - first);
   }
 
-  // Calls task(n, scratch, states) for each of so many tasks, with room for `states_each` states, as kernels
+  // Calls task(n, scratch, states) for every task n, with room for `states_each` states, as kernels
   // have them, beside the scratch of each.
   template <class Do>
   void for_each(std::int64_t tasks, std::int64_t states_each, double multiplications, const Do& task) {
@@ -199,7 +200,7 @@ class ChunkSpread final : public SpreadDecode {
       copy_values(packed, 1, partial + values_of(r), layout_.panel);
   }
 
-  // Of one row, so many floats apart.
+  // The values of one row; steps are in floats.
   void copy_values(const float* from, std::int64_t from_step, float* to, std::int64_t to_step) const {
     const std::int64_t dims = lowered_.call.value_dim;
     if (from_step == 1 && to_step == 1)
@@ -218,6 +219,7 @@ class ChunkSpread final : public SpreadDecode {
   const Spread spread_;
   LoweredCall lowered_;
   std::vector<std::vector<const unsigned char*>> tables_{};  // pages of others are null
+  std::vector<PagedSequence> whole_{};                       // the sequences over those
   std::vector<Rows> heads_{};          // of all sequences: the rows that read one KV head
   std::vector<std::size_t> firsts_{};  // of them, that each rank merges
   std::vector<OwnChunk> own_{};        // of this rank, those of one KV head one after another

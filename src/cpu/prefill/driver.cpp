@@ -39,13 +39,13 @@ constexpr std::int64_t max_shared_bytes = std::int64_t{48} << 20;
 // ones find it done.
 constexpr std::int64_t min_rounds = 2;
 
-// The blocks of a call whose tasks pack keys and values for each other, a block so many floats; none where
-// every task packs for itself.
+// The blocks of a call whose tasks pack keys and values for each other, without memory yet; none where every
+// task packs for itself.
 SharedBlocks plan_shared_blocks(const Call& c, std::int64_t block_floats, std::int64_t tasks,
                                 std::int64_t threads) {
-  constexpr std::int64_t max_shared_floats = max_shared_bytes / static_cast<std::int64_t>(sizeof(float));
+  constexpr std::int64_t max_floats = max_shared_bytes / static_cast<std::int64_t>(sizeof(float));
   const std::int64_t heads = c.batch * c.kv_heads, of_head = (c.keys - 1) / block_keys + 1,
-                     max_blocks = max_shared_floats / block_floats;
+                     max_blocks = max_floats / block_floats;
   const bool is_shared = tasks > heads && tasks >= min_rounds * threads;
   return is_shared && of_head <= max_blocks / heads ? SharedBlocks{nullptr, heads, of_head, block_floats}
                                                     : SharedBlocks{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b, for some that read one x, where x and W are bf16, by matrix instructions: each output is
-// one chain over the inputs in f32, in the order of the instructions, however many rows there are (O3).
+// y = x * W^T + b as in projection.hpp, where x and W are bf16, by matrix instructions. Each output is one
+// chain over the inputs in f32, in the order of the instructions, whatever the number of rows (O3).
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Bf16Panel {
 };
 
 template <class O>
-concept ProjectsBf16 = std::constructible_from<O, std::int64_t> &&  // for so many rows
+concept ProjectsBf16 = std::constructible_from<O, std::int64_t> &&  // for a number of rows
                        (max_rows_of_part % O::tile_rows == 0) && (O::depth_step % O::together == 0) &&
                        requires(const std::uint16_t* rows, std::uint16_t* tile, std::int64_t n, float* sums) {
                          // Halves of a tile from one input to the next; 1: tiles are rows side by side.
@@ -38,8 +38,8 @@ template <ProjectsBf16 O>
 class ProjectBf16 {
   using Half = std::uint16_t;
   static constexpr int outputs = O::outputs, tile_rows = O::tile_rows;
-  // So many inputs of a panel stay in the first-level cache while the rows of x pass by. The sums wait in
-  // memory between stretches, which changes no bit.
+  // Inputs of a panel that stay in the first-level cache while the rows of x pass by. The sums wait in memory
+  // between stretches, which changes no bit.
   static constexpr std::int64_t stretch = 16384 / outputs / O::depth_step * O::depth_step;
 
   struct Parts {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cache/types.hpp"
+#include "cache/layout.hpp"
 #include "cpu/drivers.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/schedule/tasks.hpp"
@@ -14,21 +14,20 @@ namespace heed::cpu {
 namespace {
 
 constexpr std::int64_t parts_per_thread = 4;
-constexpr std::int64_t min_rows_of_part = 32;  // fewer read the weights too often
-constexpr std::int64_t min_matrix_rows =
-    128;  // the same for matrix instructions, which wait for weights sooner
+constexpr std::int64_t min_rows_of_part = 32;    // fewer read the weights too often
+constexpr std::int64_t min_matrix_rows = 128;    // of matrix instructions, which wait for weights sooner
 constexpr std::int64_t bytes_of_part = 1 << 19;  // of x, for the second-level cache
 constexpr std::int64_t pieces_at_the_end = 4;
 
-// Rows are cut so that x is packed once, evenly among the threads; where they are few, the outputs are cut
-// too. Else only those of the last rows are, for each thread a part's, so that threads of unequal speed end
-// together.
-struct Cut {
-  std::int64_t row_parts, whole;  // whole: so many of them have all panels
+// Rows are cut so that x is packed once, evenly among the threads. Where rows are few, the outputs are cut as
+// well. Where they are many, only the outputs of the last rows are, a part for each thread, so that threads
+// of unequal speed end together.
+struct ProjectionCut {
+  std::int64_t row_parts, whole;  // of the row parts, the first `whole` have all panels
   std::int64_t panels, panels_per_part;
 
   struct Part {
-    std::int64_t down, first_panel, end_panel;
+    std::int64_t row_part, first_panel, end_panel;
   };
   std::int64_t across() const { return (panels + panels_per_part - 1) / panels_per_part; }
   std::int64_t count() const { return whole + (row_parts - whole) * across(); }
@@ -39,13 +38,14 @@ struct Cut {
   }
 };
 
-Cut cut(const Target& target, std::int64_t rows, std::int64_t depth, std::int64_t panels) {
+ProjectionCut cut_projection(const Target& target, std::int64_t rows, std::int64_t depth,
+                             std::int64_t panels) {
   const auto threads = static_cast<std::int64_t>(threads::concurrency());
   const std::int64_t min_rows = target.only_bf16 ? min_matrix_rows : min_rows_of_part;
   const std::int64_t row_bytes = depth * (target.only_bf16 ? 2 : 4);
-  const std::int64_t most = std::clamp(bytes_of_part / row_bytes, min_rows_of_part, max_rows_of_part);
+  const std::int64_t max_rows = std::clamp(bytes_of_part / row_bytes, min_rows_of_part, max_rows_of_part);
   const std::int64_t wanted = threads * parts_per_thread;
-  std::int64_t row_parts = std::max((rows + most - 1) / most, std::min(wanted, rows / min_rows));
+  std::int64_t row_parts = std::max((rows + max_rows - 1) / max_rows, std::min(wanted, rows / min_rows));
   row_parts = std::max<std::int64_t>(row_parts, 1);
   if (row_parts > threads) row_parts = (row_parts + threads - 1) / threads * threads;
   std::int64_t panel_parts = std::clamp<std::int64_t>(wanted / row_parts, 1, (panels + 1) / 2);
@@ -64,18 +64,25 @@ struct Given {
   std::int64_t further(std::int64_t input) const { return input * stride.dim; }
 };
 
-// So many inputs of a panel's outputs at a time, so that what is read stays in the first-level cache.
+// Inputs of a panel's outputs that are copied at a time, so that what is read stays in the first-level cache.
 constexpr std::int64_t inputs_at_once = 32;
 
-// Inputs [first, end) of `count` rows whose elements lie side by side, `together` at a time, in the order in
-// which they are written; returns where it ended, where fewer are left.
+// The rows of W that become a panel of so many outputs; the inputs of a row lie side by side.
+template <class T>
+struct PanelRows {
+  const T* first;
+  std::int64_t step, count, outputs;
+};
+
+// Copies inputs [begin, end) of these rows, `together` at a time, in the order in which they are written;
+// returns where it ended, since fewer may remain.
 template <int together, class T>
-std::int64_t copy_together(const T* rows, std::int64_t row_step, std::int64_t count, std::int64_t first,
-                           std::int64_t end, std::int64_t outputs, T* to) {
-  for (; first + together <= end; first += together)
-    for (std::int64_t n = 0; n < count; ++n)
-      std::memcpy(to + first * outputs + n * together, rows + n * row_step + first, together * sizeof(T));
-  return first;
+std::int64_t copy_together(const PanelRows<T>& rows, std::int64_t begin, std::int64_t end, T* to) {
+  for (; begin + together <= end; begin += together)
+    for (std::int64_t n = 0; n < rows.count; ++n)
+      std::memcpy(to + begin * rows.outputs + n * together, rows.first + n * rows.step + begin,
+                  together * sizeof(T));
+  return begin;
 }
 
 // Elements are copied as they are.
@@ -91,10 +98,10 @@ void fill_panel(Panels& panels, const CpuProjection& w, const From& from, const 
     std::int64_t k = first;
     if constexpr (std::is_same_v<From, Given>)
       if (from.stride.dim == 1) {
-        const T* const rows = elements + from.first_of(begin);
-        if (together == 1) k = copy_together<1>(rows, from.stride.length, count, k, end, outputs, to);
-        if (together == 2) k = copy_together<2>(rows, from.stride.length, count, k, end, outputs, to);
-        if (together == 4) k = copy_together<4>(rows, from.stride.length, count, k, end, outputs, to);
+        const PanelRows<T> rows{elements + from.first_of(begin), from.stride.length, count, outputs};
+        if (together == 1) k = copy_together<1>(rows, k, end, to);
+        if (together == 2) k = copy_together<2>(rows, k, end, to);
+        if (together == 4) k = copy_together<4>(rows, k, end, to);
       }
     for (; k < end; ++k)
       for (std::int64_t n = 0; n < count; ++n)
@@ -148,8 +155,8 @@ LinearMap map_of(const Projected& p) {
   return map;
 }
 
-// Of one x and one target.
-void run(std::span<const Projected> together) {
+// Projections of one x on one target.
+void project_together(std::span<const Projected> together) {
   const View& x = together.front().x;
   const Target& target = target_of(together.front());
   Linear linear{.x = lower(x),
@@ -164,7 +171,7 @@ void run(std::span<const Projected> together) {
   }
   const std::int64_t rows = x.shape.batch * x.shape.length;
   if (rows == 0 || panels == 0) return;
-  const Cut parts = cut(target, rows, linear.depth, panels);
+  const ProjectionCut parts = cut_projection(target, rows, linear.depth, panels);
   const std::int64_t row_parts = parts.row_parts;
   // Rows are dealt out in tiles, so that no part but the last has a short one, and parts differ by a tile.
   const std::int64_t tile = target.tile_columns, tiles = (rows + tile - 1) / tile;
@@ -174,9 +181,9 @@ void run(std::span<const Projected> together) {
   const auto scratch = layout.give_each_slot<float>(target.project_floats(linear));
   TaskMemory memory(slots_for(count), layout);
   threads::parallel_for(count, [&](std::size_t n) {
-    const auto [down, first_panel, end_panel] = parts[static_cast<std::int64_t>(n)];
-    const std::int64_t row = down * tiles / row_parts * tile,
-                       end = std::min(rows, (down + 1) * tiles / row_parts * tile);
+    const auto [part, first_panel, end_panel] = parts[static_cast<std::int64_t>(n)];
+    const std::int64_t row = part * tiles / row_parts * tile,
+                       end = std::min(rows, (part + 1) * tiles / row_parts * tile);
     const TaskMemory::Slot slot(memory);
     target.project(linear,
                    {.first_row = row, .rows = end - row, .first_panel = first_panel, .end_panel = end_panel},
@@ -234,7 +241,7 @@ void project_all(std::span<const Projected> all) {
     std::size_t count = 1;
     while (count < std::min<std::size_t>(all.size(), Linear::max_maps) && is_together(all[0], all[count]))
       ++count;
-    run(all.first(count));
+    project_together(all.first(count));
     all = all.subspan(count);
   }
 }
@@ -243,14 +250,14 @@ void project_all(std::span<const Projected> all) {
 namespace {
 
 // Of a part: a block of tokens of y stays in the second-level cache, while panels of x and the sums pass by.
-// The more, the less often x and y are packed.
+// The larger a part, the less often x and y are packed.
 constexpr std::int64_t max_inputs = 768, max_outputs = 192;
 constexpr std::int64_t weight_parts_per_thread = 2;
 
 std::int64_t parts_of(std::int64_t extent, std::int64_t part) { return (extent + part - 1) / part; }
 
 // How many inputs and outputs a part has, in whole panels and tiles: enough parts for all threads, and none
-// so narrow that packing its inputs is most of its work.
+// so narrow that packing its inputs takes longer than multiplying them.
 struct PartExtents {
   PartExtents(const Target& target, std::int64_t all_inputs, std::int64_t all_outputs) {
     const std::int64_t wanted = static_cast<std::int64_t>(threads::concurrency()) * weight_parts_per_thread;

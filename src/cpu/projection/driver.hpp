@@ -21,7 +21,7 @@ namespace heed::cpu {
 struct Panels {
   Panels(const Target&, std::int64_t out, std::int64_t in, DType);
 
-  // Where the first input of an output lies, and how far from there another one, in elements.
+  // Where the first input of an output lies, and how far behind it another one, in elements.
   std::int64_t first_of(std::int64_t output) const {
     const std::int64_t outputs = target->panel_rows;
     return output / outputs * outputs * depth + output % outputs * target->depth_together;
@@ -33,20 +33,17 @@ struct Panels {
 
   const Target* target;
   std::int64_t depth;
-  threads::ReusedMemory
-      memory;  // on a line of the cache: a vector of weights that lay across two would be read twice
+  threads::ReusedMemory memory;  // on a 64-byte line: a vector across two lines would be read twice
 };
 
-// Packed for matrix instructions where W is bf16 and there are some, else for vectors; and for vectors as
-// well once there was an x that is not bf16. Where W is lent, kernels for vectors read it as it lies, and
-// nothing is packed for them: a stretch that they pack as they go costs less than panels that are written and
-// read again.
+// W is packed for matrix instructions where it is bf16 and the machine has some, else for vectors; and for
+// vectors as well once an x was not bf16. Where W is lent, kernels for vectors read it as it lies, and
+// nothing is packed for them: packing a stretch as they go costs less than writing panels and reading them
+// again.
 class CpuProjection final : public Projection {
  public:
-  enum class Ownership : std::uint8_t {
-    copied,
-    lent
-  };  // lent: W outlives the projection, and does not change
+  // lent: W outlives the projection, and does not change.
+  enum class Ownership : std::uint8_t { copied, lent };
 
   CpuProjection(const View& w, std::span<const float> bias, Ownership);
 

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T + b, for some that read one x, over weights in panels of outputs: many rows of x by tiles, a
-// few at the speed the weights arrive. Outputs lie on the lanes, so results are stored as they come. Weights
-// are packed before, or lie as the caller has them: then each stretch of a panel is packed when its turn
-// comes.
+// y = x * W^T + b, for up to three W that read one x, over weights in panels of outputs: many rows of x by
+// tiles, a few at the speed the weights arrive. Outputs lie on the lanes, so results are stored as they are.
+// Weights are packed beforehand, or lie as the caller has them: then a stretch of a panel is packed just
+// before it is used.
 #pragma once
 #include <cstdint>
 
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
 #include "cpu/tile/product.hpp"
 #include "heed/half.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// The rows of x and y of projections where they lie, which panels of weights a task has of each, and how a
-// panel of outputs gets to y: the bias is added, and the sum is rounded once to y's type.
+// The rows of x and y where they lie, the panels of weights that a task has of each W, and the way of a panel
+// of outputs to y: the bias is added, and the sum is rounded once to y's type.
 template <int outputs>
 class ProjectedRows {
  public:
   explicit ProjectedRows(const Linear& linear) : t(linear) {}
 
-  // Map after map: calls multiply(map, first, end) for its panels [first, end) that the task has, and write()
-  // means that map.
+  // Calls multiply(map, first, end) for each map, with those of its panels that the task has, [first, end).
+  // Meanwhile write() writes to the y of that map.
   template <class Multiply>
   void for_each_map(const LinearPart& part, const Multiply& multiply) {
     std::int64_t first = part.first_panel, end = part.end_panel;
@@ -41,7 +42,7 @@ class ProjectedRows {
     return row_of(tensor, row / t.length, head, row % t.length);
   }
 
-  // Writes values(rows, outputs) of one panel, for up to so many of the task's rows from the first one on.
+  // Writes values(rows, outputs) of one panel, for up to `max_rows` of the task's rows from row `first` on.
   // Outputs of one head lie together. Compiled once, not at every call.
   [[gnu::noinline]] void write(std::int64_t panel, std::int64_t first, std::int64_t max_rows,
                                const float* values) const {
@@ -93,8 +94,7 @@ class ProjectedRows {
     return of.bias ? x + of.bias[i] : x;
   }
 
-  // Some at a time by copies of their own, which nothing that is written can change: so compilers know that
-  // they are a vector.
+  // A few at a time in local arrays, which nothing that is written can change: so compilers use vectors.
   template <class T, class Round>
   void write_rows(const Stretch& of, T* y, const Round& round) const {
     constexpr int together = outputs % 32 == 0 ? 32 : outputs % 16 == 0 ? 16 : outputs % 8 == 0 ? 8 : 4;
@@ -117,7 +117,8 @@ class ProjectedRows {
   const Linear& t;
   const LinearMap* map = nullptr;
   std::int64_t count = 0;
-  std::int64_t first_of_row[max_rows_of_part];  // found once: two divisions for each row and panel would show
+  // Of y, in elements. Found once: two divisions for each row and panel would show.
+  std::int64_t first_of_row[max_rows_of_part];
 };
 
 constexpr std::int64_t max_single_rows = 4;
@@ -131,18 +132,27 @@ class Project {
   static constexpr std::int64_t stretch = 6144 / outputs / chain_terms * chain_terms;
   static_assert(stretch >= chain_terms);
 
+  // The scratch of a task.
+  struct Parts {
+    float *x, *sums;          // tiles of x; (rows, outputs)
+    float *widened, *buffer;  // a stretch of two panels; four rows that are widened
+
+    Parts(const Linear& t, Cutter& memory)
+        : x(memory.cut(rows_of_part(t) * t.depth)),
+          sums(memory.cut(rows_of_part(t) * outputs)),
+          widened(memory.cut(2 * outputs * stretch)),
+          buffer(memory.cut(4 * max(t.x_dim, min(stretch, t.depth)))) {}
+    static std::int64_t rows_of_part(const Linear& t) { return round_up(t.rows_of_part, tile_rows); }
+  };
+
  public:
   static std::int64_t scratch_floats(const Linear& t) {
-    return round_up(t.rows_of_part, tile_rows) * (t.depth + outputs) + 2 * outputs * stretch +
-           4 * max(t.x_dim, min(stretch, t.depth));
+    Cutter nothing{nullptr};
+    const Parts measured(t, nothing);
+    return nothing.floats;
   }
 
-  Project(const Linear& linear, float* memory) : t(linear), rows_of(linear), x(memory) {
-    const std::int64_t rows = round_up(t.rows_of_part, tile_rows);
-    sums = x + rows * t.depth;
-    widened = sums + rows * outputs;
-    buffer = widened + 2 * outputs * stretch;
-  }
+  Project(const Linear& linear, float* memory) : Project(linear, Cutter{memory}) {}
 
   void run(const LinearPart& part) {
     if (part.rows <= max_single_rows) return run_rows(part);
@@ -155,11 +165,13 @@ class Project {
   }
 
  private:
+  Project(const Linear& linear, Cutter memory) : t(linear), rows_of(linear), at(linear, memory) {}
+
   // Where input k of tile n is: (stretches, tiles, stretch, tile_rows), so that what a stretch of weights
   // meets is read in order.
   float* tile_at(std::int64_t n, std::int64_t k) const {
     const std::int64_t first = k / stretch * stretch;
-    return x + (first * tiles + n * min(stretch, t.depth - first) + k - first) * tile_rows;
+    return at.x + (first * tiles + n * min(stretch, t.depth - first) + k - first) * tile_rows;
   }
 
   // Head by head, so that a concatenation of heads is read where they lie.
@@ -172,7 +184,7 @@ class Project {
         const Row whole = rows_of.at(t.x, first + r, h);
         return Row{whole.data, whole.first + d * whole.step, whole.step, whole.type};
       };
-      pack_rows<S>(row, {count, tile_rows, end - k, end == in ? t.depth - k : end - k}, buffer,
+      pack_rows<S>(row, {count, tile_rows, end - k, end == in ? t.depth - k : end - k}, at.buffer,
                    tile_at(n, k));
     }
   }
@@ -181,13 +193,14 @@ class Project {
   // first-level cache, and y's lines arrive while the next one is multiplied.
   void multiply(const LinearMap& map, std::int64_t panel) {
     for (std::int64_t k = 0; k < t.depth; k += stretch) {
-      const std::int64_t depth = min(stretch, t.depth - k), at = (panel * t.depth + k) * outputs;
-      const float* w = map.is_packed ? widen<S>({map.panels, at, 1, map.panel_type}, depth * outputs, widened)
-                                     : packed_stretch(map, panel, k, depth, widened);
+      const std::int64_t depth = min(stretch, t.depth - k), first = (panel * t.depth + k) * outputs;
+      const float* w = map.is_packed
+                           ? widen<S>({map.panels, first, 1, map.panel_type}, depth * outputs, at.widened)
+                           : packed_stretch(map, panel, k, depth, at.widened);
       for (std::int64_t n = 0; n < tiles; ++n) {
         const float* tile = tile_at(n, k);
-        float* sum = sums + n * tile_rows * outputs;
-        if (map.is_packed) ask_for(map, at + depth * outputs, n);
+        float* sum = at.sums + n * tile_rows * outputs;
+        if (map.is_packed) prefetch_weights(map, first + depth * outputs, n);
         if (k == 0)
           chained_product<S, Start::zero>(w, tile, depth, sum);
         else
@@ -205,28 +218,28 @@ class Project {
       const Row whole = row_of(map.rows, 0, 0, first + n);
       return Row{whole.data, whole.first + k * whole.step, whole.step, whole.type, 16 * whole.step};
     };
-    pack_rows<S>(row, {min(outputs, map.out - first), outputs, min(depth, in - k), depth}, buffer, to);
+    pack_rows<S>(row, {min(outputs, map.out - first), outputs, min(depth, in - k), depth}, at.buffer, to);
     return to;
   }
 
-  // Weights that follow are on their way to the second-level cache while those before them are used: tile n
-  // asks for its share of a stretch.
-  void ask_for(const LinearMap& map, std::int64_t weight, std::int64_t n) const {
+  // The weights that follow are prefetched into the second-level cache while those before them are used: tile
+  // n prefetches its share of a stretch.
+  void prefetch_weights(const LinearMap& map, std::int64_t weight, std::int64_t n) const {
     constexpr std::int64_t line = 64;
     const std::int64_t bytes = map.panel_type == Type::f32 ? 4 : 2,
                        all = round_up(map.out, outputs) * t.depth * bytes;
     const std::int64_t lines = (outputs * stretch * bytes / line + tiles - 1) / tiles,
                        first = weight * bytes + n * lines * line;
-    for (std::int64_t at = first; at < min(first + lines * line, all); at += line)
-      __builtin_prefetch(static_cast<const char*>(map.panels) + at, 0, 2);
+    for (std::int64_t byte = first; byte < min(first + lines * line, all); byte += line)
+      __builtin_prefetch(static_cast<const char*>(map.panels) + byte, 0, 2);
   }
 
   // A few rows: each weight is read once for all of them.
   void run_rows(const LinearPart& part) {
     for (std::int64_t r = 0; r < part.rows; ++r) {
-      float* to = x + r * t.depth;
+      float* to = at.x + r * t.depth;
       for (std::int64_t h = 0; h < t.x_heads; ++h) {
-        const float* from = widen<S>(rows_of.at(t.x, part.first_row + r, h), t.x_dim, buffer);
+        const float* from = widen<S>(rows_of.at(t.x, part.first_row + r, h), t.x_dim, at.buffer);
         for (std::int64_t d = 0; d < t.x_dim; ++d) to[h * t.x_dim + d] = from[d];
       }
       if (t.x_heads * t.x_dim < t.depth) to[t.depth - 1] = 0;
@@ -261,10 +274,10 @@ class Project {
         continue;
       }
       for (int p = 0; p < panels; ++p)
-        packed_stretch(map, panel + p, k, end - k, widened + p * chain_terms * outputs);
-      add_chain<type, panels, rows>(widened, 0, chain_terms * outputs, k, end);
+        packed_stretch(map, panel + p, k, end - k, at.widened + p * chain_terms * outputs);
+      add_chain<type, panels, rows>(at.widened, 0, chain_terms * outputs, k, end);
     }
-    for (int p = 0; p < panels; ++p) rows_of.write(panel + p, 0, rows, sums + p * outputs);
+    for (int p = 0; p < panels; ++p) rows_of.write(panel + p, 0, rows, at.sums + p * outputs);
   }
 
   // sums(rows, panels, outputs) over inputs [first, end), whose weights begin at element `begin` and, of
@@ -276,24 +289,24 @@ class Project {
                                    std::int64_t first, std::int64_t end) {
     constexpr int vectors = S::panel_vectors, columns = panels * vectors;
     const std::int64_t depth = t.depth;
-    const float* const xs = x;
+    const float* const xs = at.x;
     typename S::F sum[rows * columns];
 #pragma GCC unroll 16
     for (int i = 0; i < rows * columns; ++i) sum[i] = S::fill(0.0f);
     const auto step = [&](std::int64_t k) {
 #pragma GCC unroll 16
       for (int c = 0; c < columns; ++c) {
-        const std::int64_t at =
+        const std::int64_t place =
             begin + c / vectors * panel_step + (k - first) * outputs + c % vectors * S::lanes;
-        const auto weight = load_as<S, type>(weights, at);
+        const auto weight = load_as<S, type>(weights, place);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r)
           sum[r * columns + c] = S::fma(weight, S::fill(xs[r * depth + k]), sum[r * columns + c]);
       }
     };
     std::int64_t k = first;
-    // One row eight inputs at a time, so that the end of a chain comes as no surprise to the branch
-    // predictor: 0.61 ms instead of 0.90 for four matrices of 1024 x 1024 (Neoverse-N1, one core, November
+    // One row eight inputs at a time, so that the branch predictor foresees the end of a
+    // chain: 0.61 ms instead of 0.90 for four matrices of 1024 x 1024 (Neoverse-N1, one core, November
     // 2026).
     if constexpr (rows == 1)
       for (; k + 8 <= end; k += 8)
@@ -302,7 +315,7 @@ class Project {
     for (; k < end; ++k) step(k);
 #pragma GCC unroll 16
     for (int i = 0; i < rows * columns; ++i) {
-      float* const to = sums + i * S::lanes;
+      float* const to = at.sums + i * S::lanes;
       S::store(to, first == 0 ? sum[i] : S::add(S::load(to), sum[i]));
     }
   }
@@ -310,7 +323,7 @@ class Project {
   const Linear& t;
   ProjectedRows<outputs> rows_of;
   std::int64_t tiles = 0;  // of the present rows
-  float *x, *sums, *widened, *buffer;
+  Parts at;
 };
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the matrix of a projection gains, w(out, in) += sum over tokens of y(token, out) * x(token, in), and
-// its bias, the sum of y. Tokens run in blocks of one length from the first, each block is a chain, and
-// blocks are added in order, so that the cut into parts and the vector's width change no bit (O1, O2).
+// The gradient of the matrix of a projection, w(out, in) += sum over tokens of y(token, out) * x(token, in),
+// and of its bias, the sum of y; y is the gradient of the projection's result. Blocks of tokens have one
+// length from the first token on. Each block is a chain, and blocks are added in order, so that the cut into
+// parts and the width of a vector change no bit (O1, O2).
 #pragma once
 #include <cstdint>
 
@@ -19,8 +20,8 @@ class WeightGradient {
   static constexpr int columns = Tile<S>::columns;  // outputs
   static constexpr std::int64_t block = gradient_tokens;
   // Tokens that are packed at once: one by one, every panel's line would leave the first-level cache before
-  // the next token writes to it. A layer of 768 dimensions goes back in 466 ms instead of 475 (Neoverse-N1,
-  // November 2026).
+  // the next token writes to it. The backward pass of a layer of 768 dimensions takes 466 ms instead of 475
+  // (Neoverse-N1, November 2026).
   static constexpr int together = 8;
   static_assert(block % together == 0 && together % 2 == 0);
 
@@ -71,17 +72,17 @@ class WeightGradient {
     for (std::int64_t p = 0; p < panels(); ++p)
       for (std::int64_t t = 0; t < tiles(); ++t) {
         float* const sum = sums + (p * tiles() + t) * columns * lanes;
-        ask_for(sum);
+        prefetch_sums(sum);
         // fault: weight-gradient-of-the-last-block
         tile_product<S, Start::apart>(x + p * block * lanes, y + t * block * columns, depth, sum);
       }
     if (part.has_bias()) add_to_bias(depth);
   }
 
-  // The sums of all panels leave the second-level cache from block to block: they come back during the
-  // product that is added to them. A matrix of 768 x 768 gains from 2048 tokens in 67 ms instead of 70
+  // The sums of all panels leave the second-level cache from block to block: they are prefetched during the
+  // product that is added to them. The gradient of 768 x 768 over 2048 tokens takes 67 ms instead of 70
   // (Neoverse-N1, one core, November 2026).
-  static void ask_for(const float* sum) {
+  static void prefetch_sums(const float* sum) {
     constexpr int line = 64 / sizeof(float);
     for (int n = 0; n < columns * lanes; n += line) __builtin_prefetch(sum + n, 1, 3);
   }
@@ -104,8 +105,8 @@ class WeightGradient {
     return line;
   }
 
-  // Nothing where nothing of the token counts. What is no number is let through only by a token that has a
-  // gradient: of others x is not read (G10).
+  // Null where the token does not count: NaN and infinities of a token whose gradient is 0 are not read
+  // (G10).
   const float* x_of(std::int64_t token, float* line) const {
     const float* found =
         stretch({g.x, g.x_dim, part.first_input, part.first_input + part.inputs}, token, line);
@@ -121,7 +122,8 @@ class WeightGradient {
     return false;
   }
 
-  // What was found, as rows n and so on of every panel or tile; zeros after it and where there is nothing.
+  // Copies rows that were found to rows n and on of every panel or tile; zeros fill up the last, and stand
+  // for a row that is null.
   template <int columns_of>
   static void place(const float* const (&found)[together], std::int64_t count, std::int64_t n, float* to) {
     for (std::int64_t d = 0; d < count; d += columns_of, to += block * columns_of) {

@@ -14,8 +14,8 @@
 
 namespace heed::cpu {
 
-// What the mask of a task of so many rows would take, in panels; nothing where it is read as it lies. Every
-// slot has one.
+// The transposed mask of a task of `rows` rows, one for every slot, without memory yet; empty where the mask
+// is read as it lies.
 SharedMask plan_shared_mask(const Call&, int panel_rows, std::int64_t rows, std::size_t slots);
 std::int64_t bytes_of(const SharedMask&);
 
