@@ -57,8 +57,10 @@ class BiasPrefetch {
   std::int64_t in_step_ = 0, remaining_ = 0;  // lines
 };
 
-// One task. Operands hold queries, keys and values as their products read them; everything else is the same
-// for all instruction sets.
+// One task. run() goes through chunks of keys, attend_chunk() through their blocks, and attend() through the
+// panels of rows: it loads the block, makes a panel's scores, weighs them and adds the values. finish()
+// writes a panel. Operands hold queries, keys and values as their products read them; everything else is the
+// same for all instruction sets.
 template <Operands O>
 class Prefill {
   using S = typename O::S;
