@@ -184,7 +184,7 @@ class Project {
         const Row whole = rows_of.at(t.x, first + r, h);
         return Row{whole.data, whole.first + d * whole.step, whole.step, whole.type};
       };
-      pack_rows<S>(row, count, tile_rows, end - k, end == in ? t.depth - k : end - k, at.buffer,
+      pack_rows<S>(row, {count, tile_rows, end - k, end == in ? t.depth - k : end - k}, at.buffer,
                    tile_at(n, k));
     }
   }
@@ -218,7 +218,7 @@ class Project {
       const Row whole = row_of(map.rows, 0, 0, first + n);
       return Row{whole.data, whole.first + k * whole.step, whole.step, whole.type, 16 * whole.step};
     };
-    pack_rows<S>(row, min(outputs, map.out - first), outputs, min(depth, in - k), depth, at.buffer, to);
+    pack_rows<S>(row, {min(outputs, map.out - first), outputs, min(depth, in - k), depth}, at.buffer, to);
     return to;
   }
 
