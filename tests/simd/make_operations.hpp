@@ -129,7 +129,7 @@ constexpr Operations make_operations(const char* target) {
             const auto row_at = [&t](std::int64_t n) {
               return cpu::Row{t.begin[n], 0, t.step[n], cpu::Type::f32};
             };
-            kernels::pack_rows<S>(row_at, t.count, t.width, t.dim, t.depth, t.buffer, t.tile);
+            kernels::pack_rows<S>(row_at, {t.count, t.width, t.dim, t.depth}, t.buffer, t.tile);
           },
       .eight_dots = [](const EightDots& t) { kernels::eight_dots<S, cpu::Type::f32>(dots_of<S>(t)); },
       .eight_dots_twice =

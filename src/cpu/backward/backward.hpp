@@ -249,8 +249,8 @@ class Backward {
     if (pair.at.keys == 0) return;
     float* const sums = dq_of(panel.queries.first);
     // fault: gradient-of-the-last-block
-    add_reached(pairs.products.qk, keys.first + pair.at.first - keys.packed.begin, pair.at.keys,
-                pair.gradients, sums, reach);
+    const std::int64_t first = keys.first + pair.at.first - keys.packed.begin;
+    add_reached(pairs.products.qk, {pair.gradients, O::rows, first, pair.at.keys}, sums, reach);
   }
 
   // How far a panel of the rows sees.

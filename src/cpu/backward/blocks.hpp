@@ -233,8 +233,8 @@ class RowPacker {
   void pack_panel(const Queries& queries, std::int64_t first, RowBlock<O>& block,
                   GradientProducts<O>& products) const {
     const RowsOrZeros gradients{g.out_gradient, queries};
-    pack_rows<S>(gradients, queries.count, rows, c.value_dim, c.value_dim, widened, gradient);
-    pack_rows<S>(RowsOrZeros{c.out, queries}, queries.count, rows, c.value_dim, c.value_dim, widened, out);
+    pack_rows<S>(gradients, {queries.count, rows, c.value_dim, c.value_dim}, widened, gradient);
+    pack_rows<S>(RowsOrZeros{c.out, queries}, {queries.count, rows, c.value_dim, c.value_dim}, widened, out);
     multiply_columns(block.delta + first);
     for (std::int64_t r = 0; r < rows; ++r) judge(queries, r, block, first + r);
     const RowState* state = block.state + first;

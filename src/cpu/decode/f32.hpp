@@ -209,7 +209,7 @@ class DecodeF32 {
   // (depth, rows), scaled: one vector of rows per dimension.
   void pack_queries() const {
     const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of(q, query(r)); };
-    pack_rows<S>(row_at, rows.count, at.rows, c.dim, rows.depth, rows.k_rows, rows.q);
+    pack_rows<S>(row_at, {rows.count, at.rows, c.dim, rows.depth}, rows.k_rows, rows.q);
     scale_all<S>(rows.q, rows.depth * at.rows, c.scaling.query);  // by 1, too, as prefill: a mode may flush
   }
 

@@ -232,7 +232,7 @@ struct Avx512 {
 //
 //   zmm8 ... zmm31  the sums: column n of vector v is zmm(8 + 3n + v)
 //   zmm0 - zmm2     48 rows of a
-//   zmm3 - zmm5     columns of b, by transposes
+//   zmm3 - zmm5     columns of b, alternately
 
 #if defined(__x86_64__)  // and not where tests emulate it
 
@@ -385,7 +385,7 @@ template <>
 //
 //   zmm8 ... zmm31  the sums: column k of vector v is zmm(8 + 4k + v)
 //   zmm0 - zmm3     64 dimensions of a row
-//   zmm4 - zmm7     columns of pairs, by transposes
+//   zmm4 - zmm7     columns of pairs, alternately
 
 #if defined(__x86_64__)  // and not where tests emulate it
 

@@ -190,20 +190,15 @@ template <>
 //   v25-v27   the sums, or with one vector a key the sum of whole chains in v26
 //   v28-v31   the lowest x, the magic number, the highest term, the scale
 
-// Lists of eight registers, one for each vector. HEED_EIGHT(op, to, a, b) writes `op` eight times: the n-th takes
-// the n-th register of each list.
+// Lists of the registers of eight vectors.
 #define HEED_X 0, 1, 2, 3, 4, 5, 6, 7
 #define HEED_Z 8, 9, 10, 11, 12, 13, 14, 15
 #define HEED_REST 16, 17, 18, 19, 20, 21, 22, 23
-#define HEED_P_0 0, 1, 2, 3, 4, 5, 6, 7
-#define HEED_P_1 24, 0, 1, 2, 3, 4, 5, 6
+#define HEED_P_4 0, 1, 2, 3, 4, 5, 6, 7
+#define HEED_P_3 24, 0, 1, 2, 3, 4, 5, 6
 #define HEED_P_2 7, 24, 0, 1, 2, 3, 4, 5
-#define HEED_P_3 6, 7, 24, 0, 1, 2, 3, 4
-#define HEED_P_4 5, 6, 7, 24, 0, 1, 2, 3
-#define HEED_LOWEST 28, 28, 28, 28, 28, 28, 28, 28
-#define HEED_MAGIC 29, 29, 29, 29, 29, 29, 29, 29
-#define HEED_TERM_5 30, 30, 30, 30, 30, 30, 30, 30
-#define HEED_SCALE 31, 31, 31, 31, 31, 31, 31, 31
+#define HEED_P_1 6, 7, 24, 0, 1, 2, 3, 4
+#define HEED_P 5, 6, 7, 24, 0, 1, 2, 3
 // Which maximum and which sum: a panel's key has three vectors, so eight vectors begin in three different places.
 #define HEED_MAX_0 16, 17, 18, 16, 17, 18, 16, 17
 #define HEED_SUM_0 25, 26, 27, 25, 26, 27, 25, 26
@@ -216,49 +211,55 @@ template <>
 // fault: sum-of-seven
 #define HEED_SUM_ONE 25, 25, 25, 25, 25, 25, 25, 25
 
-// One instruction on each of eight vectors.
-#define HEED_EIGHT(op, to, a, b) HEED_EIGHT_OF(op, to, a, b)
-#define HEED_EIGHT_OF(op, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7) \
-  HEED_ONE(op, t0, a0, b0) HEED_ONE(op, t1, a1, b1) HEED_ONE(op, t2, a2, b2) HEED_ONE(op, t3, a3, b3)                     \
-  HEED_ONE(op, t4, a4, b4) HEED_ONE(op, t5, a5, b5) HEED_ONE(op, t6, a6, b6) HEED_ONE(op, t7, a7, b7)
-#define HEED_ONE(op, to, a, b) #op " v" #to ".4s, v" #a ".4s, v" #b ".4s\n"
-#define HEED_MOVE(op, at, x) HEED_MOVE_OF(op, at, x)
-#define HEED_MOVE_OF(op, at, x0, x1, x2, x3, x4, x5, x6, x7)                                                              \
-  HEED_MOVE_ONE(op, at, x0) HEED_MOVE_ONE(op, at, x1) HEED_MOVE_ONE(op, at, x2) HEED_MOVE_ONE(op, at, x3)                 \
-  HEED_MOVE_ONE(op, at, x4) HEED_MOVE_ONE(op, at, x5) HEED_MOVE_ONE(op, at, x6) HEED_MOVE_ONE(op, at, x7)
-#define HEED_MOVE_ONE(op, at, x) #op " {v" #x ".4s}, [%[" #at "]], %[apart]\n"
-// z becomes a power of two, and rest += scale * x. By transposes, because only one of the two pipes shifts: eight shifts in a
-// row take the panel 2 % longer.
-#define HEED_SHIFT_AND_ADD(z, rest, x) HEED_SHIFT_AND_ADD_OF(z, rest, x)
-#define HEED_SHIFT_AND_ADD_OF(z0, z1, z2, z3, z4, z5, z6, z7, r0, r1, r2, r3, r4, r5, r6, r7, x0, x1, x2, x3, x4, x5, x6, x7) \
-  HEED_SHIFT_AND_ADD_ONE(z0, r0, x0) HEED_SHIFT_AND_ADD_ONE(z1, r1, x1) HEED_SHIFT_AND_ADD_ONE(z2, r2, x2)                \
-  HEED_SHIFT_AND_ADD_ONE(z3, r3, x3) HEED_SHIFT_AND_ADD_ONE(z4, r4, x4) HEED_SHIFT_AND_ADD_ONE(z5, r5, x5)                \
-  HEED_SHIFT_AND_ADD_ONE(z6, r6, x6) HEED_SHIFT_AND_ADD_ONE(z7, r7, x7)
-#define HEED_SHIFT_AND_ADD_ONE(z, rest, x) "shl v" #z ".4s, v" #z ".4s, #23\n" HEED_ONE(fmla, rest, x, 31)
-// to = addend n + a * b
-#define HEED_FMA(to, a, b, n) HEED_FMA_OF(n, to, a, b)
-#define HEED_FMA_OF(n, t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, a2, a3, a4, a5, a6, a7, b0, b1, b2, b3, b4, b5, b6, b7)    \
-  HEED_FMA_ONE(n, t0, a0, b0) HEED_FMA_ONE(n, t1, a1, b1) HEED_FMA_ONE(n, t2, a2, b2) HEED_FMA_ONE(n, t3, a3, b3)         \
-  HEED_FMA_ONE(n, t4, a4, b4) HEED_FMA_ONE(n, t5, a5, b5) HEED_FMA_ONE(n, t6, a6, b6) HEED_FMA_ONE(n, t7, a7, b7)
-#define HEED_FMA_ONE(n, to, a, b) "ldr q" #to ", [%[addends], #16 * " #n "]\n" HEED_ONE(fmla, to, a, b)
+// HEED_EACH_N(step, lists...) writes a step eight times, the n-th with the n-th register of each of N lists.
+#define HEED_EACH_1(step, x) HEED_EACH_OF_1(step, x)
+#define HEED_EACH_2(step, x, y) HEED_EACH_OF_2(step, x, y)
+#define HEED_EACH_3(step, x, y, z) HEED_EACH_OF_3(step, x, y, z)
+#define HEED_EACH_OF_1(step, x0, x1, x2, x3, x4, x5, x6, x7) \
+  step(x0) step(x1) step(x2) step(x3) step(x4) step(x5) step(x6) step(x7)
+#define HEED_EACH_OF_2(step, x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7) \
+  step(x0, y0) step(x1, y1) step(x2, y2) step(x3, y3) step(x4, y4) step(x5, y5) step(x6, y6) step(x7, y7)
+#define HEED_EACH_OF_3(step, x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7, z0, z1, z2, z3, z4, z5, z6, z7) \
+  step(x0, y0, z0) step(x1, y1, z1) step(x2, y2, z2) step(x3, y3, z3)                                                       \
+  step(x4, y4, z4) step(x5, y5, z5) step(x6, y6, z6) step(x7, y7, z7)
 
-// exp2() of exp2.hpp, and the sums.
+// The steps, those of exp2() in exp2.hpp among them.
+#define HEED_LOAD_SCORE(x) "ld1 {v" #x ".4s}, [%[from]], %[apart]\n"
+#define HEED_SUBTRACT(x, max) "fsub v" #x ".4s, v" #x ".4s, v" #max ".4s\n"
+#define HEED_CLAMP(x) "fmax v" #x ".4s, v28.4s, v" #x ".4s\n"
+#define HEED_ROUND(z, x) HEED_ADDEND(5, z) "fmla v" #z ".4s, v" #x ".4s, v31.4s\n"
+#define HEED_MINUS_ROUNDED(rest, z) "fsub v" #rest ".4s, v29.4s, v" #z ".4s\n"
+// z becomes a power of two, and rest += scale * x. Alternately, because only one of the two pipes shifts: eight shifts in
+// a row take the panel 2 % longer.
+#define HEED_SHIFT_AND_ADD(z, rest, x) \
+  "shl v" #z ".4s, v" #z ".4s, #23\n" "fmla v" #rest ".4s, v" #x ".4s, v31.4s\n"
+#define HEED_TERM_4(p, rest) HEED_ADDEND(4, p) "fmla v" #p ".4s, v" #rest ".4s, v30.4s\n"
+#define HEED_TERM_3(p, last, rest) HEED_TERM(3, p, last, rest)
+#define HEED_TERM_2(p, last, rest) HEED_TERM(2, p, last, rest)
+#define HEED_TERM_1(p, last, rest) HEED_TERM(1, p, last, rest)
+#define HEED_TERM_0(p, last, rest) HEED_TERM(0, p, last, rest)
+#define HEED_TERM(n, p, last, rest) HEED_ADDEND(n, p) "fmla v" #p ".4s, v" #last ".4s, v" #rest ".4s\n"
+#define HEED_ADDEND(n, to) "ldr q" #to ", [%[addends], #16 * " #n "]\n"
+#define HEED_TIMES_POWER(p, z) "fmul v" #p ".4s, v" #p ".4s, v" #z ".4s\n"
+#define HEED_STORE_WEIGHT(p) "st1 {v" #p ".4s}, [%[to]], %[apart]\n"
+#define HEED_ADD_WEIGHT(sum, p) "fadd v" #sum ".4s, v" #sum ".4s, v" #p ".4s\n"
+
 #define HEED_WEIGH_EIGHT(eight)                                                                             \
   "ldr q16, [%[max]]\n ldr q17, [%[max], #16]\n ldr q18, [%[max], #32]\n"                                   \
-  HEED_MOVE(ld1, from, HEED_X)                                                                              \
-  HEED_EIGHT(fsub, HEED_X, HEED_X, HEED_MAX_##eight)                                                        \
-  HEED_EIGHT(fmax, HEED_X, HEED_LOWEST, HEED_X)                                                              \
-  HEED_FMA(HEED_Z, HEED_X, HEED_SCALE, 5)                                                                   \
-  HEED_EIGHT(fsub, HEED_REST, HEED_MAGIC, HEED_Z)                                                           \
-  HEED_SHIFT_AND_ADD(HEED_Z, HEED_REST, HEED_X)                                                             \
-  HEED_FMA(HEED_P_0, HEED_REST, HEED_TERM_5, 4)                                                             \
-  HEED_FMA(HEED_P_1, HEED_P_0, HEED_REST, 3)                                                                \
-  HEED_FMA(HEED_P_2, HEED_P_1, HEED_REST, 2)                                                                \
-  HEED_FMA(HEED_P_3, HEED_P_2, HEED_REST, 1)                                                                \
-  HEED_FMA(HEED_P_4, HEED_P_3, HEED_REST, 0)                                                                \
-  HEED_EIGHT(fmul, HEED_P_4, HEED_P_4, HEED_Z)                                                              \
-  HEED_MOVE(st1, to, HEED_P_4)                                                                              \
-  HEED_EIGHT(fadd, HEED_SUM_##eight, HEED_SUM_##eight, HEED_P_4)
+  HEED_EACH_1(HEED_LOAD_SCORE, HEED_X)                                                                      \
+  HEED_EACH_2(HEED_SUBTRACT, HEED_X, HEED_MAX_##eight)                                                      \
+  HEED_EACH_1(HEED_CLAMP, HEED_X)                                                                           \
+  HEED_EACH_2(HEED_ROUND, HEED_Z, HEED_X)                                                                   \
+  HEED_EACH_2(HEED_MINUS_ROUNDED, HEED_REST, HEED_Z)                                                        \
+  HEED_EACH_3(HEED_SHIFT_AND_ADD, HEED_Z, HEED_REST, HEED_X)                                                \
+  HEED_EACH_2(HEED_TERM_4, HEED_P_4, HEED_REST)                                                             \
+  HEED_EACH_3(HEED_TERM_3, HEED_P_3, HEED_P_4, HEED_REST)                                                   \
+  HEED_EACH_3(HEED_TERM_2, HEED_P_2, HEED_P_3, HEED_REST)                                                   \
+  HEED_EACH_3(HEED_TERM_1, HEED_P_1, HEED_P_2, HEED_REST)                                                   \
+  HEED_EACH_3(HEED_TERM_0, HEED_P, HEED_P_1, HEED_REST)                                                     \
+  HEED_EACH_2(HEED_TIMES_POWER, HEED_P, HEED_Z)                                                             \
+  HEED_EACH_1(HEED_STORE_WEIGHT, HEED_P)                                                                    \
+  HEED_EACH_2(HEED_ADD_WEIGHT, HEED_SUM_##eight, HEED_P)
 
 #define HEED_OPERANDS                                                                                       \
   [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [lowest] "r"(&by.power.lowest), [scale] "r"(&by.power.scale)
@@ -361,18 +362,14 @@ inline void weigh_chains<Neon, 1>(float* s, std::int64_t width, std::int64_t cha
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
 
-#undef HEED_X
 #undef HEED_Z
+#undef HEED_X
 #undef HEED_REST
-#undef HEED_P_0
-#undef HEED_P_1
-#undef HEED_P_2
-#undef HEED_P_3
+#undef HEED_P
 #undef HEED_P_4
-#undef HEED_LOWEST
-#undef HEED_MAGIC
-#undef HEED_TERM_5
-#undef HEED_SCALE
+#undef HEED_P_3
+#undef HEED_P_2
+#undef HEED_P_1
 #undef HEED_MAX_0
 #undef HEED_SUM_0
 #undef HEED_MAX_1
@@ -381,20 +378,30 @@ inline void weigh_chains<Neon, 1>(float* s, std::int64_t width, std::int64_t cha
 #undef HEED_SUM_2
 #undef HEED_MAX_ONE
 #undef HEED_SUM_ONE
-#undef HEED_EIGHT
-#undef HEED_EIGHT_OF
-#undef HEED_ONE
-#undef HEED_MOVE
-#undef HEED_MOVE_OF
-#undef HEED_MOVE_ONE
+#undef HEED_EACH_1
+#undef HEED_EACH_2
+#undef HEED_EACH_3
+#undef HEED_EACH_OF_1
+#undef HEED_EACH_OF_2
+#undef HEED_EACH_OF_3
+#undef HEED_LOAD_SCORE
+#undef HEED_SUBTRACT
+#undef HEED_CLAMP
+#undef HEED_ROUND
+#undef HEED_MINUS_ROUNDED
 #undef HEED_SHIFT_AND_ADD
-#undef HEED_SHIFT_AND_ADD_OF
-#undef HEED_SHIFT_AND_ADD_ONE
-#undef HEED_FMA
-#undef HEED_FMA_OF
-#undef HEED_FMA_ONE
+#undef HEED_TERM_4
+#undef HEED_TERM
+#undef HEED_TERM_3
+#undef HEED_TERM_2
+#undef HEED_TERM_1
+#undef HEED_TERM_0
+#undef HEED_ADDEND
+#undef HEED_TIMES_POWER
+#undef HEED_STORE_WEIGHT
+#undef HEED_ADD_WEIGHT
 #undef HEED_WEIGH_EIGHT
-#undef HEED_LOAD_FIXED
-#undef HEED_OPERANDS
-#undef HEED_WEIGH_CHAINS
 #undef HEED_WEIGH
+#undef HEED_OPERANDS
+#undef HEED_LOAD_FIXED
+#undef HEED_WEIGH_CHAINS

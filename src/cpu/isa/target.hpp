@@ -11,13 +11,14 @@
 namespace heed::cpu {
 
 struct Target {
-  const char* name;       // "neon"
-  const char* requires_;  // what the machine must have, in words for explain() and doctor
-  bool (*available)();
-  bool only_bf16;  // takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights
-  int panel_rows, tile_columns;
-  int depth_step;               // packed weights have a multiple of it as inputs,
-  int depth_together;           // of which this many lie side by side
+  const char* name = nullptr;       // "neon"
+  const char* requires_ = nullptr;  // what the machine must have, in words for explain() and doctor
+  bool (*available)() = nullptr;
+  // Takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights.
+  bool only_bf16 = false;
+  int panel_rows, tile_columns = 0;
+  int depth_step = 0;           // packed weights have a multiple of it as inputs,
+  int depth_together = 0;       // of which this many lie side by side
   std::int64_t max_short_rows;  // that decode takes where they see all of a few keys
   double packing_rows;          // packing keys and values takes as long as this many rows of prefill
 
@@ -47,8 +48,9 @@ struct Target {
   void (*bias_gradient)(const GradientCall&, const BiasPart&, float* scratch);
   void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head);
 
-  std::int64_t (*weight_gradient_floats)(const WeightGradientCall&);  // scratch of one task
-  void (*weight_gradient)(const WeightGradientCall&, const WeightPart&, float* scratch);
+  // Null where only_bf16.
+  std::int64_t (*weight_gradient_floats)(const WeightGradientCall&) = nullptr;  // scratch of one task
+  void (*weight_gradient)(const WeightGradientCall&, const WeightPart&, float* scratch) = nullptr;
 };
 
 // Every target compiled in, the best first; scalar is last and always available.

@@ -57,8 +57,10 @@ class BiasPrefetch {
   std::int64_t in_step_ = 0, remaining_ = 0;  // lines
 };
 
-// One task. Operands hold queries, keys and values as their products read them; everything else is the same
-// for all instruction sets.
+// One task. run() goes through chunks of keys, attend_chunk() through their blocks, and attend() through the
+// panels of rows: it loads the block, makes a panel's scores, weighs them and adds the values. finish()
+// writes a panel. Operands hold queries, keys and values as their products read them; everything else is the
+// same for all instruction sets.
 template <Operands O>
 class Prefill {
   using S = typename O::S;
@@ -293,9 +295,14 @@ class Prefill {
     return {at.s, rows, block.begin + first, keys};
   }
 
+  // The same, its keys counted from the beginning of the block.
+  static Scores in_block(const Scores& t, KeyRange block) {
+    return {t.s, t.width, t.first_key - block.begin, t.keys};
+  }
+
   // The scores of panel p over a stretch, as far as its rows reach.
   void score(std::int64_t p, KeyRange block, const Scores& t, const Reach<S>& reach) {
-    score_reached(operands, p, t.first_key - block.begin, t.keys, t.s, reach);
+    score_reached(operands, p, in_block(t, block), reach);
     if (c.layout.is_quantized)
       apply_scales<S>(t, key_count(),
                       [&](std::int64_t j) { return key_scales(c, task.batch_entry, task.kv_head, j); });
@@ -429,7 +436,6 @@ class Prefill {
   // The same in f32, except for values that are not finite.
   void add_weighted(std::int64_t p, const Scores& t, KeyRange block, const Maxima<S>& highest) {
     const SoftmaxState state = part(p);
-    const std::int64_t first = t.first_key - block.begin;
     advance<S>(state, highest, dims, power, [&](const Weighing<S>& by) {
       weigh_in_chains<S, S::panel_vectors>(t.s, rows, t.first_key, t.keys, by);
     });
@@ -438,7 +444,7 @@ class Prefill {
     if (c.layout.is_quantized)
       apply_scales<S>(t, key_count(),
                       [&](std::int64_t j) { return value_scales(c, task.batch_entry, task.kv_head, j); });
-    add_reached(operands, first, t.keys, t.s, state.out, Reach<S>(c, queries_of(p), t));
+    add_reached(operands, in_block(t, block), state.out, Reach<S>(c, queries_of(p), t));
   }
 
   // The values that were packed as 0 because they are not finite, added to the rows that see them and to no

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/arrays.hpp"
 #include "cpu/drivers.hpp"
 #include "cpu/lower.hpp"
 #include "cpu/schedule/cut.hpp"

@@ -231,7 +231,7 @@ inline void change_strip(const MaskRows<S>& rows, const Scores t, const Change c
   float tile[strip_keys * MaskRows<S>::capacity];
   // fault: mask-rows-swapped
   const auto row_at = [&](std::int64_t r) { return rows.row(r, t.first_key + done); };
-  pack_rows<S>(row_at, t.width, t.width, rest, rest, widened, tile);
+  pack_rows<S>(row_at, {t.width, t.width, rest, rest}, widened, tile);
   float* const s = t.s + done * t.width;
   for (std::int64_t n = 0; n < rest * t.width; n += S::lanes)
     S::store(s + n, change(S::load(s + n), S::load(tile + n)));

@@ -88,22 +88,22 @@ concept GoesByReach =
       packed.add_values(n, n, floats, floats, reach);
     };
 
-// Both products as far as vectors reach, or over all keys where operands do not tell vectors apart.
+// Both products over a stretch whose keys are counted from the beginning of the block, as far as vectors
+// reach, or over all keys where operands do not tell vectors apart.
 template <class O>
-inline void score_reached(const O& operands, std::int64_t p, std::int64_t first, std::int64_t keys, float* s,
+inline void score_reached(const O& operands, std::int64_t p, const Scores& t,
                           const Reach<typename O::S>& reach) {
   if constexpr (GoesByReach<O>)
-    operands.score(p, first, keys, s, reach);
+    operands.score(p, t.first_key, t.keys, t.s, reach);
   else
-    operands.score(p, first, keys, s);
+    operands.score(p, t.first_key, t.keys, t.s);
 }
 template <class O>
-inline void add_reached(const O& operands, std::int64_t first, std::int64_t keys, const float* s, float* out,
-                        const Reach<typename O::S>& reach) {
+inline void add_reached(const O& operands, const Scores& t, float* out, const Reach<typename O::S>& reach) {
   if constexpr (GoesByReach<O>)
-    operands.add_values(first, keys, s, out, reach);
+    operands.add_values(t.first_key, t.keys, t.s, out, reach);
   else
-    operands.add_values(first, keys, s, out);
+    operands.add_values(t.first_key, t.keys, t.s, out);
 }
 
 // Some read keys in place: take_keys() returns whether it can.
@@ -159,7 +159,7 @@ struct PackedF32 {
 
   void pack_queries(std::int64_t p, const RowAt auto& row_at, std::int64_t count, float scale) {
     float* panel = q + p * rows * depth;
-    pack_rows<S>(row_at, count, rows, dim, depth, widened, panel);
+    pack_rows<S>(row_at, {count, rows, dim, depth}, widened, panel);
     known.squares += scale_and_square<S>(panel, rows * depth, scale);
   }
 
@@ -178,8 +178,8 @@ struct PackedF32 {
         pack_columns(row_at(j), k + j * depth);
       else
         for (std::int64_t tile = j; tile < min(j + columns, count); tile += key_step)
-          pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); }, min(key_step, count - tile),
-                       key_step, dim, depth, widened, k + tile * depth);
+          pack_rows<S>([&](std::int64_t n) { return row_at(tile + n); },
+                       {min(key_step, count - tile), key_step, dim, depth}, widened, k + tile * depth);
     // fault: squares-of-the-keys-forgotten
     key_known.squares = sum_of_squares<S>(k, round_up(count, key_step) * depth);
   }

@@ -208,34 +208,39 @@ inline void transpose_rows(const char* const (&rows)[count], std::int64_t width,
     for (int n = 0; n < count; ++n) tile[d * width + n] = rows[n] ? load_as<Scalar, type>(rows[n], d) : 0.0f;
 }
 
-// The same for those from row r to the end, if their elements lie side by side; returns whether they do.
+// What is packed: rows beyond `count` and dimensions from dim to depth become zero.
+struct PackedShape {
+  std::int64_t count, width;  // rows, and how many lie side by side
+  std::int64_t dim, depth;
+};
+
+// pack_rows() for `count` rows from row r on, if their elements lie side by side; returns whether they do.
 template <Vector S, int count>
-inline bool pack_transposed(const RowAt auto& row_at, std::int64_t r, std::int64_t end, std::int64_t width,
-                            std::int64_t dim, std::int64_t depth, float* tile) {
+inline bool pack_transposed(const RowAt auto& row_at, std::int64_t r, const PackedShape& shape, float* tile) {
+  const std::int64_t width = shape.width, dim = shape.dim;
   return with_type(row_at(r).type, [&](auto type) {
     const char* rows[count] = {};
-    for (int n = 0; n < min(count, end - r); ++n) {
+    for (int n = 0; n < min(count, shape.count - r); ++n) {
       const Row row = row_at(r + n);
       if (!is_contiguous(row)) return false;  // fault: sixteen-rows-by-the-first
       rows[n] = static_cast<const char*>(row.data) + row.first * bytes_of_type<type.value>;
     }
     transpose_rows<S, type.value>(rows, width, dim, tile + r);
-    for (std::int64_t d = dim; d < depth; ++d) fill(tile + d * width + r, count, 0.0f);
+    for (std::int64_t d = dim; d < shape.depth; ++d) fill(tile + d * width + r, count, 0.0f);
     return true;
   });
 }
 
 // Packs up to `width` rows, given by row_at(r), side by side: element d of row r goes to tile[d * width + r].
-// Rows beyond `count` and dimensions from dim to depth become zero. `buffer` holds four widened rows.
+// `buffer` holds four widened rows.
 template <Vector S>
-inline void pack_rows(const RowAt auto& row_at, std::int64_t count, std::int64_t width, std::int64_t dim,
-                      std::int64_t depth, float* buffer, float* tile) {
+inline void pack_rows(const RowAt auto& row_at, const PackedShape shape, float* buffer, float* tile) {
+  const auto [count, width, dim, depth] = shape;
   std::int64_t r = 0;
   if constexpr (transposes_sixteen<S>)
-    while (r < count && r + 16 <= width && pack_transposed<S, 16>(row_at, r, count, width, dim, depth, tile))
-      r += 16;
+    while (r < count && r + 16 <= width && pack_transposed<S, 16>(row_at, r, shape, tile)) r += 16;
   if constexpr (transposes_eight<S>)
-    if (width == 8 && count > 0 && pack_transposed<S, 8>(row_at, 0, count, width, dim, depth, tile)) r = 8;
+    if (width == 8 && count > 0 && pack_transposed<S, 8>(row_at, 0, shape, tile)) r = 8;
   for (; r < count; r += 4) {
     const float* rows[4];
     for (std::int64_t n = 0; n < 4; ++n) {
