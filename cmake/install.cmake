@@ -4,7 +4,13 @@ include(CMakePackageConfigHelpers)
 
 set(heed_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/heed)
 
-install(TARGETS heed heed_view EXPORT heedTargets
+set(heed_libraries heed)
+foreach(beside heed_ranks heed_view)
+  if(TARGET ${beside})
+    list(APPEND heed_libraries ${beside})
+  endif()
+endforeach()
+install(TARGETS ${heed_libraries} EXPORT heedTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -27,6 +33,9 @@ cmake_path(APPEND heed_pc_libdir "\${prefix}" "${CMAKE_INSTALL_LIBDIR}")
 cmake_path(APPEND heed_pc_includedir "\${prefix}" "${CMAKE_INSTALL_INCLUDEDIR}")
 if(HEED_CUDA)
   set(heed_pc_cuda " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+endif()
+if(HEED_RANKS AND NOT BUILD_SHARED_LIBS)
+  set(heed_pc_ranks " -lheed_ranks -lheed")
 endif()
 configure_file(cmake/heed.pc.in ${PROJECT_BINARY_DIR}/heed.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/heed.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

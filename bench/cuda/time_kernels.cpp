@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cuda/run.hpp"
-#include "lowering/make_problem.hpp"
+#include "call/make_problem.hpp"
 
 namespace heed::cuda {
 namespace {

@@ -10,31 +10,22 @@
 #include <span>
 #include <string>
 
+#include "backend/device_pages.hpp"
+#include "heed/attention.hpp"
 #include "heed/rotary.hpp"
-#include "problem/gradient_problem.hpp"
-#include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
+namespace heed::problem {
+struct Problem;
+struct GradientProblem;
+struct UnfinishedGradients;
+}  // namespace heed::problem
+
+namespace heed {
+using problem::GradientProblem, problem::Problem, problem::UnfinishedGradients;
+}
+
 namespace heed::backend {
-
-// One way to compute attention.
-struct Kernel {
-  std::string name;                               // backend.role.target
-  Device device;                                  // whose memory it reads and writes
-  std::function<Reason()> unavailable;            // why this machine cannot run it
-  std::function<Reason(const Problem&)> refuses;  // why it does not take this problem
-  // Returns whether it left something to the reference, which reads only the memory of the CPU.
-  std::function<bool(const Problem&)> run;
-};
-
-// One way to compute its gradients.
-struct GradientKernel {
-  std::string name;  // backend.backward.target
-  Device device;
-  std::function<Reason()> unavailable;
-  std::function<Reason(const GradientProblem&)> refuses;
-  std::function<UnfinishedGradients(const GradientProblem&)> run;  // what it left to the reference
-};
 
 // Attention whose keys come in stretches, in order. Each is read before add() returns.
 class Stream {
@@ -42,15 +33,6 @@ class Stream {
   virtual ~Stream() = default;
   virtual void add(const View& k, const View& v) = 0;
   virtual bool finish() = 0;  // writes the outputs; returns whether a number left the range of f32 (S13)
-};
-
-// One way to compute it. The problem's k and v have extents and no memory; it must outlive the stream.
-struct StreamKernel {
-  std::string name;  // backend.stream.target
-  Device device;
-  std::function<Reason()> unavailable;
-  std::function<Reason(const Problem&)> refuses;
-  std::function<std::unique_ptr<Stream>(const Problem&)> begin;
 };
 
 // How the tokens of a cache's sequences are spread over ranks: chunk n of a sequence is rank n % ranks',
@@ -75,14 +57,32 @@ class SpreadDecode {
   virtual bool finish(std::span<const float* const> merged) = 0;
 };
 
-// One way to compute it. The problem's sequences have the lengths of the whole, its cache holds a rank's
-// part. It must outlive what is begun.
-struct SpreadKernel {
-  std::string name;  // backend.spread.target
-  Device device;
-  std::function<Reason()> unavailable;
-  std::function<Reason(const Problem&)> refuses;
-  std::function<std::unique_ptr<SpreadDecode>(const Problem&, const Spread&)> begin;
+enum class Work : std::uint8_t { attention, backward, stream, spread };
+
+// One way to compute attention, or its gradients: a kernel does one kind of work, or more, and has the entry
+// points for it.
+struct Kernel {
+  std::string name{};                               // backend.role.target
+  Device device = Device::cpu;                      // whose memory it reads and writes
+  std::function<Reason()> unavailable{};            // why this machine cannot run it
+  std::function<Reason(const Problem&)> refuses{};  // why it does not take this problem
+
+  // Returns whether it left rows unfinished, which the reference completes in the memory of the CPU (S13).
+  std::function<bool(const Problem&)> attend{};
+  std::function<Reason(const GradientProblem&)> refuses_backward{};
+  std::function<UnfinishedGradients(const GradientProblem&)> backward{};
+  // The problem's k and v have extents and no memory; it must outlive the stream.
+  std::function<std::unique_ptr<Stream>(const Problem&)> begin_stream{};
+  // The problem's sequences have the lengths of the whole, its cache holds a rank's part. It must outlive
+  // what is begun.
+  std::function<std::unique_ptr<SpreadDecode>(const Problem&, const Spread&)> begin_spread{};
+
+  bool does(Work work) const {
+    return work == Work::attention  ? attend != nullptr
+           : work == Work::backward ? backward != nullptr
+           : work == Work::stream   ? begin_stream != nullptr
+                                    : begin_spread != nullptr;
+  }
 };
 
 struct GiveBack {
@@ -120,9 +120,6 @@ class Backend {
   virtual const char* name() const = 0;  // as its kernels begin
   virtual Device device() const = 0;
   virtual std::span<const Kernel> kernels() const = 0;  // in the order they are tried
-  virtual std::span<const GradientKernel> gradient_kernels() const { return {}; }  // likewise
-  virtual std::span<const StreamKernel> stream_kernels() const { return {}; }
-  virtual std::span<const SpreadKernel> spread_kernels() const { return {}; }
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
@@ -154,6 +151,10 @@ class Backend {
   // again. Throws std::bad_alloc.
   virtual Memory allocate(std::size_t bytes) const = 0;
 
+  // So many bytes for the pages of caches; null: on the CPU, which reads them where they lie. Throws
+  // std::bad_alloc.
+  virtual std::unique_ptr<DevicePages> make_pages(std::int64_t /*bytes*/) const { return nullptr; }
+
   // Rounds to the dtype of `into`, which has the extents of `from`. Either may be the CPU's.
   virtual void copy(const View& from, const MutableView& into) const = 0;
   // into += from, rounded once.
@@ -171,7 +172,6 @@ class Backend {
 }  // namespace heed::backend
 
 namespace heed {
-using backend::Backend, backend::GradientKernel, backend::Kernel, backend::Memory, backend::Projected,
-    backend::Projection, backend::Spread, backend::SpreadDecode, backend::SpreadKernel, backend::Stream,
-    backend::StreamKernel;
+using backend::Backend, backend::Kernel, backend::Memory, backend::Projected, backend::Projection,
+    backend::Spread, backend::SpreadDecode, backend::Stream, backend::Work;
 }

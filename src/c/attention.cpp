@@ -7,10 +7,8 @@
 #include <new>
 
 #include "c/call.hpp"
-#include "c/qualified.hpp"
-#include "c/sized.hpp"
 #include "c/status.hpp"
-#include "c/views.hpp"
+#include "c/structs.hpp"
 
 namespace heed::c {
 namespace {

@@ -2,12 +2,10 @@
 // The cache as c.h has it.
 #include "heed/cache.hpp"
 
-#include "c/choice.hpp"
-#include "c/handles.hpp"
+#include "c/call.hpp"
 #include "c/rotary.hpp"
-#include "c/sized.hpp"
 #include "c/status.hpp"
-#include "c/views.hpp"
+#include "c/structs.hpp"
 
 namespace heed::c {
 namespace {

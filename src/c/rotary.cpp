@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "c/rotary.hpp"
 
-#include "c/choice.hpp"
-#include "c/qualified.hpp"
-#include "c/sized.hpp"
+#include "c/call.hpp"
 #include "c/status.hpp"
-#include "c/tagged.hpp"
-#include "c/views.hpp"
+#include "c/structs.hpp"
 
 namespace heed::c {
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// What concerns the library as a whole: its version, its threads, memory it has handed out.
 #include "c/status.hpp"
 
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -8,6 +10,8 @@
 #include <utility>
 
 #include "heed/error.hpp"
+#include "heed/threads.hpp"
+#include "heed/version.hpp"
 
 namespace heed::c {
 namespace {
@@ -116,3 +120,19 @@ heed_status failed() noexcept {
 }  // namespace heed::c
 
 const char* heed_last_error() { return heed::c::shown; }
+
+// What concerns the library as a whole: its version, its threads, memory it has handed out.
+
+const char* heed_version() { return heed::version(); }
+
+void heed_free(void* text) { std::free(text); }
+
+heed_status heed_set_num_threads(int threads) {
+  return heed::c::status_of([&] { heed::set_num_threads(threads); });
+}
+
+int heed_num_threads() {
+  int threads = 1;
+  heed::c::status_of([&] { threads = heed::num_threads(); });
+  return threads;
+}

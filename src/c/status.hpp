@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // No exception leaves a function of c.h: it becomes a status, and its sentence this thread's last error.
 #pragma once
+#include <cstdint>
+
 #include "heed/c.h"
+#include "heed/cache.hpp"
+#include "heed/layer.hpp"
 
 namespace heed::c {
 
@@ -20,3 +24,15 @@ heed_status status_of(const Body& body) noexcept {
 }
 
 }  // namespace heed::c
+
+// What the opaque pointers of c.h point to.
+
+struct heed_cache {
+  heed::KvCache cache;
+};
+
+struct heed_layer {
+  heed::AttentionLayer layer;
+  std::int64_t sliding_window;  // 0: none
+  heed_rotary rotary;           // the layer's own, where it has one
+};

@@ -1,14 +1,200 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appending: everything that can fail happens first, then pages change hands and tokens are written.
+// Appends tokens to sequences: pages are taken, shared ones copied, keys rotated, and all of it undone where
+// something is refused.
+#include "cache/append.hpp"
+
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "cache/new_keys.hpp"
+#include "cache/state.hpp"
+#include "cache/store.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
+#include "rotary/rotary.hpp"
 
 namespace heed::cache {
+
+namespace {
+
+struct Expected {
+  std::int64_t extent;
+  const char* what;
+};
+
+void check_extents(const State& state, const char* name, const View& view,
+                   const std::array<Expected, 4>& expected) {
+  const Axes extent = axes(view.shape);
+  for (std::size_t i = 0; i < extent.size(); ++i)
+    if (extent[i] != expected[i].extent)
+      throw refusal(Error::shape, name, ".", axis_names[i], ": ", extent[i], " is not ", expected[i].what,
+                    ": ", expected[i].extent);
+  check_argument({name, view});
+  check_device({name, view}, "the cache's", state.config.device);
+  if (state.pool.on_device()) state.pool.on_device()->check_place(name, view);
+}
+
+void check_counts(const State& state, const NewTokens& tokens) {
+  const auto entries = static_cast<std::int64_t>(tokens.counts.size());
+  if (entries != 0 && entries != tokens.k.shape.batch)
+    throw refusal(Error::shape, "counts: ", entries, " entries for ", tokens.k.shape.batch, " sequences");
+  for (std::int64_t b = 0; b < tokens.k.shape.batch; ++b) {
+    const std::int64_t number = tokens.first + b, count = tokens.count(b);
+    if (count < 0 || count > tokens.k.shape.length)
+      throw refusal(Error::value, "counts[", b, "]: ", count, " is not in [0, ", tokens.k.shape.length,
+                    "], the tokens of k");
+    const CachedSequence& sequence = state.sequences[static_cast<std::size_t>(number)];
+    if (sequence.is_released && count > 0)
+      throw refusal(Error::value, "sequence: ", number, " is released, but gets ", count,
+                    count == 1 ? " token" : " tokens");
+    if (count > state.config.capacity - sequence.length)
+      throw refusal(Error::capacity, "sequence ", number, " holds ", sequence.length, " of ",
+                    state.config.capacity, " tokens; ", count, " more do not fit");
+  }
+}
+
+}  // namespace
+
+void check_tokens(const State& state, const NewTokens& tokens) {
+  const View &k = tokens.k, &v = tokens.v;
+  check_extents(state, "k", k,
+                {{{tokens.sequences, tokens.whose},
+                  {state.config.kv_heads, "the cache's kv_heads"},
+                  {k.shape.length, ""},
+                  {state.config.dim, "the cache's dim"}}});
+  check_extents(state, "v", v,
+                {{{k.shape.batch, "k.batch"},
+                  {state.config.kv_heads, "the cache's kv_heads"},
+                  {k.shape.length, "k.length"},
+                  {*state.config.value_dim, "the cache's value_dim"}}});
+  check_counts(state, tokens);
+}
+
+void check_results(const State& state, std::int64_t length, const MutableView& k, const MutableView& v) {
+  const auto check = [&](const char* name, const View& view, const Expected& dim) {
+    check_extents(state, name, view,
+                  {{{1, "the one sequence"},
+                    {state.config.kv_heads, "the cache's kv_heads"},
+                    {length, "the sequence's length"},
+                    dim}});
+    check_own_places({name, view});
+  };
+  check("k", k, {state.config.dim, "the cache's dim"});
+  check("v", v, {*state.config.value_dim, "the cache's value_dim"});
+  check_apart({"v", v}, {"k", k});
+}
+
+Rows rows_of(const View& view, std::int64_t b, std::int64_t h, std::int64_t t) {
+  const std::int64_t elements = b * view.stride.batch + h * view.stride.heads + t * view.stride.length;
+  const auto bytes = static_cast<std::int64_t>(bytes_of(view.dtype));
+  const Shape& n = view.shape;  // the stride of an axis of one entry may be any number: no row is that far on
+  return {static_cast<const unsigned char*>(view.data) + elements * bytes, view.dtype,
+          n.length > 1 ? view.stride.length : 0, n.dim > 1 ? view.stride.dim : 1};
+}
+
+// The keys of an append on their way to the pages: as given, or turned by their positions first.
+
+// The keys or values of an append: as given, (batch, heads, tokens, dim), or the counted tokens of all batch
+// entries one after the other, (1, heads, all tokens, dim).
+struct Source {
+  View view;
+  bool is_joined = false;
+
+  // `before` tokens are those of the batch entries before b.
+  Rows rows(std::int64_t b, std::int64_t before, std::int64_t h, std::int64_t t) const {
+    return is_joined ? rows_of(view, 0, h, before + t) : rows_of(view, b, h, t);
+  }
+};
+
+// Calls body(b, count, before) for every batch entry that gets tokens.
+template <class Body>
+void for_each_entry(const NewTokens& tokens, const Body& body) {
+  for (std::int64_t b = 0, before = 0; b < tokens.k.shape.batch; before += tokens.count(b), ++b)
+    if (tokens.count(b) > 0) body(b, tokens.count(b), before);
+}
+
+// The new keys turned by their positions, in f32, where the pages lie. A scaling that asks for a length goes
+// by that of each sequence after the append.
+class RotatedKeys {
+ public:
+  RotatedKeys(const State&, const NewTokens&);
+  Source source() const { return source_; }
+
+ private:
+  void rotate_counted(const State&, const NewTokens&);
+  void rotate_on(const DevicePages&, const State&, const NewTokens&);
+
+  std::vector<float> floats_{};
+  DeviceArray there_{};
+  Source source_{};
+};
+
+namespace {
+
+std::int64_t length_of(const State& state, const NewTokens& tokens, std::int64_t b) {
+  return state.sequences[static_cast<std::size_t>(tokens.first + b)].length;
+}
+
+}  // namespace
+
+RotatedKeys::RotatedKeys(const State& state, const NewTokens& tokens) {
+  if (const DevicePages* device = state.pool.on_device())
+    rotate_on(*device, state, tokens);
+  else
+    rotate_counted(state, tokens);
+}
+
+void RotatedKeys::rotate_counted(const State& state, const NewTokens& tokens) {
+  std::int64_t all = 0;
+  for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t) { all += count; });
+  const Shape shape{1, tokens.k.shape.heads, all, tokens.k.shape.dim};
+  floats_.resize(static_cast<std::size_t>(shape.elements()));
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(all));
+  for_each_entry(tokens, [&](std::int64_t b, std::int64_t count, std::int64_t before) {
+    const auto at = positions.begin() + before;
+    std::iota(at, at + count, length_of(state, tokens, b));
+    for (std::int64_t h = 0; h < shape.heads; ++h)
+      widen(rows_of(tokens.k, b, h, 0), {count, shape.dim}, floats_.data() + (h * all + before) * shape.dim);
+  });
+  const MutableView keys(floats_.data(), shape);
+  source_ = {keys, true};
+  const Rotary& rotary = state.config.rotary->rotary;
+  if (!rotary::depends_on_length(rotary)) return state.pool.backend().rotate({{keys}}, positions, rotary, {});
+  for_each_entry(tokens, [&](std::int64_t, std::int64_t count, std::int64_t before) {
+    MutableView own = keys;
+    own.data = floats_.data() + before * keys.stride.length;
+    own.shape.length = count;
+    state.pool.backend().rotate(
+        {{own}},
+        std::span(positions).subspan(static_cast<std::size_t>(before), static_cast<std::size_t>(count)),
+        rotary, {});
+  });
+}
+
+// All tokens that were given: those that are not counted go no further.
+void RotatedKeys::rotate_on(const DevicePages& device, const State& state, const NewTokens& tokens) {
+  const Shape& shape = tokens.k.shape;
+  source_ = {tokens.k};
+  if (shape.elements() == 0) return;
+  there_ = device.make(shape, DType::f32);
+  state.pool.backend().copy(tokens.k, there_.view);
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.batch * shape.length)), lengths;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const auto at = positions.begin() + b * shape.length;
+    std::iota(at, at + shape.length, length_of(state, tokens, b));
+    lengths.push_back(length_of(state, tokens, b) + tokens.count(b));
+  }
+  state.pool.backend().rotate({{there_.view}}, positions, state.config.rotary->rotary, lengths);
+  source_ = {there_.view};
+}
+
+// Appending: everything that can fail happens first, then pages change hands and tokens are written.
+
 namespace {
 
 // Pages [held_from, this one) are what the window lets go of before an append. The tokens to come see keys

@@ -2,11 +2,13 @@
 // A cache as named arrays, which is what its file holds (docs/cache.md lists them).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "heed/cache.hpp"
 #include "heed/files.hpp"
+#include "heed/rotary.hpp"
 
 namespace heed::cache {
 
@@ -44,5 +46,11 @@ class CacheFields {
 };
 
 KvCacheConfig take_config(CacheFields&);  // checked and complete
+
+// A rotary scaling as named arrays: config.rotary.scaling is its place in the variant, and each field is an
+// array of its own, config.rotary.scaling.factor and so on.
+
+void put_scaling(Arrays&, const RotaryScaling&);
+std::optional<RotaryScaling> take_scaling(CacheFields&);  // none where the file has none; not yet checked
 
 }  // namespace heed::cache

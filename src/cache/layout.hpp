@@ -10,6 +10,8 @@
 #pragma once
 #include <cstdint>
 
+#include "heed/dtype.hpp"
+
 namespace heed::cache {
 
 struct PageLayout {
@@ -53,6 +55,8 @@ struct PagedSequence {
   std::int64_t length;
 };
 
+enum class Side : std::uint8_t { keys, values };
+
 // Tokens [first, first + count) of a page are tokens t, t + 1 ... of batch entry b of a view.
 struct TokenRun {
   const unsigned char* page;
@@ -64,3 +68,18 @@ struct TokenRun {
 namespace heed {
 using cache::PagedSequence, cache::PageLayout;
 }
+
+// Elements of tensors as a cache holds them, and the other way round.
+
+namespace heed::cache {
+
+constexpr CacheType type_of(DType dtype) {
+  return dtype == DType::f32 ? CacheType::f32 : dtype == DType::f16 ? CacheType::f16 : CacheType::bf16;
+}
+
+// Integers come out times their scales.
+constexpr DType dtype_of(CacheType type) {
+  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
+}
+
+}  // namespace heed::cache

@@ -3,16 +3,18 @@
 
 #include <cstring>
 
+#include "backend/backends.hpp"
 #include "refusal/refusal.hpp"
-#include "threads/large_pages.hpp"
+#include "threads/reused_memory.hpp"
 
 namespace heed::cache {
 
-PagePool::PagePool(const Size& size) : pages_(size.pages), page_bytes_(size.page_bytes) {
+PagePool::PagePool(const Size& size)
+    : backend_(backend_of("config", size.device)), pages_(size.pages), page_bytes_(size.page_bytes) {
   try {
     const auto bytes = static_cast<std::size_t>(pages_ * page_bytes_ + size.zero_bytes);
-    if (size.device == Device::cuda) {
-      device_ = pages_on_cuda(static_cast<std::int64_t>(bytes));
+    device_ = backend_.make_pages(static_cast<std::int64_t>(bytes));
+    if (device_) {
       memory_ = device_->memory();
     } else {
       host_.reset(static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64})));

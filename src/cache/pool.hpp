@@ -7,9 +7,11 @@
 #include <new>
 #include <vector>
 
-#include "cache/device_pages.hpp"
+#include "backend/backend.hpp"
 
 namespace heed::cache {
+
+using backend::DeviceArray, backend::DevicePages, backend::DeviceSide, backend::NotFinite;
 
 class PagePool {
  public:
@@ -33,6 +35,7 @@ class PagePool {
   const unsigned char* zeros() const { return memory_ + pages_ * page_bytes_; }
   std::int32_t users(const unsigned char* page) const { return users_[index(page)]; }
 
+  const Backend& backend() const { return backend_; }             // of the device that the pages lie on
   const DevicePages* on_device() const { return device_.get(); }  // null: the CPU's memory
 
   // The pages of another pool that has used no more than there are here, and who uses them.
@@ -53,6 +56,7 @@ class PagePool {
   };
   std::size_t index(const unsigned char* page) const { return static_cast<std::size_t>(number_of(page)); }
 
+  const Backend& backend_;
   std::int64_t pages_, page_bytes_;
   std::unique_ptr<unsigned char, Free> host_{};  // one of these two has the memory
   std::unique_ptr<DevicePages> device_{};

@@ -4,13 +4,13 @@
 #include <numeric>
 #include <vector>
 
+#include "cache/append.hpp"
+#include "cache/layout.hpp"
 #include "cache/state.hpp"
 #include "cache/store.hpp"
-#include "cache/tokens.hpp"
-#include "cache/types.hpp"
 #include "heed/half.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace cache;
 
 namespace {
@@ -67,7 +67,7 @@ std::vector<float> rotated_keys(const State& state, const CachedSequence& sequen
       fetch(state, sequence, Side::keys, {0, h, t, 0}, row);
   std::vector<std::int64_t> positions(static_cast<std::size_t>(shape.length));
   std::iota(positions.begin(), positions.end(), 0);
-  rotate({keys, shape}, positions, state.config.rotary->rotary);
+  state.pool.backend().rotate({{MutableView(keys, shape)}}, positions, state.config.rotary->rotary, {});
   for (float& x : keys) x = rounded_to(state.config.type, x);
   // A turned zero may be -0.
   const std::int64_t page_size = state.layout.page_size;
@@ -82,26 +82,26 @@ bool rotates_keys(const State& state) {
 }
 
 // What rotated_keys() does, on the device: floats are what was fetched.
-void put_turned_keys(const State& state, const DevicePages& device, const CachedSequence& sequence,
-                     const DeviceArray& floats, const MutableView& into) {
+void put_rotated_keys(const State& state, const DevicePages& device, const CachedSequence& sequence,
+                      const DeviceArray& floats, const MutableView& into) {
   std::vector<std::int64_t> positions(static_cast<std::size_t>(sequence.length));
   std::iota(positions.begin(), positions.end(), 0);
-  rotate(floats.view, positions, state.config.rotary->rotary);
+  state.pool.backend().rotate({{floats.view}}, positions, state.config.rotary->rotary, {});
   const DType own = dtype_of(state.config.type);
   if (own != into.dtype && own != DType::f32) {  // rounded to its type first
     const DeviceArray rounded = device.make(into.shape, own);
-    device.convert(floats.view, rounded.view);
-    device.convert(rounded.view, into);
+    state.pool.backend().copy(floats.view, rounded.view);
+    state.pool.backend().copy(rounded.view, into);
   } else {
-    device.convert(floats.view, into);
+    state.pool.backend().copy(floats.view, into);
   }
-  MutableView released = into;  // a turned zero may be -0
+  MutableView released = into;  // a rotated zero may be -0
   const std::int64_t begin = state.front_pages() * state.layout.page_size,
                      end = sequence.held_from * state.layout.page_size;
   released.data = static_cast<std::byte*>(into.data) +
                   begin * into.stride.length * static_cast<std::int64_t>(bytes_of(into.dtype));
   released.shape.length = std::max<std::int64_t>(end - begin, 0);
-  device.clear(released);
+  if (released.shape.elements() > 0) state.pool.backend().fill(released, 0);
 }
 
 void read_on_device(const State& state, const DevicePages& device, const CachedSequence& sequence,
@@ -115,7 +115,7 @@ void read_on_device(const State& state, const DevicePages& device, const CachedS
   if (rotates_keys(state) && k.shape.elements() > 0) {
     const DeviceArray floats = device.make(k.shape, DType::f32);
     device.fetch(keys, floats.view, runs);
-    put_turned_keys(state, device, sequence, floats, k);
+    put_rotated_keys(state, device, sequence, floats, k);
   } else {
     device.fetch(keys, k, runs);
   }
@@ -142,4 +142,4 @@ void KvCache::read(std::int64_t number, const MutableView& k, const MutableView&
   read_side(*state_, sequence, Side::values, v, row.data());
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -4,9 +4,37 @@
 
 #include <algorithm>
 
+#include "cache/reading.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cache {
+
+void CacheUse::begin_reading(const char* call) {
+  std::uint32_t now = now_.load(std::memory_order_relaxed);
+  do {
+    if (now & a_writer) throw refusal(Error::busy, call, ": the cache is being changed by another call");
+  } while (!now_.compare_exchange_weak(now, now + 1, std::memory_order_acquire, std::memory_order_relaxed));
+}
+
+void CacheUse::end_reading() noexcept {
+  if (now_.fetch_sub(1, std::memory_order_release) == a_writer + 1) now_.notify_one();
+}
+
+void CacheUse::begin_writing(const char* call) {
+  std::uint32_t now = 0;
+  if (now_.compare_exchange_strong(now, a_writer, std::memory_order_acquire, std::memory_order_relaxed))
+    return;
+  throw refusal(Error::busy, call, ": the cache is being ", now & a_writer ? "changed" : "read",
+                " by another call");
+}
+
+void CacheUse::reader_becomes_writer() noexcept {
+  now_.fetch_add(a_writer - 1, std::memory_order_relaxed);
+  for (std::uint32_t now; (now = now_.load(std::memory_order_acquire)) != a_writer;)
+    now_.wait(now, std::memory_order_relaxed);
+}
+
+// Sequences come, go, grow shorter and share pages.
 
 State::State(const CacheGeometry& geometry)
     : CacheGeometry(geometry),
@@ -69,6 +97,24 @@ void State::shorten(CachedSequence& sequence, std::int64_t length) noexcept {
   sequence.table.resize(pages);
   sequence.length = length;
   if (length <= front_pages() * layout.page_size) sequence.held_from = front_pages();
+}
+
+CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)), layout_(state_.layout) {
+  state_.use.begin_reading("attention");
+}
+
+CacheReading::CacheReading(const CacheReading& other) noexcept
+    : state_(other.state_), layout_(other.layout_) {
+  state_.use.read_on();
+}
+
+CacheReading::~CacheReading() { state_.use.end_reading(); }
+
+std::int64_t CacheReading::sequences() const { return std::ssize(state_.sequences); }
+
+PagedSequence CacheReading::sequence(std::int64_t n) const {
+  const CachedSequence& sequence = state_.at(n);
+  return {sequence.table.data(), sequence.length};
 }
 
 }  // namespace heed::cache

@@ -8,8 +8,6 @@
 
 namespace heed::cache {
 
-enum class Side : std::uint8_t { keys, values };
-
 // Tokens [first, first + count) of one KV head's part of a page.
 struct Slots {
   const PageLayout* layout;

@@ -4,15 +4,8 @@
 
 #include <vector>
 
-#include "cpu/copy.hpp"
-#include "cpu/gradient.hpp"
-#include "cpu/merge.hpp"
-#include "cpu/projection.hpp"
-#include "cpu/rotate.hpp"
-#include "cpu/run.hpp"
-#include "cpu/spread.hpp"
-#include "cpu/stream.hpp"
-#include "cpu/weight_gradient.hpp"
+#include "cpu/drivers.hpp"
+#include "cpu/projection/driver.hpp"
 #include "threads/reused_memory.hpp"
 
 namespace heed::cpu {
@@ -21,44 +14,28 @@ namespace {
 std::vector<Kernel> make_kernels() {
   std::vector<Kernel> list;
   for (const Target* target : targets()) {
-    const auto unavailable_here = [target] { return unavailable(*target); };
-    list.push_back({std::string("cpu.decode.") + target->name, Device::cpu, unavailable_here,
-                    [target](const Problem& p) { return decode_refuses(*target, p); },
-                    [target](const Problem& p) { return decode(*target, p); }});
-    list.push_back({std::string("cpu.prefill.") + target->name, Device::cpu, unavailable_here,
-                    [target](const Problem& p) { return prefill_refuses(*target, p); },
-                    [target](const Problem& p) { return prefill(*target, p); }});
+    const auto add = [&](const char* role, Kernel kernel) {
+      kernel.name = std::string("cpu.") + role + "." + target->name;
+      kernel.device = Device::cpu;
+      kernel.unavailable = [target] { return unavailable(*target); };
+      list.push_back(std::move(kernel));
+    };
+    const auto takes_few_rows = [target](const Problem& p) { return decode_refuses(*target, p); };
+    const auto takes_many_rows = [target](const Problem& p) { return prefill_refuses(*target, p); };
+    add("decode",
+        {.refuses = takes_few_rows, .attend = [target](const Problem& p) { return decode(*target, p); }});
+    add("prefill",
+        {.refuses = takes_many_rows, .attend = [target](const Problem& p) { return prefill(*target, p); }});
+    add("backward",
+        {.refuses_backward = [target](const GradientProblem& g) { return gradient_refuses(*target, g); },
+         .backward = [target](const GradientProblem& g) { return gradient(*target, g); }});
+    add("stream", {.refuses = takes_many_rows,
+                   .begin_stream = [target](const Problem& p) { return begin_stream(*target, p); }});
+    add("spread",
+        {.refuses = takes_few_rows, .begin_spread = [target](const Problem& p, const Spread& spread) {
+           return begin_spread(*target, p, spread);
+         }});
   }
-  return list;
-}
-
-std::vector<GradientKernel> make_gradient_kernels() {
-  std::vector<GradientKernel> list;
-  for (const Target* target : targets())
-    list.push_back({std::string("cpu.backward.") + target->name, Device::cpu,
-                    [target] { return unavailable(*target); },
-                    [target](const GradientProblem& g) { return gradient_refuses(*target, g); },
-                    [target](const GradientProblem& g) { return gradient(*target, g); }});
-  return list;
-}
-
-std::vector<StreamKernel> make_stream_kernels() {
-  std::vector<StreamKernel> list;
-  for (const Target* target : targets())
-    list.push_back({std::string("cpu.stream.") + target->name, Device::cpu,
-                    [target] { return unavailable(*target); },
-                    [target](const Problem& p) { return prefill_refuses(*target, p); },
-                    [target](const Problem& p) { return begin_stream(*target, p); }});
-  return list;
-}
-
-std::vector<SpreadKernel> make_spread_kernels() {
-  std::vector<SpreadKernel> list;
-  for (const Target* target : targets())
-    list.push_back(
-        {std::string("cpu.spread.") + target->name, Device::cpu, [target] { return unavailable(*target); },
-         [target](const Problem& p) { return decode_refuses(*target, p); },
-         [target](const Problem& p, const Spread& spread) { return begin_spread(*target, p, spread); }});
   return list;
 }
 
@@ -67,9 +44,6 @@ class Cpu final : public Backend {
   const char* name() const override { return "cpu"; }
   Device device() const override { return Device::cpu; }
   std::span<const Kernel> kernels() const override { return kernels_; }
-  std::span<const GradientKernel> gradient_kernels() const override { return gradient_kernels_; }
-  std::span<const StreamKernel> stream_kernels() const override { return stream_kernels_; }
-  std::span<const SpreadKernel> spread_kernels() const override { return spread_kernels_; }
 
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const CpuProjection>(w, bias, CpuProjection::Ownership::copied);
@@ -105,9 +79,6 @@ class Cpu final : public Backend {
   }
 
   std::vector<Kernel> kernels_ = make_kernels();
-  std::vector<GradientKernel> gradient_kernels_ = make_gradient_kernels();
-  std::vector<StreamKernel> stream_kernels_ = make_stream_kernels();
-  std::vector<SpreadKernel> spread_kernels_ = make_spread_kernels();
 };
 
 }  // namespace

@@ -5,28 +5,11 @@
 #pragma once
 #include <cstdint>
 
-#include "cache/layout.hpp"
-#include "heed/dtype.hpp"
-#include "problem/score_stage.hpp"
-#include "problem/sequence.hpp"
-#include "softmax/order.hpp"
-#include "softmax/scaling.hpp"
+#include "problem/call.hpp"
 
 namespace heed::cpu {
 
-using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
-
-// How far apart neighbours along each axis of a tensor lie, in elements.
-struct TensorStrides {
-  std::int64_t batch = 0, heads = 0, length = 0, dim = 0;
-};
-
-// A tensor over (batch, heads, length, dim); data is null when the tensor was not given.
-struct Tensor {
-  const void* data = nullptr;
-  TensorStrides stride{};
-  Type type = Type::f32;
-};
+using problem::BoolTensor, problem::Tensor, problem::TensorStrides, problem::Type;
 
 // Where a row begins and how to walk it: sixteen elements a step apart, the next sixteen a block further, as
 // cached values lie. Everywhere else a block is sixteen steps.
@@ -37,14 +20,8 @@ struct Row {
   std::int64_t block = 16 * step;
 };
 
-struct BoolTensor {
-  Tensor where;  // int8: 0 or 1
-  bool visible_when = true;
-  bool is_tree = false;  // column 0 is the first of a sequence's last `queries` keys
-};
-
 // A bias or a boolean mask that all heads share, as panels of some rows read it: transposed for tasks that
-// follow each other (cpu/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has
+// follow each other (cpu/prefill/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has
 // `key_words` words: one, whose bit r hides the key from row r; or the biases of its rows, side by side in
 // f32, or in bf16 those of two keys in pairs.
 struct SharedMask {
@@ -62,7 +39,7 @@ struct SharedMask {
 };
 
 // Memory in which tasks leave the blocks of keys and values that they packed, for those that read the same
-// (cpu/algorithm/shared_blocks.hpp).
+// (cpu/tile/operands.hpp).
 struct SharedBlocks {
   float* memory = nullptr;  // (heads, of_head, floats); null: every task packs for itself
   std::int64_t heads = 0, of_head = 0,
@@ -73,51 +50,18 @@ struct SharedBlocks {
 // In front of each block: whether it is packed, and what of it is known. Zeros say that nobody has begun.
 constexpr std::int64_t shared_header_floats = 16;
 
-struct Call {
-  std::int64_t batch, heads, kv_heads, queries, keys, dim,
-      value_dim;  // queries, keys: of the longest sequence
-  Tensor q, k, v, bias, sink;
-  Tensor out, weights, log_sum_exp,
-      scores;  // written through; const only because Tensor is shared with the inputs
-  ScoreStage stage = ScoreStage::none;
-  softmax::Scaling scaling;
-  softmax::Softcap softcap{};
-  const Sequence* sequences;  // one per batch entry
-  std::int64_t front = 0;     // keys every query sees in spite of its window
-  const Gap* gaps = nullptr;  // (gap_count, batch): further windows
-  std::int64_t gap_count = 0;
-  const PagedSequence* cached = nullptr;  // one per batch entry, in place of k and v
-  PageLayout layout{};
-  const BoolTensor* masks = nullptr;
-  std::int64_t mask_count = 0;
-  AlibiSlopes alibi{};
-  const DocumentIds* documents = nullptr;
-  std::int64_t document_count = 0;
-  std::uint64_t drop_below = 0;  // a weight drops when its Philox word lies below; 0: no dropout
-  std::uint64_t seed = 0;
-  float keep_scale = 1;  // 1 / (1 - drop_probability)
-  // Of a larger call (heed/stream.hpp): the queries here are [first_query, first_query + here) of each
-  // sequence, or all of them where `here` is negative; the heads those from first_head on of all_heads.
-  std::int64_t first_query = 0, here = -1, first_head = 0, all_heads = 0;
-  bool tiled_heads = false;
+struct Call : problem::KernelCall {
   SharedMask shared{};
   SharedBlocks kept{};
   // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
   unsigned char* needs_reference = nullptr;
-
-  std::int64_t end_query(const Sequence& s) const { return here < 0 ? s.queries : first_query + here; }
-  std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
-  // The member-th query head that reads kv_head.
-  std::int64_t head(std::int64_t kv_head, std::int64_t member) const {
-    return tiled_heads ? member * kv_heads + kv_head : kv_head * group() + member;  // fault: wrong-group
-  }
 };
 
 // y = x * W^T + b.
 struct LinearMap {
   Tensor y{};
   std::int64_t y_dim = 0;
-  const void* panels = nullptr;  // W as its kernel wants it (cpu/projection.hpp), of this type
+  const void* panels = nullptr;  // W as its kernel wants it (cpu/projection/driver.hpp), of this type
   Type panel_type = Type::f32;
   bool is_packed =
       false;  // else `rows` are W where it lies, (1, 1, out, in): kernels for vectors pack it as they go

@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a Problem to the plain data that CPU kernels read.
+// From a Problem to what CPU kernels read.
 #pragma once
-#include <optional>
-
 #include "cpu/call.hpp"
-#include "problem/problem.hpp"
+#include "problem/lower.hpp"
 
 namespace heed::cpu {
-
-Tensor lower(const View&);
-
-template <class AnyView>
-Tensor lower_if_given(const std::optional<AnyView>& x) {
-  return x ? lower(View(*x)) : Tensor{};
-}
+using problem::lower, problem::lower_if_given;
 
 // A Call and what it points to; the Problem must outlive it.
 struct LoweredCall {
-  explicit LoweredCall(const Problem&);
-  LoweredCall(const Problem&, const softmax::Scaling&);
+  explicit LoweredCall(const Problem& p) : lowered(p), call{lowered.call} {
+    call.needs_reference = &needs_reference;
+  }
+  LoweredCall(const Problem& p, const softmax::Scaling& scaling) : lowered(p, scaling), call{lowered.call} {
+    call.needs_reference = &needs_reference;
+  }
   LoweredCall(const LoweredCall&) = delete;
   LoweredCall& operator=(const LoweredCall&) = delete;
 
-  Few<BoolTensor, 4> masks;
-  Few<PagedSequence, 4> cached;
+  problem::LoweredProblem lowered;
   unsigned char needs_reference = 0;  // what call.needs_reference points to
   Call call;
 };

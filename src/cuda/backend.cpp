@@ -28,8 +28,11 @@ Reason refuses_here(Role role, const Problem& p) {
 }
 
 Kernel kernel_of(const char* name, Role role) {
-  return {name, Device::cuda, unavailable, [role](const Problem& p) { return refuses_here(role, p); },
-          [role](const Problem& p) { return run_on_stream(role, p); }};
+  return {.name = name,
+          .device = Device::cuda,
+          .unavailable = unavailable,
+          .refuses = [role](const Problem& p) { return refuses_here(role, p); },
+          .attend = [role](const Problem& p) { return run_on_stream(role, p); }};
 }
 
 class Cuda final : public Backend {
@@ -46,6 +49,9 @@ class Cuda final : public Backend {
     for (const MutableView& x : alike) cuda::rotate(x, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override { return take_memory(bytes); }
+  std::unique_ptr<DevicePages> make_pages(std::int64_t bytes) const override {
+    return cuda::make_pages(bytes);
+  }
   void copy(const View& from, const MutableView& into) const override { cuda::copy(from, into); }
   void average_heads(const View& from, const MutableView& into) const override {
     cuda::average_heads(from, into);

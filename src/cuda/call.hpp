@@ -5,9 +5,7 @@
 #include <cstdint>
 
 #include "cache/layout.hpp"
-#include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
-#include "softmax/order.hpp"
 #include "softmax/scaling.hpp"
 
 namespace heed::cuda {

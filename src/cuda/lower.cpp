@@ -116,7 +116,7 @@ LoweredCall::LoweredCall(const Problem& p)
       key_rows(p.inputs.k.shape.length),
       call(lowered(p)) {
   if (p.reading) {
-    for (const Sequence& s : p.sequences) cached.push_back(p.reading->sequence(s.in_cache));
+    cached.assign(p.cached.begin(), p.cached.end());
     call.cached = cached.data();
     call.layout = p.reading->layout();
     call.k.type = call.v.type = type_of(p.cache_type);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cache/device_pages.hpp"
+#include "backend/device_pages.hpp"
 #include "cuda/lower.hpp"
 #include "cuda/run.hpp"
 #include "cuda/runtime/arrays.hpp"
@@ -16,7 +16,8 @@
 namespace heed::cuda {
 namespace {
 
-using cache::DeviceSide, cache::NotFinite, cache::Side, cache::TokenRun;
+using backend::DeviceArray, backend::DevicePages, backend::DeviceSide, backend::NotFinite, cache::Side,
+    cache::TokenRun;
 
 int current_ordinal() {
   if (const Reason reason = unavailable())
@@ -24,7 +25,7 @@ int current_ordinal() {
   return device_facts().ordinal;
 }
 
-class CudaPages final : public cache::DevicePages {
+class CudaPages final : public DevicePages {
  public:
   explicit CudaPages(std::int64_t bytes)
       : ordinal_(current_ordinal()), memory_(take_memory(static_cast<std::size_t>(bytes))) {}
@@ -59,18 +60,13 @@ class CudaPages final : public cache::DevicePages {
     return {n / count, n % count};
   }
 
-  cache::DeviceArray make(const Shape& shape, DType dtype) const override {
+  DeviceArray make(const Shape& shape, DType dtype) const override {
     const Current device(ordinal_);
     const auto bytes = static_cast<std::size_t>(shape.elements()) * bytes_of(dtype);
     std::shared_ptr<void> memory = take_memory(std::max<std::size_t>(bytes, 1));
     void* const data = memory.get();
     return {std::move(memory), {data, shape, dtype, Device::cuda}};
   }
-  void convert(const View& from, const MutableView& into) const override { cuda::copy(from, into); }
-  void clear(const MutableView& x) const override {
-    if (x.shape.elements() > 0) fill(x, 0);
-  }
-
   void copy(const unsigned char* from, unsigned char* into, std::int64_t bytes) const override {
     move(into, from, bytes, cudaMemcpyDeviceToDevice);
   }
@@ -112,9 +108,7 @@ class CudaPages final : public cache::DevicePages {
 };
 
 }  // namespace
-}  // namespace heed::cuda
 
-// A cache knows of no backend, and asks for this by name.
-std::unique_ptr<heed::cache::DevicePages> heed::cache::pages_on_cuda(std::int64_t bytes) {
-  return std::make_unique<cuda::CudaPages>(bytes);
-}
+std::unique_ptr<DevicePages> make_pages(std::int64_t bytes) { return std::make_unique<CudaPages>(bytes); }
+
+}  // namespace heed::cuda

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "files/descriptor.hpp"
+#include "files/input_file.hpp"
 
 namespace heed::files {
 

@@ -5,7 +5,6 @@
 #include <new>
 
 #include "files/json.hpp"
-#include "files/json_string.hpp"
 
 namespace heed::files {
 namespace {

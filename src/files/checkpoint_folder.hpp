@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "files/safetensors_file.hpp"
+#include "files/safetensors.hpp"
 
 namespace heed::files {
 

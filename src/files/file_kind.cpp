@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "files/safetensors_header.hpp"
+#include "files/safetensors.hpp"
 
 namespace heed::files {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "lowering/make_problem.hpp"
-#include "plan/plan.hpp"
+#include "api/plan.hpp"
+#include "call/make_problem.hpp"
 
 namespace heed::layer {
 namespace {
@@ -39,13 +39,12 @@ Heads make_heads(const LayerState& state, const Projections& by, const Attention
 
 Problem make_problem(const AttentionLayer::Call& call, const LayerInputs& in, const Heads& heads,
                      const Outputs& results, const Options& options) {
-  if (!call.cache)
-    return lowering::make_problem({heads.q.view, heads.k.view, heads.v.view}, results, options);
-  return lowering::make_problem({.q = heads.q.view,
-                                 .cache = call.cache,
-                                 .sequences = in.cached.numbers,
-                                 .query_counts = in.cached.counts},
-                                results, options, in.cached.lengths_after);
+  if (!call.cache) return call::make_problem({heads.q.view, heads.k.view, heads.v.view}, results, options);
+  return call::make_problem({.q = heads.q.view,
+                             .cache = call.cache,
+                             .sequences = in.cached.numbers,
+                             .query_counts = in.cached.counts},
+                            results, options, in.cached.lengths_after);
 }
 
 }  // namespace
@@ -66,15 +65,15 @@ Attending::Attending(const LayerState& state, const AttentionLayer::Call& call, 
                .scores = {scores_.target(), outputs.scores.stage}},
       problem_(make_problem(call, in, heads, results_, floats_.options)),
       said_(floats_.options.threads, floats_.options.executor),
-      kernel_(planning::choose(problem_)) {}
+      kernel_(api::choose(Work::attention, problem_)) {}
 
 void Attending::run() {
   state_.project(projections(), in, heads);
   if (call_.cache) {
     appended_.emplace(*call_.cache, in.cached, heads.k.view, heads.v.view);
-    problem_.reading.emplace(*call_.cache);
+    call::hold_cache(problem_);
   }
-  planning::run(kernel_, problem_);
+  api::run(kernel_, problem_);
   fill_padding(state_.backend, in.cached.counts, results_);
   weights_.deliver();
   scores_.deliver();

@@ -3,7 +3,6 @@
 #pragma once
 #include <optional>
 
-#include "layer/appended_tokens.hpp"
 #include "layer/call.hpp"
 #include "layer/state.hpp"
 #include "problem/problem.hpp"

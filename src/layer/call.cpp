@@ -5,12 +5,246 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <variant>
 
-#include "lowering/arguments.hpp"
+#include "cache/append.hpp"
+#include "cache/state.hpp"
+#include "call/arguments.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
-#include "rotary/frequencies.hpp"
+#include "rotary/rotary.hpp"
 
 namespace heed::layer {
+namespace {
+
+Floats heads_of(const Backend& backend, const char* name, const View& sequence, std::int64_t heads,
+                std::int64_t dim, DType dtype) {
+  const Shape shape{sequence.shape.batch, heads, sequence.shape.length, dim};
+  return make_floats(backend, name, shape, bshd(shape), dtype);
+}
+
+Floats widen(const Backend& backend, const char* name, std::optional<View>& view) {
+  if (!view) return {};
+  check_argument({name, *view});
+  check_device({name, *view}, "config.device", backend.device());
+  if (view->dtype == DType::f32) return {};
+  Floats copy = copy_as_floats(backend, name, *view);
+  view = copy.view;
+  return copy;
+}
+
+}  // namespace
+
+Heads make_heads(const LayerConfig& c, const Backend& backend, const LayerInputs& in, DType dtype) {
+  return {.q = heads_of(backend, "q", in.x, c.heads, *c.head_dim, dtype),
+          .k = heads_of(backend, "k", in.context, *c.kv_heads, *c.head_dim, dtype),
+          .v = heads_of(backend, "v", in.value, *c.kv_heads, *c.value_head_dim, dtype),
+          .attended = heads_of(backend, "attended", in.x, c.heads, *c.value_head_dim, dtype)};
+}
+
+Floats make_log_sum_exp(const LayerConfig& c, const Backend& backend, const LayerInputs& in) {
+  return heads_of(backend, "log_sum_exp", in.x, c.heads, 1, DType::f32);
+}
+
+FloatOptions::FloatOptions(const Backend& backend, const Options& given) : options(given) {
+  bias_ = widen(backend, "options.bias", options.bias);
+  sink_ = widen(backend, "options.sink", options.sink);
+}
+
+namespace {
+
+// Another call may have come in since.
+void check_unchanged(const cache::State& state, const GrowingSequences& sequences) {
+  for (std::size_t b = 0; b < sequences.numbers.size(); ++b) {
+    const std::int64_t length = state.at(sequences.numbers[b]).length;
+    if (length != sequences.lengths[b])
+      throw refusal(Error::busy, "cache: sequence ", sequences.numbers[b], " had ", sequences.lengths[b],
+                    " tokens when the call began and has ", length, " now; another call changed it");
+  }
+}
+
+bool follow_each_other(const std::vector<std::int64_t>& numbers) {
+  for (std::size_t b = 1; b < numbers.size(); ++b)
+    if (numbers[b] != numbers[b - 1] + 1) return false;
+  return true;
+}
+
+View entry(const View& view, std::size_t b) {
+  View one = view;
+  one.data = static_cast<const float*>(view.data) + static_cast<std::int64_t>(b) * view.stride.batch;
+  one.shape.batch = 1;
+  return one;
+}
+
+// Those that have got their tokens and those that have not.
+void take_back(cache::State& state, const GrowingSequences& sequences) noexcept {
+  for (std::size_t b = 0; b < sequences.numbers.size(); ++b)
+    state.shorten(state.sequences[static_cast<std::size_t>(sequences.numbers[b])], sequences.lengths[b]);
+}
+
+void append_one_by_one(cache::State& state, const GrowingSequences& sequences, const View& k, const View& v) {
+  try {
+    for (std::size_t b = 0; b < sequences.numbers.size(); ++b)
+      cache::append_tokens(state, {entry(k, b), entry(v, b), sequences.numbers[b], 1, "the one sequence",
+                                   std::span(sequences.counts).subspan(b, 1)});
+  } catch (...) {
+    take_back(state, sequences);
+    throw;
+  }
+}
+
+void append(cache::State& state, const GrowingSequences& sequences, const View& k, const View& v) {
+  check_unchanged(state, sequences);
+  if (!follow_each_other(sequences.numbers)) return append_one_by_one(state, sequences, k, v);
+  const std::int64_t first = sequences.numbers.empty() ? 0 : sequences.numbers[0];
+  cache::append_tokens(state, {k, v, first, std::ssize(sequences.numbers), "x.batch", sequences.counts});
+}
+
+}  // namespace
+
+AppendedTokens::AppendedTokens(KvCache& cache, const GrowingSequences& sequences, const View& k,
+                               const View& v)
+    : state_(cache::Access::state(cache)), sequences_(sequences) {
+  state_.use.begin_writing("layer");
+  try {
+    append(state_, sequences, k, v);
+  } catch (...) {
+    state_.use.end_writing();
+    throw;
+  }
+  state_.use.writer_becomes_reader();
+}
+
+AppendedTokens::~AppendedTokens() {
+  if (is_kept_) {
+    state_.use.end_reading();
+  } else {
+    state_.use.reader_becomes_writer();
+    take_back(state_, sequences_);
+    state_.use.end_writing();
+  }
+}
+
+namespace {
+
+void check_equal(const char* name, std::int64_t found, const char* rule, std::int64_t wanted) {
+  if (found != wanted)
+    throw refusal(Error::shape, "cache.", name, ": ", found, " is not ", rule, ": ", wanted);
+}
+
+const char* scaling_of(const Rotary& rotary) {
+  return rotary.scaling ? rotary::name_of(*rotary.scaling) : "none";
+}
+
+// Keys are turned once, and as the queries are.
+void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
+  if (!call.cache->config().rotary) return;
+  if (!c.rotary) throw refusal(Error::value, "cache.rotary: given, but config.rotary is not");
+  const Rotary &of_cache = call.cache->config().rotary->rotary, &own = *c.rotary;
+  if (of_cache.base != own.base)
+    throw refusal(Error::value, "cache.rotary.base: ", of_cache.base,
+                  " is not config.rotary.base: ", own.base);
+  check_equal("rotary.dims", of_cache.dims.value_or(*c.head_dim), "config.rotary.dims",
+              own.dims.value_or(*c.head_dim));
+  if (of_cache.pairs != own.pairs)
+    throw refusal(Error::value,
+                  "cache.rotary.pairs: ", of_cache.pairs == RotaryPairs::halves ? "halves" : "adjacent",
+                  " are not config.rotary's");
+  if (of_cache.scaling != own.scaling) {
+    const char *kind = scaling_of(of_cache), *own_kind = scaling_of(own);
+    throw refusal(Error::value, "cache.rotary.scaling: ", kind, " is not config.rotary.scaling: ", own_kind,
+                  kind == own_kind ? " with other numbers" : "");
+  }
+  if (!call.positions.empty() || !call.key_positions.empty())
+    throw refusal(Error::value, call.positions.empty() ? "key_positions" : "positions",
+                  ": given, but the cache turns its keys by their places in the sequence");
+}
+
+void check_numbers(std::span<const std::int64_t> numbers) {
+  for (std::size_t b = 1; b < numbers.size(); ++b) {
+    const auto earlier = std::ranges::find(numbers.first(b), numbers[b]) - numbers.begin();
+    if (earlier != static_cast<std::ptrdiff_t>(b))
+      throw refusal(Error::value, "sequences[", static_cast<std::int64_t>(b), "]: ", numbers[b],
+                    " is sequences[", static_cast<std::int64_t>(earlier),
+                    "] too; a sequence grows in one place");
+  }
+}
+
+void check_counts(const AttentionLayer::Call& call) {
+  const std::int64_t entries = std::ssize(call.counts), tokens = call.x.shape.length;
+  if (entries != 0 && entries != call.x.shape.batch)
+    throw refusal(Error::shape, "counts: ", entries, " entries for x.batch: ", call.x.shape.batch);
+  for (std::size_t b = 0; b < call.counts.size(); ++b)
+    if (call.counts[b] < 0 || call.counts[b] > tokens)
+      throw refusal(Error::value, "counts[", static_cast<std::int64_t>(b), "]: ", call.counts[b],
+                    " is not in [0, ", tokens, "], the tokens of x");
+}
+
+}  // namespace
+
+std::int64_t GrowingSequences::longest_after() const {
+  return lengths_after.empty() ? 0 : *std::ranges::max_element(lengths_after);
+}
+
+std::vector<std::int64_t> GrowingSequences::next_positions(std::int64_t tokens) const {
+  std::vector<std::int64_t> positions(lengths.size() * static_cast<std::size_t>(tokens));
+  auto at = positions.begin();
+  for (const std::int64_t length : lengths) {
+    std::iota(at, at + tokens, length);
+    at += tokens;
+  }
+  return positions;
+}
+
+void check_companions(const AttentionLayer::Call& call, const Options& options) {
+  if (!call.cache && !call.sequences.empty())
+    throw refusal(Error::value, "sequences: given, but the cache they are numbers of is not");
+  if (!call.cache && !call.counts.empty())
+    throw refusal(Error::value, "counts: given, but the cache that gets so many tokens is not");
+  if (call.cache && (call.context || call.value))
+    throw refusal(Error::value, call.context ? "context" : "value",
+                  ": given, but so is a cache, which holds the tokens of x itself");
+  for (const Mask& mask : options.masks)
+    if (call.cache && std::holds_alternative<KeyLengths>(mask))
+      throw refusal(Error::value,
+                    "key lengths: given, but so is a cache, which would keep the padding they hide; say by "
+                    "counts how many tokens of x there are");
+}
+
+GrowingSequences check_cache(const LayerConfig& c, const AttentionLayer::Call& call) {
+  const KvCacheConfig& config = call.cache->config();
+  if (c.device != config.device)
+    throw refusal(Error::device, "config.device: ", c.device, " is not the cache's: ", config.device);
+  check_equal("kv_heads", config.kv_heads, "kv_heads", *c.kv_heads);
+  check_equal("dim", config.dim, "head_dim", *c.head_dim);
+  check_equal("value_dim", *config.value_dim, "value_head_dim", *c.value_head_dim);
+  check_rotary(c, call);
+
+  const cache::State& state = cache::Access::state(*call.cache);
+  const cache::Reading reading(state.use, "layer");  // all lengths are of one moment
+  const std::int64_t held = std::ssize(state.sequences), batch = call.x.shape.batch;
+  if (call.sequences.empty() && batch > 0 && held != batch)
+    throw refusal(Error::shape, "cache.sequences: ", held, " are not x.batch: ", batch,
+                  "; say which by call.sequences");
+  if (!call.sequences.empty() && std::ssize(call.sequences) != batch)
+    throw refusal(Error::shape, "sequences: ", std::ssize(call.sequences), " numbers for x.batch: ", batch);
+  GrowingSequences found;
+  found.numbers.assign(call.sequences.begin(), call.sequences.end());
+  if (call.sequences.empty()) {
+    found.numbers.resize(static_cast<std::size_t>(batch));
+    std::iota(found.numbers.begin(), found.numbers.end(), 0);
+  }
+  check_numbers(call.sequences);
+  for (const std::int64_t number : found.numbers) found.lengths.push_back(state.at(number).length);
+  check_counts(call);
+  found.counts.assign(call.counts.begin(), call.counts.end());
+  if (call.counts.empty()) found.counts.resize(static_cast<std::size_t>(batch), call.x.shape.length);
+  for (std::size_t b = 0; b < found.counts.size(); ++b)
+    found.lengths_after.push_back(found.lengths[b] + found.counts[b]);
+  return found;
+}
+
+// The checks of a call of the layer, in the words of the layer.
 
 namespace {
 
@@ -55,7 +289,7 @@ void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const 
 // Those of attention(), but that the heads are put together in `out` and may be averaged in `weights`.
 void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& arguments) {
   const bool is_averaged = outputs.weights && outputs.weights->shape.heads == 1 && c.heads > 1;
-  lowering::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
+  call::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
     if (&view == &outputs.out) rule.axes[3] = Extent::model_dim;
     if (&view == &outputs.out || (is_averaged && &view == &*outputs.weights)) rule.axes[1] = Extent::one;
     arguments.add(name, view, rule);

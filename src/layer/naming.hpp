@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three naming schemes of checkpoints, name by name.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "layer/weights.hpp"
 
 namespace heed::layer {
@@ -23,5 +26,13 @@ inline constexpr const char* packed_bias = "in_proj_bias";
 // The scheme of the names after `prefix`. Throws Error where there is none, or two, or a part that a layer
 // does not have. Only names are looked at.
 Naming naming_of(const Arrays&, const std::string& prefix);
+
+// For whoever looked in the wrong place: after which prefixes a checkpoint has attention weights.
+
+// A name out of a file, fit to print: short, and nothing a terminal would obey.
+std::string shown_name(const std::string& name);
+
+// `there are some after "model.layers.0.self_attn." and 31 more`; empty where there are none.
+std::string attention_prefixes(const std::vector<std::string>& names);
 
 }  // namespace heed::layer

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer/weight_rows.hpp"
 
-#include "files/safetensors_file.hpp"
+#include "files/safetensors.hpp"
 #include "layer/config.hpp"
 #include "layer/naming.hpp"
 #include "refusal/refusal.hpp"

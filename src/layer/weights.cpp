@@ -1,11 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of a layer's weights: each array alone, all of them together, and against a configuration.
+// Buffers of the layer, and the copies into them.
 #include "layer/weights.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <new>
+
 #include "layer/config.hpp"
+#include "layer/state.hpp"
+#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
+#include "softmax/philox.hpp"
 
 namespace heed::layer {
+
+Floats make_floats(const Backend& backend, const char* name, const Shape& shape, const Strides& stride,
+                   DType dtype) {
+  const auto bytes_each = static_cast<std::int64_t>(bytes_of(dtype));
+  try {
+    const std::int64_t bytes = std::min(shape.elements(), longest_reach / bytes_each) * bytes_each;
+    Memory data = backend.allocate(static_cast<std::size_t>(bytes));
+    const MutableView view{data.get(), shape, stride, dtype, backend.device()};
+    return {std::move(data), view};
+  } catch (const std::bad_alloc&) {
+    throw refusal(Error::capacity, name, ": no room for ", shape, " floats");
+  }
+}
+
+Floats copy_as_floats(const Backend& backend, const char* name, const View& x) {
+  Floats copy = make_floats(backend, name, x.shape, bhsd(x.shape));
+  backend.copy(x, copy.view);
+  return copy;
+}
+
+void fill_rows_after(const Backend& backend, std::span<const std::int64_t> counts, float value,
+                     const MutableView& x) {
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    if (counts[b] == x.shape.length) continue;
+    MutableView rows = x;
+    const std::int64_t first = static_cast<std::int64_t>(b) * x.stride.batch + counts[b] * x.stride.length;
+    rows.data = static_cast<std::byte*>(x.data) + first * static_cast<std::int64_t>(bytes_of(x.dtype));
+    rows.shape.batch = 1;
+    rows.shape.length -= counts[b];
+    backend.fill(rows, value);
+  }
+}
+
+// Checks of a layer's weights: each array alone, all of them together, and against a configuration.
 
 namespace {
 
@@ -114,3 +155,92 @@ void check_weights(const LayerWeights& w, const LayerConfig& c) {
 }
 
 }  // namespace heed::layer
+
+// Weights for a layer that has none, from a counter-based generator: element n of matrix m is word n % 4 of
+// philox({n / 4, m}, seed), the same on every machine.
+
+namespace HEED_NAMESPACE {
+using namespace layer;
+
+namespace {
+
+// The 2^24 odd multiples of 2^-24 in (-1, 1): symmetric, and exact in float.
+float symmetric_uniform(std::uint32_t word) {
+  return static_cast<float>(2 * static_cast<std::int32_t>(word >> 8) + 1 - (1 << 24)) * 0x1p-24f;
+}
+
+Array random_matrix(std::int64_t out, std::int64_t in, std::uint32_t matrix, std::uint64_t seed) {
+  const auto largest = static_cast<float>(1 / std::sqrt(static_cast<double>(in)));
+  std::vector<float> values(static_cast<std::size_t>(out * in));
+  for (std::size_t n = 0; n < values.size(); n += 4) {
+    const std::uint64_t four = n / 4;
+    const softmax::Words words = softmax::philox(
+        {static_cast<std::uint32_t>(four), static_cast<std::uint32_t>(four >> 32), matrix, 0}, seed);
+    for (std::size_t i = 0; i < 4 && n + i < values.size(); ++i)
+      values[n + i] = symmetric_uniform(words.word[i]) * largest;
+  }
+  return Array::from_floats({out, in}, values);
+}
+
+}  // namespace
+
+LayerWeights random_weights(const LayerConfig& config, std::uint64_t seed) {
+  const LayerConfig c = complete(config);
+  return {.w_q = random_matrix(query_width(c), c.model_dim, 0, seed),
+          .w_k = random_matrix(key_width(c), *c.key_dim, 1, seed),
+          .w_v = random_matrix(value_width(c), *c.value_dim, 2, seed),
+          .w_o = random_matrix(c.model_dim, merged_width(c), 3, seed)};
+}
+
+// A layer's weights and their gradients as named views.
+
+using namespace layer;
+
+namespace {
+
+DType dtype_of_weights(const std::string& name, const Array& x) {
+  if (x.element == Element::f64)
+    throw refusal(Error::dtype, name.c_str(), ".element: f64 is none that views have; give f32 weights");
+  return x.element == Element::bf16 ? DType::bf16 : x.element == Element::f16 ? DType::f16 : DType::f32;
+}
+
+void add(const std::string& name, Array& x, std::vector<Parameter>& all) {
+  const bool is_matrix = x.shape.size() == 2;
+  const Shape shape{1, 1, is_matrix ? x.shape[0] : 1, x.shape.back()};
+  all.push_back({name, {x.data.data(), shape, dtype_of_weights(name, x)}});
+}
+
+std::vector<Parameter> views_of(LayerWeights& w) {
+  const WeightNames names;
+  std::vector<Parameter> all;
+  Array* const matrices[] = {&w.w_q, &w.w_k, &w.w_v, &w.w_o};
+  std::optional<Array>* const biases[] = {&w.b_q, &w.b_k, &w.b_v, &w.b_o};
+  for (std::size_t i = 0; i < 4; ++i) add(names.matrices[i], *matrices[i], all);
+  for (std::size_t i = 0; i < 4; ++i)
+    if (*biases[i]) add(names.biases[i], **biases[i], all);
+  return all;
+}
+
+}  // namespace
+
+std::vector<Parameter> AttentionLayer::parameters() {
+  require_weights(*state_);
+  return views_of(state_->weights);
+}
+
+std::vector<Parameter> AttentionLayer::gradients() {
+  require_weights(*state_);
+  return views_of(state_->gradient_arrays());
+}
+
+void AttentionLayer::zero_gradients() {
+  for (const Parameter& gradient : gradients())
+    std::fill_n(static_cast<float*>(gradient.values.data), gradient.values.shape.elements(), 0.0f);
+}
+
+void AttentionLayer::update() {
+  require_weights(*state_);
+  state_->pack();
+}
+
+}  // namespace HEED_NAMESPACE

@@ -1,12 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The eight arrays of a layer as one table, and what must hold among them.
+// Tensors of floats, of 32 bits unless said otherwise, that the layer owns while it computes: projected
+// heads, and stand-ins for arrays of other dtypes.
 #pragma once
 #include <array>
+#include <cstdint>
+#include <span>
 #include <string>
 
+#include "backend/backend.hpp"
 #include "heed/layer.hpp"
 
 namespace heed::layer {
+
+struct Floats {
+  Memory data{};
+  MutableView view{};
+};
+
+// Packed with these strides, not initialised. No room: Error with the name and the shape.
+Floats make_floats(const Backend&, const char* name, const Shape& shape, const Strides& stride,
+                   DType dtype = DType::f32);
+Floats copy_as_floats(const Backend&, const char* name, const View&);
+
+// Writes the value to every row of entry b from number counts[b] on.
+void fill_rows_after(const Backend&, std::span<const std::int64_t> counts, float value, const MutableView&);
+
+// The eight arrays of a layer as one table, and what must hold among them.
 
 // How a caller or a checkpoint calls the matrices and the biases, each in the order q, k, v, o.
 struct WeightNames {

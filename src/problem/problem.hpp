@@ -5,11 +5,12 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "cache/reading.hpp"
 #include "heed/attention.hpp"
+#include "heed/gradient.hpp"
 #include "heed/stream.hpp"
-#include "problem/score_stage.hpp"
 #include "problem/sequence.hpp"
 
 namespace heed::problem {
@@ -54,6 +55,7 @@ struct Problem {
 
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
   std::optional<cache::CacheReading> reading{};
+  Few<PagedSequence, 4> cached{};  // one per batch entry
   CacheType cache_type = CacheType::f32;
   // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
   bool rotates_keys = false;
@@ -83,4 +85,37 @@ struct Problem {
 
 namespace heed {
 using problem::BoolMask, problem::unknown_keys, problem::Problem;
+}
+
+// A checked call to attention_backward(), lowered to plain data: the forward problem it is the gradient of,
+// what was saved, and the gradients. Strides are as in Problem: 0 for what broadcasts and for the batch of
+// packed rows.
+
+namespace heed::problem {
+
+struct GradientProblem {
+  Problem forward{};  // its outputs are what was saved, and are never written
+  View out{}, log_sum_exp{};
+  View out_gradient{};
+  Optional<View> log_sum_exp_gradient{};
+
+  // As they were given, and as every (batch, heads, queries, keys) finds its element in them.
+  Gradients given{};
+  Optional<MutableView> q{}, k{}, v{}, bias{}, sink{};
+
+  Device device() const { return forward.device(); }
+};
+
+// What a kernel did not write because numbers on the way to it do not fit f32, or are none (S13): rows of q,
+// k and v by sequence, head and row, a sequence beginning at first_row or first_key; single elements of the
+// others. 0: it was written.
+struct UnfinishedGradients {
+  std::vector<std::int64_t> first_row{}, first_key{};
+  std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
+};
+
+}  // namespace heed::problem
+
+namespace heed {
+using problem::GradientProblem, problem::UnfinishedGradients;
 }

@@ -46,3 +46,15 @@ struct AlibiSlopes {
 namespace heed {
 using problem::AlibiSlopes, problem::DocumentIds, problem::Gap, problem::Sequence;
 }
+
+// Which scores a call writes: plain data that kernels of every instruction set and device read.
+
+namespace heed::problem {
+
+enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };  // S4
+
+}  // namespace heed::problem
+
+namespace heed {
+using problem::ScoreStage;
+}

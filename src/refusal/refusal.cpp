@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "heed/dtype.hpp"
+
 namespace heed::refusing {
 
 std::string in_words(float number) {
@@ -28,3 +30,35 @@ std::string in_words(const Shape& s) {
 std::string in_words(const Strides& s) { return in_words(Shape{s.batch, s.heads, s.length, s.dim}); }
 
 }  // namespace heed::refusing
+
+// The names of the element types, as sentences and files spell them.
+
+namespace HEED_NAMESPACE {
+
+const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "f32";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+  }
+  return "unknown";
+}
+
+const char* name_of(CacheType type) {
+  switch (type) {
+    case CacheType::f32:
+      return "f32";
+    case CacheType::f16:
+      return "f16";
+    case CacheType::bf16:
+      return "bf16";
+    case CacheType::int8:
+      return "int8";
+  }
+  return "unknown";
+}
+
+}  // namespace HEED_NAMESPACE

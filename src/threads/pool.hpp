@@ -2,11 +2,14 @@
 // heed's own threads. Tasks are taken from one counter, so whoever is free takes the next; since a task's
 // result depends on nothing but the task, the order changes no bit.
 #pragma once
+#include <atomic>
 #include <cstddef>
+#include <exception>
 #include <type_traits>
 
 #include "heed/threads.hpp"
 #include "threads/float_mode.hpp"
+#include "threads/relax.hpp"
 
 namespace heed::threads {
 
@@ -59,6 +62,25 @@ void parallel_for(std::size_t tasks, Body&& body) {
   run_tasks(
       tasks, [](void* context, std::size_t i) { (*static_cast<Plain*>(context))(i); },
       const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+// Work on all threads that may throw, as kernels' tasks may not: rows of the reference, which allocate.
+
+// body(n) for every n below `tasks`. What a body throws is thrown to the caller once all have ended; tasks
+// that have not begun by then do not run.
+template <class Body>
+void throwing_parallel_for(std::size_t tasks, const Body& body) {
+  std::atomic<bool> has_failed = false;
+  std::exception_ptr failure;
+  parallel_for(tasks, [&](std::size_t n) {
+    if (has_failed.load()) return;
+    try {
+      body(n);
+    } catch (...) {
+      if (!has_failed.exchange(true)) failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace heed::threads

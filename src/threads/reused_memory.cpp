@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads/reused_memory.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -11,7 +14,20 @@
 #include <type_traits>
 #include <utility>
 
-#include "threads/large_pages.hpp"
+namespace heed::threads {
+
+void prefer_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr std::size_t large = std::size_t{2} << 20;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory),
+             first = (address + large - 1) / large * large;
+  const std::uintptr_t end = (address + bytes) / large * large;
+  if (first < end)
+    madvise(static_cast<unsigned char*>(memory) + (first - address), end - first, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace heed::threads
 
 // g++ says it by a macro, clang++ by a feature.
 #if defined(__has_feature)

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "threads/relax.hpp"
+#include "threads/pool.hpp"
 
 namespace heed::threads {
 namespace {

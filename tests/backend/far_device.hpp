@@ -6,9 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "api/plan.hpp"
+#include "backend/backends.hpp"
 #include "cpu/backend.hpp"
-#include "plan/backends.hpp"
-#include "plan/plan.hpp"
 
 namespace heed::test {
 
@@ -75,7 +75,6 @@ class FarDevice : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<FarProjection>(cpu().project(w, bias));
   }
-  std::span<const GradientKernel> gradient_kernels() const override { return gradient_kernels_; }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,
                            const MutableView& bias) const override {
     cpu().add_weight_gradient(near(x), near(y), w, bias);
@@ -112,30 +111,37 @@ class FarDevice : public Backend {
     to_cpu(moved(memory, -far_away), bytes);
   }
 
-  std::vector<Kernel> kernels_{{"far.any", Device::cuda, [] { return Reason(); },
-                                [this](const Problem& p) { return refuses(p); },
-                                [](const Problem& p) {
-                                  const Problem here = near(p);
-                                  planning::run(planning::choose(here), here);
-                                  return false;
-                                }}};
-  std::vector<GradientKernel> gradient_kernels_{
-      {"far.backward", Device::cuda, [] { return Reason(); }, [](const GradientProblem&) { return Reason(); },
-       [](const GradientProblem& g) {
-         const Problem here = near(g.forward);
-         Options options = here.options;
-         options.bias = near(options.bias);
-         options.sink = near(options.sink);
-         attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)}, near(g.given), options);
-         return UnfinishedGradients();
-       }}};
+  std::vector<Kernel> kernels_{{.name = "far.any",
+                                .device = Device::cuda,
+                                .unavailable = [] { return Reason(); },
+                                .refuses = [this](const Problem& p) { return refuses(p); },
+                                .attend =
+                                    [](const Problem& p) {
+                                      const Problem here = near(p);
+                                      api::run(api::choose(Work::attention, here), here);
+                                      return false;
+                                    }},
+                               {.name = "far.backward",
+                                .device = Device::cuda,
+                                .unavailable = [] { return Reason(); },
+                                .refuses_backward = [](const GradientProblem&) { return Reason(); },
+                                .backward =
+                                    [](const GradientProblem& g) {
+                                      const Problem here = near(g.forward);
+                                      Options options = here.options;
+                                      options.bias = near(options.bias);
+                                      options.sink = near(options.sink);
+                                      attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)},
+                                                         near(g.given), options);
+                                      return UnfinishedGradients();
+                                    }}};
 };
 
 // The device is there while this lives.
 class WithFarDevice {
  public:
-  WithFarDevice() { planning::backends().push_back(&device); }
-  ~WithFarDevice() { planning::backends().pop_back(); }
+  WithFarDevice() { backends().push_back(&device); }
+  ~WithFarDevice() { backends().pop_back(); }
   WithFarDevice(const WithFarDevice&) = delete;
   WithFarDevice& operator=(const WithFarDevice&) = delete;
 

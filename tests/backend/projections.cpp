@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/backends.hpp"
 #include "cases/tensor.hpp"
 #include "heed/heed.hpp"
-#include "plan/backends.hpp"
 
 namespace heed::cases {
 namespace {
@@ -57,7 +57,7 @@ Tensor make_y(const Shape& rows, const Kind& kind, bool inside) {
 
 // Projection n reads x[n].
 void expect_each_as_alone(const std::vector<Kind>& kinds, const std::vector<const Tensor*>& x) {
-  const Backend& backend = planning::backend_of("test", Device::cpu);
+  const Backend& backend = backend_of("test", Device::cpu);
   std::vector<std::unique_ptr<const Projection>> projections;
   std::vector<Tensor> alone, together;
   for (std::size_t n = 0; n < kinds.size(); ++n) {
@@ -116,7 +116,7 @@ TEST_F(ProjectionsTogether, read_each_its_own_x) {
 }
 
 TEST_F(ProjectionsTogether, tell_views_of_one_memory_apart) {
-  const Backend& backend = planning::backend_of("test", Device::cpu);
+  const Backend& backend = backend_of("test", Device::cpu);
   const auto first = make(backend, in_f32[0], 20), second = make(backend, in_f32[0], 20);
   const Tensor memory = Tensor::random({1, 1, 2 * width, width}, 1);
   View rows = memory.view();

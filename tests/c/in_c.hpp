@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "c/handles.hpp"
+#include "c/status.hpp"
 #include "heed/attention.hpp"
 #include "heed/c.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "call/make_problem.hpp"
 #include "cases/call.hpp"
-#include "lowering/make_problem.hpp"
 
 namespace heed::cuda::test {
 

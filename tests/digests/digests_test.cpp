@@ -14,7 +14,7 @@
 #include "cases/compare.hpp"
 #include "cases/kernels.hpp"
 #include "cases/selection.hpp"
-#include "cpu/run.hpp"
+#include "cpu/drivers.hpp"
 #include "digests/digest.hpp"
 #include "digests/problems.hpp"
 #include "heed/check.hpp"

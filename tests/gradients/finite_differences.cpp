@@ -4,11 +4,11 @@
 #include <cmath>
 #include <functional>
 
+#include "call/make_problem.hpp"
 #include "cases/backward.hpp"
 #include "cases/compare.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
-#include "lowering/make_problem.hpp"
 #include "reference/gradient.hpp"
 #include "reference/row.hpp"
 

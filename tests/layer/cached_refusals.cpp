@@ -4,7 +4,7 @@
 #include "../cache/tokens.hpp"
 #include "cache/reading.hpp"
 #include "cases/listed.hpp"
-#include "layer/appended_tokens.hpp"
+#include "layer/call.hpp"
 #include "layer/tensors.hpp"
 
 namespace heed::layer_tests {

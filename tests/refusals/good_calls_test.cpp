@@ -5,10 +5,10 @@
 #include <array>
 #include <random>
 
+#include "call/make_problem.hpp"
 #include "heed/cache.hpp"
 #include "heed/gradient.hpp"
 #include "heed/stream.hpp"
-#include "lowering/make_problem.hpp"
 #include "refusal/argument.hpp"
 #include "refusals/call.hpp"
 

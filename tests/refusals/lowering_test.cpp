@@ -8,7 +8,7 @@
 #include <memory>
 #include <random>
 
-#include "lowering/make_problem.hpp"
+#include "call/make_problem.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "lowering/checks.hpp"
+#include "call/checks.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

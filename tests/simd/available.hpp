@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 #include "simd/operations.hpp"
 
 namespace heed::simd {

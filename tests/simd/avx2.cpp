@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET avx2
-#include "cpu/simd/avx2.hpp"
+#include "cpu/isa/avx2.hpp"
 
 #include "simd/make_operations.hpp"
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET avx512
-#include "cpu/simd/avx512.hpp"
+#include "cpu/isa/avx512.hpp"
 
-#include "cpu/simd/avx512_line_product.hpp"
-#include "cpu/simd/avx512_product.hpp"
 #include "simd/make_operations.hpp"
 
 namespace heed::simd {

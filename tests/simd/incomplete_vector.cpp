@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An instruction set without a fused multiply-add is no Vector, and that is what its author is told.
 #define HEED_THIS_TARGET incomplete
-#include "cpu/simd/scalar.hpp"
-#include "cpu/target/table.hpp"
+#include "cpu/isa/scalar.hpp"
+#include "cpu/isa/table.hpp"
 
 namespace heed::cpu {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/algorithm/operands.hpp"
+#include "cpu/tile/operands.hpp"
 #include "simd/bf16_operands.hpp"
 
 namespace heed::simd {
@@ -24,14 +24,13 @@ constexpr Bf16Operands make_bf16_operands(const char* target) {
       .scratch_floats =
           [](const cpu::Call& c) {
             kernels::Cutter nothing{nullptr};
-            const typename O::Parts measured(one_block(c), nothing);
+            const O measured(one_block(c), nothing);
             return nothing.floats;
           },
       .score =
           [](const Bf16Block& t, std::int64_t first, std::int64_t count, float* s) {
             kernels::Cutter memory{t.scratch};
-            const kernels::OperandExtents e = one_block(t.call);
-            O operands(e, typename O::Parts(e, memory));
+            O operands(one_block(t.call), memory);
             operands.pack_queries(0, [&](std::int64_t r) { return t.q[r]; }, t.queries, t.call.scaling.query);
             operands.pack_keys([&](std::int64_t j) { return t.k[j]; }, t.keys);
             operands.score(0, first, count, s);
@@ -39,8 +38,7 @@ constexpr Bf16Operands make_bf16_operands(const char* target) {
       .add_values =
           [](const Bf16Block& t, std::int64_t first, std::int64_t count, const float* s, float* out) {
             kernels::Cutter memory{t.scratch};
-            const kernels::OperandExtents e = one_block(t.call);
-            O operands(e, typename O::Parts(e, memory));
+            O operands(one_block(t.call), memory);
             const bool poisoned = operands.pack_values([&](std::int64_t j) { return t.v[j]; }, t.keys);
             operands.add_values(first, count, s, out);
             return poisoned;

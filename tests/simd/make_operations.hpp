@@ -5,12 +5,12 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/algorithm/dots.hpp"
-#include "cpu/algorithm/exp2.hpp"
-#include "cpu/algorithm/pack.hpp"
-#include "cpu/algorithm/product.hpp"
-#include "cpu/algorithm/reach.hpp"
-#include "cpu/algorithm/softmax.hpp"
+#include "cpu/decode/product.hpp"
+#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/pack.hpp"
+#include "cpu/tile/product.hpp"
+#include "cpu/tile/score.hpp"
+#include "cpu/tile/softmax.hpp"
 #include "simd/operations.hpp"
 
 namespace heed::simd {
@@ -101,7 +101,7 @@ constexpr Operations make_operations(const char* target) {
             each<S>(out, n, [&](std::int64_t i) { return S::load_i8(from + i); });
           },
       .transpose = S::transpose,
-      .touch = S::touch,
+      .prefetch = S::prefetch,
       .product = [](const float* a, const float* b, std::int64_t depth,
                     float* c) { kernels::tile_product<S, kernels::Start::zero>(a, b, depth, c); },
       .more_product = [](const float* a, const float* b, std::int64_t depth,
@@ -129,7 +129,7 @@ constexpr Operations make_operations(const char* target) {
             const auto row_at = [&t](std::int64_t n) {
               return cpu::Row{t.begin[n], 0, t.step[n], cpu::Type::f32};
             };
-            kernels::pack_rows<S>(row_at, t.count, t.width, t.dim, t.depth, t.buffer, t.tile);
+            kernels::pack_rows<S>(row_at, {t.count, t.width, t.dim, t.depth}, t.buffer, t.tile);
           },
       .eight_dots = [](const EightDots& t) { kernels::eight_dots<S, cpu::Type::f32>(dots_of<S>(t)); },
       .eight_dots_twice =

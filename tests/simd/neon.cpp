@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET neon
-#include "cpu/simd/neon.hpp"
+#include "cpu/isa/neon.hpp"
 
-#include "cpu/simd/neon_dots.hpp"
-#include "cpu/simd/neon_product.hpp"
-#include "cpu/simd/neon_weights.hpp"
+#include "cpu/isa/neon_decode.hpp"
 #include "simd/make_operations.hpp"
 
 namespace heed::simd {

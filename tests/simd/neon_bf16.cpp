@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET neon_bf16
-#include "cpu/algorithm/operands_bfmmla.hpp"
+#include "cpu/tile/operands_bfmmla.hpp"
 #include "simd/make_bf16_operands.hpp"
 
 namespace heed::simd {

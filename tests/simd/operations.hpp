@@ -14,8 +14,8 @@ struct Operation {
   Apply apply;
 };
 
-// Rows times eight keys, as decode's micro-kernel takes them (cpu/algorithm/dots.hpp); `next` is null, or
-// eight keys to be touched.
+// Rows times eight keys, as decode's micro-kernel takes them (cpu/decode/product.hpp); `next` is null, or
+// eight keys to prefetch.
 struct EightDots {
   const float* q;
   std::int64_t q_stride;
@@ -26,7 +26,7 @@ struct EightDots {
   const float* next = nullptr;
 };
 
-// Rows to be packed side by side (cpu/algorithm/pack.hpp): where each begins and how far apart its elements
+// Rows to be packed side by side (cpu/tile/pack.hpp): where each begins and how far apart its elements
 // lie.
 struct RowsToPack {
   const float* const* begin;
@@ -53,7 +53,7 @@ struct Operations {
   void (*load_f16)(const std::uint16_t* from, float* out, std::int64_t n);
   void (*load_i8)(const std::int8_t* from, float* out, std::int64_t n);
   void (*transpose)(const float* const from[4], float* to, std::int64_t width);
-  void (*touch)(const void* p);
+  void (*prefetch)(const void* p);
   void (*product)(const float* a, const float* b, std::int64_t depth, float* c);       // c = a * b
   void (*more_product)(const float* a, const float* b, std::int64_t depth, float* c);  // c += a * b
   // c += a * b for so many vectors of a panel, and for all, each as deep as said.

@@ -157,7 +157,7 @@ TEST_P(Simd, is_the_table_of_the_target_of_the_same_name) {
   EXPECT_EQ(target_of(vector())->panel_rows, vector().rows);
   EXPECT_EQ(target_of(vector())->tile_columns, vector().columns);
   const float somewhere = 1;
-  vector().touch(&somewhere);
+  vector().prefetch(&somewhere);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET scalar
-#include "cpu/simd/scalar.hpp"
+#include "cpu/isa/scalar.hpp"
 
 #include "simd/make_operations.hpp"
 

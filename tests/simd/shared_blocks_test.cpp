@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of keys and values that tasks share is packed by one of them, and read by nobody before it is.
 #define HEED_THIS_TARGET shared_blocks_test
-#include "cpu/algorithm/shared_blocks.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "cpu/algorithm/operands_f32.hpp"
-#include "cpu/algorithm/prefill.hpp"
-#include "cpu/simd/scalar.hpp"
+#include "cpu/isa/scalar.hpp"
+#include "cpu/prefill/prefill.hpp"
+#include "cpu/tile/operands.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::cpu::shared_blocks_test {
@@ -30,19 +28,19 @@ class SharedBlocks : public testing::Test {
  protected:
   static constexpr OperandExtents extents{6, 5, 1, block_keys, block_keys};
 
-  static Packed::Parts cut(float* from) {
+  static Packed made_in(float* from) {
     Cutter memory{from};
-    return Packed::Parts(extents, memory);
+    return {extents, memory};
   }
   static std::int64_t own_floats() {
     Cutter nothing{nullptr};
-    const Packed::Parts measured(extents, nothing);
+    const Packed measured(extents, nothing);
     return nothing.floats;
   }
 
-  Memory own{own_floats()}, kept{Block::floats(cut(nullptr))};
-  Packed operands{extents, cut(own.begin())};
-  Block& block = *reinterpret_cast<Block*>(kept.begin());
+  Memory own{own_floats()}, shared{Block::floats(made_in(nullptr))};
+  Packed operands = made_in(own.begin());
+  Block& block = *reinterpret_cast<Block*>(shared.begin());
 };
 
 TEST_F(SharedBlocks, one_task_begins_each) {
@@ -68,7 +66,7 @@ TEST_F(SharedBlocks, others_find_what_was_packed_and_what_is_known_of_it) {
     return true;
   });
   Memory others_own{own_floats()};
-  Packed other(extents, cut(others_own.begin()));
+  Packed other = made_in(others_own.begin());
   EXPECT_TRUE(block.use_in(other, 8)) << "there are values that are no numbers";
   EXPECT_EQ(other.k[3], 7);
   EXPECT_EQ(other.v[4], 9);

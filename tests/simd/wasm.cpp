@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define HEED_THIS_TARGET wasm
-#include "cpu/simd/wasm.hpp"
+#include "cpu/isa/wasm.hpp"
 
 #include "simd/make_operations.hpp"
 

@@ -3,7 +3,7 @@
 linker to share must lie in that target's own namespace. An inline function of the standard library, compiled with AVX-512
 and kept by the linker for everybody, would crash elsewhere.
 
-    wide_code.py [--nm NM] OBJECT...    objects outside cpu/target/ are passed over
+    wide_code.py [--nm NM] OBJECT...    objects outside cpu/isa/ are passed over
 """
 import pathlib
 import re
@@ -42,7 +42,7 @@ def main(arguments):
     seen = found = 0
     for path in map(pathlib.Path, arguments):
         target = path.name.split(".")[0]
-        if path.parent.name != "target" or target not in TARGETS:
+        if path.parent.name != "isa" or target not in TARGETS:
             continue
         seen += 1
         listing = subprocess.run([nm, "-C", "--defined-only", path], check=True, capture_output=True, text=True).stdout

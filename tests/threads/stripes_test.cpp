@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks of the same rows: each taken once, one after another by whoever began with them.
-#include "cpu/stripes.hpp"
+#include "cpu/schedule/stripes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,14 +22,14 @@ class Taken {
     for (const StripeOf& s : wanted)
       for (std::int64_t h = 0; h < s.heads; ++h)
         tasks.push_back({s.queries * 10, {0, h, s.first_query, s.queries}});
-    memory.resize(Stripes::bytes_for(tasks.size()) / sizeof(std::max_align_t) + 1);
+    room = std::vector<Stripes::Stripe>(tasks.size());
   }
-  Stripes stripes(const SharedMask& mask = {}) { return {tasks, mask, memory.data()}; }
+  Stripes stripes(const SharedMask& mask = {}) { return {tasks, mask, room}; }
 
   std::vector<QueryTask> tasks;
 
  private:
-  std::vector<std::max_align_t> memory;
+  std::vector<Stripes::Stripe> room;
 };
 
 TEST(Stripes, every_task_is_taken_once_whoever_takes_it) {

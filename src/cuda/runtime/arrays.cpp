@@ -14,7 +14,7 @@
 #include "cuda/runtime/kernels.hpp"
 #include "cuda/runtime/memory.hpp"
 #include "refusal/argument.hpp"
-#include "rotary/frequencies.hpp"
+#include "rotary/rotary.hpp"
 
 namespace heed::cuda {
 namespace {

@@ -89,7 +89,7 @@ int ordinal_of(const Problem& p) {
   for (const BoolMask& mask : p.bool_masks)
     if (mask.device == Device::cuda) one.add("options.masks", mask.data);
   for (std::size_t n = 0; p.reading && n < p.sequences.size(); ++n)
-    if (p.sequences[n].keys > 0) one.add("cache", p.reading->sequence(p.sequences[n].in_cache).table[0]);
+    if (p.sequences[n].keys > 0) one.add("cache", p.cached[n].table[0]);
   return one.ordinal();
 }
 

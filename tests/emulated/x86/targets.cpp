@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The targets of an Arm machine, and behind them those of x86 that it emulates: only who asks for one of
 // these by name has it.
-#include "cpu/target/target.hpp"
+#include "cpu/isa/target.hpp"
 
 namespace heed::cpu {
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of a panel in bf16, rounded by AMX's vectors and transposed after that.
 #define HEED_THIS_TARGET transposed_sums_test
-#include "cpu/algorithm/transposed_sums.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -10,7 +8,8 @@
 #include <vector>
 
 #include "cases/counter_random.hpp"
-#include "cpu/simd/amx.hpp"
+#include "cpu/isa/amx.hpp"
+#include "cpu/tile/finish.hpp"
 #include "heed/dtype.hpp"
 
 namespace heed::cpu::transposed_sums_test {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/meaning.hpp"
+
+#include <bit>
+#include <limits>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "call/make_problem.hpp"
+
+namespace heed::ranks {
+namespace {
+
+using call::mix, call::mix_list;
+
+std::int64_t hash_of(const Split& split) {
+  std::int64_t hash = 1;
+  for (const Share& s : split.of_rank) {
+    hash = mix(mix(hash, s.first_kv_head), s.kv_heads);
+    for (const auto* stretches : {&s.queries, &s.keys}) {
+      hash = mix(hash, std::ssize(*stretches));
+      for (const Stretch& one : *stretches) hash = mix(mix(hash, one.first), one.length);
+    }
+  }
+  return hash;
+}
+
+// A rotary embedding, field after field. (Not as a list: memory for one could end on one rank alone.)
+struct HashOfRotary {
+  std::int64_t hash = 4;
+
+  void mix_in(std::int64_t x) { hash = mix(hash, x); }
+  void mix_in(float x) { mix_in(std::int64_t{std::bit_cast<std::int32_t>(x)}); }
+  void mix_in(bool x) { mix_in(std::int64_t{x}); }
+  void mix_in(const std::optional<float>& x) { mix_in(x.has_value()), mix_in(x.value_or(0)); }
+  void mix_in(const std::vector<float>& list) {
+    mix_in(std::int64_t{std::ssize(list)});
+    for (const float x : list) mix_in(x);
+  }
+  template <class... Fields>
+  void mix_in_all(const Fields&... fields) {
+    (mix_in(fields), ...);
+  }
+
+  void operator()(const LinearScaling& s) { mix_in(s.factor); }
+  void operator()(const DynamicScaling& s) { mix_in_all(s.factor, s.original_length); }
+  void operator()(const YarnScaling& s) {
+    mix_in_all(s.factor, s.original_length, s.beta_fast, s.beta_slow, s.truncate, s.attention_factor);
+  }
+  void operator()(const Llama3Scaling& s) {
+    mix_in_all(s.factor, s.original_length, s.low_frequency_factor, s.high_frequency_factor);
+  }
+  void operator()(const LongRopeScaling& s) {
+    mix_in_all(s.short_factors, s.long_factors, s.original_length, s.factor, s.attention_factor);
+  }
+};
+
+}  // namespace
+
+std::int64_t number_of(std::span<const std::int64_t> numbers) { return mix_list(3, numbers); }
+
+std::int64_t number_of(const std::optional<Rotary>& rotary) {
+  if (!rotary) return 0;
+  HashOfRotary said;
+  said.mix_in_all(rotary->base, rotary->dims.value_or(0), static_cast<std::int64_t>(rotary->pairs));
+  if (!rotary->scaling) return said.hash;
+  said.mix_in(static_cast<std::int64_t>(rotary->scaling->index()));
+  std::visit([&](const auto& scaling) { said(scaling); }, *rotary->scaling);
+  return said.hash;
+}
+
+void describe(Agreement& a, const Group& group, const Split& split, const Inputs* in,
+              const Options& options) {
+  a.add("the size of the group", group.size());
+  const WholeCall& w = split.whole;
+  a.add("whole.queries", w.queries);
+  a.add("whole.keys", w.keys);
+  a.add("whole.heads", w.heads);
+  a.add("whole.kv_heads", w.kv_heads);
+  a.add("the split, as a number,", hash_of(split));
+  if (!in) a.say_no_more();
+  const Inputs& said = in ? *in : Inputs{};
+  a.add("q.batch", said.q.shape.batch);
+  a.add("q.dim", said.q.shape.dim);
+  a.add("v.dim", said.v.shape.dim);
+  a.add("q.dtype", static_cast<std::int64_t>(said.q.dtype));
+  describe_options(a, in ? options : Options{});
+}
+
+void describe_options(Agreement& a, const Options& options) {
+  constexpr double none = std::numeric_limits<double>::max();  // which no float is, NaN included
+  a.add_bits("options.scale, in bits,", options.scale ? double{*options.scale} : none);
+  a.add_bits("options.softcap, in bits,", options.softcap ? double{*options.softcap} : 0.0);
+  a.add_bits("options.dropout, in bits,", options.dropout ? double{options.dropout->drop_probability} : 0.0);
+  a.add("options.dropout.seed", options.dropout ? static_cast<std::int64_t>(options.dropout->seed) : 0);
+  a.add("options.head_map", static_cast<std::int64_t>(options.head_map));
+  a.add("that options.bias is given", options.bias.has_value());
+  a.add("that options.sink is given", options.sink.has_value());
+  a.add("that options.alibi is given", options.alibi.has_value());
+  a.add("options.alibi.align, or 0,", options.alibi ? call::number_of(options.alibi->align) : 0);
+  a.add("options.masks, as a number,", call::number_of(options.masks));
+}
+
+}  // namespace heed::ranks

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention_backward(): checks and lowers the call, chooses a kernel, and completes the gradients that it did
+// not finish.
+#include "api/plan.hpp"
+#include "backend/backends.hpp"
+#include "call/make_problem.hpp"
+#include "reference/gradient.hpp"
+#include "threads/pool.hpp"
+
+namespace heed::api {
+
+void attention_backward(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
+                        const Options& options, const std::optional<Place>& place) {
+  backend_of("q", inputs.q.device);
+  GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
+  problem.forward.place = place;
+  const threads::ForOneCall settings(options.threads, options.executor);
+  // What the kernel has finished keeps its bits.
+  const UnfinishedGradients unfinished = choose(problem).backward(problem);
+  reference::GradientCompletion rest(problem, unfinished);
+  threads::throwing_parallel_for(rest.parts(), [&](std::size_t n) { rest.run(n); });
+}
+
+}  // namespace heed::api
+
+namespace HEED_NAMESPACE {
+
+void attention_backward(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
+                        const Options& options) {
+  api::attention_backward(inputs, saved, gradients, options, {});
+}
+
+}  // namespace HEED_NAMESPACE

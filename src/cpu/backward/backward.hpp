@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass:
+//
+//   S = Q K^T      P = 2^(S - log-sum-exp)      dP = dO V^T      dS = P * (dP - delta)
+//   dQ += dS K     dK += dS^T Q                 dV += P^T dO
+//
+// five products for every block of rows and block of keys. S, P, dP and dS exist for one such pair of blocks
+// at a time. A block of a sum, over keys for dQ and over rows for dK and dV, is one chain; blocks are added
+// in order, so that the bits do not depend on how the work was cut (O1).
+#pragma once
+#include <cstdint>
+
+#include "cpu/backward/blocks.hpp"
+#include "cpu/backward/pairs.hpp"
+
+namespace heed::cpu::HEED_THIS_TARGET {
+
+// Whether packed rows are prefetched between the products of the block before them.
+template <GradientOperands O>
+constexpr bool prefetches_rows =
+    requires { O::S::prefetches_rows; } && std::is_same_v<typename O::Element, float>;
+
+// Memory that will be read soon, prefetched a little at a time: all at once would keep the loads of the
+// products waiting.
+class Prefetch {
+ public:
+  Prefetch() = default;
+  // All floats are prefetched after `steps` steps.
+  Prefetch(const float* from, std::int64_t floats, std::int64_t steps)
+      : at_(from), end_(from + floats), step_((floats / steps / line + 1) * line) {}
+
+  bool is_over() const { return at_ >= end_; }
+
+  template <class S>
+  void step() {
+    const float* const end = end_ - at_ > step_ ? at_ + step_ : end_;
+    for (; at_ < end; at_ += line) S::prefetch(at_);
+  }
+
+ private:
+  static constexpr std::int64_t line = 16;  // floats
+
+  const float *at_ = nullptr, *end_ = nullptr;
+  std::int64_t step_ = 0;
+};
+
+// P, after dropout, and dS of a panel of rows and the keys of a block that it sees: (keys, rows).
+struct PanelPairs {
+  Stretch at{};
+  float *weights = nullptr, *gradients = nullptr;
+};
+
+// The gradients by the scores. Owns all that a task packs and multiplies: rows, keys, products and pairs.
+template <GradientOperands O>
+class ScoreGradients {
+  using S = typename O::S;
+  static constexpr int panel_rows = O::rows, step = O::key_step;
+
+ public:
+  GradientProducts<O> products;
+  PackedBlocks<RowBlock<O>, O> rows;
+  PackedBlocks<KeyBlock<O>, O> keys;
+  Prefetch prefetch{};
+
+  ScoreGradients(const GradientCall& g, const GradientPart& part, const Slots& row_slots,
+                 const Slots& key_slots, Cutter& memory)
+      : products(g.forward, part, memory),
+        rows({g.forward, part}, row_slots),
+        keys({g.forward, part}, key_slots),
+        c(g.forward),
+        row_packer(g, memory),
+        key_packer(g.forward, memory),
+        steps(g.forward, piece_keys, memory),
+        weights(memory.cut(RowSums<O>::panels_at_once * panel_floats)),
+        gradients(memory.cut(RowSums<O>::panels_at_once * panel_floats)) {}
+
+  // Rows [first, first + count) of some queries, for the products to use.
+  const RowBlock<O>& use_rows(const Queries& query, std::int64_t first, std::int64_t count) {
+    RowBlock<O>& block = rows.at(first);
+    const bool is_packed = block.first == first;  // fault: gradient-of-rows-packed-before
+    if (!is_packed) block.first = first, block.count = count, block.q_known = block.g_known = {};
+    products.use(block);
+    if (!is_packed) row_packer.pack(query, block, products);
+    return block;
+  }
+
+  const KeyBlock<O>& use_keys(const WantedKeys& wanted) {
+    KeyBlock<O>& block = keys.at(wanted.begin);
+    products.use(block);
+    if (block.first != wanted.begin) key_packer.pack(wanted, block, products);
+    return block;
+  }
+
+  // P and dS of a panel of the rows with the keys in use. A piece of the keys at a time: what one step has
+  // written is in the first-level cache for the next.
+  PanelPairs differentiate(const RowPanel& panel, const KeyBlock<O>& block, By by) {
+    const PanelPairs all = pairs_of(panel, block);
+    const Marks<O> marks(panel, block, products);
+    for (std::int64_t done = 0; done < all.at.keys; done += piece_keys) {
+      const std::int64_t first_key = block.first + all.at.first + done,
+                         first = first_key - block.packed.begin, count = min(piece_keys, all.at.keys - done);
+      const Scores p{all.weights + done * panel_rows, panel_rows, first_key, count},
+          ds{all.gradients + done * panel_rows, panel_rows, first_key, count};
+      score(products.qk, panel, first, p);           // S = Q K^T
+      steps.weigh(p, panel, marks);                  // P = 2^(S - log-sum-exp)
+      score(products.gv, panel, first, ds);          // dP = dO V^T
+      steps.differentiate(p, ds, panel, marks, by);  // dS = P * (dP - delta)
+    }
+    return all;
+  }
+
+ private:
+  static constexpr std::int64_t panel_floats = gradient_keys * panel_rows;
+  // Keys whose scores take up to 9 KB.
+  static constexpr std::int64_t piece_keys =
+      min(gradient_keys, max(1, 9216 / static_cast<std::int64_t>(sizeof(float)) / panel_rows / step) * step);
+
+  // Where the pairs of a panel go; none where no row of it sees a key of the block.
+  PanelPairs pairs_of(const RowPanel& panel, const KeyBlock<O>& block) const {
+    const Queries& queries = panel.queries;
+    const Query first = queries(0), last = queries(queries.count - 1);
+    const Seen seen = seen_by(c, first.b, first.i, last.i);
+    const KeyRange wanted = trim_hidden<S>(c, seen.within(block.packed), queries);
+    if (wanted.end <= wanted.begin) return {};
+    const std::int64_t begin = (wanted.begin - block.first) / step * step,
+                       at = panel.p % RowSums<O>::panels_at_once * panel_floats;
+    return {{begin, round_up(wanted.end - block.first - begin, step)}, weights + at, gradients + at};
+  }
+
+  // Scores of keys from place `first` of the packed ones on: a step of keys at a time, while something is to
+  // be prefetched in between.
+  void score(const O& operands, const RowPanel& panel, std::int64_t first, const Scores& t) {
+    if constexpr (GoesByReach<O>)
+      if (const Reach<S> reach(c, panel.queries, t); !reach.is_whole())
+        return operands.score(panel.p, first, t.keys, t.s, reach);
+    std::int64_t done = 0;
+    for (; done < t.keys && !prefetch.is_over(); done += step) {
+      operands.score(panel.p, first + done, step, t.s + done * panel_rows);
+      prefetch.template step<S>();
+    }
+    if (done < t.keys) operands.score(panel.p, first + done, t.keys - done, t.s + done * panel_rows);
+  }
+
+  const Call& c;
+  RowPacker<O> row_packer;
+  KeyPacker<O> key_packer;
+  PairSteps<O> steps;
+  float *const weights, *const gradients;  // of as many panels as sums over rows want at once
+};
+
+// How sums become a gradient: times a factor, written or added.
+struct GradientWrite {
+  float factor;
+  bool accumulates;
+};
+
+// Overwrites x. Where a result is no number nothing is written, and false is returned. Adding +0 gives every
+// zero one sign.
+template <Vector S>
+inline bool write_gradient(const Row& to, float* x, std::int64_t n, const GradientWrite& how) {
+  for (std::int64_t d = 0; d < n; ++d) x[d] = x[d] * how.factor + 0.0f;
+  if (!all_finite<S>(x, n)) return false;
+  if (to.type == Type::f32 && to.step == 1) {
+    auto* out = static_cast<float*>(const_cast<void*>(to.data)) + to.first;
+    if (how.accumulates)
+      for (std::int64_t d = 0; d < n; ++d) out[d] += x[d];
+    else
+      __builtin_memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
+    return true;
+  }
+  for (std::int64_t d = 0; d < n; ++d) write(to, d, how.accumulates ? read(to, d) + x[d] : x[d]);
+  return true;
+}
+
+// The rows and keys of a KV head, of which a part has some or all.
+struct HeadExtents {
+  std::int64_t rows, keys;
+
+  HeadExtents(const Call& c, const GradientPart& part)
+      : rows(c.sequences[part.batch_entry].queries * c.group()), keys(c.sequences[part.batch_entry].keys) {}
+
+  // Blocks of rows, or of keys, whose sums the part's memory holds.
+  std::int64_t row_blocks(const GradientPart& part) const {
+    return blocks_of(part.is_shared ? rows : part.rows, gradient_rows);
+  }
+  std::int64_t key_blocks(const GradientPart& part) const {
+    return part.is_shared ? blocks_of(keys, gradient_keys) : 1;
+  }
+
+ private:
+  static std::int64_t blocks_of(std::int64_t n, std::int64_t length) {
+    return max(1, (n + length - 1) / length);
+  }
+};
+
+// A part of the pass: `memory` is the task's own, `head_memory` that of its KV head.
+template <GradientOperands O>
+class Backward {
+  using S = typename O::S;
+  static constexpr int panel_rows = O::rows;
+
+ public:
+  static GradientFloats floats(const GradientCall& g, const GradientPart& part) {
+    Cutter memory{nullptr}, head_memory{nullptr};
+    const Backward sized(memory, head_memory, g, part);
+    return {memory.floats, head_memory.floats};
+  }
+
+  Backward(const GradientCall& call, const GradientPart& task, Cutter memory, Cutter head_memory)
+      : Backward(memory, head_memory, call, task) {}
+
+  void run() {
+    [[maybe_unused]] const typename O::Use use{};
+    if (!keeps_rows || begins_rows()) pairs.rows.clear(part.first_row, part.rows);
+    if (part.of_rows && begins_rows())
+      fill(dq_of(part.first_row), panels_of(part.rows) * panel_rows * dims, 0.0f);
+    for (std::int64_t begin = part.first_key; begin < part.first_key + part.keys; begin += gradient_keys) {
+      if (begins_keys()) pairs.keys.clear(begin, gradient_keys), dk.clear(begin), dv.clear(begin);
+      attend(begin);
+      if (ends_keys()) write_keys(pairs.products.dk, dk, begin), write_keys(pairs.products.dv, dv, begin);
+    }
+    if (part.of_rows && ends_rows()) write_rows();
+  }
+
+ private:
+  // The products of a block of rows and a block of keys; of the keys the rows see `seen`.
+  void multiply(const RowBlock<O>& rows, const KeyBlock<O>& keys, KeyRange seen) {
+    pairs.products.dk.begin({seen.begin - keys.first, seen.end - keys.first});
+    pairs.products.dv.begin({seen.begin - keys.first, seen.end - keys.first});
+    // fault: gradient-of-an-odd-panel
+    for (std::int64_t p = 0; p * panel_rows < round_up(rows.count, summed_rows<O>); ++p) {
+      PanelPairs pair{};  // nothing, for a panel that only fills up the rows of a sum
+      Reach<S> reach(0);
+      if (p * panel_rows < rows.count) {
+        const RowPanel panel = panel_of(rows, query, p);
+        pair = pairs.differentiate(panel, keys, By::product);  // S, P, dP, dS
+        reach = reach_of(panel, keys, pair);
+        if (part.of_rows) add_to_rows(panel, keys, pair, reach);  // dQ += dS K
+      }
+      if (dk.is_wanted) pairs.products.dk.take(pair.gradients, pair.at, p, reach);
+      if (dv.is_wanted) pairs.products.dv.take(pair.weights, pair.at, p, reach);
+    }
+    if (dk.is_wanted) pairs.products.dk.add_to(dk.block(keys.first));  // dK += dS^T Q
+    if (dv.is_wanted) pairs.products.dv.add_to(dv.block(keys.first));  // dV += P^T dO
+  }
+
+  void add_to_rows(const RowPanel& panel, const KeyBlock<O>& keys, const PanelPairs& pair,
+                   const Reach<S>& reach) {
+    if (pair.at.keys == 0) return;
+    float* const sums = dq_of(panel.queries.first);
+    // fault: gradient-of-the-last-block
+    const std::int64_t first = keys.first + pair.at.first - keys.packed.begin;
+    add_reached(pairs.products.qk, {pair.gradients, O::rows, first, pair.at.keys}, sums, reach);
+  }
+
+  // How far a panel of the rows sees.
+  Reach<S> reach_of(const RowPanel& panel, const KeyBlock<O>& keys, const PanelPairs& pair) const {
+    if constexpr (GoesByReach<O>)
+      if (pair.at.keys > 0)
+        return {c, panel.queries, {pair.gradients, panel_rows, keys.first + pair.at.first, pair.at.keys}};
+    return Reach<S>(pair.at.keys);
+  }
+
+  // The block of keys that begins here, with every block of rows that sees some of it.
+  void attend(std::int64_t begin) {
+    if (part.rows == 0) return;
+    const KeyRange block{begin, min(begin + gradient_keys, part.first_key + part.keys)},
+        wanted = seen_by_rows(part.first_row, part.rows).within(block);
+    if (wanted.end <= wanted.begin) return;
+    const KeyRange of_head = part.is_shared ? seen_by_rows(0, head.rows).within(block) : wanted;
+    const KeyBlock<O>& keys = pairs.use_keys({part.batch_entry, part.kv_head, begin, of_head});
+    const std::int64_t end = part.first_row + part.rows;
+    for (std::int64_t first = part.first_row; first < end; first += gradient_rows) {
+      const std::int64_t count = min(gradient_rows, end - first);
+      const KeyRange seen = seen_by_rows(first, count).within(wanted);
+      if (seen.end <= seen.begin) continue;
+      const RowBlock<O>& rows = pairs.use_rows(query, first, count);
+      if (prefetches_after(first)) pairs.prefetch = rows_after(first);
+      multiply(rows, keys, seen);
+    }
+  }
+
+  Seen seen_by_rows(std::int64_t first, std::int64_t count) const {
+    return seen_by(c, part.batch_entry, query(first).i, query(first + count - 1).i);
+  }
+
+  // Whether the next block of rows may lie in no cache of this core: another task packed it, or a
+  // second-level cache may not hold all blocks beside the sums and a block of keys, which is so from half a
+  // MiB on. With 1.1 MB prefetched, 12 heads of 1024 x 64 take 3 % less on one thread and on two (Xeon, 2
+  // MiB, November 2026).
+  bool prefetches_after(std::int64_t first) const {
+    if (!prefetches_rows<O>) return false;
+    if (!part.is_shared) return pairs.rows.floats() >= std::int64_t{1} << 17;
+    return first + gradient_rows < part.first_row + part.rows;
+  }
+  Prefetch rows_after(std::int64_t first) const {
+    constexpr std::int64_t tiles = 2 * gradient_keys / O::key_step * gradient_rows / panel_rows;
+    return {pairs.rows.floats_at(first + gradient_rows), pairs.rows.floats_of_block(), tiles / 4 * 3};
+  }
+
+  void write_rows() {
+    for (std::int64_t row = 0; row < part.rows; row += panel_rows) {
+      transpose_sums<S>(dq_of(part.first_row + row), dims, panel_rows, transposed);
+      for (std::int64_t r = 0; r < min(panel_rows, part.rows - row); ++r) {
+        const Query q = query(part.first_row + row + r);
+        if (!write_gradient<S>(row_of(g.q, q), transposed + r * dims, c.dim, {g.scale, g.accumulates}))
+          g.unfinished_row(q.b, q.h, q.i) = 1;
+      }
+    }
+  }
+
+  // The gradients by keys, or by values.
+  struct KeyGradients {
+    const Tensor& to;
+    std::int64_t dim;
+    float factor;
+    unsigned char* unfinished;
+    bool is_wanted;
+    std::int64_t width;           // of a key's sums
+    float* sums = nullptr;        // of one block of keys, or of all keys of the head
+    std::int64_t key_stride = 0;  // floats from one key to the next; 0 where there is one block
+
+    float* block(std::int64_t begin) const { return sums + begin * key_stride; }
+    void clear(std::int64_t begin) const {
+      if (is_wanted) fill(block(begin), gradient_keys * width, 0.0f);
+    }
+  };
+
+  void write_keys(RowSums<O>& sums, const KeyGradients& gradients, std::int64_t begin) {
+    const std::int64_t b = part.batch_entry, end = min(begin + gradient_keys, part.first_key + part.keys);
+    for (std::int64_t j = begin; gradients.is_wanted && j < end; ++j) {
+      const Row row = row_of(gradients.to, b, part.kv_head, c.sequences[b].first_key + j);
+      float* const line = sums.line_of(gradients.block(begin), j - begin);
+      if (!write_gradient<S>(row, line, gradients.dim, {gradients.factor, g.accumulates}))
+        gradients.unfinished[g.key(b, part.kv_head, j)] = 1;
+    }
+  }
+
+  Backward(Cutter& memory, Cutter& head_memory, const GradientCall& call, const GradientPart& task)
+      : g(call),
+        c(call.forward),
+        part(task),
+        head(c, task),
+        query(c, {task.batch_entry, task.kv_head, 0, 0}),
+        keeps_rows((task.is_shared || task.keys > gradient_keys) && fits_rows()),
+        pairs(call, task, {keeps_rows ? head.row_blocks(task) : 1, keeps_rows ? head_memory : memory},
+              {head.key_blocks(task), task.is_shared ? head_memory : memory}, memory),
+        dims(pairs.products.qk.dims),
+        // fault: gradient-without-scale
+        dk{g.k, c.dim, g.scale, g.unfinished_k, part.of_keys && g.k.data, pairs.products.dk.dims},
+        dv{g.v, c.value_dim, 1.0f, g.unfinished_v, part.of_keys && g.v.data, pairs.products.dv.dims} {
+    transposed = memory.cut(part.of_rows ? panel_rows * dims : 0);
+    const std::int64_t rows = part.is_shared ? head.rows : part.rows;
+    dq = head_memory.cut(part.of_rows ? panels_of(rows) * panel_rows * dims : 0);
+    for (KeyGradients* gradients : {&dk, &dv}) {
+      const std::int64_t keys = head.key_blocks(part) * gradient_keys;
+      gradients->sums = head_memory.cut(gradients->is_wanted ? keys * gradients->width : 0);
+      gradients->key_stride = part.is_shared ? gradients->width : 0;
+    }
+  }
+
+  // Packed rows stay for the next block of keys where 16 MB hold them all; or 32, where they are prefetched.
+  bool fits_rows() const {
+    constexpr std::int64_t max_bytes = std::int64_t{1} << (prefetches_rows<O> ? 25 : 24);
+    return head.row_blocks(part) * GradientWidths<O>(c, part).bytes_of_rows() <= max_bytes;
+  }
+
+  static std::int64_t panels_of(std::int64_t n) { return (n + panel_rows - 1) / panel_rows; }
+  // The sums of rows from this one on, the first of a panel: (dims, rows).
+  float* dq_of(std::int64_t row) const { return dq + (part.is_shared ? row : row - part.first_row) * dims; }
+
+  // Whether no part before this one, or none after it, has sums of its rows, or of its keys.
+  bool begins_rows() const { return !part.is_shared || part.first_key == 0; }
+  bool ends_rows() const { return !part.is_shared || part.first_key + part.keys == head.keys; }
+  bool begins_keys() const { return !part.is_shared || part.first_row == 0; }
+  bool ends_keys() const { return !part.is_shared || part.first_row + part.rows == head.rows; }
+
+  const GradientCall& g;
+  const Call& c;
+  const GradientPart part;
+  const HeadExtents head;
+  const Queries query;
+  const bool keeps_rows;  // packed, from one block of keys to the next
+  ScoreGradients<O> pairs;
+  const std::int64_t dims;  // of a row of dQ
+  float *transposed, *dq;   // a panel (rows, dims); the panels of all rows (dims, rows)
+  KeyGradients dk, dv;
+};
+
+}  // namespace heed::cpu::HEED_THIS_TARGET

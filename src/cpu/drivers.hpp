@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CPU does for its backend. Each kind of work on a problem has a driver beside its kernels: it
+// lowers the problem to a Call for one target, cuts that into tasks and shares them out. Projections, which
+// outlive a call, are in projection/driver.hpp.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/backend.hpp"
+#include "cpu/isa/target.hpp"
+#include "heed/attention.hpp"
+#include "heed/rotary.hpp"
+#include "heed/tensor.hpp"
+#include "problem/problem.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::cpu {
+
+// isa/choice.cpp: which target serves a call.
+
+// HEED_TARGET, as the process first found it: the only target that is not ruled out; empty: none is. A name
+// that no target of this build has is ignored. Warns of that, and of a target that this machine cannot run.
+// Not const for the sake of tests.
+std::string& forced_target();
+
+// Why this machine, or the forced target, rules the target out; empty when neither does.
+Reason unavailable(const Target&);
+
+// The first target for every dtype that nothing rules out; and the first for bf16 alone, null where none is.
+const Target& best_target();
+const Target* best_bf16_target();
+
+// Why a target does not take a problem; empty when it does. A kernel returns whether it needs the reference:
+// where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every result that this
+// reaches is written as NaN or an infinity (S13).
+
+// prefill/driver.cpp: many rows. Keys and values are packed.
+Reason prefill_refuses(const Target&, const Problem&);
+[[nodiscard]] bool prefill(const Target&, const Problem&);
+
+// prefill/stream.cpp: the same, one stretch of keys at a time.
+std::unique_ptr<Stream> begin_stream(const Target&, const Problem&);
+
+// decode/driver.cpp: few rows. Keys are cut into chunks that run apart.
+Reason decode_refuses(const Target&, const Problem&);
+[[nodiscard]] bool decode(const Target&, const Problem&);
+
+// decode/spread.cpp: the same over a cache whose chunks lie on several ranks.
+std::unique_ptr<SpreadDecode> begin_spread(const Target&, const Problem&, const Spread&);
+
+// backward/driver.cpp. What it leaves to the reference is not written.
+Reason gradient_refuses(const Target&, const GradientProblem&);
+[[nodiscard]] UnfinishedGradients gradient(const Target&, const GradientProblem&);
+
+// arrays.cpp: other work on arrays. Results are rounded once to the type of what is written.
+void copy(const View& from, const MutableView& into);
+void add(const View& from, const MutableView& into);
+void average_heads(const View& from, const MutableView& into);
+void fill(const MutableView&, float);
+
+// Joins two results row by row, in double precision.
+void merge(const Outputs& into, const Results& other);
+
+// Rotary position embedding (S15) in place, of tensors that differ in heads and strides only.
+void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions, const Rotary&,
+            std::span<const std::int64_t> lengths);
+
+}  // namespace heed::cpu

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/schedule/cut.hpp"
+
+#include <cmath>
+#include <memory>
+
+#include "cpu/schedule/tasks.hpp"
+
+namespace heed::cpu {
+namespace {
+
+// Rows that share one packing of keys and values. The more, the less packing costs, as long as their queries
+// and sums leave room for the block in a second-level cache: 512 rows of 128 dimensions take 790 KB, read and
+// written in order once a block. Neoverse-N1, 12 heads of 1024 x 64: 384 rows 81.8 % of peak, 768 82.4 %, all
+// 1024 82.7 % (November 2026).
+std::int64_t rows_per_task(const Call& c) {
+  // Fewer where every row brings one of a bias or mask: the heads that read the same one follow each other.
+  // Where each has its own in bf16, packing for fewer rows costs 12 heads of 1024 x 64 with 2 threads 1 to 13
+  // points of what they take without (AMX, a Xeon, November 2026); f32 shares what is packed.
+  const bool is_reused = c.bias.stride.heads == 0 || c.bias.type != Type::bf16;
+  const std::int64_t max_rows = c.bias.data && is_reused ? 384 : c.mask_count > 0 ? 512 : 1024;
+  return std::clamp<std::int64_t>(131072 / std::max<std::int64_t>(1, c.dim + c.value_dim), 384, max_rows);
+}
+
+constexpr int halvings = 2;
+constexpr std::int64_t min_rows_of_half = 128;  // that are worth packing for
+
+// A thread with t tasks packs for as long as t * packing_rows of its rows take, and waits for the last of all
+// tasks about half of one. The sum is smallest where t is the root of rows / (2 * packing_rows). AMX with 16
+// threads, against four tasks for each: 12 heads of 128 x 64 take 15 % less, 8 of them 20, 32 of them 7, 12
+// of 256 x 64 7, 16 of 256 x 128 8, 16 of 512 x 80 4, and 12 of 512 x 64 4 % more (a Xeon, November 2026).
+std::int64_t tasks_for_each(double rows, double packing_rows) {
+  const double best = std::sqrt(rows / (2 * packing_rows));
+  return best >= tasks_per_thread ? tasks_per_thread : std::max<std::int64_t>(1, std::llround(best));
+}
+
+}  // namespace
+
+// One thread would only pack the same keys more than once.
+Wanted wanted_tasks(const Call& c, double packing_rows) {
+  const auto threads = static_cast<std::int64_t>(threads::concurrency());
+  if (threads == 1 || products(c) < worth_sharing) return {1, 1};
+  const auto rows = static_cast<double>(c.batch * c.heads * c.queries) / static_cast<double>(threads);
+  return {threads * tasks_for_each(rows, packing_rows), threads};
+}
+
+QueryCut::QueryCut(const Call& call, int panel_rows, const Wanted& wanted)
+    : c(call), panel_rows_(panel_rows), wanted_(wanted) {
+  for_each_task([&](const QueryTask& task) {
+    ++count_;
+    max_rows_ = std::max(max_rows_, task.rows.queries * c.group());
+  });
+}
+
+template <class Emit>
+void QueryCut::for_each_task(const Emit& emit) const {
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const Sequence& s = c.sequences[b];
+    const std::int64_t end = c.end_query(s), step = end <= c.first_query ? 1 : queries_per_task(s);
+    for (std::int64_t first = c.first_query; first < end; first += step) {
+      const std::int64_t queries = std::min(step, end - first);
+      const std::int64_t keys = std::clamp<std::int64_t>(first + queries - 1 + s.end_offset, 0, s.key_count);
+      for (std::int64_t h = 0; h < c.kv_heads; ++h) emit(QueryTask{queries * keys, {b, h, first, queries}});
+    }
+  }
+}
+
+std::int64_t QueryCut::queries_per_task(const Sequence& sequence) const {
+  const std::int64_t heads = c.batch * c.kv_heads, rows = (c.end_query(sequence) - c.first_query) * c.group();
+  std::int64_t parts = (rows + rows_per_task(c) - 1) / rows_per_task(c);
+  if (heads * parts < wanted_.tasks)
+    parts = std::min((wanted_.tasks + heads - 1) / heads, (rows + panel_rows_ - 1) / panel_rows_);
+  const std::int64_t panels = (rows + panel_rows_ * parts - 1) / (panel_rows_ * parts);
+  return std::max<std::int64_t>(1, panels * panel_rows_ / c.group());
+}
+
+// None where one thread does them all.
+std::size_t QueryCut::last_tasks() const {
+  return wanted_.threads == 1 ? 0 : static_cast<std::size_t>(wanted_.threads);
+}
+
+std::size_t QueryCut::capacity() const { return count_ + halvings * last_tasks(); }
+
+std::span<QueryTask> QueryCut::write(std::span<QueryTask> room, const SharedMask& mask) const {
+  QueryTask *const begin = room.data(), *end = begin;
+  for_each_task([&](const QueryTask& task) { std::construct_at(end++, task); });
+  std::sort(begin, end, RunsBefore{mask});
+  return {begin, shorten_last(begin, end)};
+}
+
+QueryTask* QueryCut::shorten_last(QueryTask* begin, QueryTask* end) const {
+  const std::size_t last = last_tasks();
+  if (static_cast<std::size_t>(end - begin) < last) return end;
+  for (int n = 0; n < halvings; ++n)
+    for (QueryTask& task : std::span(end - last, last)) {
+      const std::int64_t half = task.rows.queries * c.group() / 2 / panel_rows_ * panel_rows_ / c.group();
+      if (half * c.group() < min_rows_of_half) continue;
+      QueryTask back = task;
+      back.rows.queries -= half, back.rows.first_query += half;
+      task.rows.queries = half;  // fault: row-between-halves
+      std::construct_at(end++, back);
+    }
+  return end;
+}
+
+KeyCut::KeyCut(const Call& call) : c(call) {
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    if (c.sequences[b].queries == 0) continue;
+    const std::int64_t chunks = SeenChunks(c, c.sequences[b]).count();
+    count_ += static_cast<std::size_t>(c.kv_heads * chunks);
+    merges_ |= chunks > 1;
+  }
+}
+
+void KeyCut::write(std::span<KeyTask> room) const {
+  KeyTask* end = room.data();
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const Sequence& s = c.sequences[b];
+    if (s.queries == 0) continue;
+    const SeenChunks chunks(c, s);
+    for (std::int64_t h = 0; h < c.kv_heads; ++h)
+      for (std::int64_t n = 0; n < chunks.count(); ++n)
+        std::construct_at(end++, KeyTask{{b, h, 0, s.queries}, chunks[n], n == 0 ? chunks.count() : 0});
+  }
+}
+
+}  // namespace heed::cpu
