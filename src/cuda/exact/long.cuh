@@ -22,7 +22,7 @@ constexpr int long_scorers = 128, long_adders = 128, long_threads = long_scorers
 constexpr int long_keys = 128;       // half a block of keys, scored at once
 constexpr int long_depth = 32;       // dimensions of keys that are in shared memory together
 constexpr int long_value_keys = 32;  // keys whose values are
-constexpr int long_dims = 64;        // the most that keys and values have
+constexpr int long_dims = 64;        // of keys and values, at most
 
 struct ExactLongShared {
   alignas(16) float q[long_dims][long_rows];
