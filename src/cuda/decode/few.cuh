@@ -169,22 +169,10 @@ class WarpProducts {
     // sequences of 4096 keys took 276 us instead of 247 (H200, November 2026).
     float s[2][2];
     find_scores(s, work, tile, first_key);
-    float factor[2];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      float top = fmaxf(s[0][n], s[1][n]);
-#pragma unroll
-      for (int across = 4; across < 32; across *= 2) top = fmaxf(top, shuffle_xor(top, across));
-      const float now = fmaxf(max[n], top);
-      factor[n] = fast_exp2(max[n] - finite_max(now));
-      max[n] = now;
-      const float subtract = finite_max(now) - lift<type>;
-      s[0][n] = fast_exp2(s[0][n] - subtract), s[1][n] = fast_exp2(s[1][n] - subtract);
-      sum[n] = fmaf(sum[n], factor[n], s[0][n] + s[1][n]);
-    }
+    const float first = weigh(0, s[0][0], s[1][0]), second = weigh(1, s[0][1], s[1][1]);
     const std::uint32_t p[2] = {transposed(pack2<type>(s[0][0], s[0][1])),
                                 transposed(pack2<type>(s[1][0], s[1][1]))};
-    rescale(factor);
+    rescale(first, second);
 #pragma unroll
     for (int d = 0; d < dim / 16; ++d) {
       std::uint32_t a[4];
@@ -235,13 +223,28 @@ class WarpProducts {
     }
   }
 
-  // What was summed against the old maxima; where none of a warp's has moved, there is nothing to do.
-  HEED_DEVICE void rescale(const float (&factor)[2]) {
-    if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
+  // Scores of row n, one of each eight keys, become weights. Returns the factor of what was summed against
+  // the old maximum.
+  HEED_DEVICE float weigh(int n, float& a, float& b) {
+    float top = fmaxf(a, b);
+#pragma unroll
+    for (int across = 4; across < 32; across *= 2) top = fmaxf(top, shuffle_xor(top, across));
+    const float now = fmaxf(max[n], top);
+    const float factor = fast_exp2(max[n] - finite_max(now));
+    max[n] = now;
+    const float subtract = finite_max(now) - lift<type>;
+    a = fast_exp2(a - subtract), b = fast_exp2(b - subtract);
+    sum[n] = fmaf(sum[n], factor, a + b);
+    return factor;
+  }
+
+  // Where no maximum of a warp has moved, there is nothing to do.
+  HEED_DEVICE void rescale(float first, float second) {
+    if (!warp_any(first != 1.0f || second != 1.0f)) return;
 #pragma unroll
     for (int d = 0; d < dim / 16; ++d)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) o[d][n] *= factor[n % 2];
+      for (int n = 0; n < 4; ++n) o[d][n] *= n % 2 == 0 ? first : second;
   }
 
   std::uint32_t q[dim / 16][2];
