@@ -376,7 +376,7 @@ class PrefillConsumer {
     // The matrix units are passed on once for each tile but one: that where the first scores are found.
 #pragma unroll 1
     for (int j = rows.tile->last; may_pass && j > (sees_any ? own.last : rows.tile->first - 1); --j)
-      pass(j == rows.tile->last, sees_any || j < rows.tile->last);
+      pass({.is_last = j == rows.tile->last, .has_units = sees_any || j < rows.tile->last});
     if (sees_any) {
       const bool halves = may_halve && rows.tile->end_of(rows.tile->first_query + rows.group * 64 + 63) <=
                                            own.last * keys + keys / 2;
@@ -405,7 +405,7 @@ class PrefillConsumer {
       rows.release(shared.values_empty(taken));
       ++taken;
 #pragma unroll 1
-      for (; may_pass && j >= rows.tile->first; --j) pass(false, true);
+      for (; may_pass && j >= rows.tile->first; --j) pass({.is_last = false, .has_units = true});
     } else if (Shape::out_has_memory) {
       rows.release(shared.queries_empty(n));
     }
@@ -433,12 +433,15 @@ class PrefillConsumer {
     narrow<columns>();
   }
 
+  struct Passed {
+    bool is_last, has_units;  // has_units: the matrix units are handed on
+  };
   // A tile that only other warpgroups see. Released when all threads have seen that it arrived: they could
   // not tell its phase from a later one.
-  HEED_DEVICE void pass(bool is_last, bool passes_units_on) {
+  HEED_DEVICE void pass(const Passed& of) {
     barrier_wait(shared.keys_full(taken), shared.phase(taken));
-    if (is_last && rows.tile->tail < keys) clear_tail();
-    if (passes_units_on) {
+    if (of.is_last && rows.tile->tail < keys) clear_tail();
+    if (of.has_units) {
       named_sync(1 + rows.group, 256);
       named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
     }
