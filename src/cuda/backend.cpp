@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "cuda/arrays.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/places.hpp"
 #include "cuda/run.hpp"
+#include "cuda/runtime/arrays.hpp"
+#include "cuda/runtime/device.hpp"
+#include "cuda/runtime/memory.hpp"
 
 namespace heed::cuda {
 namespace {

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pages of a cache on a CUDA device, on its legacy stream.
-#include "cuda/launch/pages.hpp"
-
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 
 #include "backend/device_pages.hpp"
-#include "cuda/arrays.hpp"
 #include "cuda/lower.hpp"
-#include "cuda/memory.hpp"
-#include "cuda/places.hpp"
 #include "cuda/run.hpp"
+#include "cuda/runtime/arrays.hpp"
+#include "cuda/runtime/device.hpp"
+#include "cuda/runtime/kernels.hpp"
+#include "cuda/runtime/memory.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cuda {

@@ -90,7 +90,7 @@ struct Brought {
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
-  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? prefill_bytes(c) : exact_bytes(c);
+  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? 0 : exact_bytes(c);
 }
 
 std::int64_t list_bytes(Role role, const LoweredCall& p) {
@@ -134,11 +134,11 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   const auto& lists = brought.lists.bytes();
   if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
   Workspace behind = workspace;
-  behind.scratch = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
   const Call& c = brought.call;
-  if (role == Role::exact) return launch_exact(c, behind, stream, static_cast<int>(cut));
+  if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   const Extents extents{lowered.query_rows, lowered.key_rows};
-  if (role == Role::decode) return launch_decode(c, extents, behind, stream, static_cast<int>(cut));
+  if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
   launch_prefill(c, extents, brought.tiles, behind, stream);
 }
 

@@ -3,8 +3,8 @@
 #pragma once
 #include <string>
 
-#include "cuda/launch/launch.hpp"
 #include "cuda/lower.hpp"
+#include "cuda/runtime/launch.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cuda {
@@ -18,8 +18,6 @@ Reason is_not_hopper();
 Reason refuses(Role, const LoweredCall&);
 std::int64_t workspace_bytes(Role, const LoweredCall&);
 
-// How keys are shared out, which no bit depends on.
-enum class Cut : std::int8_t { by_the_plan = -1, together = 0, apart = 1 };
 // Returns when all is launched. Rows that f32 cannot hold are done in double precision on the device (S13),
 // so nothing is left to anybody.
 void run(Role, const LoweredCall&, const Workspace&, Stream, Cut = Cut::by_the_plan);

@@ -7,11 +7,11 @@
 #include <thread>
 
 #include "claims.hpp"
-#include "cuda/captured.hpp"
+#include "cuda/runtime/captured.hpp"
 
 namespace heed::cuda {
 
-// What launch/device.cu says of a device that is there.
+// As runtime/device.cpp has it of a real device.
 DeviceFacts device_facts() { return {0, 132, 9, 0}; }
 void check(int code, const char* call) {
   if (code != cudaSuccess) throw std::runtime_error(call);

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "claims.hpp"
-#include "cuda/algorithm/exact_plan.hpp"
-#include "cuda/algorithm/prefill_order.hpp"
+#include "cuda/exact/plan.hpp"
+#include "cuda/prefill/plan.hpp"
 
 namespace heed::cuda::test {
 namespace {

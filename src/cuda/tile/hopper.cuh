@@ -17,12 +17,12 @@ HEED_DEVICE SharedAddress shared_address(const void* p) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
 }
 
-// A barrier completes a phase when `count` threads have arrived and all expected bytes are there. Waiting for
-// parity 1 of a fresh one returns at once.
+// A barrier completes a phase when `count` threads and all expected bytes have arrived. Waiting for parity 1
+// of a fresh one returns at once.
 HEED_DEVICE void barrier_init(SharedAddress barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-HEED_DEVICE void barriers_are_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+HEED_DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 HEED_DEVICE void barrier_arrive(SharedAddress barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -30,7 +30,7 @@ HEED_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-HEED_DEVICE bool barrier_has_completed(SharedAddress barrier, unsigned parity) {
+HEED_DEVICE bool barrier_is_complete(SharedAddress barrier, unsigned parity) {
   std::uint32_t has;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -42,32 +42,32 @@ HEED_DEVICE bool barrier_has_completed(SharedAddress barrier, unsigned parity) {
   return has != 0;
 }
 HEED_DEVICE void barrier_wait(SharedAddress barrier, unsigned parity) {
-  while (!barrier_has_completed(barrier, parity)) {
+  while (!barrier_is_complete(barrier, parity)) {
   }
 }
 
-// One thread of a warp whose threads are all here.
-HEED_DEVICE bool is_elected() {
-  std::uint32_t is;
+// True in one thread of a converged warp.
+HEED_DEVICE bool elect_one() {
+  std::uint32_t elected;
   asm volatile(
       "{\n.reg .pred p;\n.reg .b32 t;\n"
       "elect.sync t|p, 0xffffffff;\n"
       "selp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(is));
-  return is != 0;
+      : "=r"(elected));
+  return elected != 0;
 }
 
 template <int count>
-HEED_DEVICE void take_registers() {
+HEED_DEVICE void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 template <int count>
-HEED_DEVICE void give_registers() {
+HEED_DEVICE void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// Whether any of those who meet at a named barrier says so.
-HEED_DEVICE bool any_at(int barrier, int threads, bool one) {
+// Waits at a named barrier; true in every thread where it is true in one.
+HEED_DEVICE bool named_any(int barrier, int threads, bool one) {
   std::uint32_t found;
   asm volatile(
       "{\n.reg .pred p, q;\n"
@@ -85,49 +85,48 @@ HEED_DEVICE bool any_at(int barrier, int threads, bool one) {
 HEED_DEVICE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 HEED_DEVICE int warpgroup_index() { return uniform(thread_index() / 128); }
 
-// A launch that may begin before those ahead of it on the stream have ended: until they have, with all they
-// wrote.
-HEED_DEVICE void wait_for_launches_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// 128 bytes as far as the second-level cache, which every write goes through: they may still change.
-HEED_DEVICE void bring_nearer(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-// What follows may begin, when every block has said so: it waits by itself for what it reads.
-HEED_DEVICE void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// A launch may begin before those ahead of it on the stream have ended. Until they have, with all they wrote:
+HEED_DEVICE void wait_for_prior_launches() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// 128 bytes into the second-level cache, which every write goes through: they may still change.
+HEED_DEVICE void prefetch_l2(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+// The next launch may begin when every block has called this: it waits by itself for what it reads.
+HEED_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// The 128 threads of a warpgroup, which meet at a named barrier of their own.
+// The 128 threads of a warpgroup, with a named barrier of their own.
 struct Warpgroup {
   static constexpr int threads = 128;
   int barrier;
   HEED_DEVICE int thread() const { return thread_index() % threads; }
-  HEED_DEVICE void sync() const { meet(barrier, threads); }
-  HEED_DEVICE bool any(bool one) const { return any_at(barrier, threads, one); }
+  HEED_DEVICE void sync() const { named_sync(barrier, threads); }
+  HEED_DEVICE bool any(bool one) const { return named_any(barrier, threads, one); }
 };
 
-// Blocks of a cluster, which run at the same time and write to each other's shared memory. Whoever has come
-// may go on; those who wait do so until all threads of the cluster that still run have come.
-HEED_DEVICE void come_to_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-HEED_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
-// Where block `rank` of the cluster has what lies here in this one.
-HEED_DEVICE SharedAddress in_block(SharedAddress here, int rank) {
-  SharedAddress there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
-  return there;
+// Blocks of a cluster run at the same time and write to each other's shared memory. Waits until every thread
+// of the cluster that still runs has arrived.
+HEED_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+HEED_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
+// The same address in block `rank` of the cluster.
+HEED_DEVICE SharedAddress map_to_rank(SharedAddress own, int rank) {
+  SharedAddress mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(own), "r"(rank));
+  return mapped;
 }
-// Numbers for another block, which count as bytes at a barrier of its own.
-HEED_DEVICE void send(SharedAddress to, const float (&x)[4], SharedAddress barrier) {
+// Stores into another block; the bytes count at a barrier of that block.
+HEED_DEVICE void store_remote(SharedAddress to, const float (&x)[4], SharedAddress barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
           to),
       "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
       : "memory");
 }
-HEED_DEVICE void send(SharedAddress to, const float (&x)[2], SharedAddress barrier) {
+HEED_DEVICE void store_remote(SharedAddress to, const float (&x)[2], SharedAddress barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
       "f"(x[0]), "f"(x[1]), "r"(barrier)
       : "memory");
 }
 
-// How long the second-level cache should keep what is read.
+// Policies of the second-level cache for what is read.
 constexpr std::uint64_t evict_first = 0x12F0000000000000u, evict_last = 0x14F0000000000000u;
 
 struct BoxAt {
@@ -139,20 +138,20 @@ HEED_DEVICE void prefetch_map(const CUtensorMap* map) {
 }
 // Outside the tensor a box is filled with zeros, which count as bytes all the same.
 HEED_DEVICE void load_box(SharedAddress to, const CUtensorMap* map, const BoxAt& at, SharedAddress barrier,
-                          std::uint64_t keep) {
+                          std::uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(keep)
+      "l"(map), "r"(barrier), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry), "l"(policy)
       : "memory");
 }
 // Whole rows, from a map that has pieces of 64 dimensions as an axis.
 HEED_DEVICE void load_rows(SharedAddress to, const CUtensorMap* map, const BoxAt& at, SharedAddress barrier,
-                           std::uint64_t keep) {
+                           std::uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(0), "r"(at.row), "r"(0), "r"(at.head), "r"(at.entry), "l"(keep)
+      "l"(map), "r"(barrier), "r"(0), "r"(at.row), "r"(0), "r"(at.head), "r"(at.entry), "l"(policy)
       : "memory");
 }
 HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddress from) {
@@ -161,12 +160,12 @@ HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddres
       "r"(from), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry)
       : "memory");
 }
-HEED_DEVICE void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until this thread's stores no longer need their memory, or until they are done.
+HEED_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until this thread's stores have read their memory, or until they are done.
 HEED_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 HEED_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// What this thread wrote to shared memory is there for the copy engine and the matrix units.
-HEED_DEVICE void show_to_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Makes what this thread wrote to shared memory visible to the copy engine and the matrix units.
+HEED_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Four 8 x 8 matrices of 16-bit numbers from a warp's registers to rows of 16 bytes, one row for each lane.
 HEED_DEVICE void store_matrices(SharedAddress row, std::uint32_t a, std::uint32_t b, std::uint32_t c,

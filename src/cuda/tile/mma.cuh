@@ -16,7 +16,7 @@ HEED_DEVICE void load_matrices(std::uint32_t (&to)[4], SharedAddress row) {
                : "r"(row)
                : "memory");
 }
-HEED_DEVICE void load_transposed(std::uint32_t (&to)[4], SharedAddress row) {
+HEED_DEVICE void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row)
@@ -47,31 +47,31 @@ HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std:
 }
 
 // 16 bytes into shared memory past the first-level cache, or zeros.
-HEED_DEVICE void stream16(SharedAddress to, const void* from, bool is_there) {
-  const int bytes = is_there ? 16 : 0;
+HEED_DEVICE void stream16(SharedAddress to, const void* from, bool is_valid) {
+  const int bytes = is_valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
 
-// What another block wrote before it arrived, for this thread alone to read: 16 or 8 bytes, or zeros.
+// What another block wrote, into shared memory that only this thread reads: 16 or 8 bytes, or zeros.
 template <class Numbers>
-HEED_DEVICE void stream_own(Numbers* to, const float* from, bool is_there) {
+HEED_DEVICE void stream_own(Numbers* to, const float* from, bool is_valid) {
   const SharedAddress at = shared_address(to);
   constexpr int size = sizeof(Numbers);
-  const int bytes = is_there ? size : 0;
+  const int bytes = is_valid ? size : 0;
   if constexpr (size == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
 }
 
-HEED_DEVICE float from_lane(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+HEED_DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 HEED_DEVICE void sync_warp() { __syncwarp(); }
-HEED_DEVICE bool any_of_warp(bool one) { return __any_sync(0xffffffffu, one); }
+HEED_DEVICE bool warp_any(bool one) { return __any_sync(0xffffffffu, one); }
 
-// Two numbers side by side, as operands have them.
+// Two 16-bit numbers in one register, as operands have them.
 template <Type type>
-HEED_DEVICE std::uint32_t side_by_side(float low, float high) {
+HEED_DEVICE std::uint32_t pack2(float low, float high) {
   std::uint32_t both;
   if constexpr (type == Type::bf16)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -80,8 +80,8 @@ HEED_DEVICE std::uint32_t side_by_side(float low, float high) {
   return both;
 }
 
-// An f16 below 2^-14 has fewer bits, and none is above 2^16: weights, which are at most 2^8, are kept as
-// 2^lift times as much, and so are their sums.
+// An f16 below 2^-14 has fewer bits, and none is above 2^16: weights, which are at most 2^8, and their sums
+// are scaled by 2^lift.
 template <Type type>
 constexpr float lift = type == Type::f16 ? 7.0f : 0.0f;
 template <Type type>

@@ -11,27 +11,27 @@
 
 namespace heed::cuda {
 
-// An operand in shared memory, in rows of 128 bytes whose sixteenths are turned by the row's number as the
-// copy engine does it, 1024 bytes for eight rows. `next` is how far the next 64 columns lie, where the
-// operand is transposed. The half of the descriptor that differs; additions stay within it.
+// An operand in shared memory: rows of 128 bytes in the copy engine's 128-byte swizzle, 1024 bytes for eight
+// rows. `next` is the distance to the next 64 columns, where the operand is transposed. This is the half of
+// the descriptor that differs; additions stay within it.
 using Operand = std::uint32_t;
 HEED_DEVICE Operand operand(SharedAddress tile, int next = 16) {
   return (tile & 0x3FFFFu) >> 4 | static_cast<std::uint32_t>(next >> 4) << 16;
 }
-HEED_DEVICE Operand moved(Operand x, int bytes) { return x + static_cast<std::uint32_t>(bytes >> 4); }
+HEED_DEVICE Operand advanced(Operand x, int bytes) { return x + static_cast<std::uint32_t>(bytes >> 4); }
 HEED_DEVICE std::uint64_t descriptor(Operand x) {
-  constexpr std::uint64_t eight_rows = 1024 >> 4, turned = 1u << 30;
-  return (eight_rows | turned) << 32 | x;
+  constexpr std::uint64_t eight_rows = 1024 >> 4, swizzle_128 = 1u << 30;
+  return (eight_rows | swizzle_128) << 32 | x;
 }
 
-HEED_DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-HEED_DEVICE void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+HEED_DEVICE void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+HEED_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until all but the last n groups are done.
 template <int n>
 HEED_DEVICE void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
-// Keeps the compiler from moving other uses of registers that a product in flight owns.
+// Keeps the compiler from moving other uses of registers across a product in flight that owns them.
 template <int n>
 HEED_DEVICE void pin(float (&x)[n]) {
 #pragma unroll
@@ -75,10 +75,10 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
 #define HEED_SUMS_64(d, i) HEED_SUMS_32(d, i), HEED_SUMS_32(d, i + 32)
 #define HEED_SUMS_128(d, i) HEED_SUMS_64(d, i), HEED_SUMS_64(d, i + 64)
 
-// Both operands in shared memory, or the first in registers; `adds` 0 begins a sum, `turned` transposes the
-// second.
+// Both operands in shared memory, or the first in registers; `adds` 0 begins a sum, `transposed` transposes
+// the second.
 #define HEED_PRODUCTS(columns, sums, n0, n1, n2, n3, n4, n5, name)                                     \
-  template <int turned>                                                                                \
+  template <int transposed>                                                                            \
   HEED_DEVICE void multiply_##name(float(&d)[sums], Operand a, Operand b, int adds) {                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                              \
                  ", 0;\n"                                                                              \
@@ -87,9 +87,9 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
                  "}, "                                                                                 \
                  "%" #n0 ", %" #n1 ", p, 1, 1, 0, %" #n3 ";\n}\n"                                      \
                  : HEED_SUMS_##sums(d, 0)                                                              \
-                 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(adds), "n"(turned));                    \
+                 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(adds), "n"(transposed));                \
   }                                                                                                    \
-  template <int turned>                                                                                \
+  template <int transposed>                                                                            \
   HEED_DEVICE void multiply_##name(float(&d)[sums], const std::uint32_t* a, Operand b) {               \
     asm volatile(                                                                                      \
         "{\n.reg .pred p;\nmov.pred p, 1;\n"                                                           \
@@ -97,7 +97,7 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
         "}, "                                                                                          \
         "{%" #n0 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", p, 1, 1, %" #n5 ";\n}\n"                  \
         : HEED_SUMS_##sums(d, 0)                                                                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "n"(turned));                \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "n"(transposed));            \
   }
 HEED_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, bf16)
 HEED_PRODUCTS(64, 32, 32, 33, 34, 35, 36, 37, f16)
@@ -108,19 +108,19 @@ HEED_PRODUCTS(256, 128, 128, 129, 130, 131, 132, 133, f16)
 #undef HEED_PRODUCTS
 
 // d = [d +] a * b, the second operand as it lies or transposed.
-template <Type type, int turned, int sums>
+template <Type type, int transposed, int sums>
 HEED_DEVICE void multiply(float (&d)[sums], Operand a, Operand b, int adds) {
   if constexpr (type == Type::bf16)
-    multiply_bf16<turned>(d, a, b, adds);
+    multiply_bf16<transposed>(d, a, b, adds);
   else
-    multiply_f16<turned>(d, a, b, adds);
+    multiply_f16<transposed>(d, a, b, adds);
 }
-template <Type type, int turned, int sums>
+template <Type type, int transposed, int sums>
 HEED_DEVICE void multiply(float (&d)[sums], const std::uint32_t* a, Operand b) {
   if constexpr (type == Type::bf16)
-    multiply_bf16<turned>(d, a, b);
+    multiply_bf16<transposed>(d, a, b);
   else
-    multiply_f16<turned>(d, a, b);
+    multiply_f16<transposed>(d, a, b);
 }
 
 }  // namespace heed::cuda

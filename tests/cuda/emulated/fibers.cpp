@@ -94,17 +94,17 @@ void launch(std::int64_t blocks, int threads, const std::function<void()>& run) 
 int current_thread() { return running; }
 std::int64_t current_block() { return block; }
 
-void meet() {
+void sync_block() {
   const int before = of_all.opened;
   ++of_all.come;
   while (of_all.opened == before) step_aside();
 }
 
-void let_go(int barrier, int threads) { ++barriers[barrier].come, barriers[barrier].wanted = threads; }
+void named_arrive(int barrier, int threads) { ++barriers[barrier].come, barriers[barrier].wanted = threads; }
 
-void meet(int barrier, int threads) {
+void named_sync(int barrier, int threads) {
   const int before = barriers[barrier].opened;
-  let_go(barrier, threads);
+  named_arrive(barrier, threads);
   while (barriers[barrier].opened == before) step_aside();
 }
 

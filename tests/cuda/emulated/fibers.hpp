@@ -11,10 +11,10 @@ void launch(std::int64_t blocks, int threads, const std::function<void()>& body)
 
 int current_thread();
 std::int64_t current_block();
-void meet();                            // until all threads of the block that still run are here
-bool any(bool one);                     // likewise
-void meet(int barrier, int threads);    // until so many have come to this barrier
-void let_go(int barrier, int threads);  // comes there and goes on
-float exchange(float x, int bits);      // until all threads of the warp are here
+void sync_block();                            // until all threads of the block that still run have arrived
+bool any(bool one);                           // likewise
+void named_sync(int barrier, int threads);    // until this many have arrived at this barrier
+void named_arrive(int barrier, int threads);  // arrives and goes on
+float exchange(float x, int bits);            // until all threads of the warp have arrived
 
 }  // namespace heed::cuda::emulated

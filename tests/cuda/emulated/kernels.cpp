@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "cuda/algorithm/exact.cuh"
-#include "cuda/algorithm/exact_few.cuh"
-#include "cuda/algorithm/exact_long.cuh"
-#include "cuda/algorithm/inspect.cuh"
+#include "cuda/exact/few.cuh"
+#include "cuda/exact/general.cuh"
+#include "cuda/exact/inspect.cuh"
+#include "cuda/exact/long.cuh"
 #include "cuda/lower.hpp"
 #include "emulated/fibers.hpp"
 
@@ -55,7 +55,7 @@ bool run(const std::string&, const Problem& problem, Cut cut) {
   std::vector<float> partials(static_cast<std::size_t>(launch.partial_floats));
   std::vector<unsigned> arrivals(
       static_cast<std::size_t>(std::max<std::int64_t>(launch.tiles, exact_counters)));
-  std::vector<KeptEnd> ends(static_cast<std::size_t>(launch.kept_ends));
+  std::vector<SavedEnd> ends(static_cast<std::size_t>(launch.saved_ends));
   launch.plan.partials = partials.data(), launch.plan.arrivals = arrivals.data();
   launch.plan.ends = ends.empty() ? nullptr : ends.data();
   attend(c, launch);

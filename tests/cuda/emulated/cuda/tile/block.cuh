@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of src/cuda/tile/block.cuh for threads that a CPU pretends to have: each is a fiber, and those of
-// a block take turns wherever they meet. Found before the real one by the order of include folders.
+// The verbs of src/cuda/tile/block.cuh for threads that a CPU emulates: each is a fiber that runs until it
+// must wait for others. Found before the real one by the order of include folders.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "emulated/fibers.hpp"
+#include "heed/half.hpp"
 
 #define __device__
 #define __noinline__
@@ -37,20 +38,20 @@ struct float4 {
 
 inline int thread_index() { return emulated::current_thread(); }
 inline std::int64_t block_index() { return emulated::current_block(); }
-inline void sync() { emulated::meet(); }
+inline void sync() { emulated::sync_block(); }
 inline bool any(bool one) { return emulated::any(one); }
-inline void meet(int barrier, int threads) { emulated::meet(barrier, threads); }
-inline void let_go(int barrier, int threads) { emulated::let_go(barrier, threads); }
-inline float from_lane_across(float x, int bits) { return emulated::exchange(x, bits); }
+inline void named_sync(int barrier, int threads) { emulated::named_sync(barrier, threads); }
+inline void named_arrive(int barrier, int threads) { emulated::named_arrive(barrier, threads); }
+inline float shuffle_xor(float x, int bits) { return emulated::exchange(x, bits); }
 
-inline void copy16(float* to, const void* from, bool is_there) {
-  if (is_there)
+inline void copy16(float* to, const void* from, bool is_valid) {
+  if (is_valid)
     std::memcpy(to, from, 16);
   else
     std::memset(to, 0, 16);
 }
-inline void copy4(float* to, const float* from, bool is_there) { *to = is_there ? *from : 0.0f; }
-inline void close_copies() {}
+inline void copy4(float* to, const float* from, bool is_valid) { *to = is_valid ? *from : 0.0f; }
+inline void commit_copies() {}
 template <int n>
 void wait_for_copies() {}
 
@@ -58,10 +59,18 @@ inline void load4(float* to, const float* from) { std::memcpy(to, from, 16); }
 inline void load2(float* to, const float* from) { std::memcpy(to, from, 8); }
 inline void store4(float* to, const float* from) { std::memcpy(to, from, 16); }
 template <class Array>
-void keep_in_memory(Array&) {}
+void force_to_memory(Array&) {}
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
-inline unsigned arrive(unsigned* arrivals) { return (*arrivals)++; }
-inline float written_elsewhere(const float* from) { return *from; }
+inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
+inline float load_l2(const float* from) { return *from; }
+
+inline int min_of(int x, int y) { return x < y ? x : y; }
+inline int max_of(int x, int y) { return x > y ? x : y; }
+
+inline float from_bf16(std::uint16_t bits) { return to_float(bf16{bits}); }
+inline float from_f16(std::uint16_t bits) { return to_float(f16{bits}); }
+inline std::uint16_t to_bf16(float x) { return from_float<bf16>(x).bits; }
+inline std::uint16_t to_f16(float x) { return from_float<f16>(x).bits; }
 
 // All threads of a block, where others may be a part of one.
 template <int count>

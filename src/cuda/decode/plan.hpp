@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// How decode cuts a call: along the keys, in stretches of whole units that run apart.
+#pragma once
+#include <cuda.h>  // types of a tensor map
+
+#include <cstdint>
+
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+// One block of threads fills a multiprocessor: with more warps each has less to do while nothing else can
+// run.
+constexpr int decode_threads = 256, decode_warps = 8;
+constexpr int many_tile_keys = 64;  // of a tile where rows are many
+
+// Rows of one KV head, 8 or 32; K and V where the caller has them, or in a cache's pages.
+//
+// A team shares the tiles of keys that it loads: one warp where rows are few, else a warpgroup, whose matrix
+// instructions take 64 keys in the time that those of a warp take for 16. The teams' states are merged after
+// every unit of keys. States of many rows have as many bytes as the keys themselves, so that their units are
+// long.
+template <int head_dim, Type element, bool has_many_rows, bool is_paged>
+struct DecodeShape {
+  static constexpr Type type = element;
+  static constexpr bool many = has_many_rows, paged = is_paged;
+  static constexpr int dim = head_dim, rows = many ? 32 : 8;
+  static constexpr int team_warps = many ? 4 : 1, teams = decode_warps / team_warps;
+  static constexpr int tile_keys = many ? many_tile_keys : 16,
+                       tile_bytes = tile_keys * dim * 2;  // of a team: one of keys, one of values
+  // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
+  // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what the blocks of a pair exchange needs
+  // the memory.
+  static constexpr int stages = many ? 2 : 3;
+  static constexpr int unit_keys = static_cast<int>(many ? chunk_keys : block_keys);
+  // Of a state: rows that a warp has once the teams' are merged, and neighbouring dimensions of each lane.
+  static constexpr int own_rows = rows / decode_warps, own_dims = dim / 32;
+  static constexpr int end_rows = many ? rows / 2 : rows;  // that end in one of two blocks of a pair
+};
+
+constexpr std::int64_t few_decode_rows = 8, max_decode_rows = 32;
+constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
+
+struct DecodePlan {
+  CUtensorMap k, v;    // of whole rows, where the caller has them; boxes of a tile
+  int group;           // query heads that read a KV head
+  int units_each;      // units of keys that one block of threads does
+  int splits;          // stretches that the longest sequence has
+  int states_each;     // of the longest sequence, for each KV head
+  bool stores_units;   // a stretch is shorter than a chunk and stores the state of each unit, else of each
+                       // chunk
+  bool is_paired;      // the two stretches of a head are a cluster's blocks, and store nothing
+  float* states;       // (batch * kv_heads, states, floats of one)
+  unsigned* arrivals;  // (batch * kv_heads), 0 before and after
+};
+
+// What a unit of keys, or a chunk, stores for each row: max, sum and the values under their weights.
+constexpr std::int64_t decode_state_floats(std::int64_t rows, std::int64_t dim) { return rows * (2 + dim); }
+
+// The states that are merged, and their order, are the same however a sequence is cut: units make a chunk,
+// and chunks the row.
+inline DecodePlan plan_decode(const Call& c, std::int64_t blocks_at_once) {
+  const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
+  const std::int64_t unit = has_many_rows(c) ? chunk_keys : block_keys, in_chunk = chunk_keys / unit;
+  const std::int64_t heads = c.batch * c.kv_heads, units = parts(c.keys, unit);
+  const std::int64_t wanted = heads == 0 ? 1 : blocks_at_once / heads;
+  constexpr std::int64_t max_splits = 65535;  // that a launch has room for
+  std::int64_t each = wanted <= 1 ? units : parts(units, wanted < max_splits ? wanted : max_splits);
+  if (each > 2) each = parts(each, in_chunk) * in_chunk;
+  if (each == 0) each = 1;
+  DecodePlan plan{};
+  plan.group = static_cast<int>(c.group());
+  plan.units_each = static_cast<int>(each);
+  plan.splits = static_cast<int>(units == 0 ? 1 : parts(units, each));
+  plan.stores_units = each < in_chunk;
+  plan.is_paired = has_many_rows(c) && plan.splits == 2 && each <= 2;
+  if (plan.splits > 1)
+    plan.states_each = static_cast<int>(plan.stores_units ? units : parts(c.keys, chunk_keys));
+  return plan;
+}
+
+}  // namespace heed::cuda

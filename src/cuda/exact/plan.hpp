@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call is cut into blocks of threads for the exact kernels, and the memory in which they leave states
+// for each other.
+#pragma once
+#include <cstdint>
+
+#include "cuda/call.hpp"
+
+namespace heed::cuda {
+
+constexpr int exact_threads = 128, exact_rows = 64;
+constexpr int long_rows = 128;                 // of the kernel for long plain problems
+constexpr int exact_counters = 4096;           // of a workspace
+constexpr int few_rows = 8, few_dims = 128;    // the most of the kernel for few rows
+constexpr int few_tiles = exact_counters / 2;  // and of KV heads: each has two counters
+
+struct SavedEnd;  // of a row (work.cuh)
+
+// Chunks of keys may run apart: each stores its partial state in `partials`, and the block that arrives last
+// merges them in order.
+struct ExactPlan {
+  std::int64_t row_tiles, value_parts, splits;  // splits: 1, or the chunks of the longest sequence
+  float* partials;                              // (tiles, splits, state)
+  unsigned* arrivals;                           // one for each tile of rows, 0 before and after
+  // Where the kernel for long problems or that for few rows goes first: its tiles of rows of one KV head,
+  // else 0. Arrivals then count, of each, whether something of it is unfinished.
+  std::int64_t first_tiles;
+  SavedEnd* ends;  // (batch, heads, queries), or null
+};
+
+// Whether rows of a tensor can be read and written four floats at a time.
+constexpr bool lies_in_fours(const Tensor& t) {
+  return t.type == Type::f32 && t.dim == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+         t.batch % 4 == 0 && t.heads % 4 == 0 && t.length % 4 == 0;
+}
+
+// Whether masks are nothing but ranges of keys, and nothing else happens to a score.
+constexpr bool only_ranges(const Call& c) {
+  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 &&
+         c.gap_count == 0 && c.front == 0 && c.softcap_log2e == 0 && !c.layout.is_quantized;
+}
+
+// A plan without its memory, and how much it takes.
+struct ExactLaunch {
+  ExactPlan plan;
+  int slabs;           // of 64 dimensions of the values, done together
+  bool in_place;       // K and V are copied as they lie
+  std::int64_t tiles;  // of rows, of all heads and parts of the values
+  std::int64_t partial_floats, saved_ends;
+  int few;                    // rows of the kernel that goes first, where it is that for few: 4 or 8; else 0
+  std::int64_t first_splits;  // its own
+
+  std::int64_t blocks() const { return tiles * plan.splits; }
+  // The kernel that goes first.
+  ExactPlan first() const {
+    ExactPlan its = plan;
+    its.splits = first_splits;
+    return its;
+  }
+  std::int64_t first_blocks(const Call& c) const {
+    return plan.first_tiles * c.kv_heads * c.batch * first_splits;
+  }
+};
+
+// Whether a kernel for plain problems goes first, and which.
+inline void plan_first(const Call& c, std::int64_t blocks_at_once, ExactLaunch& launch) {
+  const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
+  const std::int64_t rows = c.queries * c.group(), heads = c.kv_heads * c.batch,
+                     chunks = parts(c.keys, chunk_keys), tiles = parts(rows, long_rows);
+  if (rows <= few_rows && heads <= few_tiles && c.dim <= few_dims && c.value_dim <= few_dims &&
+      (chunks <= 1 || blocks_at_once > 0)) {
+    launch.few = rows <= 4 ? 4 : 8;
+    launch.plan.first_tiles = 1, launch.plan.splits = 1, launch.first_splits = chunks > 1 ? chunks : 1;
+    launch.partial_floats = chunks > 1 ? heads * chunks * launch.few * (2 + few_dims) : 0;
+  } else if (launch.plan.splits == 1 && rows > exact_rows && c.dim <= 64 && c.value_dim <= 64 &&
+             2 * heads * tiles >= blocks_at_once) {
+    launch.plan.first_tiles = tiles, launch.first_splits = 1;
+  }
+}
+
+// `blocks_at_once` is what the device can run: chunks run apart where tiles alone would leave it idle. No bit
+// of a result depends on that.
+inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once) {
+  const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
+  ExactLaunch launch{};
+  launch.slabs = c.value_dim <= 64 ? 1 : 2;
+  launch.in_place =
+      !c.cached && lies_in_fours(c.k) && lies_in_fours(c.v) && c.dim % 4 == 0 && c.value_dim % 4 == 0;
+  launch.plan.row_tiles = parts(c.queries * c.group(), exact_rows);
+  launch.plan.value_parts = parts(c.value_dim, 64 * launch.slabs);
+  launch.tiles = launch.plan.row_tiles * launch.plan.value_parts * c.kv_heads * c.batch;
+  const std::int64_t chunks = parts(c.keys, chunk_keys);
+  launch.plan.splits = chunks > 1 && launch.tiles < blocks_at_once ? chunks : 1;
+  if (launch.plan.splits > 1) launch.partial_floats = launch.blocks() * exact_rows * (2 + 64 * launch.slabs);
+  if (launch.in_place && only_ranges(c) && !c.drop_below && !c.weights.data)
+    plan_first(c, blocks_at_once, launch);
+  if (c.weights.data) launch.saved_ends = c.batch * c.heads * c.queries;
+  return launch;
+}
+
+}  // namespace heed::cuda

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill's producer: finds the tiles of rows, describes them, and loads queries, keys and values by the copy
+// engine; and the shared memory through which consumers get all that.
+#pragma once
+#include <cstdint>
+
+#include "cuda/call.hpp"
+#include "cuda/prefill/plan.hpp"
+#include "cuda/tile/hopper.cuh"
+
+namespace heed::cuda {
+
+// What a launch passes to the kernel beside the call.
+struct PrefillPlan {
+  CUtensorMap q, k, v, out;  // (dim, rows, heads, entries), boxes of 64 dims
+  unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
+  const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
+  int tiles;                 // of all sequences and heads
+  PrefillOrder order;        // of the tiles, where all sequences are alike
+  int key_rows;              // of k, which ends there
+};
+
+// A tile of rows of one head and the tiles of keys that it visits, from the last to the first: all that
+// consumers need to know of it. b < 0: no more tiles follow.
+struct RowTile {
+  int b, h;
+  int first_query, rows;                    // of the sequence; fewer than the block's in its first tile
+  std::int64_t first_row;                   // of q and out
+  int first, last;                          // tiles of keys
+  int plain_begin, plain_end;               // those that every row sees whole
+  int key_count, first_offset, end_offset;  // as in Sequence
+  int tail;           // the first row of the last tile's values that is not the sequence's own
+  int again;          // 1 on its second pass, since f32 could not finish some row of it
+  int is_unfinished;  // set by consumers: the tile needs a second pass
+
+  HEED_DEVICE int begin_of(int i) const { return i + first_offset > 0 ? i + first_offset : 0; }
+  HEED_DEVICE int end_of(int i) const { return i + end_offset < key_count ? i + end_offset : key_count; }
+};
+
+// Operands in stages, a pair of barriers for each, and two slots for descriptions of tiles.
+template <class Shape>
+struct PrefillShared {
+  unsigned char* memory;  // at a multiple of 1024
+  SharedAddress at;       // the same
+
+  HEED_DEVICE explicit PrefillShared(unsigned char* any) {
+    at = (shared_address(any) + 1023u) & ~1023u;
+    memory = any + (at - shared_address(any));
+  }
+
+  HEED_DEVICE SharedAddress queries(unsigned n) const {
+    return at + Shape::queries_at + n % Shape::query_stages * Shape::query_bytes;
+  }
+  HEED_DEVICE SharedAddress keys(unsigned n) const {
+    return at + Shape::keys_at + n % Shape::stages * Shape::key_bytes;
+  }
+  HEED_DEVICE SharedAddress values(unsigned n) const {
+    return at + Shape::values_at + n % Shape::stages * Shape::key_bytes;
+  }
+  HEED_DEVICE SharedAddress out() const { return at + Shape::out_at; }
+  HEED_DEVICE RowTile* slot(unsigned n) const {
+    return reinterpret_cast<RowTile*>(memory + 256 + n % 2 * 64);
+  }
+  static_assert(sizeof(RowTile) <= 64);
+
+  // Full: the data has arrived. Empty: consumers are done with it.
+  HEED_DEVICE SharedAddress slot_full(unsigned n) const { return at + n % 2 * 8; }
+  HEED_DEVICE SharedAddress slot_empty(unsigned n) const { return at + 16 + n % 2 * 8; }
+  HEED_DEVICE SharedAddress queries_full(unsigned n) const { return at + 32 + n % Shape::query_stages * 8; }
+  HEED_DEVICE SharedAddress queries_empty(unsigned n) const { return at + 48 + n % Shape::query_stages * 8; }
+  HEED_DEVICE SharedAddress keys_full(unsigned n) const { return at + 64 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress keys_empty(unsigned n) const { return at + 96 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress values_full(unsigned n) const { return at + 128 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress values_empty(unsigned n) const { return at + 160 + n % Shape::stages * 8; }
+  // Of the n-th use of a stage, of queries, or of a slot.
+  HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
+  HEED_DEVICE static unsigned query_phase(unsigned n) { return n / Shape::query_stages & 1; }
+  HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
+
+  HEED_DEVICE void init() const {
+    for (unsigned n = 0; n < 2; ++n) {
+      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * Shape::groups);
+      slot(n)->is_unfinished = 0;
+    }
+    for (unsigned n = 0; n < Shape::query_stages; ++n)
+      barrier_init(queries_full(n), 1), barrier_init(queries_empty(n), Shape::groups);
+    for (unsigned n = 0; n < Shape::stages; ++n) {
+      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), Shape::groups);
+      barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
+    }
+    publish_barriers();
+  }
+};
+
+// One thread of a warpgroup that has few registers.
+template <class Shape>
+class PrefillProducer {
+ public:
+  HEED_DEVICE PrefillProducer(const Call& call, const PrefillPlan& launch, PrefillShared<Shape> memory)
+      : c(call), plan(launch), shared(memory) {}
+
+  HEED_DEVICE void run() {
+    unsigned n = 0;
+    for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
+      RowTile tile = find(number);
+      take_unfinished(n, tile);
+      const int next = send(tile, n);
+      if (!tile.again) number = next;
+    }
+    if (count_arrival(plan.next_tile + 1) + 1 == gridDim.x) plan.next_tile[0] = plan.next_tile[1] = 0;
+    for (RowTile tile; take_unfinished(n, tile) || take_unfinished(n + 1, tile); ++n) send(tile, n);
+    describe({-1}, n);
+  }
+
+ private:
+  HEED_DEVICE int send(const RowTile& tile, unsigned n) {
+    describe(tile, n);
+    return load(tile, n);
+  }
+  HEED_DEVICE void describe(const RowTile& tile, unsigned n) const {
+    *shared.slot(n) = tile;
+    barrier_arrive(shared.slot_full(n));
+  }
+
+  // Waits until slot n is empty. Where consumers marked its tile as unfinished, that tile comes next, before
+  // the one at hand.
+  HEED_DEVICE bool take_unfinished(unsigned n, RowTile& tile) const {
+    barrier_wait(shared.slot_empty(n), shared.slot_phase(n) ^ 1);
+    RowTile& used = *shared.slot(n);
+    if (!used.is_unfinished) return false;
+    used.is_unfinished = 0;
+    tile = used;
+    tile.again = 1;
+    return true;
+  }
+
+  // Of sequences that differ, the last rows first, which see the most keys under a causal mask.
+  HEED_DEVICE RowTile find(int number) const {
+    const int heads = static_cast<int>(c.heads);
+    if (!plan.tile_starts) {
+      const auto [head, tile] = plan.order[number];
+      return facts(head / heads, head % heads, tile);
+    }
+    int low = 0, high = static_cast<int>(c.batch);  // tile_starts[low] * heads <= number
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (plan.tile_starts[middle] * heads <= number ? low : high) = middle;
+    }
+    const int before = plan.tile_starts[low], each = plan.tile_starts[low + 1] - before;
+    number -= before * heads;
+    return facts(low, number / each, each - 1 - number % each);
+  }
+
+  HEED_DEVICE RowTile facts(int b, int h, int m) const {
+    const Sequence& s = c.sequence(b);
+    RowTile tile{b, h};
+    const auto [first_query, end_query] = rows_of_tile(static_cast<int>(s.queries), Shape::rows, m);
+    tile.first_query = first_query, tile.rows = end_query - first_query;
+    tile.first_row = s.first_query + tile.first_query;
+    tile.key_count = static_cast<int>(s.key_count);
+    tile.first_offset = static_cast<int>(s.first_offset), tile.end_offset = static_cast<int>(s.end_offset);
+    const int i0 = first_query, i1 = end_query - 1;
+    const bool sees_any = tile.begin_of(i0) < tile.end_of(i1);
+    tile.first = sees_any ? tile.begin_of(i0) / Shape::keys : 0;
+    tile.last = sees_any ? (tile.end_of(i1) - 1) / Shape::keys : 0;
+    tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
+    tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
+    // Where the tensor ends, the engine fills in zeros.
+    const int own = tile.key_count - tile.last * Shape::keys;
+    tile.tail = s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? own : Shape::keys;
+    return tile;
+  }
+
+  // Keys are one tile ahead of values. Returns the number of the next tile of rows. It is claimed as late as
+  // the answer can still arrive in time: claimed early, a long tile waits while another block could begin it.
+  // A second pass claims nothing.
+  HEED_DEVICE int load(const RowTile& tile, unsigned n) {
+    const int kv_head = static_cast<int>(c.kv_head(tile.h)),
+              first_key = static_cast<int>(c.sequence(tile.b).first_key);
+    barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
+    barrier_arrive_expecting(shared.queries_full(n), Shape::query_bytes);
+    load_pieces({shared.queries(n), Shape::rows, &plan.q, &c.q}, tile.h, tile.b,
+                static_cast<int>(tile.first_row), shared.queries_full(n), evict_first);
+    load_keys(tile.last, first_key, kv_head, tile.b, loaded);
+    for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
+      load_keys(j, first_key, kv_head, tile.b, loaded + 1);
+      load_values(j + 1, first_key, kv_head, tile.b, loaded);
+    }
+    const int number = tile.again ? 0 : static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u));
+    load_values(tile.first, first_key, kv_head, tile.b, loaded++);
+    return number;
+  }
+
+  HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
+    barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
+    barrier_arrive_expecting(shared.keys_full(n), Shape::key_bytes);
+    load_pieces({shared.keys(n), Shape::keys, &plan.k, &c.k}, kv_head, b, first_key + j * Shape::keys,
+                shared.keys_full(n), evict_last);
+  }
+  HEED_DEVICE void load_values(int j, int first_key, int kv_head, int b, unsigned n) const {
+    barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);
+    barrier_arrive_expecting(shared.values_full(n), Shape::key_bytes);
+    load_pieces({shared.values(n), Shape::keys, &plan.v, &c.v}, kv_head, b, first_key + j * Shape::keys,
+                shared.values_full(n), evict_last);
+  }
+
+  struct Rows {
+    SharedAddress to;
+    int count;
+    const CUtensorMap* map;
+    const Tensor* from;
+  };
+  // An axis of stride 0 has one entry.
+  HEED_DEVICE void load_pieces(const Rows& rows, int head, int b, int row, SharedAddress barrier,
+                               std::uint64_t policy) const {
+#pragma unroll
+    for (int piece = 0; piece < Shape::pieces; ++piece)
+      load_box(rows.to + piece * rows.count * 128, rows.map,
+               {piece * 64, row, rows.from->heads == 0 ? 0 : head, rows.from->batch == 0 ? 0 : b}, barrier,
+               policy);
+  }
+
+  const Call& c;
+  const PrefillPlan& plan;
+  const PrefillShared<Shape> shared;
+  unsigned loaded = 0;  // tiles of values
+};
+
+}  // namespace heed::cuda

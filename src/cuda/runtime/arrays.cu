@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels over whole arrays: copies, averages, merged rows, rotations, linear maps.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/runtime/kernels.hpp"
+#include "cuda/tile/element.cuh"
+#include "cuda/tile/exp2.cuh"
+
+namespace heed::cuda {
+namespace {
+
+constexpr int threads = 256;
+
+unsigned blocks_for(std::int64_t count) { return static_cast<unsigned>((count + threads - 1) / threads); }
+
+// Element n of a shape, the last axis fastest.
+struct Place {
+  std::int64_t b, h, i, d;
+  HEED_DEVICE Place(std::int64_t n, const ArrayShape& s) {
+    d = n % s.dim, n /= s.dim;
+    i = n % s.length, n /= s.length;
+    h = n % s.heads, b = n / s.heads;
+  }
+};
+HEED_DEVICE Row row_at(const Tensor& t, const Place& at) { return row_of(t, at.b, at.h, at.i); }
+
+template <class Body>
+HEED_DEVICE void for_own_element(const ArrayShape& shape, const Body& body) {
+  const std::int64_t n = block_index() * threads + thread_index();
+  if (n < shape.elements()) body(Place(n, shape));
+}
+
+__global__ void copy_elements(Tensor from, Tensor into, ArrayShape shape) {
+  for_own_element(shape,
+                  [&](const Place& at) { write(row_at(into, at), at.d, read(row_at(from, at), at.d)); });
+}
+
+__global__ void average_elements(Tensor from, Tensor into, ArrayShape shape, std::int64_t heads) {
+  for_own_element(shape, [&](const Place& at) {
+    float sum = read(row_at(from, at), at.d);
+    for (std::int64_t h = 1; h < heads; ++h) sum = sum + read(row_of(from, at.b, h, at.i), at.d);
+    write(row_at(into, at), at.d, sum / static_cast<float>(heads));
+  });
+}
+
+__global__ void fill_elements(Tensor into, ArrayShape shape, float value) {
+  for_own_element(shape, [&](const Place& at) { write(row_at(into, at), at.d, value); });
+}
+
+// Two finished results for one row as one, by the rules of softmax/merged_row.hpp.
+struct MergedRow {
+  double ours, theirs, our_factor, their_factor;
+
+  HEED_DEVICE MergedRow(double our_lse, double their_lse) : ours(our_lse), theirs(their_lse) {
+    constexpr double in_base_2 = 1.44269504088896340736;
+    const double a = ours * in_base_2, b = theirs * in_base_2, max = a > b || a != a ? a : b;
+    our_factor = a < max ? ::exp2(a - max) : 1.0;
+    their_factor = b < max ? ::exp2(b - max) : 1.0;
+  }
+  HEED_DEVICE bool is_ours() const { return theirs == -__builtin_inf(); }
+  HEED_DEVICE bool is_theirs() const { return ours == -__builtin_inf(); }
+  HEED_DEVICE double out(double our, double their) const {
+    if (is_theirs()) return their;
+    const double difference = theirs - ours;
+    const double sum = difference != difference ? __builtin_nan("") : their_factor + our_factor;
+    return (their * their_factor + our * our_factor) / sum;
+  }
+  HEED_DEVICE double log_sum_exp() const {
+    if (is_theirs()) return theirs;
+    const double max = ours > theirs || ours != ours ? ours : theirs;
+    return max + ::log1p(our_factor < their_factor ? our_factor : their_factor);
+  }
+};
+
+// One block for each row.
+__global__ void merge_rows(FinishedRows into, FinishedRows other, ArrayShape rows, std::int64_t dim) {
+  const Place at(block_index(), rows);
+  const Row lse = row_at(into.log_sum_exp, at), out = row_at(into.out, at), their = row_at(other.out, at);
+  const MergedRow merged(static_cast<double>(read(lse, 0)),
+                         static_cast<double>(read(row_at(other.log_sum_exp, at), 0)));
+  if (merged.is_ours()) return;
+  sync();  // all have read the log-sum-exp
+  for (std::int64_t d = thread_index(); d < dim; d += blockDim.x)
+    write(out, d,
+          static_cast<float>(
+              merged.out(static_cast<double>(read(out, d)), static_cast<double>(read(their, d)))));
+  if (thread_index() == 0) write(lse, 0, static_cast<float>(merged.log_sum_exp()));
+}
+
+// `pairs` has as many entries in its last axis as there are pairs.
+__global__ void rotate_pairs(Tensor x, ArrayShape pairs, Rotations rotations) {
+  for_own_element(pairs, [&](const Place& at) {
+    const std::int64_t token = (rotations.are_shared ? 0 : at.b * pairs.length) + at.i;
+    const Rotation by = rotations.first[token * rotations.pairs + at.d];
+    const Row row = row_at(x, at);
+    const std::int64_t d0 = at.d * rotations.next, d1 = d0 + rotations.apart;
+    const float x0 = read(row, d0), x1 = read(row, d1);
+    write(row, d0, x0 * by.cosine - x1 * by.sine);
+    write(row, d1, x0 * by.sine + x1 * by.cosine);
+  });
+}
+
+// y = x * w^T + bias with the bits of the CPU (O2): every number is a sum of chains of fused multiply-adds in
+// the order of the inputs, then the bias, then one rounding. A block of threads does 64 rows and 64 outputs,
+// a thread 4 x 4.
+constexpr int tile = 64, depth = 16;
+static_assert(chain_terms % depth == 0);
+
+HEED_DEVICE float x_at(const LinearMap& m, std::int64_t row, std::int64_t k) {
+  if (row >= m.rows || k >= m.in) return 0;
+  return read(row_of(m.x, row / m.length, k / m.x_dim, row % m.length), k % m.x_dim);
+}
+HEED_DEVICE float w_at(const LinearMap& m, std::int64_t n, std::int64_t k) {
+  if (n >= m.out || k >= m.in) return 0;
+  return read({m.w, n * m.in, 1, m.w_type, 16}, k);
+}
+
+// The first chain is the total so far: -0 stays.
+HEED_DEVICE void end_chain(float (&total)[4][4], float (&sum)[4][4], bool is_first) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      total[r][c] = is_first ? sum[r][c] : total[r][c] + sum[r][c];
+      sum[r][c] = 0;
+    }
+}
+
+__global__ void __launch_bounds__(threads) map_linearly(const __grid_constant__ LinearMap m) {
+  __shared__ __align__(16) float x[depth][tile + 4], w[depth][tile + 4];
+  const std::int64_t first_row = block_index() * tile, first_out = std::int64_t{blockIdx.y} * tile;
+  const int t = thread_index(), across = t % 16 * 4, down = t / 16 * 4;
+  const std::int64_t summed = (m.in + 1) / 2 * 2;  // as the CPU fills up an odd width: -0 becomes 0
+  float total[4][4] = {}, sum[4][4] = {};
+  for (std::int64_t k = 0; k < summed; k += depth) {
+    if (k > 0 && k % chain_terms == 0) end_chain(total, sum, k == chain_terms);
+    for (int n = t; n < tile * depth; n += threads) {
+      x[n % depth][n / depth] = x_at(m, first_row + n / depth, k + n % depth);
+      w[n % depth][n / depth] = w_at(m, first_out + n / depth, k + n % depth);
+    }
+    sync();
+    const int here = static_cast<int>(summed - k < depth ? summed - k : depth);
+#pragma unroll 4
+    for (int e = 0; e < here; ++e) {
+      float a[4], b[4];
+      load4(a, &x[e][down]), load4(b, &w[e][across]);
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) sum[r][c] = fmaf(b[c], a[r], sum[r][c]);
+    }
+    sync();
+  }
+  end_chain(total, sum, summed <= chain_terms);
+  for (int r = 0; r < 4; ++r)
+    for (int c = 0; c < 4; ++c) {
+      const std::int64_t row = first_row + down + r, n = first_out + across + c;
+      if (row >= m.rows || n >= m.out) continue;
+      const float result = m.bias ? total[r][c] + m.bias[n] : total[r][c];
+      write(row_of(m.y, row / m.length, n / m.y_dim, row % m.length), n % m.y_dim, result);
+    }
+}
+
+constexpr std::int64_t max_at_once = 4000;  // bytes of a launch's arguments
+
+struct Bytes {
+  std::byte data[max_at_once];
+};
+
+__global__ void put(std::byte* to, const __grid_constant__ Bytes from, int bytes) {
+  for (int n = static_cast<int>(threadIdx.x); n < bytes; n += static_cast<int>(blockDim.x))
+    to[n] = from.data[n];
+}
+
+}  // namespace
+
+void launch_copy(const Tensor& from, const Tensor& into, const ArrayShape& shape, Stream stream) {
+  if (shape.elements() == 0) return;
+  copy_elements<<<blocks_for(shape.elements()), threads, 0, stream>>>(from, into, shape);
+  check(cudaGetLastError(), "cuda: copy");
+}
+
+void launch_average(const Tensor& from, const Tensor& into, const ArrayShape& shape, std::int64_t heads,
+                    Stream stream) {
+  if (shape.elements() == 0) return;
+  average_elements<<<blocks_for(shape.elements()), threads, 0, stream>>>(from, into, shape, heads);
+  check(cudaGetLastError(), "cuda: average_heads");
+}
+
+void launch_fill(const Tensor& into, const ArrayShape& shape, float value, Stream stream) {
+  if (shape.elements() == 0) return;
+  fill_elements<<<blocks_for(shape.elements()), threads, 0, stream>>>(into, shape, value);
+  check(cudaGetLastError(), "cuda: fill");
+}
+
+void launch_merge(const FinishedRows& into, const FinishedRows& other, const ArrayShape& shape,
+                  Stream stream) {
+  ArrayShape rows = shape;
+  rows.dim = 1;
+  if (rows.elements() == 0) return;
+  merge_rows<<<static_cast<unsigned>(rows.elements()), 64, 0, stream>>>(into, other, rows, shape.dim);
+  check(cudaGetLastError(), "cuda: merge");
+}
+
+void launch_rotate(const Tensor& x, const ArrayShape& shape, const Rotations& rotations, Stream stream) {
+  ArrayShape pairs = shape;
+  pairs.dim = rotations.pairs;
+  if (pairs.elements() == 0) return;
+  rotate_pairs<<<blocks_for(pairs.elements()), threads, 0, stream>>>(x, pairs, rotations);
+  check(cudaGetLastError(), "cuda: rotate");
+}
+
+void launch_linear_map(const LinearMap& m, Stream stream) {
+  if (m.rows == 0 || m.out == 0) return;
+  const auto tiles = [](std::int64_t n) { return static_cast<unsigned>((n + tile - 1) / tile); };
+  map_linearly<<<dim3(tiles(m.rows), tiles(m.out)), threads, 0, stream>>>(m);
+  check(cudaGetLastError(), "cuda: project");
+}
+
+void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream stream) {
+  for (std::int64_t at = 0; at < bytes; at += max_at_once) {
+    const std::int64_t count = std::min(max_at_once, bytes - at);
+    Bytes some;
+    std::memcpy(some.data, from + at, static_cast<std::size_t>(count));
+    put<<<1, 256, 0, stream>>>(to + at, some, static_cast<int>(count));
+    check(cudaGetLastError(), "upload");
+  }
+}
+
+}  // namespace heed::cuda

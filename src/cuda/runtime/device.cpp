@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/runtime/device.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <optional>
+#include <string>
+
+#include "cuda/runtime/launch.hpp"
+#include "heed/error.hpp"
+#include "refusal/refusal.hpp"
+
+namespace heed::cuda {
+namespace {
+
+int attribute(cudaDeviceAttr which, int ordinal) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, ordinal), "cudaDeviceGetAttribute");
+  return value;
+}
+
+int ordinal_of_address(const char* name, const void* data) {
+  cudaPointerAttributes found{};
+  check(cudaPointerGetAttributes(&found, data), "cudaPointerGetAttributes");
+  if (found.type != cudaMemoryTypeDevice && found.type != cudaMemoryTypeManaged)
+    throw refusal(Error::device, name, ".data: the address is in no CUDA device's memory");
+  return found.device;
+}
+
+// The ordinal of the first of several, and that the others have it.
+class OneDevice {
+ public:
+  void add(const char* name, const void* data) {
+    if (data == nullptr) return;
+    const int ordinal = ordinal_of_address(name, data);
+    if (!first_name_) first_name_ = name, ordinal_ = ordinal;
+    if (ordinal != ordinal_)
+      throw refusal(Error::device, name, ".data: it lies on CUDA device ", std::int64_t{ordinal}, ", ",
+                    first_name_, " on ", std::int64_t{ordinal_});
+  }
+  void add(const char* name, const View& x) {
+    if (x.shape.elements() > 0) add(name, x.data);
+  }
+  template <class AnyView>
+  void add(const char* name, const std::optional<AnyView>& x) {
+    if (x) add(name, View(*x));
+  }
+  // That of the current device where nothing lies anywhere.
+  int ordinal() const {
+    if (first_name_) return ordinal_;
+    int current = 0;
+    check(cudaGetDevice(&current), "cudaGetDevice");
+    return current;
+  }
+
+ private:
+  const char* first_name_ = nullptr;
+  int ordinal_ = 0;
+};
+
+}  // namespace
+
+void check(int code, const char* call) {
+  if (code == cudaSuccess) return;
+  const auto error = static_cast<cudaError_t>(code);
+  throw Error(Error::device, std::string(call) + ": " + cudaGetErrorString(error) + " (" +
+                                 cudaGetErrorName(error) + ", " + std::to_string(code) + ")");
+}
+
+DeviceFacts device_facts() {
+  int ordinal = 0;
+  check(cudaGetDevice(&ordinal), "cudaGetDevice");
+  return {ordinal, attribute(cudaDevAttrMultiProcessorCount, ordinal),
+          attribute(cudaDevAttrComputeCapabilityMajor, ordinal),
+          attribute(cudaDevAttrComputeCapabilityMinor, ordinal)};
+}
+
+int ordinal_of(const Problem& p) {
+  OneDevice one;
+  one.add("q", p.inputs.q);
+  one.add("k", p.inputs.k);
+  one.add("v", p.inputs.v);
+  one.add("out", View(p.outputs.out));
+  one.add("weights", p.outputs.weights);
+  one.add("log_sum_exp", p.outputs.log_sum_exp);
+  one.add("scores", p.outputs.scores.into);
+  one.add("options.bias", p.options.bias);
+  one.add("options.sink", p.options.sink);
+  for (const BoolMask& mask : p.bool_masks)
+    if (mask.device == Device::cuda) one.add("options.masks", mask.data);
+  for (std::size_t n = 0; p.reading && n < p.sequences.size(); ++n)
+    if (p.sequences[n].keys > 0) one.add("cache", p.cached[n].table[0]);
+  return one.ordinal();
+}
+
+int ordinal_of(const char* name, const View& x) {
+  OneDevice one;
+  one.add(name, x);
+  return one.ordinal();
+}
+
+Current::Current(int ordinal) {
+  check(cudaGetDevice(&before_), "cudaGetDevice");
+  if (ordinal != before_) check(cudaSetDevice(ordinal), "cudaSetDevice");
+}
+
+Current::~Current() { cudaSetDevice(before_); }
+
+}  // namespace heed::cuda

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels on a stream. Nothing here waits for the device or allocates on it, so that all of it can be
+// captured in a CUDA graph; what a kernel needs besides the call's own tensors it finds in the workspace.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/call.hpp"
+
+struct CUstream_st;
+
+namespace heed::cuda {
+
+using Stream = CUstream_st*;
+
+// Memory on the device for one call at a time. The first counter_bytes of it are 0 before and after every
+// call.
+struct Workspace {
+  static constexpr std::int64_t counter_bytes = 16384;
+  std::byte* memory = nullptr;
+  std::int64_t bytes = 0;
+  std::byte* free = nullptr;  // behind what a call has put in it; null: behind the counters
+
+  unsigned* counters() const { return reinterpret_cast<unsigned*>(memory); }
+  std::byte* rest() const { return free ? free : memory + counter_bytes; }
+};
+
+// The device that is current.
+struct DeviceFacts {
+  int ordinal, multiprocessors, major, minor;
+};
+DeviceFacts device_facts();
+
+// Throws Error::device with the call and CUDA's code, unless it is 0.
+void check(int code, const char* call);
+
+// Copies a few bytes of the host to the device in the arguments of launches: the host's may change at once.
+void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream);
+
+// How keys are shared out among blocks, which no bit depends on.
+enum class Cut : std::int8_t { by_the_plan, together, apart };
+// Blocks to plan for, where the device runs so many at once.
+constexpr std::int64_t planned_blocks(Cut cut, std::int64_t at_once) {
+  return cut == Cut::by_the_plan ? at_once : cut == Cut::together ? 0 : std::int64_t{1} << 40;
+}
+
+// Each kernel: why it does not take a call (null: it does), how many bytes it needs beyond the counters, and
+// its launch.
+
+// Everything in f32, with the CPU's bits; weights and scores too.
+const char* exact_refuses(const Call&);
+std::int64_t exact_bytes(const Call&);
+void launch_exact(const Call&, const Workspace&, Stream, Cut);
+
+// What every kernel of the matrix units refuses.
+const char* matrix_units_refuse(const Call&);
+
+// What the tensors of a call hold beyond one sequence: the copy engine must know where they end.
+struct Extents {
+  std::int64_t query_rows, key_rows;
+};
+
+// Many rows of bf16 or f16.
+const char* prefill_refuses(const Call&);
+// Tiles of one head, of all sequences; starts as in PrefillPlan, on the device.
+struct PrefillTiles {
+  const int* starts;
+  std::int64_t count;
+};
+std::int64_t prefill_rows(const Call&);  // of a tile
+void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
+
+// Up to 32 rows of bf16 or f16 that share a KV head.
+const char* decode_refuses(const Call&);
+std::int64_t decode_bytes(const Call&);
+void launch_decode(const Call&, const Extents&, const Workspace&, Stream, Cut);
+
+}  // namespace heed::cuda
