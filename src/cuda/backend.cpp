@@ -49,7 +49,7 @@ class Cuda final : public Backend {
     for (const MutableView& x : alike) cuda::rotate(x, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override { return take_memory(bytes); }
-  std::unique_ptr<DevicePages> make_pages(std::int64_t bytes) const override {
+  std::unique_ptr<backend::DevicePages> make_pages(std::int64_t bytes) const override {
     return cuda::make_pages(bytes);
   }
   void copy(const View& from, const MutableView& into) const override { cuda::copy(from, into); }

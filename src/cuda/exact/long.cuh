@@ -332,8 +332,8 @@ class ExactLongScores {
   HEED_DEVICE void load_keys(float (&stage)[long_depth][long_keys + 4]) const {
     const int d = place.thread % 8, first = place.thread / 8;
     const float* const head = static_cast<const float*>(work.first_key);
-    const float* from = head + load_dim + d + (load_first + first) * c.k.length;
-    const std::int64_t step = 16 * c.k.length;
+    const float* from = head + load_dim + d + (load_first + first) * c.k.stride.length;
+    const std::int64_t step = 16 * c.k.stride.length;
     if (part.begin <= load_first && load_first + long_keys <= part.end && load_dim + long_depth <= c.dim) {
 #pragma unroll
       for (int key = 0; key < long_keys; key += 16, from += step)
@@ -522,8 +522,8 @@ class ExactLongValues {
     constexpr int together = long_adders * 4 / long_dims;  // keys that are copied at once
     const int d = place.thread % 16 * 4, key = place.thread / 16;
     const float* const head = static_cast<const float*>(work.first_value);
-    const float* from = head + d + (load_first + key) * c.v.length;
-    const std::int64_t step = together * c.v.length;
+    const float* from = head + d + (load_first + key) * c.v.stride.length;
+    const std::int64_t step = together * c.v.stride.length;
     const bool has_dim = d < c.value_dim;
     if (part.begin <= load_first && load_first + long_value_keys <= part.end) {
 #pragma unroll

@@ -50,7 +50,7 @@ __global__ void fill_elements(Tensor into, ArrayShape shape, float value) {
   for_own_element(shape, [&](const Place& at) { write(row_at(into, at), at.d, value); });
 }
 
-// Two finished results for one row as one, by the rules of softmax/merged_row.hpp.
+// Two finished results for one row as one, by the rules of softmax/state.hpp.
 struct MergedRow {
   double ours, theirs, our_factor, their_factor;
 
