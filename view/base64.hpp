@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 std::string base64(std::string_view bytes);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "heed/version.hpp"
 #include "view/pyramid.hpp"
 
 namespace HEED_NAMESPACE::view {

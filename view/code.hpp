@@ -4,6 +4,8 @@
 #pragma once
 #include <cstdint>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 constexpr int octaves = 20;

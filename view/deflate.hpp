@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 std::string deflate(std::span<const std::uint8_t> bytes);

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "heed/version.hpp"
 #include "view/colour.hpp"
 #include "view/pyramid.hpp"
 

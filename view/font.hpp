@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 // Columns from the left; the lowest bit is the dot on top.

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 struct HuffmanCode {

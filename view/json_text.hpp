@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 // In quotes. `<`, `>`, `&`, U+2028, U+2029 and control characters are written as \uNNNN.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run and a layer must be to be shown.
 #include "files/json.hpp"
+#include "heed/version.hpp"
 #include "view/rows.hpp"
 
 namespace HEED_NAMESPACE::view {

@@ -4,6 +4,8 @@
 #pragma once
 #include <string_view>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 extern const std::string_view page_before_title, page_before_data, page_after_data, playground_whole;

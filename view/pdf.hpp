@@ -3,6 +3,7 @@
 #pragma once
 #include <vector>
 
+#include "heed/version.hpp"
 #include "view/drawing.hpp"
 
 namespace HEED_NAMESPACE::view {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "heed/version.hpp"
 #include "view/drawing.hpp"
 
 namespace HEED_NAMESPACE::view {

@@ -2,6 +2,7 @@
 // A picture in pixels, saved as PNG (RFC 2083): two by two of them for each of the drawing's, since paper is
 // finer than a screen.
 #pragma once
+#include "heed/version.hpp"
 #include "view/drawing.hpp"
 
 namespace HEED_NAMESPACE::view {

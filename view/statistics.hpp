@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 // Masses are means over the queries that see a key. Distances are from a query's own position: bin 0 is the

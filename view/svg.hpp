@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A picture in shapes and text, saved as SVG.
 #pragma once
+#include "heed/version.hpp"
 #include "view/drawing.hpp"
 
 namespace HEED_NAMESPACE::view {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "heed/version.hpp"
+
 namespace HEED_NAMESPACE::view {
 
 std::string zlib_stream(const std::vector<std::uint8_t>&);

@@ -4,6 +4,7 @@
 #include "api/plan.hpp"
 #include "backend/backends.hpp"
 #include "call/make_problem.hpp"
+#include "heed/version.hpp"
 #include "reference/gradient.hpp"
 #include "threads/pool.hpp"
 

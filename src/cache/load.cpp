@@ -10,6 +10,7 @@
 #include "cache/format.hpp"
 #include "cache/state.hpp"
 #include "files/array_size.hpp"
+#include "heed/version.hpp"
 #include "refusal/refusal.hpp"
 
 namespace HEED_NAMESPACE {

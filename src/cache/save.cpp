@@ -6,6 +6,7 @@
 #include "cache/format.hpp"
 #include "cache/state.hpp"
 #include "cache/store.hpp"
+#include "heed/version.hpp"
 
 namespace HEED_NAMESPACE {
 using namespace cache;

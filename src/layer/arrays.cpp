@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "heed/version.hpp"
 #include "layer/naming.hpp"
 #include "layer/weights.hpp"
 #include "refusal/refusal.hpp"

@@ -168,6 +168,18 @@ def check_rules_are_in_order(root):
     ]
 
 
+def check_who_opens_the_namespace_of_the_api_includes_it(root):
+    """Without heed/version.hpp, HEED_NAMESPACE would be a namespace of that name."""
+    problems = []
+    for path in code_files(root, "include", "src", "ranks", "view", "cli", "python"):
+        own = path.with_suffix(".hpp")
+        named = {name for file in {path, own} if file.is_file() for _, name, _ in includes(file)}
+        if "namespace HEED_NAMESPACE" in path.read_text() and not any(name.startswith("heed/") for name in named):
+            if path.name != "version.hpp":
+                problems.append(f"{path.relative_to(root)}: opens HEED_NAMESPACE and includes nothing of heed/")
+    return problems
+
+
 def check_comments_and_documents_name_files_that_exist(root):
     """`cpu/tile/pack.hpp` in a sentence: there is a file whose path ends so. CHANGELOG.md tells of files that were."""
     paths = [path.relative_to(root).as_posix() for path in source_files(root)]

@@ -2,6 +2,7 @@
 // Text inside a page: nothing of it can end the element it stands in.
 #include <gtest/gtest.h>
 
+#include "heed/version.hpp"
 #include "view/base64.hpp"
 #include "view/json_text.hpp"
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 
+#include "heed/version.hpp"
 #include "view/deflate.hpp"
 
 namespace HEED_NAMESPACE::view {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 
+#include "heed/version.hpp"
 #include "view/code.hpp"
 #include "view/largest.hpp"
 #include "view/pyramid.hpp"

@@ -12,6 +12,7 @@
 
 #include "cuda/call.hpp"
 #include "cuda/exact/loads.cuh"
+#include "cuda/exact/state.cuh"
 #include "cuda/exact/work.cuh"
 #include "cuda/tile/finish.cuh"
 #include "cuda/tile/visible.cuh"
@@ -46,72 +47,6 @@ struct ExactPlace {
   // Row n of this thread's eight, and key m of its eight in a tile.
   HEED_DEVICE int row(int n) const { return n < 4 ? row_group * 4 + n : 28 + row_group * 4 + n; }
   HEED_DEVICE int key(int m) const { return column + 16 * m; }
-};
-
-// The running softmax {max, sum, out} of the rows as a thread holds it. Every step is the CPU's
-// (softmax/state.hpp).
-template <int slabs>
-struct ExactState {
-  float max[8];            // of the eight rows whose outputs are this thread's
-  float own_max, own_sum;  // of the one row whose sum is this thread's
-  float o[slabs][4][8];    // [dim][row]
-
-  HEED_DEVICE void clear() {
-    own_max = minus_infinity, own_sum = 0;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      max[n] = minus_infinity;
-#pragma unroll
-      for (int v = 0; v < slabs; ++v)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[v][e][n] = 0;
-    }
-  }
-
-  HEED_DEVICE void scale(const float (&factor)[8]) {
-#pragma unroll
-    for (int v = 0; v < slabs; ++v)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-#pragma unroll
-        for (int n = 0; n < 8; ++n) o[v][e][n] = o[v][e][n] * factor[n];
-  }
-
-  HEED_DEVICE void add(const float (&values)[slabs][4][8]) {
-#pragma unroll
-    for (int v = 0; v < slabs; ++v)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-#pragma unroll
-        for (int n = 0; n < 8; ++n) o[v][e][n] = o[v][e][n] + values[v][e][n];
-  }
-
-  // This = `total`, the keys before, merged with this.
-  HEED_DEVICE void merge(const ExactState& total, const Exponential& power) {
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      const float now = fmaxf(total.max[n], max[n]), subtract = finite_max(now);
-      const float a = power(total.max[n] - subtract), b = power(max[n] - subtract);
-      max[n] = now;
-#pragma unroll
-      for (int v = 0; v < slabs; ++v)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[v][e][n] = fmaf(o[v][e][n], b, total.o[v][e][n] * a);
-    }
-    const float now = fmaxf(total.own_max, own_max), subtract = finite_max(now);
-    const float a = power(total.own_max - subtract), b = power(own_max - subtract);
-    own_max = now;
-    own_sum = fmaf(own_sum, b, total.own_sum * a);
-  }
-};
-
-// The chunks so far; touched once in 1024 keys.
-template <int slabs>
-struct ExactTotal {
-  bool is_empty = true;
-  ExactState<slabs> state{};
-
-  HEED_DEVICE void set(const ExactState<slabs>& part) { is_empty = false, state = part; }
 };
 
 // The scores of a block of keys, in the registers of their threads: products in the CPU's chains, then what

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/exact/state.cuh"
 #include "cuda/exact/work.cuh"
 #include "cuda/tile/finish.cuh"
 #include "cuda/tile/visible.cuh"

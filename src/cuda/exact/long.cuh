@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/exact/state.cuh"
 #include "cuda/exact/work.cuh"
 #include "cuda/tile/finish.cuh"
 #include "cuda/tile/visible.cuh"
@@ -21,7 +22,7 @@ constexpr int long_scorers = 128, long_adders = 128, long_threads = long_scorers
 constexpr int long_keys = 128;       // half a block of keys, scored at once
 constexpr int long_depth = 32;       // dimensions of keys that are in shared memory together
 constexpr int long_value_keys = 32;  // keys whose values are
-constexpr int long_dims = 64;        // the most that keys and values have
+constexpr int long_dims = 64;        // of keys and values, at most
 
 struct ExactLongShared {
   alignas(16) float q[long_dims][long_rows];
@@ -89,7 +90,8 @@ struct ExactLongThread {
   };
   HEED_DEVICE Halves halves_of(std::int64_t block) const {
     const KeyRange part = work.part_of(block);
-    return {part.begin<block + long_keys, part.end> block + long_keys};
+    const std::int64_t middle = block + long_keys;
+    return {.first = part.begin<middle, .second = part.end> middle};
   }
 
   // Scores become weights, when their maximum is known: the work of both teams, a warp for every eighth key.
@@ -121,6 +123,32 @@ struct ExactLongThread {
   int row_group, column;
 };
 
+// The piece of `keys` keys that a team loads next, over the blocks that some row sees.
+template <int keys>
+struct LongPieces {
+  std::int64_t end = 0, block = 0, first = 0;
+  KeyRange part{};  // of the block
+  unsigned loaded = 0;
+
+  HEED_DEVICE void start(const ExactWork& work, KeyRange all) {
+    end = all.end;
+    enter(work, work.first_block(all));
+  }
+  HEED_DEVICE bool is_any() const { return block < end; }
+  HEED_DEVICE void advance(const ExactWork& work) {
+    first += keys;
+    if (first >= part.end) enter(work, work.next_block(block, {0, end}));
+  }
+
+ private:
+  HEED_DEVICE void enter(const ExactWork& work, std::int64_t next) {
+    block = next;
+    if (next >= end) return;
+    part = work.part_of(next);
+    first = part.begin / keys * keys;
+  }
+};
+
 // The scorers: scores, maxima, weights and their sums, one block of keys ahead of those who add up the
 // values. The scores of a block's halves wait in shared memory until its maximum is known.
 class ExactLongScores {
@@ -131,7 +159,8 @@ class ExactLongScores {
   HEED_DEVICE void run() {
     const KeyRange all = work.all_chunks();
     std::int64_t chunk = -1;
-    start(all);
+    pieces.start(work, all);
+    load_next();
     for (std::int64_t block = work.first_block(all); block < all.end; block = work.next_block(block, all)) {
       if (chunk >= 0 && block / chunk_keys != chunk) end_chunk();
       chunk = block / chunk_keys;
@@ -300,41 +329,30 @@ class ExactLongScores {
   }
 
   // Keys come in pieces of long_depth dimensions of half a block, one being filled while the other is used.
-  HEED_DEVICE void start(KeyRange all) {
-    all_end = all.end;
-    enter(work.first_block(all));
-    load_next();
-  }
-  HEED_DEVICE void enter(std::int64_t next) {
-    load_block = next;
-    if (next >= all_end) return;
-    part = work.part_of(next);
-    load_first = part.begin / long_keys * long_keys, load_dim = 0;
-  }
   HEED_DEVICE const float* take() {
     wait_for_copies<0>();
     sync_team(LongBarrier::scorers, long_scorers);
-    const float* const stage = &shared.keys[(loaded - 1) % 2][0][0];
+    const float* const stage = &shared.keys[(pieces.loaded - 1) % 2][0][0];
     load_next();
     return stage;
   }
   HEED_DEVICE void load_next() {
-    if (load_block < all_end) {
-      load_keys(shared.keys[loaded % 2]);
+    if (pieces.is_any()) {
+      load_keys(shared.keys[pieces.loaded % 2]);
       load_dim += long_depth;
-      if (load_dim >= c.dim) load_dim = 0, load_first += long_keys;
-      if (load_first >= part.end) enter(work.next_block(load_block, {0, all_end}));
+      if (load_dim >= c.dim) load_dim = 0, pieces.advance(work);
     }
-    ++loaded;
+    ++pieces.loaded;
     commit_copies();
   }
   // A warp copies eight dimensions of four keys at once.
   HEED_DEVICE void load_keys(float (&stage)[long_depth][long_keys + 4]) const {
     const int d = place.thread % 8, first = place.thread / 8;
     const float* const head = static_cast<const float*>(work.first_key);
-    const float* from = head + load_dim + d + (load_first + first) * c.k.stride.length;
+    const float* from = head + load_dim + d + (pieces.first + first) * c.k.stride.length;
     const std::int64_t step = 16 * c.k.stride.length;
-    if (part.begin <= load_first && load_first + long_keys <= part.end && load_dim + long_depth <= c.dim) {
+    if (pieces.part.begin <= pieces.first && pieces.first + long_keys <= pieces.part.end &&
+        load_dim + long_depth <= c.dim) {
 #pragma unroll
       for (int key = 0; key < long_keys; key += 16, from += step)
 #pragma unroll
@@ -343,8 +361,8 @@ class ExactLongScores {
     }
 #pragma unroll 1
     for (int key = first; key < long_keys; key += 16, from += step) {
-      const std::int64_t j = load_first + key;
-      const bool is_wanted = part.begin <= j && j < part.end;
+      const std::int64_t j = pieces.first + key;
+      const bool is_wanted = pieces.part.begin <= j && j < pieces.part.end;
 #pragma unroll 1
       for (int e = 0; e < long_depth; e += 8) {
         const bool is_valid = is_wanted && load_dim + d + e < c.dim;
@@ -360,11 +378,8 @@ class ExactLongScores {
   RowEnd own{minus_infinity, 0}, total{minus_infinity, 0};  // of one row: this chunk's, and all before it
   float of_total = 1, of_part = 1;
   bool is_first = true, has_total = false;
-  // What is loaded next.
-  std::int64_t all_end = 0, load_block = 0, load_first = 0;
-  KeyRange part{};
-  int load_dim = 0;
-  unsigned loaded = 0;
+  LongPieces<long_keys> pieces{};
+  int load_dim = 0;  // of the next piece
 };
 
 // The adders, who add up the values under the weights that the scorers leave.
@@ -379,7 +394,8 @@ class ExactLongValues {
     bool has_total = false;
     Sums total;  // the chunks before, touched once in 1024 keys
     force_to_memory(total);
-    start(all);
+    pieces.start(work, all);
+    load_next();
     clear(o);
     for (std::int64_t block = work.first_block(all); block < all.end; block = work.next_block(block, all)) {
       place.weigh(place.halves_of(block));
@@ -491,41 +507,29 @@ class ExactLongValues {
   }
 
   // Values come in pieces of long_value_keys keys, one being filled while the other is used.
-  HEED_DEVICE void start(KeyRange all) {
-    all_end = all.end;
-    enter(work.first_block(all));
-    load_next();
-  }
-  HEED_DEVICE void enter(std::int64_t next) {
-    load_block = next;
-    if (next >= all_end) return;
-    part = work.part_of(next);
-    load_first = part.begin / long_value_keys * long_value_keys;
-  }
   HEED_DEVICE const float* take() {
     wait_for_copies<0>();
     sync_team(LongBarrier::adders, long_adders);
-    const float* const stage = &shared.values[(loaded - 1) % 2][0][0];
+    const float* const stage = &shared.values[(pieces.loaded - 1) % 2][0][0];
     load_next();
     return stage;
   }
   HEED_DEVICE void load_next() {
-    if (load_block < all_end) {
-      load_values(shared.values[loaded % 2]);
-      load_first += long_value_keys;
-      if (load_first >= part.end) enter(work.next_block(load_block, {0, all_end}));
+    if (pieces.is_any()) {
+      load_values(shared.values[pieces.loaded % 2]);
+      pieces.advance(work);
     }
-    ++loaded;
+    ++pieces.loaded;
     commit_copies();
   }
   HEED_DEVICE void load_values(float (&stage)[long_value_keys][long_dims]) const {
     constexpr int together = long_adders * 4 / long_dims;  // keys that are copied at once
     const int d = place.thread % 16 * 4, key = place.thread / 16;
     const float* const head = static_cast<const float*>(work.first_value);
-    const float* from = head + d + (load_first + key) * c.v.stride.length;
+    const float* from = head + d + (pieces.first + key) * c.v.stride.length;
     const std::int64_t step = together * c.v.stride.length;
     const bool has_dim = d < c.value_dim;
-    if (part.begin <= load_first && load_first + long_value_keys <= part.end) {
+    if (pieces.part.begin <= pieces.first && pieces.first + long_value_keys <= pieces.part.end) {
 #pragma unroll
       for (int n = 0; n < long_value_keys; n += together, from += step)
         copy16(&stage[n + key][d], has_dim ? from : head, has_dim);
@@ -533,8 +537,8 @@ class ExactLongValues {
     }
 #pragma unroll 1
     for (int n = 0; n < long_value_keys; n += together, from += step) {
-      const std::int64_t j = load_first + n + key;
-      const bool is_valid = has_dim && part.begin <= j && j < part.end;
+      const std::int64_t j = pieces.first + n + key;
+      const bool is_valid = has_dim && pieces.part.begin <= j && j < pieces.part.end;
       copy16(&stage[n + key][d], is_valid ? from : head, is_valid);
     }
   }
@@ -544,9 +548,7 @@ class ExactLongValues {
   ExactLongShared& shared;
   const ExactLongThread place;
   Sums o;
-  std::int64_t all_end = 0, load_block = 0, load_first = 0;
-  KeyRange part{};
-  unsigned loaded = 0;
+  LongPieces<long_value_keys> pieces{};
 };
 
 HEED_DEVICE void attend_long(const Call& c, const ExactPlan& plan, ExactLongShared& shared) {

@@ -11,10 +11,10 @@ namespace heed::cuda {
 constexpr int exact_threads = 128, exact_rows = 64;
 constexpr int long_rows = 128;                 // of the kernel for long plain problems
 constexpr int exact_counters = 4096;           // of a workspace
-constexpr int few_rows = 8, few_dims = 128;    // the most of the kernel for few rows
+constexpr int few_rows = 8, few_dims = 128;    // of the kernel for few rows, at most
 constexpr int few_tiles = exact_counters / 2;  // and of KV heads: each has two counters
 
-struct SavedEnd;  // of a row (work.cuh)
+struct SavedEnd;  // of a row (state.cuh)
 
 // Chunks of keys may run apart: each stores its partial state in `partials`, and the block that arrives last
 // merges them in order.

@@ -6,7 +6,6 @@
 
 #include "cuda/call.hpp"
 #include "cuda/exact/plan.hpp"
-#include "cuda/tile/finish.cuh"
 #include "cuda/tile/visible.cuh"
 
 namespace heed::cuda {
@@ -14,19 +13,6 @@ namespace heed::cuda {
 constexpr int exact_tile = 128;    // keys whose scores are multiplied together
 constexpr int exact_depth = 32;    // dimensions of them that are in shared memory together
 constexpr int exact_stage = 4096;  // floats: a piece of keys, or of values
-
-// What a difference of scores is as a factor.
-HEED_DEVICE Exponential power_of(const Call& c) { return {c.scaling.exponent, c.min_exponent}; }
-// What sums so far must be multiplied with when the maximum moves.
-HEED_DEVICE float rescaling(float before, float now, const Exponential& power) {
-  return before > minus_infinity && before < now ? power(before - finite_max(now)) : 1.0f;
-}
-
-// Where a row ends, for the pass that writes its weights.
-struct SavedEnd {
-  RowEnd row;
-  WideEnd wide;  // where the sum is NaN
-};
 
 // In shared memory, where it takes no registers.
 struct ExactWork {

@@ -356,14 +356,18 @@ class PrefillConsumer {
   struct OwnTiles {
     int first, last, plain_begin, plain_end;
   };
+  // Reads rows.tile each time: by a pointer of its own ptxas orders all else differently, and 64 heads of
+  // 8192 x 64 took 0.7 % longer (H200, November 2026).
   HEED_DEVICE OwnTiles own_tiles() const {
-    const RowTile* const tile = rows.tile;
-    if constexpr (!may_pass) return {tile->first, tile->last, tile->plain_begin, tile->plain_end};
-    const int here = rows.rows_here() < 64 ? rows.rows_here() : 64, i0 = tile->first_query + rows.group * 64,
-              i1 = i0 + here - 1;
-    if (here <= 0 || tile->begin_of(i0) >= tile->end_of(i1)) return {tile->last + 1, tile->last};
-    return {uniform(tile->begin_of(i0) / keys), uniform((tile->end_of(i1) - 1) / keys),
-            uniform((tile->begin_of(i1) + keys - 1) / keys), uniform(max_of(tile->end_of(i0), 0) / keys)};
+    if constexpr (!may_pass)
+      return {rows.tile->first, rows.tile->last, rows.tile->plain_begin, rows.tile->plain_end};
+    const int here = rows.rows_here() < 64 ? rows.rows_here() : 64,
+              i0 = rows.tile->first_query + rows.group * 64, i1 = i0 + here - 1;
+    if (here <= 0 || rows.tile->begin_of(i0) >= rows.tile->end_of(i1))
+      return {rows.tile->last + 1, rows.tile->last};
+    return {uniform(rows.tile->begin_of(i0) / keys), uniform((rows.tile->end_of(i1) - 1) / keys),
+            uniform((rows.tile->begin_of(i1) + keys - 1) / keys),
+            uniform(max_of(rows.tile->end_of(i0), 0) / keys)};
   }
 
   HEED_DEVICE void attend(unsigned n) {

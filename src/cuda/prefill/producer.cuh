@@ -178,9 +178,8 @@ class PrefillProducer {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
-    barrier_arrive_expecting(shared.queries_full(n), Shape::query_bytes);
-    load_pieces({shared.queries(n), Shape::rows, &plan.q, &c.q}, tile.h, tile.b,
-                static_cast<int>(tile.first_row), shared.queries_full(n), evict_first);
+    load_pieces<Shape::rows>({shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h,
+                             tile.b, static_cast<int>(tile.first_row));
     load_keys(tile.last, first_key, kv_head, tile.b, loaded);
     for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
       load_keys(j, first_key, kv_head, tile.b, loaded + 1);
@@ -193,31 +192,30 @@ class PrefillProducer {
 
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
-    barrier_arrive_expecting(shared.keys_full(n), Shape::key_bytes);
-    load_pieces({shared.keys(n), Shape::keys, &plan.k, &c.k}, kv_head, b, first_key + j * Shape::keys,
-                shared.keys_full(n), evict_last);
+    load_pieces<Shape::keys>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last}, kv_head, b,
+                             first_key + j * Shape::keys);
   }
   HEED_DEVICE void load_values(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);
-    barrier_arrive_expecting(shared.values_full(n), Shape::key_bytes);
-    load_pieces({shared.values(n), Shape::keys, &plan.v, &c.v}, kv_head, b, first_key + j * Shape::keys,
-                shared.values_full(n), evict_last);
+    load_pieces<Shape::keys>({shared.values(n), shared.values_full(n), &plan.v, &c.v, evict_last}, kv_head, b,
+                             first_key + j * Shape::keys);
   }
 
-  struct Rows {
-    SharedAddress to;
-    int count;
+  struct Copy {
+    SharedAddress to, full;
     const CUtensorMap* map;
     const Tensor* from;
+    std::uint64_t policy;
   };
-  // An axis of stride 0 has one entry.
-  HEED_DEVICE void load_pieces(const Rows& rows, int head, int b, int row, SharedAddress barrier,
-                               std::uint64_t policy) const {
+  // `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
+  template <int count>
+  HEED_DEVICE void load_pieces(const Copy& copy, int head, int b, int row) const {
+    barrier_arrive_expecting(copy.full, count * Shape::dim * 2);
 #pragma unroll
     for (int piece = 0; piece < Shape::pieces; ++piece)
-      load_box(rows.to + piece * rows.count * 128, rows.map,
-               {piece * 64, row, rows.from->heads == 0 ? 0 : head, rows.from->batch == 0 ? 0 : b}, barrier,
-               policy);
+      load_box(copy.to + piece * count * 128, copy.map,
+               {piece * 64, row, copy.from->heads == 0 ? 0 : head, copy.from->batch == 0 ? 0 : b}, copy.full,
+               copy.policy);
   }
 
   const Call& c;

@@ -17,29 +17,29 @@ constexpr int threads = 256;
 unsigned blocks_for(std::int64_t count) { return static_cast<unsigned>((count + threads - 1) / threads); }
 
 // Element n of a shape, the last axis fastest.
-struct Place {
+struct ElementAt {
   std::int64_t b, h, i, d;
-  HEED_DEVICE Place(std::int64_t n, const ArrayShape& s) {
+  HEED_DEVICE ElementAt(std::int64_t n, const ArrayShape& s) {
     d = n % s.dim, n /= s.dim;
     i = n % s.length, n /= s.length;
     h = n % s.heads, b = n / s.heads;
   }
 };
-HEED_DEVICE Row row_at(const Tensor& t, const Place& at) { return row_of(t, at.b, at.h, at.i); }
+HEED_DEVICE Row row_at(const Tensor& t, const ElementAt& at) { return row_of(t, at.b, at.h, at.i); }
 
 template <class Body>
 HEED_DEVICE void for_own_element(const ArrayShape& shape, const Body& body) {
   const std::int64_t n = block_index() * threads + thread_index();
-  if (n < shape.elements()) body(Place(n, shape));
+  if (n < shape.elements()) body(ElementAt(n, shape));
 }
 
 __global__ void copy_elements(Tensor from, Tensor into, ArrayShape shape) {
   for_own_element(shape,
-                  [&](const Place& at) { write(row_at(into, at), at.d, read(row_at(from, at), at.d)); });
+                  [&](const ElementAt& at) { write(row_at(into, at), at.d, read(row_at(from, at), at.d)); });
 }
 
 __global__ void average_elements(Tensor from, Tensor into, ArrayShape shape, std::int64_t heads) {
-  for_own_element(shape, [&](const Place& at) {
+  for_own_element(shape, [&](const ElementAt& at) {
     float sum = read(row_at(from, at), at.d);
     for (std::int64_t h = 1; h < heads; ++h) sum = sum + read(row_of(from, at.b, h, at.i), at.d);
     write(row_at(into, at), at.d, sum / static_cast<float>(heads));
@@ -47,7 +47,7 @@ __global__ void average_elements(Tensor from, Tensor into, ArrayShape shape, std
 }
 
 __global__ void fill_elements(Tensor into, ArrayShape shape, float value) {
-  for_own_element(shape, [&](const Place& at) { write(row_at(into, at), at.d, value); });
+  for_own_element(shape, [&](const ElementAt& at) { write(row_at(into, at), at.d, value); });
 }
 
 // Two finished results for one row as one, by the rules of softmax/state.hpp.
@@ -77,7 +77,7 @@ struct MergedRow {
 
 // One block for each row.
 __global__ void merge_rows(FinishedRows into, FinishedRows other, ArrayShape rows, std::int64_t dim) {
-  const Place at(block_index(), rows);
+  const ElementAt at(block_index(), rows);
   const Row lse = row_at(into.log_sum_exp, at), out = row_at(into.out, at), their = row_at(other.out, at);
   const MergedRow merged(static_cast<double>(read(lse, 0)),
                          static_cast<double>(read(row_at(other.log_sum_exp, at), 0)));
@@ -92,7 +92,7 @@ __global__ void merge_rows(FinishedRows into, FinishedRows other, ArrayShape row
 
 // `pairs` has as many entries in its last axis as there are pairs.
 __global__ void rotate_pairs(Tensor x, ArrayShape pairs, Rotations rotations) {
-  for_own_element(pairs, [&](const Place& at) {
+  for_own_element(pairs, [&](const ElementAt& at) {
     const std::int64_t token = (rotations.are_shared ? 0 : at.b * pairs.length) + at.i;
     const Rotation by = rotations.first[token * rotations.pairs + at.d];
     const Row row = row_at(x, at);

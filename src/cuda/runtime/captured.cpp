@@ -49,7 +49,8 @@ struct Capture {
   Nodes here{};
 };
 
-// Edges may say when a launch is done with waiting, and nobody may ask for nodes without them.
+// Edges may carry when a launch has waited long enough; nodes with such edges cannot be asked for without
+// them.
 #if CUDART_VERSION >= 13000
 constexpr auto capture_info = cudaStreamGetCaptureInfo;
 constexpr auto dependencies_of = cudaGraphNodeGetDependencies;

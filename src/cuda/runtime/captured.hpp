@@ -11,8 +11,8 @@ namespace heed::cuda {
 
 bool is_capturing(Stream);
 
-// At least so many bytes, the first counter_bytes of which are 0. Calls that one graph captures share it
-// where each comes after the one before: that is asked of the graph, since streams cannot be told apart while
+// At least `bytes`, the first counter_bytes of which are 0. Calls that one graph captures share it where each
+// comes after the one before: that is asked of the graph, since streams cannot be told apart while
 // they are captured. A handle comes again, and one stands for a stream of each thread; who asks for a
 // stream's number ends the capture. Nodes of the graph that allocate and clear memory for each call would
 // take 1.5 us of every replay (H200, November 2026).

@@ -39,7 +39,7 @@ void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream);
 
 // How keys are shared out among blocks, which no bit depends on.
 enum class Cut : std::int8_t { by_the_plan, together, apart };
-// Blocks to plan for, where the device runs so many at once.
+// Blocks to plan for, where the device runs `at_once`.
 constexpr std::int64_t planned_blocks(Cut cut, std::int64_t at_once) {
   return cut == Cut::by_the_plan ? at_once : cut == Cut::together ? 0 : std::int64_t{1} << 40;
 }

@@ -31,19 +31,19 @@ void keep_what_is_freed() {
   check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute");
 }
 
-struct Kept {
+struct StreamMemory {
   int device;
   unsigned long long stream;  // its number: handles of streams that are gone come again
   Memory memory;
   std::int64_t bytes;
 };
 
-// The one used last is first; programs that make streams without end do not keep memory without end.
-constexpr std::size_t max_kept = 32;
+// The one used last is first; a program that makes streams without end holds no more than this.
+constexpr std::size_t max_streams = 32;
 
 struct Workspaces {
   std::mutex in_use;
-  std::list<Kept> all;
+  std::list<StreamMemory> all;
 };
 Workspaces& workspaces() {
   static auto* const only = new Workspaces;  // outlives the runtime, which is gone when statics end
@@ -57,13 +57,13 @@ void clear_counters(std::byte* memory, Stream stream) {
 }  // namespace
 
 Memory take_memory(std::size_t bytes) {
-  const std::size_t least = std::max<std::size_t>(bytes, 1);
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
   keep_what_is_freed();
   void* memory = nullptr;
-  const cudaError_t error = cudaMallocAsync(&memory, least, nullptr);
+  const cudaError_t error = cudaMallocAsync(&memory, size, nullptr);
   if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
   check(error, "cudaMallocAsync");
-  return {memory, {&give_back_in_order, least}};
+  return {memory, {&give_back_in_order, size}};
 }
 
 CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream) {
@@ -71,27 +71,27 @@ CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream
   if (is_captured_)
     workspace_ = captured_workspace(bytes, stream);
   else
-    take_kept(bytes);
+    take_of_stream(bytes);
 }
 
 CallWorkspace::~CallWorkspace() {
   if (is_captured_) captured_call_ends(workspace_, stream_);
 }
 
-void CallWorkspace::take_kept(std::int64_t bytes) {
+void CallWorkspace::take_of_stream(std::int64_t bytes) {
   const int device = device_facts().ordinal;
   unsigned long long number = 0;
   check(cudaStreamGetId(stream_, &number), "cudaStreamGetId");
   lock_ = std::unique_lock(workspaces().in_use);
-  std::list<Kept>& all = workspaces().all;
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Kept& kept) {
-    return kept.device == device && kept.stream == number;
+  std::list<StreamMemory>& all = workspaces().all;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const StreamMemory& m) {
+    return m.device == device && m.stream == number;
   });
   if (found == all.end())
     all.push_front({device, number, {}, 0});
   else
     all.splice(all.begin(), all, found);
-  Kept& own = all.front();
+  StreamMemory& own = all.front();
   if (own.bytes < bytes) {
     const std::int64_t grown = std::max(bytes, 2 * own.bytes);
     Memory memory = allocated(static_cast<std::size_t>(grown));
@@ -99,7 +99,7 @@ void CallWorkspace::take_kept(std::int64_t bytes) {
     own.memory = std::move(memory);  // what it was is freed when nobody uses it
     own.bytes = grown;
   }
-  if (all.size() > max_kept) all.pop_back();
+  if (all.size() > max_streams) all.pop_back();
   workspace_ = {static_cast<std::byte*>(own.memory.get()), own.bytes};
 }
 

@@ -9,11 +9,11 @@
 
 namespace heed::cuda {
 
-// At least so many bytes, for what is launched on the legacy stream; given back, they are used again there in
-// the order of launches, without waiting. Throws std::bad_alloc where there is no room.
+// Memory for what is launched on the legacy stream. Given back, it is reused in the order of launches,
+// without waiting. Throws std::bad_alloc where there is no room.
 Memory take_memory(std::size_t bytes);
 
-// What a call works in. Calls on one stream follow each other, so they share one that is kept for the stream;
+// What a call works in. Calls on one stream follow each other, so they share one that belongs to the stream;
 // only growing it asks for memory. Calls that a graph captures share what lives as long as the graph.
 class CallWorkspace {
  public:
@@ -25,7 +25,7 @@ class CallWorkspace {
   const Workspace& get() const { return workspace_; }
 
  private:
-  void take_kept(std::int64_t bytes);
+  void take_of_stream(std::int64_t bytes);
 
   Stream stream_;
   std::unique_lock<std::mutex> lock_{};  // one thread launches at a time

@@ -54,8 +54,8 @@ HEED_DEVICE float tanh(float x) {
   return size < min_far_from_zero ? near : copysignf(1.0f - rest, x);
 }
 
-// For the scores of matrix units, which are no more exact: in their unrolled loops tanh() takes so many
-// registers that ptxas lets wgmma wait (C7511).
+// For the scores of matrix units, which are no more exact: in their unrolled loops tanh() takes too many
+// registers, and ptxas lets wgmma wait (C7511).
 HEED_DEVICE float tanh_of_few_registers(float x) {
   const float size = fabsf(x), near = tanh_near_zero(x);
   const float e = exp2(size * (-2 * log2_e));

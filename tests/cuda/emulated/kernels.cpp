@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exact kernel on a CPU that pretends to have a GPU's threads.
+// The exact kernels on a CPU that emulates a GPU's threads.
 #include "../kernels.hpp"
 
 #include <algorithm>
