@@ -87,7 +87,7 @@ void Agreement::check_same(std::size_t n, const std::vector<Word>& of_all) const
 
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void refuse(Group& group, const std::string& why) {
   const ranks::GroupCall only(group);
@@ -97,4 +97,4 @@ void refuse(Group& group, const std::string& why) {
   throw refusal(Error::rank, why);  // which settle() has done
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -270,11 +270,11 @@ class RankCall {
 }  // namespace
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void attention(Group& group, const Split& split, const Inputs& inputs, const Outputs& outputs,
                const Options& options) {
   ranks::RankCall(group, split, inputs, outputs, options).run();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -296,11 +296,11 @@ class BackwardCall {
 }  // namespace
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void attention_backward(Group& group, const Split& split, const Inputs& inputs, const Saved& saved,
                         const Gradients& gradients, const Options& options) {
   ranks::BackwardCall(group, split, inputs, saved, gradients, options).run();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -14,7 +14,7 @@
 #include "refusal/refusal.hpp"
 #include "threads/pool.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -272,7 +272,7 @@ std::vector<Group> group_of_threads(int ranks, const GroupOptions& options) {
   return ends;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE
 
 namespace heed::ranks {
 

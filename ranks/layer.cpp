@@ -215,7 +215,7 @@ class LayerCall {
 }  // namespace
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 struct LayerOverRanks::State : ranks::RankLayer {
   using RankLayer::RankLayer;
@@ -251,4 +251,4 @@ void LayerOverRanks::operator()(Group& group, const AttentionLayer::Call& call, 
 const LayerConfig& LayerOverRanks::config() const { return state_->whole; }
 const LayerShare& LayerOverRanks::share() const { return state_->share; }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -5,7 +5,7 @@
 #include "ranks/pieces.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 LayerShare share_of_layer(const LayerConfig& config, int rank, int ranks) {
   const LayerConfig c = layer::complete(config);
@@ -38,4 +38,4 @@ LayerShare share_of_layer(const LayerConfig& config, int rank, int ranks) {
   return share;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

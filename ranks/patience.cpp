@@ -5,7 +5,7 @@
 #include "heed/group.hpp"
 #include "threads/pool.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 using namespace std::chrono_literals;
 
@@ -36,4 +36,4 @@ void Patience::wait() {
     std::this_thread::sleep_for(50us);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

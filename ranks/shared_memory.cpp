@@ -89,7 +89,7 @@ int make_at_once(const std::string& name, std::size_t bytes) {
 }  // namespace
 }  // namespace heed::ranks::shared
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 using ranks::shared::fail, ranks::shared::File, ranks::shared::fill, ranks::shared::lock,
     ranks::shared::make_at_once, ranks::shared::name_of_its_own, ranks::shared::remove_forgotten;
@@ -142,4 +142,4 @@ void SharedMemory::forget_name() {
   close(std::exchange(named_, -1));
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

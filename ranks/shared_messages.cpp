@@ -83,7 +83,7 @@ class SharedMessages final : public Messages {
 }  // namespace
 }  // namespace heed::ranks::shared
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 std::size_t bytes_of_shared_messages(int ranks) {
   const auto count = static_cast<std::size_t>(ranks);
@@ -99,4 +99,4 @@ std::unique_ptr<Messages> messages_in(SharedMemory memory, int rank, int ranks) 
   return std::make_unique<heed::ranks::shared::SharedMessages>(std::move(memory), rank, ranks);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -6,7 +6,7 @@
 #include "ranks/pieces.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 void check_whole(const WholeCall& whole, int ranks) {
@@ -58,7 +58,7 @@ Split split_grid(const WholeCall& whole, int ranks, int head_groups) {
 Split split_sequence(const WholeCall& whole, int ranks) { return split_grid(whole, ranks, 1); }
 Split split_heads(const WholeCall& whole, int ranks) { return split_grid(whole, ranks, ranks); }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE
 
 namespace heed::ranks {
 namespace {

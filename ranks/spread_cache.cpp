@@ -117,7 +117,7 @@ class SpreadCall {
 }  // namespace
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 std::int64_t own_tokens(std::int64_t length, int rank, int ranks) {
   ranks::check_rank(rank, ranks);
@@ -163,4 +163,4 @@ void attention(Group& group, const View& q, const SpreadCache& cache, const Outp
   ranks::SpreadCall(group, q, cache, outputs, options).run();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

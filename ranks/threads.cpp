@@ -165,7 +165,7 @@ class ThreadMessages final : public Messages {
 }  // namespace
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 std::vector<std::unique_ptr<Messages>> messages_of_threads(int ranks) {
   if (ranks < 1) throw refusal(Error::value, "ranks: ", std::int64_t{ranks}, " is less than 1");
@@ -176,4 +176,4 @@ std::vector<std::unique_ptr<Messages>> messages_of_threads(int ranks) {
   return ends;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 std::string base64(std::string_view bytes) {
   constexpr char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -20,4 +20,4 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 std::string base64(std::string_view bytes);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

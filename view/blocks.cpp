@@ -9,7 +9,7 @@
 #include "view/code.hpp"
 #include "view/colour.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::size_t label_width = 12;
@@ -59,4 +59,4 @@ std::string blocks(const Blocks& shown) {
   return text;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

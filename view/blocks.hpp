@@ -6,7 +6,7 @@
 
 #include "view/pyramid.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 struct Blocks {
   const Level& level;
@@ -17,4 +17,4 @@ struct Blocks {
 
 std::string blocks(const Blocks&);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

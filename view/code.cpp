@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 constexpr float steps_per_octave = static_cast<float>(one_code - min_code) / octaves;
 
@@ -24,4 +24,4 @@ float weight_of(std::uint8_t code) {
   return std::exp2(static_cast<float>(code - min_code) / steps_per_octave - octaves);
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

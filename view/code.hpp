@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 constexpr int octaves = 20;
 enum Code : std::uint8_t {
@@ -18,4 +18,4 @@ enum Code : std::uint8_t {
 std::uint8_t code_of(float weight);
 float weight_of(std::uint8_t code);  // NaN for hidden and for not finite
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -8,7 +8,7 @@
 
 #include "view/code.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 std::uint8_t byte_of(double linear) {
@@ -75,4 +75,4 @@ double end_of_scale(float largest, std::int64_t keys) {
   return std::min(1.0, std::max(4 / static_cast<double>(keys), static_cast<double>(largest)));
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

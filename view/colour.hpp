@@ -6,7 +6,7 @@
 
 #include "heed/view.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 using Rgb = std::array<std::uint8_t, 3>;
 
@@ -27,4 +27,4 @@ std::array<Rgb, 256> colours_of_codes(double largest, Theme = Theme::light);
 // A scale ends at the largest weight, but not below four times what equal weights would be.
 double end_of_scale(float largest, std::int64_t keys);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

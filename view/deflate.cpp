@@ -9,7 +9,7 @@
 #include "view/huffman.hpp"
 #include "view/matches.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::size_t symbols_per_block = 32768;
@@ -148,4 +148,4 @@ std::string deflate(std::span<const std::uint8_t> bytes) {
   return stream.finish();
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

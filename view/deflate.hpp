@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 std::string deflate(std::span<const std::uint8_t> bytes);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

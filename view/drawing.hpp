@@ -8,7 +8,7 @@
 #include "view/colour.hpp"
 #include "view/pyramid.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 struct Box {
   std::int64_t x = 0, y = 0, width = 0, height = 0;
@@ -44,4 +44,4 @@ class Drawing {
   virtual std::string finish() = 0;
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

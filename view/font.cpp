@@ -2,7 +2,7 @@
 // See font.hpp.
 #include "view/font.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr char first = ' ', last = '~';
@@ -47,4 +47,4 @@ std::vector<Glyph> letters_of(std::string_view utf8) {
   return letters;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

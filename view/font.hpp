@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // Columns from the left; the lowest bit is the dot on top.
 using Glyph = std::array<std::uint8_t, 5>;
@@ -14,4 +14,4 @@ using Glyph = std::array<std::uint8_t, 5>;
 // One for each character of UTF-8. What is not ASCII, or has no ink there, is a box.
 std::vector<Glyph> letters_of(std::string_view utf8);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -8,7 +8,7 @@
 #include <queue>
 #include <utility>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 // The depth of every symbol in the tree that joins the two rarest again and again.
@@ -70,4 +70,4 @@ HuffmanCode huffman_code(std::span<const std::uint32_t> counts, int longest) {
   return numbered(std::move(lengths));
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

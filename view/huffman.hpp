@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 struct HuffmanCode {
   std::vector<std::uint8_t> lengths{};  // 0: the symbol does not occur
@@ -15,4 +15,4 @@ struct HuffmanCode {
 HuffmanCode huffman_code(std::span<const std::uint32_t> counts, int longest);
 HuffmanCode numbered(std::vector<std::uint8_t> lengths);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

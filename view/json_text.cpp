@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 std::string escaped(unsigned unit) {
@@ -69,4 +69,4 @@ std::string json_object(std::initializer_list<std::pair<std::string_view, std::s
   return text + '}';
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

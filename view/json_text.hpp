@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // In quotes. `<`, `>`, `&`, U+2028, U+2029 and control characters are written as \uNNNN.
 std::string json_of(std::string_view utf8);
@@ -17,4 +17,4 @@ std::string json_of(const std::vector<std::string>&);
 std::string json_list(const std::vector<std::string>& values);
 std::string json_object(std::initializer_list<std::pair<std::string_view, std::string>> members);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

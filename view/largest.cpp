@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 void LargestWeights::add_row(std::span<const float> row, const bool* hidden) {
   if (count == 0) return;
@@ -26,4 +26,4 @@ void LargestWeights::add_row(std::span<const float> row, const bool* hidden) {
   }
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 struct LargestWeights {
   static constexpr std::uint32_t no_key = 0xFFFFFFFF;
@@ -16,4 +16,4 @@ struct LargestWeights {
   void add_row(std::span<const float> row, const bool* hidden);
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -11,7 +11,7 @@
 #include "view/json_text.hpp"
 #include "view/rows.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 // In place of a hidden weight: a NaN that no weight has, told by its bits.
@@ -173,4 +173,4 @@ std::string LayerRecord::pack(Blobs& blobs) {
                       {"heads", json_list(heads)}});
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -9,7 +9,7 @@
 #include "view/pyramid.hpp"
 #include "view/statistics.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // Compressed bytes of a page; JSON names them by their place.
 using Blobs = std::vector<std::string>;
@@ -42,4 +42,4 @@ class LayerRecord {
   std::vector<Head> heads_{};
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::size_t window = 32768, shortest = 3, longest = 258;
@@ -64,4 +64,4 @@ std::vector<Symbol> Matches::next(std::size_t most) {
   return symbols;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

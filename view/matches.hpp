@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 struct Symbol {
   std::uint16_t length = 0;    // 3 to 258 bytes from before, or 0: a literal
@@ -28,4 +28,4 @@ class Matches {
   std::vector<std::int64_t> previous_{};  // by place in the window: where its three bytes stood before
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

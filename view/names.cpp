@@ -3,7 +3,7 @@
 #include "files/json.hpp"
 #include "view/rows.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::size_t longest_token =
@@ -47,4 +47,4 @@ void check_layer(const Layer& layer) {
                                   " does not divide heads: " + std::to_string(layer.heads));
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -14,7 +14,7 @@
 #include "view/page_text.hpp"
 #include "view/rows.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::int64_t min_budget = 200'000;
@@ -154,4 +154,4 @@ void Page::save(const std::filesystem::path& path) const {
   file.commit();
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

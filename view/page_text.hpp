@@ -4,8 +4,8 @@
 #pragma once
 #include <string_view>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 extern const std::string_view page_before_title, page_before_data, page_after_data, playground_whole;
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

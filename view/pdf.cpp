@@ -8,7 +8,7 @@
 #include "view/code.hpp"
 #include "view/zlib.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr double font_size = 10;
@@ -209,4 +209,4 @@ std::string PdfDrawing::finish() {
   return objects.finish();
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -5,7 +5,7 @@
 
 #include "view/drawing.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 class PdfDrawing : public Drawing {
  public:
@@ -31,4 +31,4 @@ class PdfDrawing : public Drawing {
   std::vector<Image> images_{};
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -14,7 +14,7 @@
 #include "view/rows.hpp"
 #include "view/svg.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::int64_t finest_side = 512;  // cells; more pixels than that show no more
@@ -297,4 +297,4 @@ void Picture::save(const std::filesystem::path& path) const {
   file.commit();
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

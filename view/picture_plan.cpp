@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr std::size_t longest_word = 14;  // characters
@@ -106,4 +106,4 @@ Plan plan_of(const PlanOf& of) {
   return plan;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -8,7 +8,7 @@
 
 #include "view/drawing.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // What the plan is made for.
 struct PlanOf {
@@ -35,4 +35,4 @@ Plan plan_of(const PlanOf&);
 // As many panels beside each other as look well.
 std::int64_t columns_for(std::int64_t panels);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

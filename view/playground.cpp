@@ -4,7 +4,7 @@
 #include "heed/view.hpp"
 #include "view/page_text.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 void save_playground(const std::filesystem::path& path) {
   files::AtomicFile file(path);
@@ -12,4 +12,4 @@ void save_playground(const std::filesystem::path& path) {
   file.commit();
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

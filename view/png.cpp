@@ -8,7 +8,7 @@
 #include "view/font.hpp"
 #include "view/zlib.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 std::uint32_t crc_of(std::string_view bytes) {
@@ -105,4 +105,4 @@ std::string PngDrawing::finish() {
          chunk("IEND", "");
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -4,7 +4,7 @@
 #pragma once
 #include "view/drawing.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 class PngDrawing : public Drawing {
  public:
@@ -25,4 +25,4 @@ class PngDrawing : public Drawing {
   std::vector<std::uint8_t> pixels_;  // rows of RGB, each after a byte of 0: no filter
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -8,7 +8,7 @@
 
 #include "view/code.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 constexpr float nothing_seen = -1;
@@ -79,4 +79,4 @@ void Pyramid::pass_on(std::size_t n) {
   strip.rows = 0;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

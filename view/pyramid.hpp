@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 struct Level {
   int log2_pool = 0;
@@ -43,4 +43,4 @@ class Pyramid {
   std::vector<Level> levels_{};
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

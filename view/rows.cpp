@@ -11,7 +11,7 @@
 #include "heed/half.hpp"
 #include "heed/threads.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 // What a view has along each axis may lie anywhere; a row is gathered where it is not packed floats already.
@@ -168,4 +168,4 @@ void on_all_threads(std::size_t tasks, const std::function<void(std::size_t)>& t
   if (problem) std::rethrow_exception(problem);
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

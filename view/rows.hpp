@@ -7,7 +7,7 @@
 
 #include "heed/view.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // Throws Error unless the run's tokens are as many as its queries and keys, UTF-8, and of a bearable length,
 // and the layer's heads fit together.
@@ -31,4 +31,4 @@ void for_every_row(const Rows&, const UseRow&);
 // task(i) for i in [0, tasks), on as many threads as heed uses.
 void on_all_threads(std::size_t tasks, const std::function<void(std::size_t)>& task);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 StatisticsRecord::StatisticsRecord(std::int64_t keys, std::optional<std::int64_t> first_position)
     : position_(first_position), seen_by_(static_cast<std::size_t>(keys)) {
@@ -71,4 +71,4 @@ Statistics StatisticsRecord::statistics() const {
   return means;
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // Masses are means over the queries that see a key. Distances are from a query's own position: bin 0 is the
 // position itself, bin 1 its neighbour, bin n distances from 2^(n-1) up to 2^n.
@@ -36,4 +36,4 @@ class StatisticsRecord {
   std::vector<std::int64_t> seen_by_{};  // of each key
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -6,7 +6,7 @@
 
 #include "view/code.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 std::string hex(const Rgb& colour) {
@@ -120,4 +120,4 @@ void SvgDrawing::add_label(const Label& label) {
 
 std::string SvgDrawing::finish() { return text_ + "</svg>\n"; }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -3,7 +3,7 @@
 #pragma once
 #include "view/drawing.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 class SvgDrawing : public Drawing {
  public:
@@ -19,4 +19,4 @@ class SvgDrawing : public Drawing {
   Theme theme_;
 };
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -4,7 +4,7 @@
 
 #include "view/deflate.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 std::string big_endian(std::uint32_t number) {
   std::string bytes;
@@ -21,4 +21,4 @@ std::string zlib_stream(const std::vector<std::uint8_t>& bytes) {
   return "\x78\x9c" + deflate(bytes) + big_endian(b << 16 | a);
 }
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

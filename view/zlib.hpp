@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 std::string zlib_stream(const std::vector<std::uint8_t>&);
 
 std::string big_endian(std::uint32_t);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -11,8 +11,9 @@
 #include "heed/export.hpp"
 #include "heed/mask.hpp"
 #include "heed/tensor.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 class KvCache;
 struct Executor;
@@ -134,4 +135,4 @@ HEED_API std::vector<std::string> kernel_names();
 // when it came to them.
 HEED_API std::vector<std::string> environment_warnings();
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

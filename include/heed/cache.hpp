@@ -14,6 +14,7 @@
 #include "heed/files.hpp"
 #include "heed/rotary.hpp"
 #include "heed/tensor.hpp"
+#include "heed/version.hpp"
 
 // The library's own.
 namespace heed::cache {
@@ -21,7 +22,7 @@ struct Access;
 struct State;
 }  // namespace heed::cache
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Bounds a sequence: attention sees the last `length` tokens, its own included, and the first `front` ones
 // ("attention sinks"). Pages between the two are given back to the pool at the next append: none that a token
@@ -119,4 +120,4 @@ class HEED_API KvCache {
   std::unique_ptr<cache::State> state_;
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -10,8 +10,9 @@
 #include "heed/attention.hpp"
 #include "heed/export.hpp"
 #include "heed/gradient.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 struct Check {
   std::int64_t compared = 0;  // elements of out, weights and log-sum-exp
@@ -51,4 +52,4 @@ class HEED_API Expected {
   std::shared_ptr<const Numbers> numbers_;
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -12,8 +12,9 @@
 #include "heed/export.hpp"
 #include "heed/gradient.hpp"
 #include "heed/group.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Rows [first, first + length) of a sequence.
 struct Stretch {
@@ -96,4 +97,4 @@ HEED_API void append_own(KvCache&, std::int64_t sequence, std::int64_t length, c
 // Weights and scores are refused.
 HEED_API void attention(Group&, const View& q, const SpreadCache&, const Outputs&, const Options& = {});
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -11,8 +11,9 @@
 #include "heed/export.hpp"
 #include "heed/group.hpp"
 #include "heed/layer.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // What one rank has of a layer: query heads [first_head, first_head + heads), the KV heads that they read,
 // and numbers [first_output, first_output + outputs) of each row of the output.
@@ -56,4 +57,4 @@ class HEED_API LayerOverRanks {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 enum class DType : std::uint8_t { f32, f16, bf16 };
 
@@ -20,4 +21,4 @@ enum class CacheType : std::uint8_t { f32, f16, bf16, int8 };
 
 HEED_API const char* name_of(CacheType);  // "f32", "f16", "bf16", "int8"
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

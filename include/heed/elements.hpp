@@ -13,8 +13,9 @@
 
 #include "heed/dtype.hpp"
 #include "heed/half.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 namespace elements {
 
@@ -95,4 +96,4 @@ struct Borrowed : std::span<const T> {
   Borrowed(std::initializer_list<T>) = delete;  // gone at the end of the line, likewise
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -7,8 +7,9 @@
 #include <string>
 
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 struct HEED_API Error : std::runtime_error {
   enum Code {
@@ -27,4 +28,4 @@ struct HEED_API Error : std::runtime_error {
   Error(Code c, const std::string& sentence) : std::runtime_error(sentence), code(c) {}
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

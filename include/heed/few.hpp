@@ -9,7 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-namespace heed::inline v0_2 {
+#include "heed/version.hpp"
+
+namespace HEED_NAMESPACE {
 
 // As much of std::vector as a list of masks needs; up to `enough` elements lie in the object itself.
 template <class T, std::size_t enough>
@@ -105,4 +107,4 @@ class Few {
   std::size_t size_ = 0, room_ = enough;
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -11,8 +11,9 @@
 
 #include "heed/export.hpp"
 #include "heed/tensor.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 enum class Element : std::uint8_t { boolean, u8, i8, u16, i16, f16, bf16, u32, i32, f32, u64, i64, f64 };
 
@@ -43,4 +44,4 @@ HEED_API void write_safetensors(const std::filesystem::path&, const Arrays&, con
 HEED_API Array read_npy(const std::filesystem::path&);
 HEED_API void write_npy(const std::filesystem::path&, const Array&);
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

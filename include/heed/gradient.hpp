@@ -7,8 +7,9 @@
 
 #include "heed/attention.hpp"
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // What attention() wrote for the same inputs and options, or what merge() made of several such results.
 struct Saved {
@@ -42,4 +43,4 @@ HEED_API std::string explain(const Inputs&, const Saved&, const Gradients&, cons
 // Every kernel for gradients that this machine can run, in the order they are tried.
 HEED_API std::vector<std::string> backward_kernel_names();
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

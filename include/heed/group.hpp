@@ -13,13 +13,14 @@
 
 #include "heed/error.hpp"
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
 // The library's own.
 namespace heed::ranks {
 class GroupCall;
 }  // namespace heed::ranks
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // What a network does for a group: bytes from one rank to another. heed has it for threads of one process,
 // below, and for MPI in heed/mpi.hpp.
@@ -139,4 +140,4 @@ HEED_API std::vector<Group> group_of_threads(int ranks, const GroupOptions& = {}
 // The network under it.
 HEED_API std::vector<std::unique_ptr<Messages>> messages_of_threads(int ranks);
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

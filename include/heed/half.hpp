@@ -4,7 +4,9 @@
 #pragma once
 #include <cstdint>
 
-namespace heed::inline v0_2 {
+#include "heed/version.hpp"
+
+namespace HEED_NAMESPACE {
 
 struct bf16 {
   std::uint16_t bits = 0;
@@ -64,4 +66,4 @@ template <>
   return {static_cast<std::uint16_t>((u >> 16 & 0x8000u) | rounded)};
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -12,8 +12,9 @@
 #include "heed/export.hpp"
 #include "heed/files.hpp"
 #include "heed/rotary.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 struct LayerConfig {
   std::int64_t model_dim = 0, heads = 0;
@@ -177,4 +178,4 @@ class HEED_API AttentionLayer {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

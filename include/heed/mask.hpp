@@ -12,8 +12,9 @@
 #include "heed/export.hpp"
 #include "heed/few.hpp"
 #include "heed/tensor.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Where the two sequences coincide: first with first, or last with last.
 enum class Align : std::uint8_t { starts, ends };
@@ -93,4 +94,4 @@ HEED_API HideMatrix combine(const HideMatrix&, const HideMatrix&);
 HEED_API std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std::int64_t batch,
                                                std::int64_t pad_id = 0);
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "heed/tensor.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace elements {
 
 // A layout may have its first element further on than its memory; one without elements has none to ask for.
@@ -53,4 +54,4 @@ constexpr auto view_of(const Mdspan& m) {
   return AnyView(elements::first_of_mdspan(m, shape), shape, strides);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

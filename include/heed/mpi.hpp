@@ -15,8 +15,9 @@
 #include "heed/group.hpp"
 #include "heed/mpi_machine.hpp"
 #include "heed/mpi_pieces.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // What a rank does whose group is broken. The whole job ends, by MPI_Abort. Or the call throws, and the other
 // ranks learn of it by their own deadlines; since MPI cannot call back a message that is under way, those
@@ -171,4 +172,4 @@ inline Group mpi_group(const GroupOptions& options = {}, OnFault on_fault = OnFa
   return mpi_group(MPI_COMM_WORLD, options, on_fault);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -11,8 +11,9 @@
 
 #include "heed/mpi_pieces.hpp"
 #include "heed/shared_memory.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2::mpi {
+namespace HEED_NAMESPACE::mpi {
 
 // The ranks that share this one's machine: those that MPI says, or that say the same number.
 class Machine {
@@ -79,4 +80,4 @@ class Machine {
   int rank_ = 0, size_ = 1;
 };
 
-}  // namespace heed::inline v0_2::mpi
+}  // namespace HEED_NAMESPACE::mpi

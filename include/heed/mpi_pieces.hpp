@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "heed/group.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2::mpi {
+namespace HEED_NAMESPACE::mpi {
 
 inline std::string sentence_of(int code) {
   char text[MPI_MAX_ERROR_STRING];
@@ -143,4 +144,4 @@ class PieceMessage final : public Messages::Message {
   std::span<std::byte> into_{};
 };
 
-}  // namespace heed::inline v0_2::mpi
+}  // namespace HEED_NAMESPACE::mpi

@@ -8,8 +8,9 @@
 
 #include "heed/export.hpp"
 #include "heed/layer.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 struct PretrainedLayer {
   LayerConfig config{};  // with every default filled in
@@ -24,4 +25,4 @@ struct PretrainedLayer {
 // name: docs/checkpoints.md lists what is known.
 HEED_API PretrainedLayer from_pretrained(const std::filesystem::path& folder, std::int64_t layer);
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

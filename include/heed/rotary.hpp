@@ -10,8 +10,9 @@
 
 #include "heed/export.hpp"
 #include "heed/tensor.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 enum class RotaryPairs : std::uint8_t { halves, adjacent };  // (d, d + dims/2), or (2d, 2d + 1)
 
@@ -77,4 +78,4 @@ struct Rotary {
 HEED_API void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary& = {},
                      std::span<const std::int64_t> lengths = {});
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -9,8 +9,9 @@
 
 #include "heed/export.hpp"
 #include "heed/group.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Bytes that several processes map. All of them are there when it is made, or it throws: nobody finds out
 // later that the machine has no more.
@@ -44,4 +45,4 @@ HEED_API int layout_of_shared_messages();
 // One rank's end. The memory holds zeros before the first is made.
 HEED_API std::unique_ptr<Messages> messages_in(SharedMemory, int rank, int ranks);
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -12,8 +12,9 @@
 
 #include "heed/attention.hpp"
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Where the rows of q lie in a larger call: they are queries [first_query, first_query + q.length) of
 // `queries` and heads [first_head, first_head + q.heads) of `heads`. Masks without a matrix, query_ids,
@@ -69,4 +70,4 @@ HEED_API std::string explain(const StreamInputs&, const Outputs&, const Options&
 // Every kernel for streams that this machine can run, in the order they are tried.
 HEED_API std::vector<std::string> stream_kernel_names();
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -11,8 +11,9 @@
 
 #include "heed/elements.hpp"
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 enum class Device : std::uint8_t { cpu, cuda };
 
@@ -198,4 +199,4 @@ struct Optional : std::optional<AnyView> {
       : Optional(AnyView(from, extents, strides, type)) {}
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

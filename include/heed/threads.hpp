@@ -4,8 +4,9 @@
 #include <cstddef>
 
 #include "heed/export.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Default: HEED_NUM_THREADS, else what affinity and the cgroup allow. n is in [1, 4096]; 1 never wakes one.
 HEED_API void set_num_threads(int n);
@@ -24,4 +25,4 @@ struct HEED_API Executor {
 // is set. Options::executor is that of one call.
 HEED_API void set_executor(Executor* executor);
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

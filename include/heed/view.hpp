@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "heed/attention.hpp"
+#include "heed/version.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 
 // One pass of tokens through layers: what its queries and keys are called.
 struct Run {
@@ -102,4 +103,4 @@ class Picture {
 // (docs/view.md).
 void save_playground(const std::filesystem::path&);
 
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -39,7 +39,7 @@ void run(const Kernel& kernel, const Problem& problem) {
 
 }  // namespace heed::api
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void attention(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   backend_of("q", inputs.q.device);
@@ -48,4 +48,4 @@ void attention(const Inputs& inputs, const Outputs& outputs, const Options& opti
   api::run(api::choose(Work::attention, problem), problem);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

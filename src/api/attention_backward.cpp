@@ -23,11 +23,11 @@ void attention_backward(const Inputs& inputs, const Saved& saved, const Gradient
 
 }  // namespace heed::api
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void attention_backward(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
                         const Options& options) {
   api::attention_backward(inputs, saved, gradients, options, {});
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

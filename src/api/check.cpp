@@ -46,7 +46,6 @@ class ProblemOnHost {
   std::optional<ViewOnHost> bias_{}, sink_{};
 };
 
-
 ViewOnHost::ViewOnHost(const char* name, const View& x) : view_(x) {
   if (x.device == Device::cpu) return;
   const auto bytes = static_cast<std::size_t>(x.shape.elements()) * bytes_of(x.dtype);
@@ -138,7 +137,7 @@ void compare(const ElementPlace& at, double found, const ExpectedElement& expect
 
 // Every row of the reference once, on all threads, and results against it.
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 // One row of the reference, and the row of the results that it is: another where sequences are packed.
@@ -363,4 +362,4 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
   return result;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -4,7 +4,7 @@
 #include "heed/attention.hpp"
 #include "refusal/argument.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 Error cannot_merge(const char* name) {
@@ -48,4 +48,4 @@ void merge(const Outputs& into, const Results& other) {
   backend.merge(into, other);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -163,7 +163,7 @@ const Kernel& choose(const GradientProblem& problem) {
 
 }  // namespace heed::api
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace api;
 
 const char* name_of(Verdict::Choice choice) {
@@ -199,4 +199,4 @@ std::vector<std::string> kernel_names() { return names_of(Work::attention); }
 std::vector<std::string> backward_kernel_names() { return names_of(Work::backward); }
 std::vector<std::string> stream_kernel_names() { return names_of(Work::stream); }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -6,7 +6,7 @@
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 void check_counts(const Shape& shape, std::int64_t positions, std::int64_t lengths) {
@@ -29,4 +29,4 @@ void rotate(const MutableView& x, std::span<const std::int64_t> positions, const
   backend.rotate({{x}}, positions, rotary, lengths);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

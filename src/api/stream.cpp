@@ -21,7 +21,7 @@ void check_none_unfinished(const char* name, const Problem& p) {
 
 }  // namespace heed::api
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace api;
 
 struct KeyStream::State {
@@ -70,4 +70,4 @@ void KeyStream::finish() {
   if (needs_reference) check_none_unfinished("finish", p);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -6,8 +6,8 @@
 #define HEED_TEXT_OF(number) #number
 #define HEED_DOTTED(major, minor, patch) HEED_TEXT_OF(major) "." HEED_TEXT_OF(minor) "." HEED_TEXT_OF(patch)
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 const char* version() { return HEED_DOTTED(HEED_VERSION_MAJOR, HEED_VERSION_MINOR, HEED_VERSION_PATCH); }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -28,7 +28,7 @@ const Backend& backend_of(const char* name, Device device) {
 
 }  // namespace heed::backend
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 std::vector<std::string> environment_warnings() {
   std::vector<std::string> found;
@@ -37,4 +37,4 @@ std::vector<std::string> environment_warnings() {
   return found;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -105,7 +105,7 @@ CacheGeometry::CacheGeometry(const KvCacheConfig& complete_config)
 // The calls of KvCache that change or count sequences. Each begins by saying what it is about to do to the
 // cache, and is refused if that cannot be now.
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace cache;
 
 namespace {
@@ -238,4 +238,4 @@ std::int64_t KvCache::pages_in_use() const {
   return state_->pool.in_use();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -12,7 +12,7 @@
 #include "files/array_size.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace cache;
 
 namespace {
@@ -189,4 +189,4 @@ KvCache KvCache::from_arrays(Arrays arrays) {
   return KvCache(state_of({"arrays", std::move(arrays)}));
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

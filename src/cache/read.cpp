@@ -10,7 +10,7 @@
 #include "cache/store.hpp"
 #include "heed/half.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace cache;
 
 namespace {
@@ -142,4 +142,4 @@ void KvCache::read(std::int64_t number, const MutableView& k, const MutableView&
   read_side(*state_, sequence, Side::values, v, row.data());
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -7,7 +7,7 @@
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace cache;
 
 namespace {
@@ -88,4 +88,4 @@ Arrays KvCache::to_arrays() const {
 
 void KvCache::save(const std::filesystem::path& path) const { write_safetensors(path, to_arrays()); }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -103,7 +103,8 @@ CacheReading::CacheReading(const KvCache& cache) : state_(Access::state(cache)),
   state_.use.begin_reading("attention");
 }
 
-CacheReading::CacheReading(const CacheReading& other) noexcept : state_(other.state_), layout_(other.layout_) {
+CacheReading::CacheReading(const CacheReading& other) noexcept
+    : state_(other.state_), layout_(other.layout_) {
   state_.use.read_on();
 }
 

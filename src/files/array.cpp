@@ -10,7 +10,7 @@
 #include "heed/files.hpp"
 #include "heed/half.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 // Files hold little-endian elements and arrays hold them as they lie in memory; no swap is written anywhere.
@@ -169,4 +169,4 @@ Array Array::from_floats(std::vector<std::int64_t> shape, const std::vector<floa
   return array;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

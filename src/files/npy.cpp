@@ -171,7 +171,7 @@ std::string npy_dict(const Array& array) {
 
 // .npy files, versions 1 to 3: magic, version, length of the header, the header, and one array's bytes.
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 namespace {
 
 using files::InputFile;
@@ -315,4 +315,4 @@ void write_npy(const std::filesystem::path& path, const Array& array) {
   file.commit();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -296,7 +296,7 @@ Array SafetensorsFile::read_rows(const std::string& tensor, std::int64_t first, 
 
 // safetensors files: eight bytes that give the length of a JSON header, the header, and the arrays' bytes.
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 // Each array is read in place: at no time is there more than the file's bytes, once, and the tables made from
 // its header.
@@ -325,4 +325,4 @@ void write_safetensors(const std::filesystem::path& path, const Arrays& arrays, 
   file.commit();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -7,7 +7,7 @@
 #include "layer/weights.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace layer;
 
 namespace {
@@ -151,7 +151,7 @@ LayerWeights read_torch(const Checkpoint& from, const std::string& present) {
 }
 
 }  // namespace
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE
 
 namespace heed::layer {
 
@@ -164,7 +164,7 @@ Naming naming_of(const Arrays& arrays, const std::string& prefix) {
 
 }  // namespace heed::layer
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 LayerWeights layer_weights(const Arrays& arrays, const std::string& prefix) {
   const Checkpoint from{arrays, prefix};
@@ -347,4 +347,4 @@ LayerWeights interleave_heads(LayerWeights w, std::int64_t heads, std::int64_t k
   return w;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -82,7 +82,7 @@ void check_heads(const LayerConfig& c, const LayerInputs& in, const Heads& kept)
 
 // AttentionLayer::backward(): the gradients of a call by everything it read (G10).
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace layer;
 
 namespace {
@@ -265,4 +265,4 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   add_to(backend, {heads.attended.view, g.out}, gained.w_o, gained.b_o);
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

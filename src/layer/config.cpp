@@ -61,7 +61,7 @@ LayerConfig complete(const LayerConfig& config) {
 
 }  // namespace heed::layer
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 LayerConfig multi_head(std::int64_t model_dim, std::int64_t heads) {
   return {.model_dim = model_dim, .heads = heads, .kv_heads = heads};
@@ -75,4 +75,4 @@ LayerConfig grouped_query(std::int64_t model_dim, std::int64_t heads, std::int64
   return {.model_dim = model_dim, .heads = heads, .kv_heads = kv_heads};
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -6,7 +6,7 @@
 #include "heed/mask.hpp"
 #include "refusal/refusal.hpp"
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 namespace {
 
@@ -102,4 +102,4 @@ std::vector<std::int32_t> key_lengths(std::span<const std::int64_t> tokens, std:
   return lengths;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

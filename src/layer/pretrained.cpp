@@ -43,7 +43,7 @@ std::string attention_prefixes(const std::vector<std::string>& names) {
 
 }  // namespace heed::layer
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace layer;
 namespace {
 
@@ -130,4 +130,4 @@ PretrainedLayer from_pretrained(const std::filesystem::path& folder, std::int64_
   return found;
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

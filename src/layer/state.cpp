@@ -174,7 +174,7 @@ void LayerState::complete_options(const AttentionLayer::Call& call, Options& opt
 
 // AttentionLayer: project to heads, turn, attend, merge the heads (S16).
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace layer;
 
 AttentionLayer::AttentionLayer(const LayerConfig& config, const LayerWeights& weights)
@@ -213,4 +213,4 @@ AttentionLayer::Mode AttentionLayer::mode() const { return state_->mode; }
 const LayerConfig& AttentionLayer::config() const { return state_->config; }
 LayerWeights AttentionLayer::weights() const { return state_->weights; }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -68,7 +68,7 @@ void require_weights(const LayerState&);
 
 }  // namespace heed::layer
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 struct AttentionLayer::State : layer::LayerState {
   State(const LayerConfig& completed, const LayerWeights& w)
@@ -82,4 +82,4 @@ struct AttentionLayer::Activations::State {
   std::uint64_t packed;  // LayerState::packed
 };
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

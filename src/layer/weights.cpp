@@ -159,7 +159,7 @@ void check_weights(const LayerWeights& w, const LayerConfig& c) {
 // Weights for a layer that has none, from a counter-based generator: element n of matrix m is word n % 4 of
 // philox({n / 4, m}, seed), the same on every machine.
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 using namespace layer;
 
 namespace {
@@ -243,4 +243,4 @@ void AttentionLayer::update() {
   state_->pack();
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

@@ -97,12 +97,12 @@ void check_device(const Argument& a, const char* name, Device wanted) {
 
 }  // namespace heed::refusing
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void check_view(const char* name, const View& x) { check_argument({name, x}); }
 void check_view(const char* name, const BoolView& x) { check_argument({name, x}); }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE
 
 // Whether two arrays share a byte, and whether every element of one has a place of its own.
 //

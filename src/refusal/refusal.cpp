@@ -33,7 +33,7 @@ std::string in_words(const Strides& s) { return in_words(Shape{s.batch, s.heads,
 
 // The names of the element types, as sentences and files spell them.
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 const char* name_of(DType dtype) {
   switch (dtype) {
@@ -61,4 +61,4 @@ const char* name_of(CacheType type) {
   return "unknown";
 }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

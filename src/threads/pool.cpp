@@ -260,7 +260,7 @@ void run_tasks(std::size_t tasks, void (*task)(void*, std::size_t), void* contex
 
 }  // namespace heed::threads
 
-namespace heed::inline v0_2 {
+namespace HEED_NAMESPACE {
 
 void set_num_threads(int n) {
   if (n < 1 || n > threads::max_threads)
@@ -275,4 +275,4 @@ int num_threads() {
 
 void set_executor(Executor* executor) { threads::owner().executor.store(executor); }
 
-}  // namespace heed::inline v0_2
+}  // namespace HEED_NAMESPACE

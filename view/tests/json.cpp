@@ -5,7 +5,7 @@
 #include "view/base64.hpp"
 #include "view/json_text.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 TEST(Json, markup_quotes_and_line_separators_are_escaped) {
@@ -31,4 +31,4 @@ TEST(Base64, is_that_of_rfc_4648) {
 }
 
 }  // namespace
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -9,7 +9,7 @@
 
 #include "view/deflate.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 // RFC 1951 as plainly as it can be read: bit by bit, codes looked for one after another.
@@ -135,4 +135,4 @@ TEST(Deflate, a_row_of_one_byte_shrinks_to_next_to_nothing) {
 }
 
 }  // namespace
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

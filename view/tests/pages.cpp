@@ -7,7 +7,7 @@
 
 #include "heed/view.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 std::string refusal(const std::function<void()>& call) {
@@ -144,4 +144,4 @@ TEST(Page, causal_weights_are_told_by_their_zeros) {
 }
 
 }  // namespace
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

@@ -8,7 +8,7 @@
 #include "heed/view.hpp"
 #include "view/colour.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 Picture small_picture(const std::vector<std::string>& tokens) {
@@ -54,4 +54,4 @@ TEST(Picture, of_a_kind_that_it_does_not_know_is_refused_before_anything_is_writ
 }
 
 }  // namespace
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view

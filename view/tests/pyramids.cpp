@@ -10,7 +10,7 @@
 #include "view/pyramid.hpp"
 #include "view/statistics.hpp"
 
-namespace heed::inline v0_2::view {
+namespace HEED_NAMESPACE::view {
 namespace {
 
 TEST(Codes, keep_the_order_of_weights_and_come_back_within_three_percent) {
@@ -108,4 +108,4 @@ TEST(LargestWeights, are_the_largest_in_order_with_earlier_keys_first_among_equa
 }
 
 }  // namespace
-}  // namespace heed::inline v0_2::view
+}  // namespace HEED_NAMESPACE::view
