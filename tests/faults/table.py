@@ -161,7 +161,7 @@ FAULTS = [
           "decode over a cache forgets the value of every sixteenth token"),
     Fault("cached-scores-of-other-rows",
           "({rows.buffers.q + r, at.rows",
-          "({rows.q, at.rows",
+          "({rows.buffers.q, at.rows",
           "decode over a cache scores rows 4, 5, ... with the queries of rows 0, 1, ..."),
     Fault("walk-stays-on-its-page",
           "++page_, ",
