@@ -123,7 +123,7 @@ struct PackedF32 {
   std::int64_t depth, dims;
   float *q, *k, *v, *widened;
   const std::int64_t dim, value_dim;
-  // What the products ask of queries, or keys, that were packed: the sum of their squares.
+  // What bounds the products of packed queries, or keys: the sum of their squares.
   struct Known {
     float squares = 0;
   } known;
