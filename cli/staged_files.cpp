@@ -5,6 +5,9 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
+#include <cstring>
 #include <system_error>
 
 #include "heed/error.hpp"
@@ -24,12 +27,54 @@ fs::path follow_links(fs::path path) {
   return path;
 }
 
+// Names of files that lie beside their places, for a signal handler: it may neither allocate nor lock.
+class NamesForHandler {
+ public:
+  void add(const std::string& name) {
+    for (auto& place : names_)
+      if (place[0] == 0 && name.size() < place.size()) {
+        std::memcpy(&place[1], name.c_str() + 1, name.size());
+        place[0] = name[0];  // last, so that no half of a name is ever read
+        return;
+      }
+  }
+  void forget(const std::string& name) {
+    for (auto& place : names_)
+      if (name == place.data()) place[0] = 0;
+  }
+  void remove_files() const {
+    for (const auto& place : names_)
+      if (place[0] != 0) ::unlink(place.data());
+  }
+
+ private:
+  std::array<std::array<char, 4096>, 16> names_{};  // no command writes more files than that
+};
+NamesForHandler beside_their_places;
+
+// Leaves nothing beside the targets, and ends the process as the signal would have.
+void end_by(int signal) {
+  beside_their_places.remove_files();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void clean_up_when_interrupted() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now{};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler == SIG_DFL) std::signal(signal, end_by);
+  }
+}
+
 }  // namespace
 
 StagedFiles::~StagedFiles() {
   std::error_code ignored;  // a leftover beside the target is all that can go wrong here
-  for (const File& file : files_)
+  for (const File& file : files_) {
     if (file.written) fs::remove(file.beside, ignored);
+    beside_their_places.forget(file.beside.string());
+  }
 }
 
 void StagedFiles::expect(const std::string& flag, const std::string& path) {
@@ -47,12 +92,14 @@ void StagedFiles::expect(const std::string& flag, const std::string& path) {
     if (other.place == place)
       throw Error(Error::file, fmt::format("{}: '{}' is already what {} writes", flag, path, other.flag));
   const fs::path beside = target.string() + fmt::format(".part-{}", getpid());
+  clean_up_when_interrupted();
   files_.push_back({.flag = flag, .path = path, .target = target, .place = place, .beside = beside});
 }
 
 void StagedFiles::write(const std::string& path, const std::function<void(const fs::path&)>& write) {
   for (File& file : files_)
     if (file.path == path) {
+      beside_their_places.add(file.beside.string());
       write(file.beside);
       file.written = true;
     }
@@ -66,6 +113,7 @@ void StagedFiles::move_in() {
     if (problem)
       throw Error(Error::file,
                   fmt::format("{}: '{}' cannot be written: {}", file.flag, file.path, problem.message()));
+    beside_their_places.forget(file.beside.string());
     file.written = false;
   }
 }

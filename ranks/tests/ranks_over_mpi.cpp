@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests/ranks/attention.cpp claims, with processes for ranks. Every rank runs this program and compares
+// What ranks/tests/attention.cpp claims, with processes for ranks. Every rank runs this program and compares
 // its own rows.
 #if defined(__aarch64__)
 #include <arm_neon.h>

@@ -21,7 +21,7 @@ struct Row {
 };
 
 // A bias or a boolean mask that all heads share, as panels of some rows read it: transposed for tasks that
-// follow each other (cpu/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has
+// follow each other (cpu/prefill/shared_mask.hpp). Batch entries may share it, too. Of each key a panel has
 // `key_words` words: one, whose bit r hides the key from row r; or the biases of its rows, side by side in
 // f32, or in bf16 those of two keys in pairs.
 struct SharedMask {
@@ -61,7 +61,7 @@ struct Call : problem::KernelCall {
 struct LinearMap {
   Tensor y{};
   std::int64_t y_dim = 0;
-  const void* panels = nullptr;  // W as its kernel wants it (cpu/projection.hpp), of this type
+  const void* panels = nullptr;  // W as its kernel wants it (cpu/projection/driver.hpp), of this type
   Type panel_type = Type::f32;
   bool is_packed =
       false;  // else `rows` are W where it lies, (1, 1, out, in): kernels for vectors pack it as they go

@@ -4,6 +4,9 @@
 import json
 import re
 import shlex
+import signal
+import subprocess
+import time
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import numpy_layer as judge
-from tool import TOOL, assert_near, contents, heed, json_of, write_sample
+from tool import TOOL, assert_near, contents, environment, heed, json_of, write_sample
 
 pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
 
@@ -469,3 +472,15 @@ def test_the_examples_of_help_run_as_written(tmp_path, command):
         if "--json" in example:
             json.loads(ended.stdout)
     assert [name for name in contents(tmp_path) if ".part" in name] == []
+
+
+def test_a_run_that_is_interrupted_while_it_writes_leaves_nothing(tmp_path):
+    # The weights are 200 MB: whoever sees the first file beside its place has time to interrupt.
+    command = [TOOL, "run", "--length", "1600", "--model-dim", "60", "--heads", "20", "--out", "y.npy", "--save-weights", "w.npy"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(tmp_path.iterdir()):
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    assert process.returncode == -signal.SIGTERM, "it ended before it could be interrupted"
+    assert [path.name for path in tmp_path.iterdir()] == []

@@ -168,6 +168,22 @@ def check_rules_are_in_order(root):
     ]
 
 
+def check_comments_and_documents_name_files_that_exist(root):
+    """`cpu/tile/pack.hpp` in a sentence: there is a file whose path ends so. CHANGELOG.md tells of files that were."""
+    paths = [path.relative_to(root).as_posix() for path in source_files(root)]
+    problems = []
+    for path in source_files(root):
+        here = path.relative_to(root).as_posix()
+        if path.suffix not in CODE | {".md"} or here.startswith(("CHANGELOG", "trials/")):
+            continue
+        for number, line in enumerate(lines_of(path), 1):
+            text = line if path.suffix == ".md" else line.partition("//")[2]
+            for name in re.findall(r"(?<![\w./<\"-])((?:[\w-]+/)+[\w-]+\.(?:hpp|cpp|cuh|cu|py|h|md|cmake))\b", text):
+                if not any(other == name or other.endswith("/" + name) for other in paths):
+                    problems.append(f"{here}:{number}: names {name}, which is nowhere in the tree")
+    return problems
+
+
 CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_")]
 
 
