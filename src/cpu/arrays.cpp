@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/arrays.hpp"
-
+// Work on arrays besides attention: copies, sums, merged results, the rotary embedding.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
 
+#include "cpu/drivers.hpp"
 #include "cpu/schedule/tasks.hpp"
 #include "heed/half.hpp"
 #include "rotary/rotary.hpp"

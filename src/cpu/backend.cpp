@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "cpu/arrays.hpp"
 #include "cpu/drivers.hpp"
 #include "cpu/projection/driver.hpp"
 #include "threads/reused_memory.hpp"

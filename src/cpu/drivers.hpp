@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU does with a problem on one target. Each kind of work has a driver beside its kernels: it
-// lowers the problem to a Call, cuts that into tasks and shares them out.
+// What the CPU does for its backend. Each kind of work on a problem has a driver beside its kernels: it
+// lowers the problem to a Call for one target, cuts that into tasks and shares them out. Projections, which
+// outlive a call, are in projection/driver.hpp.
 #pragma once
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "backend/backend.hpp"
 #include "cpu/isa/target.hpp"
+#include "heed/attention.hpp"
+#include "heed/rotary.hpp"
+#include "heed/tensor.hpp"
 #include "problem/problem.hpp"
 #include "refusal/refusal.hpp"
 
@@ -47,5 +53,18 @@ std::unique_ptr<SpreadDecode> begin_spread(const Target&, const Problem&, const 
 // backward/driver.cpp. What it leaves to the reference is not written.
 Reason gradient_refuses(const Target&, const GradientProblem&);
 [[nodiscard]] UnfinishedGradients gradient(const Target&, const GradientProblem&);
+
+// arrays.cpp: other work on arrays. Results are rounded once to the type of what is written.
+void copy(const View& from, const MutableView& into);
+void add(const View& from, const MutableView& into);
+void average_heads(const View& from, const MutableView& into);
+void fill(const MutableView&, float);
+
+// Joins two results row by row, in double precision.
+void merge(const Outputs& into, const Results& other);
+
+// Rotary position embedding (S15) in place, of tensors that differ in heads and strides only.
+void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions, const Rotary&,
+            std::span<const std::int64_t> lengths);
 
 }  // namespace heed::cpu

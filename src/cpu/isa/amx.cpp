@@ -7,7 +7,7 @@
 
 #include "cpu/isa/table.hpp"
 #include "cpu/isa/x86.hpp"
-#include "cpu/projection/bf16.hpp"
+#include "cpu/projection/projection.hpp"
 #include "cpu/tile/operands_amx.hpp"
 
 namespace heed::cpu::amx {

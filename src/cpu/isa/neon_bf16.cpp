@@ -6,7 +6,7 @@
 
 #include "cpu/isa/neon.hpp"
 #include "cpu/isa/table.hpp"
-#include "cpu/projection/bf16.hpp"
+#include "cpu/projection/projection.hpp"
 #include "cpu/tile/operands_bfmmla.hpp"
 
 namespace heed::cpu::neon_bf16 {

@@ -9,7 +9,6 @@
 #include "cpu/isa/vector.hpp"
 #include "cpu/prefill/prefill.hpp"
 #include "cpu/prefill/shared_mask.hpp"
-#include "cpu/projection/bf16.hpp"
 #include "cpu/projection/projection.hpp"
 #include "cpu/projection/weight_gradient.hpp"
 #include "cpu/tile/operands.hpp"
