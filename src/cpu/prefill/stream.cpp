@@ -50,13 +50,15 @@ class ChunkStream final : public Stream {
  public:
   ChunkStream(const Target& target, const Problem& problem)
       : target_(target),
-        problem_(problem),
+        lowered_(problem),
+        sequences_(problem.sequences.begin(), problem.sequences.end()),
         knows_keys_(problem.keys != unknown_keys),
         waiting_keys_(problem.inputs.k, problem.batch),
         waiting_values_(problem.inputs.v, problem.batch) {
-    const LoweredCall lowered(problem_);
-    const Call& c = lowered.call;
+    lowered_.call.sequences = sequences_.data();
+    const Call& c = lowered_.call;
     if (c.heads > 0) cut(c);
+    queries_ = static_cast<double>(problem.inputs.q.shape.elements());
     std::int64_t floats = 0;
     for (const QueryTask& task : tasks_) {
       state_at_.push_back(floats);
@@ -83,11 +85,11 @@ class ChunkStream final : public Stream {
 
   bool finish() override {
     attend_waiting();
-    const LoweredCall lowered(problem_);
-    for_each_task(lowered.call, 1, [&](const Rows& rows, float* scratch, float* state) {
-      target_.stream_finish(lowered.call, rows, scratch, state);
+    lowered_.needs_reference = 0;
+    for_each_task(1, [&](const Rows& rows, float* scratch, float* state) {
+      target_.stream_finish(lowered_.call, rows, scratch, state);
     });
-    return lowered.needs_reference != 0;
+    return lowered_.needs_reference != 0;
   }
 
  private:
@@ -113,25 +115,23 @@ class ChunkStream final : public Stream {
 
   // k and v begin with key range.begin.
   void attend(const View& k, const View& v, const ChunkRange& range) {
-    problem_.inputs.k = k, problem_.inputs.v = v;
-    for (Sequence& s : problem_.sequences) {
+    lowered_.call.k = lower(k), lowered_.call.v = lower(v);
+    for (Sequence& s : sequences_) {
       s.first_key = -range.begin;
       if (!knows_keys_) s.keys = s.key_count = range.end;
     }
-    const LoweredCall lowered(problem_);
-    for_each_task(lowered.call, range.end - range.begin, [&](const Rows& rows, float* scratch, float* state) {
-      target_.stream(lowered.call, rows, range, scratch, state);
+    for_each_task(range.end - range.begin, [&](const Rows& rows, float* scratch, float* state) {
+      target_.stream(lowered_.call, rows, range, scratch, state);
     });
   }
 
   template <class Do>
-  void for_each_task(const Call& c, std::int64_t keys, const Do& task) {
+  void for_each_task(std::int64_t keys, const Do& task) {
     if (tasks_.empty()) return;
     Layout layout;
-    const auto scratch = layout.give_each_slot<float>(target_.prefill_floats(c, max_rows_));
+    const auto scratch = layout.give_each_slot<float>(target_.prefill_floats(lowered_.call, max_rows_));
     TaskMemory memory(slots_for(tasks_.size()), layout);
-    const double products =
-        static_cast<double>(problem_.inputs.q.shape.elements()) * static_cast<double>(2 * keys);
+    const double products = queries_ * static_cast<double>(2 * keys);
     share_out(std::ssize(tasks_), products, [&](std::int64_t n) {
       const TaskMemory::Slot slot(memory);
       const auto at = static_cast<std::size_t>(n);
@@ -140,7 +140,9 @@ class ChunkStream final : public Stream {
   }
 
   const Target& target_;
-  Problem problem_;  // its k, v and sequences are those of the present stretch
+  LoweredCall lowered_;              // its k, v and sequences are those of the present stretch
+  std::vector<Sequence> sequences_;  // what lowered_.call points to
+  double queries_ = 0;               // elements of q
   const bool knows_keys_;
   std::vector<QueryTask> tasks_;
   std::int64_t max_rows_ = 0;           // of a task
