@@ -154,7 +154,7 @@ class AttentionLayer(torch.nn.Module):
 
     def _call_frozen(self, x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None, options: dict[str, Any]) -> Any:
         given = {"x": x, "context": context, "value": value} | options
-        if not _torch_tensors.is_unwatched(given.values()):
+        if not _torch_tensors.is_unwatched(tuple(given.values())):
             raise RuntimeError(
                 "heed: a frozen layer is called under torch.no_grad() or torch.inference_mode(), with plain tensors, and is neither "
                 "compiled nor traced; do that before freeze()"
