@@ -8,8 +8,8 @@ torch.Size([1, 8, 5, 64])
 
 Both train on the CPU: autograd gets heed's own gradients. `torch.compile`, `torch.export`, `torch.jit.trace` and `make_fx` see an
 operator, `torch.ops.heed.attention`, and an ONNX model gets PyTorch's own operations. The gradient of a gradient, derivatives in
-forward mode and the transforms of `torch.func` but functionalize are refused. In a build with CUDA both take tensors on a CUDA device, on PyTorch's
-current stream; gradients are refused there.
+forward mode and the transforms of `torch.func` but functionalize are refused. In a build with CUDA both take tensors on a CUDA
+device, on PyTorch's current stream; gradients are refused there.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention`, argument for argument, gradients included.
 
     query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), attn_mask
-    broadcasts to (..., heads, queries, keys): True attends, or floats to add; or it is a `CausalBias`. Returns (..., heads, queries,
-    value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never read. Tensors that heed does not
-    compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
+    broadcasts to (..., heads, queries, keys): True attends, or floats to add. It may be an array of NumPy's, or a `CausalBias`.
+    Returns (..., heads, queries, value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never
+    read. Tensors that heed does not compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
 
     >>> q = torch.ones(2, 3, 4, 8)
     >>> heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape

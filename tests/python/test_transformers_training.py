@@ -105,7 +105,7 @@ def test_a_compiled_model_traces_through_without_a_break(make):
 
 def test_a_trainer_has_the_losses_of_eager_attention(tmp_path):
     pytest.importorskip("accelerate")
-    sentences = [{name: row for name, row in zip(found, rows, strict=True)} for found in map(batch, range(4)) for rows in zip(*found.values(), strict=True)]
+    sentences = [dict(zip(found, row, strict=True)) for found in map(batch, range(4)) for row in zip(*found.values(), strict=True)]
     found = []
     for model in pair(llama):
         arguments = transformers.TrainingArguments(
