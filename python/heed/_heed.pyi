@@ -157,6 +157,14 @@ def scaled_dot_product_attention(query: ArrayT, key: ArrayT, value: ArrayT, attn
     (2, 8, 5, 16)
     """
 
+def unwatched_scaled_dot_product_attention(query: object | None, key: object | None, value: object | None, attn_mask: object | None, dropout_p: object | None, is_causal: object | None, scale: object | None, enable_gqa: object | None) -> object:
+    """
+    scaled_dot_product_attention past PyTorch's dispatcher, or NotImplemented where somebody listens to it.
+
+    So it is as well where something is dropped, where the result would lie otherwise than PyTorch's, and where something is to be
+    refused.
+    """
+
 def padding_mask(tokens: Any, pad_id: int = 0) -> Any:
     """
     A mask to pass as hide: True where a token is padding.
@@ -699,6 +707,13 @@ class AttentionLayer:
 
 def restored_layer(cls: object | None, state: object | None) -> object:
     """A layer out of what __reduce__ told; heed._copies calls it."""
+
+def is_unwatched(objects: tuple) -> bool:
+    """
+    Whether these are plain tensors of PyTorch's and nobody listens: no autograd, tracer, mode, transform, profiler or subclass.
+
+    Whatever is no tensor does not count, and compilers are for the caller to ask about: what they trace is not called.
+    """
 
 version: str = '0.2.0'
 

@@ -32,7 +32,8 @@ class AttentionLayer(torch.nn.Module):
     are plain `nn.Linear` modules on the CPU, heed does it all. Everywhere else (autograd, a compiler or tracer, autocast, hooks,
     adapters, another device) the projections are called as modules, and the attention between them is heed's operator.
 
-    `freeze()` packs the weights once, for serving, and lets go of the parameters.
+    That costs a call of one token 1.5 times the time of a frozen layer in float32 and 3.3 times in bfloat16, and one of 2048 tokens
+    nothing. `freeze()` packs the weights once, for serving, and lets go of the parameters: call it before decoding token by token.
 
     >>> layer = heed.torch.AttentionLayer(model_dim=64, heads=8, kv_heads=2)
     >>> with torch.no_grad():
@@ -154,7 +155,7 @@ class AttentionLayer(torch.nn.Module):
 
     def _call_frozen(self, x: torch.Tensor, context: torch.Tensor | None, value: torch.Tensor | None, options: dict[str, Any]) -> Any:
         given = {"x": x, "context": context, "value": value} | options
-        if not _torch_tensors.is_unwatched(given.values()):
+        if not _torch_tensors.is_unwatched(tuple(given.values())):
             raise RuntimeError(
                 "heed: a frozen layer is called under torch.no_grad() or torch.inference_mode(), with plain tensors, and is neither "
                 "compiled nor traced; do that before freeze()"

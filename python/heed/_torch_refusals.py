@@ -23,7 +23,6 @@ __all__ = [
     "common_axes",
 ]
 
-_MASKS = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 _MOST_AXES = 16
 # Options of attention that are none of a layer's call: it has its own, or knows no packed sequences.
 _NOT_OF_A_LAYER = ("dropout", "head_map", "query_starts", "key_starts", "query_lengths", "sequences")
@@ -78,8 +77,7 @@ def _misfit(sentence: str) -> heed.Error:
 
 
 def _word(tensor: torch.Tensor) -> str:
-    words = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-    return words.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _check_flag(name: str, flag: Any) -> None:
@@ -113,10 +111,8 @@ def _check_heads(shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def _check_mask(mask: torch.Tensor, query: torch.Tensor, scores: list[int]) -> None:
-    if mask.dtype not in _MASKS:
-        raise heed.KindError(f"attn_mask.dtype: {mask.dtype} is none of f32, f16, bf16 and booleans")
     if mask.dtype not in (torch.bool, torch.float32, query.dtype):
-        raise heed.KindError(f"attn_mask.dtype: {_word(mask)} is neither boolean, nor f32, nor that of query: {_word(query)}")
+        raise heed.KindError(f"attn_mask.dtype: {_word(mask)} is neither boolean, nor float32, nor that of query: {_word(query)}")
     _check_axes("attn_mask", mask, 2, len(scores))
     axes = [""] * (len(scores) - 3) + [" heads", " queries", " keys"]
     for extent, wanted, axis in reversed(list(zip(mask.shape, scores[-mask.ndim :], axes[-mask.ndim :], strict=True))):

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._C import _autograd, _functorch, _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
+from torch._C import _functorch
 from torch.autograd import forward_ad
 
 import heed
+from heed import _heed
 
 __all__ = [
     "as_autocast_says",
@@ -29,34 +30,15 @@ __all__ = [
     "refuse_transforms",
 ]
 
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_DISABLED = torch.Tensor.__torch_dispatch__
 _DEVICES = ("cpu", "cuda")
 
 
-def is_unwatched(tensors: Iterable[Any]) -> bool:
+def is_unwatched(objects: tuple[Any, ...]) -> bool:
     """Whether these are plain tensors and nobody listens: no autograd, compiler, tracer, mode, transform, profiler or subclass.
 
-    Whatever is no tensor does not count. Three tensors take 2.0 us (Xeon, Python 3.12, November 2026), most of it functorch's stack.
+    Whatever is no tensor does not count.
     """
-    if (
-        torch.compiler.is_compiling()
-        or _len_torch_dispatch_stack()
-        or _len_torch_function_stack()
-        or _get_tracing_state() is not None
-        or _functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or _autograd._profiler_enabled()
-    ):
-        return False
-    records = torch.is_grad_enabled()
-    for tensor in tensors:
-        if type(tensor) in _PLAIN_TYPES:
-            if (records and tensor.requires_grad) or tensor.is_nested or tensor.is_meta:
-                return False
-        elif tensor is not None and hasattr(tensor, "__torch_function__"):
-            return False
-    return True
+    return not torch.compiler.is_dynamo_compiling() and _heed.is_unwatched(objects)
 
 
 def is_traced() -> bool:
@@ -69,17 +51,19 @@ def records_gradients(tensors: Iterable[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
 
-def kind_name(tensor: torch.Tensor) -> str | None:
-    """What a tensor is that heed's operators can make nothing of; None where they can."""
+def foreign_kind(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """What a tensor is that heed's operators can make nothing of, and how it becomes a plain one; None where they can."""
     if tensor.is_nested:
-        return "nested tensor"
+        return "nested tensor", "to_padded_tensor()"
     if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+        return f"{str(tensor.layout).removeprefix('torch.')} tensor", "to_dense()"
     if tensor.device.type not in (*_DEVICES, "meta"):
-        return f"tensor on {tensor.device}"
+        return f"tensor on {tensor.device}", "cpu()"
     for base in type(tensor).__mro__:
-        if base.__module__.startswith(("torch.distributed.", "torch.masked.")):
-            return base.__name__
+        if base.__module__.startswith("torch.distributed."):
+            return base.__name__, "to_local()"
+        if base.__module__.startswith("torch.masked."):
+            return base.__name__, "get_data()"
     return None
 
 
@@ -88,11 +72,12 @@ def check_kinds(tensors: dict[str, Any]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor) or torch.compiler.is_compiling():
             continue
-        kind = kind_name(tensor)
-        if kind is not None:
+        found = foreign_kind(tensor)
+        if found is not None:
+            kind, as_plain = found
             raise heed.KindError(
-                f"{name}: a {kind}, which heed does not compute with; pass a plain tensor (such as its to_local() or to_padded_tensor()), or "
-                "use torch.nn.functional.scaled_dot_product_attention there"
+                f"{name}: a {kind}, which heed does not compute with; pass a plain tensor, such as its {as_plain}, or use "
+                "torch.nn.functional.scaled_dot_product_attention there"
             )
 
 
@@ -128,11 +113,12 @@ def refuse_transforms(tensors: Iterable[Any]) -> None:
                 "heed: derivatives in forward mode (torch.autograd.forward_ad) of attention are not computed; use backward(), or "
                 "torch.nn.functional.scaled_dot_product_attention there"
             )
-    if _functorch.peek_interpreter_stack() is not None:
+    levels = _functorch.get_interpreter_stack() or ()
+    if any(level.key() != _functorch.TransformType.Functionalize for level in levels):  # which heed's operators are ready for
         if any(_functorch.is_functorch_wrapped_tensor(t) for t in tensors):
             raise RuntimeError(
-                "heed: attention knows no transforms of torch.func (vmap, grad, vjp, jvp and what is made of them); pass the batch as "
-                "an axis, call backward(), or use torch.nn.functional.scaled_dot_product_attention there"
+                "heed: attention knows no transforms of torch.func but functionalize (not vmap, grad, vjp, jvp and what is made of "
+                "them); pass the batch as an axis, call backward(), or use torch.nn.functional.scaled_dot_product_attention there"
             )
 
 

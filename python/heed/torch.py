@@ -8,8 +8,8 @@ torch.Size([1, 8, 5, 64])
 
 Both train on the CPU: autograd gets heed's own gradients. `torch.compile`, `torch.export`, `torch.jit.trace` and `make_fx` see an
 operator, `torch.ops.heed.attention`, and an ONNX model gets PyTorch's own operations. The gradient of a gradient, derivatives in
-forward mode and the transforms of `torch.func` are refused. In a build with CUDA both take tensors on a CUDA device, on PyTorch's
-current stream; gradients are refused there.
+forward mode and the transforms of `torch.func` but functionalize are refused. In a build with CUDA both take tensors on a CUDA
+device, on PyTorch's current stream; gradients are refused there.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention`, argument for argument, gradients included.
 
     query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), attn_mask
-    broadcasts to (..., heads, queries, keys): True attends, or floats to add; or it is a `CausalBias`. Returns (..., heads, queries,
-    value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never read. Tensors that heed does not
-    compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
+    broadcasts to (..., heads, queries, keys): True attends, or floats to add. It may be an array of NumPy's, or a `CausalBias`.
+    Returns (..., heads, queries, value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never
+    read. Tensors that heed does not compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
 
     >>> q = torch.ones(2, 3, 4, 8)
     >>> heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
@@ -105,15 +105,12 @@ def scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     else:
-        if (
-            isinstance(query, torch.Tensor)
-            and _torch_tensors.is_unwatched((query, key, value, attn_mask, scale))
-            and dropout_p == 0.0
-            and query.dtype in _DTYPES
-            and query.is_contiguous()  # so that the result is, as PyTorch's
-            and not (torch._C._is_any_autocast_enabled() and _torch_tensors.is_autocast(query))
-        ):
-            return heed.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
+        if not torch.compiler.is_dynamo_compiling():
+            out = _heed.unwatched_scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+            )
+            if out is not NotImplemented:
+                return out
         return _observed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
@@ -131,7 +128,9 @@ def _observed(
     named = {"query": query, "key": key, "value": value}
     is_traced = _torch_tensors.is_traced()
     are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in named.values())
-    if are_tensors and (dropout_p == 1.0 or _is_for_torch(named.values(), attn_mask)):
+    if not isinstance(attn_mask, torch.Tensor) and hasattr(attn_mask, "__dlpack__"):  # another library's array
+        attn_mask = _as_tensor("attn_mask", attn_mask).clone()  # backward reads it again
+    if are_tensors and (dropout_p == 1.0 or _is_for_torch(query, key, value, attn_mask)):
         return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     is_named = isinstance(attn_mask, CausalBias)
     listening = (query, key, value, None if is_named else attn_mask)
@@ -167,14 +166,14 @@ def _observed(
         return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
 
 
-def _is_for_torch(qkv: Any, mask: torch.Tensor | None) -> bool:
-    """Whether heed computes with none of these: PyTorch's own function says what becomes of them."""
-    if any(tensor.dtype not in _DTYPES and (tensor.is_floating_point() or tensor.is_complex()) for tensor in qkv):
+def _is_for_torch(query: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether heed does not compute with these: PyTorch's own function says what becomes of them."""
+    if query.dtype not in _DTYPES and (query.is_floating_point() or query.is_complex()):
         return True
     if torch.compiler.is_compiling():
         return False
-    given = (*qkv, mask) if isinstance(mask, torch.Tensor) else qkv
-    return any(_torch_tensors.kind_name(tensor) is not None for tensor in given)
+    given = [tensor for tensor in (query, *others) if isinstance(tensor, torch.Tensor)]
+    return any(_torch_tensors.foreign_kind(tensor) is not None for tensor in given)
 
 
 def _in_four_axes(

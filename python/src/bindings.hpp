@@ -13,6 +13,7 @@ void define_rotary(nanobind::module_& m);
 void define_cache(nanobind::module_& m);
 void define_layer(nanobind::module_& m);
 void define_lent_layer(nanobind::module_& m);
+void define_listeners(nanobind::module_& m);
 void define_machine(nanobind::module_& m);
 void define_openmp(nanobind::module_& m);
 void define_distributed(nanobind::module_& m);

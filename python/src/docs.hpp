@@ -137,6 +137,17 @@ pools would fight for the cores.
 >>> heed._heed.share_openmp_threads() in (True, False)
 True
 )";
+constexpr const char* unwatched_sdpa_doc =
+    R"(scaled_dot_product_attention past PyTorch's dispatcher, or NotImplemented where somebody listens to it.
+
+So it is as well where something is dropped, where the result would lie otherwise than PyTorch's, and where something is to be
+refused.
+)";
+constexpr const char* is_unwatched_doc =
+    R"(Whether these are plain tensors of PyTorch's and nobody listens: no autograd, tracer, mode, transform, profiler or subclass.
+
+Whatever is no tensor does not count, and compilers are for the caller to ask about: what they trace is not called.
+)";
 constexpr const char* compiler_doc =
     R"(The version of the compiler that made this build, as it gives it itself.
 

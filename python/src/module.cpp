@@ -21,6 +21,7 @@ NB_MODULE(_heed, m) {
   heed::python::define_cache(m);
   heed::python::define_layer(m);
   heed::python::define_lent_layer(m);
+  heed::python::define_listeners(m);
   heed::python::define_machine(m);
   heed::python::define_openmp(m);
   heed::python::define_distributed(m);

@@ -7,6 +7,7 @@
 #include "bindings.hpp"
 #include "choices.hpp"
 #include "docs.hpp"
+#include "listeners.hpp"
 #include "mask_axes.hpp"
 #include "result.hpp"
 #include "views.hpp"
@@ -308,22 +309,70 @@ nb::object answer(const Question& question) {
   return out.object();
 }
 
+// As PyTorch's function has them.
+struct Arguments {
+  nb::handle query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa;
+};
+
+Question read_question(const Arguments& given) {
+  Question question{read_tensor("query", given.query, Use::read, Where::any),
+                    read_tensor("key", given.key, Use::read, Where::any),
+                    read_tensor("value", given.value, Use::read, Where::any)};
+  question.options.stream = current_stream(question.query);
+  question.is_causal = read_flag("is_causal", given.is_causal);
+  question.enable_gqa = read_flag("enable_gqa", given.enable_gqa);
+  read_mask(question, given.attn_mask);
+  check_elements(question);
+  if (question.is_causal) question.options.masks.emplace_back(Causal{Align::starts});
+  if (!given.scale.is_none()) question.options.scale = read_float("scale", given.scale);
+  const float drop_probability = read_float("dropout_p", given.dropout_p);
+  if (drop_probability != 0) question.options.dropout = Dropout{drop_probability, drawn_seed()};
+  return question;
+}
+
 nb::object scaled_dot_product_attention(nb::handle query, nb::handle key, nb::handle value,
                                         nb::handle attn_mask, nb::handle dropout_p, nb::handle is_causal,
                                         nb::handle scale, nb::handle enable_gqa) {
-  Question question{read_tensor("query", query, Use::read, Where::any),
-                    read_tensor("key", key, Use::read, Where::any),
-                    read_tensor("value", value, Use::read, Where::any)};
-  question.options.stream = current_stream(question.query);
-  question.is_causal = read_flag("is_causal", is_causal);
-  question.enable_gqa = read_flag("enable_gqa", enable_gqa);
-  read_mask(question, attn_mask);
-  check_elements(question);
-  if (question.is_causal) question.options.masks.emplace_back(Causal{Align::starts});
-  if (!scale.is_none()) question.options.scale = read_float("scale", scale);
-  const float drop_probability = read_float("dropout_p", dropout_p);
-  if (drop_probability != 0) question.options.dropout = Dropout{drop_probability, drawn_seed()};
-  return answer(question);
+  return answer(read_question({query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa}));
+}
+
+bool is_contiguous(const Tensor& tensor) {
+  std::int64_t packed = 1;
+  for (auto i = static_cast<std::size_t>(tensor.rank); i-- > 0; packed *= tensor.shape[i])
+    if (tensor.shape[i] != 1 && tensor.stride[i] != packed) return false;
+  return true;
+}
+
+bool is_zero(nb::handle number) {
+  const double value = PyFloat_AsDouble(number.ptr());
+  if (PyErr_Occurred()) PyErr_Clear();  // and the value is -1
+  return value == 0;
+}
+
+bool is_watched(const Arguments& given) {
+  if (is_pytorch_observed() || is_any_autocast_enabled()) return true;
+  for (const nb::handle tensor : {given.query, given.key, given.value})
+    if (!is_tensor(tensor) || takes_part(tensor)) return true;
+  return takes_part(given.attn_mask) || takes_part(given.scale);
+}
+
+// For heed.torch: NotImplemented where PyTorch's dispatcher is to be told, where PyTorch's generator is drawn
+// from, where the result would have other strides than PyTorch's, and where there is something to refuse.
+nb::object unwatched_scaled_dot_product_attention(nb::handle query, nb::handle key, nb::handle value,
+                                                  nb::handle attn_mask, nb::handle dropout_p,
+                                                  nb::handle is_causal, nb::handle scale,
+                                                  nb::handle enable_gqa) {
+  const Arguments given{query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa};
+  const nb::object not_implemented = nb::borrow(Py_NotImplemented);
+  if (is_watched(given) || !is_zero(dropout_p)) return not_implemented;
+  std::optional<Question> question;
+  try {
+    question.emplace(read_question(given));
+  } catch (const Error&) {
+    return not_implemented;
+  }
+  if (!is_contiguous(question->query)) return not_implemented;
+  return answer(*question);
 }
 
 }  // namespace
@@ -333,6 +382,10 @@ void define_scaled_dot_product_attention(nb::module_& m) {
         nb::arg("key").none(), nb::arg("value").none(), nb::arg("attn_mask") = nb::none(),
         nb::arg("dropout_p").none() = 0.0, nb::arg("is_causal").none() = false, nb::arg("scale") = nb::none(),
         nb::arg("enable_gqa").none() = false, nb::sig(sdpa_signature), sdpa_doc);
+  m.def("unwatched_scaled_dot_product_attention", &unwatched_scaled_dot_product_attention,
+        nb::arg("query").none(), nb::arg("key").none(), nb::arg("value").none(), nb::arg("attn_mask").none(),
+        nb::arg("dropout_p").none(), nb::arg("is_causal").none(), nb::arg("scale").none(),
+        nb::arg("enable_gqa").none(), unwatched_sdpa_doc);
 }
 
 }  // namespace heed::python

@@ -233,6 +233,39 @@ void read_dlpack(Tensor& tensor, Use use, Where where) {
   }
 }
 
+void read_memory(Tensor& tensor, Use use, Where where) {
+  switch (tensor.kind.source) {
+    case Kind::Source::numpy:
+      read_array_struct(tensor, use);
+      break;
+    case Kind::Source::exchange:
+      read_exchange(tensor, where);
+      break;
+    case Kind::Source::dlpack:
+      read_dlpack(tensor, use, where);
+      break;
+  }
+}
+
+// A tensor of PyTorch's that is known to be all zeros may have no memory; a copy of it has.
+bool is_zero_tensor(const Tensor& tensor) {
+  const nb::object method = attribute(tensor.object, "_is_zerotensor");
+  return method.is_valid() && nb::cast<bool>(method());
+}
+
+void materialize(Tensor& tensor, Use use, Where where) {
+  if (!is_zero_tensor(tensor))
+    throw Error(Error::value,
+                std::string(tensor.name) +
+                    ": its memory is gone (a storage of 0 bytes under a shape that needs more)");
+  if (use == Use::write)
+    throw Error(Error::value, std::string(tensor.name) +
+                                  ": a zero tensor of PyTorch's has no memory that could be written; pass "
+                                  "one with memory of its own, as torch.zeros() makes it");
+  tensor.object = tensor.object.attr("clone")();
+  read_memory(tensor, use, where);
+}
+
 }  // namespace
 
 bool Tensor::is_empty() const {
@@ -260,6 +293,14 @@ void* current_stream(const Tensor& tensor) {
   return stream;
 }
 
+bool has_readable_memory(nb::handle tensor) {
+  const dlpack::ExchangeApi* const api = kind_of("tensor", tensor).api;
+  dlpack::Tensor described{};
+  if (api && api->tensor_from_object(tensor.ptr(), &described) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+
 Tensor read_tensor(const char* name, nb::handle object, Use use, Where where) {
   Tensor tensor;
   tensor.name = name;
@@ -267,21 +308,8 @@ Tensor read_tensor(const char* name, nb::handle object, Use use, Where where) {
   tensor.kind = kind_of(name, object);
   if (tensor.kind.has_gradients && use != Use::copy) check_gradients(tensor);
   if (tensor.kind.may_be_negated) resolve_sign(tensor, use);
-  switch (tensor.kind.source) {
-    case Kind::Source::numpy:
-      read_array_struct(tensor, use);
-      break;
-    case Kind::Source::exchange:
-      read_exchange(tensor, where);
-      break;
-    case Kind::Source::dlpack:
-      read_dlpack(tensor, use, where);
-      break;
-  }
-  if (!tensor.data && !tensor.is_empty())
-    throw Error(
-        Error::value,
-        std::string(name) + ": its memory is gone (a storage of 0 bytes under a shape that needs more)");
+  read_memory(tensor, use, where);
+  if (!tensor.data && !tensor.is_empty()) materialize(tensor, use, where);
   if (tensor.kind.has_gradients && use == Use::write) raise_version(tensor);
   if (use == Use::read && tensor.rank == 0)
     throw Error(Error::shape, std::string(name) + ": an array of 0 axes; at least one is needed");

@@ -56,6 +56,10 @@ struct Tensor {
 // heed can describe: NumPy arrays with negative or odd strides, PyTorch tensors with the negative bit.
 Tensor read_tensor(const char* name, nb::handle object, Use use = Use::read, Where where = Where::cpu);
 
+// Whether the memory of a tensor of PyTorch's can be read: not of one that is nested, sparse or on no device,
+// or that stands for others.
+bool has_readable_memory(nb::handle tensor);
+
 // Its library's current stream on the tensor's device; null on the CPU, and where the library does not say.
 void* current_stream(const Tensor& tensor);
 

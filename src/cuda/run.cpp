@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "cuda/lower.hpp"
@@ -23,8 +24,12 @@ class Lists {
     return device_ + at;
   }
   template <class T>
+  const T* add(std::span<const T> list) {
+    return static_cast<const T*>(add(list.data(), list.size_bytes()));
+  }
+  template <class T>
   const T* add(const std::vector<T>& list) {
-    return static_cast<const T*>(add(list.data(), list.size() * sizeof(T)));
+    return add(std::span<const T>(list));
   }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
@@ -36,7 +41,7 @@ class Lists {
 std::vector<int> tile_starts(const LoweredCall& lowered) {
   const std::int64_t rows = prefill_rows(lowered.call);
   std::vector<int> starts{0};
-  for (const Sequence& s : lowered.sequences)
+  for (const Sequence& s : lowered.problem.sequences)
     starts.push_back(starts.back() + static_cast<int>((s.queries + rows - 1) / rows));
   return starts;
 }
@@ -48,10 +53,10 @@ struct Brought {
   Lists lists;
 
   Brought(Role role, const LoweredCall& lowered, std::byte* to) : call(lowered.call), lists(to) {
-    if (call.sequences) call.sequences = lists.add(lowered.sequences);
-    if (call.gap_count > 0) call.gaps = lists.add(lowered.gaps);
+    if (call.sequences) call.sequences = lists.add(std::span<const Sequence>(lowered.problem.sequences));
+    if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
     if (call.mask_count > 0) bring_masks(lowered);
-    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.slopes);
+    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
     if (call.document_count > 0) bring_documents(lowered);
     if (call.cached) bring_tables(lowered);
     if (role != Role::prefill) return;
@@ -62,14 +67,14 @@ struct Brought {
 
  private:
   void bring_masks(const LoweredCall& lowered) {
-    std::vector<BoolTensor> moved = lowered.masks;
+    std::vector<BoolTensor> moved(lowered.lowered.masks.begin(), lowered.lowered.masks.end());
     for (std::size_t n = 0; n < moved.size(); ++n)
       if (const auto bytes = static_cast<std::size_t>(lowered.masks_to_bring[n]); bytes > 0)
         moved[n].where.data = lists.add(moved[n].where.data, bytes);
     call.masks = lists.add(moved);
   }
   void bring_documents(const LoweredCall& lowered) {
-    std::vector<DocumentIds> moved = lowered.documents;
+    std::vector<DocumentIds> moved(lowered.problem.documents.begin(), lowered.problem.documents.end());
     for (std::size_t n = 0; n < moved.size(); ++n) {
       moved[n].keys = lists.add(lowered.document_numbers[2 * n]);
       const std::int32_t* of_queries = lists.add(lowered.document_numbers[2 * n + 1]);
@@ -79,7 +84,7 @@ struct Brought {
   }
   void bring_tables(const LoweredCall& lowered) {
     std::vector<cache::PagedSequence> moved;
-    for (const cache::PagedSequence& s : lowered.cached) {
+    for (const cache::PagedSequence& s : lowered.problem.cached) {
       const std::int64_t pages = (s.length + call.layout.page_size - 1) / call.layout.page_size;
       moved.push_back({lists.add(std::vector<const unsigned char*>(s.table, s.table + pages)), s.length});
     }

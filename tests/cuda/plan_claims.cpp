@@ -139,7 +139,7 @@ CLAIM(only_plain_problems_skip_the_general_exact_kernel) {
     expect_general("weights", [&](Call& c) { c.weights.data = &slope; });
     expect_general("a cache", [&](Call& c) { c.cached = &cached; });
     expect_general("bf16", [](Call& c) { c.k.type = Type::bf16; });
-    expect_general("keys that are not aligned", [](Call& c) { c.k.length = 66; });
+    expect_general("keys that are not aligned", [](Call& c) { c.k.stride.length = 66; });
   }
 }
 

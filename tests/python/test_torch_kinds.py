@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that are not plain memory: understood, handed to PyTorch, or refused in heed's words with the kind's name."""
 
+import itertools
 import warnings
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -166,8 +168,66 @@ def test_other_layouts_are_refused_by_name(layout):
     odd = Q.to_sparse() if layout == "sparse" else Q.to_mkldnn()
     with torch.no_grad(), pytest.raises((RuntimeError, TypeError, NotImplementedError)):
         DROP_IN(odd, K, V)
-    with torch.no_grad(), pytest.raises(heed.KindError, match=f"^q: a .*{layout}.*tensor"):
+    with torch.no_grad(), pytest.raises(heed.KindError, match=rf"^q: a .*{layout}.*tensor.*, such as its to_dense\(\)"):
         heed.torch.attention(odd, K, V)
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["no_grad", "autograd"])
+def test_zeros_without_memory_are_zeros(records):
+    zeros = torch._efficientzerotensor(tuple(K.shape))
+    q = Q.clone().requires_grad_(records)
+    assert (DROP_IN(q, K, zeros) == 0).all()
+    assert torch.equal(DROP_IN(q, zeros, V), DROP_IN(q, torch.zeros_like(K), V))
+    assert torch.equal(heed.torch.attention(q, zeros, V), heed.torch.attention(q, torch.zeros_like(K), V))
+    assert torch.equal(heed.attention(Q, zeros, V), heed.attention(Q, torch.zeros_like(K), V))
+    with pytest.raises(heed.Error, match="^out: a zero tensor of PyTorch's has no memory"):
+        heed.attention(Q, K, V, out=torch._efficientzerotensor(tuple(Q.shape)))
+
+
+KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.bool)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("of_query", KINDS[:4])
+def test_mixed_types_are_answered_alike_with_and_without_gradients(of_query, autocast):
+    def outcome(records, types):
+        q, k, v, mask = (t if kind is None else t.to(kind) for t, kind in zip((Q, K, V, torch.ones(5, 7)), types, strict=True))
+        try:
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                return DROP_IN(q.clone().requires_grad_(records), k, v, None if types[3] is None else mask).detach()
+        except (heed.KindError, RuntimeError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    for types in itertools.product([of_query], KINDS, KINDS, (None, *KINDS)):
+        without, recorded = outcome(False, types), outcome(True, types)
+        assert torch.equal(without, recorded) if isinstance(without, torch.Tensor) else without == recorded, types
+
+
+@pytest.mark.parametrize("kind", [bool, np.float32])
+def test_a_mask_of_numpy_is_taken_and_may_change_afterwards(kind):
+    mask = (np.arange(35).reshape(5, 7) % 3 == 0).astype(kind)
+    gradients = []
+    for given in (torch.tensor(mask), mask):
+        q = Q.clone().requires_grad_()
+        out = DROP_IN(q, K, V, given)
+        assert torch.equal(out, DROP_IN(Q, K, V, given))
+        if given is mask:
+            mask[:] = 1
+        gradients += torch.autograd.grad(out.square().sum(), q)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["no_grad", "autograd"])
+def test_functionalize_sees_an_operator(records):
+    def doubled(q):
+        x = q.clone()
+        x.mul_(2)
+        return DROP_IN(x, K, V)
+
+    q = Q.clone().requires_grad_(records)
+    assert torch.equal(torch.func.functionalize(doubled)(q), doubled(q))
+    with pytest.raises(RuntimeError, match="^heed: attention knows no transforms"):
+        torch.func.functionalize(torch.vmap(lambda x: DROP_IN(x[None], K, V)))(q)
 
 
 def test_errors_are_those_of_pytorch_as_well():

@@ -117,6 +117,42 @@ def test_a_compiled_module_answers_for_other_inputs(dynamic):
         assert agrees(compiled(inputs(length, length)).detach(), inputs(length, length))
 
 
+class Small(torch.nn.Module):
+    """Nothing that Inductor would have to compile: a layer and the drop-in."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = heed.torch.AttentionLayer(24, 4, 2)
+
+    def forward(self, x):
+        heads = self.layer(x, causal=True).unflatten(-1, (4, 6)).transpose(1, 2)
+        return heed.torch.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"dynamic": True}], ids=["default", "reduce-overhead", "dynamic"])
+def test_what_inductor_makes_answers_for_other_inputs(options):
+    torch.compiler.reset()
+    model = Small()
+    compiled = torch.compile(model, fullgraph=True, **options)
+    for length in (5, 5, 7):
+        x = inputs(length, length).requires_grad_()
+        with torch.no_grad():
+            assert torch.allclose(compiled(x), model(x), rtol=1e-5, atol=1e-5)
+    found, right = (torch.autograd.grad(call(x).square().sum(), [x, *model.parameters()]) for call in (compiled, model))
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, right, strict=True))
+
+
+def test_a_package_of_aotinductor_answers_for_other_inputs(tmp_path):
+    model, length = Small().eval(), torch.export.Dim("length", min=2, max=64)
+    with torch.no_grad():
+        exported = torch.export.export(model, (inputs(1),), dynamic_shapes={"x": {1: length}})
+        path = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+        loaded = torch._inductor.aoti_load_package(path)
+        for tokens in (5, 9, 20):
+            assert torch.allclose(loaded(inputs(2, tokens)), model(inputs(2, tokens)), rtol=1e-5, atol=1e-5)
+
+
 def test_checkpointing_computes_the_same_gradients():
     from torch.utils.checkpoint import checkpoint
 

@@ -368,23 +368,31 @@ def test_a_tensor_that_attention_does_not_know_is_refused():
     assert out.shape == (1, 3, 2, 8)
 
 
-def test_a_static_cache_compiles_as_often_as_with_sdpa():
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=64, pad_token_id=0,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config).eval()
-    prompt, graphs, tokens = torch.randint(1, 64, (2, 5)), {}, {}
-    plain = model.forward
+COMPILED = {
+    "llama": DECODERS["llama"],
+    "qwen3": lambda: transformers.Qwen3Config(**SMALL),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=6, n_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=None
+    ),
+}
+
+
+@pytest.mark.parametrize("family", COMPILED)
+def test_generation_over_a_static_cache_compiles_as_often_as_with_sdpa(family):
+    model = randomised(transformers.AutoModelForCausalLM.from_config(COMPILED[family]()))
+    prompt, mask = tokens(3, 5)
+    graphs, said = {}, {}
     for implementation in ("sdpa", "heed"):
         model.set_attn_implementation(implementation)
-        torch._dynamo.reset()
+        torch.compiler.reset()
+        model.__dict__.pop("_compiled_call", None)
         found = []
-        model.forward = torch.compile(plain, backend=lambda graph, _, found=found: found.append(graph) or graph)
-        tokens[implementation] = model.generate(
-            prompt, max_new_tokens=12, do_sample=False, cache_implementation="static", disable_compile=True
+        compiling = transformers.CompileConfig(
+            fullgraph=True, dynamic=False, mode=None, backend=lambda graph, _, found=found: found.append(graph) or graph
         )
-        model.forward = plain
+        compiling._compile_all_devices = True  # the CPU is none that generate() compiles for by itself
+        asked = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+        said[implementation] = model.generate(prompt, cache_implementation="static", compile_config=compiling, **asked)
+        assert torch.equal(said[implementation], model.generate(prompt, **asked))
         graphs[implementation] = len(found)
-    assert graphs["heed"] <= graphs["sdpa"] and torch.equal(tokens["heed"], tokens["sdpa"])
+    assert 0 < graphs["heed"] <= graphs["sdpa"] and torch.equal(said["heed"], said["sdpa"])

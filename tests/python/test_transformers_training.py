@@ -27,6 +27,18 @@ def llama():
     return transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**LLAMA), attn_implementation="eager")
 
 
+def qwen3():
+    return transformers.AutoModelForCausalLM.from_config(transformers.Qwen3Config(**LLAMA, head_dim=8), attn_implementation="eager")
+
+
+def gpt2():
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=6, n_positions=64, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+        loss_type="ForCausalLM",
+    )
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+
+
 def bert():
     return transformers.AutoModelForMaskedLM.from_config(transformers.BertConfig(**BERT), attn_implementation="eager")
 
@@ -78,8 +90,10 @@ def test_gradient_checkpointing_gives_the_gradients_it_gives_without():
         assert torch.equal(ours.grad, theirs.grad)
 
 
-def test_a_compiled_model_traces_through_without_a_break():
-    _, plain = pair(llama)
+@pytest.mark.parametrize("make", [llama, qwen3, gpt2])
+def test_a_compiled_model_traces_through_without_a_break(make):
+    torch.compiler.reset()
+    _, plain = pair(make)
     compiled = copy.deepcopy(plain)
     traced = torch.compile(compiled, fullgraph=True, backend="aot_eager")
     found = batch(0)
@@ -87,6 +101,22 @@ def test_a_compiled_model_traces_through_without_a_break():
     traced(**found).loss.backward()
     for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)
+
+
+def test_a_trainer_has_the_losses_of_eager_attention(tmp_path):
+    pytest.importorskip("accelerate")
+    sentences = [dict(zip(found, row, strict=True)) for found in map(batch, range(4)) for row in zip(*found.values(), strict=True)]
+    found = []
+    for model in pair(llama):
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), max_steps=6, per_device_train_batch_size=3, gradient_accumulation_steps=2, learning_rate=2e-3,
+            logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=1,
+        )  # fmt: skip
+        trainer = transformers.Trainer(model, arguments, train_dataset=sentences)
+        trainer.train()
+        found.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    eager, ours = found
+    assert ours == pytest.approx(eager, abs=2e-4) and len(ours) == 6 and ours[-1] < ours[0]
 
 
 def test_a_loss_on_the_weights_that_are_asked_for_has_the_gradients_of_eager():

@@ -44,6 +44,51 @@ class Prefetch {
   std::int64_t step_ = 0;
 };
 
+// How sums become a gradient: times a factor, written or added.
+struct GradientWrite {
+  float factor;
+  bool accumulates;
+};
+
+// Overwrites x. Where a result is no number nothing is written, and false is returned. Adding +0 gives every
+// zero one sign.
+template <Vector S>
+inline bool write_gradient(const Row& to, float* x, std::int64_t n, const GradientWrite& how) {
+  for (std::int64_t d = 0; d < n; ++d) x[d] = x[d] * how.factor + 0.0f;
+  if (!all_finite<S>(x, n)) return false;
+  if (to.type == Type::f32 && to.step == 1) {
+    auto* out = static_cast<float*>(const_cast<void*>(to.data)) + to.first;
+    if (how.accumulates)
+      for (std::int64_t d = 0; d < n; ++d) out[d] += x[d];
+    else
+      __builtin_memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
+    return true;
+  }
+  for (std::int64_t d = 0; d < n; ++d) write(to, d, how.accumulates ? read(to, d) + x[d] : x[d]);
+  return true;
+}
+
+// The rows and keys of a KV head, of which a part has some or all.
+struct HeadExtents {
+  std::int64_t rows, keys;
+
+  HeadExtents(const Call& c, const GradientPart& part)
+      : rows(c.sequences[part.batch_entry].queries * c.group()), keys(c.sequences[part.batch_entry].keys) {}
+
+  // Blocks of rows, or of keys, whose sums the part's memory holds.
+  std::int64_t row_blocks(const GradientPart& part) const {
+    return blocks_of(part.is_shared ? rows : part.rows, gradient_rows);
+  }
+  std::int64_t key_blocks(const GradientPart& part) const {
+    return part.is_shared ? blocks_of(keys, gradient_keys) : 1;
+  }
+
+ private:
+  static std::int64_t blocks_of(std::int64_t n, std::int64_t length) {
+    return max(1, (n + length - 1) / length);
+  }
+};
+
 // P, after dropout, and dS of a panel of rows and the keys of a block that it sees: (keys, rows).
 struct PanelPairs {
   Stretch at{};
@@ -91,24 +136,6 @@ class ScoreGradients {
     return block;
   }
 
-  // P and dS of a panel of the rows with the keys in use. A piece of the keys at a time: what one step has
-  // written is in the first-level cache for the next.
-  PanelPairs differentiate(const RowPanel& panel, const KeyBlock<O>& block, By by) {
-    const PanelPairs all = pairs_of(panel, block);
-    const Marks<O> marks(panel, block, products);
-    for (std::int64_t done = 0; done < all.at.keys; done += piece_keys) {
-      const std::int64_t first_key = block.first + all.at.first + done,
-                         first = first_key - block.packed.begin, count = min(piece_keys, all.at.keys - done);
-      const Scores p{all.weights + done * panel_rows, panel_rows, first_key, count},
-          ds{all.gradients + done * panel_rows, panel_rows, first_key, count};
-      score(products.qk, panel, first, p);           // S = Q K^T
-      steps.weigh(p, panel, marks);                  // P = 2^(S - log-sum-exp)
-      score(products.gv, panel, first, ds);          // dP = dO V^T
-      steps.differentiate(p, ds, panel, marks, by);  // dS = P * (dP - delta)
-    }
-    return all;
-  }
-
  private:
   static constexpr std::int64_t panel_floats = gradient_keys * panel_rows;
   // Keys whose scores take up to 9 KB.
@@ -146,50 +173,24 @@ class ScoreGradients {
   KeyPacker<O> key_packer;
   PairSteps<O> steps;
   float *const weights, *const gradients;  // of as many panels as sums over rows want at once
-};
 
-// How sums become a gradient: times a factor, written or added.
-struct GradientWrite {
-  float factor;
-  bool accumulates;
-};
-
-// Overwrites x. Where a result is no number nothing is written, and false is returned. Adding +0 gives every
-// zero one sign.
-template <Vector S>
-inline bool write_gradient(const Row& to, float* x, std::int64_t n, const GradientWrite& how) {
-  for (std::int64_t d = 0; d < n; ++d) x[d] = x[d] * how.factor + 0.0f;
-  if (!all_finite<S>(x, n)) return false;
-  if (to.type == Type::f32 && to.step == 1) {
-    auto* out = static_cast<float*>(const_cast<void*>(to.data)) + to.first;
-    if (how.accumulates)
-      for (std::int64_t d = 0; d < n; ++d) out[d] += x[d];
-    else
-      __builtin_memcpy(out, x, static_cast<std::size_t>(n) * sizeof(float));
-    return true;
-  }
-  for (std::int64_t d = 0; d < n; ++d) write(to, d, how.accumulates ? read(to, d) + x[d] : x[d]);
-  return true;
-}
-
-// The rows and keys of a KV head, of which a part has some or all.
-struct HeadExtents {
-  std::int64_t rows, keys;
-
-  HeadExtents(const Call& c, const GradientPart& part)
-      : rows(c.sequences[part.batch_entry].queries * c.group()), keys(c.sequences[part.batch_entry].keys) {}
-
-  // Blocks of rows, or of keys, whose sums the part's memory holds.
-  std::int64_t row_blocks(const GradientPart& part) const {
-    return blocks_of(part.is_shared ? rows : part.rows, gradient_rows);
-  }
-  std::int64_t key_blocks(const GradientPart& part) const {
-    return part.is_shared ? blocks_of(keys, gradient_keys) : 1;
-  }
-
- private:
-  static std::int64_t blocks_of(std::int64_t n, std::int64_t length) {
-    return max(1, (n + length - 1) / length);
+ public:
+  // P and dS of a panel of the rows with the keys in use. A piece of the keys at a time: what one step has
+  // written is in the first-level cache for the next.
+  PanelPairs differentiate(const RowPanel& panel, const KeyBlock<O>& block, By by) {
+    const PanelPairs all = pairs_of(panel, block);
+    const Marks<O> marks(panel, block, products);
+    for (std::int64_t done = 0; done < all.at.keys; done += piece_keys) {
+      const std::int64_t first_key = block.first + all.at.first + done,
+                         first = first_key - block.packed.begin, count = min(piece_keys, all.at.keys - done);
+      const Scores p{all.weights + done * panel_rows, panel_rows, first_key, count},
+          ds{all.gradients + done * panel_rows, panel_rows, first_key, count};
+      score(products.qk, panel, first, p);           // S = Q K^T
+      steps.weigh(p, panel, marks);                  // P = 2^(S - log-sum-exp)
+      score(products.gv, panel, first, ds);          // dP = dO V^T
+      steps.differentiate(p, ds, panel, marks, by);  // dS = P * (dP - delta)
+    }
+    return all;
   }
 };
 
@@ -198,6 +199,27 @@ template <GradientOperands O>
 class Backward {
   using S = typename O::S;
   static constexpr int panel_rows = O::rows;
+
+  // The products of a block of rows and a block of keys; of the keys the rows see `seen`.
+  void multiply(const RowBlock<O>& rows, const KeyBlock<O>& keys, KeyRange seen) {
+    pairs.products.dk.begin({seen.begin - keys.first, seen.end - keys.first});
+    pairs.products.dv.begin({seen.begin - keys.first, seen.end - keys.first});
+    // fault: gradient-of-an-odd-panel
+    for (std::int64_t p = 0; p * panel_rows < round_up(rows.count, summed_rows<O>); ++p) {
+      PanelPairs pair{};  // nothing, for a panel that only fills up the rows of a sum
+      Reach<S> reach(0);
+      if (p * panel_rows < rows.count) {
+        const RowPanel panel = panel_of(rows, query, p);
+        pair = pairs.differentiate(panel, keys, By::product);  // S, P, dP, dS
+        reach = reach_of(panel, keys, pair);
+        if (part.of_rows) add_to_rows(panel, keys, pair, reach);  // dQ += dS K
+      }
+      if (dk.is_wanted) pairs.products.dk.take(pair.gradients, pair.at, p, reach);
+      if (dv.is_wanted) pairs.products.dv.take(pair.weights, pair.at, p, reach);
+    }
+    if (dk.is_wanted) pairs.products.dk.add_to(dk.block(keys.first));  // dK += dS^T Q
+    if (dv.is_wanted) pairs.products.dv.add_to(dv.block(keys.first));  // dV += P^T dO
+  }
 
  public:
   static GradientFloats floats(const GradientCall& g, const GradientPart& part) {
@@ -223,27 +245,6 @@ class Backward {
   }
 
  private:
-  // The products of a block of rows and a block of keys; of the keys the rows see `seen`.
-  void multiply(const RowBlock<O>& rows, const KeyBlock<O>& keys, KeyRange seen) {
-    pairs.products.dk.begin({seen.begin - keys.first, seen.end - keys.first});
-    pairs.products.dv.begin({seen.begin - keys.first, seen.end - keys.first});
-    // fault: gradient-of-an-odd-panel
-    for (std::int64_t p = 0; p * panel_rows < round_up(rows.count, summed_rows<O>); ++p) {
-      PanelPairs pair{};  // nothing, for a panel that only fills up the rows of a sum
-      Reach<S> reach(0);
-      if (p * panel_rows < rows.count) {
-        const RowPanel panel = panel_of(rows, query, p);
-        pair = pairs.differentiate(panel, keys, By::product);  // S, P, dP, dS
-        reach = reach_of(panel, keys, pair);
-        if (part.of_rows) add_to_rows(panel, keys, pair, reach);  // dQ += dS K
-      }
-      if (dk.is_wanted) pairs.products.dk.take(pair.gradients, pair.at, p, reach);
-      if (dv.is_wanted) pairs.products.dv.take(pair.weights, pair.at, p, reach);
-    }
-    if (dk.is_wanted) pairs.products.dk.add_to(dk.block(keys.first));  // dK += dS^T Q
-    if (dv.is_wanted) pairs.products.dv.add_to(dv.block(keys.first));  // dV += P^T dO
-  }
-
   void add_to_rows(const RowPanel& panel, const KeyBlock<O>& keys, const PanelPairs& pair,
                    const Reach<S>& reach) {
     if (pair.at.keys == 0) return;

@@ -275,13 +275,10 @@ class DecodeAmx {
   using S = NarrowAmx;
   static constexpr int min_width = 1;
 
-  static std::int64_t scratch_floats(const Call& c) {
-    Cutter nothing{nullptr};
-    AmxKeyBuffers(c, nothing), AmxValueBuffers(c, nothing);
-    return nothing.floats;
-  }
+  static void measure(const Call& c, Cutter& memory) { AmxKeyBuffers(c, memory), AmxValueBuffers(c, memory); }
 
-  DecodeAmx(const DecodeRows<S>& task_rows, float* memory) : DecodeAmx(task_rows, Cutter{memory}) {}
+  DecodeAmx(const DecodeRows<S>& task_rows, Cutter& memory)
+      : rows(task_rows), c(rows.c), keys(rows, memory), values(rows, memory) {}
 
   // Tiles of 32 keys are anchored at key 0, whatever is seen of them.
   static std::int64_t key_step(const Call&) { return 32; }
@@ -301,9 +298,6 @@ class DecodeAmx {
   }
 
  private:
-  DecodeAmx(const DecodeRows<S>& task_rows, Cutter memory)
-      : rows(task_rows), c(rows.c), keys(rows, memory), values(rows, memory) {}
-
   // The first operand and the sums have as many rows as are real, where those are not of keys; the second has
   // `pairs` rows.
   void shape_for_rows(int pairs) const {
@@ -316,12 +310,12 @@ class DecodeAmx {
   [[gnu::noinline]] void add_poison(const Scores& t, Coverage coverage, float* out) const {
     for (std::int64_t j = 0; j < t.keys; ++j) {
       const float* x =
-          widen<S>(value_row(c, rows.b, rows.kv_head, t.first_key + j), c.value_dim, rows.v_rows);
+          widen<S>(value_row(c, rows.b, rows.kv_head, t.first_key + j), c.value_dim, rows.buffers.v_rows);
       if (all_finite<S>(x, c.value_dim)) continue;
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (std::int64_t r = 0; !is_finite(x[d]) && r < rows.count; ++r)
           // fault: poison-found-late-in-hidden-keys
-          if (coverage == Coverage::full || rows.unseen[j * t.width + r] == 0) {
+          if (coverage == Coverage::full || rows.buffers.unseen[j * t.width + r] == 0) {
             float& sum = out[r * rows.at.dims + d];
             sum = __builtin_fmaf(t.s[j * t.width + r], x[d], sum);
           }

@@ -29,7 +29,28 @@ constexpr std::int64_t element_bytes(const Tensor& x) { return x.type == Type::f
 // Whether every row sees every key of a stretch.
 enum class Coverage : std::uint8_t { full, partial };
 
-// One task: every row of one sequence that reads one KV head, and its scratch.
+// The memory of a task.
+template <Vector S>
+struct DecodeBuffers {
+  static constexpr std::int64_t copied_keys = 16, copied_values = 32;
+
+  float *q, *s;            // (depth, rows), scaled; (block_keys, width)
+  float* unseen;           // (block_keys, width): 1 where a row does not see the key
+  float* values;           // (rows, dims): the weighted values of one block
+  float *k_rows, *v_rows;  // keys and values that must be widened or copied
+
+  DecodeBuffers(const Call& c, Cutter& memory)
+      : DecodeBuffers(decode_layout<S>(c), round_up(c.dim, 4), memory) {}
+  DecodeBuffers(const StateLayout& at, std::int64_t depth, Cutter& memory)
+      : q(memory.cut(depth * at.rows)),
+        s(memory.cut(block_keys * at.rows)),
+        unseen(memory.cut(block_keys * at.rows)),
+        values(memory.cut(at.rows * at.dims)),
+        k_rows(memory.cut(copied_keys * depth)),
+        v_rows(memory.cut(copied_values * at.dims)) {}
+};
+
+// One task: every row of one sequence that reads one KV head.
 template <Vector S>
 struct DecodeRows {
   const Call& c;
@@ -37,24 +58,15 @@ struct DecodeRows {
   const StateLayout at;
   const std::int64_t depth, count;  // of q, a multiple of 4; the real rows
   const std::int64_t width;         // of scores: all rows, or only the four, or the one, that are real
-  float *q, *s;                     // (depth, rows), scaled; (block_keys, width)
-  float* unseen;                    // (block_keys, width): 1 where a row does not see the key
-  float* values;                    // (rows, dims): the weighted values of one block
-  float *k_rows, *v_rows;           // keys and values that must be widened or copied
-  const Queries query;              // of row r
+  const DecodeBuffers<S> buffers;
+  const Queries query;  // of row r
   const Exponential<S> power;
 
-  static constexpr std::int64_t copied_keys = 16, copied_values = 32;
-
-  static std::int64_t scratch_floats(const Call& c) {
-    const StateLayout layout = decode_layout<S>(c);
-    const std::int64_t depth = round_up(c.dim, 4);
-    return depth * layout.rows + 2 * block_keys * layout.rows + layout.rows * layout.dims +
-           copied_keys * depth + copied_values * layout.dims;
-  }
+  static constexpr std::int64_t copied_keys = DecodeBuffers<S>::copied_keys,
+                                copied_values = DecodeBuffers<S>::copied_values;
 
   // `min_width` is the smallest width of scores that the products can make.
-  DecodeRows(const Call& call, const Rows& task, int min_width, float* memory)
+  DecodeRows(const Call& call, const Rows& task, int min_width, Cutter& memory)
       : c(call),
         b(task.batch_entry),
         kv_head(task.kv_head),
@@ -63,12 +75,7 @@ struct DecodeRows {
         count(call.group() * call.sequences[task.batch_entry].queries),
         width(packs_scores(call) && at.rows == S::lanes && count <= 4 ? max(count == 1 ? 1 : 4, min_width)
                                                                       : at.rows),
-        q(memory),
-        s(q + depth * at.rows),
-        unseen(s + block_keys * at.rows),
-        values(unseen + block_keys * at.rows),
-        k_rows(values + at.rows * at.dims),
-        v_rows(k_rows + copied_keys * depth),
+        buffers(at, depth, memory),
         query(call, task),
         power(call.scaling.exponent) {}
 
@@ -302,18 +309,17 @@ class Decode {
   static constexpr std::int64_t panel_rows = S::lanes;
 
   static std::int64_t scratch_floats(const Call& c) {
-    return DecodeRows<S>::scratch_floats(c) + Products::scratch_floats(c);
+    Cutter nothing{nullptr};
+    DecodeBuffers<S>(c, nothing);
+    Products::measure(c, nothing);
+    return nothing.floats;
   }
   static PartialLayout partial(const Call& c) {
     const StateLayout at = decode_layout<S>(c);
     return {at.rows, at.dims, 1};
   }
 
-  Decode(const Call& call, const Rows& task, float* memory)
-      : rows(call, task, Products::min_width, memory),
-        c(call),
-        at(rows.at),
-        products(rows, memory + DecodeRows<S>::scratch_floats(call)) {}
+  Decode(const Call& call, const Rows& task, float* memory) : Decode(call, task, Cutter{memory}) {}
 
   // Attends to keys [chunk, chunk + chunk_keys) and writes the state they leave.
   void run(std::int64_t chunk, float* partial) {
@@ -328,7 +334,7 @@ class Decode {
       if (keys.end <= keys.begin) keys = {block, block};
       const std::int64_t step = Products::key_step(c);  // tiles are whole at their beginning
       keys.begin = keys.begin / step * step;
-      const Scores t{rows.s, rows.width, keys.begin, keys.end - keys.begin};
+      const Scores t{rows.buffers.s, rows.width, keys.begin, keys.end - keys.begin};
       if (t.keys > 0) attend(t, state);
       if (c.weights.data) store_hidden(block, t);
     }
@@ -352,6 +358,9 @@ class Decode {
   }
 
  private:
+  Decode(const Call& call, const Rows& task, Cutter memory)
+      : rows(call, task, Products::min_width, memory), c(call), at(rows.at), products(rows, memory) {}
+
   void attend(const Scores& t, const SoftmaxState& state) {
     products.score(t);
     spoil_beyond<S>(max_product(c), t);
@@ -387,7 +396,7 @@ class Decode {
   // that is faint.
   bool note_unseen(const Scores& t) {
     const bool any = any_hidden(t);
-    if (any) mark_unseen<S>(t, rows.unseen);
+    if (any) mark_unseen<S>(t, rows.buffers.unseen);
     return any;
   }
 

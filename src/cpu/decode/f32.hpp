@@ -121,14 +121,14 @@ class DecodeCache {
   template <Type type, int n>
   void score_tile(const KeyTile& t, std::int64_t r, float* s) const {
     // fault: cached-scores-of-other-rows
-    score_in_chains<S, type, n>({rows.q + r, at.rows, t.keys, c.dim, s, rows.width, t.next});
+    score_in_chains<S, type, n>({rows.buffers.q + r, at.rows, t.keys, c.dim, s, rows.width, t.next});
     if constexpr (type == Type::int8) scale_fours(t.scales, tile, s, rows.width);
   }
 
   // The same of several tiles, whose dimensions are one chain.
   template <Type type, int n, int tiles>
   void score_some(const KeyTile (&some)[tiles], std::int64_t r, float* s) const {
-    Tiles<tiles> t{rows.q + r, at.rows, {}, c.dim, s, rows.width, {}, {}};
+    Tiles<tiles> t{rows.buffers.q + r, at.rows, {}, c.dim, s, rows.width, {}, {}};
     for (int i = 0; i < tiles; ++i)
       // fault: scales-of-another-tile
       t.lines[i] = some[i].keys, t.next[i] = some[i].next, t.scales[i] = some[i].scales;
@@ -159,9 +159,9 @@ class DecodeF32 {
   using S = Lanes;
   static constexpr int min_width = 4;
 
-  static std::int64_t scratch_floats(const Call&) { return 0; }
+  static void measure(const Call&, Cutter&) {}  // the rows' buffers are enough
 
-  DecodeF32(const DecodeRows<S>& task_rows, float*)
+  DecodeF32(const DecodeRows<S>& task_rows, Cutter&)
       : rows(task_rows), c(rows.c), at(rows.at), views(rows), cache(rows) {}
 
   // A cache's tiles are whole at their beginning.
@@ -170,7 +170,7 @@ class DecodeF32 {
   void begin() {
     // Rows that are not real are never scored.
     const std::int64_t keys = min(block_keys, round_up(c.sequences[rows.b].keys, PageLayout::tile));
-    if (c.cached || views.transposes_keys()) fill(rows.s, keys * rows.width, 0.0f);
+    if (c.cached || views.transposes_keys()) fill(rows.buffers.s, keys * rows.width, 0.0f);
     pack_queries();
     has_sums = false;
   }
@@ -192,10 +192,10 @@ class DecodeF32 {
       has_sums = true;  // fault: blocks-of-decode-in-one-chain
       return add_block(t, coverage, out);
     }
-    fill(rows.values, rows.count * at.dims, 0.0f);
-    add_block(t, coverage, rows.values);
+    fill(rows.buffers.values, rows.count * at.dims, 0.0f);
+    add_block(t, coverage, rows.buffers.values);
     for (std::int64_t n = 0; n < rows.count * at.dims; n += S::lanes)
-      S::store(out + n, S::add(S::load(out + n), S::load(rows.values + n)));
+      S::store(out + n, S::add(S::load(out + n), S::load(rows.buffers.values + n)));
   }
 
  private:
@@ -209,8 +209,9 @@ class DecodeF32 {
   // (depth, rows), scaled: one vector of rows per dimension.
   void pack_queries() const {
     const auto row_at = [query = rows.query, q = c.q](std::int64_t r) { return row_of(q, query(r)); };
-    pack_rows<S>(row_at, {rows.count, at.rows, c.dim, rows.depth}, rows.k_rows, rows.q);
-    scale_all<S>(rows.q, rows.depth * at.rows, c.scaling.query);  // by 1, too, as prefill: a mode may flush
+    pack_rows<S>(row_at, {rows.count, at.rows, c.dim, rows.depth}, rows.buffers.k_rows, rows.buffers.q);
+    scale_all<S>(rows.buffers.q, rows.depth * at.rows,
+                 c.scaling.query);  // by 1, too, as prefill: a mode may flush
   }
 
   const DecodeRows<S>& rows;

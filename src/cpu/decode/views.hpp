@@ -79,7 +79,7 @@ class DecodeTransposed {
     typename S::F total[2][n];
     for (int of = 0; of < 2; ++of)
       for (int row = 0; row < n; ++row) total[of][row] = S::load(sums[of][r + row]);
-    const float* q = rows.q + d * at.rows + r;
+    const float* q = rows.buffers.q + d * at.rows + r;
     for (int eight = 0; eight < halves; eight += 8)
       for (int i = eight; i < eight + 8;
            ++i, q += at.rows) {  // eight are few enough for compilers to write out
@@ -112,7 +112,7 @@ class DecodeTransposed {
       prefetch.lines(half);
       typename S::F key[line_elements];
       for (int n = 0; n < line_elements; ++n) key[n] = load_as<S, type>(k + n * apart, d);
-      S::transpose_sixteen(key, rows.k_rows + d * line_elements, line_elements);
+      S::transpose_sixteen(key, rows.buffers.k_rows + d * line_elements, line_elements);
     }
     for (std::int64_t first = 0; first < c.dim; first += chain_terms) {
       Sums sums = {};
@@ -126,11 +126,11 @@ class DecodeTransposed {
 
   // sums(rows, keys) += the products of dimensions d ... d + 15.
   void add_transposed(std::int64_t d, Sums& sums) const {
-    const float* const lines = rows.k_rows + d * line_elements;
+    const float* const lines = rows.buffers.k_rows + d * line_elements;
     for (std::int64_t r = 0; r < rows.count; r += 4)
       with_rows(rows.count - r, [&](auto n) {
         add_lines<S, Type::f32, n.value>(
-            {rows.q + d * at.rows + r, at.rows, lines, line_elements, sums[r], line_elements, lines});
+            {rows.buffers.q + d * at.rows + r, at.rows, lines, line_elements, sums[r], line_elements, lines});
       });
   }
 
@@ -218,20 +218,20 @@ class DecodeViews {
     for (std::int64_t n = 0; n < tile; ++n) {
       // fault: last-tile-of-decode
       const Row row = key_row(c, rows.b, rows.kv_head, t.first_key + min(j + n, t.keys - 1));
-      float* to = rows.k_rows + n * rows.depth;
+      float* to = rows.buffers.k_rows + n * rows.depth;
       const float* x = widen<S>(row, c.dim, to);
       for (std::int64_t d = 0; x != to && d < c.dim; ++d) to[d] = x[d];
       for (std::int64_t d = c.dim; d < rows.depth; ++d) to[d] = 0;
     }
-    score_rows<Type::f32>({rows.q, at.rows, rows.k_rows, rows.depth, rows.depth, t.s + j * t.width, t.width});
+    score_rows<Type::f32>(
+        {rows.buffers.q, at.rows, rows.buffers.k_rows, rows.depth, rows.depth, t.s + j * t.width, t.width});
   }
 
   template <Type type>
   void score_in_place(const Scores& t, std::int64_t j) const {
     if constexpr (dots_take<S, type>) {
-      Dots dots{
-          rows.q, at.rows, rows.place(c.k, t.first_key + j), c.k.stride.length, rows.depth, t.s + j * t.width,
-          t.width};
+      Dots dots{rows.buffers.q,    at.rows, rows.place(c.k, t.first_key + j), c.k.stride.length, rows.depth,
+                t.s + j * t.width, t.width};
       if (j + 2 * tile <= t.keys) dots.next = {rows.place(c.k, t.first_key + j + tile), c.k.stride.length};
       score_rows<type>(dots);
     }
@@ -271,7 +271,7 @@ class DecodeViews {
     bool finite = true;
     for (std::int64_t n = 0; n < part.keys; ++n) {
       const Row row = value_row(c, rows.b, rows.kv_head, t.first_key + j + n);
-      const float* x = widen<S>(row, c.value_dim, rows.v_rows + n * at.dims);
+      const float* x = widen<S>(row, c.value_dim, rows.buffers.v_rows + n * at.dims);
       finite &= all_finite<S>(x, c.value_dim);
       // Either every value of a task lies in place or every one is copied.
       if (n == 0) part.values = reinterpret_cast<const char*>(x);
@@ -279,7 +279,7 @@ class DecodeViews {
     }
     if (finite) return add_groups<Type::f32>(part);  // fault: careful-path-skipped-in-decode
     // fault: scratch-nobody-wrote
-    add_carefully(part, coverage == Coverage::partial ? rows.unseen + j * t.width : nullptr);
+    add_carefully(part, coverage == Coverage::partial ? rows.buffers.unseen + j * t.width : nullptr);
   }
 
   // The stripe of values after this one, or the keys of the next block, if this task has them.

@@ -91,70 +91,73 @@ struct Neon {
 
 // clang-format off: a line of assembly is a line here.
 
-#define HEED_COLUMN(s0, s1, s2, a0, a1, a2, b, lane) \
-  "fmla v" #s0 ".4s, v" #a0 ".4s, v" #b ".s[" #lane  \
-  "]\n"                                              \
-  "fmla v" #s1 ".4s, v" #a1 ".4s, v" #b ".s[" #lane  \
-  "]\n"                                              \
+#define HEED_COLUMN(s0, s1, s2, a0, a1, a2, b, lane)                                                         \
+  "fmla v" #s0 ".4s, v" #a0 ".4s, v" #b ".s[" #lane                                                          \
+  "]\n"                                                                                                      \
+  "fmla v" #s1 ".4s, v" #a1 ".4s, v" #b ".s[" #lane                                                          \
+  "]\n"                                                                                                      \
   "fmla v" #s2 ".4s, v" #a2 ".4s, v" #b ".s[" #lane "]\n"
 
 // One step of the summed index on rows a0-a2, with the next step's loads spread between.
-#define HEED_STEP(a0, a1, a2, next_a0, next_a1, next_a2, next_b0, next_b1)                            \
-  HEED_COLUMN(8, 9, 10, a0, a1, a2, 3, 0)                                                             \
-  next_a0 HEED_COLUMN(11, 12, 13, a0, a1, a2, 3, 1) next_a1 HEED_COLUMN(14, 15, 16, a0, a1, a2, 3, 2) \
-      HEED_COLUMN(17, 18, 19, a0, a1, a2, 3, 3) next_b0 HEED_COLUMN(20, 21, 22, a0, a1, a2, 4, 0)     \
-          next_a2 HEED_COLUMN(23, 24, 25, a0, a1, a2, 4, 1) HEED_COLUMN(26, 27, 28, a0, a1, a2, 4, 2) \
+#define HEED_STEP(a0, a1, a2, next_a0, next_a1, next_a2, next_b0, next_b1)                                   \
+  HEED_COLUMN(8, 9, 10, a0, a1, a2, 3, 0)                                                                    \
+  next_a0 HEED_COLUMN(11, 12, 13, a0, a1, a2, 3, 1) next_a1 HEED_COLUMN(14, 15, 16, a0, a1, a2, 3, 2)        \
+      HEED_COLUMN(17, 18, 19, a0, a1, a2, 3, 3) next_b0 HEED_COLUMN(20, 21, 22, a0, a1, a2, 4, 0)            \
+          next_a2 HEED_COLUMN(23, 24, 25, a0, a1, a2, 4, 1) HEED_COLUMN(26, 27, 28, a0, a1, a2, 4, 2)        \
               HEED_COLUMN(29, 30, 31, a0, a1, a2, 4, 3) next_b1
 
 #define HEED_LOAD(q, from) "ldr q" #q ", [%[" #from "]], #16\n"
-#define HEED_EVEN \
+#define HEED_EVEN                                                                                            \
   HEED_STEP(0, 1, 2, HEED_LOAD(5, a), HEED_LOAD(6, a), HEED_LOAD(7, a), HEED_LOAD(3, b), HEED_LOAD(4, b))
-#define HEED_ODD \
+#define HEED_ODD                                                                                             \
   HEED_STEP(5, 6, 7, HEED_LOAD(0, a), HEED_LOAD(1, a), HEED_LOAD(2, a), HEED_LOAD(3, b), HEED_LOAD(4, b))
 // The last step; a column's sums leave while the next ones are multiplied.
 // fault: tail-of-the-assembly
-#define HEED_LAST(leave)                                                                                \
-  HEED_COLUMN(8, 9, 10, 5, 6, 7, 3, 0)                                                                  \
-  HEED_COLUMN(11, 12, 13, 5, 6, 7, 3, 1) leave(8, 0) leave(9, 16) leave(10, 32)                         \
-  HEED_COLUMN(14, 15, 16, 5, 6, 7, 3, 2) leave(11, 48) leave(12, 64) leave(13, 80)                      \
-  HEED_COLUMN(17, 18, 19, 5, 6, 7, 3, 3) leave(14, 96) leave(15, 112) leave(16, 128)                    \
-  HEED_COLUMN(20, 21, 22, 5, 6, 7, 4, 0) leave(17, 144) leave(18, 160) leave(19, 176)                   \
-  HEED_COLUMN(23, 24, 25, 5, 6, 7, 4, 1) leave(20, 192) leave(21, 208) leave(22, 224)                   \
-  HEED_COLUMN(26, 27, 28, 5, 6, 7, 4, 2) leave(23, 240) leave(24, 256) leave(25, 272)                   \
-  HEED_COLUMN(29, 30, 31, 5, 6, 7, 4, 3) leave(26, 288) leave(27, 304) leave(28, 320)                   \
+#define HEED_LAST(leave)                                                                                     \
+  HEED_COLUMN(8, 9, 10, 5, 6, 7, 3, 0)                                                                       \
+  HEED_COLUMN(11, 12, 13, 5, 6, 7, 3, 1) leave(8, 0) leave(9, 16) leave(10, 32)                              \
+  HEED_COLUMN(14, 15, 16, 5, 6, 7, 3, 2) leave(11, 48) leave(12, 64) leave(13, 80)                           \
+  HEED_COLUMN(17, 18, 19, 5, 6, 7, 3, 3) leave(14, 96) leave(15, 112) leave(16, 128)                         \
+  HEED_COLUMN(20, 21, 22, 5, 6, 7, 4, 0) leave(17, 144) leave(18, 160) leave(19, 176)                        \
+  HEED_COLUMN(23, 24, 25, 5, 6, 7, 4, 1) leave(20, 192) leave(21, 208) leave(22, 224)                        \
+  HEED_COLUMN(26, 27, 28, 5, 6, 7, 4, 2) leave(23, 240) leave(24, 256) leave(25, 272)                        \
+  HEED_COLUMN(29, 30, 31, 5, 6, 7, 4, 3) leave(26, 288) leave(27, 304) leave(28, 320)                        \
   leave(29, 336) leave(30, 352) leave(31, 368)
 
-#define HEED_EACH_SUM(f)                                                                                 \
-  f(8) f(9) f(10) f(11) f(12) f(13) f(14) f(15) f(16) f(17) f(18) f(19) f(20) f(21) f(22) f(23) f(24)    \
+#define HEED_EACH_SUM(f)                                                                                     \
+  f(8) f(9) f(10) f(11) f(12) f(13) f(14) f(15) f(16) f(17) f(18) f(19) f(20) f(21) f(22) f(23) f(24)        \
       f(25) f(26) f(27) f(28) f(29) f(30) f(31)
 #define HEED_ZERO_SUM(r) "movi v" #r ".4s, #0\n"
 // Of a sum register and its place in c.
 #define HEED_STORE_SUM(r, place) "str q" #r ", [%[c], #" #place "]\n"
 
-#define HEED_ADD_SUM(r, place) "ldr q0, [%[c], #" #place "]\n fadd v" #r ".4s, v" #r ".4s, v0.4s\n" HEED_STORE_SUM(r, place)
+#define HEED_ADD_SUM(r, place)                                                                               \
+  "ldr q0, [%[c], #" #place "]\n fadd v" #r ".4s, v" #r ".4s, v0.4s\n" HEED_STORE_SUM(r, place)
 
-#define HEED_TILE_PRODUCT(leave) \
-  asm volatile(HEED_EACH_SUM(HEED_ZERO_SUM)                                                                        \
-               HEED_LOAD(0, a) HEED_LOAD(1, a) HEED_LOAD(2, a) HEED_LOAD(3, b) HEED_LOAD(4, b)                     \
-               "subs %[n], %[n], #2\n"                                                                             \
-               "b.eq 2f\n"                                                                                         \
-               "1:\n"                                                                                              \
-               "prfm pldl1keep, [%[b], #512]\n" HEED_EVEN HEED_ODD                                                 \
-               "subs %[n], %[n], #2\n"                                                                             \
-               "b.ne 1b\n"                                                                                         \
-               "2:\n" HEED_EVEN HEED_LAST(leave)                                                                   \
-               : [a] "+r"(a), [b] "+r"(b), [n] "+r"(depth)                                                         \
-               : [c] "r"(c)                                                                                        \
-               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",  \
+#define HEED_TILE_PRODUCT(leave)                                                                             \
+  asm volatile(HEED_EACH_SUM(HEED_ZERO_SUM)                                                                  \
+               HEED_LOAD(0, a) HEED_LOAD(1, a) HEED_LOAD(2, a) HEED_LOAD(3, b) HEED_LOAD(4, b)               \
+               "subs %[n], %[n], #2\n"                                                                       \
+               "b.eq 2f\n"                                                                                   \
+               "1:\n"                                                                                        \
+               "prfm pldl1keep, [%[b], #512]\n" HEED_EVEN HEED_ODD                                           \
+               "subs %[n], %[n], #2\n"                                                                       \
+               "b.ne 1b\n"                                                                                   \
+               "2:\n" HEED_EVEN HEED_LAST(leave)                                                             \
+               : [a] "+r"(a), [b] "+r"(b), [n] "+r"(depth)                                                   \
+               : [c] "r"(c)                                                                                  \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", \
                  "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", \
                  "v27", "v28", "v29", "v30", "v31")
+
+// clang-format on
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
 // Inlined whatever else is in the loop: a call for every tile costs prefill 0.4 %.
 template <>
 [[gnu::always_inline]] inline void tile_product<Neon, Start::zero>(const float* a, const float* b,
-                                                                  std::int64_t depth, float* c) {
+                                                                   std::int64_t depth, float* c) {
   HEED_TILE_PRODUCT(HEED_STORE_SUM);
 }
 
@@ -165,6 +168,8 @@ template <>
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET
+
+// clang-format off: a line of assembly is a line here.
 
 #undef HEED_COLUMN
 #undef HEED_STEP
@@ -178,15 +183,15 @@ template <>
 #undef HEED_ADD_SUM
 #undef HEED_TILE_PRODUCT
 
-// weigh() of softmax.hpp in assembly: eight exponentials in lock-step, because eight multiply-adds
-// take the two pipes of a Neoverse-N1 the four cycles that each of them waits for the last. In the same order
-// for all eight, because on that core a sum that follows a multiply-add costs a cycle more: both would
-// end at once. 7.3 cycles a vector; the compiler's code takes 9.3, and 13 instructions and a store on two pipes 7.
+// weigh() of softmax.hpp in assembly: eight exponentials in lock-step, because eight multiply-adds take the
+// two pipes of a Neoverse-N1 the four cycles that each of them waits for the last. In the same order for all
+// eight, because on that core a sum that follows a multiply-add costs a cycle more: both would end at once.
+// 7.3 cycles a vector; the compiler's code takes 9.3, and 13 instructions and a store on two pipes 7.
 //
 //   v0-v7     the score, then its difference from the maximum, x
 //   v8-v15    2^round(scale * x), and what it is made from
 //   v16-v23   the rest of scale * x, and before it the maxima
-//   v0-v7, 24 the polynomial; FMLA overwrites its addend, so each goes to the register that the last one freed
+//   v0-v7, 24 the polynomial; FMLA overwrites its addend, so each goes to the register that the last freed
 //   v25-v27   the sums, or with one vector a key the sum of whole chains in v26
 //   v28-v31   the lowest x, the magic number, the highest term, the scale
 
@@ -199,7 +204,8 @@ template <>
 #define HEED_P_2 7, 24, 0, 1, 2, 3, 4, 5
 #define HEED_P_1 6, 7, 24, 0, 1, 2, 3, 4
 #define HEED_P 5, 6, 7, 24, 0, 1, 2, 3
-// Which maximum and which sum: a panel's key has three vectors, so eight vectors begin in three different places.
+// Which maximum and which sum: a panel's key has three vectors, so eight vectors begin in three different
+// places.
 #define HEED_MAX_0 16, 17, 18, 16, 17, 18, 16, 17
 #define HEED_SUM_0 25, 26, 27, 25, 26, 27, 25, 26
 #define HEED_MAX_1 18, 16, 17, 18, 16, 17, 18, 16
@@ -215,12 +221,13 @@ template <>
 #define HEED_EACH_1(step, x) HEED_EACH_OF_1(step, x)
 #define HEED_EACH_2(step, x, y) HEED_EACH_OF_2(step, x, y)
 #define HEED_EACH_3(step, x, y, z) HEED_EACH_OF_3(step, x, y, z)
-#define HEED_EACH_OF_1(step, x0, x1, x2, x3, x4, x5, x6, x7) \
+#define HEED_EACH_OF_1(step, x0, x1, x2, x3, x4, x5, x6, x7)                                                 \
   step(x0) step(x1) step(x2) step(x3) step(x4) step(x5) step(x6) step(x7)
-#define HEED_EACH_OF_2(step, x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7) \
+#define HEED_EACH_OF_2(step, x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7)                 \
   step(x0, y0) step(x1, y1) step(x2, y2) step(x3, y3) step(x4, y4) step(x5, y5) step(x6, y6) step(x7, y7)
-#define HEED_EACH_OF_3(step, x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7, z0, z1, z2, z3, z4, z5, z6, z7) \
-  step(x0, y0, z0) step(x1, y1, z1) step(x2, y2, z2) step(x3, y3, z3)                                                       \
+#define HEED_EACH_OF_3(step, x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7,                 \
+                       z0, z1, z2, z3, z4, z5, z6, z7)                                                       \
+  step(x0, y0, z0) step(x1, y1, z1) step(x2, y2, z2) step(x3, y3, z3)                                        \
   step(x4, y4, z4) step(x5, y5, z5) step(x6, y6, z6) step(x7, y7, z7)
 
 // The steps, those of exp2() in exp2.hpp among them.
@@ -229,9 +236,9 @@ template <>
 #define HEED_CLAMP(x) "fmax v" #x ".4s, v28.4s, v" #x ".4s\n"
 #define HEED_ROUND(z, x) HEED_ADDEND(5, z) "fmla v" #z ".4s, v" #x ".4s, v31.4s\n"
 #define HEED_MINUS_ROUNDED(rest, z) "fsub v" #rest ".4s, v29.4s, v" #z ".4s\n"
-// z becomes a power of two, and rest += scale * x. Alternately, because only one of the two pipes shifts: eight shifts in
-// a row take the panel 2 % longer.
-#define HEED_SHIFT_AND_ADD(z, rest, x) \
+// z becomes a power of two, and rest += scale * x. Alternately, because only one of the two pipes shifts:
+// eight shifts in a row take the panel 2 % longer.
+#define HEED_SHIFT_AND_ADD(z, rest, x)                                                                       \
   "shl v" #z ".4s, v" #z ".4s, #23\n" "fmla v" #rest ".4s, v" #x ".4s, v31.4s\n"
 #define HEED_TERM_4(p, rest) HEED_ADDEND(4, p) "fmla v" #p ".4s, v" #rest ".4s, v30.4s\n"
 #define HEED_TERM_3(p, last, rest) HEED_TERM(3, p, last, rest)
@@ -244,62 +251,65 @@ template <>
 #define HEED_STORE_WEIGHT(p) "st1 {v" #p ".4s}, [%[to]], %[apart]\n"
 #define HEED_ADD_WEIGHT(sum, p) "fadd v" #sum ".4s, v" #sum ".4s, v" #p ".4s\n"
 
-#define HEED_WEIGH_EIGHT(eight)                                                                             \
-  "ldr q16, [%[max]]\n ldr q17, [%[max], #16]\n ldr q18, [%[max], #32]\n"                                   \
-  HEED_EACH_1(HEED_LOAD_SCORE, HEED_X)                                                                      \
-  HEED_EACH_2(HEED_SUBTRACT, HEED_X, HEED_MAX_##eight)                                                      \
-  HEED_EACH_1(HEED_CLAMP, HEED_X)                                                                           \
-  HEED_EACH_2(HEED_ROUND, HEED_Z, HEED_X)                                                                   \
-  HEED_EACH_2(HEED_MINUS_ROUNDED, HEED_REST, HEED_Z)                                                        \
-  HEED_EACH_3(HEED_SHIFT_AND_ADD, HEED_Z, HEED_REST, HEED_X)                                                \
-  HEED_EACH_2(HEED_TERM_4, HEED_P_4, HEED_REST)                                                             \
-  HEED_EACH_3(HEED_TERM_3, HEED_P_3, HEED_P_4, HEED_REST)                                                   \
-  HEED_EACH_3(HEED_TERM_2, HEED_P_2, HEED_P_3, HEED_REST)                                                   \
-  HEED_EACH_3(HEED_TERM_1, HEED_P_1, HEED_P_2, HEED_REST)                                                   \
-  HEED_EACH_3(HEED_TERM_0, HEED_P, HEED_P_1, HEED_REST)                                                     \
-  HEED_EACH_2(HEED_TIMES_POWER, HEED_P, HEED_Z)                                                             \
-  HEED_EACH_1(HEED_STORE_WEIGHT, HEED_P)                                                                    \
+#define HEED_WEIGH_EIGHT(eight)                                                                              \
+  "ldr q16, [%[max]]\n ldr q17, [%[max], #16]\n ldr q18, [%[max], #32]\n"                                    \
+  HEED_EACH_1(HEED_LOAD_SCORE, HEED_X)                                                                       \
+  HEED_EACH_2(HEED_SUBTRACT, HEED_X, HEED_MAX_##eight)                                                       \
+  HEED_EACH_1(HEED_CLAMP, HEED_X)                                                                            \
+  HEED_EACH_2(HEED_ROUND, HEED_Z, HEED_X)                                                                    \
+  HEED_EACH_2(HEED_MINUS_ROUNDED, HEED_REST, HEED_Z)                                                         \
+  HEED_EACH_3(HEED_SHIFT_AND_ADD, HEED_Z, HEED_REST, HEED_X)                                                 \
+  HEED_EACH_2(HEED_TERM_4, HEED_P_4, HEED_REST)                                                              \
+  HEED_EACH_3(HEED_TERM_3, HEED_P_3, HEED_P_4, HEED_REST)                                                    \
+  HEED_EACH_3(HEED_TERM_2, HEED_P_2, HEED_P_3, HEED_REST)                                                    \
+  HEED_EACH_3(HEED_TERM_1, HEED_P_1, HEED_P_2, HEED_REST)                                                    \
+  HEED_EACH_3(HEED_TERM_0, HEED_P, HEED_P_1, HEED_REST)                                                      \
+  HEED_EACH_2(HEED_TIMES_POWER, HEED_P, HEED_Z)                                                              \
+  HEED_EACH_1(HEED_STORE_WEIGHT, HEED_P)                                                                     \
   HEED_EACH_2(HEED_ADD_WEIGHT, HEED_SUM_##eight, HEED_P)
 
-#define HEED_OPERANDS                                                                                       \
-  [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [lowest] "r"(&by.power.lowest), [scale] "r"(&by.power.scale)
-#define HEED_LOAD_FIXED                                                                                     \
+#define HEED_OPERANDS                                                                                        \
+  [addends] "r"(exp2_addends), [fixed] "r"(exp2_fixed), [lowest] "r"(&by.power.lowest),                      \
+  [scale] "r"(&by.power.scale)
+#define HEED_LOAD_FIXED                                                                                      \
   "ldr q28, [%[lowest]]\n ldr q29, [%[fixed]]\n ldr q30, [%[fixed], #16]\n ldr q31, [%[scale]]\n"
 
 // Whole chains of one vector a key.
-#define HEED_WEIGH_CHAINS(eight)                                                                            \
-  asm volatile(                                                                                             \
-      "ldr q26, [%[sum]]\n"                                                                                 \
-      HEED_LOAD_FIXED                                                                                       \
-      "0: movi v25.4s, #0\n"                                                                                \
-      "mov %[times], %[eights]\n"                                                                           \
-      "1:\n" eight                                                                                          \
-      "subs %[times], %[times], #1\n"                                                                       \
-      "b.ne 1b\n"                                                                                           \
-      "fadd v26.4s, v26.4s, v25.4s\n"                                                                       \
-      "subs %[chains], %[chains], #1\n"                                                                     \
-      "b.ne 0b\n"                                                                                           \
-      "str q26, [%[sum]]\n"                                                                                 \
-      : [from] "+r"(from), [to] "+r"(to), [chains] "+r"(chains), [times] "=&r"(times)                       \
-      : [apart] "r"(width * 4), [eights] "i"(chain_keys / 8), [max] "r"(max), [sum] "r"(sum),               \
-        HEED_OPERANDS                                                                                       \
-      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",    \
-        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",   \
+#define HEED_WEIGH_CHAINS(eight)                                                                             \
+  asm volatile(                                                                                              \
+      "ldr q26, [%[sum]]\n"                                                                                  \
+      HEED_LOAD_FIXED                                                                                        \
+      "0: movi v25.4s, #0\n"                                                                                 \
+      "mov %[times], %[eights]\n"                                                                            \
+      "1:\n" eight                                                                                           \
+      "subs %[times], %[times], #1\n"                                                                        \
+      "b.ne 1b\n"                                                                                            \
+      "fadd v26.4s, v26.4s, v25.4s\n"                                                                        \
+      "subs %[chains], %[chains], #1\n"                                                                      \
+      "b.ne 0b\n"                                                                                            \
+      "str q26, [%[sum]]\n"                                                                                  \
+      : [from] "+r"(from), [to] "+r"(to), [chains] "+r"(chains), [times] "=&r"(times)                        \
+      : [apart] "r"(width * 4), [eights] "i"(chain_keys / 8), [max] "r"(max), [sum] "r"(sum),                \
+        HEED_OPERANDS                                                                                        \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",     \
+        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",    \
         "v28", "v29", "v30", "v31")
 
-#define HEED_WEIGH(eights)                                                                                  \
-  asm volatile(                                                                                             \
-      "ldr q25, [%[sum]]\n ldr q26, [%[sum], #16]\n ldr q27, [%[sum], #32]\n"                               \
-      HEED_LOAD_FIXED                                                                                       \
-      "1:\n" eights                                                                                         \
-      "subs %[times], %[times], #1\n"                                                                       \
-      "b.ne 1b\n"                                                                                           \
-      "str q25, [%[sum]]\n str q26, [%[sum], #16]\n str q27, [%[sum], #32]\n"                               \
-      : [from] "+r"(from), [to] "+r"(to), [times] "+r"(times)                                               \
-      : [apart] "r"(apart), [max] "r"(max), [sum] "r"(sum), HEED_OPERANDS                                   \
-      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",    \
-        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",   \
+#define HEED_WEIGH(eights)                                                                                   \
+  asm volatile(                                                                                              \
+      "ldr q25, [%[sum]]\n ldr q26, [%[sum], #16]\n ldr q27, [%[sum], #32]\n"                                \
+      HEED_LOAD_FIXED                                                                                        \
+      "1:\n" eights                                                                                          \
+      "subs %[times], %[times], #1\n"                                                                        \
+      "b.ne 1b\n"                                                                                            \
+      "str q25, [%[sum]]\n str q26, [%[sum], #16]\n str q27, [%[sum], #32]\n"                                \
+      : [from] "+r"(from), [to] "+r"(to), [times] "+r"(times)                                                \
+      : [apart] "r"(apart), [max] "r"(max), [sum] "r"(sum), HEED_OPERANDS                                    \
+      : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",     \
+        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",    \
         "v27", "v28", "v29", "v30", "v31")
+
+// clang-format on
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
@@ -307,8 +317,8 @@ constexpr Filled exp2_addends[] = {exp2_terms[0], exp2_terms[1], exp2_terms[2],
                                    exp2_terms[3], exp2_terms[4], Filled(exponent_magic)};
 constexpr Filled exp2_fixed[] = {Filled(exponent_magic), exp2_terms[5]};
 
-// A panel: the three vectors of a key side by side, each with its own max and sum. Eight keys are three eights. S is Neon
-// or made from it.
+// A panel: the three vectors of a key side by side, each with its own max and sum. Eight keys are three
+// eights. S is Neon or made from it.
 template <Vector S>
 static inline void neon_weigh_panel(float* s, std::int64_t width, std::int64_t keys, const Weighing<S>& by) {
   const Neon::F* max = by.max;
@@ -338,7 +348,8 @@ static inline void neon_weigh_vector(float* s, std::int64_t width, std::int64_t 
 }
 
 template <Vector S>
-static inline void neon_weigh_chains(float* s, std::int64_t width, std::int64_t chains, const Weighing<S>& by) {
+static inline void neon_weigh_chains(float* s, std::int64_t width, std::int64_t chains,
+                                     const Weighing<S>& by) {
   Neon::F* sum = by.sum;
   const float* from = s;
   float* to = s;
@@ -356,7 +367,8 @@ inline void weigh<Neon, 1>(float* s, std::int64_t width, std::int64_t keys, cons
   neon_weigh_vector<Neon>(s, width, keys, by);
 }
 template <>
-inline void weigh_chains<Neon, 1>(float* s, std::int64_t width, std::int64_t chains, const Weighing<Neon>& by) {
+inline void weigh_chains<Neon, 1>(float* s, std::int64_t width, std::int64_t chains,
+                                  const Weighing<Neon>& by) {
   neon_weigh_chains<Neon>(s, width, chains, by);
 }
 

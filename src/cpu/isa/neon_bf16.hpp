@@ -82,23 +82,23 @@ struct NeonBf16 : Neon {
 #define HEED_MULTIPLY(sum, columns, rows) "bfmmla v" #sum ".4s, v" #columns ".8h, v" #rows ".8h\n"
 
 // Two rows times eight columns.
-#define HEED_ROWS(s0, s1, s2, s3, rows) \
+#define HEED_ROWS(s0, s1, s2, s3, rows)                                                                      \
   HEED_MULTIPLY(s0, 4, rows) HEED_MULTIPLY(s1, 5, rows) HEED_MULTIPLY(s2, 6, rows) HEED_MULTIPLY(s3, 7, rows)
 
 // fault: bfmmla-wrong-rows
-#define HEED_STEP_12(a0, a1, a2, b0, b1)                                                  \
-  "ldp q4, q5, [%[b], #" #b0 "]\n ldp q6, q7, [%[b], #" #b1 "]\n"                         \
-  "ldp q0, q1, [%[a], #" #a0 "]\n" HEED_ROWS(8, 9, 10, 11, 0) HEED_ROWS(12, 13, 14, 15, 1)  \
-  "ldp q2, q3, [%[a], #" #a1 "]\n" HEED_ROWS(16, 17, 18, 19, 2) HEED_ROWS(20, 21, 22, 23, 3) \
+#define HEED_STEP_12(a0, a1, a2, b0, b1)                                                                     \
+  "ldp q4, q5, [%[b], #" #b0 "]\n ldp q6, q7, [%[b], #" #b1 "]\n"                                            \
+  "ldp q0, q1, [%[a], #" #a0 "]\n" HEED_ROWS(8, 9, 10, 11, 0) HEED_ROWS(12, 13, 14, 15, 1)                   \
+  "ldp q2, q3, [%[a], #" #a1 "]\n" HEED_ROWS(16, 17, 18, 19, 2) HEED_ROWS(20, 21, 22, 23, 3)                 \
   "ldp q0, q1, [%[a], #" #a2 "]\n" HEED_ROWS(24, 25, 26, 27, 0) HEED_ROWS(28, 29, 30, 31, 1)
-#define HEED_TWO_STEPS_12                                                                 \
-  HEED_STEP_12(0, 32, 64, 0, 32) HEED_STEP_12(96, 128, 160, 64, 96)                       \
+#define HEED_TWO_STEPS_12                                                                                    \
+  HEED_STEP_12(0, 32, 64, 0, 32) HEED_STEP_12(96, 128, 160, 64, 96)                                          \
   "add %[a], %[a], #192\n add %[b], %[b], #128\n"
 
 // Four rows times the eight columns of one tile.
-#define HEED_TILE_4(b, s0, s1, s2, s3, s4, s5, s6, s7)                                    \
-  "ldp q2, q3, [%[" #b "]]\n ldp q4, q5, [%[" #b "], #32]\n add %[" #b "], %[" #b "], #64\n" \
-  HEED_MULTIPLY(s0, 2, 0) HEED_MULTIPLY(s1, 2, 1) HEED_MULTIPLY(s2, 3, 0) HEED_MULTIPLY(s3, 3, 1) \
+#define HEED_TILE_4(b, s0, s1, s2, s3, s4, s5, s6, s7)                                                       \
+  "ldp q2, q3, [%[" #b "]]\n ldp q4, q5, [%[" #b "], #32]\n add %[" #b "], %[" #b "], #64\n"                 \
+  HEED_MULTIPLY(s0, 2, 0) HEED_MULTIPLY(s1, 2, 1) HEED_MULTIPLY(s2, 3, 0) HEED_MULTIPLY(s3, 3, 1)            \
   HEED_MULTIPLY(s4, 4, 0) HEED_MULTIPLY(s5, 4, 1) HEED_MULTIPLY(s6, 5, 0) HEED_MULTIPLY(s7, 5, 1)
 #define HEED_STEP_4x1 "ldp q0, q1, [%[a]], #32\n" HEED_TILE_4(b, 8, 9, 10, 11, 12, 13, 14, 15)
 #define HEED_STEP_4x2 HEED_STEP_4x1 HEED_TILE_4(b1, 16, 17, 18, 19, 20, 21, 22, 23)
@@ -109,44 +109,46 @@ struct NeonBf16 : Neon {
 
 // f(x, y, low, high) for the sums of four rows and two columns each: two rows in x, two in y; their places in
 // c(columns, rows) are `low` for the first column and `high` for the second.
-#define HEED_SUMS_12(f)                                                                   \
-  f(8, 12, 0, 48) f(9, 13, 96, 144) f(10, 14, 192, 240) f(11, 15, 288, 336)               \
-  f(16, 20, 16, 64) f(17, 21, 112, 160) f(18, 22, 208, 256) f(19, 23, 304, 352)           \
+#define HEED_SUMS_12(f)                                                                                      \
+  f(8, 12, 0, 48) f(9, 13, 96, 144) f(10, 14, 192, 240) f(11, 15, 288, 336)                                  \
+  f(16, 20, 16, 64) f(17, 21, 112, 160) f(18, 22, 208, 256) f(19, 23, 304, 352)                              \
   f(24, 28, 32, 80) f(25, 29, 128, 176) f(26, 30, 224, 272) f(27, 31, 320, 368)
 #define HEED_SUMS_4x1(f) f(8, 9, 0, 16) f(10, 11, 32, 48) f(12, 13, 64, 80) f(14, 15, 96, 112)
-#define HEED_SUMS_4x2(f) \
+#define HEED_SUMS_4x2(f)                                                                                     \
   HEED_SUMS_4x1(f) f(16, 17, 128, 144) f(18, 19, 160, 176) f(20, 21, 192, 208) f(22, 23, 224, 240)
-#define HEED_SUMS_4x3(f) \
+#define HEED_SUMS_4x3(f)                                                                                     \
   HEED_SUMS_4x2(f) f(24, 25, 256, 272) f(26, 27, 288, 304) f(28, 29, 320, 336) f(30, 31, 352, 368)
 
 #define HEED_ZERO(x, y, low, high) "movi v" #x ".4s, #0\n movi v" #y ".4s, #0\n"
-#define HEED_LOAD(x, y, low, high)                                                        \
-  "ldr q0, [%[c], #" #low "]\n ldr q1, [%[c], #" #high "]\n"                              \
+#define HEED_LOAD(x, y, low, high)                                                                           \
+  "ldr q0, [%[c], #" #low "]\n ldr q1, [%[c], #" #high "]\n"                                                 \
   "zip1 v" #x ".2d, v0.2d, v1.2d\n zip2 v" #y ".2d, v0.2d, v1.2d\n"
-#define HEED_BY_COLUMNS(x, y) \
+#define HEED_BY_COLUMNS(x, y)                                                                                \
   "zip1 v0.2d, v" #x ".2d, v" #y ".2d\n zip2 v1.2d, v" #x ".2d, v" #y ".2d\n"
 // One by one: an `stp` takes four times as long as a `str` (Neoverse-V1).
 #define HEED_WRITE(low, high) "str q0, [%[c], #" #low "]\n str q1, [%[c], #" #high "]\n"
 #define HEED_STORE(x, y, low, high) HEED_BY_COLUMNS(x, y) HEED_WRITE(low, high)
-#define HEED_SCALE(x, y, low, high) \
+#define HEED_SCALE(x, y, low, high)                                                                          \
   HEED_BY_COLUMNS(x, y) "fmul v0.4s, v0.4s, v2.4s\n fmul v1.4s, v1.4s, v2.4s\n" HEED_WRITE(low, high)
 
-#define HEED_PRODUCT(size, begin, end)                                                                             \
-  asm volatile(HEED_SUMS_##size(begin)                                                                             \
-               "1:\n" HEED_TWO_STEPS_##size                                                                        \
-               "subs %[n], %[n], #8\n"                                                                             \
-               "b.ne 1b\n"                                                                                         \
-               "ld1r {v2.4s}, [%[scale]]\n" HEED_SUMS_##size(end)                                                  \
-               : [a] "+r"(a), [b] "+r"(b), [b1] "+r"(b1), [b2] "+r"(b2), [n] "+r"(n)                               \
-               : [c] "r"(c), [scale] "r"(&t.scale)                                                                 \
-               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",  \
+#define HEED_PRODUCT(size, begin, end)                                                                       \
+  asm volatile(HEED_SUMS_##size(begin)                                                                       \
+               "1:\n" HEED_TWO_STEPS_##size                                                                  \
+               "subs %[n], %[n], #8\n"                                                                       \
+               "b.ne 1b\n"                                                                                   \
+               "ld1r {v2.4s}, [%[scale]]\n" HEED_SUMS_##size(end)                                            \
+               : [a] "+r"(a), [b] "+r"(b), [b1] "+r"(b1), [b2] "+r"(b2), [n] "+r"(n)                         \
+               : [c] "r"(c), [scale] "r"(&t.scale)                                                           \
+               : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", \
                  "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", \
                  "v27", "v28", "v29", "v30", "v31")
-#define HEED_PRODUCT_FROM(size)            \
-  if constexpr (start == Start::zero)      \
-    HEED_PRODUCT(size, HEED_ZERO, HEED_SCALE); \
-  else                                     \
+#define HEED_PRODUCT_FROM(size)                                                                              \
+  if constexpr (start == Start::zero)                                                                        \
+    HEED_PRODUCT(size, HEED_ZERO, HEED_SCALE);                                                               \
+  else                                                                                                       \
     HEED_PRODUCT(size, HEED_LOAD, HEED_STORE)
+
+// clang-format on
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -16,19 +16,6 @@
 
 namespace heed::cpu::HEED_THIS_TARGET {
 
-// Cuts pieces from one allocation, sizes in floats; with no memory it only adds them up.
-struct Cutter {
-  float* memory;
-  std::int64_t floats = 0;
-
-  float* cut(std::int64_t n) {
-    float* p = memory ? memory + floats : nullptr;
-    floats += round_up(n, 16);
-    return p;
-  }
-  std::uint16_t* cut_halves(std::int64_t n) { return reinterpret_cast<std::uint16_t*>(cut((n + 1) / 2)); }
-};
-
 // The largest magnitudes of bf16 operands as they lie in memory, where NaN is larger than infinity.
 struct Magnitudes {
   std::uint16_t query, key;
@@ -136,7 +123,7 @@ struct PackedF32 {
   std::int64_t depth, dims;
   float *q, *k, *v, *widened;
   const std::int64_t dim, value_dim;
-  // What the products ask of queries, or keys, that were packed: the sum of their squares.
+  // What bounds the products of packed queries, or keys: the sum of their squares.
   struct Known {
     float squares = 0;
   } known;

@@ -31,8 +31,7 @@ struct PackedBf16 {
   std::int64_t depth, dims;
   Half *q, *k, *v, *p;
   const std::int64_t dim, value_dim;
-  // What the products ask of queries, or keys, that were packed: the largest magnitude, and what scores are
-  // multiplied with.
+  // What bounds the products of packed queries, or keys: their largest magnitude, and the factor of scores.
   struct Known {
     Half magnitude = 0;
     float scale = 1;

@@ -19,6 +19,19 @@ constexpr std::int64_t round_up(std::int64_t n, std::int64_t unit) { return (n +
 constexpr std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 constexpr std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
+// Cuts pieces from one allocation, sizes in floats; with no memory it only adds them up.
+struct Cutter {
+  float* memory;
+  std::int64_t floats = 0;
+
+  float* cut(std::int64_t n) {
+    float* p = memory ? memory + floats : nullptr;
+    floats += round_up(n, 16);
+    return p;
+  }
+  std::uint16_t* cut_halves(std::int64_t n) { return reinterpret_cast<std::uint16_t*>(cut((n + 1) / 2)); }
+};
+
 // Says where row n of some rows lies.
 template <class At>
 concept RowAt = requires(const At& at, std::int64_t n) {

@@ -22,8 +22,8 @@ const char* decode_refuses(const Call& c) {
   if (c.dim != 64 && c.dim != 128) return "it takes heads of 64 or 128";
   if (c.batch * c.kv_heads * 4 > Workspace::counter_bytes && plan(c, Cut::by_the_plan).splits > 1)
     return "there are too many heads";
-  if (c.q.dim != 1 || c.q.length % 2 != 0 || c.q.heads % 2 != 0 || c.q.batch % 2 != 0 ||
-      reinterpret_cast<std::uintptr_t>(c.q.data) % 4 != 0)
+  if (c.q.stride.dim != 1 || c.q.stride.length % 2 != 0 || c.q.stride.heads % 2 != 0 ||
+      c.q.stride.batch % 2 != 0 || reinterpret_cast<std::uintptr_t>(c.q.data) % 4 != 0)
     return "rows of q must have no gaps and begin on 4 bytes";
   if (!c.cached && c.keys > 0 && !(is_mappable(c.k) && is_mappable(c.v)))
     return "rows of k and v must have no gaps and begin on 16 bytes";

@@ -44,9 +44,10 @@ class FewRows {
   HEED_DEVICE void start(int tile, SharedAddress to) {
     constexpr int together = Team::threads / pieces,  // keys that a team copies at once
         rounds = Shape::tile_keys / together;
-    const std::int64_t k_step = together * head.c->k.length, v_step = together * head.c->v.length;
+    const std::int64_t k_step = together * head.c->k.stride.length,
+                       v_step = together * head.c->v.stride.length;
     const std::uint16_t *from_k = k, *from_v = v;
-    k += tile_step * head.c->k.length, v += tile_step * head.c->v.length;
+    k += tile_step * head.c->k.stride.length, v += tile_step * head.c->v.stride.length;
     if (head.is_wanted(tile) && head.is_wanted(tile + Shape::tile_keys - 1)) {
 #pragma unroll
       for (int n = 0; n < rounds; ++n, from_k += k_step, from_v += v_step) {
@@ -72,8 +73,8 @@ class FewRows {
     return static_cast<SharedAddress>(key * dim * 2 + (piece ^ key % 8) * 16);
   }
   HEED_DEVICE const std::uint16_t* first_of(const Tensor& t, std::int64_t first_key) const {
-    return static_cast<const std::uint16_t*>(t.data) + head.b * t.batch + head.kv_head * t.heads +
-           first_key * t.length;
+    return static_cast<const std::uint16_t*>(t.data) + head.b * t.stride.batch +
+           head.kv_head * t.stride.heads + first_key * t.stride.length;
   }
 
   const DecodeHead head;

@@ -63,8 +63,8 @@ class EngineRing {
         next(keys.begin + Team::number() * tile_keys) {
     const Call& c = *head.c;
     first_row = static_cast<int>(head.first_key);
-    k_head = c.k.heads == 0 ? 0 : head.kv_head, k_entry = c.k.batch == 0 ? 0 : head.b;
-    v_head = c.v.heads == 0 ? 0 : head.kv_head, v_entry = c.v.batch == 0 ? 0 : head.b;
+    k_head = c.k.stride.heads == 0 ? 0 : head.kv_head, k_entry = c.k.stride.batch == 0 ? 0 : head.b;
+    v_head = c.v.stride.heads == 0 ? 0 : head.kv_head, v_entry = c.v.stride.batch == 0 ? 0 : head.b;
   }
 
   // The first tile, into the second-level cache, while launches ahead may still write it. With more than one
@@ -106,8 +106,8 @@ class EngineRing {
 
  private:
   HEED_DEVICE const std::uint16_t* element_of(const Tensor& t, int j) const {
-    return static_cast<const std::uint16_t*>(t.data) + head.b * t.batch + head.kv_head * t.heads +
-           (head.first_key + j) * t.length;
+    return static_cast<const std::uint16_t*>(t.data) + head.b * t.stride.batch +
+           head.kv_head * t.stride.heads + (head.first_key + j) * t.stride.length;
   }
   HEED_DEVICE static SharedAddress place(int key, int piece) {
     return static_cast<SharedAddress>(piece / 8 * tile_keys * 128 + key * 128 + (piece % 8 ^ key % 8) * 16);

@@ -83,7 +83,7 @@ static_assert(Workspace::counter_bytes == exact_counters * 4);
 
 const char* exact_refuses(const Call& c) {
   if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";
-  if (!std::isfinite(c.exact_softcap.cap))
+  if (!std::isfinite(c.softcap.cap))
     return "options.softcap in units of the scores is beyond the range of f32";
   if (c.keys >= std::int64_t{1} << 31) return "there are 2^31 keys or more";
   if (c.alibi.of_heads && c.keys + c.queries > std::int64_t{1} << 24)

@@ -115,7 +115,7 @@ class ExactFewWarp {
         const std::int64_t j = block + first + n / depths * few_keys + key;
         const bool is_valid = seen.begin <= j && j < seen.end && d < c.dim;
         copy16(stage + key * few_depth + (lane % 4 ^ key / 2 % 4) * 4,
-               is_valid ? head + j * c.k.length + d : head, is_valid);
+               is_valid ? head + j * c.k.stride.length + d : head, is_valid);
       }
     }
     commit_copies();
@@ -218,9 +218,9 @@ class ExactFewWarp {
   // Zeros past the last key, and past the last dimension: they change no sum.
   template <int together>
   HEED_DEVICE void read_values(float (&y)[together][4], std::int64_t j) const {
-    const float* from = static_cast<const float*>(work.first_value) + j * c.v.length + lane * 4;
+    const float* from = static_cast<const float*>(work.first_value) + j * c.v.stride.length + lane * 4;
 #pragma unroll
-    for (int n = 0; n < together; ++n, from += c.v.length) {
+    for (int n = 0; n < together; ++n, from += c.v.stride.length) {
       if (j + n < seen.end && lane * 4 < c.value_dim)
         load4(y[n], from);
       else

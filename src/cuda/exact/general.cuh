@@ -226,7 +226,7 @@ class ExactScores {
         score = minus_infinity;
       else
         score = biased_score(c, work.query(r), j,
-                             softcapped_score(c.exact_softcap, raw_score(c, work.b, work.kv_head, j, score)));
+                             softcapped_score(c.softcap, raw_score(c, work.b, work.kv_head, j, score)));
     }
     sync();
 #pragma unroll

@@ -33,7 +33,7 @@ class Inspection {
     if (j >= s.keys) return write_beyond();
     const float raw = score();
     if (c.stage == ScoreStage::raw) write_score(raw);
-    const float softcapped = softcapped_score(c.exact_softcap, raw);
+    const float softcapped = softcapped_score(c.softcap, raw);
     if (c.stage == ScoreStage::softcapped) write_score(softcapped);
     const float biased = biased_score(c, q, j, softcapped);
     if (c.stage == ScoreStage::biased) write_score(biased);

@@ -128,8 +128,8 @@ class ExactLoads {
       float* const to = stage + key * exact_depth + (piece ^ key % 8) * 4;
       const bool has_depth = depth + piece * 4 < c.dim;
       const float* from = static_cast<const float*>(work.first_key) + depth + piece * 4;
-      copy_rows<exact_tile / together, together * exact_depth>({to, from, c.k.length, tile + key, together},
-                                                               has_depth);
+      copy_rows<exact_tile / together, together * exact_depth>(
+          {to, from, c.k.stride.length, tile + key, together}, has_depth);
     } else {
       for (int n = thread_index(); n < exact_stage; n += exact_threads) {
         const int d = n % exact_depth, key = n / exact_depth;
@@ -149,7 +149,7 @@ class ExactLoads {
       const std::int64_t d = work.first_dim + piece * 4;
       const float* from = static_cast<const float*>(work.first_value) + d;
       copy_rows<value_keys / together, together * dims>(
-          {stage + key * dims + piece * 4, from, c.v.length, group + key, together}, d < c.value_dim);
+          {stage + key * dims + piece * 4, from, c.v.stride.length, group + key, together}, d < c.value_dim);
     } else {
       for (int n = thread_index(); n < exact_stage; n += exact_threads) {
         const std::int64_t d = work.first_dim + n % dims;

@@ -349,8 +349,8 @@ class ExactLongScores {
   HEED_DEVICE void load_keys(float (&stage)[long_depth][long_keys + 4]) const {
     const int d = place.thread % 8, first = place.thread / 8;
     const float* const head = static_cast<const float*>(work.first_key);
-    const float* from = head + load_dim + d + (pieces.first + first) * c.k.length;
-    const std::int64_t step = 16 * c.k.length;
+    const float* from = head + load_dim + d + (pieces.first + first) * c.k.stride.length;
+    const std::int64_t step = 16 * c.k.stride.length;
     if (pieces.part.begin <= pieces.first && pieces.first + long_keys <= pieces.part.end &&
         load_dim + long_depth <= c.dim) {
 #pragma unroll
@@ -526,8 +526,8 @@ class ExactLongValues {
     constexpr int together = long_adders * 4 / long_dims;  // keys that are copied at once
     const int d = place.thread % 16 * 4, key = place.thread / 16;
     const float* const head = static_cast<const float*>(work.first_value);
-    const float* from = head + d + (pieces.first + key) * c.v.length;
-    const std::int64_t step = together * c.v.length;
+    const float* from = head + d + (pieces.first + key) * c.v.stride.length;
+    const std::int64_t step = together * c.v.stride.length;
     const bool has_dim = d < c.value_dim;
     if (pieces.part.begin <= pieces.first && pieces.first + long_value_keys <= pieces.part.end) {
 #pragma unroll

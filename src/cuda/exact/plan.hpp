@@ -30,8 +30,8 @@ struct ExactPlan {
 
 // Whether rows of a tensor can be read and written four floats at a time.
 constexpr bool lies_in_fours(const Tensor& t) {
-  return t.type == Type::f32 && t.dim == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
-         t.batch % 4 == 0 && t.heads % 4 == 0 && t.length % 4 == 0;
+  return t.type == Type::f32 && t.stride.dim == 1 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+         t.stride.batch % 4 == 0 && t.stride.heads % 4 == 0 && t.stride.length % 4 == 0;
 }
 
 // Whether masks are nothing but ranges of keys, and nothing else happens to a score.

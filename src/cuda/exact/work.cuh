@@ -44,7 +44,7 @@ struct ExactWork {
   }
 
   HEED_DEVICE const void* first_of(const Tensor& t, std::int64_t first) const {
-    const std::int64_t e = b * t.batch + kv_head * t.heads + first * t.length;
+    const std::int64_t e = b * t.stride.batch + kv_head * t.stride.heads + first * t.stride.length;
     return static_cast<const unsigned char*>(t.data) + e * (t.type == Type::f32 ? 4 : 2);
   }
 

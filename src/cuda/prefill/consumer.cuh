@@ -273,8 +273,8 @@ struct PrefillOutput {
 #pragma unroll
       for (int piece = 0; piece < Shape::pieces; ++piece)
         store_box(&plan.out,
-                  {piece * 64, static_cast<int>(first.row), c.out.heads == 0 ? 0 : rows.tile->h,
-                   c.out.batch == 0 ? 0 : rows.tile->b},
+                  {piece * 64, static_cast<int>(first.row), c.out.stride.heads == 0 ? 0 : rows.tile->h,
+                   c.out.stride.batch == 0 ? 0 : rows.tile->b},
                   piece_at(piece));
       commit_stores();
       return;

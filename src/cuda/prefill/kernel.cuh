@@ -53,8 +53,8 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
 template <int dim, Type type>
 void launch_prefill_type(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
   using Shape = PrefillShape<dim, type, prefill_groups(dim)>;
-  c.softcap != 0 ? launch_prefill_shape<Shape, true>(c, extents, plan, stream)
-                 : launch_prefill_shape<Shape, false>(c, extents, plan, stream);
+  c.cap != 0 ? launch_prefill_shape<Shape, true>(c, extents, plan, stream)
+             : launch_prefill_shape<Shape, false>(c, extents, plan, stream);
 }
 
 template <int dim>

@@ -89,7 +89,7 @@ __device__ void store_quantized(const Token& token) {
 
 __global__ void __launch_bounds__(threads) store(const __grid_constant__ PageTokens t) {
   for_own_tokens(t, [&](const Token& token) {
-    if (t.type == Type::i8) return store_quantized(token);
+    if (t.type == Type::int8) return store_quantized(token);
     for (std::int64_t d = thread_index() % 32; d < token.width(); d += 32) {
       if (d >= token.dims())
         store_number(t.type, token.elements(), token.element(d), 0.0f);
@@ -103,11 +103,11 @@ __global__ void __launch_bounds__(threads) store(const __grid_constant__ PageTok
 
 __global__ void __launch_bounds__(threads) fetch(const __grid_constant__ PageTokens t) {
   for_own_tokens(t, [&](const Token& token) {
-    const float scale = t.type == Type::i8 ? token.scale() : 1.0f;
+    const float scale = t.type == Type::int8 ? token.scale() : 1.0f;
     for (std::int64_t d = thread_index() % 32; d < token.dims(); d += 32) {
       const Row stored{token.elements(), token.element(d), 0, t.type, 0};
       const float x = read(stored, 0);
-      write(token.row, d, t.type == Type::i8 ? x * scale : x);
+      write(token.row, d, t.type == Type::int8 ? x * scale : x);
     }
   });
 }

@@ -36,8 +36,8 @@ bool is_mappable(const Tensor& t) {
   const auto is_whole = [](std::int64_t stride) {
     return stride >= 0 && stride % 8 == 0 && stride < std::int64_t{1} << 39;
   };
-  return (t.type == Type::f16 || t.type == Type::bf16) && t.dim == 1 && is_whole(t.length) &&
-         is_whole(t.heads) && is_whole(t.batch) && t.length > 0 &&
+  return (t.type == Type::f16 || t.type == Type::bf16) && t.stride.dim == 1 && is_whole(t.stride.length) &&
+         is_whole(t.stride.heads) && is_whole(t.stride.batch) && t.stride.length > 0 &&
          reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
 }
 
@@ -71,9 +71,12 @@ CUtensorMap encoded(const Tensor& t, const Axis (&axis)[axes], CUtensorMapL2prom
 }  // namespace
 
 CUtensorMap tensor_map(const Tensor& t, const MapExtents& of, int box_rows) {
-  return encoded(
-      t, {{of.dim, 1, 64}, {of.rows, t.length, box_rows}, {of.heads, t.heads, 1}, {of.entries, t.batch, 1}},
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+  return encoded(t,
+                 {{of.dim, 1, 64},
+                  {of.rows, t.stride.length, box_rows},
+                  {of.heads, t.stride.heads, 1},
+                  {of.entries, t.stride.batch, 1}},
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 CUtensorMap tensor_map_of_rows(const Tensor& t, const MapExtents& of, int box_rows) {
@@ -81,10 +84,10 @@ CUtensorMap tensor_map_of_rows(const Tensor& t, const MapExtents& of, int box_ro
   // sequences of 4096 keys under 32 rows took 35.4 us instead of 33.1 (H200, November 2026).
   return encoded(t,
                  {{64, 1, 64},
-                  {of.rows, t.length, box_rows},
+                  {of.rows, t.stride.length, box_rows},
                   {of.dim / 64, 64, static_cast<int>(of.dim / 64)},
-                  {of.heads, t.heads, 1},
-                  {of.entries, t.batch, 1}},
+                  {of.heads, t.stride.heads, 1},
+                  {of.entries, t.stride.batch, 1}},
                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 

@@ -18,7 +18,8 @@ struct Row {
 };
 
 HEED_DEVICE Row row_of(const Tensor& t, std::int64_t b, std::int64_t h, std::int64_t i) {
-  return {t.data, b * t.batch + h * t.heads + i * t.length, t.dim, t.type, 16 * t.dim};
+  return {t.data, b * t.stride.batch + h * t.stride.heads + i * t.stride.length, t.stride.dim, t.type,
+          16 * t.stride.dim};
 }
 
 HEED_DEVICE const unsigned char* head_in_page(const Call& c, std::int64_t b, std::int64_t kv_head,
@@ -53,7 +54,7 @@ HEED_DEVICE float value_scale(const Call& c, std::int64_t b, std::int64_t kv_hea
 HEED_DEVICE float read(const Row& row, std::int64_t d) {
   const std::int64_t e = row.first + d / 16 * row.block + d % 16 * row.step;
   if (row.type == Type::f32) return static_cast<const float*>(row.data)[e];
-  if (row.type == Type::i8) return static_cast<float>(static_cast<const std::int8_t*>(row.data)[e]);
+  if (row.type == Type::int8) return static_cast<float>(static_cast<const std::int8_t*>(row.data)[e]);
   const std::uint16_t bits = static_cast<const std::uint16_t*>(row.data)[e];
   return row.type == Type::bf16 ? from_bf16(bits) : from_f16(bits);
 }

@@ -99,8 +99,8 @@ inline __device__ __noinline__ WideScore wide_score(const Call& c, const Query& 
   for (std::int64_t d = 0; d < c.dim; ++d)
     dot += static_cast<double>(read(query, d)) * static_cast<double>(read(key, d) * scale);
   WideScore s{dot * c.scale, 0, minus_infinity};
-  const double cap = static_cast<double>(c.softcap);
-  s.softcapped = c.softcap != 0 ? cap * ::tanh(s.raw / cap) : s.raw;
+  const double cap = static_cast<double>(c.cap);
+  s.softcapped = c.cap != 0 ? cap * ::tanh(s.raw / cap) : s.raw;
   if (!sees(c, q, j)) return s;
   const double from_alibi = c.alibi.of_heads ? static_cast<double>(alibi_at(c, q, j)) : 0.0;
   s.biased =

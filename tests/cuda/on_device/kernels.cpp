@@ -34,7 +34,7 @@ std::int64_t reach(const Shape& s, const Strides& stride) {
 // Copies of everything a call points to; what was written goes back when it is asked for.
 class OnDevice {
  public:
-  explicit OnDevice(const Problem& p) : lowered(p) {
+  explicit OnDevice(const Problem& p) : problem_(p), lowered(problem_) {
     Call& c = lowered.call;
     bring(c.q, p.inputs.q);
     if (!p.reading) bring(c.k, p.inputs.k), bring(c.v, p.inputs.v);
@@ -51,7 +51,8 @@ class OnDevice {
           [&](const auto& m) {
             if constexpr (requires { m.where; }) {
               lowered.masks_to_bring[n] = 0;
-              lowered.masks[n++].where.data = copy(m.where.data, reach(m.where.shape, m.where.stride));
+              lowered.lowered.masks[n++].where.data =
+                  copy(m.where.data, reach(m.where.shape, m.where.stride));
             }
           },
           mask);
@@ -64,6 +65,7 @@ class OnDevice {
                         "cudaMemcpy");
   }
 
+  Problem problem_;  // its pages are those of the device
   LoweredCall lowered;
 
  private:
@@ -98,7 +100,7 @@ class OnDevice {
   }
   void bring_pages() {
     const cache::PageLayout& layout = lowered.call.layout;
-    for (cache::PagedSequence& s : lowered.cached) {
+    for (cache::PagedSequence& s : problem_.cached) {
       std::vector<const unsigned char*> table;
       for (std::int64_t n = 0; n * layout.page_size < s.length; ++n)
         table.push_back(static_cast<const unsigned char*>(copy(s.table[n], layout.page_bytes())));
