@@ -30,7 +30,6 @@ _heed.share_openmp_threads()  # PyTorch's, which are awake anyway
 __all__ = ["AttentionLayer", "attention", "dropout_seed", "scaled_dot_product_attention"]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_pytorchs = torch.nn.functional.scaled_dot_product_attention  # whatever is put in its place later
 
 
 def dropout_seed() -> int:
@@ -101,7 +100,7 @@ def scaled_dot_product_attention(
     torch.Size([2, 3, 4, 8])
     """
     if torch.jit.is_scripting():
-        return torch.nn.functional.scaled_dot_product_attention(
+        return torch._C._nn.scaled_dot_product_attention(  # PyTorch's own, whatever is put in its place
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     else:
@@ -131,7 +130,9 @@ def _observed(
     if not isinstance(attn_mask, torch.Tensor) and hasattr(attn_mask, "__dlpack__"):  # another library's array
         attn_mask = _as_tensor("attn_mask", attn_mask).clone()  # backward reads it again
     if are_tensors and (dropout_p == 1.0 or _is_for_torch(query, key, value, attn_mask)):
-        return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return torch._C._nn.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     is_named = isinstance(attn_mask, CausalBias)
     listening = (query, key, value, None if is_named else attn_mask)
     if has_torch_function_variadic(*listening) or (torch._C._len_torch_function_stack() and not torch.compiler.is_compiling()):

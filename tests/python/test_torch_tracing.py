@@ -72,13 +72,18 @@ def test_a_trace_is_saved_and_loaded():
         assert agrees(torch.jit.load(file)(inputs(2)), inputs(2))
 
 
-def test_a_script_is_PyTorchs_own():
-    @torch.jit.script
-    def scripted(q):
+def test_a_script_is_PyTorchs_own(monkeypatch):
+    def by_name(q):
         return heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True)
 
+    def in_its_place(q):
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
     q = draw(1, 2, 5, 8)
-    assert torch.allclose(scripted(q), drop_in(q, q, q), atol=1e-5)
+    right = drop_in(q, q, q)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", heed.torch.scaled_dot_product_attention)
+    for function in (by_name, in_its_place):
+        assert torch.allclose(torch.jit.script(function)(q), right, atol=1e-5)
 
 
 @pytest.mark.parametrize("records", [False, True], ids=["no_grad", "autograd"])
