@@ -33,10 +33,11 @@ def qwen3():
 
 def gpt2():
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=6, n_positions=64, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
-        loss_type="ForCausalLM",
+        vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=6, n_positions=64, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0
     )
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.loss_type = "ForCausalLM"  # or it warns while it is compiled, which breaks the graph
+    return model
 
 
 def bert():
