@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // AttentionLayer::backward(): the gradients of a call by everything it read (G10).
-#include "layer/backward.hpp"
+#include "layer/backward_call.hpp"
 
 #include <array>
 #include <limits>
