@@ -213,9 +213,10 @@ class PrefillProducer {
     barrier_arrive_expecting(copy.full, count * Shape::dim * 2);
 #pragma unroll
     for (int piece = 0; piece < Shape::pieces; ++piece)
-      load_box(copy.to + piece * count * 128, copy.map,
-               {piece * 64, row, copy.from->heads == 0 ? 0 : head, copy.from->batch == 0 ? 0 : b}, copy.full,
-               copy.policy);
+      load_box(
+          copy.to + piece * count * 128, copy.map,
+          {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
+          copy.full, copy.policy);
   }
 
   const Call& c;
