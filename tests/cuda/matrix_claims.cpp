@@ -49,7 +49,7 @@ Call range_call(std::uint64_t seed, std::int64_t max_queries) {
       call.key_lengths->push_back(static_cast<std::int32_t>(dice.between(0, keys)));
   }
   if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
-  if (dice.one_in(4)) call.cap = dice.pick<float>({2.0f, 30.0f});
+  if (dice.one_in(4)) call.softcap = dice.pick<float>({2.0f, 30.0f});
   if (dice.one_in(4)) call.scale = dice.pick<float>({0.125f, 0.5f});
   if (dice.one_in(4)) call.head_map = HeadMap::tiled;
   return call;

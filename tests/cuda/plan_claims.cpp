@@ -91,7 +91,7 @@ Call plain_call(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
   Call c = call_of(16, heads, kv_heads, queries, 8192, false);
   c.dim = c.value_dim = dim;
   for (Tensor* t : {&c.k, &c.v})
-    t->dim = 1, t->length = dim, t->heads = 8192 * dim, t->batch = kv_heads * t->heads;
+    t->stride = {.batch = kv_heads * 8192 * dim, .heads = 8192 * dim, .length = dim, .dim = 1};
   return c;
 }
 constexpr std::int64_t at_once = 264;
