@@ -90,7 +90,8 @@ CLAIM(prefill_keeps_the_keys_of_a_section_in_the_second_level_cache) {
 Call plain_call(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries, std::int64_t dim) {
   Call c = call_of(16, heads, kv_heads, queries, 8192, false);
   c.dim = c.value_dim = dim;
-  for (Tensor* t : {&c.k, &c.v}) t->stride = {kv_heads * 8192 * dim, 8192 * dim, dim, 1};
+  for (Tensor* t : {&c.k, &c.v})
+    t->stride = {.batch = kv_heads * 8192 * dim, .heads = 8192 * dim, .length = dim, .dim = 1};
   return c;
 }
 constexpr std::int64_t at_once = 264;
