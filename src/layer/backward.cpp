@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // AttentionLayer::backward(): the gradients of a call by everything it read (G10).
-#include "layer/backward_call.hpp"
-
 #include <array>
 #include <limits>
 
 #include "call/make_problem.hpp"
 #include "heed/gradient.hpp"
+#include "layer/backward_call.hpp"
 #include "layer/config.hpp"
 #include "layer/state.hpp"
 #include "refusal/argument.hpp"

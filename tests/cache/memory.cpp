@@ -81,7 +81,9 @@ int fail_each(const std::function<KvCache()>& make, const std::function<void(KvC
 class Failing : public ScratchFolder {};
 
 TEST_F(Failing, construction_leaks_nothing) {
-  { const KvCache first(everything); }  // makes the list of backends, which lives as long as the process
+  {
+    const KvCache first(everything);
+  }  // makes the list of backends, which lives as long as the process
   int n = 0;
   for (const std::int64_t before = allocations.live_bytes; fails(n, [] { const KvCache cache(everything); });
        ++n)
