@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a page holds its tokens: the only definition of the packed layout. Plain data without the standard
-// library's inline code, because kernels of every instruction set include it.
+// library's inline code, because kernels of every instruction set include it; always inlined, so that no copy
+// for a wide instruction set is left to the linker, as g++ 13 did.
 //
 // A page is one part per KV head, so a head's keys are read as one stream:
 //   keys    tiles of 16 tokens, each (dim, 16): a dimension's 16 tokens lie side by side
@@ -21,29 +22,31 @@ struct PageLayout {
   std::int64_t element_bytes;  // 4, 2, 1
   bool is_quantized;           // elements are int8 with scales
 
-  static constexpr std::int64_t whole(std::int64_t n, std::int64_t unit) {
+  [[gnu::always_inline]] static constexpr std::int64_t whole(std::int64_t n, std::int64_t unit) {
     return (n + unit - 1) / unit * unit;
   }
-  constexpr std::int64_t value_width() const { return whole(value_dim, tile); }
+  [[gnu::always_inline]] constexpr std::int64_t value_width() const { return whole(value_dim, tile); }
 
   // Bytes from the beginning of a head's part.
-  constexpr std::int64_t values_at() const { return whole(page_size * dim * element_bytes, 64); }
-  constexpr std::int64_t key_scales_at() const {
+  [[gnu::always_inline]] constexpr std::int64_t values_at() const {
+    return whole(page_size * dim * element_bytes, 64);
+  }
+  [[gnu::always_inline]] constexpr std::int64_t key_scales_at() const {
     return values_at() + whole(page_size * value_width() * element_bytes, 64);
   }
-  constexpr std::int64_t value_scales_at() const {
+  [[gnu::always_inline]] constexpr std::int64_t value_scales_at() const {
     return key_scales_at() + (is_quantized ? whole(page_size * 4, 64) : 0);
   }
-  constexpr std::int64_t head_bytes() const {
+  [[gnu::always_inline]] constexpr std::int64_t head_bytes() const {
     return value_scales_at() + (is_quantized ? whole(page_size * 4, 64) : 0);
   }
-  constexpr std::int64_t page_bytes() const { return kv_heads * head_bytes(); }
+  [[gnu::always_inline]] constexpr std::int64_t page_bytes() const { return kv_heads * head_bytes(); }
 
   // Elements from the beginning of a head's keys, or values, for token t of the page.
-  constexpr std::int64_t key_element(std::int64_t t, std::int64_t d) const {
+  [[gnu::always_inline]] constexpr std::int64_t key_element(std::int64_t t, std::int64_t d) const {
     return (t / tile * dim + d) * tile + t % tile;
   }
-  constexpr std::int64_t value_element(std::int64_t t, std::int64_t d) const {
+  [[gnu::always_inline]] constexpr std::int64_t value_element(std::int64_t t, std::int64_t d) const {
     return ((t / tile * (value_width() / tile) + d / tile) * tile + t % tile) * tile + d % tile;
   }
 };

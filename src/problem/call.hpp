@@ -62,16 +62,16 @@ struct KernelCall {
   std::int64_t first_query = 0, here = -1, first_head = 0, all_heads = 0;
   bool tiled_heads = false;
 
-  constexpr std::int64_t end_query(const Sequence& s) const {
+  [[gnu::always_inline]] constexpr std::int64_t end_query(const Sequence& s) const {
     return here < 0 ? s.queries : first_query + here;
   }
-  constexpr std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
+  [[gnu::always_inline]] constexpr std::int64_t group() const { return kv_heads == 0 ? 0 : heads / kv_heads; }
   // The member-th query head that reads kv_head.
-  constexpr std::int64_t head(std::int64_t kv_head, std::int64_t member) const {
+  [[gnu::always_inline]] constexpr std::int64_t head(std::int64_t kv_head, std::int64_t member) const {
     // fault: wrong-group
     return tiled_heads ? member * kv_heads + kv_head : kv_head * group() + member;
   }
-  constexpr std::int64_t kv_head(std::int64_t head) const {
+  [[gnu::always_inline]] constexpr std::int64_t kv_head(std::int64_t head) const {
     return tiled_heads ? head % kv_heads : head / group();
   }
 };
