@@ -246,7 +246,7 @@ typedef struct heed_rotary {
   size_t size;
   float base;  // 0: 10000
   heed_rotary_pairs pairs;
-  int64_t dims;  // how many leading dimensions turn; 0: the whole head
+  int64_t dims;  // how many leading dimensions rotate; 0: the whole head
   heed_scaling scaling;
 } heed_rotary;
 
@@ -279,7 +279,7 @@ typedef struct heed_cache_config {
   heed_cache_window window;  // length 0: none
   heed_cache_type type;
   heed_rotary_when rotary_when;
-  const heed_rotary* rotary;  // NULL: the cache turns nothing
+  const heed_rotary* rotary;  // NULL: the cache rotates nothing
 } heed_cache_config;
 
 HEED_C_API heed_status heed_cache_create(const heed_cache_config* config, heed_cache** cache);

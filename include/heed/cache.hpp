@@ -31,8 +31,8 @@ struct CacheWindow {
   std::int64_t length = 0, front = 0;
 };
 
-// When the cache turns its keys (S15), by their position in the sequence: in f32, then rounded to the cache's
-// type. Queries are never turned by the cache.
+// When the cache rotates its keys (S15), by their position in the sequence: in f32, then rounded to the
+// cache's type. Queries are never rotated by the cache.
 struct CacheRotary {
   enum class When : std::uint8_t { append, read };
   Rotary rotary{};
@@ -52,7 +52,7 @@ struct KvCacheConfig {
   std::optional<CacheWindow> window{};
   std::optional<CacheRotary> rotary{};
   // Where the pages lie. On Device::cuda, that device of the kind which is current when the cache is made:
-  // then k and v lie there too, calls run on its legacy stream in their order, and the cache turns no keys.
+  // then k and v lie there too, and calls run on its legacy stream in their order.
   Device device = Device::cpu;
 };
 
@@ -98,7 +98,7 @@ class HEED_API KvCache {
   std::int64_t bytes_per_token() const;  // keys, values and scales of one token, all heads
   std::int64_t pages_in_use() const;
 
-  // Copies a sequence's keys and values as attention sees them: dequantised, turned. Both are (1, kv_heads,
+  // Copies a sequence's keys and values as attention sees them: dequantised, rotated. Both are (1, kv_heads,
   // length, ...) of any dtype. Tokens the window released come out as zeros.
   void read(std::int64_t sequence, const MutableView& k, const MutableView& v) const;
 

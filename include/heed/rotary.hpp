@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding (S15): pairs of a head's dimensions turn by an angle that grows with the token's
-// position, at frequencies that a model may have scaled to reach further than it was trained for.
+// Rotary position embedding (S15): pairs of a head's dimensions rotate by an angle that grows with the
+// token's position, at frequencies that a model may have scaled to reach further than it was trained for.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -30,8 +30,8 @@ struct DynamicScaling {
   bool operator==(const DynamicScaling&) const = default;
 };
 
-// Pairs that turn beta_fast times or more within original_length stay as they are, those that turn beta_slow
-// times or less slow down by the factor, and a ramp leads from the one to the other.
+// Pairs that rotate beta_fast times or more within original_length stay as they are, those that rotate
+// beta_slow times or less slow down by the factor, and a ramp leads from the one to the other.
 struct YarnScaling {
   float factor = 0;
   std::int64_t original_length = 0;

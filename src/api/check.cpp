@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies on any device as the reference reads it: in the CPU's memory, where it is copied if it is not
-// there.
+// check(): every row of the reference once, on all threads, and results, or gradients, held against it. What
+// lies on a device is brought to the CPU's memory first.
 #include "heed/check.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A problem over a cache as one over plain keys and values, copied out of the pages: how the reference sees a
-// cache, and every kernel one whose keys are turned when they are read.
+// cache, and every kernel one whose keys are rotated when they are read.
 #pragma once
 #include "backend/backend.hpp"
 #include "problem/problem.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys, or the values, of one head of a sequence, wherever they lie: one by one, and how large many of
-// them are.
+// Values that are NaN or infinite: where they are among the keys of a head, and what they make of the rows
+// that see them, without computing a row in 64 bits.
 #include "api/poisoned_values.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// rotate(): what is refused, and who turns.
+// rotate(): what is refused, and who rotates.
 #include "backend/backends.hpp"
 #include "heed/rotary.hpp"
 #include "refusal/argument.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Views, masks and calls of c.h as those of C++.
 #include "c/call.hpp"
 
 #include <cstddef>

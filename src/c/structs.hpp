@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of c.h and what they stand for, in tables.
+// The structs of c.h: what their numbers stand for, where their fields lie, and sizes that say how many of
+// them a caller knows.
 #pragma once
 #include <array>
 #include <cstddef>

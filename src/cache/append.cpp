@@ -97,7 +97,7 @@ Rows rows_of(const View& view, std::int64_t b, std::int64_t h, std::int64_t t) {
           n.length > 1 ? view.stride.length : 0, n.dim > 1 ? view.stride.dim : 1};
 }
 
-// The keys of an append on their way to the pages: as given, or turned by their positions first.
+// The keys of an append on their way to the pages: as given, or rotated by their positions first.
 
 // The keys or values of an append: as given, (batch, heads, tokens, dim), or the counted tokens of all batch
 // entries one after the other, (1, heads, all tokens, dim).
@@ -118,7 +118,7 @@ void for_each_entry(const NewTokens& tokens, const Body& body) {
     if (tokens.count(b) > 0) body(b, tokens.count(b), before);
 }
 
-// The new keys turned by their positions, in f32, where the pages lie. A scaling that asks for a length goes
+// The new keys rotated by their positions, in f32, where the pages lie. A scaling that asks for a length goes
 // by that of each sequence after the append.
 class RotatedKeys {
  public:
@@ -351,10 +351,10 @@ void append_tokens(State& state, const NewTokens& tokens) {
   check_tokens(state, tokens);
   make_room_in_tables(state, tokens);
   Claim claim(state, tokens);
-  std::optional<RotatedKeys> turned;
+  std::optional<RotatedKeys> rotated;
   if (state.config.rotary && state.config.rotary->when == CacheRotary::When::append)
-    turned.emplace(state, tokens);
-  const Source keys = turned ? turned->source() : Source{tokens.k}, values{tokens.v};
+    rotated.emplace(state, tokens);
+  const Source keys = rotated ? rotated->source() : Source{tokens.k}, values{tokens.v};
   if (state.config.type == CacheType::int8) {
     check_finite(state, "k", keys, tokens);
     check_finite(state, "v", values, tokens);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvCacheConfig: its defaults, and what is refused.
+// KvCache: its configuration, and the calls that make, fork, release and count sequences.
 #include "heed/cache.hpp"
 
 #include <algorithm>

@@ -57,7 +57,7 @@ void read_side(const State& state, const CachedSequence& sequence, Side side, co
     }
 }
 
-// Keys that the cache turns when they are read: in f32, then rounded to its type, as append would have.
+// Keys that the cache rotates when they are read: in f32, then rounded to its type, as append would have.
 std::vector<float> rotated_keys(const State& state, const CachedSequence& sequence) {
   const Shape shape{1, state.config.kv_heads, sequence.length, state.config.dim};
   std::vector<float> keys(static_cast<std::size_t>(shape.elements()));
@@ -69,7 +69,7 @@ std::vector<float> rotated_keys(const State& state, const CachedSequence& sequen
   std::iota(positions.begin(), positions.end(), 0);
   state.pool.backend().rotate({{MutableView(keys, shape)}}, positions, state.config.rotary->rotary, {});
   for (float& x : keys) x = rounded_to(state.config.type, x);
-  // A turned zero may be -0.
+  // A rotated zero may be -0.
   const std::int64_t page_size = state.layout.page_size;
   for (std::int64_t h = 0; h < shape.heads; ++h)
     for (std::int64_t t = state.front_pages() * page_size; t < sequence.held_from * page_size; ++t)

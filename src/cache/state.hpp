@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is at a cache right now: any number of readers, or one writer. Nobody waits; who comes at the wrong
-// time is refused.
+// What a cache is made of: who is at it right now, the pool of pages, and for every sequence the table of
+// its pages.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strings as JSON writes them (RFC 8259), and UTF-8.
+// JSON (RFC 8259) from outside, read strictly, and its strings in UTF-8.
 #pragma once
 #include <cstddef>
 #include <filesystem>

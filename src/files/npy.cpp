@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of an .npy file: a Python dict with the element type, the memory order and the shape.
+// .npy files: the Python dict that begins one, and the array behind it.
 #include <algorithm>
 #include <array>
 #include <cstdint>

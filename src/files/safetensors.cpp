@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing the JSON object that begins a safetensors file. Its grammar is fixed, two objects deep,
-// so nothing here recurses.
+// safetensors files: the JSON object that begins one, and the arrays behind it. The grammar is fixed, two
+// objects deep, so nothing here recurses.
 #include "files/safetensors.hpp"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds a layer's weights in a checkpoint, under any of three naming schemes.
+// A layer's weights as a checkpoint names them: found under any of three naming schemes, written, and
+// converted from one kind into another.
 #include <algorithm>
 #include <vector>
 

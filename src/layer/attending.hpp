@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of the layer up to its output projection: checked, projected to heads, turned, attended to.
+// A call of the layer up to its output projection: checked, projected to heads, rotated, attended to.
 #pragma once
 #include <optional>
 

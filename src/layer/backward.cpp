@@ -163,20 +163,20 @@ class HeadGradients {
   std::array<Part, 3> parts_{};
 };
 
-// The turn of the rotary embedding is undone by the turn to minus the position, and an attention factor
+// The rotation is undone by that to minus the position, and an attention factor
 // stays.
 std::vector<std::int64_t> backwards(std::span<const std::int64_t> positions) {
   constexpr auto limits = std::numeric_limits<std::int64_t>();
-  std::vector<std::int64_t> turned;
+  std::vector<std::int64_t> rotated;
   // fault: turned-on-instead-of-back
-  for (const std::int64_t p : positions) turned.push_back(p == limits.min() ? limits.max() : -p);
-  return turned;
+  for (const std::int64_t p : positions) rotated.push_back(p == limits.min() ? limits.max() : -p);
+  return rotated;
 }
 
 void rotate_back(const LayerState& state, const LayerInputs& in, const HeadGradients& d) {
   const std::vector<std::int64_t> of_queries = backwards(in.positions), of_keys = backwards(in.key_positions);
-  const Turned q{d.q(), of_queries}, k{d.k(), of_keys};
-  state.turn(q, k, in.lengths);
+  const Rotated q{d.q(), of_queries}, k{d.k(), of_keys};
+  state.rotate(q, k, in.lengths);
 }
 
 MutableView view_of(Array& x) {

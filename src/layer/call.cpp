@@ -136,7 +136,7 @@ const char* scaling_of(const Rotary& rotary) {
   return rotary.scaling ? rotary::name_of(*rotary.scaling) : "none";
 }
 
-// Keys are turned once, and as the queries are.
+// Keys are rotated once, and as the queries are.
 void check_rotary(const LayerConfig& c, const AttentionLayer::Call& call) {
   if (!call.cache->config().rotary) return;
   if (!c.rotary) throw refusal(Error::value, "cache.rotary: given, but config.rotary is not");
@@ -345,7 +345,7 @@ void place_tokens_of(const AttentionLayer::Call& call, LayerInputs& in) {
     in.key_positions = counted.first(static_cast<std::size_t>(keys));
 }
 
-// On from where each sequence ends; a cache that turns its keys does so itself.
+// On from where each sequence ends; a cache that rotates its keys does so itself.
 void place_tokens_after(const GrowingSequences& cached, const AttentionLayer::Call& call, LayerInputs& in) {
   in.counted = cached.next_positions(in.x.shape.length);
   in.positions = call.positions.empty() ? std::span<const std::int64_t>(in.counted) : call.positions;
@@ -361,8 +361,8 @@ std::span<const std::int64_t> positions_of(std::span<const std::int64_t> positio
              : positions.subspan(static_cast<std::size_t>(entry * tokens), static_cast<std::size_t>(tokens));
 }
 
-// Queries and keys turn by one length, that of whichever reaches further. Over a cache only tokens that enter
-// it count, not a batch's padding.
+// Queries and keys rotate by one length, that of whichever reaches further. Over a cache only tokens that
+// enter it count, not a batch's padding.
 std::vector<std::int64_t> lengths_reached(const LayerInputs& in) {
   std::vector<std::int64_t> lengths;
   for (std::int64_t b = 0; b < in.x.shape.batch; ++b) {

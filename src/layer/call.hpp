@@ -32,7 +32,7 @@ struct LayerInputs {
   View x, context, value;
   std::int64_t keys = 0;                                       // of the batch entry that has most
   GrowingSequences cached{};                                   // empty without a cache
-  std::span<const std::int64_t> positions{}, key_positions{};  // empty where nothing is turned here
+  std::span<const std::int64_t> positions{}, key_positions{};  // empty where nothing is rotated here
   std::vector<std::int64_t> counted{};                         // where the call says nothing
   std::vector<std::int64_t> lengths{};  // per batch entry; where the rotary asks for them
 };

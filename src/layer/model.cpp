@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rotary embedding of a config.json, in the spelling of transformers 5 (rope_parameters) or of those
-// before it (rope_scaling, rope_theta).
+// What a model's config.json says of its attention layers: the fields, the rotary embedding, the
+// configuration.
 #include "layer/model.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AttentionLayer: project to heads, turn, attend, merge the heads (S16).
+// AttentionLayer: project to heads, rotate, attend, merge the heads (S16).
 #include "layer/state.hpp"
 
 #include <algorithm>
@@ -152,15 +152,15 @@ DType LayerState::head_type(const Projections& by, const AttentionLayer::Call& c
 void LayerState::project(const Projections& by, const LayerInputs& in, const Heads& heads) const {
   backend.project_all(
       {{{*by.q, in.x, heads.q.view}, {*by.k, in.context, heads.k.view}, {*by.v, in.value, heads.v.view}}});
-  turn({heads.q.view, in.positions}, {heads.k.view, in.key_positions}, in.lengths);
+  rotate({heads.q.view, in.positions}, {heads.k.view, in.key_positions}, in.lengths);
 }
 
-void LayerState::turn(const Turned& q, const Turned& k, std::span<const std::int64_t> lengths) const {
+void LayerState::rotate(const Rotated& q, const Rotated& k, std::span<const std::int64_t> lengths) const {
   if (!config.rotary) return;
   if (!q.positions.empty() && q.x.shape.length == k.x.shape.length &&
       std::ranges::equal(q.positions, k.positions))
     return backend.rotate({{q.x, k.x}}, q.positions, *config.rotary, lengths);
-  for (const Turned* each : {&q, &k})
+  for (const Rotated* each : {&q, &k})
     if (!each->positions.empty()) backend.rotate({{each->x}}, each->positions, *config.rotary, lengths);
 }
 
@@ -172,7 +172,7 @@ void LayerState::complete_options(const AttentionLayer::Call& call, Options& opt
 
 }  // namespace heed::layer
 
-// AttentionLayer: project to heads, turn, attend, merge the heads (S16).
+// AttentionLayer: project to heads, rotate, attend, merge the heads (S16).
 
 namespace HEED_NAMESPACE {
 using namespace layer;

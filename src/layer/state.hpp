@@ -19,7 +19,7 @@ namespace heed::layer {
 enum Stacked : unsigned { of_q = 1, of_k = 2, of_v = 4, of_out = 8 };
 
 // Q or K, or the gradient by it, and where its tokens are; without positions it stays as it is.
-struct Turned {
+struct Rotated {
   MutableView x;
   std::span<const std::int64_t> positions;
 };
@@ -45,10 +45,10 @@ struct LayerState {
   Projections lend(const LayerViews&) const;
   // bf16 where the inputs, all weights and a cache are and matrix instructions multiply them, else f32.
   static DType head_type(const Projections&, const AttentionLayer::Call&, const LayerInputs&);
-  // Q, K and V of a call, turned.
+  // Q, K and V of a call, rotated.
   void project(const Projections&, const LayerInputs&, const Heads&) const;
   // By the rotary embedding, where there is one.
-  void turn(const Turned& q, const Turned& k, std::span<const std::int64_t> lengths) const;
+  void rotate(const Rotated& q, const Rotated& k, std::span<const std::int64_t> lengths) const;
   // The call's options for attention(): the layer's own head map and dropout among them.
   void complete_options(const AttentionLayer::Call&, Options&) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers of the layer, and the copies into them.
+// The arrays of a layer: buffers, checks of weights, random weights, and weights as named views.
 #include "layer/weights.hpp"
 
 #include <algorithm>

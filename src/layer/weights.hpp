@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of floats, of 32 bits unless said otherwise, that the layer owns while it computes: projected
-// heads, and stand-ins for arrays of other dtypes.
+// The arrays of a layer: tensors that it owns while it computes, and its weights as one table with what must
+// hold among them.
 #pragma once
 #include <array>
 #include <cstdint>

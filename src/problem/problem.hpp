@@ -57,7 +57,7 @@ struct Problem {
   std::optional<cache::CacheReading> reading{};
   Few<PagedSequence, 4> cached{};  // one per batch entry
   CacheType cache_type = CacheType::f32;
-  // The cache turns its keys when they are read: kernels are handed a copy of what it holds.
+  // The cache rotates its keys when they are read: kernels are handed a copy of what it holds.
   bool rotates_keys = false;
   CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
 

@@ -23,10 +23,6 @@ Rows::Rows(const View& x) : stride_(bhsd(x.shape)) {
   if (x.shape.batch == 1) stride_.batch = 0;
 }
 
-// The specification that runs: textbook loops in the order of docs/spec.md, whose rules the comments name.
-// Never optimised, never threaded (a check shares its rows out itself); it shares no arithmetic with any
-// kernel.
-
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();

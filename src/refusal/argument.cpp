@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of every array by itself, before anything is computed from its extents.
+// What must hold of an array: by itself before anything is computed from its extents, apart from others, and
+// beside them.
 #include "refusal/argument.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of a rotary embedding: each by itself, and those that a formula of S15 would divide by.
+// A rotary embedding: what is refused of its numbers, and its frequencies with their scalings.
 #include "rotary/rotary.hpp"
 
 #include <algorithm>
@@ -127,7 +127,7 @@ struct Scaler {
     return {powers(base * std::pow(growth, d / (d - 2)), dims)};
   }
 
-  // The pair, as a real number, that turns so many times within the original length.
+  // The pair, as a real number, that rotates so many times within the original length.
   double pair_rotating(double times, std::int64_t original_length) const {
     return static_cast<double>(dims) *
            std::log(static_cast<double>(original_length) / (times * 2 * std::numbers::pi)) /
@@ -159,8 +159,8 @@ struct Scaler {
     const double low = s.low_frequency_factor, high = s.high_frequency_factor;
     Frequencies scaled{powers(base, dims)};
     for (double& frequency : scaled.per_pair) {
-      const double turns = original * frequency / (2 * std::numbers::pi);
-      const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+      const double rotates = original * frequency / (2 * std::numbers::pi);
+      const double kept = std::clamp((rotates - low) / (high - low), 0.0, 1.0);
       frequency = mix(frequency / s.factor, frequency, kept);
     }
     return scaled;

@@ -13,12 +13,12 @@ void check_rotary(const Rotary&, std::int64_t dim, const char* name);
 
 const char* name_of(const RotaryScaling&);  // "linear", "dynamic", "yarn", "llama3", "longrope"
 
-// How fast each pair turns (S15): the powers of the base, as the scaling changes them.
+// How fast each pair rotates (S15): the powers of the base, as the scaling changes them.
 
 // Radians per position. In double: at position 100000 a float angle would be off by a hundredth of a radian.
 struct Frequencies {
   std::vector<double> per_pair{};
-  double attention_factor = 1;  // what is turned is multiplied by it
+  double attention_factor = 1;  // what is rotated is multiplied by it
 };
 
 // Of a checked embedding of `dims` dimensions; `length` is that of the sequence, for the scalings that ask.

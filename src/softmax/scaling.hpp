@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of sums, the same in every backend (docs/numerics.md), so that a row has one answer everywhere.
+// What gives a row one answer in every backend (docs/numerics.md): the order of sums, and where scores are
+// scaled.
 #pragma once
 #include <cstdint>
 

@@ -11,9 +11,6 @@ namespace heed::threads {
 // the system's pages goes, and forgets where thousands of small ones lie. A system that cannot loses nothing.
 void prefer_large_pages(void* memory, std::size_t bytes);
 
-// Memory of calls that have ended, kept for the next ones: a fresh page faults once per 4 KiB, which cost a
-// layer of 2 x 1024 tokens 2.5 % of its time and short calls more than their own work.
-
 struct ReturnMemory {
   std::size_t bytes = 0;
   void operator()(float* memory) const noexcept;
