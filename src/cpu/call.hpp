@@ -52,7 +52,7 @@ constexpr std::int64_t shared_header_floats = 16;
 
 struct Call : problem::KernelCall {
   SharedMask shared{};
-  SharedBlocks kept{};
+  SharedBlocks blocks{};
   // Set when a row came out as NaN or an infinity: the reference says what it is (S13).
   unsigned char* needs_reference = nullptr;
 };

@@ -46,7 +46,7 @@ class Attending {
 
   // Fills `heads`, appends to the cache, and writes all outputs but out.
   void run();
-  RecordedCall told() const { return {in, floats_.options}; }
+  RecordedCall recorded() const { return {in, floats_.options}; }
   // The cache keeps what was appended; without this it is as it was.
   void keep() {
     if (appended_) appended_->keep();

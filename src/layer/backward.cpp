@@ -212,7 +212,7 @@ void check_activations(const LayerState& state, const LayerInputs& in, const Opt
   check_heads(state.config, in, kept.heads);
   if (kept.packed != state.packed)
     throw refusal(Error::value, "activations: made by another layer, or before update() changed the weights");
-  RecordedCall(in, options).check_same(kept.told);
+  RecordedCall(in, options).check_same(kept.recorded);
 }
 
 }  // namespace

@@ -204,7 +204,7 @@ void AttentionLayer::operator()(const Call& call, const Outputs& outputs, const 
     if (outputs.log_sum_exp) backend.copy(heads.log_sum_exp.view, *outputs.log_sum_exp);
     *call.activations = Activations();
     call.activations->state_.reset(
-        new Activations::State{std::move(heads), attending.told(), state_->packed});
+        new Activations::State{std::move(heads), attending.recorded(), state_->packed});
   }
 }
 

@@ -78,7 +78,7 @@ struct AttentionLayer::State : layer::LayerState {
 
 struct AttentionLayer::Activations::State {
   layer::Heads heads;
-  layer::RecordedCall told;
+  layer::RecordedCall recorded;
   std::uint64_t packed;  // LayerState::packed
 };
 

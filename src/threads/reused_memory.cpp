@@ -55,7 +55,7 @@ struct Block {
   std::size_t bytes = 0;
 };
 
-struct Kept {
+struct ReturnedBlocks {
   std::mutex mutex;
   std::array<Block, 16> blocks{};  // in the order in which they came; a layer's call takes five
   std::size_t count = 0, bytes = 0;
@@ -94,29 +94,29 @@ void spoil([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
 }
 
 // At the end of the process, after which calls may still come.
-void give_up(Kept& kept) {
-  const std::unique_lock lock(kept.mutex, std::try_to_lock);  // another thread may still be at work
+void give_up(ReturnedBlocks& blocks) {
+  const std::unique_lock lock(blocks.mutex, std::try_to_lock);  // another thread may still be at work
   if (!lock) return;
-  while (kept.count > 0) free_block(kept.give_out(0));
+  while (blocks.count > 0) free_block(blocks.give_out(0));
 }
 
-Kept& kept() {
+ReturnedBlocks& returned_blocks() {
   // Never destroyed, whatever the destructor of a mutex does: a union destroys no member.
   union Undying {
-    Kept kept{};
+    ReturnedBlocks blocks{};
     ~Undying() {}
   };
   static constinit Undying only;
-  [[maybe_unused]] static const int is_registered = std::atexit([] { give_up(only.kept); });
-  return only.kept;
+  [[maybe_unused]] static const int is_registered = std::atexit([] { give_up(only.blocks); });
+  return only.blocks;
 }
 
 // No more than twice as large as it need be: the rest would be missed.
 bool fits(const Block& block, std::size_t bytes) { return block.bytes >= bytes && block.bytes / 2 <= bytes; }
 
-// The smallest kept block that fits.
+// The smallest returned block that fits.
 Block take_shared(std::size_t bytes) {
-  Kept& all = kept();
+  ReturnedBlocks& all = returned_blocks();
   const std::unique_lock lock(all.mutex, std::try_to_lock);  // may be held for ever in a forked child
   if (!lock) return {};
   std::size_t best = all.count;
@@ -128,7 +128,7 @@ Block take_shared(std::size_t bytes) {
 
 // Makes room by giving up what has been kept longest: calls of one size follow each other.
 void keep_shared(Block block) {
-  Kept& all = kept();
+  ReturnedBlocks& all = returned_blocks();
   const std::unique_lock lock(all.mutex, std::try_to_lock);
   if (!lock || block.bytes > kept_at_most) return free_block(block);
   while (all.count == all.blocks.size() || all.bytes + block.bytes > kept_at_most)

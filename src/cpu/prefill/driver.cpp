@@ -77,7 +77,7 @@ struct Regions {
 
   Regions(const Target& target, const Call& c, const QueryCut& cut, std::size_t slots)
       : tasks(layout.share<QueryTask>(cut.capacity())),
-        blocks(layout.share<float>(floats_of(c.kept))),
+        blocks(layout.share<float>(floats_of(c.blocks))),
         masks(layout.share<MaskOfSlot>(shares_mask(c) ? slots : 0)),
         stripes(layout.share<Stripes::Stripe>(shares_mask(c) ? cut.capacity() : 0)),
         scratch(layout.give_each_slot<float>(target.prefill_floats(c, cut.max_rows()))),
@@ -126,11 +126,11 @@ bool prefill(const Target& target, const Problem& problem) {
   const std::size_t slots = slots_for(cut.count());
   if (target.transpose_mask) c.shared = plan_shared_mask(c, target.panel_rows, cut.max_rows(), slots);
   if (target.block_floats)
-    c.kept =
+    c.blocks =
         plan_shared_blocks(c, target.block_floats(c), static_cast<std::int64_t>(cut.count()), wanted.threads);
   const Regions at(target, c, cut, slots);
   TaskMemory memory(slots, at.layout);
-  c.kept = placed(c.kept, memory[at.blocks]);
+  c.blocks = placed(c.blocks, memory[at.blocks]);
   const std::span<const QueryTask> tasks = cut.write(memory[at.tasks], c.shared);
   if (Regions::shares_mask(c))
     run_in_stripes(target, c, tasks, memory, at);

@@ -241,7 +241,7 @@ class Prefill {
   }
 
   // Whether other tasks read what this one packs.
-  bool shares_blocks() const { return SharesBlocks<O> && c.kept.memory; }
+  bool shares_blocks() const { return SharesBlocks<O> && c.blocks.memory; }
 
   // The part of a block that some row of the sequence may see, and so what is packed of it for all of them.
   KeyRange seen_by_anyone(std::int64_t block) const {
@@ -255,7 +255,7 @@ class Prefill {
       if (shares_blocks()) {
         const std::int64_t count = keys.end - keys.begin;
         auto& block = *reinterpret_cast<SharedBlock<O>*>(
-            c.kept.block(task.batch_entry * c.kv_heads + task.kv_head, keys.begin / block_keys));
+            c.blocks.block(task.batch_entry * c.kv_heads + task.kv_head, keys.begin / block_keys));
         if (block.begin())
           block.pack_with(operands, count, [&] { return pack(keys); });
         else if (!block.is_done_soon())
