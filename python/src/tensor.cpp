@@ -75,10 +75,11 @@ void refuse_stand_ins(const char* name, nb::handle object) {
     const nb::object plain =
         torch.is_valid() ? attribute(attribute(torch, "Tensor"), "__torch_dispatch__") : nb::object();
     if (plain.is_valid() && !dispatch.is(plain))
-      throw Error(Error::dtype,
-                  std::string(name) + ": " + kind_name(object) +
-                      " stands for other tensors, so that its memory cannot be read; pass a plain tensor, "
-                      "such as its to_local() or what it is made of");
+      throw Error(
+          Error::dtype,
+          std::string(name) + ": " + kind_name(object) +
+              " stands for other tensors, so that its memory cannot be read; pass a plain tensor, such as " +
+              (attribute(object, "to_local").is_valid() ? "its to_local()" : "what it is made of"));
   }
   if (attribute(type, "_materialize").is_valid() && attribute(object, "variant").is_valid())
     throw Error(Error::dtype, std::string(name) + ": " + kind_name(object) +
