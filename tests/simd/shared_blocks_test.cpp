@@ -105,7 +105,7 @@ class SharedKeys : public testing::Test {
     Prefill<Packed>(call, {0, 0, first, count}, scratch.data()).run();
   }
 
-  void share() { call.kept = {kept.data(), 1, 2, Prefill<Packed>::block_floats(call)}; }
+  void share() { call.blocks = {kept.data(), 1, 2, Prefill<Packed>::block_floats(call)}; }
 
   static constexpr std::int64_t queries = 40, keys = 300, dim = 6;
   std::vector<float> q = std::vector<float>(queries * dim), k = std::vector<float>(keys * dim), v = k, kept;
@@ -150,7 +150,7 @@ TEST_F(SharedKeys, serve_tasks_that_run_at_once) {
 TEST_F(SharedKeys, are_packed_again_where_whoever_began_does_not_come_back) {
   const std::vector<float> alone = attend(0, 40);
   share();
-  for (std::int64_t n = 0; n < 2; ++n) ASSERT_TRUE(reinterpret_cast<Block*>(call.kept.block(0, n))->begin());
+  for (std::int64_t n = 0; n < 2; ++n) ASSERT_TRUE(reinterpret_cast<Block*>(call.blocks.block(0, n))->begin());
   const std::vector<float> before = kept;
   EXPECT_EQ(attend(0, 40), alone);
   EXPECT_EQ(std::memcmp(kept.data(), before.data(), kept.size() * sizeof(float)), 0)
