@@ -150,7 +150,8 @@ TEST_F(SharedKeys, serve_tasks_that_run_at_once) {
 TEST_F(SharedKeys, are_packed_again_where_whoever_began_does_not_come_back) {
   const std::vector<float> alone = attend(0, 40);
   share();
-  for (std::int64_t n = 0; n < 2; ++n) ASSERT_TRUE(reinterpret_cast<Block*>(call.blocks.block(0, n))->begin());
+  for (std::int64_t n = 0; n < 2; ++n)
+    ASSERT_TRUE(reinterpret_cast<Block*>(call.blocks.block(0, n))->begin());
   const std::vector<float> before = kept;
   EXPECT_EQ(attend(0, 40), alone);
   EXPECT_EQ(std::memcmp(kept.data(), before.data(), kept.size() * sizeof(float)), 0)
