@@ -19,7 +19,17 @@ bool HiddenKeys::hides(std::int64_t query, std::int64_t key) const {
   const std::int64_t ahead = key - (query + offset_);
   if (causal_ && ahead > 0) return true;
   if (masks_.padding && masks_.padding->at(entry_, 0, 0, key)) return true;
+  if (!masks_.documents.empty() && is_of_another_document(query, key)) return true;
   return window_ && (ahead > window_->right || -ahead > window_->left);
+}
+
+// A query is of the document of the key that it stands beside (S20); all batch entries may share one row of
+// ids.
+bool HiddenKeys::is_of_another_document(std::int64_t query, std::int64_t key) const {
+  const bool is_shared = std::ssize(masks_.documents) == keys_;
+  const std::int32_t* const ids = masks_.documents.data() + (is_shared ? 0 : entry_ * keys_);
+  const std::int64_t own = query + offset_;
+  return own < 0 || own >= keys_ || ids[own] != ids[key];
 }
 
 BoolView HiddenKeys::rows(std::int64_t first, std::int64_t count) {

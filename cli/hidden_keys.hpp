@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys --causal, --window and --tokens hide, a stretch of queries of one batch entry at a time.
+// Which keys --causal, --window, --tokens and --document hide, a stretch of queries of one batch entry at a
+// time.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,7 @@ class HiddenKeys {
   // Refuses what `make_masks` refuses: lengths that differ and no --align.
   HiddenKeys(const ShapeOptions&, const Extents&, std::int64_t batch_entry);
 
-  bool hides_any() const { return causal_ || window_ || masks_.padding; }
+  bool hides_any() const { return causal_ || window_ || masks_.padding || !masks_.documents.empty(); }
   bool hides(std::int64_t query, std::int64_t key) const;
   // (1, 1, rows, keys) of the queries from `first` on, true where hidden. Overwritten by the next call.
   BoolView rows(std::int64_t first, std::int64_t count);
@@ -25,6 +26,8 @@ class HiddenKeys {
   std::optional<std::int64_t> first_position() const;
 
  private:
+  bool is_of_another_document(std::int64_t query, std::int64_t key) const;
+
   bool causal_;
   std::optional<Window> window_;
   OwnedMasks masks_;

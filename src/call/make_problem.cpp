@@ -227,10 +227,10 @@ struct NumberOfMask {
     const std::int64_t of_ids = mix_list<std::int32_t>(mix(hash, number_of(m.align)), m.ids);
     return mix_list<std::int32_t>(of_ids, m.query_ids);
   }
-  template <class Matrix>
-  std::int64_t operator()(const Matrix&) const {
-    return hash;
-  }
+  // Of a matrix, that there is one. No template: a new mask has to say what it is.
+  std::int64_t operator()(const Keep&) const { return hash; }
+  std::int64_t operator()(const Hide&) const { return hash; }
+  std::int64_t operator()(const Tree&) const { return hash; }
 };
 
 }  // namespace

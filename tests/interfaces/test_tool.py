@@ -484,3 +484,13 @@ def test_a_run_that_is_interrupted_while_it_writes_leaves_nothing(tmp_path):
         process.wait(timeout=60)
     assert process.returncode == -signal.SIGTERM, "it ended before it could be interrupted"
     assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_picture_shows_what_documents_hide(tmp_path):
+    np.save(tmp_path / "d.npy", np.array([0, 0, 1, 1, 1], np.int32))
+    flags = ["run", *SMALL, "--seed", 3]
+    json_of(tmp_path, *flags, "--picture", "all.svg")
+    json_of(tmp_path, *flags, "--document", "d.npy", "--picture", "apart.svg", "--save-weights", "w.npy")
+    weights = np.load(tmp_path / "w.npy")
+    assert (weights[..., :2, 2:] == 0).all() and (weights[..., 2:, :2] == 0).all()
+    assert (tmp_path / "all.svg").read_text() != (tmp_path / "apart.svg").read_text()
