@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can be chosen: sizes, numbers and masks that need no drawing.
-import { byId } from "../../src/view/page/dom.js";
+import { byId } from "../../view/page/dom.js";
 import { asDigits, digitsFor, masks } from "./masks.js";
 import { cacheTypes, change, hiddenPairs, kvChoices, limits, startOver, state, words } from "./state.js";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed itself: the WebAssembly module inside this page, and what it computes.
-import { unpack } from "../../src/view/page/unpack.js";
+import { unpack } from "../../view/page/unpack.js";
 
 const names = ["queries", "keys", "values", "results", "weights", "raw", "softcapped", "masked", "cached"]; // as module.cpp has them
 let heed;

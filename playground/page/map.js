@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weights of all heads, small, and of one, large: a row for every query. Masks are drawn on it.
-import { cssColour, inkOn } from "../../src/view/page/colour.js";
-import { digitsOf } from "../../src/view/page/digits.js";
-import { visible } from "../../src/view/page/visible.js";
+import { cssColour, inkOn } from "../../view/page/colour.js";
+import { digitsOf } from "../../view/page/digits.js";
+import { visible } from "../../view/page/visible.js";
 import { asDigits } from "./masks.js";
 import { change, hiddenPairs, state, words } from "./state.js";
 import { headKinds } from "./vectors.js";

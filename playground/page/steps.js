@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One query, from its vector to its result: scores, softmax and sum, with every number.
-import { cssColour } from "../../src/view/page/colour.js";
-import { digitsOf } from "../../src/view/page/digits.js";
-import { visible } from "../../src/view/page/visible.js";
+import { cssColour } from "../../view/page/colour.js";
+import { digitsOf } from "../../view/page/digits.js";
+import { visible } from "../../view/page/visible.js";
 import { digits } from "./map.js";
 import { change, state, words } from "./state.js";
 import { editsWith, placeOf } from "./vectors.js";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The guided tour: a few sentences below the page, step by step, and a mark on what they are about.
-import { byId } from "../../src/view/page/dom.js";
+import { byId } from "../../view/page/dom.js";
 import { lessons } from "./lessons.js";
 import { goOnTour, state } from "./state.js";
 

@@ -105,6 +105,9 @@ class Copy:
             "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
             "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1",
             "-DHEED_BUILD_TOOL=OFF",
+            "-DHEED_BUILD_TESTS=ON",
+            "-DHEED_RANKS=OFF",
+            "-DHEED_VIEW=OFF",
             "-DHEED_SPOIL_SCRATCH=ON",
             *launcher,
         )

@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "cuda/exact/state.cuh"
 #include "general/launch.hpp"
 #include "reference.hpp"
 
@@ -74,19 +75,19 @@ template <class Fill>
 Buffer& tensor(Problem& p, Tensor Call::*member, Type type, std::int64_t batch, std::int64_t heads,
                std::int64_t length, std::int64_t dim, bool odd, const Fill& fill, bool heads_inside = false) {
   Tensor t;
-  t.type = type, t.dim = 1;
+  t.type = type, t.stride.dim = 1;
   const std::int64_t width = odd ? dim + 3 : (dim + 7) / 8 * 8;
   if (heads_inside)
-    t.heads = width, t.length = width * heads, t.batch = t.length * length;
+    t.stride.heads = width, t.stride.length = width * heads, t.stride.batch = t.stride.length * length;
   else
-    t.length = width, t.heads = width * length, t.batch = t.heads * heads;
+    t.stride.length = width, t.stride.heads = width * length, t.stride.batch = t.stride.heads * heads;
   const std::int64_t offset = odd ? bytes_of(type) : 0;
   Buffer& b = p.buffer(batch * heads * length * width * bytes_of(type) + 64);
   for (std::int64_t n = 0; n < batch * heads * length * width; ++n)
     from_float(type, b.host.data() + offset, n, fill());
   b.up();
-  if (batch == 1) t.batch = 0;
-  if (heads == 1) t.heads = 0;
+  if (batch == 1) t.stride.batch = 0;
+  if (heads == 1) t.stride.heads = 0;
   p.both(member, t, b, offset);
   return b;
 }
@@ -119,9 +120,9 @@ std::unique_ptr<Problem> make(const Wish& w) {
   c.keys = w.keys, c.dim = w.dim, c.value_dim = w.value_dim;
   c.tiled_heads = w.tiled;
   c.scale = w.scale != 0 ? double(w.scale) : 1 / std::sqrt(double(w.dim));
-  c.scale_log2e = float(c.scale * 1.4426950408889634), c.softcap = w.softcap,
+  c.scale_log2e = float(c.scale * 1.4426950408889634), c.cap = w.softcap,
   c.softcap_log2e = float(w.softcap * 1.4426950408889634);
-  c.scaling = {}, c.least_exponent = -127;
+  c.scaling = {}, c.min_exponent = -127;
   c.alibi = {};
   // Sequences.
   std::vector<Sequence> sequences;
@@ -165,7 +166,7 @@ std::unique_ptr<Problem> make(const Wish& w) {
       const auto spoil = [&](const Tensor& t, std::int64_t dim) {
         const std::int64_t row = pick(r, 0, int(keys) - 1);
         for (std::int64_t d = 0; d < dim; d += 1 + pick(r, 0, 7))
-          from_float(t.type, const_cast<void*>(t.data), row * t.length + d * t.dim, odd_ones[pick(r, 0, 3)]);
+          from_float(t.type, const_cast<void*>(t.data), row * t.stride.length + d * t.stride.dim, odd_ones[pick(r, 0, 3)]);
       };
       spoil(c.v, w.value_dim);
       if (chance(r, 0.4)) spoil(c.k, w.dim);
@@ -174,7 +175,7 @@ std::unique_ptr<Problem> make(const Wish& w) {
   } else {
     PageLayout layout{w.page, w.kv_heads, w.dim, w.value_dim, w.cache == 2 ? 1 : 2, w.cache == 2};
     c.layout = dc.layout = layout;
-    c.k.type = c.v.type = dc.k.type = dc.v.type = w.cache == 2 ? Type::i8 : w.type;
+    c.k.type = c.v.type = dc.k.type = dc.v.type = w.cache == 2 ? Type::int8 : w.type;
     const std::int64_t pages_each = (w.keys + w.page - 1) / w.page, bytes = layout.page_bytes();
     Buffer& store = p->buffer(w.batch * pages_each * bytes);
     std::memset(store.host.data(), 0xff, store.host.size());  // what no token has is NaN
@@ -189,7 +190,7 @@ std::unique_ptr<Problem> make(const Wish& w) {
         for (std::int64_t h = 0; h < w.kv_heads; ++h) {
           unsigned char* head =
               const_cast<unsigned char*>(host_table[b * pages_each + j / w.page]) + h * layout.head_bytes();
-          const Type t = w.cache == 2 ? Type::i8 : w.type;
+          const Type t = w.cache == 2 ? Type::int8 : w.type;
           for (std::int64_t d = 0; d < w.dim; ++d)
             from_float(t, head, layout.key_element(j % w.page, d),
                        w.cache == 2 ? float(pick(r, -127, 127)) : normal(r));
@@ -218,9 +219,9 @@ std::unique_ptr<Problem> make(const Wish& w) {
     p->list(host_sequences, c.cached, ignored), p->list(device_sequences, ignored, dc.cached);
   }
   const auto broadcast = [&](Tensor& t, int kind) {
-    if (kind == 1 || kind == 4 || kind == 5) t.batch = t.heads = 0;
-    if (kind == 2) t.batch = 0;
-    if (kind == 4) t.length = 0;
+    if (kind == 1 || kind == 4 || kind == 5) t.stride.batch = t.stride.heads = 0;
+    if (kind == 2) t.stride.batch = 0;
+    if (kind == 4) t.stride.length = 0;
   };
   if (w.bias) {
     tensor(*p, &Call::bias, w.bias_type, batch, c.heads, rows, w.keys, w.odd,
@@ -228,7 +229,7 @@ std::unique_ptr<Problem> make(const Wish& w) {
     broadcast(c.bias, w.bias), broadcast(dc.bias, w.bias);
   }
   if (w.mask) {
-    tensor(*p, &Call::sink, Type::i8, batch, c.heads, rows, w.keys, w.odd,
+    tensor(*p, &Call::sink, Type::int8, batch, c.heads, rows, w.keys, w.odd,
            [&] { return chance(r, 0.7) ? 1.0f : 0.0f; });
     std::vector<heed::cuda::BoolTensor> host_masks{{c.sink, !w.hide, w.mask == 5}},
         device_masks{{dc.sink, !w.hide, w.mask == 5}};
@@ -307,10 +308,10 @@ float* workspace(std::int64_t floats) {
   }
   return memory;
 }
-heed::cuda::KeptEnd* kept(std::int64_t ends) {
-  static heed::cuda::KeptEnd* memory = nullptr;
+heed::cuda::SavedEnd* kept(std::int64_t ends) {
+  static heed::cuda::SavedEnd* memory = nullptr;
   cudaFree(memory);
-  CHECK(cudaMalloc(&memory, ends * sizeof(heed::cuda::KeptEnd) + 16));
+  CHECK(cudaMalloc(&memory, ends * sizeof(heed::cuda::SavedEnd) + 16));
   return memory;
 }
 
@@ -341,7 +342,7 @@ double worst(Problem& p, const Wish& w, std::string& where) {
     if (!c.cached) {
       const Tensor& t = is_key ? c.k : c.v;
       return to_float(t.type, t.data,
-                      b * t.batch + kv * t.heads + (c.sequence(b).first_key + j) * t.length + d * t.dim);
+                      b * t.stride.batch + kv * t.stride.heads + (c.sequence(b).first_key + j) * t.stride.length + d * t.stride.dim);
     }
     const auto& l = c.layout;
     const unsigned char* head = c.cached[b].table[j / l.page_size] + kv * l.head_bytes();
@@ -371,7 +372,7 @@ double worst(Problem& p, const Wish& w, std::string& where) {
         [&](auto bb, auto kv, auto j, auto d) { return element(false, bb, kv, j, d); });
     const std::int64_t at_row = c.sequence(b).first_query + i;
     const auto at = [&](const Tensor& t, std::int64_t x) {
-      return double(to_float(t.type, t.data, b * t.batch + h * t.heads + at_row * t.length + x * t.dim));
+      return double(to_float(t.type, t.data, b * t.stride.batch + h * t.stride.heads + at_row * t.stride.length + x * t.stride.dim));
     };
     for (std::int64_t d = 0; d < c.value_dim; ++d) {
       const double got = at(c.out, d), want = row.out[d];

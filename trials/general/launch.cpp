@@ -13,8 +13,8 @@ std::int64_t parts(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; 
 
 bool lies_in_16(const Tensor& t) {
   constexpr std::int64_t far = std::int64_t{1} << 24;  // strides within a tile of keys are 32 bits
-  return t.dim == 1 && t.length < far && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
-         t.batch % 8 == 0 && t.heads % 8 == 0 && t.length % 8 == 0;
+  return t.stride.dim == 1 && t.stride.length < far && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 &&
+         t.stride.batch % 8 == 0 && t.stride.heads % 8 == 0 && t.stride.length % 8 == 0;
 }
 
 constexpr std::int64_t section_bytes = 12'000'000;  // of keys and values, that stay in the second-level cache
@@ -71,7 +71,7 @@ Launch plan_launch(const Call& c, const Kernel& k, int unit_keys, int units_each
   p.cut_rows = 512;
   p.q_in_16 = lies_in_16(c.q), p.k_in_16 = !c.cached && lies_in_16(c.k),
   p.v_in_16 = !c.cached && lies_in_16(c.v);
-  p.key_stride = static_cast<int>(c.k.length), p.value_stride = static_cast<int>(c.v.length);
+  p.key_stride = static_cast<int>(c.k.stride.length), p.value_stride = static_cast<int>(c.v.stride.length);
   p.q_in_16 = p.q_in_16 && c.dim % 8 == 0, p.k_in_16 = p.k_in_16 && c.dim % 8 == 0,
   p.v_in_16 = p.v_in_16 && c.value_dim % 8 == 0;
   p.out_in_16 = lies_in_16(c.out) && c.out.type == k.type && c.value_dim % 8 == 0;

@@ -19,7 +19,7 @@ using heed::cuda::Type;
 
 inline float to_float(Type t, const void* data, std::int64_t n) {
   if (t == Type::f32) return static_cast<const float*>(data)[n];
-  if (t == Type::i8) return static_cast<const std::int8_t*>(data)[n];
+  if (t == Type::int8) return static_cast<const std::int8_t*>(data)[n];
   const std::uint16_t x = static_cast<const std::uint16_t*>(data)[n];
   if (t == Type::bf16) {
     const std::uint32_t bits = std::uint32_t{x} << 16;
@@ -32,14 +32,14 @@ inline float to_float(Type t, const void* data, std::int64_t n) {
 inline void from_float(Type t, void* data, std::int64_t n, float x) {
   if (t == Type::f32)
     static_cast<float*>(data)[n] = x;
-  else if (t == Type::i8)
+  else if (t == Type::int8)
     static_cast<std::int8_t*>(data)[n] = static_cast<std::int8_t>(x);
   else if (t == Type::bf16)
     static_cast<std::uint16_t*>(data)[n] = __bfloat16_as_ushort(__float2bfloat16(x));
   else
     static_cast<std::uint16_t*>(data)[n] = __half_as_ushort(__float2half(x));
 }
-inline int bytes_of(Type t) { return t == Type::f32 ? 4 : t == Type::i8 ? 1 : 2; }
+inline int bytes_of(Type t) { return t == Type::f32 ? 4 : t == Type::int8 ? 1 : 2; }
 
 // A row's results.
 struct RowResult {
@@ -58,20 +58,20 @@ RowResult reference_row(const heed::cuda::Call& c, std::int64_t b, std::int64_t 
   const auto at = [&](const heed::cuda::Tensor& t, std::int64_t r, std::int64_t x) {
     return t.data == nullptr
                ? 0.0
-               : double(to_float(t.type, t.data, b * t.batch + h * t.heads + r * t.length + x * t.dim));
+               : double(to_float(t.type, t.data, b * t.stride.batch + h * t.stride.heads + r * t.stride.length + x * t.stride.dim));
   };
   RowResult result;
   result.out.assign(c.value_dim, 0), result.magnitude.assign(c.value_dim, 0);
   result.weights.assign(s.keys, 0);
   const double sink =
-      c.sink.data ? double(to_float(c.sink.type, c.sink.data, b * c.sink.batch + h * c.sink.heads)) : -inf;
+      c.sink.data ? double(to_float(c.sink.type, c.sink.data, b * c.sink.stride.batch + h * c.sink.stride.heads)) : -inf;
   double top = -inf;
   for (std::int64_t j = 0; j < s.keys; ++j) {
     double dot = 0;
     for (std::int64_t d = 0; d < c.dim; ++d) dot += at(c.q, row, d) * double(key(b, kv, j, d));
     double x = dot * c.scale;
     result.raw.push_back(x);
-    if (c.softcap != 0) x = c.softcap * std::tanh(x / c.softcap);
+    if (c.cap != 0) x = c.cap * std::tanh(x / c.cap);
     result.softcapped.push_back(x);
     bool seen = j < s.key_count && j < i + s.end_offset && (j < c.front || j >= i + s.first_offset);
     for (std::int64_t g = 0; g < c.gap_count; ++g) {

@@ -118,7 +118,7 @@ class Arrays {
                              bool in_16, int first) {
     Rows::run(
         slot, dim, in_16,
-        [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.length, t.dim, t.type, 0}; },
+        [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.stride.length, t.stride.dim, t.type, 0}; },
         [&](int r) { return first + r >= block.keys.begin && first + r < block.keys.end; });
   }
 

@@ -4,8 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/finish.cuh"
-#include "cuda/algorithm/wide_row.cuh"
+#include "cuda/tile/finish.cuh"
 #include "general/place.cuh"
 #include "general/rows.cuh"
 #include "general/state.cuh"
@@ -179,7 +178,7 @@ __device__ __noinline__ void complete_rows(const Call& c, const Plan& plan, cons
     const Query q = block.query(r);
     const WideEnd wide =
         complete_row(WholeBlock<Shape::threads>(), c, q,
-                     {plan.first_dim, least(plan.first_dim + Shape::value_dim, c.value_dim)}, scratch);
+                     {plan.first_dim, min(plan.first_dim + Shape::value_dim, c.value_dim)}, scratch);
     if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
   }
 }

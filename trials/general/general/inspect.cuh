@@ -34,7 +34,7 @@ struct Inspection {
     sync();
     prefetch_queries<Shape>(at, c, plan, block);
     source.prefetch(tile, 0, ring);
-    close_copies();
+    commit_copies();
     stage.inspect(tile);
     wait_for_copies<0>();
     sync();
@@ -93,7 +93,7 @@ struct Inspection {
     }
     HEED_DEVICE void weights(Scores<Shape>& s) const {
       each(s, [&](const Query& q) {
-        const KeptEnd& end = plan.ends[(q.b * c.heads + q.h) * c.queries + q.i];
+        const SavedEnd& end = plan.ends[(q.b * c.heads + q.h) * c.queries + q.i];
         const float factor = closed(c, q, end.row).out(), max = end.row.max;
         return [&, q, factor, max, to = row_of(c.weights, q)](int j, float x) {
           write(to, j,
@@ -108,7 +108,7 @@ struct Inspection {
     static __device__ __noinline__ float score(const Call& c, const Query& q, int j, float x, bool is_key) {
       const bool is_biased = c.stage == ScoreStage::biased;
       if (!is_key) return is_biased ? minus_infinity : 0.0f;
-      if ((x == minus_infinity && is_biased) || (is_finite(x) && x != -most_finite)) return x * ln_2;
+      if ((x == minus_infinity && is_biased) || (is_finite(x) && x != -max_finite)) return x * ln_2;
       const WideScore wide = wide_score(c, q, j);
       return static_cast<float>(c.stage == ScoreStage::raw ? wide.raw
                                 : is_biased                ? wide.biased

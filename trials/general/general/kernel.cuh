@@ -85,7 +85,7 @@ struct Attention {
         ahead = walk.next(ahead), ++number;
         source.look_up(ahead, walk.next(ahead), number);
       }
-      close_copies();
+      commit_copies();
     }
 
     Queries<Shape> queries(at, place.warp_row);
@@ -120,7 +120,7 @@ struct Attention {
       const Operands operands = source.settle(ring + slot * Source::slot_bytes);
       slot = slot + 1 == Shape::stages ? 0 : slot + 1;
       if (!is_seen) {
-        close_copies();
+        commit_copies();
         continue;
       }
       Scores<Shape> s;
@@ -133,7 +133,7 @@ struct Attention {
                k % apart == 0 && n < (k / apart + 1) * Source::copies / groups; ++n)
             source.copy(n, streams);
       });
-      close_copies();
+      commit_copies();
       if constexpr (Source::is_quantized) scale_keys<Shape>(s, operands.key_scales, place);
       stage.apply(s, t);
       state.weigh(s, scale, eight);

@@ -60,7 +60,7 @@ struct Merge {
     float max = minus_infinity;
     for (int u = lane; u < units; u += 32) max = fmaxf(max, partial_row(c, plan, head, u, row)[0]);
 #pragma unroll
-    for (int across = 1; across < 32; across *= 2) max = fmaxf(max, from_lane_across(max, across));
+    for (int across = 1; across < 32; across *= 2) max = fmaxf(max, shuffle_xor(max, across));
     bool is_left = false;
     for (int first = 0; first < dims; first += dims_at_once) {
       const int d = first + lane * 4;

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/visible.cuh"
+#include "cuda/tile/visible.cuh"
 #include "general/dropout.cuh"
 #include "general/place.cuh"
 #include "general/products.cuh"
@@ -125,7 +125,7 @@ class Options {
     Bits of_row = saw | word_across(saw, 1);
     of_row |= word_across(of_row, 2);
     each_row([&](int m, int r) {
-      if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.max[m][r] = -most_finite;
+      if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.max[m][r] = -max_finite;
     });
     saw = 0;
   }
@@ -175,19 +175,19 @@ class Options {
       const int before =
           mask.is_tree ? tile_rows.keys - tile_rows.queries : 0;  // S18: keys that have no column
       const int left = (mask.is_tree ? tile_rows.queries : tile_rows.keys) - (first - before);
-      const bool is_one_row = where.length == 0 && where.heads == 0, when = mask.visible_when;
+      const bool is_one_row = where.stride.length == 0 && where.stride.heads == 0, when = mask.visible_when;
       const bool in_pairs =
-          where.dim == 1 && before == 0 &&
-          (where.batch | where.heads | where.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
+          where.stride.dim == 1 && before == 0 &&
+          (where.stride.batch | where.stride.heads | where.stride.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
       Bits bits = 0;
       each_row([&](int m, int r) {
         if (!is_one_row || (m == 0 && r == 0)) {
           const RowFacts& row = rows[place.row(m, r)];
           const std::int64_t at = number == 0 ? row.mask : row_of(where, query(row)).first;
-          const auto* from = static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.dim;
+          const auto* from = static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.stride.dim;
           bits = in_pairs && left >= 8 * Shape::key_tiles
                      ? pairs_of_mask(from, when)
-                     : elements_of_mask(from, where.dim, before - first, left, when);
+                     : elements_of_mask(from, where.stride.dim, before - first, left, when);
         }
         visible[m][r] &= bits;
       });
@@ -240,7 +240,7 @@ class Options {
 
   HEED_DEVICE void cap(Scores<Shape>& s) const {
     const float reciprocal = 1.0f / c.softcap_log2e,
-                inverse = reciprocal > most_finite ? most_finite : reciprocal;
+                inverse = reciprocal > max_finite ? max_finite : reciprocal;
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -252,7 +252,7 @@ class Options {
   // As a bias would that holds the products of slope and distance (S21).
   HEED_DEVICE void add_alibi(Scores<Shape>& s, int tile) const {
     const int first = place.first_key(tile);
-    const float below = biases && c.bias.data ? __builtin_nanf("") : -most_finite;
+    const float below = biases && c.bias.data ? __builtin_nanf("") : -max_finite;
     each_row([&](int m, int r) {
       const RowFacts& row = rows[place.row(m, r)];
       const int own = row.i + (c.alibi.queries_are_last ? tile_rows.keys - tile_rows.queries : 0);
@@ -263,7 +263,7 @@ class Options {
         for (int e = 0; e < 2; ++e) {
           float& x = s[m][n][2 * r + e];
           x = fmaf(slope * fabsf(distance - static_cast<float>(8 * n + e)), log2_e, wide_apart(x));
-          x = x < -most_finite ? below : x;
+          x = x < -max_finite ? below : x;
         }
     });
   }
@@ -271,8 +271,8 @@ class Options {
   // The bias of this thread's keys: 16-bit pairs as they lie, while products are computed. Others are read
   // when they are needed.
   HEED_DEVICE bool bias_in_pairs() const {
-    return c.bias.dim == 1 && c.bias.type != Type::f32 &&
-           (c.bias.batch | c.bias.heads | c.bias.length |
+    return c.bias.stride.dim == 1 && c.bias.type != Type::f32 &&
+           (c.bias.stride.batch | c.bias.stride.heads | c.bias.stride.length |
             (reinterpret_cast<std::int64_t>(c.bias.data) >> 1)) %
                    2 ==
                0;
@@ -280,7 +280,7 @@ class Options {
   HEED_DEVICE void fetch_bias(int tile) {
     const std::int64_t first = place.first_key(tile);
     if (!bias_in_pairs()) {
-      each_row([&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.dim; });
+      each_row([&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.stride.dim; });
       return;
     }
     bool all = true;
@@ -319,7 +319,7 @@ class Options {
       for (int n = 0; n < keys; ++n)
         if (visible[m][r] >> n & 1)
           add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n,
-                   bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.dim));
+                   bias_at(c.bias, first_bias[m][r] + (n / 2 * 8 + n % 2) * c.bias.stride.dim));
     });
   }
   template <Type type>
@@ -352,8 +352,8 @@ class Options {
   // One that f32 in base 2 may not hold. Beside it products beyond 2^73 would still count (visible.cuh): they
   // become NaN.
   HEED_DEVICE static void add_bias(float& x, Bits& seen, int n, float b) {
-    if (b < -most_finite) seen &= ~(Bits{1} << n);
-    x = b < -0x1p126f ? max_or_nan(-most_finite, fmaf(b, log2_e, wide_apart(x))) : fmaf(b, log2_e, x);
+    if (b < -max_finite) seen &= ~(Bits{1} << n);
+    x = b < -0x1p126f ? max_or_nan(-max_finite, fmaf(b, log2_e, wide_apart(x))) : fmaf(b, log2_e, x);
   }
   static __device__ __noinline__ float bias_at(const Tensor& bias, std::int64_t at) {
     if (bias.type == Type::f32) return static_cast<const float*>(bias.data)[at];

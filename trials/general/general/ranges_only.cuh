@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/visible.cuh"
+#include "cuda/tile/visible.cuh"
 #include "general/place.cuh"
 #include "general/products.cuh"
 #include "general/rows.cuh"
@@ -54,7 +54,7 @@ class RangesOnly {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const RowFacts& row = rows[place.row(m, r)];
-        if (state.sum[m][r] == 0 && row.begin < row.end) state.max[m][r] = -most_finite;
+        if (state.sum[m][r] == 0 && row.begin < row.end) state.max[m][r] = -max_finite;
       }
   }
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/visible.cuh"
+#include "cuda/tile/visible.cuh"
 #include "general/shape.hpp"
 #include "general/tile.cuh"
 
@@ -61,7 +61,7 @@ struct TileRanges {
                    z = visible_keys(s, tile.query_of(last_row));
     some = {static_cast<int>(a.begin), static_cast<int>(z.end)};
     all = {static_cast<int>(z.begin), static_cast<int>(a.end)};
-    front = c.gap_count > 0 ? 0 : static_cast<int>(least(c.front, z.end));
+    front = c.gap_count > 0 ? 0 : static_cast<int>(min(c.front, z.end));
     if (c.gap_count > 0 && c.front > 0) some.begin = 0, all.end = -1;
   }
 

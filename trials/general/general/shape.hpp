@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/exact_plan.hpp"
+#include "cuda/exact/plan.hpp"
 #include "cuda/call.hpp"
 
 namespace heed::cuda::general {
@@ -57,7 +57,7 @@ struct Plan {
   int key_stride, value_stride;               // elements between keys, where they can
   float* partials;                  // (KV heads of all sequences, units, key warps, rows, partial_floats)
   int partial_units, partial_rows;  // units times key warps
-  KeptEnd* ends;                    // (batch, heads, queries), where weights are asked for; else null
+  SavedEnd* ends;                    // (batch, heads, queries), where weights are asked for; else null
   int first_dim;                    // of the values that a launch has: those of wide heads are done in slabs
 };
 

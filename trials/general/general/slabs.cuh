@@ -55,7 +55,7 @@ struct SlabAttention {
         slot_ahead = slot_ahead + 1 == Shape::stages ? 0 : slot_ahead + 1;
         if (++step_ahead > pieces) step_ahead = 0, ahead = walk.next(ahead);
       }
-      close_copies();
+      commit_copies();
     };
     const auto take = [&] {  // the slot that is there; the one before is free
       wait_for_copies<Shape::stages - 2>();

@@ -7,7 +7,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/element.cuh"
+#include "cuda/tile/element.cuh"
 #include "general/rows.cuh"
 #include "general/shape.hpp"
 #include "general/tile.cuh"

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/algorithm/exact_state.cuh"
+#include "cuda/exact/state.cuh"
 #include "general/products.cuh"
 #include "general/shape.hpp"
 #include "general/tile.cuh"
@@ -80,8 +80,8 @@ struct State {
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        sum[m][r] += from_lane_across(sum[m][r], 1);
-        sum[m][r] += from_lane_across(sum[m][r], 2);
+        sum[m][r] += shuffle_xor(sum[m][r], 1);
+        sum[m][r] += shuffle_xor(sum[m][r], 2);
       }
   }
 
@@ -92,8 +92,8 @@ struct State {
       float factor[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float top = fmaxf(of_thread[m][r], from_lane_across(of_thread[m][r], 1));
-        top = fmaxf(top, from_lane_across(top, 2));
+        float top = fmaxf(of_thread[m][r], shuffle_xor(of_thread[m][r], 1));
+        top = fmaxf(top, shuffle_xor(top, 2));
         const bool moves = top > max[m][r] + eight;
         factor[r] = moves ? fast_exp2((max[m][r] - top) * scale) : 1.0f;
         max[m][r] = moves ? top : max[m][r];

@@ -24,7 +24,7 @@ HEED_DEVICE Document document_of(const Call& c, const DocumentIds& d, const RowT
 struct DocumentTiles {
   static constexpr int most = 2048;
   std::uint32_t bits[most / 32];
-  std::int32_t least, most_id;
+  std::int32_t least, max_id;
 
   // By all threads of a block: tiles that hold a number between the least and the most of the rows'
   // documents.
@@ -35,11 +35,11 @@ struct DocumentTiles {
     const RowTile& tile = block.tile;
     const DocumentIds d = c.documents[0];
     for (int n = thread_index(); n < most / 32; n += threads) bits[n] = 0;
-    if (thread_index() == 0) least = 0x7fffffff, most_id = -0x7fffffff - 1;
+    if (thread_index() == 0) least = 0x7fffffff, max_id = -0x7fffffff - 1;
     sync();
     for (int r = thread_index(); r < Shape::rows; r += threads) {
       const Document own = document_of(c, d, tile, tile.query_of(r));
-      if (own.is_any) atomicMin(&least, own.id), atomicMax(&most_id, own.id);
+      if (own.is_any) atomicMin(&least, own.id), atomicMax(&max_id, own.id);
     }
     sync();
     const std::int32_t* ids = d.keys + tile.b * d.keys_step;
@@ -47,7 +47,7 @@ struct DocumentTiles {
          t < min((block.keys.end + tile_keys - 1) / tile_keys, most); t += threads) {
       bool is_wanted = false;
       for (int j = t * tile_keys; j < min((t + 1) * tile_keys, tile.keys); ++j)
-        is_wanted = is_wanted || (ids[j] >= least && ids[j] <= most_id);
+        is_wanted = is_wanted || (ids[j] >= least && ids[j] <= max_id);
       if (is_wanted) atomicOr(&bits[t / 32], 1u << t % 32);
     }
     sync();
