@@ -37,6 +37,7 @@ export function drawTour() {
   const before = shown;
   shown = state.tour;
   if (!lesson) {
+    byId("steps").scrollLeft = 0;
     byId("take-tour").focus();
     return;
   }

@@ -336,7 +336,7 @@ def test_buttons_zoom_at_the_chosen_weight(screen, tab, page):
         tab.one("#zoom-in").click()
     tab.until(lambda: zoom_of(tab) > 3, "it does not zoom")
     texts = [each["text"] for each in redrawn(tab)]
-    assert WORDS[38] in texts and WORDS[3] in texts and WORDS[10] not in texts
+    assert WORDS[38] in texts and WORDS[3] in texts and WORDS[18] not in texts
 
 
 # The chosen token
