@@ -16,8 +16,8 @@
 #include "ranks/share.hpp"
 #include "ranks/together.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/memory.hpp"
 #include "threads/pool.hpp"
-#include "threads/reused_memory.hpp"
 
 namespace heed::ranks {
 namespace {

@@ -14,7 +14,6 @@
 #include "ranks/gathered.hpp"
 #include "ranks/meaning.hpp"
 #include "ranks/rows.hpp"
-#include "threads/float_mode.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::ranks {

@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "api/gathered_cache.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/make_problem.hpp"
 #include "heed/gradient.hpp"
 #include "heed/half.hpp"
 #include "reference/bound.hpp"
 #include "reference/gradient.hpp"
 #include "reference/row.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/pool.hpp"
 

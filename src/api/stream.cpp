@@ -3,7 +3,7 @@
 #include "heed/stream.hpp"
 
 #include "api/plan.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/checks.hpp"
 #include "call/make_problem.hpp"
 #include "reference/row.hpp"

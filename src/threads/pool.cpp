@@ -19,7 +19,6 @@
 #include "heed/threads.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
-#include "threads/float_mode.hpp"
 
 namespace heed::threads {
 namespace {
