@@ -64,9 +64,9 @@ class Cpu final : public Backend {
     cpu::rotate(alike, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override {
-    threads::ReusedMemory kept = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
-    const std::size_t held = kept.get_deleter().bytes;
-    return {kept.release(), {&give_back, held}};
+    threads::ReusedMemory memory = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
+    const std::size_t held = memory.get_deleter().bytes;
+    return {memory.release(), {&give_back, held}};
   }
   void copy(const View& from, const MutableView& into) const override { cpu::copy(from, into); }
   void add(const View& from, const MutableView& into) const override { cpu::add(from, into); }

@@ -93,20 +93,20 @@ std::size_t concurrency();
 // call.
 class ForOneCall {
  public:
-  ForOneCall(int threads, Executor* executor) : is_said_(threads != 0 || executor) {
-    if (is_said_) say(threads, executor);
+  ForOneCall(int threads, Executor* executor) : is_set_(threads != 0 || executor) {
+    if (is_set_) set(threads, executor);
   }
   ~ForOneCall() {
-    if (is_said_) say(threads_before_, executor_before_);
+    if (is_set_) set(threads_before_, executor_before_);
   }
   ForOneCall(const ForOneCall&) = delete;
   ForOneCall& operator=(const ForOneCall&) = delete;
 
  private:
-  void say(int threads, Executor*) noexcept;
+  void set(int threads, Executor*) noexcept;
 
   BorrowedFloatMode mode_ = BorrowedFloatMode::without_traps();
-  bool is_said_;
+  bool is_set_;
   int threads_before_ = 0;
   Executor* executor_before_ = nullptr;
 };
