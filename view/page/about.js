@@ -19,7 +19,7 @@ function texts() {
 
 function reading() {
   const made = element("p", "Every picture is one head. ", "reading");
-  made.append(element("b", "Rows are queries"), ", the tokens that look; ", element("b", "columns are keys"), ", the tokens they look at. ", element("b", "Choose a head"), " to see it large. Layers, heads and tokens are counted from 0.");
+  made.append(element("b", "Rows are queries"), ", the tokens that look; ", element("b", "columns are keys"), ", the tokens they look at. ", element("b", "Choose a head"), " to see it large.");
   return made;
 }
 
@@ -46,7 +46,7 @@ function hint() {
   for (const words of [
     "A row says how much one token looks at every other: its weights, which sum to one.",
     "A strong diagonal: tokens look at themselves. Just below it: at the token before. A strong first column: at the first token.",
-    "Inside a head every cell can be read in words, and seen as coloured text, lines or a table.",
+    "A head opens as a map, coloured text, lines or a table.",
   ])
     list.append(element("li", words));
   const close = element("button", "Got it");

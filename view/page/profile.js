@@ -72,7 +72,7 @@ export function showProfile(figure, head) {
   drawing.setAttribute("aria-label", `Weight by distance: ${bars.map((bar) => `${bar.where}: ${percent(bar.mass)}`).join(", ")}`);
   drawing.append(svg("line", { x1: 0, x2: width, y1: height + 0.5, y2: height + 0.5 }));
   const step = width / Math.max(6, bars.length);
-  const every = Math.ceil(36 / step); // names have room
+  const every = Math.ceil((5.4 * Math.max(...bars.map((bar) => bar.name.length)) + 5) / step); // names have room
   const own = bars.findIndex((each) => each.name === "0");
   const most = Math.max(...bars.map((bar) => bar.mass), 1e-9);
   bars.forEach((bar, n) => {
