@@ -46,7 +46,7 @@ function hint() {
   for (const words of [
     "A row says how much one token looks at every other: its weights, which sum to one.",
     "A strong diagonal: tokens look at themselves. Just below it: at the token before. A strong first column: at the first token.",
-    "A head opens as a map, coloured text, lines or a table.",
+    "Layers, heads, tokens: counted from 0.",
   ])
     list.append(element("li", words));
   const close = element("button", "Got it");

@@ -61,7 +61,7 @@ function extentOf(run) {
   const kind = kvHeads === heads ? "" : `${sharing} (1/${heads / kvHeads} of the KV cache of multi-head attention, MHA)`;
   const layers = run.layers.length > 1 ? `${run.layers.length} layers of ` : "";
   const of = (n, what) => `${n.toLocaleString("en")} ${n === 1 ? what.replace(/ies$/, "y").replace(/s$/, "") : what}`;
-  return `${layers}${of(heads, "heads")}${kind} · ${of(run.queries, "queries")} × ${of(run.keys, "keys")}, all counted from 0`;
+  return `${layers}${of(heads, "heads")}${kind} · ${of(run.queries, "queries")} × ${of(run.keys, "keys")}`;
 }
 
 function gridCell(name, text, column, span = 1) {

@@ -45,7 +45,7 @@ buildAbout();
 onChange(() => {
   document.documentElement.dataset.theme = state.theme;
   const head = headAt(state.run, state.layer, state.head);
-  document.getElementById("extent").textContent = `${allHeads.length.toLocaleString("en")} head${allHeads.length === 1 ? "" : "s"}`;
+  document.getElementById("extent").textContent = `${allHeads.length.toLocaleString("en")} head${allHeads.length === 1 ? "" : "s, counted from 0"}`;
   document.getElementById("overview").hidden = Boolean(head);
   document.getElementById("detail").hidden = !head;
   document.getElementById("tip").hidden = true;
