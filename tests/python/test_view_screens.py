@@ -284,6 +284,22 @@ def test_the_size_of_the_pictures_follows_its_control(screen, tab, page):
     tab.until(lambda: "size=60" in tab.address(), "the address does not hold it")
 
 
+def test_names_of_layers_and_queries_stay_where_a_telephone_is_swiped(tab, page, tmp_path):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    stays = "const [box, name] = [...arguments].map((each) => document.querySelector(each)); box.scrollLeft = 90; return [box.scrollLeft, name.getBoundingClientRect().left - box.getBoundingClientRect().left]"
+    tab.open(page, "#size=120")
+    moved, left = tab.driver.execute_script(stays, ".run .scroll", ".layer-name")
+    assert moved == 90 and abs(left) <= 2
+    settled(tab, page, "#head=1&view=table")
+    tab.until(lambda: tab.count("#table tbody th"), "there is no table")
+    moved, left = tab.driver.execute_script(stays, "#table", "#table tbody th")
+    assert moved > 0 and abs(left) <= 2
+    heed.view(causal_weights(12, 9), tokens=WORDS[:9]).save(tmp_path / "one.html")  # a layer without a name
+    tab.open(tmp_path / "one.html")
+    assert tab.driver.execute_script("return document.querySelector('.thumb').getBoundingClientRect().left - document.querySelector('.run .scroll').getBoundingClientRect().left") >= 1
+
+
 def test_menus_speak_plainly(screen, tab, page):
     tab.open(page)
     words = [option.text for option in tab.all("#sort option")]
