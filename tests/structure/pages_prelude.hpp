@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the README's fragments take as given: views of a batch of 2 with 8 query heads, 2 KV heads, 6 queries
+// What the fragments of the pages take as given: views of a batch of 2 with 8 query heads, 2 KV heads, 6 queries
 // and 9 keys.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <heed/distributed.hpp>
+#include <heed/distributed_layer.hpp>
+#include <heed/gradient.hpp>
 #include <heed/heed.hpp>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace {
