@@ -47,8 +47,8 @@ def headers():
 
 
 def is_frame(line):
-    """Lines of a header that declare nothing."""
-    return bool(re.match(r'#\s*(pragma|include|if|ifdef|ifndef|endif|else|undef)|(inline )?namespace\b|\}  // namespace|extern "C"', line)) or (
+    """Lines of a header that declare nothing, or only that there is such a type."""
+    return bool(re.match(r"(struct|class) \w+;$", line)) or bool(re.match(r'#\s*(pragma|include|if|ifdef|ifndef|endif|else|undef)|(inline )?namespace\b|\}  // namespace|extern "C"', line)) or (
         line.strip() in ("}", "#define HEED_C_H")
     )
 
@@ -196,9 +196,11 @@ def sources(module):
     """Files in which what a module offers may be defined, the first that has it."""
     folder = ROOT / "python/heed"
     own = folder / MODULES[module]
-    beside = {"heed": "_*.py", "heed.torch": "_torch*.py", "heed.transformers": "_transformers*.py"}
+    beside = {"heed.torch": "_torch*.py", "heed.transformers": "_transformers*.py"}
     if module == "heed.onnx":
         return [own, *sorted((folder / "onnx").glob("_*.py"))]
+    if module == "heed":
+        return [own, folder / "_heed.pyi", *sorted(folder.glob("_[!t]*.py"))]
     return [own, *sorted(folder.glob(beside.get(module, "_errors.py"))), folder / "_heed.pyi"]
 
 
@@ -228,6 +230,8 @@ def documentation(node):
     """A docstring as Markdown: paragraphs, lists in columns as they are, and sessions."""
     text = inspect.cleandoc(ast.get_docstring(node) or "")
     prose, _, session = text.partition(">>> ")
+    session, _, rest = session.partition(next(iter(re.findall(r"\n\n(?!>>>).", session, re.DOTALL)), "\0"))
+    prose += "\n" + text[text.rindex(rest) - 1 :] if rest else ""
     made, columns = "", []
 
     def flush():
