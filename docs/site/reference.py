@@ -49,7 +49,7 @@ def headers():
 def is_frame(line):
     """Lines of a header that declare nothing, or only that there is such a type."""
     return bool(re.match(r"(struct|class) \w+;$", line)) or bool(re.match(r'#\s*(pragma|include|if|ifdef|ifndef|endif|else|undef)|(inline )?namespace\b|\}  // namespace|extern "C"', line)) or (
-        line.strip() in ("}", "#define HEED_C_H")
+        line.strip() == "}" or line.startswith(("#define HEED_C_H", "#define HEED_C_API"))
     )
 
 
@@ -123,10 +123,25 @@ def entries(text):
     return intro, found
 
 
-def as_text(comment):
-    """The lines of a comment as a paragraph of Markdown."""
-    words = " ".join(line.removeprefix("//").strip() for line in comment)
-    return re.sub(r"([*_<>\[\]#|\\])", r"\\\1", words)
+def rules():
+    """The rules S1, G1, O1, ... -> their places in docs/spec.md."""
+    found = re.findall(r"^### (([SGO]\d+) .*)$", (ROOT / "docs/spec.md").read_text(), re.MULTILINE)
+    return {rule: re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading, rule in found}
+
+
+RULES = rules()
+
+
+def escaped(text):
+    return re.sub(r"([*_<>\[\]#|\\])", r"\\\1", text)
+
+
+def as_text(comment, up="../../"):
+    """The lines of a comment as Markdown, with links to the rules and pages that it names."""
+    paragraphs = "\n".join(line.removeprefix("//").strip() for line in comment).split("\n\n")
+    text = "\n\n".join(escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
+    text = re.sub(r"\bdocs/(\w+\.md)", rf"[\1]({up}\1)", text)
+    return re.sub(r"\b([SGO]\d+)\b", lambda rule: f"[{rule[0]}]({up}spec.md#{RULES[rule[0]]})" if rule[0] in RULES else rule[0], text)
 
 
 def title(names):
@@ -134,8 +149,8 @@ def title(names):
 
 
 def page_of_entries(name, intro, found):
-    language = "c" if name == "c.h" else "cpp"
-    text = f"# `<heed/{name}>`\n\n{as_text(intro)}\n"
+    language, up = ("c", "../") if name == "c.h" else ("cpp", "../../")
+    text = f"# `<heed/{name}>`\n\n{as_text(intro, up)}\n"
     taken = set()
     for entry in found:
         anchors = [other for other in entry.names if other not in taken]
@@ -143,7 +158,7 @@ def page_of_entries(name, intro, found):
         if entry.names:
             text += f"\n## {title(entry.names)}" + (f" {{ #{anchors[0]} }}\n" if anchors else "\n")
             text += "".join(f'<a id="{other}"></a>' for other in anchors[1:]) + "\n"
-        text += f"\n{as_text(entry.comment)}\n\n```{language}\n" + "\n".join(entry.code) + "\n```\n"
+        text += f"\n{as_text(entry.comment, up)}\n\n```{language}\n" + "\n".join(entry.code) + "\n```\n"
     return text
 
 
@@ -245,7 +260,7 @@ def documentation(node):
             columns.append(line)
         else:
             flush()
-            made += re.sub(r"([*_<>\[\]#|\\])", r"\\\1", line) + "\n"
+            made += escaped(line) + "\n"
     flush()
     return made + (f"\n```pycon\n>>> {session.rstrip()}\n```\n" if session else "")
 
