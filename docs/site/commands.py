@@ -12,7 +12,19 @@ PAGE = pathlib.Path(__file__).parents[1] / "commands.md"
 INTRO = """# Commands
 
 The `heed` command comes with the [library and the Python package](building.md). This is what `heed --help` and `heed COMMAND --help` print. Exit status 0 is done, 1 a
-failed check, 2 bad usage or input, 130 interrupted.
+failed check, 2 bad usage or input, 130 interrupted. Every command takes `--json`.
+
+```sh
+heed demo                                                              # MHA, GQA and MQA on this machine
+heed run --heads 12 --length 64 --save-layer mha.safetensors           # a layer on random or given input
+heed convert mha.safetensors gqa.safetensors --heads 12 --kv-heads 6   # fewer KV heads, by averaging
+heed run --heads 12 --kv-heads 6 --length 64 --weights gqa.safetensors --out y.npy
+heed check --heads 8 --kv-heads 2 --length 64 --causal                 # every kernel against the reference
+heed check --backward --length 64 --causal                             # and its gradients
+heed explain --heads 8 --length 64                                     # which kernel, and why not the others
+heed view --out attention.html                                         # a page that shows attention, for any browser
+heed doctor                                                            # what this machine offers
+```
 
 """
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 LANGUAGES = {"cpp", "c", "python", "pycon", "sh", "cmake", "text"}
-RUN = ("README.md", "docs/cpp.md", "docs/path.md", "docs/lessons/")  # pages whose commands are run, one after another
+RUN = ("README.md", "docs/commands.md", "docs/path.md", "docs/lessons/")  # pages whose commands are run, one after another
 NOT_RUN = {"demo", "doctor"}  # that they exist is checked by asking for their help
 SHOWN = ("&&", "|", "$(")  # commands of a shell: their first word must exist
 
