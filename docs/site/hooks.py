@@ -100,7 +100,7 @@ def drawn(page, found):
 
 
 # What the search puts first, and last: by how a page's address begins.
-BOOSTS = {"environment": 4, "start": 2, "source/": 0.1, "reference/": 0.5}
+BOOSTS = {"start": 2, "performance": 2, "source/": 0.1, "reference/": 0.5}
 
 
 def on_page_markdown(markdown, page, config, files):

@@ -199,7 +199,7 @@ def check_comments_and_documents_name_files_that_exist(root):
 def check_every_environment_variable_is_documented(root):
     """What getenv and os.environ are asked for, and what scripts read, stands in docs/environment.md; and nothing else does."""
     page = (root / "docs/environment.md").read_text()
-    documented = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
+    documented = set(re.findall(r"^(?:\||##) `(\w+)`", page, re.MULTILINE))
     read = {}
     for path in source_files(root, "src", "include", "ranks", "view", "cli", "python", "bench", "scripts", "tests", "examples"):
         if path.suffix not in CODE | {".py", ""} or path.suffix == "" and path.parent.name != "scripts":
