@@ -47,8 +47,18 @@ def blocks_of(page):
 PAGES = [page.relative_to(ROOT).as_posix() for page in pages.pages(ROOT)]
 
 
+@pytest.fixture
+def threads_of_torch():
+    """What a page says of them holds for that page."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
-def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch, threads_of_torch):
     """In their order and with one set of names; a comment `<!-- python` before a block has code that the page does not show."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "__main__"}
