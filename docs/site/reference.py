@@ -224,7 +224,7 @@ def signature(node, prefix=""):
     arguments = ast.unparse(node.args)
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     line = f"{prefix}{node.name}({arguments}){returns}"
-    if len(line) <= 100:
+    if len(line) <= 90:
         return line
     parts, depth, start = [], 0, 0
     for place, letter in enumerate(arguments):
@@ -235,10 +235,25 @@ def signature(node, prefix=""):
     parts.append(arguments[start:].strip())
     rows = [""]
     for part in parts:
-        if len(rows[-1]) + len(part) > 94:
+        if len(rows[-1]) + len(part) > 84:
             rows.append("")
         rows[-1] += f"{part}, "
     return f"{prefix}{node.name}(\n" + "\n".join(f"    {row.strip()}" for row in rows).rstrip(",") + f"\n){returns}"
+
+
+def as_table(lines):
+    """Lines of names and what they mean, in columns; deeper lines go on with the one before."""
+    rows, depth = [], min(len(line) - len(line.lstrip()) for line in lines)
+    for line in lines:
+        found = re.fullmatch(rf" {{{depth}}}(\S.*?) {{2,}}(\S.*)", line)
+        if found:
+            rows.append([found[1], found[2]])
+        elif rows:
+            rows[-1][1] += " " + line.strip()
+        else:
+            return "\n```text\n" + inspect.cleandoc("\n" + "\n".join(lines)) + "\n```\n"
+    named = (", ".join(f"`{name}`" for name in names.split(", ")) for names, _ in rows)
+    return "\n| name | meaning |\n|---|---|\n" + "".join(f"| {names} | {escaped(meaning)} |\n" for names, (_, meaning) in zip(named, rows)) + "\n"
 
 
 def documentation(node):
@@ -252,7 +267,7 @@ def documentation(node):
     def flush():
         nonlocal made, columns
         if columns:
-            made += "\n```text\n" + inspect.cleandoc("\n" + "\n".join(columns)) + "\n```\n"
+            made += as_table(columns)
             columns = []
 
     for line in prose.rstrip().splitlines():
