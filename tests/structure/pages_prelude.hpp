@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fragments of the pages take as given: views of a batch of 2 with 8 query heads, 2 KV heads, 6 queries
-// and 9 keys.
+// What the fragments of the pages take as given: views of a batch of 2 with 8 query heads, 2 KV heads, 6
+// queries and 9 keys.
 #pragma once
 #include <array>
 #include <cstdint>
