@@ -6,10 +6,8 @@
 #include <functional>
 
 #include "bench/measure.hpp"
-#include "bench/suites.hpp"
 #include "bench/verify.hpp"
-#include "bench/verify_cached.hpp"
-#include "bench/workload_cached.hpp"
+#include "bench/workload.hpp"
 #include "random_values.hpp"
 
 namespace heed::tool {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy as a rival: the textbook in f32, heads that share keys in one product."""
+"""NumPy: the textbook in f32, heads that share keys in one product."""
 
 import numpy as np
 
-from problem import NUMPY_TYPE, in_turn
+from problem import NUMPY_TYPE
 
 
 def softmax_in_place(scores):
@@ -13,9 +13,9 @@ def softmax_in_place(scores):
     return scores
 
 
-def attend(problem, q, k, v):
-    batch, heads, kv_heads, queries, keys, dim = problem.shape
-    hidden = np.triu(np.full((queries, keys), -np.inf, np.float32), 1) if problem.causal else None
+def attend(case, q, k, v):
+    batch, heads, kv_heads, queries, keys, dim = case.shape
+    hidden = np.triu(np.full((queries, keys), -np.inf, np.float32), 1) if case.causal else None
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, queries, dim)
     out = np.empty_like(grouped)
     for b in range(batch):
@@ -27,40 +27,30 @@ def attend(problem, q, k, v):
     return out.reshape(batch, heads, queries, dim)
 
 
-def layer(problem, x, weights):
-    batch, heads, kv_heads, queries, _, dim = problem.shape
+def layer(case, x, weights):
+    batch, heads, kv_heads, queries, _, dim = case.shape
 
     def split(y, count):
         return np.ascontiguousarray(y.reshape(batch, queries, count, dim).transpose(0, 2, 1, 3))
 
     q = split(x @ weights["w_q"].T, heads)
     k, v = (split(x @ weights[name].T, kv_heads) for name in ("w_k", "w_v"))
-    context = attend(problem, q, k, v).transpose(0, 2, 1, 3).reshape(batch, queries, -1)
+    context = attend(case, q, k, v).transpose(0, 2, 1, 3).reshape(batch, queries, -1)
     return context @ weights["w_o"].T
 
 
-def ways(problem, arrays, _threads):
+def ways(case, arrays, _threads):
     """Yields (name, run); run() returns the result as an array."""
-    if problem.role in ("backward", "training"):
+    if case.role in ("backward", "training"):
         return
-    if NUMPY_TYPE[problem.dtype] is not np.float32:
-        raise NotImplementedError(f"NumPy has no fast product of {problem.dtype}")
-    if problem.role == "projection":
-
-        def matmul():
-            w = arrays["w"].copy()
-            return lambda: arrays["x"] @ w.T
-
-        yield "matmul", in_turn(matmul)
-    elif problem.role == "layer":
-        yield "matmul", lambda: layer(problem, arrays["x"], arrays)
+    if NUMPY_TYPE[case.dtype] is not np.float32:
+        raise NotImplementedError(f"NumPy has no fast product of {case.dtype}")
+    if case.role in ("layer", "projection"):
+        yield "matmul", lambda: layer(case, arrays["x"], arrays)
     else:
-        yield "matmul", lambda: attend(problem, arrays["q"], arrays["k"], arrays["v"])
+        yield "matmul", lambda: attend(case, arrays["q"], arrays["k"], arrays["v"])
 
 
 def version():
     return np.__version__
 
-
-def to_array(result, _problem):
-    return result

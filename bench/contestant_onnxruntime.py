@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime as a rival: every operator of its that computes the case, inputs and outputs bound in place."""
+"""ONNX Runtime: every operator of its that computes the case, inputs and outputs bound in place."""
 
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-from problem import in_turn
 
 ELEMENT = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 OPSETS = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
@@ -14,8 +13,8 @@ OPSETS = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
 class Graph:
     """One graph under construction, then one session with everything bound."""
 
-    def __init__(self, problem, threads):
-        self.element, self.threads = ELEMENT[problem.dtype], threads
+    def __init__(self, case, threads):
+        self.element, self.threads = ELEMENT[case.dtype], threads
         self.nodes, self.inputs, self.initializers, self.feeds = [], [], [], {}
 
     def feed(self, name, array, element=None):
@@ -63,16 +62,16 @@ def tokens_first(array):
     return array.transpose(0, 2, 1, 3).reshape(batch, length, heads * dim)
 
 
-def attention_23(problem, arrays, threads):
-    graph = Graph(problem, threads)
+def attention_23(case, arrays, threads):
+    graph = Graph(case, threads)
     names = [graph.feed(name, arrays[name]) for name in ("q", "k", "v")]
-    graph.node("Attention", names, ["y"], is_causal=int(problem.causal))
+    graph.node("Attention", names, ["y"], is_causal=int(case.causal))
     return graph.build([("y", arrays["q"].shape)])
 
 
-def multi_head(problem, arrays, threads):
-    batch, heads, _, queries, _, dim = problem.shape
-    graph = Graph(problem, threads)
+def multi_head(case, arrays, threads):
+    batch, heads, _, queries, _, dim = case.shape
+    graph = Graph(case, threads)
     names = [graph.feed(name, tokens_first(arrays[name])) for name in ("q", "k", "v")]
     graph.node(
         "MultiHeadAttention",
@@ -80,15 +79,15 @@ def multi_head(problem, arrays, threads):
         ["y"],
         "com.microsoft",
         num_heads=heads,
-        unidirectional=int(problem.causal),
+        unidirectional=int(case.causal),
     )
     return graph.build([("y", (batch, queries, heads * dim))])
 
 
-def group_query(problem, arrays, threads):
+def group_query(case, arrays, threads):
     """Always causal. In a decode step all but the last key are the past, which the present overwrites in place."""
-    batch, heads, kv_heads, queries, keys, dim = problem.shape
-    graph = Graph(problem, threads)
+    batch, heads, kv_heads, queries, keys, dim = case.shape
+    graph = Graph(case, threads)
     past = keys - queries
     names = [graph.feed("q", tokens_first(arrays["q"]))]
     names += [graph.feed(name, tokens_first(arrays[name][:, :, past:])) for name in ("k", "v")]
@@ -115,9 +114,9 @@ def group_query(problem, arrays, threads):
 
 
 def layer_with(operator):
-    def build(problem, arrays, threads):
-        batch, heads, kv_heads, queries, _, dim = problem.shape
-        graph = Graph(problem, threads)
+    def build(case, arrays, threads):
+        batch, heads, kv_heads, queries, _, dim = case.shape
+        graph = Graph(case, threads)
         graph.feed("x", arrays["x"])
         for name in ("w_q", "w_k", "w_v", "w_o"):
             graph.constant(name, arrays[name].T)
@@ -135,51 +134,41 @@ def layer_with(operator):
     return build
 
 
-def matmul(problem, arrays, threads):
-    graph = Graph(problem, threads)
-    graph.feed("x", arrays["x"])
-    graph.constant("w", arrays["w"].T)
-    graph.node("MatMul", ["x", "w"], ["y"])
-    return graph.build([("y", problem.extents[:2])])
-
-
-def candidates(problem):
-    if problem.role == "projection":
-        return [("MatMul", lambda *given: in_turn(lambda: matmul(*given)))]
-    if problem.role == "layer":
+def candidates(case):
+    if case.role in ("layer", "projection"):
         found = [("MatMul, Attention-23", layer_with("Attention"))]
-        if not problem.is_grouped:
+        if not case.is_grouped:
             found.append(("MatMul, MultiHeadAttention", layer_with("MultiHeadAttention")))
         return found
     found = [("Attention-23", attention_23)]
-    if not problem.is_grouped:
+    if not case.is_grouped:
         found.append(("MultiHeadAttention", multi_head))
-    if problem.causal or problem.role == "decode":
+    if case.causal or case.role == "decode":
         found.append(("GroupQueryAttention", group_query))
     return found
 
 
-def ways(problem, arrays, threads):
+def ways(case, arrays, threads):
     """Yields (name, run) for every operator that accepts the case; run() returns the result."""
-    if problem.role in ("backward", "training"):
+    if case.role in ("backward", "training"):
         return
     refusals = []
-    for name, build in candidates(problem):
+    for name, build in candidates(case):
         try:
-            run = build(problem, arrays, threads)
+            run = build(case, arrays, threads)
             run()
         except Exception as refusal:  # onnxruntime has an exception type per failure, without a parent
             refusals.append(f"{name}: {str(refusal).splitlines()[0][:100]}")
             continue
         yield name, run
-    if len(refusals) == len(candidates(problem)):
+    if len(refusals) == len(candidates(case)):
         raise NotImplementedError("; ".join(refusals))
 
 
-def to_array(result, problem):
+def to_array(result, case):
     array = result.numpy()
-    if problem.role in ("prefill", "decode") and array.ndim == 3:
-        batch, heads, _, queries, _, dim = problem.shape
+    if case.role in ("prefill", "decode") and array.ndim == 3:
+        batch, heads, _, queries, _, dim = case.shape
         return array.reshape(batch, queries, heads, dim).transpose(0, 2, 1, 3)
     return array
 
