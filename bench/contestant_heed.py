@@ -26,6 +26,7 @@ def attention_ways(case, arrays, is_small):
     yield "attention, out=", lambda: heed.attention(q, k, v, causal=causal, out=out)
     yield "scaled_dot_product_attention", lambda: heed.scaled_dot_product_attention(q, k, v, is_causal=case.causal)
     numpys = [arrays[name] for name in ("q", "k", "v")]
+    yield "scaled_dot_product_attention, NumPy", lambda: heed.scaled_dot_product_attention(*numpys, is_causal=case.causal)
     yield "attention, NumPy", lambda: heed.attention(*numpys, causal=causal)
     yield "attention, NumPy, out=", lambda: heed.attention(*numpys, causal=causal, out=arrays_out)
 

@@ -5,12 +5,12 @@ import html
 import math
 
 WIDTH = 760
-LEFT = 290  # of rows' labels
+LEFT = 300  # of rows' labels beside dots
 STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-size:16px;font-weight:600}.s{fill:#57606a;font-size:12px}
 .e{text-anchor:end}.m{text-anchor:middle}.bg{fill:#fff;stroke:#d0d7de}.g{stroke:#d8dee4}.one{stroke:#24292f;stroke-dasharray:4 3}
-path{fill:none;stroke-width:2.5}
+path{fill:none;stroke-width:2.5}.l{paint-order:stroke;stroke:#fff;stroke-width:4px}
 """
-DARK = """text{fill:#e6edf3}.s{fill:#9da7b3}.bg{fill:#15191f;stroke:#30363d}.g{stroke:#2b323a}.one{stroke:#e6edf3}
+DARK = """text{fill:#e6edf3}.s{fill:#9da7b3}.bg{fill:#15191f;stroke:#30363d}.g{stroke:#2b323a}.one{stroke:#e6edf3}.l{stroke:#15191f}
 """
 # {contestant: (on light, on dark)}
 COLORS = {
@@ -21,7 +21,7 @@ COLORS = {
     "numpy": ("#868e96", "#adb5bd"),
     "cudnn": ("#2b8a3e", "#69db7c"),
     "flash": ("#c2255c", "#faa2c1"),
-    "efficient": ("#d9480f", "#ff922b"),
+    "efficient": ("#6741d9", "#b197fc"),
     "bf16": ("#c2255c", "#faa2c1"),
 }
 
@@ -62,23 +62,24 @@ def picture(title, subtitle, height, parts, names):
 
 def bars(title, subtitle, axis, rows, names, largest):
     """rows: [(label, {name: value})]. A bar beyond `largest` is cut and says its value; 1 has a line of its own."""
-    parts, y, scale = [], 92.0, (WIDTH - LEFT - 70) / largest
-    top = y
+    left, y = 24, 92.0
+    parts, top, scale = [], y, (WIDTH - left - 80) / largest
     for label, values in rows:
-        shown = [name for name in names if name in values]
-        parts.append(text(LEFT - 10, y + 8.5 * len(shown) + 4, label, "e"))
-        for name in shown:
+        parts.append(text(left, y + 11, label, "l"))
+        y += 16
+        for name in (name for name in names if name in values):
             value = values[name]
             length = min(value, largest) * scale
-            parts.append(f'<rect x="{LEFT}" y="{number(y + 2)}" width="{number(length)}" height="13" rx="2" class="{color_class(name)}"/>')
-            parts.append(text(LEFT + length + 5, y + 13, f"{value:.2f}" if value < 10 else f"{value:.0f}", "s"))
+            parts.append(f'<rect x="{left}" y="{number(y + 2)}" width="{number(length)}" height="13" rx="2" class="{color_class(name)}"/>')
+            figure = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+            parts.append(text(left + length + 5, y + 13, figure if value <= largest else f"{figure}, cut", "s l"))
             y += 17
-        y += 7
+        y += 9
     ticks = []
     for n in range(int(largest) + 1):
-        x = LEFT + n * scale
-        ticks += [line(x, top - 4, x, y, "one" if n == 1 else "g"), text(x, y + 16, str(n), "s m")]
-    ticks.append(text(LEFT + largest * scale / 2, y + 34, axis, "s m"))
+        x = left + n * scale
+        ticks += [line(x, top - 6, x, y, "one" if n == 1 else "g"), text(x, y + 16, str(n), "s m")]
+    ticks.append(text(left + largest * scale / 2, y + 34, axis, "s m"))
     return picture(title, subtitle, round(y + 48), ticks + parts, names)
 
 
@@ -131,5 +132,5 @@ def lines(title, subtitle, axes, series, ticks, is_logarithmic=False):
         dash = ' stroke-dasharray="6 4"' if name != plain else ""
         parts.append(f'<path d="{way}" class="{color_class(plain)}"{dash}/>')
         parts += [f'<circle cx="{x}" cy="{y}" r="4" class="{color_class(plain)}"/>' for x, y in places]
-    parts += [text((left + right) / 2, top + height + 38, axes[0], "s m"), text(24, top - 8, axes[1], "s")]
+    parts += [text((left + right) / 2, top + height + 38, axes[0], "s m"), text(WIDTH - 30, top - 24, axes[1], "s e")]
     return picture(title, subtitle, top + height + 52, parts, names)

@@ -77,7 +77,7 @@ std::string BenchOptions::command() const {
   if (!filter.empty()) words += fmt::format(" --filter '{}'", filter);
   if (is_quick) words += " --quick";
   if (skips_limits) words += " --skip-limits";
-  return words + fmt::format(" --threads {} --seconds {}", num_threads(), seconds);
+  return words + fmt::format(" --threads {} --seconds {:.6g}", num_threads(), seconds);
 }
 
 std::vector<Case> chosen_cases(const BenchOptions& options) {
