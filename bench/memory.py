@@ -9,9 +9,11 @@ them, and the system says how much resident memory the process had at its peak. 
 """
 
 import argparse
+import ctypes
 import gc
 import json
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -41,6 +43,7 @@ def peak_bytes(by, length, threads):
         case = cases.parse(NAME.format(tokens))
         _, run = next(iter(module.ways(case, problem.inputs_of(case), threads)))
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed is not there for the call to use again
         pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the most so far is what there is now
         before = resident_bytes("VmRSS")
         result = run()
@@ -64,7 +67,7 @@ def main(arguments):
     if options.one:
         print(json.dumps(peak_bytes(options.one[0], int(options.one[1]), options.threads)))
         return
-    document = records.run("bench/memory.py " + " ".join(arguments), {"name": "any", "threads": options.threads}, {})
+    document = records.run("bench/memory.py " + " ".join(arguments), {"name": platform.machine(), "threads": options.threads}, {})
     for by in CONTESTANTS:
         for length in map(int, options.lengths.split(",")):
             words = [sys.executable, __file__, "--one", by, str(length), "--threads", str(options.threads)]

@@ -26,7 +26,7 @@ MACHINES = {
     "xeon-2-race": "Xeon with AMX, two threads",
     "h200-race": "NVIDIA H200",
 }
-LENGTHS = "xeon-16-lengths"
+LENGTHS, ERRORS = "xeon-16-lengths", "errors"
 SHOWN_ON_CPU = [
     *cases.suites()["quick"],
     "layer/bf16/2x12x6x1024x1024x64",
@@ -105,33 +105,32 @@ def speed(runs, name, shown):
 
 
 def share_by_length(runs):
-    series = {"heed f32": [], "heed bf16": []}
+    series = {}
     for record in runs[LENGTHS]["cases"]:
-        series[f"heed {record['dtype']}"].append((record["shape"][3], 100 * record["share_of_limit"]))
-    shown = {"heed": series["heed f32"], "bf16": series["heed bf16"]}
-    title = "Share of the machine's arithmetic by length: 12 heads of 64, f32 (heed) of fp32 and bf16 of AMX"
+        series.setdefault(record["dtype"], []).append((record["shape"][3], 100 * record["share_of_limit"]))
+    limits = ", ".join(dict.fromkeys(f"{record['dtype']} of {record['limit']}" for record in runs[LENGTHS]["cases"]))
+    title = f"Share of the machine's arithmetic: 12 heads of 64; {limits}"
     ticks = [(n, f"{n} %") for n in range(0, 101, 20)]
-    return svg.lines(title, source(runs[LENGTHS]), ("tokens", "of the limit, measured in turns"), shown, ticks)
+    return svg.lines(title, source(runs[LENGTHS]), ("tokens", "measured in turns with the limit"), series, ticks)
 
 
 def errors(runs):
-    name = "xeon-16-race"
     rows = []
-    for case, found in runs.by_case(name).items():
+    for case, found in runs.by_case(ERRORS).items():
         values = {by: found[by]["error"] for by in ("heed", "torch") if by in found and found[by].get("error")}
-        if len(values) == 2 and case in SHOWN_ON_CPU:
+        if len(values) == 2:
             rows.append((in_words(case), values))
     title = "The largest error against float64, heed's and PyTorch's"
-    return svg.dots(title, source(runs[name]), "as a share of the row's largest element, six rows", rows, ["heed", "torch"])
+    return svg.dots(title, source(runs[ERRORS]), "as a share of the row's largest element, six rows", rows, ["heed", "torch"])
 
 
 def memory(runs):
     series = {}
     for record in runs["memory"]["cases"]:
-        series.setdefault(record["by"], []).append((record["shape"][3], max(record["peak_bytes"], 2**16) / 2**20))
+        series.setdefault(record["by"], []).append((record["shape"][3], max(record["peak_bytes"] / 2**20, 0.1)))
     title = "Memory of a call beside its inputs and output: one head of 64, f32, causal"
     ticks = [(0.1, "0.1"), (1, "1"), (10, "10"), (100, "100"), (1000, "1 000"), (10000, "10 000")]
-    return svg.lines(title, source(runs["memory"]), ("tokens", "MiB"), series, ticks, is_logarithmic=True)
+    return svg.lines(title, source(runs["memory"]), ("tokens", "MiB, 0.1 or more"), series, ticks, is_logarithmic=True)
 
 
 def plateau(runs):

@@ -5,7 +5,7 @@ import html
 import math
 
 WIDTH = 760
-LEFT = 300  # of rows' labels beside dots
+LEFT = 350  # of rows' labels beside dots
 STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-size:16px;font-weight:600}.s{fill:#57606a;font-size:12px}
 .e{text-anchor:end}.m{text-anchor:middle}.bg{fill:#fff;stroke:#d0d7de}.g{stroke:#d8dee4}.one{stroke:#24292f;stroke-dasharray:4 3}
 path{fill:none;stroke-width:2.5}.l{paint-order:stroke;stroke:#fff;stroke-width:4px}
@@ -22,6 +22,7 @@ COLORS = {
     "cudnn": ("#2b8a3e", "#69db7c"),
     "flash": ("#c2255c", "#faa2c1"),
     "efficient": ("#6741d9", "#b197fc"),
+    "f32": ("#0b5fd7", "#58a6ff"),
     "bf16": ("#c2255c", "#faa2c1"),
 }
 
@@ -107,7 +108,7 @@ def dots(title, subtitle, axis, rows, names):
 def lines(title, subtitle, axes, series, ticks, is_logarithmic=False):
     """series: {name: [(length, value)]}, dashed where the name ends in " causal"; lengths on a scale of powers of two. axes: of
     lengths and of values; ticks: [(value, label)] of the values."""
-    left, right, top, height = 78, WIDTH - 30, 96, 260
+    left, right, top, height = 78, WIDTH - 46, 96, 260
     lengths = sorted({x for points in series.values() for x, _ in points})
     low, high = math.log2(lengths[0]), math.log2(lengths[-1])
     scale = math.log10 if is_logarithmic else float
