@@ -212,7 +212,8 @@ def main(arguments):
         "context  attention    prompt  ratio       a token  ratio   one layer's attention  ratio"
     )
     versions = {"heed": heed.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
-    document = records.run("bench/decode_models.py " + " ".join(arguments), {"name": platform.machine(), "threads": options.threads}, versions)
+    machine = {"name": platform.machine(), "threads": options.threads}
+    document = records.run("bench/decode_models.py " + " ".join(arguments), machine, versions)
     for context in map(int, options.contexts.split(",")):
         prompt = torch.randint(17, wide.config.vocab_size, (options.batch, context), generator=generator)
         rounds = race(models, watches, prompt, options)

@@ -59,7 +59,7 @@ def main(arguments):
         description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768,65536,131072", help="default: %(default)s")
-    parser.add_argument("--largest", type=float, default=4e9, help="bytes: nobody goes on who has taken a quarter of that; default: %(default)s")
+    parser.add_argument("--largest", type=float, default=4e9, help="bytes: who has taken a quarter of it stops; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--json", metavar="FILE", help="also write everything there, as records.py says")
     parser.add_argument("--one", nargs=2, metavar=("BY", "LENGTH"), help=argparse.SUPPRESS)

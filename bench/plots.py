@@ -85,13 +85,17 @@ def source(document):
     return f"{machine['name']}{threads}, {document['date']}: {versions}"
 
 
+def shown_of(race):
+    return SHOWN_ON_GPU if race == "h200-race" else SHOWN_ON_CPU
+
+
 # Pictures.
 
 
-def speed(runs, name, shown):
+def speed(runs, name):
     found = runs.by_case(name)
     rows = []
-    for case in shown:
+    for case in shown_of(name):
         ratios = {by: record["ratio"] for by, record in found.get(case, {}).items() if "ratio" in record}
         if ratios:
             rows.append((in_words(case), ratios))
@@ -146,7 +150,7 @@ def plateau(runs):
 
 def pictures(runs):
     """{file: text}"""
-    made = {f"speed-{name.removesuffix('-race')}.svg": speed(runs, name, SHOWN_ON_GPU if name == "h200-race" else SHOWN_ON_CPU) for name in MACHINES}
+    made = {f"speed-{name.removesuffix('-race')}.svg": speed(runs, name) for name in MACHINES}
     return made | {
         "share-by-length.svg": share_by_length(runs),
         "error.svg": errors(runs),
@@ -173,8 +177,10 @@ def readable(seconds):
 
 def rate(record):
     if "flops" in record:
-        return f"{record['flops'] * 1e-12:.0f} TFLOP/s" if record["flops"] > 1e13 else f"{record['flops'] * 1e-9:.0f} GFLOP/s"
-    return f"{record['bytes_per_second'] * 1e-12:.2f} TB/s" if record["bytes_per_second"] > 1e12 else f"{record['bytes_per_second'] * 1e-9:.1f} GB/s"
+        giga = record["flops"] * 1e-9
+        return f"{giga:.0f} GFLOP/s" if giga < 1e4 else f"{giga * 1e-3:.0f} TFLOP/s"
+    giga = record["bytes_per_second"] * 1e-9
+    return f"{giga:.1f} GB/s" if giga < 1e3 else f"{giga * 1e-3:.2f} TB/s"
 
 
 def race_table(document, shown=None):
@@ -210,13 +216,16 @@ def field_table(fields):
 
 
 def run_table(runs):
-    rows = [[f"`{name}`", source(document), f"`{document['command']}`".replace("|", "\\|")] for name, document in runs.documents.items()]
+    rows = []
+    for name, document in runs.documents.items():
+        command = f"`{document['command']}`".replace("|", "\\|")
+        rows.append([f"`{name}`", f"{source(document)}. {document.get('note', '')}".strip(), command])
     return "\n".join("| " + " | ".join(row) + " |" for row in [["run", "machine, date and versions", "command"], ["---"] * 3, *rows])
 
 
 def tables(runs):
     """{mark: text} of what the page holds between <!-- MARK --> and <!-- end -->."""
-    made = {name: race_table(runs[name], SHOWN_ON_GPU if name == "h200-race" else SHOWN_ON_CPU) for name in MACHINES}
+    made = {name: race_table(runs[name], shown_of(name)) for name in MACHINES}
     made |= {name: share_table(runs[name]) for name in ("n1-bench", "xeon-16-bench") if name in runs}
     return made | {"fields of a run": field_table(records.RUN), "fields of a record": field_table(records.RECORD), "runs": run_table(runs)}
 
@@ -231,7 +240,9 @@ def filled(page, made):
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the files are not what would be written")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print a table of each run, and nothing else")
     options = parser.parse_args(arguments)

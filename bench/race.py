@@ -42,12 +42,13 @@ def options_of(arguments):
     )
     parser.add_argument("--suite", choices=suites, default="quick", help="of cases.txt; default: %(default)s")
     parser.add_argument("--filter", default="", help="the cases whose name matches this regular expression")
-    parser.add_argument("--rivals", help="comma-separated; default: " + ",".join(RIVALS["cpu"]) + ", or of cuda " + ",".join(RIVALS["cuda"]))
+    every = " or, of cuda, ".join(",".join(names) for names in RIVALS.values())
+    parser.add_argument("--rivals", help=f"comma-separated; default: {every}")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="turns that each contestant has; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=0.1, help="of a turn; default: %(default)s")
     parser.add_argument("--every-way", action="store_true", help="not the fastest way of each contestant, but all")
-    parser.add_argument("--heed", default=shutil.which("heed"), help="the tool, which measures the machine's limits; default: the one on the PATH")
+    parser.add_argument("--heed", default=shutil.which("heed"), help="the tool, for the machine's limits; default: the one on the PATH")
     parser.add_argument("--json", metavar="FILE", help="also write everything there, as records.py says")
     options = parser.parse_args(arguments)
     options.device = "cuda" if options.suite == "cuda" else "cpu"
@@ -227,7 +228,8 @@ def records_of(case, contestants, limits):
         if each.error is None:  # it does not take the case
             continue
         error = each.error if math.isfinite(each.error) else None
-        record = records.record(case.name, each.by, each.how, each.seconds, error=error, checked_elements=each.checked, turns=len(each.turns))
+        more = {"error": error, "checked_elements": each.checked, "turns": len(each.turns)}
+        record = records.record(case.name, each.by, each.how, each.seconds, **more)
         if each is not ours and ours.turns and each.turns:
             pairs = zip(each.turns, ours.turns)
             record["ratio"] = statistics.median(statistics.median(t) / statistics.median(o) for t, o in pairs)

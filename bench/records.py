@@ -25,7 +25,12 @@ RUN = {
     "command": (str, True, "what repeats it"),
     "machine": (dict, True, "`name` and `threads`; from the tool also `l2_bytes`, `l3_bytes`, `memory_bytes`"),
     "versions": (dict, True, "of heed, its rivals and the compiler"),
-    "limits": (dict, False, "what the machine can do: `fp32_flops`, `bf16_flops`, `int8_ops`, `l2_bytes_per_second`, `l3_…`, `dram_…`, each with `one_thread` and `all_threads`; null: not measured"),
+    "limits": (
+        dict,
+        False,
+        "what the machine can do: `fp32_flops`, `bf16_flops`, `int8_ops`, `l2_bytes_per_second`, `l3_…`, `dram_…`, each with "
+        "`one_thread` and `all_threads`; null: not measured",
+    ),
     "cases": (list, True, "records"),
     "note": (str, False, "what a reader must know about this run"),
     "interrupted_after": (int, False, "records, where Ctrl-C ended the run"),
