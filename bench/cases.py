@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of cases.txt, as `heed bench` reads them: what a name means, and how much work it counts. Needs nothing installed."""
+"""The cases of cli/bench/cases.txt, as `heed bench` reads them: what a name means, and how much work it counts. Needs nothing installed."""
 
 import dataclasses
 import math
 import pathlib
 import re
 
-LIST = pathlib.Path(__file__).with_name("cases.txt")
+LIST = pathlib.Path(__file__).resolve().parents[1] / "cli/bench/cases.txt"
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 PROJECTIONS_OF_A_LAYER = 4
 NAME = re.compile(r"(prefill|decode|backward|layer|training|projection)/(f32|f16|bf16)/(\d+(?:x\d+)+)(/causal)?")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, in turns, on the cases of cases.txt.
+"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, in turns, on the cases of `heed bench`.
 
 heed is its Python package, in the process of its rivals and on PyTorch's tensors. Every result is compared with float64 before it
 is timed; a wrong one gets no figure and ends the race with status 1. A contestant that offers several ways runs its fastest.
@@ -40,7 +40,7 @@ def options_of(arguments):
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", choices=suites, default="quick", help="of cases.txt; default: %(default)s")
+    parser.add_argument("--suite", choices=suites, default="quick", help="of cli/bench/cases.txt; default: %(default)s")
     parser.add_argument("--filter", default="", help="the cases whose name matches this regular expression")
     every = " or, of cuda, ".join(",".join(names) for names in RIVALS.values())
     parser.add_argument("--rivals", help=f"comma-separated; default: {every}")

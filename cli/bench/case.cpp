@@ -17,7 +17,7 @@ namespace heed::tool {
 namespace {
 
 constexpr const char* case_list =
-#include "../../bench/cases.txt"
+#include "bench/cases.txt"
     ;
 
 constexpr std::array roles{Role::prefill,    Role::decode, Role::backward, Role::layer,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The things that `heed bench` times, and how much work each is. bench/cases.txt lists their names.
+// The things that `heed bench` times, and how much work each is. cases.txt lists their names.
 #pragma once
 #include <cstdint>
 #include <string>
