@@ -280,12 +280,12 @@ def main(arguments):
         made = records_of(case, contestants, document["limits"])
         show(case, contestants, made)
         document["cases"] += made
+        if options.json:  # whoever ends the race early has what there is
+            records.write(options.json, document)
     for rival in loaded:
         ratios = [record["ratio"] for record in document["cases"] if record["by"] == rival and "ratio" in record]
         if ratios:
             print(f"median of {len(ratios)} ratios to {rival}: {statistics.median(ratios):.2f}")
-    if options.json:
-        records.write(options.json, document)
     return 0 if all(record["right"] for record in document["cases"]) else 1
 
 
