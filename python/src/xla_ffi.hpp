@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How XLA calls a function of another library: the part of its C interface (xla/ffi/api/c_api.h, version 0.3)
+// How XLA calls a function of another library: the part of its C interface (c_api.h of its FFI, version 0.3)
 // that heed reads and writes. Declared here so that building heed needs no JAX;
 // tests/python/test_jax_interface.py compares every place with the header of the jaxlib that is installed.
 #pragma once
