@@ -91,8 +91,7 @@ Kind classify(const char* name, nb::handle object) {
   if (is_traced(object))
     throw Error(Error::dtype, std::string(name) +
                                   ": JAX is tracing it (jit, grad, vmap), so that it has no memory yet; call "
-                                  "heed outside of the traced function, or through jax.pure_callback, as "
-                                  "examples/python/jax_gradients.py does");
+                                  "heed.jax.attention there, or heed outside of the traced function");
   const nb::handle type = object.type();
   refuse_stand_ins(name, object);
   Kind kind;
