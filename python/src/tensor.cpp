@@ -145,7 +145,7 @@ void raise_version(const Tensor& tensor) {
 // PyTorch negates some tensors only when it reads them, such as the imaginary part of a conjugate.
 void resolve_sign(Tensor& tensor, Use use) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  const nb::object flag = nb::steal(PyObject_CallMethodNoArgs(tensor.object.ptr(), is_neg));
+  const nb::object flag = nb::steal(PyObject_CallMethodObjArgs(tensor.object.ptr(), is_neg, nullptr));
   if (!flag.is_valid()) throw from_python_error(tensor.name, "cannot be read", Error::dtype);
   if (!flag.is(Py_True)) return;
   if (use == Use::write)
