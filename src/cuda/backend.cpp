@@ -23,7 +23,7 @@ bool run_on_stream(Role role, const Problem& p) {
 
 Reason refuses_here(Role role, const Problem& p) {
   const Current device(ordinal_of("q", p.inputs.q));
-  if (Reason reason = is_not_hopper()) return reason;
+  if (Reason reason = wants_another_device(role)) return reason;
   return refuses(role, LoweredCall(p));
 }
 
@@ -62,7 +62,8 @@ class Cuda final : public Backend {
  private:
   std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),
                                kernel_of("cuda.prefill.sm90", Role::prefill),
-                               kernel_of("cuda.exact.sm90", Role::exact)};
+                               kernel_of("cuda.general.sm80", Role::general),
+                               kernel_of("cuda.exact.sm80", Role::exact)};
 };
 
 }  // namespace

@@ -95,7 +95,13 @@ struct Brought {
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
-  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? 0 : exact_bytes(c);
+  switch (role) {
+    case Role::decode: return decode_bytes(c);
+    case Role::prefill: return 0;
+    case Role::general: return general_bytes(c);
+    case Role::exact: return exact_bytes(c);
+  }
+  return 0;
 }
 
 std::int64_t list_bytes(Role role, const LoweredCall& p) {
@@ -111,20 +117,21 @@ Reason unavailable() {
   return {};
 }
 
-Reason is_not_hopper() {
+Reason wants_another_device(Role role) {
   const DeviceFacts facts = device_facts();
-  if (facts.major != 9)
-    return [facts] {
-      return "device " + std::to_string(facts.ordinal) + " has compute capability " +
-             std::to_string(facts.major) + "." + std::to_string(facts.minor) +
-             "; the kernels are for 9.0 (Hopper)";
-    };
-  return {};
+  const bool is_hopper = role == Role::decode || role == Role::prefill;
+  if (is_hopper ? facts.major == 9 : facts.major >= 8) return {};
+  return [is_hopper, ordinal = facts.ordinal, architecture = facts.major * 10 + facts.minor] {
+    return "device " + std::to_string(ordinal) + " has compute capability " +
+           std::to_string(architecture / 10) + "." + std::to_string(architecture % 10) +
+           "; the kernel is for " + (is_hopper ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
+  };
 }
 
 Reason refuses(Role role, const LoweredCall& lowered) {
   const char* reason = role == Role::decode    ? decode_refuses(lowered.call)
                        : role == Role::prefill ? prefill_refuses(lowered.call)
+                       : role == Role::general ? general_refuses(lowered.call)
                                                : exact_refuses(lowered.call);
   if (!reason) return {};
   return [reason] { return std::string(reason); };
@@ -142,6 +149,7 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
+  if (role == Role::general) return launch_general(c, behind, stream, cut);
   const Extents extents{lowered.query_rows, lowered.key_rows};
   if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
   launch_prefill(c, extents, brought.tiles, behind, stream);

@@ -7,6 +7,7 @@
 #include "cuda/call.hpp"
 #include "cuda/decode/plan.hpp"
 #include "cuda/decode/work.cuh"
+#include "cuda/tile/hopper.cuh"
 #include "cuda/tile/mma.cuh"
 #include "cuda/tile/visible.cuh"
 

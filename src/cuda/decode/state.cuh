@@ -7,6 +7,7 @@
 
 #include "cuda/decode/plan.hpp"
 #include "cuda/tile/exp2.cuh"
+#include "cuda/tile/hopper.cuh"
 #include "cuda/tile/mma.cuh"
 
 namespace heed::cuda {

@@ -28,7 +28,10 @@ struct Workspace {
 // The device that is current.
 struct DeviceFacts {
   int ordinal, multiprocessors, major, minor;
+  int shared_bytes;  // of a multiprocessor
 };
+// HEED_CUDA_ARCH=80, 86 or 89 in the environment: as if the device were of that architecture, so that a newer
+// one runs what older ones run. With CUDA_FORCE_PTX_JIT=1 it runs their PTX, too.
 DeviceFacts device_facts();
 
 // Throws Error::device with the call and CUDA's code, unless it is 0.
@@ -52,7 +55,12 @@ const char* exact_refuses(const Call&);
 std::int64_t exact_bytes(const Call&);
 void launch_exact(const Call&, const Workspace&, Stream, Cut);
 
-// What every kernel of the matrix units refuses.
+// Everything in bf16 and f16, on the matrix units of every architecture since 8.0.
+const char* general_refuses(const Call&);
+std::int64_t general_bytes(const Call&);
+void launch_general(const Call&, const Workspace&, Stream, Cut);
+
+// What every kernel of Hopper's matrix units refuses.
 const char* matrix_units_refuse(const Call&);
 
 // What the tensors of a call hold beyond one sequence: the copy engine must know where they end.

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
-#include "cuda/tile/hopper.cuh"
+#include "cuda/tile/block.cuh"
 
 namespace heed::cuda {
 

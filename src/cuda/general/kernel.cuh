@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in 16 bits for every call, on the matrix units of every GPU since Ampere.
+//
+// A block has a tile of rows and walks the tiles of keys that these see, in order from key 0, while copies of
+// the next ones are in flight. Where rows are few, a row's keys are cut into units of a fixed length whose
+// partial states merge in order (end_rows.cu). Which rows, sequences or blocks run beside it changes no bit of
+// a row.
+#pragma once
+#include <cstdint>
+
+#include "cuda/general/end.cuh"
+#include "cuda/general/scores.cuh"
+#include "cuda/general/sources.cuh"
+
+namespace heed::cuda::general {
+
+// Shared memory of a block.
+template <class Shape, class Source>
+struct Memory {
+  static constexpr int ring_at = Shape::query_bytes, ring_end = ring_at + Shape::stages * Source::slot_bytes;
+  static_assert(Shape::rows * Shape::value_pitch <= ring_end, "outputs wait where queries and keys were");
+
+  alignas(16) unsigned char queries[Shape::query_bytes];
+  unsigned char ring[Shape::stages * Source::slot_bytes];
+  alignas(16) unsigned char extra[Source::extra_bytes > 0 ? Source::extra_bytes : 16];
+  BlockFacts<Shape> block;
+  DocumentTiles documents;
+};
+
+// Copies queries of a tile of rows to shared memory.
+template <class Shape>
+HEED_DEVICE void prefetch_queries(SharedAddress to, const Call& c, const Plan& plan,
+                                  const BlockFacts<Shape>& block) {
+  RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::query_pitch>::run(
+      to, static_cast<int>(c.dim), plan.q_in_16, [&](int r) { return row_of(c.q, block.query(max_of(r, 0))); },
+      [](int) { return true; });
+}
+
+template <class Shape, template <class> class SourceOf, template <class> class StageOf>
+struct Attention {
+  using Source = SourceOf<Shape>;
+  using Stage = StageOf<Shape>;
+  using Shared = Memory<Shape, Source>;
+
+  HEED_DEVICE static void run(const Call& c, const Plan& plan, Shared& shared) {
+    BlockFacts<Shape>& block = shared.block;
+    block.find(c, plan);
+    sync();
+    if (block.tile.count == 0) return;
+    shared.documents.find(c, block);
+    do attend(c, plan, shared);
+    while (must_walk_again(block));
+    if (block.units.begin < 0) list_unfinished(c, plan, block);
+  }
+
+ private:
+  HEED_DEVICE static void attend(const Call& c, const Plan& plan, Shared& shared) {
+    BlockFacts<Shape>& block = shared.block;
+    const int warp = warp_index();
+    const Place<Shape> place{warp % Shape::row_warps, warp / Shape::row_warps};
+    const SharedAddress at = shared_address(shared.queries), ring = shared_address(shared.ring);
+    Source source(c, plan, block, shared.extra);
+    const typename Stage::Walk walk(c, block, shared.documents);
+    State<Shape> state;
+    state.clear();
+
+    clear_ring(c, shared);
+
+    // The ring fills.
+    int loading = walk.first(), number = 0;
+    source.begin(loading), source.look_up(loading, walk.next(loading), 0);
+    prefetch_queries<Shape>(at, c, plan, block);
+#pragma unroll
+    for (int n = 0; n < Shape::stages - 1; ++n) {
+      if constexpr (Source::keys_are_transposed) sync();  // for what was looked up
+      if (!walk.is_end(loading)) {
+        const SharedAddress to = ring + number * Source::slot_bytes;
+        if (source.aim(loading, number, to) && loading * Shape::tile_keys >= block.keys.begin)
+          copy_all(source);
+        else
+          source.prefetch(loading, number, to);
+        loading = walk.next(loading), ++number;
+        source.look_up(loading, walk.next(loading), number);
+      }
+      commit_copies();
+    }
+
+    Queries<Shape> queries(at, place.warp_row);
+    Stage stage(c, block, place);
+    const float scale = Stage::scale(c), eight = 8.0f / scale;
+    int slot = 0, loading_slot = Shape::stages - 1;
+    bool is_first = true;
+    int unit = block.units.begin;
+    const bool is_cut = unit >= 0;
+#pragma unroll 1
+    for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
+      if constexpr (Shape::key_warps > 1)
+        while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys)
+          end_unit(state, stage, c, plan, block, unit++, scale, place);
+      const bool is_seen = stage.sees(t);
+      wait_for_copies<Shape::stages - 2>();
+      sync();
+      if (Shape::held_steps > 0 && is_first) queries.hold(), is_first = false;
+      bool streams = false;
+      if (!walk.is_end(loading)) {
+        const SharedAddress to = ring + loading_slot * Source::slot_bytes;
+        const bool is_whole = source.aim(loading, number, to);
+        streams = is_whole && is_seen && Shape::streams;
+        if (!is_whole)
+          source.prefetch(loading, number, to);
+        else if (!streams)
+          copy_all(source);
+        loading = walk.next(loading), ++number;
+        source.look_up(loading, walk.next(loading), number);
+      }
+      loading_slot = loading_slot + 1 == Shape::stages ? 0 : loading_slot + 1;
+      const Operands operands = source.settle(ring + slot * Source::slot_bytes);
+      slot = slot + 1 == Shape::stages ? 0 : slot + 1;
+      if (!Source::is_quantized && block.again) clear_poison(block, operands.values);
+      if (!is_seen) {
+        commit_copies();
+        continue;
+      }
+      Scores<Shape> s;
+      // Copies in a few groups: the compiler puts three idle loads before each.
+      constexpr int groups = Shape::dim_steps >= 8 ? 4 : 2, apart = (Shape::dim_steps + groups - 1) / groups;
+      multiply_keys<Shape, Source>(s, queries, operands.keys, place.key_warp, [&](int k) {
+        if constexpr (Shape::streams)
+#pragma unroll
+          for (int n = k / apart * Source::copies / groups;
+               k % apart == 0 && n < (k / apart + 1) * Source::copies / groups; ++n)
+            source.copy(n, streams);
+      });
+      commit_copies();
+      if constexpr (Source::is_quantized) scale_keys<Shape>(s, operands.key_scales, place);
+      stage.apply(s, t);
+      if (!Source::is_quantized && block.again) note_poison(block, stage, place, t);
+      state.weigh(s, scale, eight);
+      if constexpr (Stage::drops) stage.drop(s, t);
+      if constexpr (Source::is_quantized) scale_values<Shape>(s, operands.value_scales, place);
+      state.add_values(s, operands.values, place.key_warp);
+    }
+    wait_for_copies<0>();
+    if constexpr (Shape::key_warps > 1)
+      while (is_cut && unit + 1 < block.units.end)
+        end_unit(state, stage, c, plan, block, unit++, scale, place);
+    close(state, stage, scale);
+    if (is_cut) {
+      write_partial(state, c, plan, block, unit, place);
+    } else {
+      merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
+      sync();
+      if (place.key_warp == 0) write_out(state, c, plan, block, shared_address(shared.queries), place);
+    }
+    sync();
+  }
+
+  // Sums are the rows', and maxima of base 2.
+  HEED_DEVICE static void close(State<Shape>& state, Stage& stage, float scale) {
+    state.add_up();
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m) state.max[m][0] *= scale, state.max[m][1] *= scale;
+    stage.close(state);
+  }
+
+  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan,
+                                   BlockFacts<Shape>& block, int unit, float scale,
+                                   const Place<Shape>& place) {
+    close(state, stage, scale);
+    write_partial(state, c, plan, block, unit, place);
+    state.clear();
+  }
+
+  HEED_DEVICE static void copy_all(Source& source) {
+#pragma unroll
+    for (int n = 0; n < Source::copies; ++n) source.copy(n, true);
+  }
+
+  // Where the shape has dimensions that the call has not.
+  HEED_DEVICE static void clear_ring(const Call& c, Shared& shared) {
+    if (c.dim == Shape::dim && c.value_dim == Shape::value_dim) return;
+    for (int n = thread_index() * 16; n < Shape::stages * Source::slot_bytes; n += Shape::threads * 16)
+      clear_shared16(shared_address(shared.ring) + n);
+    sync();
+  }
+};
+
+// A block of 8.6 and 8.9 has 99 KB at most: what needs more is never launched, and not compiled, for them.
+template <class Shared>
+constexpr bool fits_architecture(int architecture) {
+  return (architecture != 860 && architecture != 890) || sizeof(Shared) <= 101376;
+}
+
+template <class Shape, template <class> class SourceOf, template <class> class StageOf>
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
+    attend(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+#ifdef __CUDA_ARCH__
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Kernel = Attention<Shape, SourceOf, StageOf>;
+  if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
+    Kernel::run(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory));
+#endif
+}
+
+}  // namespace heed::cuda::general
