@@ -60,10 +60,9 @@ class Cuda final : public Backend {
   void merge(const Outputs& into, const Results& other) const override { cuda::merge(into, other); }
 
  private:
-  std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),
-                               kernel_of("cuda.prefill.sm90", Role::prefill),
-                               kernel_of("cuda.general.sm80", Role::general),
-                               kernel_of("cuda.exact.sm80", Role::exact)};
+  std::vector<Kernel> kernels_{
+      kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.prefill.sm90", Role::prefill),
+      kernel_of("cuda.general.sm80", Role::general), kernel_of("cuda.exact.sm80", Role::exact)};
 };
 
 }  // namespace

@@ -96,10 +96,14 @@ std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
   switch (role) {
-    case Role::decode: return decode_bytes(c);
-    case Role::prefill: return 0;
-    case Role::general: return general_bytes(c);
-    case Role::exact: return exact_bytes(c);
+    case Role::decode:
+      return decode_bytes(c);
+    case Role::prefill:
+      return 0;
+    case Role::general:
+      return general_bytes(c);
+    case Role::exact:
+      return exact_bytes(c);
   }
   return 0;
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the matrix units, prefill and decode: within the bound of the reference on problems of every
-// kind they take, and one answer (O3): the same bits again, whatever runs beside a sequence and however it is
-// cut.
+// The kernels of the matrix units, prefill, decode and the general one: within the bound of the reference on
+// problems of every kind they take, and one answer (O3): the same bits again, whatever runs beside a sequence
+// and however it is cut.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "cases/adversarial.hpp"
+#include "cases/extremes.hpp"
 #include "cases/lattice.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
@@ -25,7 +27,7 @@ using cases::Wants;
 using claims::expect;
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-const std::string prefill = "cuda.prefill", decode = "cuda.decode";
+const std::string prefill = "cuda.prefill", decode = "cuda.decode", general = "cuda.general";
 
 // A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
 // are shared.
@@ -87,6 +89,82 @@ CLAIM(decode_is_within_the_bound) {
   expect(taken > 40, "only ", taken, " problems");
 }
 
+CLAIM(general_is_within_the_bound_on_ranges_of_keys) {
+  for (const std::uint64_t seed : cases::seeds(1, 240)) {
+    const Call call = range_call(seed, seed % 3 == 0 ? 400 : 1 + static_cast<std::int64_t>(seed % 40));
+    expect_right(general, call, {.log_sum_exp = true},
+                 "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
+  }
+}
+
+Wants wants_of(std::uint64_t seed) {
+  Wants wants{.weights = seed % 4 == 0, .log_sum_exp = seed % 3 != 0};
+  if (seed % 8 == 1)
+    wants.scores = seed % 16 == 1 ? Stage::raw : seed % 32 == 9 ? Stage::softcapped : Stage::biased;
+  return wants;
+}
+
+CLAIM(general_is_within_the_bound_whatever_the_options) {
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 500)) {
+    const Call call = cases::random_call(seed, {.dropout = true, .no_dims = true});
+    if (call.q.dtype() == DType::f32) continue;
+    ++taken;
+    expect_right(general, call, wants_of(seed),
+                 "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
+  }
+  expect(cases::small_selection() || taken > 200, "only ", taken, " problems");
+}
+
+// Of every width, with any options: lengths beyond a unit of keys, rows of every kind of tile.
+Call sized_call(std::uint64_t seed) {
+  Dice dice(seed);
+  const auto size = [&] {
+    return dice.pick<std::int64_t>({24, 33, 40, 64, 72, 80, 96, 112, 128, 160, 192, 200, 256, 264, 320, 576});
+  };
+  const std::int64_t dim = size(), value_dim = dice.one_in(3) ? size() : dim, kv_heads = dice.between(1, 2),
+                     heads = kv_heads * dice.pick<std::int64_t>({1, 2, 5}), batch = dice.between(1, 2),
+                     queries = dice.pick<std::int64_t>({1, 2, 9, 20, 70, 140}),
+                     keys = dice.pick<std::int64_t>({70, 130, 600, 1030, 1500});
+  const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
+  Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 3, dtype),
+            .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
+            .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
+  if (dice.one_in(2)) cases::add_random_masks(dice, call);
+  if (dice.one_in(4)) call.documents = cases::random_documents(dice, call.score_shape());
+  if (dice.one_in(4)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
+  if (dice.one_in(5)) call.softcap = dice.pick<float>({2.0f, 30.0f});
+  if (dice.one_in(5)) call.dropout = Dropout{0.3f, dice.bits()};
+  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
+  return call;
+}
+
+CLAIM(general_is_within_the_bound_for_heads_of_every_size) {
+  for (const std::uint64_t seed : cases::seeds(1, 160)) {
+    const Call call = sized_call(seed);
+    expect_right(general, call, wants_of(seed),
+                 "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
+  }
+}
+
+CLAIM(general_says_what_numbers_at_the_ends_of_the_range_come_to) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (const cases::Extreme& extreme : cases::extremes(dtype, 140)) {
+      const auto got = run(general, extreme.call, {.weights = true, .log_sum_exp = true});
+      if (!got) continue;  // scales and softcaps that base 2 cannot hold
+      const float found = got->out.at(0, 0, 0, 0), wanted = extreme.first;
+      expect(found == wanted || std::fabs(found - wanted) <= std::fabs(wanted) * 0x1p-8f ||
+                 (found != found && wanted != wanted),
+             extreme.name, ": ", found, ", not ", wanted);
+    }
+    for (int which = 0; which < cases::adversarial_count; ++which) {
+      const auto [name, call] = cases::adversarial(which, dtype);
+      expect_right(general, call, {.weights = true, .log_sum_exp = true}, name);
+    }
+  }
+}
+
 CLAIM(every_problem_of_the_conformance_table_is_within_the_bound) {
   for (const std::string& kernel : kernel_names()) {
     int taken = 0, refused = 0;
@@ -107,14 +185,14 @@ CLAIM(every_problem_of_the_conformance_table_is_within_the_bound) {
 }
 
 // Prefill of all rows, and of rows in calls of their own, which see fewer keys but the last.
-void expect_bits_in_parts(const Call& whole, const std::string& what) {
-  const Results all = *run(prefill, whole, {.log_sum_exp = true});
+void expect_bits_in_parts(const std::string& kernel, const Call& whole, const std::string& what) {
+  const Results all = *run(kernel, whole, {.log_sum_exp = true});
   std::int64_t first = 0;
   for (const std::int64_t rows : {100, 3, 128, 102}) {
     Call part = whole;
     part.q = whole.q.rows(first, rows);
     part.k = whole.k.rows(0, first + rows), part.v = whole.v.rows(0, first + rows);
-    const Results some = *run(prefill, part, {.log_sum_exp = true});
+    const Results some = *run(kernel, part, {.log_sum_exp = true});
     expect(same_bits(some.out, all.out.rows(first, rows)), what, ": out of rows from ", first);
     expect(same_bits(*some.log_sum_exp, all.log_sum_exp->rows(first, rows)), what,
            ": log-sum-exp of rows from ", first);
@@ -124,7 +202,7 @@ void expect_bits_in_parts(const Call& whole, const std::string& what) {
 
 // With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no
 // number lets tiles come again between those that come for the first time.
-CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
+CLAIM(prefill_in_parts_has_the_bits_of_prefill_and_so_has_general) {
   for (const std::int64_t dim : {64, 128, 256})
     for (const std::int64_t heads : {2, 130}) {
       Call whole{.q = Tensor::random({1, heads, 333, dim}, 5, 4, DType::bf16),
@@ -132,17 +210,22 @@ CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
                  .v = Tensor::random({1, 1, 333, dim}, 7, 2, DType::bf16)};
       whole.causal = Causal{Align::ends};
       const std::string what = std::to_string(heads) + " heads of " + std::to_string(dim);
-      expect_bits_in_parts(whole, what);
-      whole.v.set(0, 0, 150, 5, nan);
-      expect_bits_in_parts(whole, what + ", poisoned");
+      expect_bits_in_parts(prefill, whole, what);
+      Call poisoned = whole;
+      poisoned.v.set(0, 0, 150, 5, nan);
+      expect_bits_in_parts(prefill, poisoned, what + ", poisoned");
+      if (heads == 2) continue;  // parts of few rows have a kernel of their own there
+      expect_bits_in_parts(general, whole, what + ", general");
+      expect_bits_in_parts(general, poisoned, what + ", poisoned, general");
     }
 }
 
 // A sequence alone, and as one of a padded batch whose padding is NaN.
-CLAIM(batch_mates_and_padding_change_no_bit) {
-  for (const std::string& kernel : {prefill, decode})
+CLAIM(batch_mates_and_padding_change_no_bit_of_general_or_others) {
+  const std::pair<std::string, std::int64_t> kernels[]{{prefill, 150}, {decode, 2},  {general, 150},
+                                                       {general, 300}, {general, 2}, {general, 20}};
+  for (const auto& [kernel, queries] : kernels)
     for (const std::int64_t dim : {64, 128}) {
-      const std::int64_t queries = kernel == prefill ? 150 : 2;
       Call batch{.q = Tensor::random({3, 4, queries, dim}, 15, 4, DType::bf16),
                  .k = Tensor::random({3, 2, 1500, dim}, 16, 2, DType::bf16),
                  .v = Tensor::random({3, 2, 1500, dim}, 17, 2, DType::bf16)};
@@ -170,24 +253,27 @@ CLAIM(batch_mates_and_padding_change_no_bit) {
     }
 }
 
-CLAIM(the_same_call_gives_the_same_bits_again) {
+CLAIM(the_same_call_gives_the_same_bits_again_general_too) {
   const Call call{.q = Tensor::random({2, 8, 300, 128}, 25, 4, DType::bf16),
                   .k = Tensor::random({2, 2, 900, 128}, 26, 2, DType::bf16),
                   .v = Tensor::random({2, 2, 900, 128}, 27, 2, DType::bf16)};
   Call one = call;
   one.q = call.q.rows(0, 1);
   const Results first = *run(prefill, call, {}), first_one = *run(decode, one, {}, Cut::apart);
+  const Results general_first = *run(general, call, {}), general_one = *run(general, one, {}, Cut::apart);
   for (int n = 0; n < 100; ++n) {
+    expect(same_bits(run(general, call, {})->out, general_first.out), "general, time ", n);
+    expect(same_bits(run(general, one, {}, Cut::apart)->out, general_one.out), "general, one row, time ", n);
     expect(same_bits(run(prefill, call, {})->out, first.out), "prefill, time ", n);
     expect(same_bits(run(decode, one, {}, Cut::apart)->out, first_one.out), "decode, time ", n);
   }
 }
 
-CLAIM(strides_change_no_bit_of_the_matrix_units) {
+CLAIM(strides_change_no_bit_of_the_matrix_units_nor_of_general) {
   Call call{.q = Tensor::random({2, 4, 200, 128}, 35, 4, DType::f16),
             .k = Tensor::random({2, 2, 300, 128}, 36, 2, DType::f16),
             .v = Tensor::random({2, 2, 300, 128}, 37, 2, DType::f16)};
-  const Results plain = *run(prefill, call, {});
+  const Results plain = *run(prefill, call, {}), plain_general = *run(general, call, {});
   for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
     const Shape s = (call.*x).shape();
     call.*x = (call.*x).laid_out({s.length * s.heads * 136, 136, s.heads * 136, 1});
@@ -195,12 +281,19 @@ CLAIM(strides_change_no_bit_of_the_matrix_units) {
   const auto turned = run(prefill, call, {});
   expect(turned.has_value(), "heads inside the length are refused");
   if (turned) expect(same_bits(turned->out, plain.out), "heads inside the length");
+  expect(same_bits(run(general, call, {})->out, plain_general.out), "general, heads inside the length");
+  for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
+    const Shape s = (call.*x).shape();
+    call.*x = (call.*x).laid_out({s.length * s.heads * 271, 271, s.heads * 271, 2});
+  }
+  expect(same_bits(run(general, call, {})->out, plain_general.out), "general, every second");
 }
 
 // NaN and infinities reach the rows that see them and no others; the others keep what they had.
-CLAIM(poison_reaches_only_the_rows_that_see_it) {
-  for (const std::string& kernel : {prefill, decode}) {
-    const std::int64_t queries = kernel == prefill ? 200 : 4;
+CLAIM(poison_reaches_only_the_rows_that_see_it_general_and_others) {
+  const std::pair<std::string, std::int64_t> kernels[]{
+      {prefill, 200}, {decode, 4}, {general, 200}, {general, 30}, {general, 4}};
+  for (const auto& [kernel, queries] : kernels) {
     Call call{.q = Tensor::random({1, 2, queries, 64}, 45, 4, DType::bf16),
               .k = Tensor::random({1, 1, 200, 64}, 46, 2, DType::bf16),
               .v = Tensor::random({1, 1, 200, 64}, 47, 2, DType::bf16)};
@@ -212,7 +305,7 @@ CLAIM(poison_reaches_only_the_rows_that_see_it) {
 
 // A value that a row does not see changes none of its bits, whatever it is: neither where the rows beside it
 // see it, nor where nobody does. Causal hides what comes after a row, Window what lies before it.
-CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
+CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits_general_too) {
   for (const std::int64_t dim : {64, 128, 256})
     for (const DType dtype : {DType::bf16, DType::f16})
       for (const bool has_window : {false, true}) {
@@ -223,22 +316,26 @@ CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
         constexpr std::int64_t left = 90;
         if (has_window) call.window = Window{left, 0, Align::ends};
         call.sink = Tensor::random({1, 2, 1, 1}, 84, 4);
-        const Results clean = *run(prefill, call, {.log_sum_exp = true});
-        for (const std::int64_t j : {3, 100, 130, 319, 451, 699})
-          for (const float poison : {nan, HUGE_VALF}) {
-            Call poisoned = call;
-            poisoned.v.set(0, 0, j, 5, poison), poisoned.v.set(0, 0, j, dim - 1, poison);
-            const Results got = *run(prefill, poisoned, {.log_sum_exp = true});
-            expect(same_bits(*got.log_sum_exp, *clean.log_sum_exp), "log-sum-exp, dim ", dim, ", value ", j);
-            const auto sees = [&](std::int64_t i) { return i >= j && (!has_window || i <= j + left); };
-            std::int64_t differ = 0;
-            cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
-              const bool is_reached = sees(i) && (d == 5 || d == dim - 1);
-              const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
-              differ += is_reached ? std::isfinite(found) : found != wanted;
-            });
-            expect(differ == 0, differ, " numbers, dim ", dim, ", value ", j, ", window ", has_window);
-          }
+        for (const std::string& kernel : {prefill, general}) {
+          const Results clean = *run(kernel, call, {.log_sum_exp = true});
+          for (const std::int64_t j : {3, 100, 130, 319, 451, 699})
+            for (const float poison : {nan, HUGE_VALF}) {
+              Call poisoned = call;
+              poisoned.v.set(0, 0, j, 5, poison), poisoned.v.set(0, 0, j, dim - 1, poison);
+              const Results got = *run(kernel, poisoned, {.log_sum_exp = true});
+              expect(same_bits(*got.log_sum_exp, *clean.log_sum_exp), kernel, ": log-sum-exp, dim ", dim,
+                     ", value ", j);
+              const auto sees = [&](std::int64_t i) { return i >= j && (!has_window || i <= j + left); };
+              std::int64_t differ = 0;
+              cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
+                const bool is_reached = sees(i) && (d == 5 || d == dim - 1);
+                const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
+                differ += is_reached ? std::isfinite(found) : found != wanted;
+              });
+              expect(differ == 0, kernel, ": ", differ, " numbers, dim ", dim, ", value ", j, ", window ",
+                     has_window);
+            }
+        }
       }
 }
 
@@ -301,6 +398,111 @@ CLAIM(sequences_of_two_blocks_have_the_bits_of_one_block) {
     }
 }
 
+// The same under masks of booleans, whose tiles have no order. Rows whose keys are cut, and those of the
+// kernels for few rows, are done in double precision beside such a value.
+CLAIM(general_keeps_bits_beside_values_that_a_row_does_not_see) {
+  for (const std::int64_t queries : {6, 40, 120, 400})
+    for (const std::int64_t keys : {400, 2500}) {
+      Call call{.q = Tensor::random({1, 2, queries, 128}, 81, 4, DType::bf16),
+                .k = Tensor::random({1, 1, keys, 128}, 82, 2, DType::bf16),
+                .v = Tensor::random({1, 1, keys, 128}, 83, 2, DType::bf16)};
+      cases::BoolTensor keep({1, 1, queries, keys});
+      cases::for_each(keep.shape, [&](auto b, auto h, auto i, auto j) {
+        keep.at(b, h, i, j) = (i * 7 + j * 5) % 11 != 3;
+      });
+      call.matrices.push_back({keep, false});
+      const Results clean = *run(general, call, {});
+      const bool keeps_bits = 2 * queries > 512 || (keys < 1024 && 2 * queries > 64);
+      for (const std::int64_t j : {std::int64_t{3}, std::int64_t{131}, keys - 2}) {
+        Call poisoned = call;
+        poisoned.v.set(0, 0, j, 7, nan);
+        expect_right(general, poisoned, {}, "poisoned");
+        const Results got = *run(general, poisoned, {});
+        std::int64_t differ = 0;
+        cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
+          const bool is_reached = keep.at(0, 0, i, j) && d == 7;
+          const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
+          differ += is_reached ? std::isfinite(found) : keeps_bits && found != wanted;
+        });
+        expect(differ == 0, differ, " numbers, ", queries, " queries, ", keys, " keys, value ", j);
+      }
+    }
+}
+
+// Blocks that do one unit of keys each, or all of a row's.
+CLAIM(general_has_one_answer_however_keys_are_cut) {
+  for (const std::int64_t dim : {64, 128, 200})
+    for (const std::int64_t queries : {1, 4, 12, 40}) {
+      const Call call{.q = Tensor::random({2, 4, queries, dim}, 55, 3, DType::bf16),
+                      .k = Tensor::random({2, 1, 3100, dim}, 56, 2, DType::bf16),
+                      .v = Tensor::random({2, 1, 3100, dim}, 57, 2, DType::bf16)};
+      expect_right(general, call, {.log_sum_exp = true}, "cut keys");
+      const Results whole = *run(general, call, {}, Cut::together);
+      for (const Cut cut : {Cut::apart, Cut::by_the_plan})
+        expect(same_bits(run(general, call, {}, cut)->out, whole.out), "cut ", static_cast<int>(cut),
+               ", dim ", dim, ", queries ", queries);
+    }
+}
+
+struct CachedGeneral {
+  CacheType type;
+  std::int64_t page_size, tokens, queries, dim, value_dim;
+};
+
+// Caches of every type are right, and 16-bit pages change no bit.
+CLAIM(general_over_pages_is_right_and_has_the_bits_of_general_over_rows) {
+  for (const CachedGeneral& t : {CachedGeneral{CacheType::bf16, 16, 70, 1, 64, 64},
+                                 {CacheType::bf16, 64, 1100, 1, 128, 128},
+                                 {CacheType::f16, 128, 1700, 2, 128, 96},
+                                 {CacheType::bf16, 16, 517, 60, 80, 80},
+                                 {CacheType::bf16, 64, 1517, 200, 128, 128},
+                                 {CacheType::f16, 32, 333, 100, 256, 256},
+                                 {CacheType::bf16, 32, 1333, 3, 256, 256},
+                                 {CacheType::bf16, 16, 333, 30, 320, 40},
+                                 {CacheType::int8, 16, 280, 2, 32, 32},
+                                 {CacheType::int8, 64, 1300, 1, 128, 128},
+                                 {CacheType::int8, 64, 1300, 90, 80, 48},
+                                 {CacheType::int8, 32, 700, 3, 200, 256},
+                                 {CacheType::int8, 32, 400, 70, 256, 256},
+                                 {CacheType::int8, 16, 200, 7, 300, 300}})
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      if (t.type != CacheType::int8 && (t.type == CacheType::bf16) != (dtype == DType::bf16)) continue;
+      KvCache cache({.batch = 2,
+                     .kv_heads = 2,
+                     .capacity = t.tokens,
+                     .dim = t.dim,
+                     .value_dim = t.value_dim,
+                     .type = t.type,
+                     .page_size = t.page_size});
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 51, 2, dtype),
+                   v = Tensor::random({2, 2, t.tokens, t.value_dim}, 52, 2, dtype);
+      cache.append(k.view(), v.view());
+      const Tensor q = Tensor::random({2, 8, t.queries, t.dim}, 53, 3, dtype);
+      for (const bool has_options : {false, true}) {
+        Options options{.masks = {Causal{Align::ends}}};
+        if (has_options) options.softcap = 20, options.masks.push_back(Window{.left = 100, .front = 9});
+        const auto attend = [&](const Inputs& inputs, bool is_checked) {
+          Tensor out({2, 8, t.queries, t.value_dim}, dtype);
+          out.fill_bytes(0xff);
+          const Outputs outputs{.out = out.mutable_view()};
+          expect(run(general, make_problem(inputs, outputs, options)), "refused");
+          if (is_checked) {
+            const Check result = check(inputs, outputs, options);
+            expect(result.beyond_bound == 0, "pages of ", t.page_size, ", dim ", t.dim, ", queries ",
+                   t.queries, ", type ", static_cast<int>(t.type), ": ", result.beyond_bound,
+                   " beyond the bound, first ", result.first_miss);
+          }
+          return out;
+        };
+        const Tensor pages = attend({.q = q.view(), .cache = &cache}, true);
+        if (t.type == CacheType::int8 || has_options) continue;  // tiles of pages are shorter with options
+        const Tensor rows = attend({.q = q.view(), .k = k.view(), .v = v.view()}, false);
+        expect(same_bits(pages, rows), "pages of ", t.page_size, ", dim ", t.dim, ", queries ", t.queries,
+               ", options ", has_options);
+      }
+    }
+}
+
 struct CachedDecode {
   CacheType type;
   std::int64_t page_size, tokens, queries, dim;
@@ -340,62 +542,72 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
   }
 }
 
-CLAIM(packed_sequences_have_the_bits_of_each_alone) {
-  const std::vector<std::int64_t> queries{0, 130, 131, 131, 500, 503}, keys{0, 200, 201, 330, 700, 1000};
-  for (const std::int64_t dim : {64, 128, 256}) {
-    const Tensor q = Tensor::random({1, 4, 503, dim}, 61, 3, DType::bf16),
-                 k = Tensor::random({1, 2, 1000, dim}, 62, 2, DType::bf16),
-                 v = Tensor::random({1, 2, 1000, dim}, 63, 2, DType::bf16);
-    Tensor out(q.shape(), DType::bf16);
-    out.fill_bytes(0xff);
-    const Options options{.masks = {Causal{Align::ends}}};
-    expect(run(prefill,
-               make_problem(
-                   {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
-                   {.out = out.mutable_view()}, options)),
-           "refused");
-    for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
-      const std::int64_t rows = queries[n + 1] - queries[n];
-      if (rows == 0) continue;
-      Call alone{.q = q.rows(queries[n], rows),
-                 .k = k.rows(keys[n], keys[n + 1] - keys[n]),
-                 .v = v.rows(keys[n], keys[n + 1] - keys[n])};
-      alone.causal = Causal{Align::ends};
-      expect(same_bits(run(prefill, alone, {})->out, out.rows(queries[n], rows)), "sequence ", n, ", dim ",
-             dim);
-    }
-  }
-}
+CLAIM(packed_sequences_have_the_bits_of_each_alone_in_general_too) {
+  for (const std::string& kernel : {prefill, general})
+    for (const std::int64_t dim : {64, 128, 256}) {
+      // The general kernel has another shape for few rows.
+      const bool is_general = kernel == general;
+      const std::vector<std::int64_t> queries{
+          0, 130, is_general ? 230 : 131, is_general ? 230 : 131, 500, is_general ? 599 : 503},
+          keys{0, 200, is_general ? 301 : 201, 330, 700, 1000};
 
-// Sequences that begin anywhere in a tile; what follows them must not reach them, whatever it is.
-CLAIM(packed_decode_has_the_bits_of_each_alone) {
-  const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
-  for (const std::int64_t heads : {2, 16})
-    for (const std::int64_t dim : {64, 128}) {
-      const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);
-      Tensor k = Tensor::random({1, 1, 3000, dim}, 72, 2, DType::bf16),
-             v = Tensor::random({1, 1, 3000, dim}, 73, 2, DType::bf16);
-      k.set(0, 0, 1450, 1, nan), v.set(0, 0, 1450, 3, nan), v.set(0, 0, 1100, 5, HUGE_VALF);
+      const Tensor q = Tensor::random({1, 4, queries.back(), dim}, 61, 3, DType::bf16),
+                   k = Tensor::random({1, 2, 1000, dim}, 62, 2, DType::bf16),
+                   v = Tensor::random({1, 2, 1000, dim}, 63, 2, DType::bf16);
       Tensor out(q.shape(), DType::bf16);
       out.fill_bytes(0xff);
       const Options options{.masks = {Causal{Align::ends}}};
-      const bool is_taken =
-          run(decode,
+      expect(
+          run(kernel,
               make_problem(
                   {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
-                  {.out = out.mutable_view()}, options));
-      expect(is_taken, "refused");
-      if (!is_taken) continue;
+                  {.out = out.mutable_view()}, options)),
+          "refused");
       for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
         const std::int64_t rows = queries[n + 1] - queries[n];
+        if (rows == 0) continue;
         Call alone{.q = q.rows(queries[n], rows),
                    .k = k.rows(keys[n], keys[n + 1] - keys[n]),
                    .v = v.rows(keys[n], keys[n + 1] - keys[n])};
         alone.causal = Causal{Align::ends};
-        expect(same_bits(run(decode, alone, {})->out, out.rows(queries[n], rows)), "sequence ", n, ", dim ",
-               dim);
+        expect(same_bits(run(kernel, alone, {})->out, out.rows(queries[n], rows)), kernel, ", sequence ", n,
+               ", dim ", dim);
       }
     }
+}
+
+// Sequences that begin anywhere in a tile; what follows them must not reach them, whatever it is.
+CLAIM(packed_decode_has_the_bits_of_each_alone_in_general_too) {
+  const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
+  for (const std::string& kernel : {decode, general})
+    for (const std::int64_t heads : {2, 16})
+      for (const std::int64_t dim : {64, 128}) {
+        if (kernel == general && heads == 16)
+          continue;  // sequences of one and of two queries have two shapes
+        const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);
+        Tensor k = Tensor::random({1, 1, 3000, dim}, 72, 2, DType::bf16),
+               v = Tensor::random({1, 1, 3000, dim}, 73, 2, DType::bf16);
+        k.set(0, 0, 1450, 1, nan), v.set(0, 0, 1450, 3, nan), v.set(0, 0, 1100, 5, HUGE_VALF);
+        Tensor out(q.shape(), DType::bf16);
+        out.fill_bytes(0xff);
+        const Options options{.masks = {Causal{Align::ends}}};
+        const bool is_taken = run(
+            kernel,
+            make_problem(
+                {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
+                {.out = out.mutable_view()}, options));
+        expect(is_taken, "refused");
+        if (!is_taken) continue;
+        for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
+          const std::int64_t rows = queries[n + 1] - queries[n];
+          Call alone{.q = q.rows(queries[n], rows),
+                     .k = k.rows(keys[n], keys[n + 1] - keys[n]),
+                     .v = v.rows(keys[n], keys[n + 1] - keys[n])};
+          alone.causal = Causal{Align::ends};
+          expect(same_bits(run(kernel, alone, {})->out, out.rows(queries[n], rows)), kernel, ", sequence ", n,
+                 ", dim ", dim);
+        }
+      }
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of rows in a block: states of warps that shared the keys become one, a state becomes an output, or a
-// partial state that waits for the others of its row.
+// The end of rows in a block: states of warps that shared the keys become one, a state becomes an output, or
+// a partial state that waits for the others of its row.
 #pragma once
 #include <cstdint>
 
@@ -90,7 +90,7 @@ HEED_DEVICE float* partial_row(const Call& c, const Plan& plan, int head, int un
 
 template <class Shape>
 HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const Plan& plan,
-                               BlockFacts<Shape>& block, int unit, const Place<Shape>& place) {
+                               const BlockFacts<Shape>& block, int unit, const Place<Shape>& place) {
   const RowTile& tile = block.tile;
   const int dims = static_cast<int>(c.value_dim) - plan.first_dim, column = lane_index() % 4 * 2;
 #pragma unroll
@@ -98,26 +98,18 @@ HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const P
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = place.row(m, r);
-      // One that sees a value that is not finite stays as it was the first time.
-      if (row >= tile.count || (block.again && block.sees_poison[place.key_warp][row])) continue;
-      float poison = 0;  // 0 * x is 0 for every finite x
+      if (row >= tile.count) continue;
       float* const to =
           partial_row(c, plan, tile.head, unit * Shape::key_warps + place.key_warp, tile.first + row);
       if (column == 0) *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
 #pragma unroll
       for (int n = 0; n < Shape::value_dim / 8; ++n) {
         const int d = 8 * n + column;
-        const float2 x{state.o[m][n][2 * r], state.o[m][n][2 * r + 1]};
-        if (d < dims) *reinterpret_cast<float2*>(to + 4 + plan.first_dim + d) = x;
-        poison = fmaf(x.x, 0.0f, fmaf(x.y, 0.0f, poison));
+        if (d < dims)
+          *reinterpret_cast<float2*>(to + 4 + plan.first_dim + d) = {state.o[m][n][2 * r],
+                                                                     state.o[m][n][2 * r + 1]};
       }
-      if (poison != 0) block.is_poisoned[row] = 1;
     }
-  if (!block.again) return;
-  __syncwarp();  // for the next unit
-  for (int r = lane_index(); r < Shape::warp_rows; r += 32)
-    block.sees_poison[place.key_warp][place.warp_row * Shape::warp_rows + r] = 0;
-  __syncwarp();
 }
 
 // As many of two neighbouring elements as the row has, of any type and stride.
@@ -126,21 +118,11 @@ inline __device__ __noinline__ void write_two(const Row& row, int d, int end, fl
   if (d + 1 < end) write(row, d + 1, y);
 }
 
-// One that sees a value that is not finite stays as it was the first time.
-template <class Shape>
-HEED_DEVICE bool is_written(const BlockFacts<Shape>& block, int row) {
-  if (row >= block.tile.count) return false;
-  if (!block.again) return true;
-  for (int w = 0; w < Shape::key_warps; ++w)
-    if (block.sees_poison[w][row]) return false;
-  return true;
-}
-
 // Outputs of a warp's rows to the caller's, by way of shared memory where they leave in pieces of 16 bytes.
 // block.is_poisoned then says which rows hold a number that is not finite.
-template <class Shape>
+template <class Shape, class IsWritten>
 HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan, BlockFacts<Shape>& block,
-                           SharedAddress staging, const Place<Shape>& place) {
+                           SharedAddress staging, const Place<Shape>& place, const IsWritten& is_written) {
   constexpr Type type = Shape::type;
   const int lane = lane_index(), dims = static_cast<int>(c.value_dim) - plan.first_dim;
 #pragma unroll
@@ -148,7 +130,7 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = place.row(m, r);
-      const bool is_row = is_written(block, row);
+      const bool is_row = is_written(row);
       const Query q = block.query(row);
       const float factor =
           close_row<type>(c, plan, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
@@ -167,7 +149,7 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
 #pragma unroll
         for (int n = 0; n < Shape::value_dim / 8; ++n)
           store_shared4(staging + row * Shape::value_pitch + n * 16 + lane % 4 * 4,
-                 pack2<type>(state.o[m][n][2 * r], state.o[m][n][2 * r + 1]));
+                        pack2<type>(state.o[m][n][2 * r], state.o[m][n][2 * r + 1]));
       } else if (is_row) {
         const Row out = row_of(c.out, q);
 #pragma unroll
@@ -182,7 +164,7 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
 #pragma unroll 4
   for (int n = lane; n < Shape::warp_rows * pieces; n += 32) {
     const int row = place.warp_row * Shape::warp_rows + n / pieces, piece = n % pieces;
-    if (!is_written(block, row) || piece * 8 >= dims) continue;
+    if (!is_written(row) || piece * 8 >= dims) continue;
     const Row out = row_of(c.out, block.query(row));
     *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first +
                               plan.first_dim + piece * 8) =
@@ -190,71 +172,17 @@ HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan,
   }
 }
 
-// Values of a tile that are not finite become 0, and block.poisoned_keys says whose. By all threads, before
-// any reads the tile.
+// Tiles with a row that f32 cannot finish, or that holds a number that is not finite because of a value that
+// it does not see, go to a list (finish() in slabs.cuh).
 template <class Shape>
-HEED_DEVICE void clear_poison(BlockFacts<Shape>& block, SharedAddress values) {
-  constexpr int words = sizeof block.poisoned_keys / 4, pieces = Shape::value_dim / 8;
-  if (thread_index() < words) block.poisoned_keys[thread_index()] = 0;
-  sync();
-#pragma unroll 1
-  for (int n = thread_index(); n < Shape::tile_keys * pieces; n += Shape::threads) {
-    const SharedAddress at = values + n / pieces * Shape::value_pitch + n % pieces * 16;
-    const uint4 x = load_shared16(at),
-                y{finite_or_zero<Shape::type>(x.x), finite_or_zero<Shape::type>(x.y),
-                  finite_or_zero<Shape::type>(x.z), finite_or_zero<Shape::type>(x.w)};
-    if (x.x == y.x && x.y == y.y && x.z == y.z && x.w == y.w) continue;
-    store_shared16(at, y);
-    const int key = n / pieces;
-    atomicOr(&block.poisoned_keys[key / 32], 1u << key % 32);
-  }
-  sync();
-}
-// Which of its rows see such a value.
-template <class Shape, class Stage>
-HEED_DEVICE void note_poison(BlockFacts<Shape>& block, const Stage& stage, const Place<Shape>& place,
-                             int tile) {
-  const int first = place.first_key(tile) - tile * Shape::tile_keys;
-  std::uint32_t bits = 0;
-#pragma unroll 1
-  for (int n = 0; n < 2 * Shape::key_tiles; ++n) {
-    const int key = first + n / 2 * 8 + n % 2;
-    bits |= (block.poisoned_keys[key / 32] >> key % 32 & 1) << n;
-  }
-  if (!warp_any(bits != 0)) return;
-#pragma unroll
-  for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (bits & stage.seen_keys(m, r, tile)) block.sees_poison[place.key_warp][place.row(m, r)] = 1;
-}
-
-// Whether the block must walk its keys once more: a value that is not finite has made NaN of rows that do not
-// see it, since its weight of 0 was multiplied with it. The second time it is 0, and rows that do not see it
-// have the bits that they would have had beside any other value. By all threads.
-template <class Shape>
-HEED_DEVICE bool must_walk_again(BlockFacts<Shape>& block) {
-  static_assert(Shape::rows <= Shape::threads);
-  const int r = thread_index();
-  const bool is_poisoned = any(r < Shape::rows && block.is_poisoned[r]), is_second = block.again;
-  if (!is_poisoned || is_second) return false;
-  sync();
-  if (r == 0) block.again = true;
-  if (r < Shape::rows) block.is_poisoned[r] = 0;
-  sync();
-  return true;
-}
-
-// Rows that f32 cannot finish go to the list of those that end_rows.cu does in double precision.
-template <class Shape>
-HEED_DEVICE void list_unfinished(const Call& c, const Plan& plan, const BlockFacts<Shape>& block) {
-  const int r = thread_index();
-  if (r >= block.tile.count) return;
-  bool is_unfinished = block.is_poisoned[r];
-  for (int w = 0; w < Shape::key_warps; ++w) is_unfinished |= block.sees_poison[w][r];
-  if (!is_unfinished) return;
-  const Query q = block.query(r);
-  plan.unfinished[atomicAdd(plan.unfinished_count, 1u)] = (q.b * c.heads + q.h) * c.queries + q.i;
+HEED_DEVICE void list_unfinished(const Plan& plan, const BlockFacts<Shape>& block) {
+  const int first = thread_index() * unfinished_rows;
+  if (first >= block.tile.count) return;
+  std::uint64_t rows = 0;
+  for (int r = 0; r < min_of(unfinished_rows, block.tile.count - first); ++r)
+    rows |= std::uint64_t{block.is_poisoned[first + r]} << r;
+  if (rows == 0) return;
+  plan.unfinished[atomicAdd(plan.unfinished_count, 1u)] = {block.tile.head, block.tile.first + first, rows};
 }
 
 }  // namespace heed::cuda::general

@@ -84,6 +84,7 @@ struct Launch {
   Kernel kernel;
   Plan plan;
   std::int64_t blocks, columns;
+  std::int64_t listed;  // tiles that a list of unfinished ones may have
   std::int64_t partial_bytes, end_bytes, list_bytes;
 
   std::int64_t bytes() const { return partial_bytes + end_bytes + list_bytes; }
@@ -95,7 +96,7 @@ constexpr std::int64_t section_bytes = 12'000'000;
 // Units of keys begin at key 0 and have a fixed length, so that no bit depends on how many a block does.
 Launch plan_launch(const Call& c, Cut cut) {
   const DeviceFacts device = device_facts();
-  Launch l{kernel_for(c, device), {}, 0, 1, 0, 0, 0};
+  Launch l{kernel_for(c, device), {}, 0, 1, 0, 0, 0, 0};
   const Kernel& k = l.kernel;
   Plan& p = l.plan;
   const std::int64_t rows = c.queries * c.group(), heads = c.batch * c.kv_heads;
@@ -127,7 +128,8 @@ Launch plan_launch(const Call& c, Cut cut) {
   }
   const std::int64_t all_rows = c.batch * c.heads * c.queries;
   if (c.weights.data) l.end_bytes = rounded(all_rows * std::int64_t{sizeof(SavedEnd)});
-  l.list_bytes = rounded(all_rows * 8);
+  l.listed = l.blocks * parts(k.rows, unfinished_rows);
+  l.list_bytes = rounded(l.listed * std::int64_t{sizeof(Unfinished)});
   return l;
 }
 
@@ -145,13 +147,19 @@ void launch(const Kernel& k, const Call& c, const Plan& plan, std::int64_t block
         "cuda.general");
 }
 
+// Rows whose keys were not cut: the tiles of the list.
+void finish(const Call& c, const Launch& l, const Plan& plan, Stream stream) {
+  if (l.partial_bytes > 0 && !c.sequences) return;  // all were
+  const SlabKernels slabs = slab_kernels_of(c.q.type);
+  const Kernel& k = l.kernel.tile_keys < slabs.finish_64.tile_keys ? slabs.finish_32 : slabs.finish_64;
+  launch(k, c, plan, std::min<std::int64_t>(2 * device_facts().multiprocessors, l.listed), 1, stream);
+}
+
 void launch_slabs(const Call& c, const Launch& l, Stream stream) {
   Plan slab = l.plan;
   for (; slab.first_dim < std::max<std::int64_t>(c.value_dim, 1); slab.first_dim += slab_dims) {
     launch(l.kernel, c, slab, l.blocks, l.columns, stream);
-    Plan rows = slab;
-    rows.partials = nullptr;  // those of all slabs are merged at the end
-    launch_end_rows(c, rows, stream);
+    finish(c, l, slab, stream);
   }
 }
 
@@ -192,11 +200,16 @@ void launch_general(const Call& c, const Workspace& workspace, Stream stream, Cu
   std::byte* memory = workspace.rest();
   if (l.partial_bytes > 0) l.plan.partials = reinterpret_cast<float*>(memory);
   if (l.end_bytes > 0) l.plan.ends = reinterpret_cast<SavedEnd*>(memory + l.partial_bytes);
-  l.plan.unfinished = reinterpret_cast<std::int64_t*>(memory + l.partial_bytes + l.end_bytes);
+  l.plan.unfinished = reinterpret_cast<Unfinished*>(memory + l.partial_bytes + l.end_bytes);
   l.plan.unfinished_count = workspace.counters();
   const bool is_slab = l.kernel.dim == any_dim;
-  is_slab ? launch_slabs(c, l, stream) : launch(l.kernel, c, l.plan, l.blocks, l.columns, stream);
-  if (!is_slab || l.plan.partials) launch_end_rows(c, l.plan, stream);
+  if (is_slab) {
+    launch_slabs(c, l, stream);
+  } else {
+    launch(l.kernel, c, l.plan, l.blocks, l.columns, stream);
+    finish(c, l, l.plan, stream);
+  }
+  if (l.plan.partials) launch_merge(c, l.plan, stream);
   if (c.weights.data || c.scores.data) inspect(c, l.plan, stream);
 }
 

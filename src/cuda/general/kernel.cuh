@@ -3,8 +3,8 @@
 //
 // A block has a tile of rows and walks the tiles of keys that these see, in order from key 0, while copies of
 // the next ones are in flight. Where rows are few, a row's keys are cut into units of a fixed length whose
-// partial states merge in order (end_rows.cu). Which rows, sequences or blocks run beside it changes no bit of
-// a row.
+// partial states merge in order (merge.cu). Which rows, sequences or blocks run beside it changes no bit
+// of a row.
 #pragma once
 #include <cstdint>
 
@@ -32,8 +32,8 @@ template <class Shape>
 HEED_DEVICE void prefetch_queries(SharedAddress to, const Call& c, const Plan& plan,
                                   const BlockFacts<Shape>& block) {
   RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::query_pitch>::run(
-      to, static_cast<int>(c.dim), plan.q_in_16, [&](int r) { return row_of(c.q, block.query(max_of(r, 0))); },
-      [](int) { return true; });
+      to, static_cast<int>(c.dim), plan.q_in_16,
+      [&](int r) { return row_of(c.q, block.query(max_of(r, 0))); }, [](int) { return true; });
 }
 
 template <class Shape, template <class> class SourceOf, template <class> class StageOf>
@@ -48,9 +48,8 @@ struct Attention {
     sync();
     if (block.tile.count == 0) return;
     shared.documents.find(c, block);
-    do attend(c, plan, shared);
-    while (must_walk_again(block));
-    if (block.units.begin < 0) list_unfinished(c, plan, block);
+    attend(c, plan, shared);
+    if (block.units.begin < 0) list_unfinished(plan, block);
   }
 
  private:
@@ -116,7 +115,6 @@ struct Attention {
       loading_slot = loading_slot + 1 == Shape::stages ? 0 : loading_slot + 1;
       const Operands operands = source.settle(ring + slot * Source::slot_bytes);
       slot = slot + 1 == Shape::stages ? 0 : slot + 1;
-      if (!Source::is_quantized && block.again) clear_poison(block, operands.values);
       if (!is_seen) {
         commit_copies();
         continue;
@@ -134,7 +132,6 @@ struct Attention {
       commit_copies();
       if constexpr (Source::is_quantized) scale_keys<Shape>(s, operands.key_scales, place);
       stage.apply(s, t);
-      if (!Source::is_quantized && block.again) note_poison(block, stage, place, t);
       state.weigh(s, scale, eight);
       if constexpr (Stage::drops) stage.drop(s, t);
       if constexpr (Source::is_quantized) scale_values<Shape>(s, operands.value_scales, place);
@@ -150,7 +147,9 @@ struct Attention {
     } else {
       merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
       sync();
-      if (place.key_warp == 0) write_out(state, c, plan, block, shared_address(shared.queries), place);
+      if (place.key_warp == 0)
+        write_out(state, c, plan, block, shared_address(shared.queries), place,
+                  [&](int row) { return row < block.tile.count; });
     }
     sync();
   }
@@ -164,7 +163,7 @@ struct Attention {
   }
 
   HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan,
-                                   BlockFacts<Shape>& block, int unit, float scale,
+                                   const BlockFacts<Shape>& block, int unit, float scale,
                                    const Place<Shape>& place) {
     close(state, stage, scale);
     write_partial(state, c, plan, block, unit, place);

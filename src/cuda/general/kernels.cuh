@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that are compiled: heads of some sizes, which others are padded to, and stages of scores by what
-// they can do. CMake writes a file for each type and group, so that they compile side by side, and so that a
-// driver that compiles PTX for a new GPU does no more of it than a call needs.
+// The kernels that are compiled: heads of some sizes, which others are padded to, and stages of scores by
+// what they can do. CMake writes a file for each type and group, so that they compile side by side, and so
+// that a driver that compiles PTX for a new GPU does no more of it than a call needs.
 //
 // Shapes are for 228 KB of shared memory in a multiprocessor (Hopper); small_ ones are for 164 KB (A100: two
-// blocks) and 100 KB (8.6, 8.9: one block, two at 64 dimensions). Of what fits, a call takes the first that is
-// narrow enough and can do no more than it needs (general.cu).
+// blocks) and 100 KB (8.6, 8.9: one block, two at 64 dimensions). Of what fits, a call takes the first that
+// is narrow enough and can do no more than it needs (general.cu).
 #pragma once
 #include <array>
 
@@ -30,18 +30,12 @@ template <class Shape, template <class> class SourceOf, template <class> class S
 Kernel entry() {
   constexpr int shared_bytes = sizeof(Memory<Shape, SourceOf<Shape>>);
   static_assert(shared_bytes <= 232448);
-  return {Shape::type,
-          Shape::dim,
-          Shape::value_dim,
-          Shape::rows,
-          source_kind<SourceOf>,
-          features_of_stage<Stage<Shape>>,
-          Shape::threads,
-          shared_bytes,
-          Shape::blocks,
-          Shape::tile_keys,
-          Shape::key_warps,
-          attend<Shape, SourceOf, Stage>};
+  return {Shape::type,           Shape::dim,
+          Shape::value_dim,      Shape::rows,
+          source_kind<SourceOf>, features_of_stage<Stage<Shape>>,
+          Shape::threads,        shared_bytes,
+          Shape::blocks,         Shape::tile_keys,
+          Shape::key_warps,      attend<Shape, SourceOf, Stage>};
 }
 
 // dim, value_dim, rows of a warp, warps over rows, warps over keys, keys of a tile, stages, steps of queries
@@ -63,6 +57,7 @@ struct Shapes {
   using Few256 = Shape<type, 256, 256, 16, 1, 4, 64, 2, 0, 1>;
   using Some128 = Shape<type, 128, 128, 32, 2, 2, 64, 2, 0, 2>;  // 64 rows
   using Slab = Shape<type, 128, slab_dims, 16, 4, 1, 64, 2, 0, 2>;
+  using ShortSlab = Shape<type, 128, slab_dims, 16, 4, 1, 32, 2, 0, 2>;
 };
 
 template <Type type>
@@ -140,24 +135,28 @@ std::span<const Kernel> kernels_of() {
   return list;
 }
 
+template <class Slab>
+Kernel slab_entry(Function function) {
+  return {Slab::type,
+          any_dim,
+          any_dim,
+          Slab::rows,
+          Source::arrays,
+          all_features,
+          Slab::threads,
+          sizeof(SlabMemory<Slab>),
+          Slab::blocks,
+          Slab::tile_keys,
+          Slab::key_warps,
+          function};
+}
+
 template <Type type>
 SlabKernels slab_kernels() {
   using Slab = typename Shapes<type>::Slab;
-  Kernel attend{type,
-                any_dim,
-                any_dim,
-                Slab::rows,
-                Source::arrays,
-                all_features,
-                Slab::threads,
-                sizeof(SlabMemory<Slab>),
-                Slab::blocks,
-                Slab::tile_keys,
-                Slab::key_warps,
-                attend_slab<Slab>};
-  Kernel inspect = attend;
-  inspect.function = general::inspect<Slab>;
-  return {attend, inspect};
+  using Short = typename Shapes<type>::ShortSlab;
+  return {slab_entry<Slab>(attend_slab<Slab>), slab_entry<Slab>(inspect<Slab>), slab_entry<Slab>(finish<Slab>),
+          slab_entry<Short>(finish<Short>)};
 }
 
 }  // namespace heed::cuda::general

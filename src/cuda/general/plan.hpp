@@ -55,6 +55,13 @@ constexpr bool softmax_scales(const Call& c) { return c.scale_log2e >= 0x1p-96f;
 // A partial state of a row: max, sum, two that are unused, and the values under their weights, in fours.
 constexpr std::int64_t partial_floats(std::int64_t value_dim) { return 4 + (value_dim + 3) / 4 * 4; }
 
+// Rows of a tile that hold a number that is not finite.
+constexpr int unfinished_rows = 64;
+struct Unfinished {
+  int head, first;  // of the KV heads of all sequences; the tile's first row
+  std::uint64_t rows;
+};
+
 // What a launch tells the kernel besides the call.
 struct Plan {
   int row_tiles;   // of the longest sequence, of one KV head
@@ -69,8 +76,8 @@ struct Plan {
   float* partials;                  // (KV heads of all sequences, units, key warps, rows, partial_floats)
   int partial_units, partial_rows;  // units times key warps; rows of a KV head
   int key_warps;
-  SavedEnd* ends;            // (batch, heads, queries), where weights are asked for; else null
-  std::int64_t* unfinished;  // numbers (b * heads + h) * queries + i of rows that f32 cannot finish
+  SavedEnd* ends;          // (batch, heads, queries), where weights are asked for; else null
+  Unfinished* unfinished;  // a list, where keys are not cut
   unsigned* unfinished_count;
 };
 
@@ -100,15 +107,15 @@ constexpr int group_count = 5;
 template <Type type, int group>
 std::span<const Kernel> kernels_of();
 
-// Heads of any size: attention in slabs of the values, and the pass that writes weights and scores.
+// Heads of any size (slabs.cuh): attention in slabs of the values, the pass that writes weights and scores,
+// and those that finish rows, by the length of the tiles of keys that these had.
 struct SlabKernels {
-  Kernel attend, inspect;
+  Kernel attend, inspect, finish_64, finish_32;
 };
 template <Type type>
 SlabKernels slab_kernels();
 
-// What comes after every launch of the others, for rows of a call (end_rows.cu): partial states of units
-// become outputs, and unfinished rows are done in double precision.
-void launch_end_rows(const Call&, const Plan&, Stream);
+// Partial states of units become outputs (merge.cu).
+void launch_merge(const Call&, const Plan&, Stream);
 
 }  // namespace heed::cuda::general

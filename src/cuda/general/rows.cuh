@@ -29,15 +29,20 @@ struct RowTile {
     const int start = n / (plan.section * plan.row_tiles) * plan.section,
               here = min_of(plan.section, plan.heads - start);
     const int within = n - start * plan.row_tiles, tile = plan.row_tiles - 1 - within / here;
-    head = start + within % here;
+    *this = RowTile(c, start + within % here, {tile * rows, rows});
+  }
+  struct Rows {
+    int first, count;
+  };
+  HEED_DEVICE RowTile(const Call& c, int number, const Rows& rows) : head(number) {
     const int kv_heads = static_cast<int>(c.kv_heads);
     b = head / kv_heads, kv_head = head % kv_heads;
     const Sequence& s = c.sequence(b);
     group = static_cast<int>(c.group());
     queries = static_cast<int>(s.queries), keys = static_cast<int>(s.keys);
     first_query = s.first_query, first_key = s.first_key;
-    first = tile * rows;
-    count = max_of(0, min_of(rows, queries * group - first));
+    first = rows.first;
+    count = max_of(0, min_of(rows.count, queries * group - first));
   }
 
   // Rows beyond the last are as the last: they are computed with the others and never written.
@@ -119,14 +124,12 @@ struct BlockFacts {
   IntRange units;  // whose partial states it leaves; begin -1: its rows end here
   RowFacts rows[Shape::rows];
   unsigned char is_poisoned[Shape::rows];  // the row holds a number that is not finite
-  // Whether a row sees a value that is not finite among the keys of a warp.
-  unsigned char sees_poison[Shape::key_warps][Shape::rows];
-  std::uint32_t poisoned_keys[(Shape::tile_keys + 31) / 32];  // of a tile: bits of keys with such a value
-  bool again;  // the block walks its keys once more: values that are not finite are 0 then
 
   // By all threads, which meet before they read it.
   HEED_DEVICE void find(const Call& c, const Plan& plan) {
-    const RowTile of(c, plan, static_cast<int>(block_index()), Shape::rows);
+    find(c, plan, RowTile(c, plan, static_cast<int>(block_index()), Shape::rows));
+  }
+  HEED_DEVICE void find(const Call& c, const Plan& plan, const RowTile& of) {
     const int n = thread_index();
     if (n == 0) {
       tile = of;
@@ -140,7 +143,6 @@ struct BlockFacts {
         units = {first, min_of(first + plan.units_each, last)};
         keys = {max_of(keys.begin, units.begin * plan.unit_keys), min_of(keys.end, units.end * plan.unit_keys)};
       }
-      again = false;
       // Nothing to do: units beyond the keys, or rows whose keys are not cut.
       if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;
     }
@@ -172,7 +174,6 @@ struct BlockFacts {
                  row_of(c.bias, q).first,
                  c.mask_count > 0 ? row_of(c.masks[0].where, q).first : 0};
       is_poisoned[r] = 0;
-      for (int w = 0; w < Shape::key_warps; ++w) sees_poison[w][r] = 0;
     }
   }
   HEED_DEVICE static const std::uint16_t* first_of(const Tensor& t, const RowTile& tile) {

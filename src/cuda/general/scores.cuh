@@ -103,17 +103,6 @@ class RangesOnly {
       }
   }
 
-  // Which keys of this thread's are seen: bit 2 n + e is key first_key + 8 n + e.
-  HEED_DEVICE std::uint32_t seen_keys(int m, int r, int tile) const {
-    const RowFacts& row = rows[place.row(m, r)];
-    std::uint32_t bits = 0;
-#pragma unroll 1
-    for (int n = 0; n < 2 * Shape::key_tiles; ++n) {
-      const int j = place.first_key(tile) + n / 2 * 8 + n % 2;
-      bits |= std::uint32_t{j >= row.begin && j < row.end} << n;
-    }
-    return bits;
-  }
   HEED_DEVICE void drop(Scores<Shape>&, int) const {}
   HEED_DEVICE static float scale(const Call& c) { return c.scale_log2e; }
   // A row that sees a key and has no sum all the same is one that f32 could not hold: its maximum says so.
@@ -215,7 +204,8 @@ class Options {
     });
   }
 
-  HEED_DEVICE Bits seen_keys(int m, int r, int) const { return visible[m][r]; }
+  // Which keys of this thread's are seen: bit 2 n + e is key first_key + 8 n + e.
+  HEED_DEVICE Bits seen_keys(int m, int r) const { return visible[m][r]; }
 
   // Weights that drop become 0; what the others are multiplied with waits for the row's end.
   HEED_DEVICE void drop(Scores<Shape>& s, int tile) const {
@@ -295,15 +285,18 @@ class Options {
           mask.is_tree ? tile_rows.keys - tile_rows.queries : 0;  // S18: keys that have no column
       const int columns = (mask.is_tree ? tile_rows.queries : tile_rows.keys) - (first - before);
       const bool is_one_row = where.stride.length == 0 && where.stride.heads == 0, when = mask.visible_when;
-      const bool in_pairs =
-          where.stride.dim == 1 && before == 0 &&
-          (where.stride.batch | where.stride.heads | where.stride.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
+      const bool in_pairs = where.stride.dim == 1 && before == 0 &&
+                            (where.stride.batch | where.stride.heads | where.stride.length |
+                             reinterpret_cast<std::int64_t>(where.data)) %
+                                    2 ==
+                                0;
       Bits bits = 0;
       each_row([&](int m, int r) {
         if (!is_one_row || (m == 0 && r == 0)) {
           const RowFacts& row = rows[place.row(m, r)];
           const std::int64_t at = number == 0 ? row.mask : row_of(where, query(row)).first;
-          const auto* from = static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.stride.dim;
+          const auto* from =
+              static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.stride.dim;
           bits = in_pairs && columns >= 8 * Shape::key_tiles
                      ? pairs_of_mask(from, when)
                      : elements_of_mask(from, where.stride.dim, before - first, columns, when);
@@ -375,7 +368,8 @@ class Options {
     each_row([&](int m, int r) {
       const RowFacts& row = rows[place.row(m, r)];
       const int own = row.i + (c.alibi.queries_are_last ? tile_rows.keys - tile_rows.queries : 0);
-      const float slope = -c.alibi.of_heads[tile_rows.b * c.alibi.step + row.h], distance = static_cast<float>(own - first);
+      const float slope = -c.alibi.of_heads[tile_rows.b * c.alibi.step + row.h],
+                  distance = static_cast<float>(own - first);
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
@@ -399,7 +393,8 @@ class Options {
   HEED_DEVICE void fetch_bias(int tile) {
     const std::int64_t first = place.first_key(tile);
     if (!bias_in_pairs()) {
-      each_row([&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.stride.dim; });
+      each_row(
+          [&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.stride.dim; });
       return;
     }
     bool all = true;

@@ -10,6 +10,47 @@
 
 namespace heed::cuda::general {
 
+// Values that are not finite: of a tile, bits of the keys that have one; and which rows see one.
+template <class Shape>
+struct PoisonFacts {
+  std::uint32_t keys[(Shape::tile_keys + 31) / 32];
+  unsigned char is_seen[Shape::rows];
+
+  // They become 0 in a tile. By all threads, before any reads it.
+  HEED_DEVICE void clear(SharedAddress values) {
+    constexpr int words = sizeof keys / 4, pieces = Shape::value_dim / 8;
+    if (thread_index() < words) keys[thread_index()] = 0;
+    sync();
+#pragma unroll 1
+    for (int n = thread_index(); n < Shape::tile_keys * pieces; n += Shape::threads) {
+      const SharedAddress at = values + n / pieces * Shape::value_pitch + n % pieces * 16;
+      const uint4 x = load_shared16(at),
+                  y{finite_or_zero<Shape::type>(x.x), finite_or_zero<Shape::type>(x.y),
+                    finite_or_zero<Shape::type>(x.z), finite_or_zero<Shape::type>(x.w)};
+      if (x.x == y.x && x.y == y.y && x.z == y.z && x.w == y.w) continue;
+      store_shared16(at, y);
+      const int key = n / pieces;
+      atomicOr(&keys[key / 32], 1u << key % 32);
+    }
+    sync();
+  }
+  // Which of a warp's rows see one of them.
+  template <class Stage>
+  HEED_DEVICE void note(const Stage& stage, const Place<Shape>& place, int tile) {
+    const int first = place.first_key(tile) - tile * Shape::tile_keys;
+    std::uint32_t bits = 0;
+    for (int n = 0; n < 2 * Shape::key_tiles; ++n) {
+      const int key = first + n / 2 * 8 + n % 2;
+      bits |= (keys[key / 32] >> key % 32 & 1) << n;
+    }
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        if (bits & stage.seen_keys(m, r)) is_seen[place.row(m, r)] = 1;
+  }
+};
+
 // Of the shape, `dim` is a piece and `value_dim` a slab.
 template <class Shape>
 struct SlabMemory {
@@ -21,9 +62,11 @@ struct SlabMemory {
   alignas(16) unsigned char ring[Shape::stages * slot_bytes];
   BlockFacts<Shape> block;
   DocumentTiles documents;
+  PoisonFacts<Shape> poison;
 };
 
-// Pieces of queries and keys, and slabs of values, on their way into shared memory, out of any tensor or cache.
+// Pieces of queries and keys, and slabs of values, on their way into shared memory, out of any tensor or
+// cache.
 template <class Shape>
 struct SlabLoads {
   // Dimensions [d, d + Shape::dim) of the block's queries and a tile's keys.
@@ -112,11 +155,12 @@ struct SlabLoads {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int j = place.first_key(tile) + 8 * n + e;
-        const float x = j >= block.keys.end ? 0.0f
+        const float x = j >= block.keys.end         ? 0.0f
                         : scales == Scales::of_keys ? key_scale(c, block.tile.b, block.tile.kv_head, j)
                                                     : value_scale(c, block.tile.b, block.tile.kv_head, j);
 #pragma unroll
-        for (int m = 0; m < Shape::row_tiles; ++m) s[m][n][e] = scaled(s[m][n][e], x), s[m][n][2 + e] = scaled(s[m][n][2 + e], x);
+        for (int m = 0; m < Shape::row_tiles; ++m)
+          s[m][n][e] = scaled(s[m][n][e], x), s[m][n][2 + e] = scaled(s[m][n][2 + e], x);
       }
   }
   // A weight of 0 stays 0, whatever the scale of a key that nobody sees is.
@@ -141,13 +185,54 @@ struct SlabAttention {
     sync();
     if (block.tile.count == 0) return;
     shared.documents.find(c, block);
-    do attend(c, plan, shared);
-    while (must_walk_again(block));
-    if (block.units.begin < 0) list_unfinished(c, plan, block);
+    attend<Poison::stays>(c, plan, shared, [&](int row) { return row < block.tile.count; });
+    if (block.units.begin < 0) list_unfinished(plan, block);
+  }
+
+  // Walks the keys of tiles whose rows hold a number that is not finite once more. A value that is not finite
+  // has made NaN of rows that do not see it, since their weight of 0 was multiplied with it: now it is 0, and
+  // these rows have the bits that they would have beside any other value, if their tiles of keys were of this
+  // length. Rows that see one, and those that f32 cannot hold, are done in double precision (S13).
+  HEED_DEVICE static void finish(const Call& c, const Plan& plan, Shared& shared) {
+    static_assert(Shape::rows == unfinished_rows);
+    const unsigned count = *const_cast<const volatile unsigned*>(plan.unfinished_count);
+    if (count == 0) return;
+    for (unsigned n = blockIdx.x; n < count; n += gridDim.x) finish_tile(c, plan, shared, plan.unfinished[n]);
+    sync();
+    // The list is empty again afterwards: the last block to arrive sees to that.
+    unsigned* const arrivals = plan.unfinished_count + 1;
+    if (thread_index() == 0 && count_arrival(arrivals) + 1 == gridDim.x)
+      *plan.unfinished_count = *arrivals = 0;
   }
 
  private:
-  HEED_DEVICE static void attend(const Call& c, const Plan& plan, Shared& shared) {
+  enum class Poison : std::uint8_t { stays, cleared };
+
+  HEED_DEVICE static void finish_tile(const Call& c, const Plan& plan, Shared& shared,
+                                      const Unfinished& tile) {
+    BlockFacts<Shape>& block = shared.block;
+    sync();  // nobody reads the tile before
+    block.find(c, plan, RowTile(c, tile.head, {tile.first, Shape::rows}));
+    if (thread_index() < Shape::rows) shared.poison.is_seen[thread_index()] = 0;
+    sync();
+    shared.documents.find(c, block);
+    const auto is_of_list = [&](int row) { return (tile.rows >> row & 1) != 0; };
+    attend<Poison::cleared>(c, plan, shared,
+                            [&](int row) { return is_of_list(row) && !shared.poison.is_seen[row]; });
+    for (int r = 0; r < Shape::rows; ++r) {
+      if (!is_of_list(r) || !(block.is_poisoned[r] || shared.poison.is_seen[r])) continue;
+      const Query q = block.query(r);
+      const WideEnd wide =
+          complete_row(WholeBlock<Shape::threads>(), c, q,
+                       {plan.first_dim, min(plan.first_dim + Shape::value_dim, c.value_dim)},
+                       reinterpret_cast<double*>(shared.ring));
+      if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
+    }
+  }
+
+  template <Poison poison, class IsWritten>
+  HEED_DEVICE static void attend(const Call& c, const Plan& plan, Shared& shared,
+                                 const IsWritten& is_written) {
     BlockFacts<Shape>& block = shared.block;
     const Place<Shape> place{warp_index(), 0};
     const typename Stage::Walk walk(c, block, shared.documents);
@@ -192,11 +277,11 @@ struct SlabAttention {
                                   [](int) {});
       }
       const SharedAddress values = take();
-      if (block.again) clear_poison(block, values);
+      if constexpr (poison == Poison::cleared) shared.poison.clear(values);
       if (!is_seen) continue;
       if (c.layout.is_quantized) Loads::scale_by(Loads::Scales::of_keys, s, t, c, block, place);
       stage.apply(s, t);
-      if (block.again) note_poison(block, stage, place, t);
+      if constexpr (poison == Poison::cleared) shared.poison.note(stage, place, t);
       state.weigh(s, scale, eight);
       stage.drop(s, t);
       if (c.layout.is_quantized) Loads::scale_by(Loads::Scales::of_values, s, t, c, block, place);
@@ -211,7 +296,7 @@ struct SlabAttention {
     if (block.units.begin >= 0)
       write_partial(state, c, plan, block, block.units.begin, place);
     else
-      write_out(state, c, plan, block, ring, place);
+      write_out(state, c, plan, block, ring, place, is_written);
     sync();
   }
 };
@@ -342,6 +427,13 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     attend_slab(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
   extern __shared__ __align__(16) unsigned char memory[];
   SlabAttention<Shape>::run(c, plan, *reinterpret_cast<SlabMemory<Shape>*>(memory));
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    finish(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  SlabAttention<Shape>::finish(c, plan, *reinterpret_cast<SlabMemory<Shape>*>(memory));
 }
 
 template <class Shape>

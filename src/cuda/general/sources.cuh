@@ -132,7 +132,9 @@ class Arrays {
                              bool in_16, int first) {
     Rows::run(
         slot, dim, in_16,
-        [&](int r) -> Row { return {from, r < 0 ? 0 : (first + r) * t.stride.length, t.stride.dim, t.type, 0}; },
+        [&](int r) -> Row {
+          return {from, r < 0 ? 0 : (first + r) * t.stride.length, t.stride.dim, t.type, 0};
+        },
         [&](int r) { return first + r >= block.keys.begin && first + r < block.keys.end; });
   }
 
@@ -392,8 +394,8 @@ HEED_DEVICE void each_key(Scores<Shape>& s, SharedAddress scales, const Place<Sh
   for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const float scale =
-          load_shared_float(scales + (place.key_warp * Shape::warp_keys + 8 * n + lane_index() % 4 * 2 + e) * 4);
+      const float scale = load_shared_float(
+          scales + (place.key_warp * Shape::warp_keys + 8 * n + lane_index() % 4 * 2 + e) * 4);
 #pragma unroll
       for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verbs of a warp that need nothing newer than sm_80: asynchronous copies of 16 bytes under a predicate, words
-// of shared memory, votes, and int8 as 16-bit floats.
+// Verbs of a warp that need nothing newer than sm_80: asynchronous copies of 16 bytes under a predicate,
+// words of shared memory, votes, and int8 as 16-bit floats.
 #pragma once
 #include <cstdint>
 
