@@ -61,8 +61,9 @@ class Cuda final : public Backend {
 
  private:
   std::vector<Kernel> kernels_{
-      kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.prefill.sm90", Role::prefill),
-      kernel_of("cuda.general.sm80", Role::general), kernel_of("cuda.exact.sm80", Role::exact)};
+      kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.split.sm80", Role::split),
+      kernel_of("cuda.prefill.sm90", Role::prefill), kernel_of("cuda.general.sm80", Role::general),
+      kernel_of("cuda.exact.sm80", Role::exact)};
 };
 
 }  // namespace

@@ -38,6 +38,9 @@ class Lists {
   std::vector<std::byte> bytes_{};
 };
 
+// The general kernel, whichever calls it is asked for.
+bool is_general(Role role) { return role == Role::general || role == Role::split; }
+
 std::vector<int> tile_starts(const LoweredCall& lowered) {
   const std::int64_t rows = prefill_rows(lowered.call);
   std::vector<int> starts{0};
@@ -59,6 +62,8 @@ struct Brought {
     if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
     if (call.document_count > 0) bring_documents(lowered);
     if (call.cached) bring_tables(lowered);
+    if (is_general(role) && !lowered.run_starts.empty())
+      call.run_starts = lists.add(lowered.run_starts), call.run_offsets = lists.add(lowered.run_offsets);
     if (role != Role::prefill) return;
     const std::vector<int> starts = tile_starts(lowered);
     tiles.count = starts.back();
@@ -95,17 +100,8 @@ struct Brought {
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
-  switch (role) {
-    case Role::decode:
-      return decode_bytes(c);
-    case Role::prefill:
-      return 0;
-    case Role::general:
-      return general_bytes(c);
-    case Role::exact:
-      return exact_bytes(c);
-  }
-  return 0;
+  if (role == Role::prefill) return 0;
+  return role == Role::decode ? decode_bytes(c) : is_general(role) ? general_bytes(c) : exact_bytes(c);
 }
 
 std::int64_t list_bytes(Role role, const LoweredCall& p) {
@@ -135,6 +131,7 @@ Reason wants_another_device(Role role) {
 Reason refuses(Role role, const LoweredCall& lowered) {
   const char* reason = role == Role::decode    ? decode_refuses(lowered.call)
                        : role == Role::prefill ? prefill_refuses(lowered.call)
+                       : role == Role::split   ? split_refuses(lowered.call)
                        : role == Role::general ? general_refuses(lowered.call)
                                                : exact_refuses(lowered.call);
   if (!reason) return {};
@@ -153,7 +150,7 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
-  if (role == Role::general) return launch_general(c, behind, stream, cut);
+  if (is_general(role)) return launch_general(c, behind, stream, cut);
   const Extents extents{lowered.query_rows, lowered.key_rows};
   if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
   launch_prefill(c, extents, brought.tiles, behind, stream);

@@ -9,7 +9,8 @@
 
 namespace heed::cuda {
 
-enum class Role : std::uint8_t { decode, prefill, general, exact };
+// split is the general kernel for few queries over many keys, which it takes before prefill does.
+enum class Role : std::uint8_t { decode, split, prefill, general, exact };
 
 // Why this machine cannot run CUDA kernels, and why the current device cannot run one of ours; empty when it
 // can.

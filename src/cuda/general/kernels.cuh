@@ -137,26 +137,17 @@ std::span<const Kernel> kernels_of() {
 
 template <class Slab>
 Kernel slab_entry(Function function) {
-  return {Slab::type,
-          any_dim,
-          any_dim,
-          Slab::rows,
-          Source::arrays,
-          all_features,
-          Slab::threads,
-          sizeof(SlabMemory<Slab>),
-          Slab::blocks,
-          Slab::tile_keys,
-          Slab::key_warps,
-          function};
+  return {Slab::type,     any_dim,         any_dim,         Slab::rows,
+          Source::arrays, all_features,    Slab::threads,   sizeof(SlabMemory<Slab>),
+          Slab::blocks,   Slab::tile_keys, Slab::key_warps, function};
 }
 
 template <Type type>
 SlabKernels slab_kernels() {
   using Slab = typename Shapes<type>::Slab;
   using Short = typename Shapes<type>::ShortSlab;
-  return {slab_entry<Slab>(attend_slab<Slab>), slab_entry<Slab>(inspect<Slab>), slab_entry<Slab>(finish<Slab>),
-          slab_entry<Short>(finish<Short>)};
+  return {slab_entry<Slab>(attend_slab<Slab>), slab_entry<Slab>(inspect<Slab>),
+          slab_entry<Slab>(finish<Slab>), slab_entry<Short>(finish<Short>)};
 }
 
 }  // namespace heed::cuda::general

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial states of a row of the general kernel become its output: sums over units of keys, and of a unit over
-// its warps, in order from key 0, whoever computed them. Rows that f32 cannot hold, and those that share a unit
-// with a value that is not finite, are done in double precision (S13).
+// Partial states of a row of the general kernel become its output: sums over units of keys, and of a unit
+// over its warps, in order from key 0, whoever computed them. Rows that f32 cannot hold, and those that share
+// a unit with a value that is not finite, are done in double precision (S13).
 #include <cuda_runtime.h>
 
 #include "cuda/general/end.cuh"
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(merge_threads)
 void launch_merge(const Call& c, const Plan& plan, Stream stream) {
   const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
   const auto kernel = c.q.type == Type::bf16 ? merge<Type::bf16> : merge<Type::f16>;
-  kernel<<<static_cast<unsigned>((rows + merge_warps - 1) / merge_warps), merge_threads, 0, stream>>>(c, plan);
+  kernel<<<static_cast<unsigned>((rows + merge_warps - 1) / merge_warps), merge_threads, 0, stream>>>(c,
+                                                                                                      plan);
   check(cudaGetLastError(), "cuda.general: partial states");
 }
 

@@ -52,6 +52,9 @@ struct Shape {
 // Whether the softmax scales products itself: their order is that of scores, and 8 / scale a number.
 constexpr bool softmax_scales(const Call& c) { return c.scale_log2e >= 0x1p-96f; }
 
+// Whether keys are asked for their documents; else these are ranges of keys.
+constexpr bool scans_documents(const Call& c) { return c.document_count > 0 && !c.run_starts; }
+
 // A partial state of a row: max, sum, two that are unused, and the values under their weights, in fours.
 constexpr std::int64_t partial_floats(std::int64_t value_dim) { return 4 + (value_dim + 3) / 4 * 4; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows a block of threads has, which keys these see, and which tiles of keys it visits. A row is a query
-// of a sequence under one of the query heads that read a KV head; heads of a query are neighbours, so that
-// they share the keys and values that a block loads.
+// Which rows a block of threads has, which keys these see, and which tiles of keys it visits. A row is a
+// query of a sequence under one of the query heads that read a KV head; heads of a query are neighbours, so
+// that they share the keys and values that a block loads.
 #pragma once
 #include <cstdint>
 
@@ -53,6 +53,23 @@ struct RowTile {
   }
 };
 
+// The keys that ranges let query i see, documents that are runs of keys included. Both ends rise with i.
+HEED_DEVICE KeyRange range_of(const Call& c, const RowTile& tile, int i) {
+  const KeyRange seen = visible_keys(c, tile.b, i);
+  if (!c.run_starts) return seen;
+  const int own = i + (c.documents[0].queries_are_last ? tile.keys - tile.queries : 0);
+  if (own < 0) return {0, 0};
+  if (own >= tile.keys) return {tile.keys, tile.keys};
+  int before = c.run_offsets[2 * tile.b],
+      after = c.run_offsets[2 * tile.b + 1];  // its run is of [before, after)
+  const int end = after;
+  while (after - before > 1) {
+    const int middle = (before + after) / 2;
+    (c.run_starts[middle] <= own ? before : after) = middle;
+  }
+  return {max(seen.begin, c.run_starts[before]), after < end ? min(seen.end, c.run_starts[after]) : seen.end};
+}
+
 // What a tile's rows see by ranges: some of them, and all of them.
 struct TileRanges {
   int front;      // every row sees keys before it, as far as `end` lets it
@@ -61,9 +78,8 @@ struct TileRanges {
 
   TileRanges() = default;
   HEED_DEVICE TileRanges(const Call& c, const RowTile& tile, int first_row, int last_row) {
-    const Sequence& s = c.sequence(tile.b);
-    const KeyRange a = visible_keys(s, tile.query_of(first_row)),
-                   z = visible_keys(s, tile.query_of(last_row));
+    const KeyRange a = range_of(c, tile, tile.query_of(first_row)),
+                   z = range_of(c, tile, tile.query_of(last_row));
     some = {static_cast<int>(a.begin), static_cast<int>(z.end)};
     all = {static_cast<int>(z.begin), static_cast<int>(a.end)};
     front = c.gap_count > 0 ? 0 : static_cast<int>(min(c.front, z.end));
@@ -141,7 +157,8 @@ struct BlockFacts {
         const int first = block_in_column() * plan.units_each,
                   last = (of.keys + plan.unit_keys - 1) / plan.unit_keys;
         units = {first, min_of(first + plan.units_each, last)};
-        keys = {max_of(keys.begin, units.begin * plan.unit_keys), min_of(keys.end, units.end * plan.unit_keys)};
+        keys = {max_of(keys.begin, units.begin * plan.unit_keys),
+                min_of(keys.end, units.end * plan.unit_keys)};
       }
       // Nothing to do: units beyond the keys, or rows whose keys are not cut.
       if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;
@@ -165,7 +182,7 @@ struct BlockFacts {
     }
     for (int r = n; r < Shape::rows && of.count > 0; r += Shape::threads) {
       const Query q = of.query(c, r);
-      const KeyRange range = visible_keys(c, q.b, q.i);
+      const KeyRange range = range_of(c, of, static_cast<int>(q.i));
       rows[r] = {static_cast<int>(range.begin),
                  static_cast<int>(range.end),
                  static_cast<int>(q.i),
@@ -223,7 +240,7 @@ struct DocumentTiles {
   // documents.
   template <class Shape>
   HEED_DEVICE void find(const Call& c, const BlockFacts<Shape>& block) {
-    if (c.document_count == 0) return;
+    if (!scans_documents(c)) return;
     constexpr int threads = Shape::threads, tile_keys = Shape::tile_keys;
     const RowTile& tile = block.tile;
     const DocumentIds d = c.documents[0];
@@ -269,9 +286,9 @@ class Visits {
  public:
   HEED_DEVICE Visits(const Call& c, const BlockFacts<Shape>& of, const DocumentTiles& by_document)
       : block(of),
-        documents(c.document_count > 0 ? &by_document : nullptr),
+        documents(scans_documents(c) ? &by_document : nullptr),
         end((of.keys.end + Shape::tile_keys - 1) / Shape::tile_keys),
-        is_simple(c.document_count == 0 && c.front == 0) {}
+        is_simple(!scans_documents(c) && c.front == 0) {}
 
   HEED_DEVICE int first() const { return from(block.keys.begin / Shape::tile_keys); }
   HEED_DEVICE int next(int tile) const { return from(tile + 1); }

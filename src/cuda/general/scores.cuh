@@ -250,7 +250,7 @@ class Options {
       visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile));
     });
     if (masks && c.mask_count > 0) apply_masks(tile);
-    if (masks && c.document_count > 0) apply_documents(tile);
+    if (masks && scans_documents(c)) apply_documents(tile);
   }
   HEED_DEVICE Query query(const RowFacts& row) const {
     return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i};

@@ -222,10 +222,9 @@ struct SlabAttention {
     for (int r = 0; r < Shape::rows; ++r) {
       if (!is_of_list(r) || !(block.is_poisoned[r] || shared.poison.is_seen[r])) continue;
       const Query q = block.query(r);
-      const WideEnd wide =
-          complete_row(WholeBlock<Shape::threads>(), c, q,
-                       {plan.first_dim, min(plan.first_dim + Shape::value_dim, c.value_dim)},
-                       reinterpret_cast<double*>(shared.ring));
+      const WideEnd wide = complete_row(WholeBlock<Shape::threads>(), c, q,
+                                        {plan.first_dim, min(plan.first_dim + Shape::value_dim, c.value_dim)},
+                                        reinterpret_cast<double*>(shared.ring));
       if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
     }
   }

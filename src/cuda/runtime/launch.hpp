@@ -57,6 +57,7 @@ void launch_exact(const Call&, const Workspace&, Stream, Cut);
 
 // Everything in bf16 and f16, on the matrix units of every architecture since 8.0.
 const char* general_refuses(const Call&);
+const char* split_refuses(const Call&);
 std::int64_t general_bytes(const Call&);
 void launch_general(const Call&, const Workspace&, Stream, Cut);
 

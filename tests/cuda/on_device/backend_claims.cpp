@@ -75,6 +75,15 @@ CLAIM(the_device_takes_each_call_by_the_kernel_for_it) {
     }
 }
 
+CLAIM(the_device_splits_the_keys_of_few_queries) {
+  const Call call = plain_call(DType::bf16, 40, 5000);
+  Results results(call, {});
+  Brought there;
+  const std::string lines =
+      explain(there.inputs(call.inputs()), there.outputs(results.outputs()), there.options(call.options()));
+  expect(lines.find("cuda.split.sm80: taken") != std::string::npos, lines);
+}
+
 // Masks of booleans may lie on the device or not.
 CLAIM(the_device_gives_the_bits_of_the_cpu_in_f32) {
   for (const std::uint64_t seed : cases::seeds(1, 60)) {

@@ -117,6 +117,7 @@ class OnDevice {
 Role role_of(const std::string& kernel) {
   return kernel == "cuda.decode"    ? Role::decode
          : kernel == "cuda.prefill" ? Role::prefill
+         : kernel == "cuda.split"   ? Role::split
          : kernel == "cuda.general" ? Role::general
                                     : Role::exact;
 }
