@@ -60,10 +60,11 @@ struct Brought {
     if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
     if (call.mask_count > 0) bring_masks(lowered);
     if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
-    if (call.document_count > 0) bring_documents(lowered);
-    if (call.cached) bring_tables(lowered);
     if (is_general(role) && !lowered.run_starts.empty())
-      call.run_starts = lists.add(lowered.run_starts), call.run_offsets = lists.add(lowered.run_offsets);
+      bring_runs(lowered);
+    else if (call.document_count > 0)
+      bring_documents(lowered);
+    if (call.cached) bring_tables(lowered);
     if (role != Role::prefill) return;
     const std::vector<int> starts = tile_starts(lowered);
     tiles.count = starts.back();
@@ -86,6 +87,11 @@ struct Brought {
       if (moved[n].queries) moved[n].queries = of_queries;
     }
     call.documents = lists.add(moved);
+  }
+  // In place of numbers for every key, which take a launch for every few thousand.
+  void bring_runs(const LoweredCall& lowered) {
+    call.documents = lists.add(std::span<const DocumentIds>(lowered.problem.documents));
+    call.run_starts = lists.add(lowered.run_starts), call.run_offsets = lists.add(lowered.run_offsets);
   }
   void bring_tables(const LoweredCall& lowered) {
     std::vector<cache::PagedSequence> moved;

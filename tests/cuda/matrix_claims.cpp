@@ -495,7 +495,8 @@ CLAIM(general_over_pages_is_right_and_has_the_bits_of_general_over_rows) {
           return out;
         };
         const Tensor pages = attend({.q = q.view(), .cache = &cache}, true);
-        if (t.type == CacheType::int8 || has_options) continue;  // tiles of pages are shorter with options
+        // Other heads, and options, have tiles of another length over pages.
+        if (t.type == CacheType::int8 || has_options || (t.dim != 64 && t.dim != 128)) continue;
         const Tensor rows = attend({.q = q.view(), .k = k.view(), .v = v.view()}, false);
         expect(same_bits(pages, rows), "pages of ", t.page_size, ", dim ", t.dim, ", queries ", t.queries,
                ", options ", has_options);

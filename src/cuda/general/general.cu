@@ -56,16 +56,13 @@ SlabKernels slab_kernels_of(Type type) {
   return type == Type::bf16 ? slab_kernels<Type::bf16>() : slab_kernels<Type::f16>();
 }
 
-// The driver keeps 1 KB of every block's.
-constexpr int reserved_bytes = 1024;
-
 // Few rows first, then shapes of which the multiprocessor has room for as many blocks as they are made for,
 // then the narrowest, then what can do the least; the first of those that are equal.
 Kernel kernel_for(const Call& c, const DeviceFacts& device) {
   const std::int64_t rows = c.queries * c.group();
   const unsigned features = features_of(c);
   const auto cost = [&](const Kernel& k) {
-    const bool fits = k.blocks * (k.shared_bytes + reserved_bytes) <= device.shared_bytes;
+    const bool fits = device.fits_blocks(k.blocks, static_cast<std::size_t>(k.shared_bytes));
     return std::tuple(k.is_for_few_rows() ? k.rows : any_dim, fits ? 0 : 1, k.dim + k.value_dim, k.features);
   };
   const Kernel* best = nullptr;
@@ -73,7 +70,7 @@ Kernel kernel_for(const Call& c, const DeviceFacts& device) {
     if (k.source != source_of(c) || k.dim < c.dim || k.value_dim < c.value_dim) continue;
     if (features != none && (k.features == none || (features & ~k.features) != 0)) continue;
     if (k.is_for_few_rows() && rows > k.rows) continue;
-    if (k.shared_bytes + reserved_bytes > device.shared_bytes) continue;
+    if (!device.fits_block(static_cast<std::size_t>(k.shared_bytes))) continue;
     if (!best || cost(k) < cost(*best)) best = &k;
   }
   return best ? *best : slab_kernels_of(c.q.type).attend;

@@ -28,7 +28,12 @@ struct Workspace {
 // The device that is current.
 struct DeviceFacts {
   int ordinal, multiprocessors, major, minor;
-  int shared_bytes;  // of a multiprocessor
+  int shared_bytes;  // of a multiprocessor; the driver keeps 1 KB of every block's
+
+  bool fits_block(std::size_t bytes) const { return bytes + 1024 <= static_cast<std::size_t>(shared_bytes); }
+  bool fits_blocks(int blocks, std::size_t each) const {
+    return static_cast<std::size_t>(blocks) * (each + 1024) <= static_cast<std::size_t>(shared_bytes);
+  }
 };
 // HEED_CUDA_ARCH=80, 86 or 89 in the environment: as if the device were of that architecture, so that a newer
 // one runs what older ones run. With CUDA_FORCE_PTX_JIT=1 it runs their PTX, too.

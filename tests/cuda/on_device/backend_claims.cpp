@@ -70,7 +70,7 @@ CLAIM(the_device_takes_each_call_by_the_kernel_for_it) {
                    : queries == 1      ? "cuda.decode.sm90"
                                        : "cuda.prefill.sm90",
                    options);
-      options.masks.push_back(Window{.left = 9, .front = 3});
+      options.masks.push_back(Window{.left = 9, .align = Align::ends, .front = 3});
       expect_taken(dtype == DType::f32 ? "cuda.exact.sm80" : "cuda.general.sm80", options);
     }
 }
