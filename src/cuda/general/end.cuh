@@ -88,89 +88,95 @@ HEED_DEVICE float* partial_row(const Call& c, const Plan& plan, int head, int un
                              partial_floats(c.value_dim);
 }
 
-template <class Shape>
-HEED_DEVICE void write_partial(const State<Shape>& state, const Call& c, const Plan& plan,
-                               const BlockFacts<Shape>& block, int unit, const Place<Shape>& place) {
-  const RowTile& tile = block.tile;
-  const int dims = static_cast<int>(c.value_dim) - plan.first_dim, column = lane_index() % 4 * 2;
-#pragma unroll
-  for (int m = 0; m < Shape::row_tiles; ++m)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = place.row(m, r);
-      if (row >= tile.count) continue;
-      float* const to =
-          partial_row(c, plan, tile.head, unit * Shape::key_warps + place.key_warp, tile.first + row);
-      if (column == 0) *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
-#pragma unroll
-      for (int n = 0; n < Shape::value_dim / 8; ++n) {
-        const int d = 8 * n + column;
-        if (d < dims)
-          *reinterpret_cast<float2*>(to + 4 + plan.first_dim + d) = {state.o[m][n][2 * r],
-                                                                     state.o[m][n][2 * r + 1]};
-      }
-    }
-}
-
 // As many of two neighbouring elements as the row has, of any type and stride.
 inline __device__ __noinline__ void write_two(const Row& row, int d, int end, float x, float y) {
   if (d < end) write(row, d, x);
   if (d + 1 < end) write(row, d + 1, y);
 }
 
-// Outputs of a warp's rows to the caller's, by way of shared memory where they leave in pieces of 16 bytes.
-// block.is_poisoned then says which rows hold a number that is not finite.
-template <class Shape, class IsWritten>
-HEED_DEVICE void write_out(State<Shape>& state, const Call& c, const Plan& plan, BlockFacts<Shape>& block,
-                           SharedAddress staging, const Place<Shape>& place, const IsWritten& is_written) {
-  constexpr Type type = Shape::type;
-  const int lane = lane_index(), dims = static_cast<int>(c.value_dim) - plan.first_dim;
+// What becomes of a warp's rows.
+template <class Shape>
+struct RowsEnd {
+  const Call& c;
+  const Plan& plan;
+  BlockFacts<Shape>& block;
+  const Place<Shape> place;
+
+  HEED_DEVICE void write_partial(const State<Shape>& state, int unit) const {
+    const RowTile& tile = block.tile;
+    const int dims = static_cast<int>(c.value_dim) - plan.first_dim, column = lane_index() % 4 * 2;
 #pragma unroll
-  for (int m = 0; m < Shape::row_tiles; ++m)
+    for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = place.row(m, r);
-      const bool is_row = is_written(row);
-      const Query q = block.query(row);
-      const float factor =
-          close_row<type>(c, plan, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
-      // 0 * x is 0 for every finite x. Dimensions beyond the call's are 0, or as the others.
-      float poison = 0;
+      for (int r = 0; r < 2; ++r) {
+        const int row = place.row(m, r);
+        if (row >= tile.count) continue;
+        float* const to =
+            partial_row(c, plan, tile.head, unit * Shape::key_warps + place.key_warp, tile.first + row);
+        if (column == 0) *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
 #pragma unroll
-      for (int n = 0; n < Shape::value_dim / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = state.o[m][n][2 * r + e];
-          x = fmaf(x, factor, 0.0f);  // every zero has one sign
-          poison = fmaf(x, 0.0f, poison);
+        for (int n = 0; n < Shape::value_dim / 8; ++n) {
+          const int d = 8 * n + column;
+          if (d < dims)
+            *reinterpret_cast<float2*>(to + 4 + plan.first_dim + d) = {state.o[m][n][2 * r],
+                                                                       state.o[m][n][2 * r + 1]};
         }
-      if (is_row && poison != 0) block.is_poisoned[row] = 1;
-      if (plan.out_in_16) {
-#pragma unroll
-        for (int n = 0; n < Shape::value_dim / 8; ++n)
-          store_shared4(staging + row * Shape::value_pitch + n * 16 + lane % 4 * 4,
-                        pack2<type>(state.o[m][n][2 * r], state.o[m][n][2 * r + 1]));
-      } else if (is_row) {
-        const Row out = row_of(c.out, q);
-#pragma unroll
-        for (int n = 0; n < Shape::value_dim / 8; ++n)
-          write_two(out, plan.first_dim + 8 * n + lane % 4 * 2, static_cast<int>(c.value_dim),
-                    state.o[m][n][2 * r], state.o[m][n][2 * r + 1]);
       }
-    }
-  if (!plan.out_in_16) return;
-  __syncwarp();
-  constexpr int pieces = Shape::value_dim / 8;
-#pragma unroll 4
-  for (int n = lane; n < Shape::warp_rows * pieces; n += 32) {
-    const int row = place.warp_row * Shape::warp_rows + n / pieces, piece = n % pieces;
-    if (!is_written(row) || piece * 8 >= dims) continue;
-    const Row out = row_of(c.out, block.query(row));
-    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first +
-                              plan.first_dim + piece * 8) =
-        load_shared16(staging + row * Shape::value_pitch + piece * 16);
   }
-}
+
+  // Outputs of a warp's rows to the caller's, by way of shared memory where they leave in pieces of 16 bytes.
+  // block.is_poisoned then says which rows hold a number that is not finite.
+  template <class IsWritten>
+  HEED_DEVICE void write_out(State<Shape>& state, SharedAddress staging, const IsWritten& is_written) const {
+    constexpr Type type = Shape::type;
+    const int lane = lane_index(), dims = static_cast<int>(c.value_dim) - plan.first_dim;
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = place.row(m, r);
+        const bool is_row = is_written(row);
+        const Query q = block.query(row);
+        const float factor =
+            close_row<type>(c, plan, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
+        // 0 * x is 0 for every finite x. Dimensions beyond the call's are 0, or as the others.
+        float poison = 0;
+#pragma unroll
+        for (int n = 0; n < Shape::value_dim / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = state.o[m][n][2 * r + e];
+            x = fmaf(x, factor, 0.0f);  // every zero has one sign
+            poison = fmaf(x, 0.0f, poison);
+          }
+        if (is_row && poison != 0) block.is_poisoned[row] = 1;
+        if (plan.out_in_16) {
+#pragma unroll
+          for (int n = 0; n < Shape::value_dim / 8; ++n)
+            store_shared4(staging + row * Shape::value_pitch + n * 16 + lane % 4 * 4,
+                          pack2<type>(state.o[m][n][2 * r], state.o[m][n][2 * r + 1]));
+        } else if (is_row) {
+          const Row out = row_of(c.out, q);
+#pragma unroll
+          for (int n = 0; n < Shape::value_dim / 8; ++n)
+            write_two(out, plan.first_dim + 8 * n + lane % 4 * 2, static_cast<int>(c.value_dim),
+                      state.o[m][n][2 * r], state.o[m][n][2 * r + 1]);
+        }
+      }
+    if (!plan.out_in_16) return;
+    __syncwarp();
+    constexpr int pieces = Shape::value_dim / 8;
+#pragma unroll 4
+    for (int n = lane; n < Shape::warp_rows * pieces; n += 32) {
+      const int row = place.warp_row * Shape::warp_rows + n / pieces, piece = n % pieces;
+      if (!is_written(row) || piece * 8 >= dims) continue;
+      const Row out = row_of(c.out, block.query(row));
+      *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first +
+                                plan.first_dim + piece * 8) =
+          load_shared16(staging + row * Shape::value_pitch + piece * 16);
+    }
+  }
+};
 
 // Tiles with a row that f32 cannot finish, or that holds a number that is not finite because of a value that
 // it does not see, go to a list (finish() in slabs.cuh).

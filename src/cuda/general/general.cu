@@ -57,7 +57,7 @@ SlabKernels slab_kernels_of(Type type) {
 }
 
 // Few rows first, then shapes of which the multiprocessor has room for as many blocks as they are made for,
-// then the narrowest, then what can do the least; the first of those that are equal.
+// then the narrowest, then that with the fewest features; the first of those that are equal.
 Kernel kernel_for(const Call& c, const DeviceFacts& device) {
   const std::int64_t rows = c.queries * c.group();
   const unsigned features = features_of(c);

@@ -86,6 +86,7 @@ struct Attention {
 
     Queries<Shape> queries(at, place.warp_row);
     Stage stage(c, block, place);
+    const RowsEnd<Shape> end{c, plan, block, place};
     const float scale = Stage::scale(c), eight = 8.0f / scale;
     int slot = 0, loading_slot = Shape::stages - 1;
     bool is_first = true;
@@ -95,7 +96,7 @@ struct Attention {
     for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
       if constexpr (Shape::key_warps > 1)
         while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys)
-          end_unit(state, stage, c, plan, block, unit++, scale, place);
+          end_unit(state, stage, end, unit++, scale);
       const bool is_seen = stage.sees(t);
       wait_for_copies<Shape::stages - 2>();
       sync();
@@ -139,17 +140,15 @@ struct Attention {
     }
     wait_for_copies<0>();
     if constexpr (Shape::key_warps > 1)
-      while (is_cut && unit + 1 < block.units.end)
-        end_unit(state, stage, c, plan, block, unit++, scale, place);
+      while (is_cut && unit + 1 < block.units.end) end_unit(state, stage, end, unit++, scale);
     close(state, stage, scale);
     if (is_cut) {
-      write_partial(state, c, plan, block, unit, place);
+      end.write_partial(state, unit);
     } else {
       merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
       sync();
       if (place.key_warp == 0)
-        write_out(state, c, plan, block, shared_address(shared.queries), place,
-                  [&](int row) { return row < block.tile.count; });
+        end.write_out(state, shared_address(shared.queries), [&](int row) { return row < block.tile.count; });
     }
     sync();
   }
@@ -162,11 +161,10 @@ struct Attention {
     stage.close(state);
   }
 
-  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan,
-                                   const BlockFacts<Shape>& block, int unit, float scale,
-                                   const Place<Shape>& place) {
+  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const RowsEnd<Shape>& end, int unit,
+                                   float scale) {
     close(state, stage, scale);
-    write_partial(state, c, plan, block, unit, place);
+    end.write_partial(state, unit);
     state.clear();
   }
 

@@ -72,7 +72,7 @@ struct Plan {
   int section;     // of these, whose tiles of rows are taken together, the longest first
   int unit_keys;   // of a partial state, where a sequence's keys are cut
   int units_each;  // that a block does, one after the other; tiles of keys, where weights are written
-  int cut_rows;    // the most rows of a KV head whose keys are cut
+  int cut_rows;    // max rows of a KV head whose keys are cut
   int first_dim;   // of the values that a launch has: those of wide heads are done in slabs
   bool q_in_16, k_in_16, v_in_16, out_in_16;  // rows can be copied 16 bytes at a time
   int key_stride, value_stride;               // elements between keys, where they can

@@ -17,13 +17,13 @@ struct IntRange {
 
 // A tile of rows of a KV head.
 struct RowTile {
-  int b, kv_head, first, count;  // rows [first, first + count) of the sequence's; 0 where there are none
+  int b, kv_head, first, count;  // rows [first, first + count) of the sequence's; 0: none
   int group, queries, keys;      // of the sequence
   int head;                      // of the KV heads of all sequences
   std::int64_t first_query, first_key;
 
   // Number n of a launch. Heads are taken in sections whose keys and values fit the second-level cache, and
-  // of a section the last tiles first, which see the most keys under a causal mask.
+  // of a section the last tiles first, which see more keys than others under a causal mask.
   RowTile() = default;
   HEED_DEVICE RowTile(const Call& c, const Plan& plan, int n, int rows) {
     const int start = n / (plan.section * plan.row_tiles) * plan.section,

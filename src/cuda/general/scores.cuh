@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to a score between the product and the softmax. A stage says of a tile of keys whether a
-// warp's rows see any of it, before the products, and then turns products into what enters the softmax: -inf
+// warp's rows see any of it, before the products, and then makes of products what enters the softmax: -inf
 // for a key that is not seen.
 #pragma once
 #include <cstdint>
@@ -26,12 +26,12 @@ HEED_DEVICE void philox(std::uint32_t (&x)[4], std::uint64_t key) {
 // Of two rows of a thread: rows l / 4 and l / 4 + 8 of a row tile.
 class Droppers {
  public:
-  HEED_DEVICE Droppers(const Call& c, int b, int i0, int h0, int i1, int h1)
+  HEED_DEVICE Droppers(const Call& c, int b, const RowFacts& first, const RowFacts& second)
       : seed(c.seed),
         below(static_cast<std::uint32_t>(c.drop_below)),
         is_odd(lane_index() % 2 != 0),
-        query(static_cast<std::uint32_t>(is_odd ? i1 : i0)),
-        head(static_cast<std::uint32_t>(b * static_cast<int>(c.heads) + (is_odd ? h1 : h0))) {}
+        query(static_cast<std::uint32_t>(is_odd ? second.i : first.i)),
+        head(static_cast<std::uint32_t>(b * static_cast<int>(c.heads) + (is_odd ? second.h : first.h))) {}
 
   // weights: keys j and j + 1 of the first row, then of the second.
   HEED_DEVICE void apply(float (&weights)[4], int j) const {
@@ -214,7 +214,7 @@ class Options {
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
       const RowFacts &a = rows[place.row(m, 0)], &b = rows[place.row(m, 1)];
-      const Droppers droppers(c, tile_rows.b, a.i, a.h, b.i, b.h);
+      const Droppers droppers(c, tile_rows.b, a, b);
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n) droppers.apply(s[m][n], first + 8 * n);
     }

@@ -69,9 +69,12 @@ struct SlabMemory {
 // cache.
 template <class Shape>
 struct SlabLoads {
+  const Call& c;
+  const Plan& plan;
+  const BlockFacts<Shape>& block;
+
   // Dimensions [d, d + Shape::dim) of the block's queries and a tile's keys.
-  HEED_DEVICE static void prefetch_piece(const Call& c, const Plan& plan, const BlockFacts<Shape>& block,
-                                         int tile, int d, SharedAddress to) {
+  HEED_DEVICE void prefetch_piece(int tile, int d, SharedAddress to) const {
     const int first = tile * Shape::tile_keys, dims = static_cast<int>(c.dim) - d;
     const auto* queries = static_cast<const std::uint16_t*>(c.q.data);
     if (plan.q_in_16 && dims >= Shape::dim)
@@ -80,7 +83,7 @@ struct SlabLoads {
       copy<QueryRows>(
           to, plan.q_in_16, dims, [&](int r) { return moved_by(row_of(c.q, block.query(r)), d); },
           [](int) { return true; });
-    if (plan.k_in_16 && dims >= Shape::dim && is_whole(block, tile))
+    if (plan.k_in_16 && dims >= Shape::dim && is_whole(tile))
       copy_in_16<Keys>(to + Shape::query_bytes, [&](int r) {
         return block.first_key + std::int64_t{first + r} * plan.key_stride + d;
       });
@@ -88,12 +91,11 @@ struct SlabLoads {
       copy<Keys>(
           to + Shape::query_bytes, plan.k_in_16, dims,
           [&](int r) { return moved_by(key_row(c, block.tile.b, block.tile.kv_head, first + r), d); },
-          [&](int r) { return is_seen(block, first + r); });
+          [&](int r) { return is_seen(first + r); });
   }
-  HEED_DEVICE static void prefetch_values(const Call& c, const Plan& plan, const BlockFacts<Shape>& block,
-                                          int tile, SharedAddress to) {
+  HEED_DEVICE void prefetch_values(int tile, SharedAddress to) const {
     const int first = tile * Shape::tile_keys;
-    if (plan.v_in_16 && c.value_dim - plan.first_dim >= Shape::value_dim && is_whole(block, tile))
+    if (plan.v_in_16 && c.value_dim - plan.first_dim >= Shape::value_dim && is_whole(tile))
       copy_in_16<Values>(to, [&](int r) {
         return block.first_value + std::int64_t{first + r} * plan.value_stride + plan.first_dim;
       });
@@ -103,12 +105,10 @@ struct SlabLoads {
           [&](int r) {
             return moved_by(value_row(c, block.tile.b, block.tile.kv_head, first + r), plan.first_dim);
           },
-          [&](int r) { return is_seen(block, first + r); });
+          [&](int r) { return is_seen(first + r); });
   }
-  HEED_DEVICE static bool is_seen(const BlockFacts<Shape>& block, int j) {
-    return j >= block.keys.begin && j < block.keys.end;
-  }
-  HEED_DEVICE static bool is_whole(const BlockFacts<Shape>& block, int tile) {
+  HEED_DEVICE bool is_seen(int j) const { return j >= block.keys.begin && j < block.keys.end; }
+  HEED_DEVICE bool is_whole(int tile) const {
     return tile * Shape::tile_keys >= block.keys.begin && (tile + 1) * Shape::tile_keys <= block.keys.end;
   }
   template <class Rows, class RowAt>
@@ -148,8 +148,7 @@ struct SlabLoads {
   }
 
   enum class Scales : std::uint8_t { of_keys, of_values };
-  HEED_DEVICE static void scale_by(Scales scales, Scores<Shape>& s, int tile, const Call& c,
-                                   const BlockFacts<Shape>& block, const Place<Shape>& place) {
+  HEED_DEVICE void scale_by(Scales scales, Scores<Shape>& s, int tile, const Place<Shape>& place) const {
 #pragma unroll
     for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
@@ -239,6 +238,8 @@ struct SlabAttention {
     State<Shape> state;
     state.clear();
     const SharedAddress ring = shared_address(shared.ring);
+    const Loads loads{c, plan, block};
+    const RowsEnd<Shape> end{c, plan, block, place};
     const int pieces = (static_cast<int>(c.dim) + Shape::dim - 1) / Shape::dim;
     const float scale = Stage::scale(c), eight = 8.0f / scale;
 
@@ -247,8 +248,8 @@ struct SlabAttention {
     const auto prefetch_next = [&] {
       if (!walk.is_end(loading)) {
         const SharedAddress to = ring + loading_slot * Shared::slot_bytes;
-        loading_step < pieces ? Loads::prefetch_piece(c, plan, block, loading, loading_step * Shape::dim, to)
-                              : Loads::prefetch_values(c, plan, block, loading, to);
+        loading_step < pieces ? loads.prefetch_piece(loading, loading_step * Shape::dim, to)
+                              : loads.prefetch_values(loading, to);
         loading_slot = loading_slot + 1 == Shape::stages ? 0 : loading_slot + 1;
         if (++loading_step > pieces) loading_step = 0, loading = walk.next(loading);
       }
@@ -278,12 +279,12 @@ struct SlabAttention {
       const SharedAddress values = take();
       if constexpr (poison == Poison::cleared) shared.poison.clear(values);
       if (!is_seen) continue;
-      if (c.layout.is_quantized) Loads::scale_by(Loads::Scales::of_keys, s, t, c, block, place);
+      if (c.layout.is_quantized) loads.scale_by(Loads::Scales::of_keys, s, t, place);
       stage.apply(s, t);
       if constexpr (poison == Poison::cleared) shared.poison.note(stage, place, t);
       state.weigh(s, scale, eight);
       stage.drop(s, t);
-      if (c.layout.is_quantized) Loads::scale_by(Loads::Scales::of_values, s, t, c, block, place);
+      if (c.layout.is_quantized) loads.scale_by(Loads::Scales::of_values, s, t, place);
       state.add_values(s, values, 0);
     }
     wait_for_copies<0>();
@@ -293,9 +294,9 @@ struct SlabAttention {
     stage.close(state);
     sync();
     if (block.units.begin >= 0)
-      write_partial(state, c, plan, block, block.units.begin, place);
+      end.write_partial(state, block.units.begin);
     else
-      write_out(state, c, plan, block, ring, place, is_written);
+      end.write_out(state, ring, is_written);
     sync();
   }
 };
@@ -329,6 +330,7 @@ struct Inspection {
     const BlockFacts<Shape>& block = shared.block;
     const Place<Shape> place{warp_index(), 0};
     const SharedAddress at = shared_address(shared.ring);
+    const Loads loads{c, plan, block};
     Stage stage(c, block, place);
     stage.inspect(tile);
     Scores<Shape> s;
@@ -336,13 +338,13 @@ struct Inspection {
 #pragma unroll 1
     for (int d = 0; d < static_cast<int>(c.dim); d += Shape::dim) {
       sync();  // the piece before was read
-      Loads::prefetch_piece(c, plan, block, tile, d, at);
+      loads.prefetch_piece(tile, d, at);
       commit_copies();
       wait_for_copies<0>();
       sync();
       add_keys<Shape, Source>(s, Queries<Shape>(at, place.warp_row), at + Shape::query_bytes, 0, [](int) {});
     }
-    if (c.layout.is_quantized) Loads::scale_by(Loads::Scales::of_keys, s, tile, c, block, place);
+    if (c.layout.is_quantized) loads.scale_by(Loads::Scales::of_keys, s, tile, place);
     const Writer writer{c, plan, block, place, tile};
     stage.scale_scores(s);
     if (c.stage == ScoreStage::raw) writer.scores(s);
@@ -402,7 +404,7 @@ struct Inspection {
       });
     }
 
-    // Scores are of base 2, the caller's natural. One that f32 cannot hold is said in double precision.
+    // Scores are of base 2, the caller's natural. One that f32 cannot hold is computed in double precision.
     static __device__ __noinline__ float score(const Call& c, const Query& q, int j, float x, bool is_key) {
       const bool is_biased = c.stage == ScoreStage::biased;
       if (!is_key) return is_biased ? minus_infinity : 0.0f;

@@ -111,8 +111,8 @@ class Arrays {
         block.first_value + std::int64_t{first + Values::row(0)} * plan.value_stride + Values::piece() * 8;
     return tile < whole_end;
   }
-  // The n-th of keys and values in turn. Every address is made anew: one that changed in place would wait for
-  // the copy before.
+  // The n-th, keys and values alternating. Every address is made anew: one that changed in place would wait
+  // for the copy before.
   HEED_DEVICE void copy(int n, bool is_wanted) {
     const int m = n / 2;
     if (n % 2 == 0 && m < Keys::copies)
@@ -142,7 +142,7 @@ class Arrays {
   const Plan& plan;
   const BlockFacts<Shape>& block;
   const bool has_key, has_value;  // whether this thread's piece of a row has numbers
-  const int whole_end;            // of the tiles whose rows are all there; the first tile is copied at once
+  const int whole_end;            // of the tiles whose rows are all valid; the first tile is copied at once
   SharedAddress to = 0, value_to = 0;
   const std::uint16_t *key_at = nullptr, *value_at = nullptr;  // that this thread copies next
 };
@@ -284,7 +284,7 @@ class Pages {
   SharedAddress to[runs];
 };
 
-// Pages of int8: bytes are copied as they lie and become 16-bit numbers, exactly, when their turn comes.
+// Pages of int8: bytes are copied as they lie and become 16-bit numbers, exactly, when they are used.
 // Scales stay apart: a key's is a factor of its score, a value's of its weight.
 template <class Shape>
 class Int8Pages {
@@ -321,7 +321,7 @@ class Int8Pages {
   }
   HEED_DEVICE void copy(int n, bool is_wanted) { copy<false>(n, is_wanted, 0); }
 
-  // For all threads: those before have read what was there, and those after find the tile.
+  // For all threads: what was in its place has been read before, and the tile can be read after.
   HEED_DEVICE Operands settle(SharedAddress slot) const {
 #pragma unroll
     for (int n = 0; n < of_each(key_pieces); ++n) {

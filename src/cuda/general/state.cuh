@@ -162,7 +162,7 @@ struct State {
   }
 
   // Scores times `scale` are of base 2; they become weights against the row's maximum and are added to the
-  // sums. The maximum follows when it is left behind by 2^8, which weights can bear: then alone the sums so
+  // sums. The maximum moves when scores exceed it by 2^8, which weights can bear: then alone the sums so
   // far are rescaled. So threads need not tell each other their maxima, as long as none of a warp's rows has
   // moved.
   HEED_DEVICE void weigh(Scores<Shape>& s, float scale, float eight) {
