@@ -47,7 +47,7 @@ struct HiddenColumns {
 // The running softmax of a thread's two rows, each over the thread's own columns.
 template <class Shape, bool capped>
 struct PrefillSoftmax {
-  static constexpr int dim = Shape::dim, keys = Shape::keys;
+  static constexpr int value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
   float scale;
@@ -88,10 +88,10 @@ struct PrefillSoftmax {
     }
   }
 
-  HEED_DEVICE void rescale(float (&o)[dim / 2]) const {
+  HEED_DEVICE void rescale(float (&o)[value_dim / 2]) const {
     if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
-    for (int n = 0; n < dim / 8; ++n) {
+    for (int n = 0; n < value_dim / 8; ++n) {
       o[4 * n] *= factor[0], o[4 * n + 1] *= factor[0];
       o[4 * n + 2] *= factor[1], o[4 * n + 3] *= factor[1];
     }
@@ -137,7 +137,7 @@ struct PrefillSoftmax {
 // wait_for_products() comes before their sums are read.
 template <class Shape>
 struct PrefillProducts {
-  static constexpr int dim = Shape::dim, keys = Shape::keys;
+  static constexpr int dim = Shape::dim, value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
   Operand first_queries, first_keys, first_values;
@@ -171,8 +171,8 @@ struct PrefillProducts {
 
   // o += p * values, of which the first `rows` have weights.
   template <int rows = keys>
-  HEED_DEVICE void multiply_values(float (&o)[dim / 2], std::uint32_t (&p)[keys / 4], int at) const {
-    const Operand b = advanced(first_values, at * Shape::key_bytes);
+  HEED_DEVICE void multiply_values(float (&o)[value_dim / 2], std::uint32_t (&p)[keys / 4], int at) const {
+    const Operand b = advanced(first_values, at * Shape::value_bytes);
     pin(p), pin(o);
     fence_products();
 #pragma unroll
@@ -185,7 +185,7 @@ struct PrefillProducts {
 // The end of a tile of rows: sums become outputs, which the copy engine takes from shared memory.
 template <class Shape>
 struct PrefillOutput {
-  static constexpr int dim = Shape::dim;
+  static constexpr int dim = Shape::value_dim;
   static constexpr Type type = Shape::type;
 
   const Call& c;
@@ -271,7 +271,7 @@ struct PrefillOutput {
     if (here >= 64) {
       if (rows.team.thread() != 0) return;
 #pragma unroll
-      for (int piece = 0; piece < Shape::pieces; ++piece)
+      for (int piece = 0; piece < Shape::value_pieces; ++piece)
         store_box(&plan.out,
                   {piece * 64, static_cast<int>(first.row), c.out.stride.heads == 0 ? 0 : rows.tile->h,
                    c.out.stride.batch == 0 ? 0 : rows.tile->b},
@@ -281,6 +281,7 @@ struct PrefillOutput {
     }
     for (int n = rows.team.thread(); n < here * dim / 8; n += 128) {
       const int r = n / (dim / 8), eight = n % (dim / 8);
+      if (eight * 8 >= c.value_dim) continue;
       const uint4 x = load_shared16(piece_at(eight / 8) + r * 128 + (eight % 8 ^ r % 8) * 16);
       const Row to = row_of(c.out, {first.b, first.h, first.i + r, first.row + r});
       *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(to.data)) + to.first +
@@ -298,7 +299,8 @@ struct PrefillOutput {
       const bool mine =
           (rows.row_in_group == r && is_unfinished[0]) || (rows.row_in_group + 8 == r && is_unfinished[1]);
       if (!rows.team.any(mine)) continue;
-      complete_row(rows.team, c, rows.query(rows.tile->first_query + rows.group * 64 + r), {0, dim}, scratch);
+      complete_row(rows.team, c, rows.query(rows.tile->first_query + rows.group * 64 + r), {0, c.value_dim},
+                   scratch);
     }
     rows.team.sync();
   }
@@ -315,7 +317,7 @@ HEED_DEVICE std::uint32_t finite_or_zero(std::uint32_t two) {
 
 template <class Shape, bool capped>
 class PrefillConsumer {
-  static constexpr int dim = Shape::dim, keys = Shape::keys;
+  static constexpr int dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
  public:
@@ -486,7 +488,7 @@ class PrefillConsumer {
   HEED_DEVICE void clear_tail() {
     barrier_wait(shared.values_full(taken), shared.phase(taken));
     const int from = rows.tile->tail, count = keys - from;
-    for (int n = thread_index() - 128; n < Shape::pieces * count * 8; n += 128 * Shape::groups)
+    for (int n = thread_index() - 128; n < Shape::value_pieces * count * 8; n += 128 * Shape::groups)
       clear_shared16(shared.values(taken) + (n / (count * 8) * keys + from) * 128 + n % (count * 8) * 16);
     fence_async_proxy();
     named_sync(4, 128 * Shape::groups);
@@ -522,7 +524,7 @@ class PrefillConsumer {
 
   // In the tile of values at hand, by all warpgroups.
   HEED_DEVICE void clear_poison() const {
-    for (int n = thread_index() - 128; n < Shape::key_bytes / 16; n += 128 * Shape::groups) {
+    for (int n = thread_index() - 128; n < Shape::value_bytes / 16; n += 128 * Shape::groups) {
       const SharedAddress at = shared.values(taken) + n * 16;
       const uint4 x = load_shared16(at);
       store_shared16(at, {finite_or_zero<type>(x.x), finite_or_zero<type>(x.y), finite_or_zero<type>(x.z),
@@ -555,6 +557,7 @@ class PrefillConsumer {
     const int i0 = tile->first_query + rows.group * 64, i1 = i0 + 63;
     const std::int64_t kv_head = c.kv_head(tile->h);
     RowBits found = 0;
+    if (d >= c.value_dim) return found;
     for (int j = tile->begin_of(i0); j < tile->end_of(i1); ++j)
       if (!is_finite(read(value_row(c, tile->b, kv_head, j), d)))
         found |= rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);

@@ -6,15 +6,12 @@
 #include <cuda_runtime.h>
 
 #include "cuda/prefill/consumer.cuh"
+#include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/producer.cuh"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
-
-// For heads of these sizes. The plan has its memory and numbers of tiles, but no maps yet.
-void launch_prefill_64(const Call&, const Extents&, const PrefillPlan&, Stream);
-void launch_prefill_256(const Call&, const Extents&, const PrefillPlan&, Stream);
 
 template <class Shape, bool capped>
 __global__ void __launch_bounds__(Shape::threads, 1)
@@ -37,10 +34,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 template <class Shape, bool capped>
 void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan plan, Stream stream) {
-  plan.q = tensor_map(c.q, {Shape::dim, extents.query_rows, c.heads, c.batch}, Shape::rows);
-  plan.k = tensor_map(c.k, {Shape::dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  plan.v = tensor_map(c.v, {Shape::dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  plan.out = tensor_map(c.out, {Shape::dim, extents.query_rows, c.heads, c.batch}, 64);
+  plan.q = tensor_map(c.q, {c.dim, extents.query_rows, c.heads, c.batch}, Shape::rows);
+  plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  plan.out = tensor_map(c.out, {c.value_dim, extents.query_rows, c.heads, c.batch}, 64);
   const auto kernel = prefill_kernel<Shape, capped>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
@@ -50,17 +47,11 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
   check(cudaGetLastError(), "cuda.prefill");
 }
 
-template <int dim, Type type>
-void launch_prefill_type(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  using Shape = PrefillShape<dim, type, prefill_groups(dim)>;
+template <int dim, int value_dim, Type type>
+void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
+  using Shape = PrefillShape<dim, value_dim, type>;
   c.cap != 0 ? launch_prefill_shape<Shape, true>(c, extents, plan, stream)
              : launch_prefill_shape<Shape, false>(c, extents, plan, stream);
-}
-
-template <int dim>
-void launch_prefill_dim(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  c.q.type == Type::bf16 ? launch_prefill_type<dim, Type::bf16>(c, extents, plan, stream)
-                         : launch_prefill_type<dim, Type::f16>(c, extents, plan, stream);
 }
 
 }  // namespace heed::cuda

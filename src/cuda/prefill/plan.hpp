@@ -51,20 +51,41 @@ constexpr PrefillOrder prefill_order(const Call& c, std::int64_t rows) {
   const Sequence& s = c.each;
   const bool is_causal = s.end_offset < s.key_count && s.first_offset + s.queries <= 0,
              is_ragged = s.queries % rows != 0;
-  const std::int64_t heads = c.batch * c.heads, bytes = c.batch * c.kv_heads * s.key_count * c.dim * 4,
+  const std::int64_t heads = c.batch * c.heads, bytes = c.batch * c.kv_heads * s.key_count * (c.dim + c.value_dim) * 2,
                      sections = is_causal || is_ragged ? bytes / section_bytes + 1 : heads;
   return {static_cast<int>(heads), static_cast<int>((heads + sections - 1) / sections),
           static_cast<int>((s.queries + rows - 1) / rows)};
 }
 
+// Widths of keys and of values that a kernel is compiled for. The copy engine fills narrower ones up with
+// zeros, which it does not read from anywhere.
+struct PrefillDims {
+  int dim, value_dim;
+};
+constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
+                                        {192, 128}, {192, 192}, {256, 256}};
+
+// The first that holds both; {0, 0}: there is none.
+constexpr PrefillDims prefill_dims_for(std::int64_t dim, std::int64_t value_dim) {
+  for (const PrefillDims& it : prefill_dims)
+    if (dim <= it.dim && value_dim <= it.value_dim) return it;
+  return {};
+}
+
+// Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
+// with two, 64 heads of 2048 queries took 323 us instead of 277 (H200, November 2026). Registers do not
+// suffice for three of 96.
+constexpr int prefill_groups(std::int64_t dim) { return dim <= 64 ? 3 : 2; }
+
 // One block: a producer, and `groups` warpgroups of 64 rows each that share keys and values.
-template <int head_dim, Type element, int warpgroups>
+template <int keys_dim, int values_dim, Type element>
 struct PrefillShape {
   static constexpr Type type = element;
-  static constexpr int dim = head_dim, groups = warpgroups, rows = 64 * groups;
-  static constexpr int keys = dim == 256 ? 64 : 128;  // of a tile
+  static constexpr int dim = keys_dim, value_dim = values_dim;
+  static constexpr int groups = prefill_groups(dim), rows = 64 * groups;
+  static constexpr int keys = value_dim == 256 ? 64 : value_dim == 192 ? 112 : 128;  // of a tile
   // Memory holds more of smaller heads, so that the next tile of rows has arrived when this one ends.
-  static constexpr int stages = dim == 64 ? 3 : 2, query_stages = dim == 256 ? 1 : 2;
+  static constexpr int stages = dim <= 64 ? 3 : 2, query_stages = dim <= 128 ? 2 : 1;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
   static constexpr int producer_registers = groups == 2 ? 40 : 32,
@@ -72,20 +93,17 @@ struct PrefillShape {
   static_assert((producer_registers + groups * consumer_registers) * 128 <= 65536);
 
   // Operands lie in pieces of 64 dimensions: rows of 128 bytes.
-  static constexpr int pieces = dim / 64;
-  static constexpr int query_bytes = rows * dim * 2, key_bytes = keys * dim * 2;
+  static constexpr int pieces = (dim + 63) / 64, value_pieces = (value_dim + 63) / 64;
+  static constexpr int query_bytes = rows * pieces * 128, out_bytes = rows * value_pieces * 128;
+  static constexpr int key_bytes = keys * pieces * 128, value_bytes = keys * value_pieces * 128;
   // Offsets from a multiple of 1024. Outputs reuse the memory of the queries where there is no other.
-  static constexpr bool out_has_memory = dim < 256;
+  static constexpr bool out_has_memory = dim <= 128;
   static constexpr int queries_at = 1024, keys_at = queries_at + query_stages * query_bytes,
                        values_at = keys_at + stages * key_bytes,
-                       out_at = out_has_memory ? values_at + stages * key_bytes : queries_at;
+                       out_at = out_has_memory ? values_at + stages * value_bytes : queries_at;
   static constexpr int shared_bytes =
-      1024 + values_at + stages * key_bytes + (out_has_memory ? query_bytes : 0);  // 1024: to align by hand
+      1024 + values_at + stages * value_bytes + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
 };
-
-// Three for heads of 64, whose exponentials then hide behind more products: with two, 64 heads of 2048
-// queries took 323 us instead of 277 (H200, November 2026).
-constexpr int prefill_groups(std::int64_t dim) { return dim == 64 ? 3 : 2; }
 
 }  // namespace heed::cuda

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls the kernels of the matrix units take, and prefill's launch. Heads of 64 and 256 are compiled in
-// files of their own, because each takes long.
+// Which calls the kernels of the matrix units take, and prefill's launch. The kernels themselves are compiled
+// in files of their own, which the build writes: each takes long.
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 
-#include "cuda/prefill/kernel.cuh"
-#include "cuda/prefill/plan.hpp"
+#include "cuda/prefill/launch.hpp"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
@@ -14,7 +14,6 @@ namespace heed::cuda {
 const char* matrix_units_refuse(const Call& c) {
   if (c.q.type != Type::bf16 && c.q.type != Type::f16) return "it takes bf16 and f16";
   if (c.k.type != c.q.type || c.v.type != c.q.type) return "it takes q, k and v of one type";
-  if (c.dim != c.value_dim) return "it takes keys and values of one width";
   if (c.bias.data) return "it takes no bias";
   if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
   if (c.mask_count > 0 || c.document_count > 0) return "it takes no masks but ranges of keys";
@@ -32,7 +31,8 @@ const char* matrix_units_refuse(const Call& c) {
 const char* prefill_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
   if (c.cached) return "it does not read a cache";
-  if (c.dim != 64 && c.dim != 128 && c.dim != 256) return "it takes heads of 64, 128 or 256";
+  const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
+  if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
   if (c.out.type != c.q.type) return "it writes the type of q";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
@@ -41,7 +41,25 @@ const char* prefill_refuses(const Call& c) {
   return nullptr;
 }
 
-std::int64_t prefill_rows(const Call& c) { return 64 * prefill_groups(c.dim); }
+std::int64_t prefill_rows(const Call& c) {
+  return 64 * prefill_groups(prefill_dims_for(c.dim, c.value_dim).dim);
+}
+
+namespace {
+
+// The kernels of the n-th of prefill_dims, or of one after it.
+template <std::size_t n = 0>
+void launch_for(const PrefillDims& dims, const Call& c, const Extents& extents, const PrefillPlan& plan,
+                Stream stream) {
+  constexpr PrefillDims it = prefill_dims[n];
+  if (dims.dim == it.dim && dims.value_dim == it.value_dim)
+    c.q.type == Type::bf16 ? launch_prefill_dims<it.dim, it.value_dim, Type::bf16>(c, extents, plan, stream)
+                           : launch_prefill_dims<it.dim, it.value_dim, Type::f16>(c, extents, plan, stream);
+  else if constexpr (n + 1 < std::size(prefill_dims))
+    launch_for<n + 1>(dims, c, extents, plan, stream);
+}
+
+}  // namespace
 
 void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& tiles,
                     const Workspace& workspace, Stream stream) {
@@ -52,9 +70,7 @@ void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& t
   plan.tiles = static_cast<int>(tiles.count * c.heads);
   if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
-  if (c.dim == 64) return launch_prefill_64(c, extents, plan, stream);
-  if (c.dim == 128) return launch_prefill_dim<128>(c, extents, plan, stream);
-  launch_prefill_256(c, extents, plan, stream);
+  launch_for(prefill_dims_for(c.dim, c.value_dim), c, extents, plan, stream);
 }
 
 }  // namespace heed::cuda

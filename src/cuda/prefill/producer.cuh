@@ -5,20 +5,11 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/tile/hopper.cuh"
 
 namespace heed::cuda {
-
-// What a launch passes to the kernel beside the call.
-struct PrefillPlan {
-  CUtensorMap q, k, v, out;  // (dim, rows, heads, entries), boxes of 64 dims
-  unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
-  const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
-  int tiles;                 // of all sequences and heads
-  PrefillOrder order;        // of the tiles, where all sequences are alike
-  int key_rows;              // of k, which ends there
-};
 
 // A tile of rows of one head and the tiles of keys that it visits, from the last to the first: all that
 // consumers need to know of it. b < 0: no more tiles follow.
@@ -55,7 +46,7 @@ struct PrefillShared {
     return at + Shape::keys_at + n % Shape::stages * Shape::key_bytes;
   }
   HEED_DEVICE SharedAddress values(unsigned n) const {
-    return at + Shape::values_at + n % Shape::stages * Shape::key_bytes;
+    return at + Shape::values_at + n % Shape::stages * Shape::value_bytes;
   }
   HEED_DEVICE SharedAddress out() const { return at + Shape::out_at; }
   HEED_DEVICE RowTile* slot(unsigned n) const {
@@ -178,7 +169,7 @@ class PrefillProducer {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
-    load_pieces<Shape::rows>({shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h,
+    load_pieces<Shape::rows, Shape::pieces>({shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h,
                              tile.b, static_cast<int>(tile.first_row));
     load_keys(tile.last, first_key, kv_head, tile.b, loaded);
     for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
@@ -192,13 +183,15 @@ class PrefillProducer {
 
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
-    load_pieces<Shape::keys>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last}, kv_head, b,
-                             first_key + j * Shape::keys);
+    load_pieces<Shape::keys, Shape::pieces>(
+        {shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last}, kv_head, b,
+        first_key + j * Shape::keys);
   }
   HEED_DEVICE void load_values(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);
-    load_pieces<Shape::keys>({shared.values(n), shared.values_full(n), &plan.v, &c.v, evict_last}, kv_head, b,
-                             first_key + j * Shape::keys);
+    load_pieces<Shape::keys, Shape::value_pieces>(
+        {shared.values(n), shared.values_full(n), &plan.v, &c.v, evict_last}, kv_head, b,
+        first_key + j * Shape::keys);
   }
 
   struct Copy {
@@ -208,11 +201,11 @@ class PrefillProducer {
     std::uint64_t policy;
   };
   // `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
-  template <int count>
+  template <int count, int pieces>
   HEED_DEVICE void load_pieces(const Copy& copy, int head, int b, int row) const {
-    barrier_arrive_expecting(copy.full, count * Shape::dim * 2);
+    barrier_arrive_expecting(copy.full, count * pieces * 128);
 #pragma unroll
-    for (int piece = 0; piece < Shape::pieces; ++piece)
+    for (int piece = 0; piece < pieces; ++piece)
       load_box(
           copy.to + piece * count * 128, copy.map,
           {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
