@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long the CUDA kernels take: medians of runs over random numbers, each captured in a CUDA graph. Prints
-// one line for each problem: role/dtype/BxHqxHkvxLqxLkxD[/causal], microseconds, TFLOP/s and TB/s. Arguments
-// are parts of the names of those that are wanted.
+// one line for each problem: role/dtype/BxHqxHkvxLqxLkxD[vDv][/causal][/pages], microseconds, TFLOP/s and
+// TB/s. Arguments are parts of the names of those that are wanted.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -10,11 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "cuda/run.hpp"
 #include "call/make_problem.hpp"
+#include "cuda/run.hpp"
+#include "heed/cache.hpp"
 
 namespace heed::cuda {
 namespace {
@@ -23,7 +25,11 @@ struct Size {
   Role role;
   DType dtype;
   std::int64_t batch, heads, kv_heads, queries, keys, dim;
-  bool causal;
+  bool causal = false;
+  std::int64_t value_dim = 0;  // 0: dim
+  std::int64_t page_size = 0;  // of a cache; 0: K and V are arrays
+
+  std::int64_t values() const { return value_dim == 0 ? dim : value_dim; }
 };
 
 std::byte* allocate(std::int64_t bytes) {
@@ -74,35 +80,57 @@ double median_microseconds(cudaGraphExec_t graph, cudaStream_t stream, int insid
 
 const char* dtype_name(DType d) { return d == DType::f32 ? "f32" : d == DType::bf16 ? "bf16" : "f16"; }
 
+CacheType cache_type(DType d) {
+  return d == DType::f32 ? CacheType::f32 : d == DType::bf16 ? CacheType::bf16 : CacheType::f16;
+}
+
 std::string name_of(const Size& s) {
   std::string name = s.role == Role::decode ? "decode/" : s.role == Role::prefill ? "prefill/" : "exact/";
   name += dtype_name(s.dtype);
   char separator = '/';
   for (const std::int64_t n : {s.batch, s.heads, s.kv_heads, s.queries, s.keys, s.dim})
     name += separator + std::to_string(n), separator = 'x';
-  return name + (s.causal ? "/causal" : "");
+  if (s.value_dim != 0) name += "v" + std::to_string(s.value_dim);
+  if (s.causal) name += "/causal";
+  return s.page_size == 0 ? name : name + "/pages";
 }
 
 void time_one(const Size& s, cudaStream_t stream) {
-  const Shape q{s.batch, s.heads, s.queries, s.dim}, k{s.batch, s.kv_heads, s.keys, s.dim};
+  const Shape q{s.batch, s.heads, s.queries, s.dim}, k{s.batch, s.kv_heads, s.keys, s.dim},
+      v{s.batch, s.kv_heads, s.keys, s.values()}, o{s.batch, s.heads, s.queries, s.values()};
   const auto width = static_cast<std::int64_t>(bytes_of(s.dtype));
   std::byte *dq = allocate(q.elements() * width), *dk = allocate(k.elements() * width),
-            *dv = allocate(k.elements() * width), *out = allocate(q.elements() * width);
-  fill(dq, q.elements(), s.dtype, 1), fill(dk, k.elements(), s.dtype, 2), fill(dv, k.elements(), s.dtype, 3);
+            *dv = allocate(v.elements() * width), *out = allocate(o.elements() * width);
+  fill(dq, q.elements(), s.dtype, 1), fill(dk, k.elements(), s.dtype, 2), fill(dv, v.elements(), s.dtype, 3);
   Options options;
   if (s.causal) options.masks.emplace_back(Causal{Align::ends});
   // Heads inside the length, as projections leave them.
-  const Strides sq = s.role == Role::decode ? bhsd(q) : bshd(q),
-                sk = s.role == Role::decode ? bhsd(k) : bshd(k);
-  const Problem problem =
-      make_problem({.q = {dq, q, sq, s.dtype}, .k = {dk, k, sk, s.dtype}, .v = {dv, k, sk, s.dtype}},
-                   {.out = {out, q, sq, s.dtype}}, options);
+  const auto strides = [&](const Shape& x) { return s.role == Role::decode ? bhsd(x) : bshd(x); };
+  const View keys{dk, k, strides(k), s.dtype, Device::cuda}, values{dv, v, strides(v), s.dtype, Device::cuda};
+  Inputs inputs{.q = {dq, q, strides(q), s.dtype, Device::cuda}};
+  std::optional<KvCache> cache;
+  if (s.page_size == 0) {
+    inputs.k = keys, inputs.v = values;
+  } else {
+    cache.emplace(KvCacheConfig{.batch = s.batch,
+                                .kv_heads = s.kv_heads,
+                                .capacity = s.keys,
+                                .dim = s.dim,
+                                .value_dim = s.values(),
+                                .type = cache_type(s.dtype),
+                                .page_size = s.page_size,
+                                .device = Device::cuda});
+    cache->append(keys, values);
+    inputs.cache = &*cache;
+  }
+  const Problem problem = make_problem(inputs, {.out = {out, o, strides(o), s.dtype, Device::cuda}}, options);
   const LoweredCall lowered(problem);
   const std::int64_t bytes = workspace_bytes(s.role, lowered);
   const Workspace workspace{allocate(bytes), bytes};
   check(cudaMemset(workspace.memory, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
   const double flops = 4.0 * static_cast<double>(s.batch * s.heads) * static_cast<double>(s.queries) *
-                       static_cast<double>(s.keys) * static_cast<double>(s.dim) * (s.causal ? 0.5 : 1.0);
+                       static_cast<double>(s.keys) * static_cast<double>(s.dim + s.values()) / 2 *
+                       (s.causal ? 0.5 : 1.0);
   const int inside = flops > 1e12 ? 2 : flops > 1e11 ? 5 : 20;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
@@ -113,7 +141,7 @@ void time_one(const Size& s, cudaStream_t stream) {
   check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   check(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
   const double us = median_microseconds(ready, stream, inside);
-  const double read = 2.0 * static_cast<double>(k.elements() * width);
+  const auto read = static_cast<double>((k.elements() + v.elements()) * width);
   std::printf("%s  %.2f us  %.1f TFLOP/s  %.2f TB/s\n", name_of(s).c_str(), us, flops / us / 1e6,
               read / us / 1e6);
   std::fflush(stdout);
@@ -144,6 +172,12 @@ std::vector<Size> sizes() {
     all.push_back({Role::decode, DType::bf16, 1, 32, 8, 1, n, 128, false});
   all.push_back({Role::decode, DType::bf16, 64, 32, 1, 1, 4096, 128, false});
   all.push_back({Role::decode, DType::bf16, 64, 32, 32, 1, 4096, 128, false});
+  for (const std::int64_t dim : {32, 40, 72, 80, 96, 112, 128, 160, 192, 224, 256})
+    all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, dim, true});
+  all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, 192, true, 128});
+  for (const std::int64_t dim : {32, 64, 80, 96, 128, 192, 256})
+    for (const std::int64_t page_size : {0, 64})
+      all.push_back({Role::decode, DType::bf16, 64, 32, 8, 1, 4096, dim, false, 0, page_size});
   all.push_back({Role::exact, DType::f32, 1, 32, 32, 8192, 8192, 64, false});
   all.push_back({Role::exact, DType::f32, 1, 32, 32, 8192, 8192, 64, true});
   all.push_back({Role::exact, DType::f32, 1, 32, 32, 4096, 4096, 128, false});

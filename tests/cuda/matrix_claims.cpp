@@ -28,10 +28,14 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 const std::string prefill = "cuda.prefill", decode = "cuda.decode";
 
 // A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
-// are shared.
+// are shared, of every width.
 Call range_call(std::uint64_t seed, std::int64_t max_queries) {
   Dice dice(seed);
-  const std::int64_t dim = dice.pick<std::int64_t>({64, 128, 128, 256}), kv_heads = dice.between(1, 2);
+  const std::int64_t any_dim = 8 * dice.between(1, 32),
+                     dim = dice.pick<std::int64_t>({32, 64, 96, 128, 128, 192, 256, any_dim, any_dim}),
+                     value_dim =
+                         dice.one_in(4) ? dice.pick<std::int64_t>({128, 8 * dice.between(1, 32)}) : dim;
+  const std::int64_t kv_heads = dice.between(1, 2);
   const std::int64_t heads = kv_heads * dice.pick<std::int64_t>({1, 2, 4}), batch = dice.between(1, 2);
   const std::int64_t keys =
       dice.pick<std::int64_t>({1, 5, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 383, 500, 1030});
@@ -39,7 +43,7 @@ Call range_call(std::uint64_t seed, std::int64_t max_queries) {
   const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
   Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
             .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
-            .v = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 2, 2, dtype)};
+            .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
   const Align align = dice.one_in(3) ? Align::starts : Align::ends;
   if (dice.one_in(2)) call.causal = Causal{align};
   if (dice.one_in(3)) call.window = Window{dice.between(0, 300), dice.between(0, 40), align};
@@ -78,8 +82,8 @@ CLAIM(decode_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 240)) {
     const Call call = range_call(seed, 1 + seed % 5);
-    if (call.q.shape().dim == 256) continue;
-    if (call.queries() * (call.heads() / call.k.shape().heads) > 32) continue;
+    const std::int64_t rows = call.queries() * (call.heads() / call.k.shape().heads);
+    if (rows > (std::max(call.q.shape().dim, call.v.shape().dim) > 128 ? 8 : 32)) continue;
     ++taken;
     expect_right(decode, call, {.log_sum_exp = true},
                  "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
@@ -125,7 +129,7 @@ void expect_bits_in_parts(const Call& whole, const std::string& what) {
 // With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no
 // number lets tiles come again between those that come for the first time.
 CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
-  for (const std::int64_t dim : {64, 128, 256})
+  for (const std::int64_t dim : {32, 64, 80, 96, 128, 192, 256})
     for (const std::int64_t heads : {2, 130}) {
       Call whole{.q = Tensor::random({1, heads, 333, dim}, 5, 4, DType::bf16),
                  .k = Tensor::random({1, 1, 333, dim}, 6, 2, DType::bf16),
@@ -138,10 +142,48 @@ CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
     }
 }
 
+// Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
+Tensor widened(const Tensor& x, std::int64_t dim) {
+  Tensor wide({x.shape().batch, x.shape().heads, x.shape().length, dim}, x.dtype());
+  cases::for_each(wide.shape(), [&](auto b, auto h, auto i, auto d) {
+    wide.set(b, h, i, d, d < x.shape().dim ? x.at(b, h, i, d) : 0.0f);
+  });
+  return wide;
+}
+
+CLAIM(narrow_heads_have_the_bits_of_heads_filled_up_with_zeros) {
+  struct Widths {
+    std::int64_t dim, value_dim, wide, wide_values;
+  };
+  for (const std::string& kernel : {prefill, decode})
+    for (const Widths& w : {Widths{8, 8, 32, 32},
+                            {40, 40, 64, 64},
+                            {80, 80, 96, 96},
+                            {72, 24, 96, 96},
+                            {104, 104, 128, 128},
+                            {24, 112, 128, 128},
+                            {136, 40, 192, 128},
+                            {160, 160, 192, 192},
+                            {200, 248, 256, 256}}) {
+      Call call{.q = Tensor::random({1, 2, kernel == prefill ? 300 : 3, w.dim}, 91, 4, DType::bf16),
+                .k = Tensor::random({1, 1, 700, w.dim}, 92, 2, DType::bf16),
+                .v = Tensor::random({1, 1, 700, w.value_dim}, 93, 2, DType::bf16)};
+      call.causal = Causal{Align::ends}, call.scale = 0.125f;
+      Call wide = call;
+      wide.q = widened(call.q, w.wide), wide.k = widened(call.k, w.wide);
+      wide.v = widened(call.v, w.wide_values);
+      const auto narrow_out = run(kernel, call, {}), wide_out = run(kernel, wide, {});
+      expect(narrow_out && wide_out, kernel, " refuses ", w.dim, " and ", w.value_dim);
+      if (narrow_out && wide_out)
+        expect(same_bits(widened(narrow_out->out, w.wide_values), wide_out->out), kernel, ", ", w.dim,
+               " and ", w.value_dim, " dimensions");
+    }
+}
+
 // A sequence alone, and as one of a padded batch whose padding is NaN.
 CLAIM(batch_mates_and_padding_change_no_bit) {
   for (const std::string& kernel : {prefill, decode})
-    for (const std::int64_t dim : {64, 128}) {
+    for (const std::int64_t dim : {40, 64, 96, 128, 256}) {
       const std::int64_t queries = kernel == prefill ? 150 : 2;
       Call batch{.q = Tensor::random({3, 4, queries, dim}, 15, 4, DType::bf16),
                  .k = Tensor::random({3, 2, 1500, dim}, 16, 2, DType::bf16),
@@ -213,7 +255,7 @@ CLAIM(poison_reaches_only_the_rows_that_see_it) {
 // A value that a row does not see changes none of its bits, whatever it is: neither where the rows beside it
 // see it, nor where nobody does. Causal hides what comes after a row, Window what lies before it.
 CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
-  for (const std::int64_t dim : {64, 128, 256})
+  for (const std::int64_t dim : {64, 72, 128, 192, 256})
     for (const DType dtype : {DType::bf16, DType::f16})
       for (const bool has_window : {false, true}) {
         Call call{.q = Tensor::random({1, 2, 700, dim}, 81, 4, dtype),
@@ -245,7 +287,7 @@ CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
 // 32 rows of a KV head have a kernel of their own, whose pairs of warps meet on their way through the keys:
 // as many times as there are tiles for them, which differs where the last unit of keys is not whole.
 CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
-  for (const std::int64_t dim : {64, 128})
+  for (const std::int64_t dim : {32, 64, 80, 128})
     for (const std::int64_t keys : {1024 + 40, 2048 + 1000}) {
       const Call call{.q = Tensor::random({1, 32, 1, dim}, 55, 3, DType::bf16),
                       .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
@@ -310,7 +352,13 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
   for (const CachedDecode& t : {CachedDecode{CacheType::bf16, 16, 70, 1, 64},
                                 {CacheType::bf16, 64, 1100, 1, 128},
                                 {CacheType::f16, 256, 3000, 2, 128},
-                                {CacheType::bf16, 32, 517, 8, 64}}) {
+                                {CacheType::bf16, 32, 517, 8, 64},
+                                {CacheType::f16, 32, 900, 2, 32},
+                                {CacheType::bf16, 64, 700, 1, 80},
+                                {CacheType::bf16, 64, 700, 4, 72},
+                                {CacheType::bf16, 16, 1300, 1, 96},
+                                {CacheType::bf16, 128, 2100, 2, 192},
+                                {CacheType::f16, 64, 1500, 1, 256}}) {
     const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
     KvCache cache({.batch = 2,
                    .kv_heads = 2,
@@ -342,7 +390,7 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
 
 CLAIM(packed_sequences_have_the_bits_of_each_alone) {
   const std::vector<std::int64_t> queries{0, 130, 131, 131, 500, 503}, keys{0, 200, 201, 330, 700, 1000};
-  for (const std::int64_t dim : {64, 128, 256}) {
+  for (const std::int64_t dim : {64, 88, 128, 192, 256}) {
     const Tensor q = Tensor::random({1, 4, 503, dim}, 61, 3, DType::bf16),
                  k = Tensor::random({1, 2, 1000, dim}, 62, 2, DType::bf16),
                  v = Tensor::random({1, 2, 1000, dim}, 63, 2, DType::bf16);
@@ -371,7 +419,7 @@ CLAIM(packed_sequences_have_the_bits_of_each_alone) {
 CLAIM(packed_decode_has_the_bits_of_each_alone) {
   const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
   for (const std::int64_t heads : {2, 16})
-    for (const std::int64_t dim : {64, 128}) {
+    for (const std::int64_t dim : {64, 80, 128}) {
       const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);
       Tensor k = Tensor::random({1, 1, 3000, dim}, 72, 2, DType::bf16),
              v = Tensor::random({1, 1, 3000, dim}, 73, 2, DType::bf16);

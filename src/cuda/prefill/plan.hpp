@@ -51,7 +51,8 @@ constexpr PrefillOrder prefill_order(const Call& c, std::int64_t rows) {
   const Sequence& s = c.each;
   const bool is_causal = s.end_offset < s.key_count && s.first_offset + s.queries <= 0,
              is_ragged = s.queries % rows != 0;
-  const std::int64_t heads = c.batch * c.heads, bytes = c.batch * c.kv_heads * s.key_count * (c.dim + c.value_dim) * 2,
+  const std::int64_t heads = c.batch * c.heads,
+                     bytes = c.batch * c.kv_heads * s.key_count * (c.dim + c.value_dim) * 2,
                      sections = is_causal || is_ragged ? bytes / section_bytes + 1 : heads;
   return {static_cast<int>(heads), static_cast<int>((heads + sections - 1) / sections),
           static_cast<int>((s.queries + rows - 1) / rows)};

@@ -169,8 +169,9 @@ class PrefillProducer {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
-    load_pieces<Shape::rows, Shape::pieces>({shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h,
-                             tile.b, static_cast<int>(tile.first_row));
+    load_pieces<Shape::rows, Shape::pieces>(
+        {shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h, tile.b,
+        static_cast<int>(tile.first_row));
     load_keys(tile.last, first_key, kv_head, tile.b, loaded);
     for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
       load_keys(j, first_key, kv_head, tile.b, loaded + 1);
@@ -183,9 +184,8 @@ class PrefillProducer {
 
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
-    load_pieces<Shape::keys, Shape::pieces>(
-        {shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last}, kv_head, b,
-        first_key + j * Shape::keys);
+    load_pieces<Shape::keys, Shape::pieces>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last},
+                                            kv_head, b, first_key + j * Shape::keys);
   }
   HEED_DEVICE void load_values(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);

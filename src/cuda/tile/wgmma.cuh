@@ -53,20 +53,25 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
 }
 
 // PTX wants every register by its number.
-#define HEED_NAMES_16 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define HEED_NAMES_32 HEED_NAMES_16 \
+#define HEED_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define HEED_NAMES_32 \
+  HEED_NAMES_16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define HEED_NAMES_48 HEED_NAMES_32 \
+#define HEED_NAMES_48 \
+  HEED_NAMES_32       \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define HEED_NAMES_56 HEED_NAMES_48 \
+#define HEED_NAMES_56 \
+  HEED_NAMES_48       \
   ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define HEED_NAMES_64 HEED_NAMES_56 \
+#define HEED_NAMES_64 \
+  HEED_NAMES_56       \
   ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define HEED_NAMES_96 HEED_NAMES_64 \
+#define HEED_NAMES_96                                                                                 \
+  HEED_NAMES_64                                                                                       \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
   "%83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define HEED_NAMES_128 HEED_NAMES_96 \
+#define HEED_NAMES_128                                                                                   \
+  HEED_NAMES_96                                                                                          \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
   "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define HEED_FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
