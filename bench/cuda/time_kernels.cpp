@@ -175,6 +175,10 @@ std::vector<Size> sizes() {
   for (const std::int64_t dim : {32, 40, 72, 80, 96, 112, 128, 160, 192, 224, 256})
     all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, dim, true});
   all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, 192, true, 128});
+  for (const std::int64_t dim : {64, 128, 256})
+    for (const std::int64_t queries : {512, 2048})
+      for (const std::int64_t page_size : {0, 64})
+        all.push_back({Role::prefill, DType::bf16, 1, 32, 8, queries, 8192, dim, true, 0, page_size});
   for (const std::int64_t dim : {32, 64, 80, 96, 128, 192, 256})
     for (const std::int64_t page_size : {0, 64})
       all.push_back({Role::decode, DType::bf16, 64, 32, 8, 1, 4096, dim, false, 0, page_size});

@@ -142,6 +142,14 @@ CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
     }
 }
 
+// The first rows of one batch entry.
+Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
+  Tensor made({1, x.shape().heads, rows, x.shape().dim}, x.dtype());
+  cases::for_each(made.shape(),
+                  [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+  return made;
+}
+
 // Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
 Tensor widened(const Tensor& x, std::int64_t dim) {
   Tensor wide({x.shape().batch, x.shape().heads, x.shape().length, dim}, x.dtype());
@@ -198,16 +206,11 @@ CLAIM(batch_mates_and_padding_change_no_bit) {
       if (!all) continue;
       for (std::int64_t b = 0; b < 3; ++b) {
         const std::int64_t keys = (*batch.key_lengths)[static_cast<std::size_t>(b)];
-        const auto of = [&](const Tensor& x, std::int64_t rows) {
-          Tensor made({1, x.shape().heads, rows, dim}, DType::bf16);
-          cases::for_each(made.shape(),
-                          [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
-          return made;
-        };
-        const Call alone{.q = of(batch.q, queries), .k = of(batch.k, keys), .v = of(batch.v, keys)};
+        const Call alone{
+            .q = entry(batch.q, b, queries), .k = entry(batch.k, b, keys), .v = entry(batch.v, b, keys)};
         for (const Cut cut : {Cut::apart, Cut::together})
-          expect(same_bits(run(kernel, alone, {}, cut)->out, of(all->out, queries)), kernel, ", sequence ", b,
-                 ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
+          expect(same_bits(run(kernel, alone, {}, cut)->out, entry(all->out, b, queries)), kernel,
+                 ", sequence ", b, ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
       }
     }
 }
@@ -386,6 +389,54 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
              t.tokens, ", cut ", static_cast<int>(cut));
     }
   }
+}
+
+struct CachedPrefill {
+  CacheType type;
+  std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
+};
+
+// Prompts over a cache: pages shorter than a tile of keys and longer, the last ones not full, and values that
+// are no numbers behind a sequence and in it.
+CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
+  for (const CachedPrefill& t : {CachedPrefill{CacheType::bf16, 16, 300, 150, 64, 64},
+                                 {CacheType::bf16, 64, 1100, 300, 128, 128},
+                                 {CacheType::f16, 256, 1000, 500, 128, 128},
+                                 {CacheType::bf16, 0, 700, 200, 32, 32},
+                                 {CacheType::f16, 32, 517, 130, 96, 96},
+                                 {CacheType::bf16, 64, 900, 140, 80, 80},
+                                 {CacheType::bf16, 64, 900, 140, 72, 40},
+                                 {CacheType::bf16, 128, 1300, 333, 192, 128},
+                                 {CacheType::bf16, 16, 700, 129, 192, 192},
+                                 {CacheType::f16, 64, 700, 200, 256, 256}})
+    for (const bool is_poisoned : {false, true}) {
+      const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
+      KvCacheConfig config{.batch = 2,
+                           .kv_heads = 2,
+                           .capacity = t.tokens + 40,
+                           .dim = t.dim,
+                           .value_dim = t.value_dim,
+                           .type = t.type};
+      if (t.page_size > 0) config.page_size = t.page_size;
+      KvCache cache(config);
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
+      Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
+      if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      cache.append(k.view(), v.view(), counts);
+      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 153, 3, dtype);
+      Tensor paged({2, 4, t.queries, t.value_dim}, dtype);
+      paged.fill_bytes(0xff);
+      expect(run(prefill, make_problem({.q = q.view(), .cache = &cache}, {.out = paged.mutable_view()},
+                                       {.masks = {Causal{Align::ends}}})),
+             "refused");
+      for (std::int64_t b = 0; b < 2; ++b) {
+        Call alone{.q = entry(q, b, t.queries), .k = entry(k, b, counts[b]), .v = entry(v, b, counts[b])};
+        alone.causal = Causal{Align::ends};
+        expect(same_bits(run(prefill, alone, {})->out, entry(paged, b, t.queries)), "pages of ", t.page_size,
+               ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
+      }
+    }
 }
 
 CLAIM(packed_sequences_have_the_bits_of_each_alone) {

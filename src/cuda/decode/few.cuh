@@ -109,20 +109,16 @@ class FewPages {
 
   HEED_DEVICE FewPages(const DecodeHead& of, int first_tile)
       : head(of),
-        table(of.c->cached[of.b].table),
-        page_size(static_cast<int>(of.c->layout.page_size)),
+        lookups(of, first_tile),
         key_rows(Shape::padded ? static_cast<int>(of.c->dim) : dim),
-        value_rows(Shape::padded ? static_cast<int>(of.c->layout.value_width()) : dim) {
-    if (head.end > 0) look_up(first_tile);
-  }
+        value_rows(Shape::padded ? static_cast<int>(of.c->layout.value_width()) : dim) {}
 
   // Keys beyond the sequence are masked whatever they are; their values must be 0.
   HEED_DEVICE void start(int tile, SharedAddress to) {
-    const unsigned char *const part = page + head.kv_head * head.c->layout.head_bytes(),
-                               *const keys = part + std::int64_t{within} * key_rows * 2,
+    const auto [part, token] = lookups.next();
+    const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2,
                                *const values =
-                                   part + head.c->layout.values_at() + std::int64_t{within} * value_rows * 2;
-    look_up(tile + Shape::teams * Shape::tile_keys);
+                                   part + head.c->layout.values_at() + std::int64_t{token} * value_rows * 2;
 #pragma unroll(Shape::padded ? 4 : 2 * dim / Team::threads)  // registers do not suffice for all of 256
     for (int n = Team::thread(); n < 2 * dim; n += Team::threads) {
       const bool has_k = !Shape::padded || n < 2 * key_rows, has_v = !Shape::padded || n < 2 * value_rows;
@@ -133,22 +129,13 @@ class FewPages {
   }
 
  private:
-  // The page of the next tile, while this one is copied: with a look-up before the copies of each, 64
-  // sequences of 4096 keys took 300 us instead of 249 (H200, November 2026).
-  HEED_DEVICE void look_up(int tile) {
-    const int number = tile < head.end ? tile / page_size : 0;
-    page = table[number], within = tile - number * page_size;
-  }
-
   HEED_DEVICE static SharedAddress place(int row, int half) {
     return static_cast<SharedAddress>(row * 32 + (half ^ row / 4 % 2) * 16);
   }
 
   const DecodeHead head;
-  const unsigned char* const* const table;
-  const int page_size, key_rows, value_rows;  // rows of 32 bytes that 16 tokens have
-  const unsigned char* page = nullptr;        // of the next tile
-  int within = 0;                             // its first token there
+  PageLookups<Shape> lookups;
+  const int key_rows, value_rows;  // of 32 bytes, that 16 tokens have
 };
 
 // A warp's partial state {max, sum, out} of its rows over its tiles of a unit of keys. In products a lane has

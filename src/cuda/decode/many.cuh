@@ -180,21 +180,19 @@ class ManyPages {
   };
 
   HEED_DEVICE ManyPages(const DecodeHead& of, int first_tile)
-      : head(of), table(of.c->cached[of.b].table), first(Team::thread() / 32 * in_page) {
-    if (head.end > 0) look_up(first_tile + first);
-  }
+      : head(of), first(Team::thread() / 32 * in_page), lookups(of, first_tile + first) {}
 
-  // Each warp has sixteen keys of a tile, and looks their page up one tile ahead.
+  // Each warp has sixteen keys of a tile.
   HEED_DEVICE void start(int tile, SharedAddress to) {
     const int j = tile + first, lane = Team::thread() % 32;
     const bool is_valid = j < head.end;
     const int key_rows = Shape::padded ? static_cast<int>(head.c->dim) : dim,  // of 32 bytes, in 16 tokens
         value_rows = Shape::padded ? static_cast<int>(head.c->layout.value_width()) : dim;
-    const unsigned char *const keys = from + std::int64_t{within} * key_rows * 2 + lane * 16,
-                               *const values = from + head.c->layout.values_at() +
-                                               std::int64_t{within} * value_rows * 2 + lane * 16;
-    look_up(j + Shape::teams * tile_keys);
-#pragma unroll
+    const auto [part, token] = lookups.next();
+    const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2 + lane * 16,
+                               *const values = part + head.c->layout.values_at() +
+                                               std::int64_t{token} * value_rows * 2 + lane * 16;
+#pragma unroll 4  // registers do not suffice for all of 128
     for (int n = 0; n < 2 * dim; n += 32) {
       const int row = (n + lane) / 2, half = lane % 2;
       const bool has_k = !Shape::padded || row < key_rows, has_v = !Shape::padded || row < value_rows;
@@ -212,18 +210,9 @@ class ManyPages {
     return static_cast<SharedAddress>(row * 128 + (piece ^ row % 8) * 16);
   }
 
-  // What is beyond the sequence, or nobody sees, becomes 0: then any page will do.
-  HEED_DEVICE void look_up(int j) {
-    const cache::PageLayout& layout = head.c->layout;
-    const int page_size = static_cast<int>(layout.page_size), page = j < head.end ? j / page_size : 0;
-    from = table[page] + head.kv_head * layout.head_bytes(), within = j % page_size;
-  }
-
   const DecodeHead head;
-  const unsigned char* const* const table;
-  const int first;                      // of a tile's keys, this warp's
-  const unsigned char* from = nullptr;  // the head's part of the page that has the next tile's
-  int within = 0;                       // where there
+  const int first;  // of a tile's keys, this warp's
+  PageLookups<Shape> lookups;
 };
 
 // A warpgroup's partial state {max, sum, out} of its rows over its tiles of a unit of keys.

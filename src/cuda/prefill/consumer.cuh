@@ -45,8 +45,9 @@ struct HiddenColumns {
 };
 
 // The running softmax of a thread's two rows, each over the thread's own columns.
-template <class Shape, bool capped>
+template <class Shape>
 struct PrefillSoftmax {
+  static constexpr bool capped = Shape::capped;
   static constexpr int value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
@@ -145,8 +146,8 @@ struct PrefillProducts {
 
   HEED_DEVICE PrefillProducts(const PrefillShared<Shape>& shared, int group)
       : first_queries(operand(shared.queries(0) + group * 64 * 128)),
-        first_keys(operand(shared.keys(0))),
-        first_values(operand(shared.values(0), keys * 128)) {}
+        first_keys(Shape::paged ? operand(shared.keys(0), dim * 32) : operand(shared.keys(0))),
+        first_values(operand(shared.values(0), Shape::paged ? 512 : keys * 128)) {}
 
   HEED_DEVICE void take_queries(unsigned n) {
     queries =
@@ -162,9 +163,13 @@ struct PrefillProducts {
     pin(sums);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < dim / 16; ++k)
-      multiply<type, 0>(sums, advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32),
-                        advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+    for (int k = 0; k < dim / 16; ++k) {
+      const Operand a = advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32);
+      if constexpr (Shape::paged)
+        multiply<type, 1, 32>(sums, a, advanced(b, k * 512), k != 0);
+      else
+        multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+    }
     commit_products();
     pin(sums);
   }
@@ -176,7 +181,11 @@ struct PrefillProducts {
     pin(p), pin(o);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < rows / 16; ++k) multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
+    for (int k = 0; k < rows / 16; ++k)
+      if constexpr (Shape::paged)
+        multiply<type, 1, 32>(o, p + 4 * k, advanced(b, k * value_dim * 32));
+      else
+        multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
     commit_products();
     pin(o), pin(p);
   }
@@ -315,8 +324,9 @@ HEED_DEVICE std::uint32_t finite_or_zero(std::uint32_t two) {
   return two;
 }
 
-template <class Shape, bool capped>
+template <class Shape>
 class PrefillConsumer {
+  static constexpr bool capped = Shape::capped;
   static constexpr int dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
@@ -350,8 +360,8 @@ class PrefillConsumer {
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).
   static constexpr bool may_halve = keys == 128;
-  // With a softcap registers do not suffice for it: ptxas reports C7511.
-  static constexpr bool may_halve_values = may_halve && !may_pass && !capped;
+  // With a softcap or pages registers do not suffice for it: ptxas reports C7511.
+  static constexpr bool may_halve_values = may_halve && !may_pass && !capped && !Shape::paged;
 
   // Tiles of keys that some row of this warpgroup sees, and those that every row sees whole; last < first:
   // none.
@@ -369,6 +379,16 @@ class PrefillConsumer {
     return {uniform(rows.tile->begin_of(i0) / keys), uniform((rows.tile->end_of(i1) - 1) / keys),
             uniform((rows.tile->begin_of(i1) + keys - 1) / keys),
             uniform(max_of(rows.tile->end_of(i0), 0) / keys)};
+  }
+
+  // Until a tile has arrived. What threads copied, the matrix units see after a fence.
+  HEED_DEVICE void wait_for_keys(unsigned n) const {
+    barrier_wait(shared.keys_full(n), shared.phase(n));
+    if (Shape::paged) fence_async_proxy();
+  }
+  HEED_DEVICE void wait_for_values(unsigned n) const {
+    barrier_wait(shared.values_full(n), shared.phase(n));
+    if (Shape::paged) fence_async_proxy();
   }
 
   HEED_DEVICE void attend(unsigned n) {
@@ -400,7 +420,7 @@ class PrefillConsumer {
       for (; j >= own.first; --j) step(j, {true, false});
 
       if (Shape::out_has_memory) rows.release(shared.queries_empty(n));
-      barrier_wait(shared.values_full(taken), shared.phase(taken));
+      wait_for_values(taken);
       products.multiply_values(o, p, products.stage(taken));
       wait_for_products<0>();
       pin(o), pin(p);
@@ -425,7 +445,7 @@ class PrefillConsumer {
   // The weights of the last tile of keys, whose products nothing hides.
   template <int columns>
   HEED_DEVICE void begin(const OwnTiles& own) {
-    barrier_wait(shared.keys_full(taken), shared.phase(taken));
+    wait_for_keys(taken);
     products.template multiply_keys<columns>(s, products.stage(taken));
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
@@ -441,13 +461,13 @@ class PrefillConsumer {
   // A tile that only other warpgroups see. Released when all threads have seen that it arrived: they could
   // not tell its phase from a later one.
   HEED_DEVICE void pass(const Passed& of) {
-    barrier_wait(shared.keys_full(taken), shared.phase(taken));
+    wait_for_keys(taken);
     if (of.is_last && rows.tile->tail < keys) clear_tail();
     if (of.has_units) {
       named_sync(1 + rows.group, 256);
       named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
     }
-    barrier_wait(shared.values_full(taken), shared.phase(taken));
+    wait_for_values(taken);
     rows.team.sync();
     rows.release(shared.keys_empty(taken)), rows.release(shared.values_empty(taken));
     ++taken;
@@ -459,10 +479,11 @@ class PrefillConsumer {
   HEED_DEVICE void step(int j, HiddenColumns hidden) {
     const unsigned next = taken + 1;
     const int keys_at = products.stage(next), values_at = products.stage(taken);
-    barrier_wait(shared.keys_full(next), shared.phase(next));
-    named_sync(1 + rows.group, 256);  // until the matrix units are this warpgroup's
+    wait_for_keys(next);
+    if (Shape::paged) wait_for_values(taken);  // a fence between the products would keep registers
+    named_sync(1 + rows.group, 256);           // until the matrix units are this warpgroup's
     products.multiply_keys(s, keys_at);
-    barrier_wait(shared.values_full(taken), shared.phase(taken));
+    if (!Shape::paged) wait_for_values(taken);
     products.template multiply_values<value_rows>(o, p, values_at);
     named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
     wait_for_products<1>();
@@ -486,7 +507,7 @@ class PrefillConsumer {
 
   // Values beyond the sequence's keys have weight 0, but may be NaN.
   HEED_DEVICE void clear_tail() {
-    barrier_wait(shared.values_full(taken), shared.phase(taken));
+    wait_for_values(taken);
     const int from = rows.tile->tail, count = keys - from;
     for (int n = thread_index() - 128; n < Shape::value_pieces * count * 8; n += 128 * Shape::groups)
       clear_shared16(shared.values(taken) + (n / (count * 8) * keys + from) * 128 + n % (count * 8) * 16);
@@ -503,7 +524,7 @@ class PrefillConsumer {
     begin_rows(n);
 #pragma unroll 1
     for (int j = rows.tile->last; j >= rows.tile->first; --j, ++taken) {
-      barrier_wait(shared.keys_full(taken), shared.phase(taken));
+      wait_for_keys(taken);
       products.multiply_keys(s, products.stage(taken));
       wait_for_products<0>();
       pin(s);
@@ -511,7 +532,7 @@ class PrefillConsumer {
       softmax.weigh(s, c, rows, j, {true, true});
       narrow();
       softmax.rescale(o);
-      barrier_wait(shared.values_full(taken), shared.phase(taken));
+      wait_for_values(taken);
       clear_poison();
       products.multiply_values(o, p, products.stage(taken));
       wait_for_products<0>();
@@ -524,7 +545,8 @@ class PrefillConsumer {
 
   // In the tile of values at hand, by all warpgroups.
   HEED_DEVICE void clear_poison() const {
-    for (int n = thread_index() - 128; n < Shape::value_bytes / 16; n += 128 * Shape::groups) {
+    constexpr int pieces = (Shape::paged ? keys * Shape::value_dim * 2 : Shape::value_bytes) / 16;
+    for (int n = thread_index() - 128; n < pieces; n += 128 * Shape::groups) {
       const SharedAddress at = shared.values(taken) + n * 16;
       const uint4 x = load_shared16(at);
       store_shared16(at, {finite_or_zero<type>(x.x), finite_or_zero<type>(x.y), finite_or_zero<type>(x.z),
@@ -573,7 +595,7 @@ class PrefillConsumer {
   const PrefillPlan& plan;
   const PrefillShared<Shape> shared;
   PrefillRows rows{};
-  PrefillSoftmax<Shape, capped> softmax;
+  PrefillSoftmax<Shape> softmax;
   PrefillProducts<Shape> products;
   unsigned taken = 0;  // tiles of values
   float o[dim / 2], s[keys / 2];

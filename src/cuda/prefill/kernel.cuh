@@ -7,38 +7,45 @@
 
 #include "cuda/prefill/consumer.cuh"
 #include "cuda/prefill/launch.hpp"
+#include "cuda/prefill/pages.cuh"
 #include "cuda/prefill/producer.cuh"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
 
-template <class Shape, bool capped>
+template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     prefill_kernel(const __grid_constant__ Call c, const __grid_constant__ PrefillPlan plan) {
   extern __shared__ unsigned char memory[];
   const PrefillShared<Shape> shared(memory);
   if (thread_index() == 0) {
     shared.init();
-    for (const CUtensorMap* map : {&plan.q, &plan.k, &plan.v, &plan.out}) prefetch_map(map);
+    prefetch_map(&plan.q), prefetch_map(&plan.out);
+    if (!Shape::paged) prefetch_map(&plan.k), prefetch_map(&plan.v);
   }
   sync();
   if (thread_index() < 128) {
     lower_registers<Shape::producer_registers>();
-    if (thread_index() < 32 && elect_one()) PrefillProducer<Shape>(c, plan, shared).run();
+    if constexpr (Shape::paged)
+      PrefillPageProducer<Shape>(c, plan, shared).run();
+    else if (thread_index() < 32 && elect_one())
+      PrefillProducer<Shape>(c, plan, shared).run();
   } else {
     raise_registers<Shape::consumer_registers>();
-    PrefillConsumer<Shape, capped>(c, plan, shared).run();
+    PrefillConsumer<Shape>(c, plan, shared).run();
   }
 }
 
-template <class Shape, bool capped>
+template <class Shape>
 void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan plan, Stream stream) {
   plan.q = tensor_map(c.q, {c.dim, extents.query_rows, c.heads, c.batch}, Shape::rows);
-  plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
   plan.out = tensor_map(c.out, {c.value_dim, extents.query_rows, c.heads, c.batch}, 64);
-  const auto kernel = prefill_kernel<Shape, capped>;
+  if (!Shape::paged) {
+    plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+    plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  }
+  const auto kernel = prefill_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
   const int at_once = device_facts().multiprocessors;
@@ -49,9 +56,12 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
 
 template <int dim, int value_dim, Type type>
 void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  using Shape = PrefillShape<dim, value_dim, type>;
-  c.cap != 0 ? launch_prefill_shape<Shape, true>(c, extents, plan, stream)
-             : launch_prefill_shape<Shape, false>(c, extents, plan, stream);
+  if (c.cached)
+    launch_prefill_shape<PrefillShape<dim, value_dim, type, false, true>>(c, extents, plan, stream);
+  else if (c.cap != 0)
+    launch_prefill_shape<PrefillShape<dim, value_dim, type, true, false>>(c, extents, plan, stream);
+  else
+    launch_prefill_shape<PrefillShape<dim, value_dim, type, false, false>>(c, extents, plan, stream);
 }
 
 }  // namespace heed::cuda

@@ -75,22 +75,23 @@ constexpr PrefillDims prefill_dims_for(std::int64_t dim, std::int64_t value_dim)
 
 // Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
 // with two, 64 heads of 2048 queries took 323 us instead of 277 (H200, November 2026). Registers do not
-// suffice for three of 96.
-constexpr int prefill_groups(std::int64_t dim) { return dim <= 64 ? 3 : 2; }
+// suffice for three of 96, nor beside the threads that copy pages.
+constexpr int prefill_groups(std::int64_t dim, bool is_paged) { return dim <= 64 && !is_paged ? 3 : 2; }
 
 // One block: a producer, and `groups` warpgroups of 64 rows each that share keys and values.
-template <int keys_dim, int values_dim, Type element>
+template <int keys_dim, int values_dim, Type element, bool has_softcap, bool is_paged>
 struct PrefillShape {
   static constexpr Type type = element;
+  static constexpr bool capped = has_softcap, paged = is_paged;  // paged: keys and values of a cache
   static constexpr int dim = keys_dim, value_dim = values_dim;
-  static constexpr int groups = prefill_groups(dim), rows = 64 * groups;
+  static constexpr int groups = prefill_groups(dim, paged), rows = 64 * groups;
   static constexpr int keys = value_dim == 256 ? 64 : value_dim == 192 ? 112 : 128;  // of a tile
   // Memory holds more of smaller heads, so that the next tile of rows has arrived when this one ends.
-  static constexpr int stages = dim <= 64 ? 3 : 2, query_stages = dim <= 128 ? 2 : 1;
+  static constexpr int stages = groups == 3 ? 3 : 2, query_stages = dim <= 128 ? 2 : 1;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
-  static constexpr int producer_registers = groups == 2 ? 40 : 32,
-                       consumer_registers = groups == 2 ? 232 : 160;
+  static constexpr int producer_registers = paged ? 56 : groups == 2 ? 40 : 32,
+                       consumer_registers = paged ? 224 : groups == 2 ? 232 : 160;
   static_assert((producer_registers + groups * consumer_registers) * 128 <= 65536);
 
   // Operands lie in pieces of 64 dimensions: rows of 128 bytes.

@@ -30,19 +30,20 @@ const char* matrix_units_refuse(const Call& c) {
 
 const char* prefill_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
-  if (c.cached) return "it does not read a cache";
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
+  if (c.cached && c.cap != 0) return "it takes no softcap over a cache";  // registers do not suffice (C7511)
   if (c.out.type != c.q.type) return "it writes the type of q";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
   for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out})
-    if (!is_mappable(*t)) return "the copy engine wants rows without gaps, and everything on 16 bytes";
+    if (!is_mappable(*t) && !(c.cached && (t == &c.k || t == &c.v)))
+      return "the copy engine wants rows without gaps, and everything on 16 bytes";
   return nullptr;
 }
 
 std::int64_t prefill_rows(const Call& c) {
-  return 64 * prefill_groups(prefill_dims_for(c.dim, c.value_dim).dim);
+  return 64 * prefill_groups(prefill_dims_for(c.dim, c.value_dim).dim, c.cached != nullptr);
 }
 
 namespace {

@@ -69,45 +69,28 @@ struct PrefillShared {
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
+    constexpr int copying_threads = Shape::paged ? 128 : 1;
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * Shape::groups);
+      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * (Shape::groups + Shape::paged));
       slot(n)->is_unfinished = 0;
     }
     for (unsigned n = 0; n < Shape::query_stages; ++n)
       barrier_init(queries_full(n), 1), barrier_init(queries_empty(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
-      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), Shape::groups);
-      barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
+      barrier_init(keys_full(n), copying_threads), barrier_init(keys_empty(n), Shape::groups);
+      barrier_init(values_full(n), copying_threads), barrier_init(values_empty(n), Shape::groups);
     }
     publish_barriers();
   }
 };
 
-// One thread of a warpgroup that has few registers.
+// Which tiles of rows this block does, and their descriptions for consumers. For one thread.
 template <class Shape>
-class PrefillProducer {
- public:
-  HEED_DEVICE PrefillProducer(const Call& call, const PrefillPlan& launch, PrefillShared<Shape> memory)
-      : c(call), plan(launch), shared(memory) {}
+struct PrefillSchedule {
+  const Call& c;
+  const PrefillPlan& plan;
+  const PrefillShared<Shape> shared;
 
-  HEED_DEVICE void run() {
-    unsigned n = 0;
-    for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
-      RowTile tile = find(number);
-      take_unfinished(n, tile);
-      const int next = send(tile, n);
-      if (!tile.again) number = next;
-    }
-    if (count_arrival(plan.next_tile + 1) + 1 == gridDim.x) plan.next_tile[0] = plan.next_tile[1] = 0;
-    for (RowTile tile; take_unfinished(n, tile) || take_unfinished(n + 1, tile); ++n) send(tile, n);
-    describe({-1}, n);
-  }
-
- private:
-  HEED_DEVICE int send(const RowTile& tile, unsigned n) {
-    describe(tile, n);
-    return load(tile, n);
-  }
   HEED_DEVICE void describe(const RowTile& tile, unsigned n) const {
     *shared.slot(n) = tile;
     barrier_arrive(shared.slot_full(n));
@@ -123,6 +106,14 @@ class PrefillProducer {
     tile = used;
     tile.again = 1;
     return true;
+  }
+
+  // The number of another tile. Claimed as late as the answer can still arrive in time: claimed early, a long
+  // tile waits while another block could begin it.
+  HEED_DEVICE int claim() const { return static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u)); }
+  // When there is none: the last block leaves the counters as it found them.
+  HEED_DEVICE void end_claims() const {
+    if (count_arrival(plan.next_tile + 1) + 1 == gridDim.x) plan.next_tile[0] = plan.next_tile[1] = 0;
   }
 
   // Of sequences that differ, the last rows first, which see the most keys under a causal mask.
@@ -142,6 +133,7 @@ class PrefillProducer {
     return facts(low, number / each, each - 1 - number % each);
   }
 
+ private:
   HEED_DEVICE RowTile facts(int b, int h, int m) const {
     const Sequence& s = c.sequence(b);
     RowTile tile{b, h};
@@ -156,28 +148,81 @@ class PrefillProducer {
     tile.last = sees_any ? (tile.end_of(i1) - 1) / Shape::keys : 0;
     tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
     tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
-    // Where the tensor ends, the engine fills in zeros.
+    // Where the tensor ends, the engine fills in zeros; behind a cached sequence its copies do.
     const int own = tile.key_count - tile.last * Shape::keys;
-    tile.tail = s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? own : Shape::keys;
+    tile.tail =
+        !Shape::paged && s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? own : Shape::keys;
     return tile;
   }
+};
 
-  // Keys are one tile ahead of values. Returns the number of the next tile of rows. It is claimed as late as
-  // the answer can still arrive in time: claimed early, a long tile waits while another block could begin it.
-  // A second pass claims nothing.
+// Boxes of a tensor to shared memory, and the barrier that counts their bytes.
+struct BoxCopy {
+  SharedAddress to, full;
+  const CUtensorMap* map;
+  const Tensor* from;
+  std::uint64_t policy;
+};
+// `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
+template <int count, int pieces>
+HEED_DEVICE void load_pieces(const BoxCopy& copy, int head, int b, int row) {
+  barrier_arrive_expecting(copy.full, count * pieces * 128);
+#pragma unroll
+  for (int piece = 0; piece < pieces; ++piece)
+    load_box(copy.to + piece * count * 128, copy.map,
+             {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
+             copy.full, copy.policy);
+}
+
+// The queries of a tile of rows, when their memory is free.
+template <class Shape>
+HEED_DEVICE void load_queries(const Call& c, const PrefillPlan& plan, const PrefillShared<Shape>& shared,
+                              const RowTile& tile, unsigned n) {
+  load_pieces<Shape::rows, Shape::pieces>(
+      {shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h, tile.b,
+      static_cast<int>(tile.first_row));
+}
+
+// One thread of a warpgroup that has few registers.
+template <class Shape>
+class PrefillProducer {
+ public:
+  HEED_DEVICE PrefillProducer(const Call& call, const PrefillPlan& launch, PrefillShared<Shape> memory)
+      : c(call), plan(launch), shared(memory), schedule{call, launch, memory} {}
+
+  HEED_DEVICE void run() {
+    unsigned n = 0;
+    for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
+      RowTile tile = schedule.find(number);
+      schedule.take_unfinished(n, tile);
+      const int next = send(tile, n);
+      if (!tile.again) number = next;
+    }
+    schedule.end_claims();
+    for (RowTile tile; schedule.take_unfinished(n, tile) || schedule.take_unfinished(n + 1, tile); ++n)
+      send(tile, n);
+    schedule.describe({-1}, n);
+  }
+
+ private:
+  HEED_DEVICE int send(const RowTile& tile, unsigned n) {
+    schedule.describe(tile, n);
+    return load(tile, n);
+  }
+
+  // Keys are one tile ahead of values. Returns the number of the next tile of rows; a second pass claims
+  // none.
   HEED_DEVICE int load(const RowTile& tile, unsigned n) {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
-    load_pieces<Shape::rows, Shape::pieces>(
-        {shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h, tile.b,
-        static_cast<int>(tile.first_row));
+    load_queries(c, plan, shared, tile, n);
     load_keys(tile.last, first_key, kv_head, tile.b, loaded);
     for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
       load_keys(j, first_key, kv_head, tile.b, loaded + 1);
       load_values(j + 1, first_key, kv_head, tile.b, loaded);
     }
-    const int number = tile.again ? 0 : static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u));
+    const int number = tile.again ? 0 : schedule.claim();
     load_values(tile.first, first_key, kv_head, tile.b, loaded++);
     return number;
   }
@@ -194,27 +239,10 @@ class PrefillProducer {
         first_key + j * Shape::keys);
   }
 
-  struct Copy {
-    SharedAddress to, full;
-    const CUtensorMap* map;
-    const Tensor* from;
-    std::uint64_t policy;
-  };
-  // `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
-  template <int count, int pieces>
-  HEED_DEVICE void load_pieces(const Copy& copy, int head, int b, int row) const {
-    barrier_arrive_expecting(copy.full, count * pieces * 128);
-#pragma unroll
-    for (int piece = 0; piece < pieces; ++piece)
-      load_box(
-          copy.to + piece * count * 128, copy.map,
-          {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
-          copy.full, copy.policy);
-  }
-
   const Call& c;
   const PrefillPlan& plan;
   const PrefillShared<Shape> shared;
+  const PrefillSchedule<Shape> schedule;
   unsigned loaded = 0;  // tiles of values
 };
 

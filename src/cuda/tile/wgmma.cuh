@@ -11,17 +11,19 @@
 
 namespace heed::cuda {
 
-// An operand in shared memory: rows of 128 bytes in the copy engine's 128-byte swizzle, 1024 bytes for eight
-// rows. `next` is the distance to the next 64 columns, where the operand is transposed. This is the half of
-// the descriptor that differs; additions stay within it.
+// An operand in shared memory: rows of 128 bytes in the copy engine's 128-byte swizzle, or of 32 bytes in
+// that of 32; eight rows are 1024 or 256 bytes. `next` is the distance to the next 64 or 16 columns, where
+// the operand is transposed. This is the half of the descriptor that differs; additions stay within it.
 using Operand = std::uint32_t;
 HEED_DEVICE Operand operand(SharedAddress tile, int next = 16) {
   return (tile & 0x3FFFFu) >> 4 | static_cast<std::uint32_t>(next >> 4) << 16;
 }
 HEED_DEVICE Operand advanced(Operand x, int bytes) { return x + static_cast<std::uint32_t>(bytes >> 4); }
+template <int row_bytes = 128>
 HEED_DEVICE std::uint64_t descriptor(Operand x) {
-  constexpr std::uint64_t eight_rows = 1024 >> 4, swizzle_128 = 1u << 30;
-  return (eight_rows | swizzle_128) << 32 | x;
+  static_assert(row_bytes == 128 || row_bytes == 32);
+  constexpr std::uint64_t eight_rows = 8 * row_bytes >> 4, swizzle = row_bytes == 128 ? 1u << 30 : 3u << 30;
+  return (eight_rows | swizzle) << 32 | x;
 }
 
 HEED_DEVICE void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -85,9 +87,9 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
 #define HEED_SUMS_128(d, i) HEED_SUMS_64(d, i), HEED_SUMS_64(d, i + 64)
 
 // Both operands in shared memory, or the first in registers; `adds` 0 begins a sum, `transposed` transposes
-// the second.
+// the second, whose rows have so many bytes.
 #define HEED_PRODUCTS(columns, sums, n0, n1, n2, n3, n4, n5, name)                                     \
-  template <int transposed>                                                                            \
+  template <int transposed, int row_bytes>                                                             \
   HEED_DEVICE void multiply_##name(float(&d)[sums], Operand a, Operand b, int adds) {                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                              \
                  ", 0;\n"                                                                              \
@@ -96,9 +98,9 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
                  "}, "                                                                                 \
                  "%" #n0 ", %" #n1 ", p, 1, 1, 0, %" #n3 ";\n}\n"                                      \
                  : HEED_SUMS_##sums(d, 0)                                                              \
-                 : "l"(descriptor(a)), "l"(descriptor(b)), "r"(adds), "n"(transposed));                \
+                 : "l"(descriptor(a)), "l"(descriptor<row_bytes>(b)), "r"(adds), "n"(transposed));     \
   }                                                                                                    \
-  template <int transposed>                                                                            \
+  template <int transposed, int row_bytes>                                                             \
   HEED_DEVICE void multiply_##name(float(&d)[sums], const std::uint32_t* a, Operand b) {               \
     asm volatile(                                                                                      \
         "{\n.reg .pred p;\nmov.pred p, 1;\n"                                                           \
@@ -106,7 +108,7 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
         "}, "                                                                                          \
         "{%" #n0 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", p, 1, 1, %" #n5 ";\n}\n"                  \
         : HEED_SUMS_##sums(d, 0)                                                                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor(b)), "n"(transposed));            \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor<row_bytes>(b)), "n"(transposed)); \
   }
 HEED_PRODUCTS(32, 16, 16, 17, 18, 19, 20, 21, bf16)
 HEED_PRODUCTS(32, 16, 16, 17, 18, 19, 20, 21, f16)
@@ -125,19 +127,19 @@ HEED_PRODUCTS(256, 128, 128, 129, 130, 131, 132, 133, f16)
 #undef HEED_PRODUCTS
 
 // d = [d +] a * b, the second operand as it lies or transposed.
-template <Type type, int transposed, int sums>
+template <Type type, int transposed, int row_bytes = 128, int sums>
 HEED_DEVICE void multiply(float (&d)[sums], Operand a, Operand b, int adds) {
   if constexpr (type == Type::bf16)
-    multiply_bf16<transposed>(d, a, b, adds);
+    multiply_bf16<transposed, row_bytes>(d, a, b, adds);
   else
-    multiply_f16<transposed>(d, a, b, adds);
+    multiply_f16<transposed, row_bytes>(d, a, b, adds);
 }
-template <Type type, int transposed, int sums>
+template <Type type, int transposed, int row_bytes = 128, int sums>
 HEED_DEVICE void multiply(float (&d)[sums], const std::uint32_t* a, Operand b) {
   if constexpr (type == Type::bf16)
-    multiply_bf16<transposed>(d, a, b);
+    multiply_bf16<transposed, row_bytes>(d, a, b);
   else
-    multiply_f16<transposed>(d, a, b);
+    multiply_f16<transposed, row_bytes>(d, a, b);
 }
 
 }  // namespace heed::cuda
