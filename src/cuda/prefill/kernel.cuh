@@ -56,9 +56,10 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
 
 template <int dim, int value_dim, Type type>
 void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  if (c.cached)
-    launch_prefill_shape<PrefillShape<dim, value_dim, type, false, true>>(c, extents, plan, stream);
-  else if (c.cap != 0)
+  if constexpr (has_paged_kernel({dim, value_dim}))
+    if (c.cached)
+      return launch_prefill_shape<PrefillShape<dim, value_dim, type, false, true>>(c, extents, plan, stream);
+  if (c.cap != 0)
     launch_prefill_shape<PrefillShape<dim, value_dim, type, true, false>>(c, extents, plan, stream);
   else
     launch_prefill_shape<PrefillShape<dim, value_dim, type, false, false>>(c, extents, plan, stream);

@@ -51,20 +51,21 @@ class PrefillPageProducer {
     load_queries(c, plan, shared, tile, n);
   }
 
-  // Keys are one tile ahead of values, and pages are looked up one tile ahead of keys: for values again, which
-  // finds the table's line in the first-level cache.
+  // Keys are one tile ahead of values, and pages are looked up one tile ahead of keys, before their copies are
+  // started: a load waits for those.
   HEED_DEVICE void load(const RowTile& tile) {
     const int kv_head = static_cast<int>(c.kv_head(tile.h));
     const Pages pages{c.cached[tile.b].table, kv_head * c.layout.head_bytes(), tile.key_count};
-    load_keys(look_up(pages, tile.last), pages, tile.last, loaded);
-    Place next = look_up(pages, tile.last - 1);
+    Place place = look_up(pages, tile.last), next = look_up(pages, tile.last - 1);
+    load_keys(place, pages, tile.last, loaded);
     for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
+      const Place after_next = look_up(pages, j - 1);
       load_keys(next, pages, j, loaded + 1);
-      next = look_up(pages, j - 1);
-      load_values(look_up(pages, j + 1), pages, j + 1, loaded);
+      load_values(place, pages, j + 1, loaded);
+      place = next, next = after_next;
     }
     if (thread_index() == 0 && !tile.again) number = schedule.claim();
-    load_values(look_up(pages, tile.first), pages, tile.first, loaded++);
+    load_values(place, pages, tile.first, loaded++);
   }
 
   struct Pages {

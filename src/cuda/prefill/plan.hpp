@@ -66,10 +66,13 @@ struct PrefillDims {
 constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
                                         {192, 128}, {192, 192}, {256, 256}};
 
+// Over a cache there are kernels for some of them: with 96 registers do not suffice (C7511).
+constexpr bool has_paged_kernel(const PrefillDims& of) { return of.dim != 32 && of.dim != 96; }
+
 // The first that holds both; {0, 0}: there is none.
-constexpr PrefillDims prefill_dims_for(std::int64_t dim, std::int64_t value_dim) {
+constexpr PrefillDims prefill_dims_for(const Call& c) {
   for (const PrefillDims& it : prefill_dims)
-    if (dim <= it.dim && value_dim <= it.value_dim) return it;
+    if (c.dim <= it.dim && c.value_dim <= it.value_dim && (!c.cached || has_paged_kernel(it))) return it;
   return {};
 }
 

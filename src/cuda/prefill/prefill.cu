@@ -43,7 +43,7 @@ const char* prefill_refuses(const Call& c) {
 }
 
 std::int64_t prefill_rows(const Call& c) {
-  return 64 * prefill_groups(prefill_dims_for(c.dim, c.value_dim).dim, c.cached != nullptr);
+  return 64 * prefill_groups(prefill_dims_for(c).dim, c.cached != nullptr);
 }
 
 namespace {
@@ -71,7 +71,7 @@ void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& t
   plan.tiles = static_cast<int>(tiles.count * c.heads);
   if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
-  launch_for(prefill_dims_for(c.dim, c.value_dim), c, extents, plan, stream);
+  launch_for(prefill_dims_for(c), c, extents, plan, stream);
 }
 
 }  // namespace heed::cuda
