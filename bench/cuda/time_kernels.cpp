@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long the CUDA kernels take: medians of runs over random numbers, each captured in a CUDA graph. Prints
-// one line for each problem: role/dtype/BxHqxHkvxLqxLkxD[vDv][/causal][/pages], microseconds, TFLOP/s and
-// TB/s. Arguments are parts of the names of those that are wanted.
+// one line for each problem: role/dtype/BxHqxHkvxLqxLkxD[vDv][/causal][/pages][/option], microseconds,
+// TFLOP/s and TB/s. Arguments are parts of the names of those that are wanted.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -28,6 +28,7 @@ struct Size {
   bool causal = false;
   std::int64_t value_dim = 0;  // 0: dim
   std::int64_t page_size = 0;  // of a cache; 0: K and V are arrays
+  std::string option{};        // see with_option()
 
   std::int64_t values() const { return value_dim == 0 ? dim : value_dim; }
 };
@@ -92,7 +93,54 @@ std::string name_of(const Size& s) {
     name += separator + std::to_string(n), separator = 'x';
   if (s.value_dim != 0) name += "v" + std::to_string(s.value_dim);
   if (s.causal) name += "/causal";
-  return s.page_size == 0 ? name : name + "/pages";
+  if (s.page_size != 0) name += "/pages";
+  return s.option.empty() ? name : name + "/" + s.option;
+}
+
+// What an option points to.
+struct OptionMemory {
+  std::byte* on_device = nullptr;
+  std::vector<std::int32_t> ids{};
+  std::vector<float> slopes{};
+  ~OptionMemory() { cudaFree(on_device); }
+};
+
+void add_bias(const Size& s, std::int64_t heads, Options& options, OptionMemory& memory) {
+  const Shape shape{1, heads, s.queries, s.keys};
+  memory.on_device = allocate(shape.elements() * static_cast<std::int64_t>(bytes_of(s.dtype)));
+  fill(memory.on_device, shape.elements(), s.dtype, 4);
+  options.bias = View{memory.on_device, shape, bhsd(shape), s.dtype, Device::cuda};
+}
+
+// One key in eight is hidden, or the last eighth of them.
+void add_keep(const Size& s, std::int64_t rows, Options& options, OptionMemory& memory) {
+  const Shape shape{1, 1, rows, s.keys};
+  std::vector<char> seen(static_cast<std::size_t>(shape.elements()));
+  for (std::size_t n = 0; n < seen.size(); ++n)
+    seen[n] = rows == 1 ? n < seen.size() / 8 * 7 : n * 2654435761u % 4093 % 8 != 0;
+  memory.on_device = allocate(shape.elements());
+  check(cudaMemcpy(memory.on_device, seen.data(), seen.size(), cudaMemcpyHostToDevice), "cudaMemcpy");
+  BoolView where(reinterpret_cast<const bool*>(memory.on_device), shape);
+  where.device = Device::cuda;
+  options.masks.emplace_back(Keep{where});
+}
+
+void with_option(const Size& s, Options& options, OptionMemory& memory) {
+  if (s.option == "bias") add_bias(s, 1, options, memory);
+  if (s.option == "bias_of_heads") add_bias(s, s.heads, options, memory);
+  if (s.option == "keep") add_keep(s, s.queries, options, memory);
+  if (s.option == "padding") add_keep(s, 1, options, memory);
+  if (s.option == "softcap") options.softcap = 30.0f;
+  if (s.option == "dropout") options.dropout = Dropout{0.1f, 7};
+  if (s.option == "alibi") {
+    for (std::int64_t h = 0; h < s.heads; ++h)
+      memory.slopes.push_back(std::exp2(-static_cast<float>(h + 1) / 4));
+    options.alibi = Alibi{memory.slopes, Align::ends};
+  }
+  if (s.option == "documents") {
+    for (std::int64_t n = 0; n < s.keys; ++n) memory.ids.push_back(static_cast<std::int32_t>(n * 8 / s.keys));
+    options.masks.emplace_back(Document{memory.ids, Align::ends});
+  }
 }
 
 void time_one(const Size& s, cudaStream_t stream) {
@@ -103,7 +151,9 @@ void time_one(const Size& s, cudaStream_t stream) {
             *dv = allocate(v.elements() * width), *out = allocate(o.elements() * width);
   fill(dq, q.elements(), s.dtype, 1), fill(dk, k.elements(), s.dtype, 2), fill(dv, v.elements(), s.dtype, 3);
   Options options;
+  OptionMemory memory;
   if (s.causal) options.masks.emplace_back(Causal{Align::ends});
+  with_option(s, options, memory);
   // Heads inside the length, as projections leave them.
   const auto strides = [&](const Shape& x) { return s.role == Role::decode ? bhsd(x) : bshd(x); };
   const View keys{dk, k, strides(k), s.dtype, Device::cuda}, values{dv, v, strides(v), s.dtype, Device::cuda};
@@ -175,6 +225,10 @@ std::vector<Size> sizes() {
   for (const std::int64_t dim : {32, 40, 72, 80, 96, 112, 128, 160, 192, 224, 256})
     all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, dim, true});
   all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, 192, true, 128});
+  for (const char* option : {"bias", "bias_of_heads", "keep", "padding"})
+    all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, 128, false, 0, 0, option});
+  for (const char* option : {"softcap", "alibi", "dropout", "documents"})
+    all.push_back({Role::prefill, DType::bf16, 1, 32, 8, 4096, 4096, 128, true, 0, 0, option});
   for (const std::int64_t dim : {64, 128, 256})
     for (const std::int64_t queries : {512, 2048})
       for (const std::int64_t page_size : {0, 64})

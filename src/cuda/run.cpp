@@ -62,6 +62,7 @@ struct Brought {
     if (role != Role::prefill) return;
     const std::vector<int> starts = tile_starts(lowered);
     tiles.count = starts.back();
+    tiles.mask = prefill_mask(lowered.call);
     if (call.sequences) tiles.starts = lists.add(starts);
   }
 
@@ -95,7 +96,7 @@ struct Brought {
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
-  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? 0 : exact_bytes(c);
+  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? prefill_bytes(c) : exact_bytes(c);
 }
 
 std::int64_t list_bytes(Role role, const LoweredCall& p) {

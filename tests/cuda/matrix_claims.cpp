@@ -78,6 +78,70 @@ CLAIM(prefill_is_within_the_bound) {
   }
 }
 
+// The same with one option more at least: boolean masks, documents, a bias, ALiBi or dropout.
+Call optional_call(std::uint64_t seed) {
+  Call call = range_call(seed, 300);
+  Dice dice(seed ^ 0x0B7105u);
+  const Shape full = call.score_shape();
+  const std::int64_t always = dice.between(0, 4);
+  if (always == 0 || dice.one_in(5))
+    call.matrices.push_back(
+        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
+  if (always == 1 || dice.one_in(5)) call.documents = cases::random_documents(dice, full);
+  if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (always == 3 || dice.one_in(5)) {
+    call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
+    for (std::int64_t n = 0; n < (dice.one_in(3) ? full.batch : 1) * full.heads; ++n)
+      call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
+  }
+  if (always == 4 || dice.one_in(5))
+    call.dropout = Dropout{dice.pick<float>({0.1f, 0.5f, 0.9f}), dice.bits()};
+  return call;
+}
+
+CLAIM(prefill_with_options_is_within_the_bound) {
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 240)) {
+    const Call call = optional_call(seed);
+    auto got = run(prefill, call, {.log_sum_exp = true});
+    if (!got) continue;  // rows of a bias that begin on odd elements
+    ++taken;
+    const Check result = check(call.inputs(), got->outputs(), call.options());
+    expect(result.beyond_bound == 0, "seed ", seed, " (", cases::describe(call), "): ", result.beyond_bound,
+           " of ", result.compared, " beyond the bound, first ", result.first_miss);
+  }
+  expect(taken > 24, "only ", taken, " problems");
+}
+
+// Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at.
+CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
+  for (const std::int64_t dim : {64, 96, 128, 256})
+    for (const bool is_causal : {false, true}) {
+      Call all{.q = Tensor::random({1, 4, 300, dim}, 201, 4, DType::bf16),
+               .k = Tensor::random({1, 2, 1000, dim}, 202, 2, DType::bf16),
+               .v = Tensor::random({1, 2, 1000, dim}, 203, 2, DType::bf16)};
+      if (is_causal) all.causal = Causal{Align::starts};
+      Call some = all;
+      constexpr std::int64_t seen = 420;
+      some.k = all.k.rows(0, seen), some.v = all.v.rows(0, seen);
+      for (Tensor* x : {&all.k, &all.v})
+        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
+          if (j >= seen) x->set(b, h, j, d, nan);
+        });
+      cases::BoolTensor hidden({1, 1, 1, 1000}), none({1, 1, 300, seen});
+      cases::for_each(hidden.shape,
+                      [&](auto b, auto h, auto i, auto j) { hidden.at(b, h, i, j) = j >= seen; });
+      cases::for_each(none.shape, [&](auto b, auto h, auto i, auto j) { none.at(b, h, i, j) = false; });
+      all.matrices.push_back({hidden, true}), some.matrices.push_back({none, true});
+      const auto with = run(prefill, all, {.log_sum_exp = true}),
+                 without = run(prefill, some, {.log_sum_exp = true});
+      expect(with && without, "refused");
+      if (!with || !without) continue;
+      expect(same_bits(with->out, without->out), "out, dim ", dim, is_causal ? ", causal" : "");
+      expect(same_bits(*with->log_sum_exp, *without->log_sum_exp), "log-sum-exp, dim ", dim);
+    }
+}
+
 CLAIM(decode_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 240)) {

@@ -31,6 +31,10 @@ auto* launch_of(const Call& c) {
 
 const char* decode_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
+  if (c.bias.data) return "it takes no bias";
+  if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
+  if (c.mask_count > 0 || c.document_count > 0) return "it takes no masks but ranges of keys";
+  if (c.drop_below > 0) return "it takes no dropout";
   if (c.queries * c.group() > max_decode_rows) return "more than 32 rows share a KV head";
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";

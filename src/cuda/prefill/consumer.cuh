@@ -9,8 +9,10 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/options.cuh"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/prefill/producer.cuh"
+#include "cuda/prefill/rows.cuh"
 #include "cuda/tile/finish.cuh"
 #include "cuda/tile/hopper.cuh"
 #include "cuda/tile/visible.cuh"
@@ -18,43 +20,17 @@
 
 namespace heed::cuda {
 
-// The two rows of a thread, eight apart, in the tile at hand.
-struct PrefillRows {
-  const int group = warpgroup_index() - 1;
-  const Warpgroup team{5 + group};
-  int lane = thread_index() % 32;
-  int row_in_group = thread_index() % 128 / 32 * 16 + lane / 4;
-  RowTile* tile = nullptr;  // in shared memory, until it is released
-
-  // Query of the sequence.
-  HEED_DEVICE int row(int r) const { return tile->first_query + group * 64 + row_in_group + 8 * r; }
-  HEED_DEVICE Query query(int i) const {
-    return {tile->b, tile->h, i, tile->first_row + i - tile->first_query};
-  }
-  HEED_DEVICE int rows_here() const { return tile->rows - group * 64; }
-
-  // Once for the warpgroup.
-  HEED_DEVICE void release(SharedAddress barrier) const {
-    if (team.thread() == 0) barrier_arrive(barrier);
-  }
-};
-
-// Which columns of a tile of scores some row does not see.
-struct HiddenColumns {
-  bool before, after;
-};
-
 // The running softmax of a thread's two rows, each over the thread's own columns.
 template <class Shape>
 struct PrefillSoftmax {
-  static constexpr bool capped = Shape::capped;
+  static constexpr bool capped = Shape::capped, optional = Shape::optional;
   static constexpr int value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
   float scale;
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
-  HEED_DEVICE explicit PrefillSoftmax(const Call& c) : scale(capped ? 1.0f : c.scale_log2e) {}
+  HEED_DEVICE explicit PrefillSoftmax(const Call& c) : scale(capped || optional ? 1.0f : c.scale_log2e) {}
 
   HEED_DEVICE void clear() { max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0; }
 
@@ -62,9 +38,11 @@ struct PrefillSoftmax {
   // exceeded by 2^8, which weights can bear: only then are the sums so far rescaled. Of tile j's columns the
   // first `columns`: no row sees another.
   template <int columns = keys>
-  HEED_DEVICE void weigh(float (&s)[keys / 2], const Call& c, const PrefillRows& rows, int j,
-                         HiddenColumns hidden) {
+  HEED_DEVICE void weigh(float (&s)[keys / 2], const Call& c, const PrefillPlan& plan,
+                         const PrefillRows& rows, int j, HiddenColumns hidden) {
     if constexpr (capped) cap_scores<columns>(s, c);
+    const PrefillOptions<Shape> options{c, plan, rows, j};
+    if constexpr (optional) options.apply(s);
     if (hidden.before) hide_before<columns>(s, rows, j);
     if (hidden.after) hide_after<columns>(s, rows, j);
 #pragma unroll
@@ -86,6 +64,8 @@ struct PrefillSoftmax {
         total += a + b;
       }
       sum[r] = total;
+      if constexpr (optional)
+        if (c.drop_below > 0) drop(s, options.remaining(r), r);
     }
   }
 
@@ -99,6 +79,15 @@ struct PrefillSoftmax {
   }
 
  private:
+  // The sum has had them.
+  HEED_DEVICE static void drop(float (&s)[keys / 2], std::uint32_t remaining, int r) {
+#pragma unroll
+    for (int n = 0; n < keys / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (!(remaining >> (2 * n + e) & 1)) s[4 * n + 2 * r + e] = 0;
+  }
+
   template <int columns>
   HEED_DEVICE static void cap_scores(float (&s)[keys / 2], const Call& c) {
     const float reciprocal = 1.0f / c.softcap_log2e,
@@ -240,15 +229,18 @@ struct PrefillOutput {
     const int i = rows.row(r);
     const bool is_row = i < rows.tile->first_query + rows.tile->rows;
     // A row whose every score left the range of f32 downwards looks as if it saw no key.
-    if (sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i)) sum[r] = __builtin_nanf("");
+    if (!Shape::optional && sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i))
+      sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
-    if (is_row && (c.sink.data || c.log_sum_exp.data)) {
+    const bool may_be_lowest = Shape::optional && (c.bias.data || c.alibi.of_heads);
+    if (is_row && (c.sink.data || c.log_sum_exp.data || may_be_lowest)) {
       const ClosedRow row =
           closed(c, rows.query(i), {softmax.max[r] * softmax.scale, sum[r] * lowered<type>});
       times = row.out() * lowered<type>;
       if (c.log_sum_exp.data && rows.lane % 4 == 0)
         write(row_of(c.log_sum_exp, rows.query(i)), 0, static_cast<float>(row.log_sum_exp()));
     }
+    if constexpr (Shape::optional) times *= c.keep_scale;
     float poison = 0;  // 0 * x is 0 for every finite x
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n)
@@ -359,7 +351,7 @@ class PrefillConsumer {
   // Every second warpgroup sees half of its last tile under a causal mask, and does no more of it: 90 us
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).
-  static constexpr bool may_halve = keys == 128;
+  static constexpr bool may_halve = keys == 128 && !Shape::optional;
   // With a softcap or pages registers do not suffice for it: ptxas reports C7511.
   static constexpr bool may_halve_values = may_halve && !may_pass && !capped && !Shape::paged;
 
@@ -408,17 +400,23 @@ class PrefillConsumer {
         begin<keys>(own);
       if (own.last == rows.tile->last && rows.tile->tail < keys) clear_tail();
 
-      // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
       int j = own.last - 1;
-      if (may_halve_values && halves && j < own.plain_end && j >= max_of(own.plain_begin, own.first))
-        step<keys / 2>(j--, {false, false});
+      if constexpr (Shape::optional) {
+        j = visit_below<Shape>(plan, *rows.tile, own.last);
 #pragma unroll 1
-      for (; j >= max_of(own.plain_end, own.first); --j) step(j, {j < own.plain_begin, true});
+        for (; j >= own.first; j = visit_below<Shape>(plan, *rows.tile, j))
+          step(j, {j < own.plain_begin, j >= own.plain_end});
+      } else {
+        // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
+        if (may_halve_values && halves && j < own.plain_end && j >= max_of(own.plain_begin, own.first))
+          step<keys / 2>(j--, {false, false});
 #pragma unroll 1
-      for (; j >= max_of(own.plain_begin, own.first); --j) step(j, {false, false});
+        for (; j >= max_of(own.plain_end, own.first); --j) step(j, {j < own.plain_begin, true});
 #pragma unroll 1
-      for (; j >= own.first; --j) step(j, {true, false});
-
+        for (; j >= max_of(own.plain_begin, own.first); --j) step(j, {false, false});
+#pragma unroll 1
+        for (; j >= own.first; --j) step(j, {true, false});
+      }
       if (Shape::out_has_memory) rows.release(shared.queries_empty(n));
       wait_for_values(taken);
       products.multiply_values(o, p, products.stage(taken));
@@ -450,7 +448,7 @@ class PrefillConsumer {
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
     rows.release(shared.keys_empty(taken));
-    softmax.template weigh<columns>(s, c, rows, own.last,
+    softmax.template weigh<columns>(s, c, plan, rows, own.last,
                                     {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
@@ -489,7 +487,7 @@ class PrefillConsumer {
     wait_for_products<1>();
     pin(s);
     rows.release(shared.keys_empty(next));
-    softmax.weigh(s, c, rows, j, hidden);
+    softmax.weigh(s, c, plan, rows, j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
     rows.release(shared.values_empty(taken));
@@ -523,13 +521,14 @@ class PrefillConsumer {
   HEED_DEVICE void attend_again(unsigned n) {
     begin_rows(n);
 #pragma unroll 1
-    for (int j = rows.tile->last; j >= rows.tile->first; --j, ++taken) {
+    for (int j = rows.tile->last; j >= rows.tile->first;
+         j = visit_below<Shape>(plan, *rows.tile, j), ++taken) {
       wait_for_keys(taken);
       products.multiply_keys(s, products.stage(taken));
       wait_for_products<0>();
       pin(s);
       rows.release(shared.keys_empty(taken));
-      softmax.weigh(s, c, rows, j, {true, true});
+      softmax.weigh(s, c, plan, rows, j, {true, true});
       narrow();
       softmax.rescale(o);
       wait_for_values(taken);
@@ -580,9 +579,19 @@ class PrefillConsumer {
     const std::int64_t kv_head = c.kv_head(tile->h);
     RowBits found = 0;
     if (d >= c.value_dim) return found;
-    for (int j = tile->begin_of(i0); j < tile->end_of(i1); ++j)
-      if (!is_finite(read(value_row(c, tile->b, kv_head, j), d)))
+    for (int j = tile->begin_of(i0); j < tile->end_of(i1); ++j) {
+      if (is_finite(read(value_row(c, tile->b, kv_head, j), d))) continue;
+      if constexpr (Shape::optional)
+        found |= rows_that_see(j);
+      else
         found |= rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);
+    }
+    return found;
+  }
+  HEED_DEVICE RowBits rows_that_see(int j) const {
+    RowBits found = 0;
+    for (int r = 0; r < 64 && r < rows.rows_here(); ++r)
+      if (sees(c, rows.query(rows.tile->first_query + rows.group * 64 + r), j)) found |= RowBits{1} << r;
     return found;
   }
   HEED_DEVICE static RowBits rows_before(int r) {

@@ -54,15 +54,24 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
   check(cudaGetLastError(), "cuda.prefill");
 }
 
+template <int dim, int value_dim, Type type, PrefillKind kind>
+void launch_prefill_kind(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
+  if constexpr (has_kernel({dim, value_dim}, kind))
+    launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
+}
+
 template <int dim, int value_dim, Type type>
 void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  if constexpr (has_paged_kernel({dim, value_dim}))
-    if (c.cached)
-      return launch_prefill_shape<PrefillShape<dim, value_dim, type, false, true>>(c, extents, plan, stream);
-  if (c.cap != 0)
-    launch_prefill_shape<PrefillShape<dim, value_dim, type, true, false>>(c, extents, plan, stream);
-  else
-    launch_prefill_shape<PrefillShape<dim, value_dim, type, false, false>>(c, extents, plan, stream);
+  switch (prefill_kind(c)) {
+    case PrefillKind::plain:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::plain>(c, extents, plan, stream);
+    case PrefillKind::capped:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::capped>(c, extents, plan, stream);
+    case PrefillKind::optional:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::optional>(c, extents, plan, stream);
+    case PrefillKind::paged:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::paged>(c, extents, plan, stream);
+  }
 }
 
 }  // namespace heed::cuda

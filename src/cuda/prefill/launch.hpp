@@ -4,6 +4,7 @@
 #include <cuda.h>  // types of a tensor map
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/mask.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 
@@ -17,6 +18,7 @@ struct PrefillPlan {
   int tiles;                 // of all sequences and heads
   PrefillOrder order;        // of the tiles, where all sequences are alike
   int key_rows;              // of k, which ends there
+  PackedMask mask;           // of boolean masks and documents
 };
 
 // The plan has no maps yet.

@@ -51,8 +51,8 @@ class PrefillPageProducer {
     load_queries(c, plan, shared, tile, n);
   }
 
-  // Keys are one tile ahead of values, and pages are looked up one tile ahead of keys, before their copies are
-  // started: a load waits for those.
+  // Keys are one tile ahead of values, and pages are looked up one tile ahead of keys, before their copies
+  // are started: a load waits for those.
   HEED_DEVICE void load(const RowTile& tile) {
     const int kv_head = static_cast<int>(c.kv_head(tile.h));
     const Pages pages{c.cached[tile.b].table, kv_head * c.layout.head_bytes(), tile.key_count};

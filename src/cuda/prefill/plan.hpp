@@ -66,35 +66,61 @@ struct PrefillDims {
 constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
                                         {192, 128}, {192, 192}, {256, 256}};
 
-// Over a cache there are kernels for some of them: with 96 registers do not suffice (C7511).
-constexpr bool has_paged_kernel(const PrefillDims& of) { return of.dim != 32 && of.dim != 96; }
+// What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing, a softcap, all options
+// that change scores or weights, or keys and values from a cache.
+enum class PrefillKind : std::uint8_t { plain, capped, optional, paged };
+
+constexpr PrefillKind prefill_kind(const Call& c) {
+  if (c.cached) return PrefillKind::paged;
+  if (c.bias.data || c.alibi.of_heads || c.mask_count > 0 || c.document_count > 0 || c.drop_below > 0)
+    return PrefillKind::optional;
+  return c.cap != 0 ? PrefillKind::capped : PrefillKind::plain;
+}
+
+// With 96 over a cache registers do not suffice (C7511); the others are for calls that are rarer.
+constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
+  if (kind == PrefillKind::optional)
+    return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
+  return kind != PrefillKind::paged || (of.dim != 32 && of.dim != 96);
+}
 
 // The first that holds both; {0, 0}: there is none.
 constexpr PrefillDims prefill_dims_for(const Call& c) {
   for (const PrefillDims& it : prefill_dims)
-    if (c.dim <= it.dim && c.value_dim <= it.value_dim && (!c.cached || has_paged_kernel(it))) return it;
+    if (c.dim <= it.dim && c.value_dim <= it.value_dim && has_kernel(it, prefill_kind(c))) return it;
   return {};
 }
 
 // Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
 // with two, 64 heads of 2048 queries took 323 us instead of 277 (H200, November 2026). Registers do not
-// suffice for three of 96, nor beside the threads that copy pages.
-constexpr int prefill_groups(std::int64_t dim, bool is_paged) { return dim <= 64 && !is_paged ? 3 : 2; }
+// suffice for three of 96, nor for options, nor beside the threads that copy pages.
+constexpr int prefill_groups(std::int64_t dim, PrefillKind kind) {
+  return dim <= 64 && (kind == PrefillKind::plain || kind == PrefillKind::capped) ? 3 : 2;
+}
+// Keys of a tile.
+constexpr int prefill_keys(const PrefillDims& of) {
+  return of.value_dim == 256 ? 64 : of.value_dim == 192 ? 112 : 128;
+}
 
 // One block: a producer, and `groups` warpgroups of 64 rows each that share keys and values.
-template <int keys_dim, int values_dim, Type element, bool has_softcap, bool is_paged>
+template <int keys_dim, int values_dim, Type element, PrefillKind kind>
 struct PrefillShape {
   static constexpr Type type = element;
-  static constexpr bool capped = has_softcap, paged = is_paged;  // paged: keys and values of a cache
+  static constexpr bool capped = kind == PrefillKind::capped, optional = kind == PrefillKind::optional,
+                        paged = kind == PrefillKind::paged;
   static constexpr int dim = keys_dim, value_dim = values_dim;
-  static constexpr int groups = prefill_groups(dim, paged), rows = 64 * groups;
-  static constexpr int keys = value_dim == 256 ? 64 : value_dim == 192 ? 112 : 128;  // of a tile
+  static constexpr int groups = prefill_groups(dim, kind), rows = 64 * groups;
+  static constexpr int keys = prefill_keys({dim, value_dim});
   // Memory holds more of smaller heads, so that the next tile of rows has arrived when this one ends.
   static constexpr int stages = groups == 3 ? 3 : 2, query_stages = dim <= 128 ? 2 : 1;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
-  static constexpr int producer_registers = paged ? 56 : groups == 2 ? 40 : 32,
-                       consumer_registers = paged ? 224 : groups == 2 ? 232 : 160;
+  static constexpr int producer_registers = paged         ? 56
+                                            : groups == 2 ? 40
+                                                          : 32,
+                       consumer_registers = paged         ? 224
+                                            : groups == 2 ? 232
+                                                          : 160;
   static_assert((producer_registers + groups * consumer_registers) * 128 <= 65536);
 
   // Operands lie in pieces of 64 dimensions: rows of 128 bytes.

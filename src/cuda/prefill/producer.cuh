@@ -28,6 +28,15 @@ struct RowTile {
   HEED_DEVICE int end_of(int i) const { return i + end_offset < key_count ? i + end_offset : key_count; }
 };
 
+// The next tile of keys that a tile of rows visits, after tile j: not one where masks hide everything.
+template <class Shape>
+HEED_DEVICE int visit_below(const PrefillPlan& plan, const RowTile& tile, int j) {
+  --j;
+  if constexpr (Shape::optional)
+    while (plan.mask.words && j >= tile.first && plan.mask.tile_class(tile, j) == TileClass::empty) --j;
+  return j;
+}
+
 // Operands in stages, a pair of barriers for each, and two slots for descriptions of tiles.
 template <class Shape>
 struct PrefillShared {
@@ -146,6 +155,9 @@ struct PrefillSchedule {
     const bool sees_any = tile.begin_of(i0) < tile.end_of(i1);
     tile.first = sees_any ? tile.begin_of(i0) / Shape::keys : 0;
     tile.last = sees_any ? (tile.end_of(i1) - 1) / Shape::keys : 0;
+    if constexpr (Shape::optional)
+      if (plan.mask.words && plan.mask.tile_class(tile, tile.last) == TileClass::empty)
+        tile.last = max_of(visit_below<Shape>(plan, tile, tile.last), tile.first);
     tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
     tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
     // Where the tensor ends, the engine fills in zeros; behind a cached sequence its copies do.
@@ -218,12 +230,14 @@ class PrefillProducer {
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
     load_queries(c, plan, shared, tile, n);
     load_keys(tile.last, first_key, kv_head, tile.b, loaded);
-    for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
+    int before = tile.last;
+    for (int j = visit_below<Shape>(plan, tile, before); j >= tile.first;
+         before = j, j = visit_below<Shape>(plan, tile, j), ++loaded) {
       load_keys(j, first_key, kv_head, tile.b, loaded + 1);
-      load_values(j + 1, first_key, kv_head, tile.b, loaded);
+      load_values(before, first_key, kv_head, tile.b, loaded);
     }
     const int number = tile.again ? 0 : schedule.claim();
-    load_values(tile.first, first_key, kv_head, tile.b, loaded++);
+    load_values(before, first_key, kv_head, tile.b, loaded++);
     return number;
   }
 
