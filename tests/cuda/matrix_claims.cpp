@@ -91,7 +91,8 @@ Call optional_call(std::uint64_t seed) {
   if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
   if (always == 3 || dice.one_in(5)) {
     call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
-    for (std::int64_t n = 0; n < (dice.one_in(3) ? full.batch : 1) * full.heads; ++n)
+    const std::int64_t slopes = (dice.one_in(3) ? full.batch : 1) * full.heads;
+    for (std::int64_t n = 0; n < slopes; ++n)
       call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
   }
   if (always == 4 || dice.one_in(5))

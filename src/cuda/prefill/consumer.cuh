@@ -23,14 +23,15 @@ namespace heed::cuda {
 // The running softmax of a thread's two rows, each over the thread's own columns.
 template <class Shape>
 struct PrefillSoftmax {
-  static constexpr bool capped = Shape::capped, optional = Shape::optional;
+  static constexpr bool capped = Shape::capped;
   static constexpr int value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
   float scale;
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
-  HEED_DEVICE explicit PrefillSoftmax(const Call& c) : scale(capped || optional ? 1.0f : c.scale_log2e) {}
+  HEED_DEVICE explicit PrefillSoftmax(const Call& c)
+      : scale(capped || (Shape::optional && scales_scores(c)) ? 1.0f : c.scale_log2e) {}
 
   HEED_DEVICE void clear() { max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0; }
 
@@ -38,11 +39,9 @@ struct PrefillSoftmax {
   // exceeded by 2^8, which weights can bear: only then are the sums so far rescaled. Of tile j's columns the
   // first `columns`: no row sees another.
   template <int columns = keys>
-  HEED_DEVICE void weigh(float (&s)[keys / 2], const Call& c, const PrefillPlan& plan,
-                         const PrefillRows& rows, int j, HiddenColumns hidden) {
+  HEED_DEVICE void weigh(float (&s)[keys / 2], const Call& c, const PrefillRows& rows, int j,
+                         HiddenColumns hidden) {
     if constexpr (capped) cap_scores<columns>(s, c);
-    const PrefillOptions<Shape> options{c, plan, rows, j};
-    if constexpr (optional) options.apply(s);
     if (hidden.before) hide_before<columns>(s, rows, j);
     if (hidden.after) hide_after<columns>(s, rows, j);
 #pragma unroll
@@ -64,8 +63,6 @@ struct PrefillSoftmax {
         total += a + b;
       }
       sum[r] = total;
-      if constexpr (optional)
-        if (c.drop_below > 0) drop(s, options.remaining(r), r);
     }
   }
 
@@ -79,15 +76,6 @@ struct PrefillSoftmax {
   }
 
  private:
-  // The sum has had them.
-  HEED_DEVICE static void drop(float (&s)[keys / 2], std::uint32_t remaining, int r) {
-#pragma unroll
-    for (int n = 0; n < keys / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (!(remaining >> (2 * n + e) & 1)) s[4 * n + 2 * r + e] = 0;
-  }
-
   template <int columns>
   HEED_DEVICE static void cap_scores(float (&s)[keys / 2], const Call& c) {
     const float reciprocal = 1.0f / c.softcap_log2e,
@@ -229,8 +217,8 @@ struct PrefillOutput {
     const int i = rows.row(r);
     const bool is_row = i < rows.tile->first_query + rows.tile->rows;
     // A row whose every score left the range of f32 downwards looks as if it saw no key.
-    if (!Shape::optional && sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i))
-      sum[r] = __builtin_nanf("");
+    if (sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i))
+      if (!Shape::optional || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
     const bool may_be_lowest = Shape::optional && (c.bias.data || c.alibi.of_heads);
     if (is_row && (c.sink.data || c.log_sum_exp.data || may_be_lowest)) {
@@ -251,6 +239,17 @@ struct PrefillOutput {
         poison = fmaf(x, 0.0f, poison);
       }
     return is_row && poison != 0;
+  }
+
+  // Whether masks leave a key to a row whose weights sum to 0. Where options have made its scores, one that
+  // is seen is finite or NaN, so that the row sees none.
+  HEED_DEVICE bool may_see_a_key(int i) const {
+    if (scales_scores(c)) return false;
+    if (!plan.mask.words) return true;
+    const std::uint32_t* const words = plan.mask.row(rows.tile->b, rows.tile->h, i);
+    for (int j = rows.tile->begin_of(i); j < rows.tile->end_of(i); ++j)
+      if (words[j / 32] >> j % 32 & 1) return true;
+    return false;
   }
 
   // To shared memory, in the copy engine's swizzle.
@@ -373,6 +372,14 @@ class PrefillConsumer {
             uniform(max_of(rows.tile->end_of(i0), 0) / keys)};
   }
 
+  // What the producer says of the tile of keys that comes now.
+  HEED_DEVICE PrefillVisit next_visit(unsigned n) {
+    wait_for_keys(n);
+    const PrefillVisit found = *shared.visit(n);
+    looks_at_mask = found.is_mixed();
+    return found;
+  }
+
   // Until a tile has arrived. What threads copied, the matrix units see after a fence.
   HEED_DEVICE void wait_for_keys(unsigned n) const {
     barrier_wait(shared.keys_full(n), shared.phase(n));
@@ -386,6 +393,7 @@ class PrefillConsumer {
   HEED_DEVICE void attend(unsigned n) {
     const OwnTiles own = own_tiles();
     begin_rows(n);
+    if constexpr (Shape::optional) visit = next_visit(taken);
     const bool sees_any = !may_pass || own.first <= own.last;
     // The matrix units are passed on once for each tile but one: that where the first scores are found.
 #pragma unroll 1
@@ -400,23 +408,25 @@ class PrefillConsumer {
         begin<keys>(own);
       if (own.last == rows.tile->last && rows.tile->tail < keys) clear_tail();
 
+      // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
       int j = own.last - 1;
       if constexpr (Shape::optional) {
-        j = visit_below<Shape>(plan, *rows.tile, own.last);
 #pragma unroll 1
-        for (; j >= own.first; j = visit_below<Shape>(plan, *rows.tile, j))
-          step(j, {j < own.plain_begin, j >= own.plain_end});
-      } else {
-        // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
-        if (may_halve_values && halves && j < own.plain_end && j >= max_of(own.plain_begin, own.first))
-          step<keys / 2>(j--, {false, false});
-#pragma unroll 1
-        for (; j >= max_of(own.plain_end, own.first); --j) step(j, {j < own.plain_begin, true});
-#pragma unroll 1
-        for (; j >= max_of(own.plain_begin, own.first); --j) step(j, {false, false});
-#pragma unroll 1
-        for (; j >= own.first; --j) step(j, {true, false});
+        while (!visit.is_last()) {
+          visit = next_visit(taken + 1);
+          step(visit.tile(), {visit.tile() < own.plain_begin, visit.tile() >= own.plain_end});
+        }
+        j = -1;
       }
+      if (may_halve_values && halves && j < own.plain_end && j >= max_of(own.plain_begin, own.first))
+        step<keys / 2>(j--, {false, false});
+#pragma unroll 1
+      for (; j >= max_of(own.plain_end, own.first); --j) step(j, {j < own.plain_begin, true});
+#pragma unroll 1
+      for (; j >= max_of(own.plain_begin, own.first); --j) step(j, {false, false});
+#pragma unroll 1
+      for (; j >= own.first; --j) step(j, {true, false});
+
       if (Shape::out_has_memory) rows.release(shared.queries_empty(n));
       wait_for_values(taken);
       products.multiply_values(o, p, products.stage(taken));
@@ -448,8 +458,7 @@ class PrefillConsumer {
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
     rows.release(shared.keys_empty(taken));
-    softmax.template weigh<columns>(s, c, plan, rows, own.last,
-                                    {own.last < own.plain_begin, own.last >= own.plain_end});
+    weigh<columns>(own.last, {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
 
@@ -487,7 +496,7 @@ class PrefillConsumer {
     wait_for_products<1>();
     pin(s);
     rows.release(shared.keys_empty(next));
-    softmax.weigh(s, c, plan, rows, j, hidden);
+    weigh(j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
     rows.release(shared.values_empty(taken));
@@ -495,6 +504,15 @@ class PrefillConsumer {
     softmax.rescale(o);
     taken = next;
   }
+
+  template <int columns = keys>
+  HEED_DEVICE void weigh(int j, HiddenColumns hidden) {
+    if constexpr (Shape::optional) options(j).apply(s);
+    softmax.template weigh<columns>(s, c, rows, j, hidden);
+    if constexpr (Shape::optional)
+      if (c.drop_below > 0) options(j).drop(s);
+  }
+  HEED_DEVICE PrefillOptions<Shape> options(int j) const { return {c, plan, rows, j, looks_at_mask}; }
 
   // Weights in 16 bits: a thread's sums lie as an operand wants them.
   template <int columns = keys>
@@ -520,26 +538,36 @@ class PrefillConsumer {
   // those of the first pass, one after the other: nothing runs beside them.
   HEED_DEVICE void attend_again(unsigned n) {
     begin_rows(n);
+    if constexpr (Shape::optional) {
 #pragma unroll 1
-    for (int j = rows.tile->last; j >= rows.tile->first;
-         j = visit_below<Shape>(plan, *rows.tile, j), ++taken) {
-      wait_for_keys(taken);
-      products.multiply_keys(s, products.stage(taken));
-      wait_for_products<0>();
-      pin(s);
-      rows.release(shared.keys_empty(taken));
-      softmax.weigh(s, c, plan, rows, j, {true, true});
-      narrow();
-      softmax.rescale(o);
-      wait_for_values(taken);
-      clear_poison();
-      products.multiply_values(o, p, products.stage(taken));
-      wait_for_products<0>();
-      pin(o), pin(p);
-      rows.release(shared.values_empty(taken));
+      do {
+        visit = next_visit(taken);
+        attend_tile_again(visit.tile());
+      } while (!visit.is_last());
+    } else {
+#pragma unroll 1
+      for (int j = rows.tile->last; j >= rows.tile->first; --j) attend_tile_again(j);
     }
     if (Shape::out_has_memory) rows.release(shared.queries_empty(n));
     restore_poison();
+  }
+
+  HEED_DEVICE void attend_tile_again(int j) {
+    wait_for_keys(taken);
+    products.multiply_keys(s, products.stage(taken));
+    wait_for_products<0>();
+    pin(s);
+    rows.release(shared.keys_empty(taken));
+    weigh(j, {true, true});
+    narrow();
+    softmax.rescale(o);
+    wait_for_values(taken);
+    clear_poison();
+    products.multiply_values(o, p, products.stage(taken));
+    wait_for_products<0>();
+    pin(o), pin(p);
+    rows.release(shared.values_empty(taken));
+    ++taken;
   }
 
   // In the tile of values at hand, by all warpgroups.
@@ -581,17 +609,22 @@ class PrefillConsumer {
     if (d >= c.value_dim) return found;
     for (int j = tile->begin_of(i0); j < tile->end_of(i1); ++j) {
       if (is_finite(read(value_row(c, tile->b, kv_head, j), d))) continue;
-      if constexpr (Shape::optional)
-        found |= rows_that_see(j);
-      else
-        found |= rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);
+      const RowBits in_range =
+          rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);
+      found |= Shape::optional ? shown(in_range & ~found, j) : in_range;
     }
     return found;
   }
-  HEED_DEVICE RowBits rows_that_see(int j) const {
+  // Those of these rows that masks and a bias let see key j.
+  HEED_DEVICE RowBits shown(RowBits of, int j) const {
     RowBits found = 0;
-    for (int r = 0; r < 64 && r < rows.rows_here(); ++r)
-      if (sees(c, rows.query(rows.tile->first_query + rows.group * 64 + r), j)) found |= RowBits{1} << r;
+    for (; of != 0; of &= of - 1) {
+      const int r = __ffsll(static_cast<long long>(of)) - 1, i = rows.tile->first_query + rows.group * 64 + r;
+      if (r >= rows.rows_here()) break;
+      if (plan.mask.words && !(plan.mask.row(rows.tile->b, rows.tile->h, i)[j / 32] >> j % 32 & 1)) continue;
+      if (c.bias.data && read(row_of(c.bias, rows.query(i)), j) == minus_infinity) continue;
+      found |= RowBits{1} << r;
+    }
     return found;
   }
   HEED_DEVICE static RowBits rows_before(int r) {
@@ -606,7 +639,9 @@ class PrefillConsumer {
   PrefillRows rows{};
   PrefillSoftmax<Shape> softmax;
   PrefillProducts<Shape> products;
-  unsigned taken = 0;  // tiles of values
+  unsigned taken = 0;          // tiles of values
+  PrefillVisit visit{};        // with options: the tile of keys at hand
+  bool looks_at_mask = false;  // and whether masks hide some of it
   float o[dim / 2], s[keys / 2];
   std::uint32_t p[keys / 4];  // weights
 };

@@ -11,6 +11,10 @@
 
 namespace heed::cuda {
 
+// Whether scores leave PrefillOptions in base 2, and finite or NaN where a key is seen. Otherwise the softmax
+// multiplies products, as it does without options.
+HEED_DEVICE bool scales_scores(const Call& c) { return c.cap != 0 || c.alibi.of_heads || c.bias.data; }
+
 template <class Shape>
 struct PrefillOptions {
   static constexpr int keys = Shape::keys, blocks = keys / 8;  // of eight columns
@@ -21,17 +25,35 @@ struct PrefillOptions {
   const PrefillRows& rows;
   int j;  // tile of keys
 
-  // Products become scores in base 2, -inf where a key is hidden. One that is not finite becomes NaN: an
-  // infinity would pass for a key that is not seen.
+  bool looks_at_mask;  // masks hide some of its keys
+
+  // Products become scores, -inf where a key is hidden. One that is not finite becomes NaN: an infinity would
+  // pass for a key that is not seen.
   HEED_DEVICE void apply(Scores& s) const {
+    if (scales_scores(c)) {
 #pragma unroll
-    for (int i = 0; i < keys / 2; ++i) s[i] = infinity_to_nan(s[i] * c.scale_log2e);
+      for (int i = 0; i < keys / 2; ++i) s[i] = infinity_to_nan(s[i] * c.scale_log2e);
+    }
     if (c.cap != 0) cap(s);
     if (c.alibi.of_heads) add_alibi(s);
     if (c.bias.data) c.bias.type == Type::f32 ? add_bias<float2>(s) : add_bias<std::uint32_t>(s);
-    if (plan.mask.words && plan.mask.tile_class(*rows.tile, j) != TileClass::full) hide(s);
+    if (looks_at_mask) hide(s);
   }
 
+  // Weights that drop become 0. The sum has had them.
+  HEED_DEVICE void drop(Scores& s) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const std::uint32_t remain = remaining(r);
+#pragma unroll
+      for (int n = 0; n < blocks; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (!(remain >> (2 * n + e) & 1)) s[4 * n + 2 * r + e] = 0;
+    }
+  }
+
+ private:
   // Which weights of row r remain under dropout: two bits for each eight columns.
   HEED_DEVICE std::uint32_t remaining(int r) const {
     // Four neighbouring keys share a draw, which are two lanes': of each sixteen columns one of them draws
@@ -46,7 +68,6 @@ struct PrefillOptions {
     return (even_blocks & 0x33333333u) | (odd_blocks & 0x33333333u) << 2;
   }
 
- private:
   HEED_DEVICE int column(int n) const { return j * keys + 8 * n + 2 * (rows.lane % 4); }
   // Rows beyond the tile's last are as that one: what they find is not written.
   HEED_DEVICE int query(int r) const {
@@ -90,6 +111,7 @@ struct PrefillOptions {
     static_assert(blocks % together == 0 || blocks < together);
     constexpr int count = blocks < together ? blocks : together;
     const int end = rows.tile->key_count;
+    const bool is_whole = (j + 1) * keys <= end;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const Row of = row_of(c.bias, rows.query(query(r)));
@@ -99,12 +121,9 @@ struct PrefillOptions {
         Pair pairs[count];
 #pragma unroll
         for (int n = 0; n < count; ++n) {
-          const int at = column(first + n);
-          // What lies behind the last key is hidden; the last pair may be half of a row.
-          pairs[n] = at + 1 < end
-                         ? *reinterpret_cast<const Pair*>(from + std::int64_t{at} * (sizeof(Pair) / 2))
-                     : at < end ? half_of(from + std::int64_t{at} * (sizeof(Pair) / 2), Pair{})
-                                : Pair{};
+          const unsigned char* const at = from + std::int64_t{column(first + n)} * (sizeof(Pair) / 2);
+          pairs[n] =
+              is_whole ? *reinterpret_cast<const Pair*>(at) : some_of(at, end - column(first + n), Pair{});
         }
 #pragma unroll
         for (int n = 0; n < count; ++n) {
@@ -115,11 +134,14 @@ struct PrefillOptions {
       }
     }
   }
-  HEED_DEVICE static float2 half_of(const unsigned char* from, float2) {
-    return {*reinterpret_cast<const float*>(from), 0.0f};
+  // As many of a pair as there are keys: what lies behind the last one is hidden.
+  HEED_DEVICE static float2 some_of(const unsigned char* from, int count, float2) {
+    const auto* const x = reinterpret_cast<const float*>(from);
+    return {count > 0 ? x[0] : 0.0f, count > 1 ? x[1] : 0.0f};
   }
-  HEED_DEVICE static std::uint32_t half_of(const unsigned char* from, std::uint32_t) {
-    return *reinterpret_cast<const std::uint16_t*>(from);
+  HEED_DEVICE static std::uint32_t some_of(const unsigned char* from, int count, std::uint32_t) {
+    const auto* const x = reinterpret_cast<const std::uint16_t*>(from);
+    return (count > 0 ? x[0] : 0u) | (count > 1 ? x[1] : 0u) << 16;
   }
   HEED_DEVICE float2 widened(float2 x) const { return x; }
   HEED_DEVICE float2 widened(std::uint32_t two) const {

@@ -32,10 +32,20 @@ struct RowTile {
 template <class Shape>
 HEED_DEVICE int visit_below(const PrefillPlan& plan, const RowTile& tile, int j) {
   --j;
-  if constexpr (Shape::optional)
+  if (Shape::optional)
     while (plan.mask.words && j >= tile.first && plan.mask.tile_class(tile, j) == TileClass::empty) --j;
   return j;
 }
+
+// A tile of keys that a tile of rows visits; whether it is the last one, and whether masks hide some of it.
+struct PrefillVisit {
+  int bits = 0;
+  PrefillVisit() = default;
+  HEED_DEVICE PrefillVisit(int tile, bool is_last, bool is_mixed) : bits(tile * 4 + is_last * 2 + is_mixed) {}
+  HEED_DEVICE int tile() const { return bits >> 2; }
+  HEED_DEVICE bool is_last() const { return bits & 2; }
+  HEED_DEVICE bool is_mixed() const { return bits & 1; }
+};
 
 // Operands in stages, a pair of barriers for each, and two slots for descriptions of tiles.
 template <class Shape>
@@ -62,6 +72,9 @@ struct PrefillShared {
     return reinterpret_cast<RowTile*>(memory + 256 + n % 2 * 64);
   }
   static_assert(sizeof(RowTile) <= 64);
+  HEED_DEVICE PrefillVisit* visit(unsigned n) const {
+    return reinterpret_cast<PrefillVisit*>(memory + 192) + n % Shape::stages;
+  }
 
   // Full: the data has arrived. Empty: consumers are done with it.
   HEED_DEVICE SharedAddress slot_full(unsigned n) const { return at + n % 2 * 8; }
@@ -229,18 +242,45 @@ class PrefillProducer {
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
     load_queries(c, plan, shared, tile, n);
-    load_keys(tile.last, first_key, kv_head, tile.b, loaded);
-    int before = tile.last;
-    for (int j = visit_below<Shape>(plan, tile, before); j >= tile.first;
-         before = j, j = visit_below<Shape>(plan, tile, j), ++loaded) {
-      load_keys(j, first_key, kv_head, tile.b, loaded + 1);
-      load_values(before, first_key, kv_head, tile.b, loaded);
-    }
+    const int last_loaded = load_all_but_last_values(tile, first_key, kv_head);
     const int number = tile.again ? 0 : schedule.claim();
-    load_values(before, first_key, kv_head, tile.b, loaded++);
+    load_values(last_loaded, first_key, kv_head, tile.b, loaded++);
     return number;
   }
 
+  // Keys of all tiles, and values of all but one, which is returned. Without options tiles follow each other:
+  // in a loop like the other one ptxas makes code of the whole kernel whose products wait (C7511).
+  HEED_DEVICE int load_all_but_last_values(const RowTile& tile, int first_key, int kv_head) {
+    if constexpr (!Shape::optional) {
+      load_keys(tile.last, first_key, kv_head, tile.b, loaded);
+      for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
+        load_keys(j, first_key, kv_head, tile.b, loaded + 1);
+        load_values(j + 1, first_key, kv_head, tile.b, loaded);
+      }
+      return tile.first;
+    }
+    int j = tile.last, next = visit_below<Shape>(plan, tile, j);
+    describe_visit(tile, j, next, loaded);
+    load_keys(j, first_key, kv_head, tile.b, loaded);
+    for (; next >= tile.first; ++loaded) {
+      const int before = j;
+      j = next, next = visit_below<Shape>(plan, tile, j);
+      describe_visit(tile, j, next, loaded + 1);
+      load_keys(j, first_key, kv_head, tile.b, loaded + 1);
+      load_values(before, first_key, kv_head, tile.b, loaded);
+    }
+    return j;
+  }
+
+  // With options consumers read here which tile comes in stage n. When the stage is free, the last one was
+  // read.
+  HEED_DEVICE void describe_visit(const RowTile& tile, int j, int next, unsigned n) const {
+    if constexpr (Shape::optional) {
+      barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
+      const bool is_mixed = plan.mask.words && plan.mask.tile_class(tile, j) != TileClass::full;
+      *shared.visit(n) = PrefillVisit(j, next < tile.first, is_mixed);
+    }
+  }
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
     load_pieces<Shape::keys, Shape::pieces>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last},
