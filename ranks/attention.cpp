@@ -16,8 +16,8 @@
 #include "ranks/share.hpp"
 #include "ranks/together.hpp"
 #include "refusal/refusal.hpp"
+#include "threads/memory.hpp"
 #include "threads/pool.hpp"
-#include "threads/reused_memory.hpp"
 
 namespace heed::ranks {
 namespace {
@@ -232,7 +232,7 @@ class RankCall {
   // A chunk that came in pieces, once for all streams: each would copy it for itself.
   void join(const std::vector<Piece>& pieces, const Slot& slot, std::int64_t keys) {
     const std::int64_t heads = in_.k.shape.batch * in_.k.shape.heads;
-    const threads::ForOneCall said(options_.threads, options_.executor);
+    const threads::ForOneCall for_call(options_.threads, options_.executor);
     threads::parallel_for(static_cast<std::size_t>(heads), [&](std::size_t head) {
       for (const Piece& piece : pieces) {
         const std::byte* from = bytes_of(piece, slot);

@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "api/plan.hpp"
-#include "backend/backends.hpp"
-#include "call/arguments.hpp"
+#include "backend/backend.hpp"
 #include "call/checks.hpp"
 #include "call/make_problem.hpp"
 #include "heed/distributed.hpp"
@@ -18,7 +17,6 @@
 #include "ranks/rows.hpp"
 #include "ranks/rows_for_heads.hpp"
 #include "ranks/share.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {

@@ -5,7 +5,6 @@
 #include <span>
 
 #include "ranks/gathered.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {

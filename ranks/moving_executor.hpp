@@ -22,12 +22,12 @@ class MovingExecutor final : public Executor {
       : threads_(threads), of_caller_(of_caller), move_(std::move(move)) {}
 
   int concurrency() const override {
-    const threads::ForOneCall said(threads_in_number(), of_caller_);
+    const threads::ForOneCall for_call(threads_in_number(), of_caller_);
     return static_cast<int>(threads::concurrency());
   }
 
   void run(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context) override {
-    const threads::ForOneCall said(threads_in_number(), of_caller_);
+    const threads::ForOneCall for_call(threads_in_number(), of_caller_);
     const std::thread::id caller = std::this_thread::get_id();
     std::exception_ptr fault;
     threads::parallel_for(tasks, [&](std::size_t n) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "heed/distributed.hpp"
-#include "softmax/scaling.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::ranks {
 

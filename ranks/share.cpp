@@ -2,7 +2,6 @@
 #include "ranks/share.hpp"
 
 #include "ranks/rows.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::ranks {

@@ -30,7 +30,7 @@ class SpreadCall {
  public:
   SpreadCall(Group& group, const View& q, const SpreadCache& spread, const Outputs& out,
              const Options& options)
-      : group_(group), only_(group), options_(options), said_(options.threads, options.executor) {
+      : group_(group), only_(group), options_(options), for_call_(options.threads, options.executor) {
     try {
       prepare(q, spread, out);
     } catch (const std::exception& e) {
@@ -107,7 +107,7 @@ class SpreadCall {
   const GroupCall only_;
   const threads::StayAwake awake_{};
   const Options& options_;
-  const threads::ForOneCall said_;
+  const threads::ForOneCall for_call_;
   std::optional<Problem> problem_{};
   std::unique_ptr<SpreadDecode> decode_{};  // null: refused
   Agreement agreement_{Agreement::Of::decode};

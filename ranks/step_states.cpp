@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "threads/scratch.hpp"
+#include "threads/memory.hpp"
 
 namespace heed::ranks {
 namespace {

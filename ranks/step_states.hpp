@@ -7,7 +7,7 @@
 
 #include "backend/backend.hpp"
 #include "ranks/group_call.hpp"
-#include "threads/reused_memory.hpp"
+#include "threads/memory.hpp"
 
 namespace heed::ranks {
 

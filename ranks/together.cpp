@@ -14,7 +14,6 @@
 #include "ranks/gathered.hpp"
 #include "ranks/meaning.hpp"
 #include "ranks/rows.hpp"
-#include "threads/float_mode.hpp"
 #include "threads/pool.hpp"
 
 namespace heed::ranks {
@@ -147,7 +146,7 @@ class TasksOfAll final : public Executor {
 
   int concurrency() const override { return threads_of_all_; }
   void run(std::size_t tasks, void (*task)(void* context, std::size_t i), void* context) override {
-    const threads::ForOneCall said(own_threads_, of_caller_);
+    const threads::ForOneCall for_call(own_threads_, of_caller_);
     threads::parallel_for(std::min(threads::concurrency(), tasks), [&](std::size_t) {
       for (std::uint64_t n; (n = next_.fetch_add(1, std::memory_order_relaxed)) < tasks;)
         task(context, static_cast<std::size_t>(n));
@@ -193,7 +192,7 @@ class CallOfAll {
     const Inputs all{.q = arrays_.q(), .k = arrays_.k(), .v = arrays_.v()};
     const Outputs results = arrays_.outputs();
     const Problem problem = make_problem(all, results, options);
-    const threads::ForOneCall said(options.threads, options.executor);
+    const threads::ForOneCall for_call(options.threads, options.executor);
     return api::choose(Work::attention, problem).attend(problem);
   }
 
@@ -233,7 +232,7 @@ class CallOfAll {
 
 bool attend_together(Group& group, const GroupCall& call, const RankArguments& arguments) {
   if (!call.share_memory()) return false;
-  const threads::ForOneCall said(arguments.options.threads, arguments.options.executor);
+  const threads::ForOneCall for_call(arguments.options.threads, arguments.options.executor);
   const Word own{described(arguments), static_cast<std::int64_t>(threads::concurrency())};
   std::int64_t threads = 0;
   for (const Word& word : gathered(group, "how each rank computes", own)) {

@@ -19,6 +19,14 @@ namespace {
 
 constexpr std::int64_t min_budget = 200'000;
 
+// What a page takes before anything is shown on it: its scripts and styles, and about what describes the
+// heads.
+std::int64_t empty_page_bytes() {
+  constexpr std::size_t description = 20'000;
+  return static_cast<std::int64_t>(page_before_title.size() + page_before_data.size() +
+                                   page_after_data.size() + description);
+}
+
 std::string escaped_html(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -116,7 +124,8 @@ void Page::add_layer(const Layer& layer) {
                 "layers: " + std::to_string(state_->options.layers) + " were announced, and this is another");
   ++state_->layers;
   // Base64 writes three bytes as four.
-  const std::int64_t share = (state_->options.budget_bytes - min_budget / 2) / state_->options.layers / 4 * 3;
+  const std::int64_t for_layers = (state_->options.budget_bytes - empty_page_bytes()) / 4 * 3;
+  const std::int64_t share = std::max(layer.heads, for_layers / state_->options.layers);
   state_->open.emplace(state_->runs.back().run, layer, share);
 }
 

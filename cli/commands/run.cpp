@@ -25,7 +25,8 @@ namespace {
 
 struct RunOptions {
   JobOptions job{};
-  std::string out{}, save_weights{}, save_layer{}, picture{}, words{};
+  std::string out{}, save_weights{}, save_layer{}, words{};
+  PictureFile picture{};
   bool show = false;
   std::optional<int> ranks{};
   bool oversubscribes = false;
@@ -96,7 +97,8 @@ view::Picture picture_of(const RunOptions& options, const LayerJob& job) {
   view::Run run{.queries = extents.queries, .keys = extents.keys};
   if (!options.words.empty()) run.key_tokens = read_token_list("--words", options.words);
   if (!job.context) run.query_tokens = run.key_tokens;
-  view::Picture picture(run, {.heads = extents.heads, .kv_heads = extents.kv_heads});
+  view::Picture picture(run, {.heads = extents.heads, .kv_heads = extents.kv_heads},
+                        {.theme = options.picture.chosen_theme()});
   HiddenKeys hidden(options.job.shape, extents, 0);
   for_every_stretch(job, 0, hidden, [&](const view::Rows& rows) { picture.add_rows(rows); });
   return picture;
@@ -115,7 +117,7 @@ void save(StagedFiles& files, const RunOptions& options, const LayerJob& job, co
   });
   files.write(options.save_layer,
               [&](const auto& path) { write_safetensors(path, to_arrays(job.weights, Naming::paper)); });
-  files.write(options.picture, [&](const auto& path) { write_picture(*picture, options.picture, path); });
+  files.write(options.picture.path, [&](const auto& path) { options.picture.write(*picture, path); });
   files.move_in();
 }
 
@@ -151,7 +153,8 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
                                  *job.sliding_window, *job.sliding_window - 1)});
   }
   object["files"] = nlohmann::ordered_json::array();
-  for (const std::string& path : {options.out, options.save_weights, options.save_layer, options.picture}) {
+  for (const std::string& path :
+       {options.out, options.save_weights, options.save_layer, options.picture.path}) {
     if (path.empty()) continue;
     object["files"].push_back(path);
     facts.push_back({"wrote", path});
@@ -163,7 +166,7 @@ void report(const Console& console, const RunOptions& options, const LayerJob& j
 void refuse_over_ranks(const RunOptions& options) {
   for (const auto& [name, is_given] :
        {std::pair("--save-weights", !options.save_weights.empty()),
-        std::pair("--picture", !options.picture.empty()), std::pair("--show", options.show)})
+        std::pair("--picture", options.picture.is_wanted()), std::pair("--show", options.show)})
     if (is_given) throw Error(Error::value, std::string(name) + ": no rank has all heads; leave --ranks out");
 }
 
@@ -191,9 +194,9 @@ Status run_layer(const RunOptions& options, Console& console) {
   files.expect("--out", options.out);
   files.expect("--save-weights", options.save_weights);
   files.expect("--save-layer", options.save_layer);
-  files.expect("--picture", options.picture);
-  refuse_other_pictures(options.picture);
-  if (!options.words.empty() && options.picture.empty() && !options.show)
+  files.expect("--picture", options.picture.path);
+  options.picture.check();
+  if (!options.words.empty() && !options.picture.is_wanted() && !options.show)
     throw Error(Error::value, "--words: means nothing without --picture or --show");
   if (options.ranks) {
     refuse_over_ranks(options);
@@ -203,7 +206,7 @@ Status run_layer(const RunOptions& options, Console& console) {
   console.progress("computing");
   const Answer answer = compute(options, job);
   std::optional<view::Picture> picture;
-  if (options.show || !options.picture.empty()) picture.emplace(picture_of(options, job));
+  if (options.show || options.picture.is_wanted()) picture.emplace(picture_of(options, job));
   console.progress("");
   save(files, options, job, answer, picture);
   report(console, options, job, answer);
@@ -236,8 +239,10 @@ Action add_run(CLI::App& app) {
   file("--save-weights", options->save_weights, "The attention weights, (batch, heads, queries, keys)",
        "A.npy");
   file("--save-layer", options->save_layer, "The layer's matrices, as --weights reads them", "W.safetensors");
-  file("--picture", options->picture, "Heatmaps of the heads of the first batch entry: .png, .svg or .pdf",
-       "FILE");
+  options->picture.add_to(app, {.name = "--picture",
+                                .help = "Heatmaps of the heads of the first batch entry: .png, .svg or .pdf",
+                                .value = "FILE",
+                                .group = "Files written, all or none"});
   file("--words", options->words, "What stands at their edges, one word to a line", "words.txt");
   add_switch(app, {.name = "--show", .help = "Draw small ones in the terminal"}, options->show);
   add_workers(app,

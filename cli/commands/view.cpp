@@ -31,7 +31,8 @@ namespace {
 
 struct ViewOptions {
   JobOptions job{};
-  std::string weights{}, compare{}, tokens{}, query_tokens{}, key_tokens{}, title{}, picture{};
+  std::string weights{}, compare{}, tokens{}, query_tokens{}, key_tokens{}, title{};
+  PictureFile picture{};
   std::string out{"attention.html"};
   std::optional<std::int64_t> budget_megabytes{}, entry{};
   bool open = false, play = false;
@@ -158,10 +159,11 @@ std::vector<Shown> runs_of(const ViewOptions& options) {
   return shown;
 }
 
-void save_picture(StagedFiles& files, const std::string& path, const Shown& shown) {
-  view::Picture picture(shown.run, shown.layer);
+void save_picture(StagedFiles& files, const ViewOptions& options, const Shown& shown) {
+  const PictureFile& file = options.picture;
+  view::Picture picture(shown.run, shown.layer, {.theme = file.chosen_theme(), .title = options.title});
   shown.for_every_stretch([&](const view::Rows& rows) { picture.add_rows(rows); });
-  files.write(path, [&](const auto& beside) { write_picture(picture, path, beside); });
+  files.write(file.path, [&](const auto& beside) { file.write(picture, beside); });
 }
 
 // Starts a browser if that is wanted. The page is written, so that a machine without one has something to
@@ -185,7 +187,8 @@ void refuse_beside_play(const ViewOptions& o) {
                                       {!o.query_tokens.empty(), "--query-tokens"},
                                       {!o.key_tokens.empty(), "--key-tokens"},
                                       {!o.title.empty(), "--title"},
-                                      {!o.picture.empty(), "--picture"},
+                                      {o.picture.is_wanted(), "--picture"},
+                                      {o.picture.theme.has_value(), "--theme"},
                                       {o.budget_megabytes.has_value(), "--budget"},
                                       {o.entry.has_value(), "--entry"},
                                       {!job.weights.empty(), "--layer"},
@@ -228,7 +231,7 @@ void refuse_to_replace_sources(const ViewOptions& o) {
         throw Error(Error::value, fmt::format("{}: '{}' is what {} reads", out_flag, out, flag));
     }
   };
-  refuse("--out", o.out), refuse("--picture", o.picture);
+  refuse("--out", o.out), refuse("--picture", o.picture.path);
 }
 
 Status show(const ViewOptions& options, Console& console) {
@@ -237,8 +240,8 @@ Status show(const ViewOptions& options, Console& console) {
   options.job.shape.use_threads();
   StagedFiles files;
   files.expect("--out", options.out);
-  files.expect("--picture", options.picture);
-  refuse_other_pictures(options.picture);
+  files.expect("--picture", options.picture.path);
+  options.picture.check();
   const std::vector<Shown> runs = runs_of(options);
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / 1'000'000;
   const std::int64_t budget = std::min(options.budget_megabytes.value_or(40), most);
@@ -253,15 +256,16 @@ Status show(const ViewOptions& options, Console& console) {
       shown.for_every_stretch([&](const view::Rows& rows) { page.add_rows(rows); });
     }
     console.progress("writing");
-    if (!options.picture.empty()) save_picture(files, options.picture, runs.front());
+    if (options.picture.is_wanted()) save_picture(files, options, runs.front());
     files.write(options.out, [&](const auto& path) { page.save(path); });
   });
   files.move_in();
   console.progress("");
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(options.out));
-  std::vector<Fact> facts = {{"wrote", options.out + (options.picture.empty() ? "" : ", " + options.picture)},
-                             {"size", fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)},
-                             {"time", readable_seconds(seconds)}};
+  std::vector<Fact> facts = {
+      {"wrote", options.out + (options.picture.is_wanted() ? ", " + options.picture.path : "")},
+      {"size", fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)},
+      {"time", readable_seconds(seconds)}};
   nlohmann::ordered_json names = nlohmann::ordered_json::array();
   for (const Shown& shown : runs) names.push_back(shown.run.name);
   console.print(list_of(console, facts));
@@ -323,11 +327,10 @@ Action add_view(CLI::App& app) {
   add_text(app,
            {.name = "--out", .help = "Where the page goes (default attention.html)", .value = "PAGE.html"},
            options->out);
-  add_text(app,
-           {.name = "--picture",
-            .help = "Heatmaps of what is shown first, as a picture too: .png, .svg or .pdf",
-            .value = "FILE"},
-           options->picture);
+  options->picture.add_to(app,
+                          {.name = "--picture",
+                           .help = "Heatmaps of what is shown first, as a picture too: .png, .svg or .pdf",
+                           .value = "FILE"});
   add_text(app, {.name = "--title", .help = "What stands above it", .value = "TEXT"}, options->title);
   add_integer(
       app, {.name = "--budget", .help = "The page stays below so many megabytes (default 40)", .value = "MB"},

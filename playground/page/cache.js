@@ -29,6 +29,9 @@ function distance(problem, vectors, kvHeads, cached) {
   return largest;
 }
 
+// How much of MHA's bytes that is.
+const share = (part, whole) => (part === whole ? "" : `: 1/${whole / part} of MHA`);
+
 function row(name, kvHeads, count, size, most) {
   const line = document.createElement("div");
   line.className = "cache";
@@ -37,7 +40,7 @@ function row(name, kvHeads, count, size, most) {
   title.textContent = name;
   const about = document.createElement("span");
   about.className = "quiet";
-  about.textContent = `${kvHeads} KV head${kvHeads === 1 ? "" : "s"}, ${bytes(size.tokenBytes)} a token`;
+  about.textContent = `${kvHeads} KV head${kvHeads === 1 ? "" : "s"}, ${bytes(size.tokenBytes)} a token${share(size.tokenBytes, most)}`;
   const used = document.createElement("output");
   used.textContent = bytes(size.tokenBytes * state.cached);
   used.title = `${bytes(size.bytes)} with the pages of 16 tokens that they lie in`;

@@ -38,83 +38,109 @@ function numbers(floats) {
   return cell;
 }
 
-// What stands in each column: its name, how it comes about, and why.
-function heading(scale, hasCap) {
-  const row = part("tr", "", "columns");
-  const explained = [
-    ["word", "looked at", "the token looked at", "vector"],
-    ["key", "k", "its key: what it offers to be found by", "vector k"],
-    ["score", `q·k×${digits(scale)}`, "how well the key answers the query", "score"],
-    ...(hasCap ? [["capped", "by softcap", "softcap × tanh(s / softcap)", "score"]] : []),
-    ["masked", "by mask", "the score, −∞ where the mask hides the key", "score"],
-    ["power", "e^(s−max)", "the exponential, of the difference to the largest score", "share"],
-    ["weight", "÷ sum", "the exponential divided by the sum of all", "weight"],
-    ["value", "v", "its value: what the query takes from it, by its weight", "vector v"],
+// Where the columns do not all fit beside each other, the numbers of a word come before its vectors.
+const isNarrow = matchMedia("(max-width: 1000px)");
+isNarrow.addEventListener("change", () => change({}));
+
+function headed(name, { how, title, kind }) {
+  const cell = part("th", name, kind);
+  cell.scope = "col";
+  cell.title = title;
+  cell.append(part("small", how));
+  return cell;
+}
+
+function rowName(text) {
+  const cell = part("th", text);
+  cell.scope = "row";
+  return cell;
+}
+
+function weightCell(weight) {
+  const cell = part("td", digits(weight), "weight");
+  cell.title = digitsOf(weight);
+  const bar = part("i");
+  bar.style.width = `${100 * Math.min(1, weight || 0)}%`;
+  bar.style.background = cssColour(0.7, state.theme === "dark");
+  cell.append(bar);
+  return cell;
+}
+
+// The steps of the chosen query over all keys.
+function stepsOf(found) {
+  const { head, query } = state;
+  const count = words().length;
+  const row = (head * count + query) * count;
+  const scores = Array.from(found.masked.subarray(row, row + count));
+  const largest = Math.max(...scores);
+  const exponentials = scores.map((score) => (score === -Infinity ? 0 : Math.exp(score - largest)));
+  return { scores, exponentials, raw: found.raw.subarray(row, row + count), capped: found.softcapped.subarray(row, row + count), weights: found.weights.subarray(row, row + count) };
+}
+
+// What stands in each column: its name, how it comes about and why, and the cell of a key.
+function columnsOf(problem, vectors, steps) {
+  const kv = Math.floor(state.head / (state.heads / state.kvHeads));
+  const scale = Number.isNaN(problem.scale) ? 1 / Math.sqrt(state.dim) : problem.scale;
+  const number = (floats, kind) => (key) => part("td", digits(floats[key]), kind);
+  const cap = { name: "capped", how: "by softcap", title: "softcap × tanh(s / softcap)", kind: "score", cell: number(steps.capped, "score") };
+  const key = { name: "key", how: "k", title: "its key: what it offers to be found by", kind: "vector k", cell: (n) => inputs("k", kv, n, vectors.k) };
+  const numbered = [
+    { name: "score", how: `q·k×${digits(scale)}`, title: "how well the key answers the query", kind: "score", cell: number(steps.raw, "score") },
+    ...(Number.isNaN(problem.softcap) ? [] : [cap]),
+    { name: "masked", how: "by mask", title: "the score, −∞ where the mask hides the key", kind: "score", cell: number(steps.scores, "score") },
+    { name: "power", how: "e^(s−max)", title: "the exponential, of the difference to the largest score", kind: "share", cell: number(steps.exponentials, "share") },
+    { name: "weight", how: "÷ sum", title: "the exponential divided by the sum of all", kind: "weight", cell: (n) => weightCell(steps.weights[n]) },
   ];
-  row.append(
-    ...explained.map(([name, how, title, kind]) => {
-      const cell = part("th", name, kind);
-      cell.scope = "col";
-      cell.title = title;
-      cell.append(part("small", how));
-      return cell;
-    }),
-  );
-  return row;
+  const value = { name: "value", how: "v", title: "its value: what the query takes from it, by its weight", kind: "vector v", cell: (n) => inputs("v", kv, n, vectors.v) };
+  return isNarrow.matches ? [...numbered, key, value] : [key, ...numbered, value];
+}
+
+// The query itself, above what it looks at.
+function askingLine(token, vectors, columns) {
+  const line = part("tr", "", "asking");
+  const name = rowName(token);
+  const query = inputs("q", state.head, state.query, vectors.q);
+  line.append(name, query);
+  if (isNarrow.matches) {
+    name.append(part("small", "its query q"));
+    query.colSpan = columns.length;
+  } else {
+    const note = part("td", "← its query q: what it asks for", "quiet");
+    note.colSpan = columns.length - 1;
+    line.append(note);
+  }
+  return line;
+}
+
+// The sums below the columns, and the result.
+function totalLine(steps, result, columns) {
+  const line = part("tr", "", "total");
+  const add = (floats) => Array.from(floats).reduce((a, b) => a + b, 0);
+  const sums = [part("td", digits(add(steps.exponentials)), "share"), part("td", digits(add(steps.weights)), "weight")];
+  const text = "The sum of weight × v is the result";
+  const name = rowName(isNarrow.matches ? "Sum" : text);
+  name.colSpan = columns.length - (isNarrow.matches ? 3 : 2); // those before the sums, and the word's
+  line.append(name, ...sums, ...(isNarrow.matches ? [part("td", `${text} →`)] : []), result);
+  return line;
 }
 
 export function drawSteps(problem, vectors, found) {
   const tokens = words().map(visible);
   const { head, query, dim } = state;
-  const count = tokens.length;
-  const kv = Math.floor(head / (state.heads / state.kvHeads));
-  const row = (head * count + query) * count;
-  const scores = Array.from(found.masked.subarray(row, row + count));
-  const largest = Math.max(...scores);
-  const exponentials = scores.map((score) => (score === -Infinity ? 0 : Math.exp(score - largest)));
-  const sum = exponentials.reduce((a, b) => a + b, 0);
-  const hasCap = !Number.isNaN(problem.softcap);
-  const scale = Number.isNaN(problem.scale) ? 1 / Math.sqrt(dim) : problem.scale;
-
-  const table = part("table");
-  const asking = part("tr", "", "asking");
-  const from = part("th", tokens[query]);
-  from.scope = "row";
-  const asks = part("td", "← its query q: what it asks for", "quiet");
-  asks.colSpan = hasCap ? 6 : 5;
-  asking.append(from, inputs("q", head, query, vectors.q), asks);
-  table.append(asking, heading(scale, hasCap));
-  for (let key = 0; key < count; ++key) {
-    const line = part("tr", "", scores[key] === -Infinity ? "unseen" : "");
-    const name = part("th", tokens[key]);
-    name.scope = "row";
-    const weight = part("td", digits(found.weights[row + key]), "weight");
-    weight.title = digitsOf(found.weights[row + key]);
-    const bar = part("i");
-    bar.style.width = `${100 * Math.min(1, found.weights[row + key] || 0)}%`;
-    bar.style.background = cssColour(0.7, state.theme === "dark");
-    weight.append(bar);
-    line.append(
-      name,
-      inputs("k", kv, key, vectors.k),
-      part("td", digits(found.raw[row + key]), "score"),
-      ...(hasCap ? [part("td", digits(found.softcapped[row + key]), "score")] : []),
-      part("td", digits(scores[key]), "score"),
-      part("td", digits(exponentials[key]), "share"),
-      weight,
-      inputs("v", kv, key, vectors.v),
-    );
-    table.append(line);
-  }
-  const total = part("tr", "", "total");
-  const text = part("th", "The sum of weight × v is the result");
-  text.colSpan = hasCap ? 5 : 4;
-  text.scope = "row";
-  const weights = Array.from(found.weights.subarray(row, row + count));
-  const result = numbers(found.out.subarray((head * count + query) * dim, (head * count + query + 1) * dim));
+  const steps = stepsOf(found);
+  const columns = columnsOf(problem, vectors, steps);
+  const headings = part("tr", "", "columns");
+  headings.append(headed("word", { how: "looked at", title: "the token looked at", kind: "vector" }), ...columns.map((each) => headed(each.name, each)));
+  const lines = tokens.map((token, key) => {
+    const line = part("tr", "", steps.scores[key] === -Infinity ? "unseen" : "");
+    line.append(rowName(token), ...columns.map(({ cell }) => cell(key)));
+    return line;
+  });
+  const place = (head * tokens.length + query) * dim;
+  const result = numbers(found.out.subarray(place, place + dim));
   result.id = "result";
-  total.append(text, part("td", sum ? digits(sum) : "0", "share"), part("td", digits(weights.reduce((a, b) => a + b, 0)), "weight"), result);
-  table.append(total);
+  const table = part("table");
+  table.append(askingLine(tokens[query], vectors, columns), headings, ...lines, totalLine(steps, result, columns));
   document.getElementById("steps").replaceChildren(table);
   document.getElementById("query-name").textContent = `${tokens[query]} in head ${head}`;
 }

@@ -14,6 +14,17 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.tour > 0) goOnTour(0);
 });
 
+// In the middle of what scrolls, or from its beginning where it is too large for that.
+function bringIntoSight(marked) {
+  for (const each of [marked[marked.length - 1], marked[0]]) each?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  const main = document.querySelector("main");
+  const boxes = marked.map((each) => each.getBoundingClientRect());
+  const [top, bottom] = [Math.min(...boxes.map((box) => box.top)), Math.max(...boxes.map((box) => box.bottom))];
+  const room = main.getBoundingClientRect();
+  const above = Math.max(12, (room.height - (bottom - top)) / 2);
+  if (top < room.top || bottom > room.bottom || room.width < 700) main.scrollTop += top - room.top - above;
+}
+
 // After all else is drawn.
 export function drawTour() {
   const lesson = lessons[state.tour - 1];
@@ -26,6 +37,7 @@ export function drawTour() {
   const before = shown;
   shown = state.tour;
   if (!lesson) {
+    byId("steps").scrollLeft = 0;
     byId("take-tour").focus();
     return;
   }
@@ -34,5 +46,5 @@ export function drawTour() {
   byId("tour-back").disabled = state.tour === 1;
   byId("tour-next").textContent = state.tour === lessons.length ? "Done" : "Next";
   if (before === 0 || document.activeElement === document.body) byId("tour-next").focus();
-  for (const each of [marked[marked.length - 1], marked[0]]) each?.scrollIntoView({ block: "nearest", inline: "nearest" }); // as much as fits, from its beginning
+  bringIntoSight(marked);
 }

@@ -7,7 +7,7 @@
 #include "api/gathered_cache.hpp"
 #include "api/plan.hpp"
 #include "api/poisoned_values.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/make_problem.hpp"
 #include "reference/row.hpp"
 #include "threads/pool.hpp"

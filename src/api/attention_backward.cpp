@@ -2,7 +2,7 @@
 // attention_backward(): checks and lowers the call, chooses a kernel, and completes the gradients that it did
 // not finish.
 #include "api/plan.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/make_problem.hpp"
 #include "heed/version.hpp"
 #include "reference/gradient.hpp"

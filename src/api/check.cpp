@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "api/gathered_cache.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/make_problem.hpp"
 #include "heed/gradient.hpp"
 #include "heed/half.hpp"
 #include "reference/bound.hpp"
 #include "reference/gradient.hpp"
 #include "reference/row.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/pool.hpp"
 
@@ -238,7 +237,7 @@ Expected::Expected(const Inputs& inputs, const Results& results, const Options& 
   backend_of("q", inputs.q.device);
   const api::ProblemOnHost held(make_problem_of(inputs, results, options));
   const Problem& p = held.problem();
-  const threads::ForOneCall said(options.threads, options.executor);
+  const threads::ForOneCall for_call(options.threads, options.executor);
   const reference::Numbers numbers(p);
   const std::vector<Query> queries = queries_of(p);
   const auto made = std::make_shared<Numbers>(results, queries);
@@ -345,7 +344,7 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
                   "gradients.accumulate: what was there before cannot be told from what was added");
   const GradientProblem g = make_gradient_problem(inputs, saved, computed, options);
   const Problem& p = g.forward;
-  const threads::ForOneCall said(options.threads, options.executor);
+  const threads::ForOneCall for_call(options.threads, options.executor);
   reference::GradientSums expected = expected_of(g);
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
   const Shape all{p.batch, p.heads, p.queries, p.keys};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // merge(): what is refused of two results, and who joins them.
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "heed/attention.hpp"
-#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
 
 namespace HEED_NAMESPACE {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "api/gathered_cache.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/make_problem.hpp"
 #include "reference/gradient.hpp"
 #include "reference/row.hpp"

@@ -204,8 +204,8 @@ struct Stretch {
 
 class Poison {
  public:
-  Poison(const Problem& problem, const std::vector<UnfinishedRow>& left)
-      : p_(problem), heads_(heads_of(left)) {
+  Poison(const Problem& problem, const std::vector<UnfinishedRow>& unfinished)
+      : p_(problem), heads_(heads_of(unfinished)) {
     find_poisoned();
     find_largest_keys();
   }
@@ -214,10 +214,10 @@ class Poison {
   bool settle(const UnfinishedRow&) const;
 
  private:
-  std::vector<Head> heads_of(const std::vector<UnfinishedRow>& left) const {
+  std::vector<Head> heads_of(const std::vector<UnfinishedRow>& unfinished) const {
     if (p_.reading && p_.cache_type == CacheType::int8) return {};  // it holds nothing but numbers
     std::vector<bool> has_any(static_cast<std::size_t>(p_.batch * p_.kv_heads));
-    for (const UnfinishedRow& row : left)
+    for (const UnfinishedRow& row : unfinished)
       if (row.only_out) has_any[static_cast<std::size_t>(row.b * p_.kv_heads + p_.kv_head(row.h))] = true;
     std::vector<Head> heads;
     for (std::int64_t n = 0; n < p_.batch * p_.kv_heads; ++n)
@@ -336,8 +336,8 @@ double Poison::highest(const UnfinishedRow& at, const Head& head, const std::vec
 // What the values that are no numbers come to, in the dimensions that were left: NaN, an infinity, or 0 where
 // there is none.
 struct Sums {
-  explicit Sums(std::vector<std::int64_t> left)
-      : dims(std::move(left)), of(dims.size()), unsure(dims.size()) {}
+  explicit Sums(std::vector<std::int64_t> dims_of_row)
+      : dims(std::move(dims_of_row)), of(dims.size()), unsure(dims.size()) {}
 
   // Of a key that the row sees. Its weight is known not to be 0, or to be, or neither is known.
   enum class Weight : std::uint8_t { some, none, unknown };
@@ -371,10 +371,10 @@ bool Poison::settle(const UnfinishedRow& at) const {
   if (!at.only_out || !head || head->poisoned.empty()) return false;
   const MutableView& out = p_.outputs.out;
   const std::int64_t row = p_.sequences[static_cast<std::size_t>(at.b)].first_query + at.i;
-  std::vector<std::int64_t> left;
+  std::vector<std::int64_t> dims_of_row;
   for (std::int64_t d = 0; d < p_.value_dim; ++d)
-    if (!is_number(reference::read(out, at.b, at.h, row, d))) left.push_back(d);
-  Sums sums(std::move(left));
+    if (!is_number(reference::read(out, at.b, at.h, row, d))) dims_of_row.push_back(d);
+  Sums sums(std::move(dims_of_row));
 
   const std::vector<double> q = query(at);
   const double most = head->largest_key ? highest(at, *head, q) : nan;
@@ -397,13 +397,13 @@ bool Poison::settle(const UnfinishedRow& at) const {
 
 }  // namespace
 
-void settle_poisoned(const Problem& problem, std::vector<UnfinishedRow>& left) {
-  const Poison poison(problem, left);
-  std::vector<unsigned char> is_settled(left.size());
-  threads::throwing_parallel_for(left.size(),
-                                 [&](std::size_t n) { is_settled[n] = poison.settle(left[n]) ? 1 : 0; });
+void settle_poisoned(const Problem& problem, std::vector<UnfinishedRow>& unfinished) {
+  const Poison poison(problem, unfinished);
+  std::vector<unsigned char> is_settled(unfinished.size());
+  threads::throwing_parallel_for(
+      unfinished.size(), [&](std::size_t n) { is_settled[n] = poison.settle(unfinished[n]) ? 1 : 0; });
   std::size_t n = 0;
-  std::erase_if(left, [&](const UnfinishedRow&) { return is_settled[n++] != 0; });
+  std::erase_if(unfinished, [&](const UnfinishedRow&) { return is_settled[n++] != 0; });
 }
 
 }  // namespace heed::api

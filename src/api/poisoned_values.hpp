@@ -10,6 +10,6 @@
 namespace heed::api {
 
 // Writes what is decided so, as the reference would, and takes the rows of which that was all off the list.
-void settle_poisoned(const Problem&, std::vector<reference::UnfinishedRow>& left);
+void settle_poisoned(const Problem&, std::vector<reference::UnfinishedRow>& unfinished);
 
 }  // namespace heed::api

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rotate(): what is refused, and who rotates.
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "heed/rotary.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 

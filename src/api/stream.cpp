@@ -3,7 +3,7 @@
 #include "heed/stream.hpp"
 
 #include "api/plan.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "call/checks.hpp"
 #include "call/make_problem.hpp"
 #include "reference/row.hpp"
@@ -11,11 +11,11 @@
 
 namespace heed::api {
 void check_none_unfinished(const char* name, const Problem& p) {
-  const std::vector<reference::UnfinishedRow> left = reference::unfinished_rows(p);
-  if (left.empty()) return;
-  throw refusal(Error::value, name, ": numbers on the way to out(", left[0].b, ", ", left[0].h, ", ",
-                left[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
-                static_cast<std::int64_t>(left.size()),
+  const std::vector<reference::UnfinishedRow> unfinished = reference::unfinished_rows(p);
+  if (unfinished.empty()) return;
+  throw refusal(Error::value, name, ": numbers on the way to out(", unfinished[0].b, ", ", unfinished[0].h,
+                ", ", unfinished[0].i - p.first_query_here(), ") do not fit f32 or are none, as for ",
+                static_cast<std::int64_t>(unfinished.size()),
                 " rows in all; attention() over all keys at once computes them in 64 bits");
 }
 

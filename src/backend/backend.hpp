@@ -9,9 +9,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "backend/device_pages.hpp"
+#include "cache/layout.hpp"
 #include "heed/attention.hpp"
+#include "heed/cache.hpp"
 #include "heed/rotary.hpp"
 #include "refusal/refusal.hpp"
 
@@ -113,6 +115,51 @@ struct Projected {
   MutableView y;
 };
 
+using cache::PageLayout, cache::Side, cache::TokenRun;
+
+// One side of some pages.
+struct DeviceSide {
+  const PageLayout& layout;
+  CacheType type;
+  Side side;
+};
+
+// An array of the device's that goes when this does, after what was launched on it.
+struct DeviceArray {
+  std::shared_ptr<void> memory;
+  MutableView view;
+};
+
+struct NotFinite {
+  std::int64_t head = 0, token = -1;  // -1: all are finite
+};
+
+// Pages in the memory of a device that is not the CPU, and what is done there to the tokens they hold: in the
+// order of calls, without waiting where nothing comes back.
+class DevicePages {
+ public:
+  virtual ~DevicePages() = default;
+
+  virtual unsigned char* memory() const = 0;
+
+  // Refuses a view in the memory of another device of the kind.
+  virtual void check_place(const char* name, const View&) const = 0;
+  // What store_tokens() and fetch_token() of cache/store.hpp do, for all heads of these runs.
+  virtual void store(const DeviceSide&, const View& from, std::span<const TokenRun>) const = 0;
+  virtual void fetch(const DeviceSide&, const MutableView& into, std::span<const TokenRun>) const = 0;
+  // The first of `count` tokens of batch entry b that is not finite. Waits.
+  virtual NotFinite find_not_finite(const View&, std::int64_t b, std::int64_t count) const = 0;
+
+  // An array beside the pages, packed.
+  virtual DeviceArray make(const Shape&, DType) const = 0;
+
+  // Bytes of pages: within the device, from the CPU's memory, and to it. The last two wait.
+  virtual void copy(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;
+  virtual void send(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;
+  virtual void bring(const unsigned char* from, unsigned char* into, std::int64_t bytes) const = 0;
+  virtual void clear(unsigned char* at, std::int64_t bytes) const = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -169,9 +216,16 @@ class Backend {
   virtual void merge(const Outputs& into, const Results& other) const = 0;
 };
 
+// The backends of this build, in the order their kernels are tried. Not const for the sake of tests.
+std::vector<const Backend*>& backends();
+
+// That of a device. Throws Error::device where this build has none: "q.device: cuda, but ...".
+const Backend& backend_of(const char* name, Device);
+
 }  // namespace heed::backend
 
 namespace heed {
-using backend::Backend, backend::Kernel, backend::Memory, backend::Projected, backend::Projection,
-    backend::Spread, backend::SpreadDecode, backend::Stream, backend::Work;
+using backend::Backend, backend::backend_of, backend::backends, backend::Kernel, backend::Memory,
+    backend::Projected, backend::Projection, backend::Spread, backend::SpreadDecode, backend::Stream,
+    backend::Work;
 }

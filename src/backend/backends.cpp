@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend/backends.hpp"
-
+#include "backend/backend.hpp"
 #include "cpu/backend.hpp"
 #include "cuda/backend.hpp"
 #include "heed/attention.hpp"
@@ -12,7 +11,9 @@ namespace heed::backend {
 std::vector<const Backend*>& backends() {
   static auto& all = *[] {
     auto* list = new std::vector<const Backend*>{&cpu::cpu_backend()};
-    if (const Backend* cuda = cuda::cuda_backend()) list->push_back(cuda);
+#if defined(HEED_HAS_CUDA)
+    list->push_back(&cuda::cuda_backend());
+#endif
     return list;
   }();
   return all;

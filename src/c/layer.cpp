@@ -10,7 +10,6 @@
 #include "c/structs.hpp"
 #include "heed/c.h"
 #include "heed/pretrained.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::c {

@@ -62,7 +62,7 @@ heed_status status_of_code(Error::Code code) {
 }
 
 // The few names of C++ that sentences tell their reader to write.
-std::string in_c_words(std::string said) {
+std::string in_c_words(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> words[] = {
       {"Align::starts", "HEED_ALIGN_STARTS"},
       {"Align::ends", "HEED_ALIGN_ENDS"},
@@ -70,8 +70,8 @@ std::string in_c_words(std::string said) {
       {"explain()", "heed_explain()"},
   };
   for (const auto& [word, in_c] : words)
-    if (const std::size_t at = said.find(word); at != std::string::npos) said.replace(at, word.size(), in_c);
-  return said;
+    if (const std::size_t at = text.find(word); at != std::string::npos) text.replace(at, word.size(), in_c);
+  return text;
 }
 
 heed_status fail(heed_status status, std::string why) noexcept {

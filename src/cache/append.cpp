@@ -14,7 +14,6 @@
 
 #include "cache/state.hpp"
 #include "cache/store.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 

@@ -72,10 +72,11 @@ class ContentsCheck {
     if (length < 0 || length > geometry_.config.capacity)
       throw refuse("lengths: ", length, " for sequence ", number, " is not in [0, ",
                    geometry_.config.capacity, "]");
-    const std::int64_t pages = geometry_.pages_of(length), left = as_count(contents_.tables.size()) - begin;
-    if (pages > left)
-      throw refuse("tables: ", left, " entries for sequence ", number, ", whose ", length, " tokens need ",
-                   pages);
+    const std::int64_t pages = geometry_.pages_of(length),
+                       remaining = as_count(contents_.tables.size()) - begin;
+    if (pages > remaining)
+      throw refuse("tables: ", remaining, " entries for sequence ", number, ", whose ", length,
+                   " tokens need ", pages);
     bool may_be_released = geometry_.config.window.has_value();
     for (std::int64_t place = 0; place < pages; ++place) {
       const std::int64_t page = contents_.tables[static_cast<std::size_t>(begin + place)];

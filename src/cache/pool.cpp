@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "refusal/refusal.hpp"
-#include "threads/reused_memory.hpp"
+#include "threads/memory.hpp"
 
 namespace heed::cache {
 

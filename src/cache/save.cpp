@@ -26,16 +26,16 @@ struct Numbered {
   std::vector<std::int64_t> users{};
 
   void add(const CachedSequence& sequence) {
-    std::int64_t left = sequence.length;
+    std::int64_t remaining = sequence.length;
     for (const unsigned char* page : sequence.table) {
       const std::int64_t number = page == state.pool.zeros() ? -1 : number_of(page);
       tables.push_back(number);
       if (number >= 0) {
         const auto i = static_cast<std::size_t>(number);
-        tokens[i] = std::max(tokens[i], std::min(left, state.layout.page_size));
+        tokens[i] = std::max(tokens[i], std::min(remaining, state.layout.page_size));
         ++users[i];
       }
-      left -= state.layout.page_size;
+      remaining -= state.layout.page_size;
     }
   }
 

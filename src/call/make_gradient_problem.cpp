@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call to attention_backward() becomes a GradientProblem: every check, then plain data.
-#include "call/arguments.hpp"
 #include "call/checks.hpp"
 #include "call/make_problem.hpp"
 #include "refusal/refusal.hpp"

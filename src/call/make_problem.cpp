@@ -5,7 +5,6 @@
 #include <cmath>
 #include <variant>
 
-#include "call/arguments.hpp"
 #include "call/checks.hpp"
 #include "heed/cache.hpp"
 #include "refusal/refusal.hpp"
@@ -244,6 +243,74 @@ std::int64_t number_of(const Masks& masks) {
   for (const Mask& mask : masks)
     hash = std::visit(NumberOfMask{mix(hash, static_cast<std::int64_t>(mask.index()))}, mask);
   return hash;
+}
+
+namespace {
+
+void add_bools(const char* name, const BoolView& where, Extent columns, Arguments& arguments) {
+  using enum Extent;
+  arguments.add(name, where, {.fit = Rule::by_broadcasting, .axes = {batch, heads, queries, columns}},
+                "the ");
+}
+
+// Every mask says what it reads. There is no overload for any other, so that a new one must.
+void add(const Causal&, Arguments&) {}
+void add(const Window&, Arguments&) {}
+void add(const KeyLengths& lengths, Arguments& a) { a.add("key lengths", lengths.valid, {}, "the "); }
+void add(const Document& document, Arguments& a) {
+  a.add("document mask", document.ids, {}, "the ");
+  a.add("query_ids", document.query_ids, {}, "the document mask's ");
+}
+void add(const Keep& keep, Arguments& a) { add_bools("keep mask", keep.where, Extent::keys, a); }
+void add(const Hide& hide, Arguments& a) { add_bools("hide mask", hide.where, Extent::keys, a); }
+void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Extent::drafted, a); }
+
+}  // namespace
+
+void add_tensors(const Inputs& inputs, Arguments& arguments) {
+  arguments.add("q", inputs.q);
+  if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
+  if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
+}
+
+void add_options(const Inputs& inputs, const Options& options, Arguments& arguments) {
+  arguments.add_given("options.bias", options.bias,
+                      {Rule::read, Rule::by_broadcasting, axes_of_scores, Rule::of_q_or_f32});
+  if (options.alibi) arguments.add_given<float>("options.alibi", options.alibi->slopes);
+  arguments.add_given("options.sink", options.sink,
+                      {Rule::read, Rule::by_broadcasting, axes_of_sinks, Rule::of_q_or_f32});
+  arguments.add_given("inputs.sequences", inputs.sequences);
+  arguments.add_given("query_starts", inputs.query_starts);
+  arguments.add_given("key_starts", inputs.key_starts);
+  arguments.add_given("query_counts", inputs.query_counts);
+}
+
+namespace {
+
+// Outputs or results.
+template <class AnyOutputs>
+void add_all(const Inputs& inputs, const AnyOutputs& outputs, const Options& options, Arguments& arguments) {
+  add_tensors(inputs, arguments);
+  for_each_output(outputs, [&](const char* name, const auto& view, const Rule& rule) {
+    arguments.add(name, view, rule);
+  });
+  add_options(inputs, options, arguments);
+}
+
+}  // namespace
+
+void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
+                   Arguments& arguments) {
+  add_all(inputs, outputs, options, arguments);
+}
+
+void add_arguments(const Inputs& inputs, const Results& results, const Options& options,
+                   Arguments& arguments) {
+  add_all(inputs, results, options, arguments);
+}
+
+void add_arguments(const Mask& mask, Arguments& arguments) {
+  std::visit([&](const auto& m) { add(m, arguments); }, mask);
 }
 
 }  // namespace heed::call

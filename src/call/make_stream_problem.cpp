@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stream becomes a Problem before its keys come: their extents are known, or at least said, and nothing
 // else.
-#include "call/arguments.hpp"
 #include "call/checks.hpp"
 #include "refusal/refusal.hpp"
 

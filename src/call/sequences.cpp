@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "cache/layout.hpp"
-#include "call/arguments.hpp"
 #include "call/checks.hpp"
 #include "refusal/refusal.hpp"
 

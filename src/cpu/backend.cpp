@@ -2,11 +2,14 @@
 // The CPU as a backend: everything it offers to the rest of the library, in one place.
 #include "cpu/backend.hpp"
 
+#include <cstdlib>
 #include <vector>
 
 #include "cpu/drivers.hpp"
+#include "cpu/isa/target.hpp"
 #include "cpu/projection/driver.hpp"
-#include "threads/reused_memory.hpp"
+#include "threads/allowed.hpp"
+#include "threads/memory.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -61,9 +64,9 @@ class Cpu final : public Backend {
     cpu::rotate(alike, positions, rotary, lengths);
   }
   Memory allocate(std::size_t bytes) const override {
-    threads::ReusedMemory kept = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
-    const std::size_t held = kept.get_deleter().bytes;
-    return {kept.release(), {&give_back, held}};
+    threads::ReusedMemory memory = threads::take_memory((bytes + sizeof(float) - 1) / sizeof(float));
+    const std::size_t held = memory.get_deleter().bytes;
+    return {memory.release(), {&give_back, held}};
   }
   void copy(const View& from, const MutableView& into) const override { cpu::copy(from, into); }
   void add(const View& from, const MutableView& into) const override { cpu::add(from, into); }
@@ -86,6 +89,66 @@ class Cpu final : public Backend {
 const Backend& cpu_backend() {
   static const Cpu& only = *new Cpu;  // never destroyed: threads may be at work when the process ends
   return only;
+}
+
+// Which target serves a call: the best that this machine can run, or the one that HEED_TARGET names.
+
+namespace {
+
+std::string target_variable() {
+  const char* const name = std::getenv("HEED_TARGET");
+  return name ? name : "";
+}
+
+// Null where this build has none of that name.
+const Target* target_named(const std::string& name) {
+  for (const Target* target : targets())
+    if (target->name == name) return target;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string target_variable_fault() {
+  const std::string name = target_variable();
+  if (name.empty()) return "";
+  if (const Target* const target = target_named(name)) {
+    if (target->available()) return "";
+    return "HEED_TARGET: this machine lacks " + std::string(target->requires_) + " for '" + name +
+           "', and only the reference is left";
+  }
+  std::string known;
+  for (const Target* target : targets()) known += (known.empty() ? "" : ", ") + std::string(target->name);
+  constexpr std::size_t longest_quoted = 100;
+  return "HEED_TARGET: '" + name.substr(0, longest_quoted) + "' is no target of this build, which has " +
+         known + ", and is ignored";
+}
+
+std::string& forced_target() {
+  static std::string& forced = *[] {  // never destroyed, as the backend
+    if (const std::string fault = target_variable_fault(); !fault.empty()) threads::warn(fault);
+    return new std::string(target_named(target_variable()) ? target_variable() : "");
+  }();
+  return forced;
+}
+
+Reason unavailable(const Target& target) {
+  if (!target.available()) return [&target] { return std::string("this machine lacks ") + target.requires_; };
+  if (!forced_target().empty() && forced_target() != target.name)
+    return [] { return "HEED_TARGET is " + forced_target(); };
+  return {};
+}
+
+const Target& best_target() {
+  for (const Target* target : targets())
+    if (!target->only_bf16 && !unavailable(*target)) return *target;
+  return *targets().back();
+}
+
+const Target* best_bf16_target() {
+  for (const Target* target : targets())
+    if (target->only_bf16 && !unavailable(*target)) return target;
+  return nullptr;
 }
 
 }  // namespace heed::cpu

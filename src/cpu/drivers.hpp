@@ -9,6 +9,7 @@
 #include <string>
 
 #include "backend/backend.hpp"
+#include "cpu/call.hpp"
 #include "cpu/isa/target.hpp"
 #include "heed/attention.hpp"
 #include "heed/rotary.hpp"
@@ -18,7 +19,7 @@
 
 namespace heed::cpu {
 
-// isa/choice.cpp: which target serves a call.
+// backend.cpp: which target serves a call.
 
 // HEED_TARGET, as the process first found it: the only target that is not ruled out; empty: none is. A name
 // that no target of this build has is ignored. Warns of that, and of a target that this machine cannot run.
@@ -66,5 +67,25 @@ void merge(const Outputs& into, const Results& other);
 // Rotary position embedding (S15) in place, of tensors that differ in heads and strides only.
 void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions, const Rotary&,
             std::span<const std::int64_t> lengths);
+
+// From a Problem to what CPU kernels read.
+
+using problem::lower, problem::lower_if_given;
+
+// A Call and what it points to; the Problem must outlive it.
+struct LoweredCall {
+  explicit LoweredCall(const Problem& p) : lowered(p), call{lowered.call} {
+    call.needs_reference = &needs_reference;
+  }
+  LoweredCall(const Problem& p, const softmax::Scaling& scaling) : lowered(p, scaling), call{lowered.call} {
+    call.needs_reference = &needs_reference;
+  }
+  LoweredCall(const LoweredCall&) = delete;
+  LoweredCall& operator=(const LoweredCall&) = delete;
+
+  problem::LoweredProblem lowered;
+  unsigned char needs_reference = 0;  // what call.needs_reference points to
+  Call call;
+};
 
 }  // namespace heed::cpu

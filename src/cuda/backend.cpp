@@ -67,9 +67,9 @@ class Cuda final : public Backend {
 
 }  // namespace
 
-const Backend* cuda_backend() {
+const Backend& cuda_backend() {
   static const Cuda& only = *new Cuda;  // never destroyed: see backends()
-  return &only;
+  return only;
 }
 
 }  // namespace heed::cuda

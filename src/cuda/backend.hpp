@@ -4,7 +4,7 @@
 
 namespace heed::cuda {
 
-// Null where this build has none.
-const Backend* cuda_backend();
+// Of a build with HEED_CUDA.
+const Backend& cuda_backend();
 
 }  // namespace heed::cuda

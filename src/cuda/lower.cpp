@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cuda/call.hpp"
-#include "problem/lower.hpp"
+#include "problem/problem.hpp"
 
 namespace heed::cuda {
 using problem::lower;

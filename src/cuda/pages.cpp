@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/device_pages.hpp"
+#include "backend/backend.hpp"
 #include "cuda/lower.hpp"
 #include "cuda/run.hpp"
 #include "cuda/runtime/arrays.hpp"

@@ -258,8 +258,8 @@ void read_fortran(InputFile& file, Array& array) {
   std::vector<std::byte> piece(std::min(piece_bytes, array.data.size()));
   const std::size_t width = bytes_of(array.element);
   FortranWalk walk(array.shape);
-  for (std::size_t left = array.data.size(); left > 0; left -= piece.size()) {
-    piece.resize(std::min(piece.size(), left));
+  for (std::size_t remaining = array.data.size(); remaining > 0; remaining -= piece.size()) {
+    piece.resize(std::min(piece.size(), remaining));
     file.read(piece.data(), piece.size());
     for (std::size_t at = 0; at < piece.size(); at += width, walk.step()) {
       std::memcpy(array.data.data() + walk.offset() * width, piece.data() + at, width);

@@ -8,7 +8,6 @@
 #include "layer/backward_call.hpp"
 #include "layer/config.hpp"
 #include "layer/state.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/pool.hpp"
 
@@ -52,9 +51,10 @@ void check_gradients(const LayerConfig& c, const AttentionLayer::Call& call, con
   check_overlap(arguments.all());
 }
 
-void check_same(const char* name, const Floats& kept, const Shape& wanted) {
-  if (kept.view.shape != wanted)
-    throw refusal(Error::shape, "activations.", name, ": ", kept.view.shape, " is not this call's: ", wanted);
+void check_same(const char* name, const Floats& saved, const Shape& wanted) {
+  if (saved.view.shape != wanted)
+    throw refusal(Error::shape, "activations.", name, ": ", saved.view.shape,
+                  " is not this call's: ", wanted);
 }
 
 }  // namespace
@@ -69,12 +69,12 @@ LayerInputs check_backward(const LayerConfig& c, const AttentionLayer::Call& cal
   return in;
 }
 
-void check_heads(const LayerConfig& c, const LayerInputs& in, const Heads& kept) {
+void check_heads(const LayerConfig& c, const LayerInputs& in, const Heads& saved) {
   const std::int64_t batch = in.x.shape.batch, queries = in.x.shape.length, keys = in.keys;
-  check_same("q", kept.q, {batch, c.heads, queries, *c.head_dim});
-  check_same("k", kept.k, {batch, *c.kv_heads, keys, *c.head_dim});
-  check_same("v", kept.v, {batch, *c.kv_heads, keys, *c.value_head_dim});
-  check_same("attended", kept.attended, {batch, c.heads, queries, *c.value_head_dim});
+  check_same("q", saved.q, {batch, c.heads, queries, *c.head_dim});
+  check_same("k", saved.k, {batch, *c.kv_heads, keys, *c.head_dim});
+  check_same("v", saved.v, {batch, *c.kv_heads, keys, *c.value_head_dim});
+  check_same("attended", saved.attended, {batch, c.heads, queries, *c.value_head_dim});
 }
 
 }  // namespace heed::layer
@@ -208,11 +208,11 @@ void write_inputs(LayerState& state, const HeadGradients& d, bool accumulates) {
 
 // That what a call kept is of this call.
 void check_activations(const LayerState& state, const LayerInputs& in, const Options& options,
-                       const auto& kept) {
-  check_heads(state.config, in, kept.heads);
-  if (kept.packed != state.packed)
+                       const auto& saved) {
+  check_heads(state.config, in, saved.heads);
+  if (saved.packed != state.packed)
     throw refusal(Error::value, "activations: made by another layer, or before update() changed the weights");
-  RecordedCall(in, options).check_same(kept.recorded);
+  RecordedCall(in, options).check_same(saved.recorded);
 }
 
 }  // namespace
@@ -245,7 +245,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   const Gradients by_heads = d.for_attention(g, d_attended.view);
   make_gradient_problem(inputs, saved, by_heads, options);  // refusals come before anything is paid for
 
-  const threads::ForOneCall said(options.threads, options.executor);
+  const threads::ForOneCall for_call(options.threads, options.executor);
   if (!is_kept) {
     Options forward = options;
     forward.kernel.clear();

@@ -9,8 +9,7 @@
 
 #include "cache/append.hpp"
 #include "cache/state.hpp"
-#include "call/arguments.hpp"
-#include "refusal/argument.hpp"
+#include "call/checks.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 

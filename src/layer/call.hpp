@@ -9,7 +9,7 @@
 #include "heed/cache.hpp"
 #include "heed/layer.hpp"
 #include "layer/weights.hpp"
-#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::layer {
 

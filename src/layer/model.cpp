@@ -148,13 +148,13 @@ struct RopeFields {
   }
 
   float or_usual(const char* name, float usual) const {
-    const float said = rope.find_number(name).value_or(0);
-    return said == 0 ? usual : said;
+    const float given = rope.find_number(name).value_or(0);
+    return given == 0 ? usual : given;
   }
 
   // DeepSeek's way of saying it: a quotient of two logarithmic factors.
   std::optional<float> yarn_attention_factor(float factor) const {
-    if (const auto said = rope.find_number("attention_factor")) return said;
+    if (const auto given = rope.find_number("attention_factor")) return given;
     const float above = or_usual("mscale", 0), below = or_usual("mscale_all_dim", 0);
     if (above == 0 || below == 0) return {};
     if (factor <= 1) return 1.0f;

@@ -63,9 +63,9 @@ RecordedCall::RecordedCall(const LayerInputs& in, const Options& o)
                 {"positions", words_of(in.positions), mix_list(0, in.positions)},
                 {"key_positions", words_of(in.key_positions), mix_list(0, in.key_positions)}}} {}
 
-void RecordedCall::check_same(const RecordedCall& kept) const {
+void RecordedCall::check_same(const RecordedCall& earlier) const {
   for (std::size_t n = 0; n < choices_.size(); ++n) {
-    const Choice &now = choices_[n], &then = kept.choices_[n];
+    const Choice &now = choices_[n], &then = earlier.choices_[n];
     if (now.words != then.words)
       throw refusal(Error::value, now.name, ": ", now.words, ", but the activations were made with ",
                     then.words);

@@ -17,7 +17,7 @@ class RecordedCall {
 
   // Throws Error where the call that made the activations was told something else. Lists are compared number
   // by number; of matrices and sinks, only the extents.
-  void check_same(const RecordedCall& kept) const;
+  void check_same(const RecordedCall& earlier) const;
 
  private:
   // In words, for who is refused, and as a number, since words leave lists out.

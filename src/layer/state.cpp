@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <atomic>
 
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "heed/layer.hpp"
 #include "layer/attending.hpp"
 #include "layer/config.hpp"
 #include "layer/weights.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::layer {

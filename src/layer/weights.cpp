@@ -8,7 +8,6 @@
 
 #include "layer/config.hpp"
 #include "layer/state.hpp"
-#include "refusal/argument.hpp"
 #include "refusal/refusal.hpp"
 #include "softmax/philox.hpp"
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "problem/lower.hpp"
-
 #include <cmath>
 #include <iterator>
 
+#include "problem/problem.hpp"
 #include "softmax/philox.hpp"
 
 namespace heed::problem {

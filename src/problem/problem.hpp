@@ -11,7 +11,7 @@
 #include "heed/attention.hpp"
 #include "heed/gradient.hpp"
 #include "heed/stream.hpp"
-#include "problem/sequence.hpp"
+#include "problem/call.hpp"
 
 namespace heed::problem {
 
@@ -81,18 +81,9 @@ struct Problem {
   }
 };
 
-}  // namespace heed::problem
-
-namespace heed {
-using problem::BoolMask, problem::unknown_keys, problem::Problem;
-}
-
 // A checked call to attention_backward(), lowered to plain data: the forward problem it is the gradient of,
 // what was saved, and the gradients. Strides are as in Problem: 0 for what broadcasts and for the batch of
 // packed rows.
-
-namespace heed::problem {
-
 struct GradientProblem {
   Problem forward{};  // its outputs are what was saved, and are never written
   View out{}, log_sum_exp{};
@@ -114,8 +105,31 @@ struct UnfinishedGradients {
   std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
 };
 
+// From here on: the Problem as the KernelCall that kernels of every backend read.
+
+// An axis of one entry has whatever stride it likes, and kernels multiply strides: it becomes 0, or 1 for the
+// last axis.
+Tensor lower(const View&);
+
+template <class AnyView>
+Tensor lower_if_given(const std::optional<AnyView>& x) {
+  return x ? lower(View(*x)) : Tensor{};
+}
+
+// A KernelCall and what it points to beyond the Problem, which must outlive it.
+struct LoweredProblem {
+  explicit LoweredProblem(const Problem&);
+  LoweredProblem(const Problem&, const softmax::Scaling&);
+  LoweredProblem(const LoweredProblem&) = delete;
+  LoweredProblem& operator=(const LoweredProblem&) = delete;
+
+  Few<BoolTensor, 4> masks;
+  KernelCall call;
+};
+
 }  // namespace heed::problem
 
 namespace heed {
-using problem::GradientProblem, problem::UnfinishedGradients;
+using problem::BoolMask, problem::GradientProblem, problem::Problem, problem::UnfinishedGradients,
+    problem::unknown_keys;
 }

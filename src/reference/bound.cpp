@@ -91,7 +91,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
 }
 
 double RowBound::out(std::int64_t d) const {
-  const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
+  const double keep_probability = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
   const double magnitude = magnitude_[static_cast<std::size_t>(d)],
                largest = largest_value_[static_cast<std::size_t>(d)];
   const DType dtype = p_.outputs.out.dtype;
@@ -103,15 +103,16 @@ double RowBound::out(std::int64_t d) const {
                       : operands == DType::f16 ? 0x1p-7 * smallest(DType::f16)
                                                : underflow;
   const double relative = relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype);
-  return part_of(magnitude, relative, 2 * largest / kept) + smallest(dtype) +
-         static_cast<double>(p_.keys) * lost * (largest + 1) / kept;
+  return part_of(magnitude, relative, 2 * largest / keep_probability) + smallest(dtype) +
+         static_cast<double>(p_.keys) * lost * (largest + 1) / keep_probability;
 }
 
 double RowBound::weight(std::int64_t j) const {
-  const double kept = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
+  const double keep_probability = p_.options.dropout ? 1.0 - p_.options.dropout->drop_probability : 1.0;
   const DType dtype = p_.outputs.weights->dtype;
-  return part_of(row_.weight[static_cast<std::size_t>(j)], relative_error_ + roundoff(dtype), 1 / kept) +
-         smallest(dtype) + underflow / kept;
+  return part_of(row_.weight[static_cast<std::size_t>(j)], relative_error_ + roundoff(dtype),
+                 1 / keep_probability) +
+         smallest(dtype) + underflow / keep_probability;
 }
 
 double RowBound::log_sum_exp() const {

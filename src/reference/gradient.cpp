@@ -17,7 +17,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
 }
 
 // What a dropped or kept weight is multiplied with (S7).
-double kept(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+double keep_factor(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
   if (!p.options.dropout) return 1;
   return dropped(p, b, h, i, j) ? 0 : 1 / (1.0 - static_cast<double>(p.options.dropout->drop_probability));
 }
@@ -55,7 +55,7 @@ GradientRow gradient_row(const GradientProblem& g, const GradientNumbers& number
     const auto n = static_cast<std::size_t>(j);
     if (unseen(r.scores.biased[n])) continue;                    // G6
     r.weight[n] = std::exp(r.scores.biased[n] - r.log_sum_exp);  // G1
-    const double keep = kept(p, b, h, i, j);
+    const double keep = keep_factor(p, b, h, i, j);
     r.applied[n].value = r.weight[n] * keep;  // G2
     const double* value = numbers.forward.v(b, p.kv_head(h), s.first_key + j);
     r.weight_gradient[n] = keep * dot(from_out, value, p.value_dim) - r.delta + of_lse;
@@ -140,13 +140,13 @@ void run(const GradientProblem& g) {
 
 namespace {
 
-bool any(const std::vector<unsigned char>& left, std::int64_t first, std::int64_t count) {
-  if (left.empty()) return false;
-  const auto from = left.begin() + first;
+bool any(const std::vector<unsigned char>& unfinished, std::int64_t first, std::int64_t count) {
+  if (unfinished.empty()) return false;
+  const auto from = unfinished.begin() + first;
   return std::any_of(from, from + count, [](unsigned char x) { return x != 0; });
 }
 
-bool any(const std::vector<unsigned char>& left) { return any(left, 0, std::ssize(left)); }
+bool any(const std::vector<unsigned char>& unfinished) { return any(unfinished, 0, std::ssize(unfinished)); }
 
 }  // namespace
 
@@ -234,14 +234,14 @@ void GradientCompletion::write_row(const MutableView& to, SumTensor& from, doubl
     write_element(to, at, factor * from.at(at.batch, at.heads, at.length, at.dim).value);
 }
 
-void GradientCompletion::write_elements(const std::vector<unsigned char>& left, const MutableView& to,
+void GradientCompletion::write_elements(const std::vector<unsigned char>& unfinished, const MutableView& to,
                                         SumTensor& from) const {
   std::size_t n = 0;
   for (std::int64_t b = 0; b < to.shape.batch; ++b)
     for (std::int64_t h = 0; h < to.shape.heads; ++h)
       for (std::int64_t i = 0; i < to.shape.length; ++i)
         for (std::int64_t d = 0; d < to.shape.dim; ++d)
-          if (left[n++]) write_element(to, {b, h, i, d}, from.at(b, h, i, d).value);
+          if (unfinished[n++]) write_element(to, {b, h, i, d}, from.at(b, h, i, d).value);
 }
 
 }  // namespace heed::reference

@@ -111,7 +111,8 @@ class GradientCompletion {
 
   void write_element(const MutableView&, const Shape& at, double value) const;
   void write_row(const MutableView&, SumTensor& from, double factor, Shape at) const;
-  void write_elements(const std::vector<unsigned char>& left, const MutableView&, SumTensor& from) const;
+  void write_elements(const std::vector<unsigned char>& unfinished, const MutableView&,
+                      SumTensor& from) const;
 
   const GradientProblem& g_;
   const UnfinishedGradients& left_;

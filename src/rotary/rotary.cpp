@@ -160,8 +160,8 @@ struct Scaler {
     Frequencies scaled{powers(base, dims)};
     for (double& frequency : scaled.per_pair) {
       const double rotates = original * frequency / (2 * std::numbers::pi);
-      const double kept = std::clamp((rotates - low) / (high - low), 0.0, 1.0);
-      frequency = mix(frequency / s.factor, frequency, kept);
+      const double share = std::clamp((rotates - low) / (high - low), 0.0, 1.0);
+      frequency = mix(frequency / s.factor, frequency, share);
     }
     return scaled;
   }

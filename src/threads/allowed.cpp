@@ -92,7 +92,7 @@ std::string threads_variable_fault() {
 void warn(const std::string& sentence) { std::fprintf(stderr, "heed: warning: %s\n", sentence.c_str()); }
 
 int allowed_threads() {
-  if (const int said = threads_in(threads_variable())) return said;
+  if (const int threads = threads_in(threads_variable())) return threads;
   static std::atomic<bool> has_warned = false;
   if (const std::string fault = threads_variable_fault(); !fault.empty() && !has_warned.exchange(true))
     warn(fault);

@@ -19,7 +19,6 @@
 #include "heed/threads.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
-#include "threads/float_mode.hpp"
 
 namespace heed::threads {
 namespace {
@@ -233,7 +232,7 @@ Executor* executor() { return executor_of_call ? executor_of_call : owner().exec
 StayAwake::StayAwake() { ++calls_that_stay_awake; }
 StayAwake::~StayAwake() { --calls_that_stay_awake; }
 
-void ForOneCall::say(int threads, Executor* executor) noexcept {
+void ForOneCall::set(int threads, Executor* executor) noexcept {
   threads_before_ = std::exchange(threads_of_call, threads);
   executor_before_ = std::exchange(executor_of_call, executor);
 }

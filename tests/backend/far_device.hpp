@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "api/plan.hpp"
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "cpu/backend.hpp"
 
 namespace heed::test {

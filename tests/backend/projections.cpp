@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backends.hpp"
+#include "backend/backend.hpp"
 #include "cases/tensor.hpp"
 #include "heed/heed.hpp"
 

@@ -4,6 +4,7 @@
 import json
 import pathlib
 import sys
+import xml.etree.ElementTree
 
 import numpy as np
 import pytest
@@ -116,6 +117,9 @@ REFUSED = {
     "is negative, which no weight of attention is": ["--weights", "negative.npy"],
     "--out: there is no folder 'nowhere'": ["--out", "nowhere/a.html"],
     "--picture: 'a.gif' ends in neither .png, .svg nor .pdf": ["--picture", "a.gif"],
+    "--theme: 'blue' is not light, dark or print": ["--picture", "a.svg", "--theme", "blue"],
+    "--theme: means nothing without --picture": ["--theme", "dark"],
+    "--theme: means nothing beside --play": ["--play", "--theme", "dark"],
     "--out: 'a.npy' is what --weights reads": ["--weights", "a.npy", "--out", "a.npy"],
     "--out: './w.txt' is what --tokens reads": ["--weights", "two.npy", "--tokens", "w.txt", "--out", "./w.txt"],
     "--out: 'x.npy' is what --input reads": [*LAYER, "--out", "x.npy"],
@@ -152,6 +156,23 @@ def test_run_draws_what_it_computed(tmp_path):
     assert all(f">head {n}, up to " in svg for n in range(4)) and ">g</text>" in svg
     shown = heed(tmp_path, "run", *flags, "--show").stdout
     assert shown.count("head ") == 4 and "           a " in shown and "██············" in shown
+
+
+PAPERS = {None: "#ffffff", "light": "#ffffff", "dark": "#121418", "print": "#ffffff"}
+
+
+@pytest.mark.parametrize("theme", PAPERS)
+def test_pictures_have_the_colours_of_their_theme(tmp_path, theme):
+    write_sample(tmp_path)
+    flags = ["--theme", theme] if theme else []
+    json_of(tmp_path, "view", *LAYER, "--picture", "view.svg", "--title", "Zwei & drei", *flags)
+    json_of(tmp_path, "run", "--weights", *LAYER[1:], "--picture", "run.svg", *flags)
+    assert ">Zwei &amp; drei</text>" in (tmp_path / "view.svg").read_text()
+    for name in ("view.svg", "run.svg"):
+        svg = xml.etree.ElementTree.parse(tmp_path / name).getroot()
+        assert svg.find("{http://www.w3.org/2000/svg}rect").get("fill") == PAPERS[theme]
+    json_of(tmp_path, "run", "--weights", *LAYER[1:], "--picture", "light.svg")
+    assert ((tmp_path / "run.svg").read_bytes() == (tmp_path / "light.svg").read_bytes()) == (theme in (None, "light"))
 
 
 def test_the_pictures_of_the_documents_are_made_by_these_commands(tmp_path):

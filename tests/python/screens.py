@@ -22,6 +22,8 @@ const shown = (rect, element) => {
     const box = at.getBoundingClientRect();
     [left, top, right, bottom] = [Math.max(left, box.left), Math.max(top, box.top), Math.min(right, box.right), Math.min(bottom, box.bottom)];
   }
+  const stays = element.closest('tr')?.firstElementChild; // what is scrolled under it is not seen
+  if (stays && !stays.contains(element) && getComputedStyle(stays).position === 'sticky') left = Math.max(left, stays.getBoundingClientRect().right);
   return right - left > 1 && bottom - top > 1 ? { left, top, right, bottom, element } : null;
 };
 for (const element of document.querySelectorAll('body *')) {

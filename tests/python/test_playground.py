@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import browser
-from screens import EVERY_SCREEN, Screen
+from screens import EVERY_SCREEN, SIZES, Screen
 
 TOOL = os.environ.get("HEED_TOOL", "")
 pytestmark = pytest.mark.skipif(not TOOL, reason="HEED_TOOL does not name the tool")
@@ -181,6 +181,7 @@ def test_a_cache_fills_token_by_token_and_its_bytes_are_counted(tab, page):
     per_head = 2 * 8 * 4 * n  # keys and values of 8 floats
     used = {row.get_attribute("data-kind"): row.find_element("css selector", "output").text for row in tab.all(".cache")}
     assert used == {kind: f"{heads * per_head:,} bytes" for kind, heads in (("MHA", 4), ("GQA", 2), ("MQA", 1))}
+    assert "1/2 of MHA" in tab.text('[data-kind="GQA"]') and "1/4 of MHA" in tab.text('[data-kind="MQA"]')
     assert "has the bits of attention over all tokens at once" in tab.text("#cache-check")
     tab.choose("#cacheType", "f16")
     tab.until(lambda: f"{4 * per_head // 2:,} bytes" in tab.text('[data-kind="MHA"] output'), "f16 takes half of it")
@@ -277,6 +278,28 @@ def test_the_steps_are_on_the_first_screen(tab, page):
     table = tab.one("#steps table").rect
     assert table["y"] + table["height"] < 900 and table["x"] + table["width"] < 1400
     assert tab.driver.execute_script("const box = document.querySelector('#steps'); return box.scrollWidth <= box.clientWidth"), "a column is out of sight"
+
+
+def test_on_a_telephone_scores_and_weights_stand_beside_their_words(tab, page):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    play(tab, page, "#tour=2&head=0&query=8")
+    assert_steps(tab, 8, columns=(1, 2, 3))
+    left, right = tab.driver.execute_script("const box = document.querySelector('#steps').getBoundingClientRect(); return [box.left, box.right]")
+    box = lambda selector: tab.driver.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.right]", selector)  # noqa: E731
+    for cell in ("td.score", "td.share", "td.weight"):
+        assert box(f"#steps {cell}")[0] >= box("#steps tr:nth-child(3) th")[1] - 1 and box(f"#steps {cell}")[1] <= right
+    screen.go("#tour=5&head=0&query=8")
+    value, word = box("#steps td.v"), box("#steps tr:nth-child(3) th")
+    assert word[0] == left and word[1] - 1 <= value[0] < right, "values stand without their words"
+
+
+def test_the_header_is_one_line_on_every_screen(tab, page):
+    screen = Screen(tab)
+    for size in SIZES:
+        screen.resize(size)
+        play(tab, page)
+        assert tab.one("header").rect["height"] < 64 and tab.one("h1").rect["height"] < 30, size
 
 
 def test_the_tour_is_walked_by_keyboard_to_its_end(tab, page):

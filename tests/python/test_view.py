@@ -106,6 +106,12 @@ def test_every_level_is_numpys(extents, is_causal):
                 assert off.max(initial=0) <= 1 and (off > 0).mean() < 0.001 + 1 / off.size, kind
 
 
+def test_a_page_stays_below_every_budget_that_is_not_too_small():
+    weights = random_weights(2, 257, 100)
+    for budget in range(200_000, 300_000, 10_000):
+        assert len(shown(weights, budget=budget).text.encode()) <= budget
+
+
 def test_what_is_not_kept_whole_has_the_exact_largest_weights_of_every_row():
     weights = random_weights(1, 400, 400)
     page = shown(weights, budget=400_000)

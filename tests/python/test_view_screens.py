@@ -13,7 +13,7 @@ from test_view import causal_weights, random_weights
 
 LENGTH, LAYERS, HEADS = 40, 3, 6
 WORDS = "It was a bright cold day in April and the clocks were striking thirteen Winston Smith his chin nuzzled into his breast in an effort to escape the vile wind slipped quickly through the glass doors of Victory Mansions though".split()[:LENGTH]
-VIEWS = ["", "#sort=first", "#filter=entropy", "#size=120", "#head=1", "#head=1&query=9&key=4", "#head=1&compare=1", "#head=2&view=text", "#head=2&view=text&query=9&key=9",
+VIEWS = ["", "#sort=first", "#filter=entropy", "#size=120", "#head=1", "#head=1&query=9&key=4", "#head=1&compare=1", "#head=2&view=text", "#head=2&view=text&query=9&key=9", "#head=2&view=text&query=9&key=4&list=all&rank=on",
          "#head=2&view=lines", "#head=2&view=lines&heads=all&query=12", "#head=2&view=table&query=3"]  # fmt: skip
 
 
@@ -234,6 +234,31 @@ def test_the_overview_says_what_it_shows(screen, tab, page):
     assert tab.count(".hint") == 0, "the hint comes back"
 
 
+def test_the_first_screen_of_a_telephone_has_heads_on_it(tab, page):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    tab.open(page)
+    set_hint(tab, seen=False)
+    tab.open(page)
+    assert tab.count(".hint") == 1
+    box = tab.one(".thumb").rect
+    assert box["y"] + box["height"] < 844, "what the page is about lies below the first screen"
+    assert not tab.one("#measure-note").is_displayed(), "a note explains numbers that small pictures do not show"
+
+
+def test_what_sharing_keys_saves_is_said(screen, tab, page):
+    tab.open(page)
+    assert "6 heads over 2 KV heads (1/3 of MHA’s KV cache)" in tab.text(".run .quiet")
+
+
+def test_a_button_leads_back_to_all_heads(screen, tab, page):
+    for size in SIZES:
+        screen.resize(size)
+        settled(tab, page, "#layer=1&head=2&view=text")
+        tab.one("#all-heads").click()
+        tab.until(lambda: tab.one("#overview").is_displayed() and "head=" not in tab.address(), "it does not")
+
+
 def test_heads_are_columns_and_layers_rows(screen, tab, page):
     for size in SIZES:
         screen.resize(size)
@@ -303,6 +328,65 @@ def test_what_is_under_the_pointer_is_said_in_words(screen, tab, page, weights):
     weight = weights["before"][2][3][query, key]
     shown = "under 0.01 %" if weight < 1e-4 else f"{100 * weight:.{2 if weight < 0.01 else 1}f} %"
     assert tab.text("#tip .sentence") == f"“{WORDS[query]}” gives {shown} to “{WORDS[key]}”"
+
+
+def test_buttons_zoom_at_the_chosen_weight(screen, tab, page):
+    settled(tab, page, "#head=1&query=38&key=3")
+    for _ in range(6):
+        tab.one("#zoom-in").click()
+    tab.until(lambda: zoom_of(tab) > 3, "it does not zoom")
+    texts = [each["text"] for each in redrawn(tab)]
+    assert WORDS[38] in texts and WORDS[3] in texts and WORDS[18] not in texts
+
+
+# The chosen token
+
+
+def listed(tab):
+    """The names and the numbers of the last list."""
+    return tab.driver.execute_script(
+        "return [...[...document.querySelectorAll('#chosen ol')].at(-1).querySelectorAll('button')].map((e) => [e.dataset.name, Number(e.querySelector('.digits').textContent)])"
+    )
+
+
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_all_weights_of_a_token_are_listed_and_a_line_chooses_one(screen, tab, page, weights, direction):
+    settled(tab, page, f"#layer=1&head=2&view=text&query=17&key=17&direction={direction}")
+    found = weights["before"][1][2]
+    line = found[17] if direction == "to" else found[:, 17]
+    order = sorted(np.flatnonzero(line), key=lambda n: -line[n])
+    assert [name for name, _ in listed(tab)] == [f"token {n}" for n in order[:8]]
+    tab.one('#chosen [data-name="list"]').click()
+    tab.until(lambda: len(listed(tab)) == len(order), "some are left out")
+    assert [np.float32(weight) for _, weight in listed(tab)] == [line[n] for n in order]
+    chosen = int(order[-1])
+    tab.one(f'#chosen [data-name="token {chosen}"]').click()
+    names = (WORDS[17], WORDS[chosen]) if direction == "to" else (WORDS[chosen], WORDS[17])
+    tab.until(lambda: re.match(f"“{names[0]}” gives .* % to “{names[1]}”", tab.text("#chosen .sentence")), tab.text("#chosen"))
+    assert tab.driver.execute_script("return document.activeElement.dataset.name") == f"token {chosen}", "the keyboard is left nowhere"
+
+
+def test_the_heads_that_give_most_from_one_token_to_another_are_named(screen, tab, page, weights):
+    settled(tab, page, "#head=2&query=30&key=4")
+    tab.one('#chosen [data-name="rank"]').click()
+    tab.until(lambda: tab.count("#chosen ol") == 2, "no heads are named")
+    found = {f"{run} · Layer {n} · Head {h}": layer[h][30, 4] for run, layers in weights.items() for n, layer in enumerate(layers) for h in range(HEADS)}
+    best = sorted(found, key=lambda name: -found[name])[:8]
+    first = tab.all("#chosen ol")[0]
+    assert [each.get_attribute("data-name") for each in first.find_elements("css selector", "button")] == best
+    first.find_element("css selector", "button").click()
+    tab.until(lambda: tab.text("#head-name") == best[0], "a line does not open its head")
+    tab.until(lambda: "rank=on" in tab.address() and "query=30" in tab.address(), tab.address())
+
+
+def test_on_a_telephone_what_was_chosen_comes_into_sight(tab, page):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    settled(tab, page, "#head=1&view=table")
+    tab.until(lambda: tab.count("#table tbody button"), "there is no table")
+    tab.all("#table tbody button")[3].click()
+    tab.until(lambda: tab.text("#chosen h2 b") == WORDS[3], "nothing is chosen")
+    tab.until(lambda: 0 <= tab.driver.execute_script("return document.querySelector('#chosen').getBoundingClientRect().top") < 700, "it stays out of sight")
 
 
 # Lines
@@ -391,6 +475,25 @@ def test_the_table_names_what_every_query_gives_most_to(screen, tab, page, weigh
         best = int(w[query].argmax())
         assert cells[:2] == [str(query), WORDS[query]] and cells[2].startswith(f"{WORDS[best]} {100 * w[query, best]:.1f} %"), cells
     assert tab.count("#table th[scope=row]") == LENGTH and tab.count("#table th[scope=col]") == 5 and tab.count("#table caption") == 1
+
+
+def test_a_long_table_moves_with_the_chosen_query(screen, tab, tmp_path):
+    heed.view(causal_weights(1, 600)).save(tmp_path / "long.html")
+    settled(tab, tmp_path / "long.html", "#head=0&view=table&query=500")
+    tab.until(lambda: tab.count("#table tbody tr") == 120, "it is not a stretch of the table")
+    assert tab.text("#table tr[aria-current] td") == "500" and "Queries 440 to 559 of 600" in tab.text("#table caption")
+
+
+def test_the_keyboard_stays_at_what_it_pressed(screen, tab, page):
+    for address, selector in (("#head=1&view=table", "#table tbody tr:nth-child(5) button"), ("#head=1&view=lines&heads=all", "#line-heads button:nth-child(3)")):
+        settled(tab, page, address)
+        tab.until(lambda: tab.count(selector), "there is nothing to press")  # noqa: B023
+        name = tab.one(selector).get_attribute("data-name")
+        tab.driver.execute_script("document.querySelector(arguments[0]).focus()", selector)
+        before = tab.address()
+        tab.press("\ue007")
+        tab.until(lambda: tab.address() != before, "Enter does nothing")  # noqa: B023
+        assert tab.driver.execute_script("return document.activeElement.dataset.name") == name
 
 
 def test_two_sequences_have_two_texts(screen, tab, tmp_path):

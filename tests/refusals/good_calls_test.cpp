@@ -9,7 +9,7 @@
 #include "heed/cache.hpp"
 #include "heed/gradient.hpp"
 #include "heed/stream.hpp"
-#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is kept between calls: never shared, never too small, and not for ever.
-#include "threads/reused_memory.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <thread>
 #include <vector>
+
+#include "threads/memory.hpp"
 
 namespace heed::threads {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of tasks: each that runs has its own, and a thread has again what it had before.
-#include "threads/scratch.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <optional>
 #include <thread>
 #include <vector>
+
+#include "threads/memory.hpp"
 
 namespace heed::threads {
 namespace {

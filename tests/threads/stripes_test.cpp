@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tasks of the same rows: each taken once, one after another by whoever began with them.
-#include "cpu/schedule/stripes.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
+
+#include "cpu/schedule/cut.hpp"
 
 namespace heed::cpu {
 namespace {

@@ -44,9 +44,9 @@ function hint() {
   const made = element("div", "", "hint");
   const list = element("ul", "");
   for (const words of [
-    "A head decides, for every token, how much it takes from every other: its weights. Each row of a picture sums to one.",
-    "A strong diagonal looks at the token itself, one below it at the token before, a strong first column at the first token.",
-    "Inside a head: hover or tap a cell to read it in words; the same as coloured text, lines or a table.",
+    "A row says how much one token takes from every other: its weights, which sum to one.",
+    "A strong diagonal: tokens look at themselves. Just below it: at the token before. A strong first column: at the first token.",
+    "Inside a head every cell can be read in words, and seen as coloured text, lines or a table.",
   ])
     list.append(element("li", words));
   const close = element("button", "Got it");

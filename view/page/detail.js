@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One head, large: its map (or three, where two runs are compared), what it is in numbers, and the chosen token.
 import { attention } from "./blobs.js";
-import { digitsOf } from "./digits.js";
+import { showChosen } from "./chosen.js";
 import { byId, element } from "./dom.js";
 import { drawThumb } from "./grid.js";
 import { endOfScale, groupOf, headAt, nameOf } from "./head.js";
@@ -12,8 +12,6 @@ import { showNumbers, showProfile } from "./profile.js";
 import { change, state } from "./state.js";
 import { drawTable } from "./table.js";
 import { drawText, textMeaning } from "./text.js";
-import { tokensOf } from "./tokens.js";
-import { visible } from "./visible.js";
 import { runName, said } from "./words.js";
 
 const tip = byId("tip");
@@ -93,46 +91,6 @@ function showGroup(head) {
     button.addEventListener("click", () => change({ head: each.index }));
     drawThumb(canvas, each);
     box.append(button);
-  }
-}
-
-async function showChosen(head) {
-  const box = byId("chosen");
-  const wanted = JSON.stringify([state.query, state.key, state.direction]);
-  await head.ready();
-  if (wanted !== JSON.stringify([state.query, state.key, state.direction])) return;
-  box.replaceChildren();
-  const { queries, keys } = tokensOf[head.run];
-  const heading = document.createElement("h2");
-  let found;
-  if (state.direction === "to" || state.key < 0) {
-    if (state.query < 0) {
-      heading.textContent = "Choose a token: in the map, the text, the lines or the table.";
-      box.append(heading);
-      return;
-    }
-    heading.append(`Query ${state.query} `, element("b", visible(queries[state.query])), " attends to");
-    found = head.largestOf(state.query, 8).map(([key, weight]) => [keys[key], key, weight]);
-  } else {
-    heading.append(`Key ${state.key} `, element("b", visible(keys[state.key])), " is attended to by");
-    found = Array.from(head.column(state.key), (weight, query) => [queries[query], query, weight]).filter(([, , weight]) => weight > 0).sort((a, b) => b[2] - a[2]).slice(0, 8);
-  }
-  const list = document.createElement("ol");
-  for (const [token, n, weight] of found) {
-    const item = document.createElement("li");
-    const name = document.createElement("div");
-    name.append(element("bdi", visible(token)), element("small", String(n)));
-    const bar = document.createElement("i");
-    bar.style.width = `${Math.min(100, 100 * weight)}%`;
-    const track = document.createElement("div");
-    track.append(bar);
-    item.append(name, track, element("span", digitsOf(weight)));
-    list.append(item);
-  }
-  box.append(heading, list);
-  if (state.query >= 0 && state.key >= 0) {
-    const { value, more } = said(head, state.query, state.key);
-    box.append(element("p", `Query ${state.query} to key ${state.key}: ${value}${more ? ` (${more})` : ""}`, "quiet cell"));
   }
 }
 

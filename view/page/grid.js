@@ -57,7 +57,8 @@ function isShown(head) {
 function extentOf(run) {
   const heads = run.layers[0]?.heads.length ?? 0;
   const kvHeads = run.layers[0]?.kv_heads ?? 0;
-  const kind = kvHeads === heads ? "" : kvHeads === 1 ? " share one KV head" : ` over ${kvHeads} KV heads`;
+  const sharing = kvHeads === 1 ? " share one KV head" : ` over ${kvHeads} KV heads`;
+  const kind = kvHeads === heads ? "" : `${sharing} (1/${heads / kvHeads} of MHA’s KV cache)`;
   const layers = run.layers.length > 1 ? `${run.layers.length} layers of ` : "";
   const of = (n, what) => `${n.toLocaleString("en")} ${n === 1 ? what.replace(/ies$/, "y").replace(/s$/, "") : what}`;
   return `${layers}${of(heads, "heads")}${kind} · ${of(run.queries, "queries")} × ${of(run.keys, "keys")}`;

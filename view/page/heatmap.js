@@ -208,12 +208,19 @@ export class Heatmap {
     return isInside ? { query, key } : null;
   }
 
+  // Where the map zooms if nobody points: at the chosen weight, or in the middle.
+  focus(camera) {
+    const within = (at, room) => Math.min(room, Math.max(0, at));
+    if (state.query < 0 || state.key < 0) return { x: camera.room.width / 2, y: camera.room.height / 2 };
+    return { x: within((state.key + 0.5 - camera.x) * camera.stepX, camera.room.width), y: within((state.query + 0.5 - camera.y) * camera.stepY, camera.room.height) };
+  }
+
   // Zooms by a factor and keeps the point of the window where it is.
   zoomAt(factor, clientX, clientY) {
     const box = this.canvas.getBoundingClientRect();
     const before = this.camera();
-    const atX = Math.max(0, (clientX ?? box.left + before.left + before.room.width / 2) - box.left - before.left);
-    const atY = Math.max(0, (clientY ?? box.top + before.top + before.room.height / 2) - box.top - before.top);
+    const atX = clientX === undefined ? this.focus(before).x : Math.max(0, clientX - box.left - before.left);
+    const atY = clientY === undefined ? this.focus(before).y : Math.max(0, clientY - box.top - before.top);
     const x = before.x + atX / before.stepX;
     const y = before.y + atY / before.stepY;
     state.zoom = Math.min(Math.max(1, before.zoom * factor), before.most);

@@ -102,6 +102,6 @@ const glossary = [
   ["key", "a token that is looked at; a column of the map"],
   ["weight", "how much a query takes from a key, from 0 to 1; the weights of a row sum to one"],
   ["head", "one set of weights; a layer has several, each looking for something else"],
-  ["KV head", "keys and values that several query heads share (GQA), or all of them (MQA)"],
+  ["KV head", "keys and values that several query heads share (GQA), or all of them (MQA); the KV cache shrinks with their number"],
   ["entropy", "how far a query spreads: 0 bits is one key, n bits as much as 2ⁿ equal ones"],
 ];

@@ -3,7 +3,7 @@
 // that can be switched off.
 import { attention } from "./blobs.js";
 import { hueOf, strength } from "./colour.js";
-import { byId, isTouched } from "./dom.js";
+import { byId, isTouched, refill } from "./dom.js";
 import { headAt } from "./head.js";
 import { lineStrength, opacityOf } from "./legend.js";
 import { change, mostLines, state } from "./state.js";
@@ -63,6 +63,7 @@ function showChips(head) {
     const made = document.createElement("button");
     made.type = "button";
     made.append(text);
+    made.dataset.name = title;
     made.title = title;
     if (isOn !== null) made.setAttribute("aria-pressed", String(isOn));
     made.addEventListener("click", act);
@@ -78,7 +79,7 @@ function showChips(head) {
     made.addEventListener("dblclick", () => set(all.filter((each) => each !== n)));
     return made;
   };
-  return chips.replaceChildren(...all.map(one), button("All", "Lines of all heads", null, () => set([])), button("None", "Lines of no head", null, () => set(all)));
+  return refill(chips, [...all.map(one), button("All", "Lines of all heads", null, () => set([])), button("None", "Lines of no head", null, () => set(all))]);
 }
 
 export function drawLines(head) {

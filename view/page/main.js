@@ -36,6 +36,7 @@ document.getElementById("title").textContent = attention.title;
 document.getElementById("home").addEventListener("click", () => change({ head: -1 }));
 document.getElementById("theme").addEventListener("click", () => change({ theme: state.theme === "dark" ? "light" : "dark" }));
 document.getElementById("help-button").addEventListener("click", () => document.getElementById("help").showModal());
+document.getElementById("all-heads").addEventListener("click", () => change({ head: -1 }));
 document.getElementById("previous").addEventListener("click", () => step(-1));
 document.getElementById("next").addEventListener("click", () => step(1));
 buildHelp();

@@ -22,6 +22,8 @@ const defaults = {
   most: 3, // lines of a token
   heads: "one", // or all: whose lines
   off: "", // heads of the layer whose lines are switched off, by number
+  list: "few", // or all: how many weights of the chosen token are listed
+  rank: "off", // or on: in which heads the chosen weight is largest
   size: 0, // of the pictures of all heads; 0 fits the screen
   sort: "place",
   filter: "",
@@ -89,6 +91,8 @@ const allowed = {
   kind: ["max", "mean"],
   theme: ["light", "dark"],
   direction: ["to", "from"],
+  list: ["few", "all"],
+  rank: ["off", "on"],
 };
 
 // An address comes from outside: what it may not say is left at its default.

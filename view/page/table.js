@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The head as a table: every query, and the keys that it gives most to. Eyes and screen readers read it alike.
+import { seekChosen } from "./chosen.js";
 import { digitsOf } from "./digits.js";
-import { byId, element } from "./dom.js";
+import { byId, element, refill } from "./dom.js";
 import { change, state } from "./state.js";
 import { tokensOf } from "./tokens.js";
 import { visible } from "./visible.js";
@@ -24,7 +25,11 @@ function tableRow(head, query) {
   const button = element("button", visible(queries[query]));
   button.type = "button";
   button.className = "plain";
-  button.addEventListener("click", () => change({ query }));
+  button.dataset.name = String(query);
+  button.addEventListener("click", () => {
+    change({ query });
+    seekChosen();
+  });
   name.append(button);
   line.append(element("td", String(query)), name);
   if (query === state.query) line.setAttribute("aria-current", "true");
@@ -42,7 +47,7 @@ function tableRow(head, query) {
 }
 
 export function drawTable(head) {
-  const first = Math.max(0, Math.min(head.queries - longest, (state.query < 0 ? 0 : state.query) - (longestTable >> 1)));
+  const first = Math.max(0, Math.min(head.queries - longestTable, (state.query < 0 ? 0 : state.query) - (longestTable >> 1)));
   const last = Math.min(head.queries, first + longestTable);
   const table = element("table");
   const heading = element("tr");
@@ -53,5 +58,6 @@ export function drawTable(head) {
   const top = element("thead");
   top.append(heading);
   table.append(element("caption", `What every query gives most to.${stretch}`), top, body);
-  tablePanel.replaceChildren(table);
+  refill(tablePanel, [table]);
 }
+

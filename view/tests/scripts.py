@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A page's scripts: `scripts.py SCRIPT...`, in the order of the page, prints what is wrong and fails if anything is.
 
-Each is a module of one idea: it parses (by node), imports only what others before it export and it uses, and touches neither
+Each is a module of one idea: it parses (by node), imports what it uses of others before it and nothing else, and touches neither
 the network nor markup made from text. All of them joined, as the page has them, parse as well: no name stands twice. The
 folder of the last has no others; those of another folder are another page's too.
 """
@@ -34,6 +34,22 @@ ALLOWED = ['"http://www.w3.org/2000/svg"']  # a name, not a place
 
 def without_comments(text):
     return re.sub(r"(?m)(^|\s)//.*$", "", text)
+
+
+def without_texts(code):
+    """Without comments, imports and what is quoted, but with what templates compute."""
+    code = re.sub(r'(?m)^import .*$|"(?:[^"\\\n]|\\.)*"', "", without_comments(code))
+    kept, inside = [], []  # of templates (`) and of what they compute ({)
+    for at, c in enumerate(code):
+        is_text = bool(inside) and inside[-1] == "`"
+        if c == "`":
+            inside.pop() if is_text else inside.append(c)
+        elif c == "{" and (not is_text or code[at - 1] == "$"):
+            inside.append(c)
+        elif c == "}" and not is_text:
+            inside.pop()
+        kept.append(" " if is_text else c)
+    return "".join(kept)
 
 
 def syntax(text):
@@ -84,6 +100,21 @@ def complaints(name, texts):
     yield from syntax(text)
 
 
+# How a name comes about where it is used: declared, taken apart, a parameter.
+BOUND = (r"\b(?:const|let|class|function) {0}\b", r"\b(?:const|let) [\[{{][^=]*\b{0}\b[^=]* =", r"\([^()]*\b{0}\b[^()]*\) (?:=>|{{)", r"\b{0} =>",
+         r"\(\{{[^}}]*\b{0}\b")  # fmt: skip
+
+
+def borrowed(name, texts):
+    """Names of other scripts that it uses and does not import: joined, they are found, and are another's."""
+    code, imported = without_texts(texts[name]), {each for each, _ in imports(texts[name])}
+    for other in texts.keys() - {name}:
+        for word in sorted({*declared(texts[other]), *exports(texts[other])} - imported):
+            is_used = re.search(rf"(?<![.\w]){word}\b(?!\s*:)", code)
+            if is_used and not any(re.search(bound.format(word), code) for bound in BOUND):
+                yield f"{name}.js: uses {word} of {other}.js and does not import it"
+
+
 def unwanted_exports(name, texts):
     for exported in exports(texts[name]):
         if not any((exported, name) in set(imports(other)) for other in texts.values()):
@@ -105,6 +136,7 @@ def main():
         if path.parent == own:
             problems += unwanted_exports(path.stem, texts)
         problems += misplaced_imports(path.stem, order, texts)
+        problems += borrowed(path.stem, texts)
     problems += [f"{path}: no page has it" for path in own.glob("*.js") if path not in paths]
     joined = "\n".join(re.sub(r"(?m)^import .*$|^export ", "", texts[name]) for name in order)
     problems += [f"all scripts together: {problem}" for problem in syntax(joined)]

@@ -6,7 +6,6 @@
 
 #include "cpu/backward/cut.hpp"
 #include "cpu/drivers.hpp"
-#include "cpu/lower.hpp"
 #include "cpu/schedule/tasks.hpp"
 #include "threads/waves.hpp"
 

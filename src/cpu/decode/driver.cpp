@@ -5,7 +5,6 @@
 #include <span>
 
 #include "cpu/drivers.hpp"
-#include "cpu/lower.hpp"
 #include "cpu/schedule/cut.hpp"
 #include "cpu/schedule/tasks.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill: many rows. A task is a KV head and a stretch of queries. Tasks of one head may share what they
-// pack of its keys and values; tasks of the same rows, the transposed mask (cpu/schedule/stripes.hpp).
+// pack of its keys and values; tasks of the same rows, the transposed mask (cpu/schedule/cut.hpp).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,11 +8,9 @@
 #include <span>
 
 #include "cpu/drivers.hpp"
-#include "cpu/lower.hpp"
 #include "cpu/schedule/cut.hpp"
-#include "cpu/schedule/stripes.hpp"
 #include "cpu/schedule/tasks.hpp"
-#include "softmax/scaling.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu {
 namespace {

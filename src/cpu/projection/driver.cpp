@@ -7,7 +7,6 @@
 
 #include "cache/layout.hpp"
 #include "cpu/drivers.hpp"
-#include "cpu/lower.hpp"
 #include "cpu/schedule/tasks.hpp"
 
 namespace heed::cpu {

@@ -11,7 +11,7 @@
 #include "backend/backend.hpp"
 #include "cpu/isa/target.hpp"
 #include "heed/tensor.hpp"
-#include "threads/reused_memory.hpp"
+#include "threads/memory.hpp"
 
 namespace heed::cpu {
 

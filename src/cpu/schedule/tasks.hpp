@@ -7,8 +7,8 @@
 #include <span>
 
 #include "cpu/call.hpp"
+#include "threads/memory.hpp"
 #include "threads/pool.hpp"
-#include "threads/scratch.hpp"
 
 namespace heed::cpu {
 

@@ -13,7 +13,7 @@
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/kernels.hpp"
 #include "cuda/runtime/memory.hpp"
-#include "refusal/argument.hpp"
+#include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 
 namespace heed::cuda {
