@@ -178,9 +178,10 @@ void time_one(const Size& s, cudaStream_t stream) {
   const std::int64_t bytes = workspace_bytes(s.role, lowered);
   const Workspace workspace{allocate(bytes), bytes};
   check(cudaMemset(workspace.memory, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
-  const double flops = 4.0 * static_cast<double>(s.batch * s.heads) * static_cast<double>(s.queries) *
-                       static_cast<double>(s.keys) * static_cast<double>(s.dim + s.values()) / 2 *
-                       (s.causal ? 0.5 : 1.0);
+  const double flops =
+      4.0 * static_cast<double>(s.batch * s.heads) * static_cast<double>(s.queries) *
+      static_cast<double>(s.keys) * static_cast<double>(s.dim + s.values()) / 2 *
+      (s.causal ? 1.0 - 0.5 * static_cast<double>(s.queries) / static_cast<double>(s.keys) : 1.0);
   const int inside = flops > 1e12 ? 2 : flops > 1e11 ? 5 : 20;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill: attention for many rows by Hopper's matrix units, bf16 and f16 in, f32 sums. Masks are ranges of
-// keys (Causal, Window, KeyLengths); softcap, sink and log-sum-exp are done too. A block has a producer
-// thread, which loads queries, keys and values by the copy engine, and two or three warpgroups of consumers.
+// Prefill: attention for many rows by Hopper's matrix units, bf16 and f16 in, f32 sums. Every kernel takes
+// ranges of keys (Causal, Window, KeyLengths), sink and log-sum-exp; PrefillKind says what there is besides.
+// A block has a producer thread, which loads queries, keys and values by the copy engine, or a warpgroup that
+// copies a cache's pages, and two or three warpgroups of consumers.
 #pragma once
 #include <cuda_runtime.h>
 
