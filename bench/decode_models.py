@@ -14,15 +14,16 @@ import argparse
 import copy
 import dataclasses
 import importlib.util
-import json
 import os
 import pathlib
+import platform
 import statistics
 import sys
 import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import records
 import torch
 import transformers
 from transformers.models.llama import modeling_llama
@@ -53,7 +54,7 @@ def options_of(arguments):
     )
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s")
-    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    parser.add_argument("--json", metavar="FILE", help="also write everything there, as records.py says")
     options = parser.parse_args(arguments)
     options.prompts = options.prompts or options.rounds
     options.clock = CLOCKS[options.clock]
@@ -182,23 +183,18 @@ def ratio(rounds, rival, field):
     return statistics.median(theirs / ours for ours, theirs in pairs)
 
 
-def report(context, rounds):
-    """One line per attention, and everything as objects."""
-    lines = []
+def report(context, rounds, options):
+    """One line per attention, and everything as records: model/dtype/batch x context/field."""
+    made = []
     for name in ATTENTIONS:
-        line = {"context": context, "attention": name}
-        for field in ("prompt", "decode", "attention"):
-            line[field + "_seconds"] = statistics.median(measured(rounds[name], field))
-            line[field + "_ratio"] = ratio(rounds, name, field)
-        lines.append(line)
-        print(
-            f"{context:>7}  {name:<6}"
-            f"{1e3 * line['prompt_seconds']:>12.1f} ms{line['prompt_ratio']:>7.2f}"
-            f"{1e3 * line['decode_seconds']:>10.2f} ms{line['decode_ratio']:>7.2f}"
-            f"{1e6 * line['attention_seconds']:>10.1f} us{line['attention_ratio']:>7.2f}",
-            flush=True,
-        )
-    return lines
+        line = f"{context:>7}  {name:<6}"
+        for field, unit, size in (("prompt", "ms", 1e3), ("decode", "ms", 1e3), ("attention", "us", 1e6)):
+            case = f"model/{options.dtype}/{options.batch}x{context}/{field}"
+            more = {} if name == "heed" else {"ratio": ratio(rounds, name, field)}
+            made.append(records.record(case, name, "SmolLM2-135M", measured(rounds[name], field), **more))
+            line += f"{size * made[-1]['median_seconds']:>12.2f} {unit}{more.get('ratio', 1):>7.2f}"
+        print(line, flush=True)
+    return made
 
 
 def main(arguments):
@@ -213,16 +209,18 @@ def main(arguments):
     print(
         f"SmolLM2-135M, {options.dtype}, batch {options.batch}, {options.tokens} tokens, {options.rounds} rounds, "
         f"{options.threads} threads; torch {torch.__version__}, transformers {transformers.__version__}\n"
-        "context  attention   prompt  ratio    a token  ratio   one layer's attention  ratio"
+        "context  attention    prompt  ratio       a token  ratio   one layer's attention  ratio"
     )
-    lines = []
+    versions = {"heed": heed.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
+    machine = {"name": platform.machine(), "threads": options.threads}
+    document = records.run("bench/decode_models.py " + " ".join(arguments), machine, versions)
     for context in map(int, options.contexts.split(",")):
         prompt = torch.randint(17, wide.config.vocab_size, (options.batch, context), generator=generator)
         rounds = race(models, watches, prompt, options)
         check(context, rounds, allowed=0.0 if options.dtype == "f32" else 0.1)
-        lines += report(context, rounds)
+        document["cases"] += report(context, rounds, options)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+        records.write(options.json, document)
 
 
 if __name__ == "__main__":

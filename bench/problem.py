@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case of `heed bench` as its name says it: the same shapes for every rival, and float64 to judge them by."""
+"""A case as arrays: the same numbers for every contestant, and float64 to judge them by."""
 
 import dataclasses
-import itertools
-import math
-import re
 
 import ml_dtypes
 import numpy as np
@@ -14,84 +11,39 @@ NUMPY_TYPE = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 # before they multiply, so this is wider than heed's own bound; a wrong mask or head is off by more than 1.
 TOLERANCE = {"f32": 5e-4, "f16": 2e-2, "bf16": 1e-1}
 SAMPLES = 6
+MATRICES = ("w_q", "w_k", "w_v", "w_o")
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """role is prefill, decode, backward, layer, training (a layer there and back) or projection; a projection has rows,
-    out and in, the others six extents."""
-
-    name: str
-    role: str
-    dtype: str
-    extents: tuple
-    causal: bool
-
-    @property
-    def shape(self):
-        """(batch, heads, kv_heads, queries, keys, dim)"""
-        return self.extents
-
-    @property
-    def is_grouped(self):
-        return self.role != "projection" and self.extents[1] != self.extents[2]
+def shapes_of(case):
+    """{array: (shape, scale)}"""
+    batch, heads, kv_heads, queries, keys, dim = case.shape
+    if case.role in ("layer", "training", "projection"):
+        rows = {"w_q": case.width, "w_k": kv_heads * dim, "w_v": kv_heads * dim, "w_o": case.width}
+        shapes = {"x": ((batch, queries, case.width), 1.0)}
+        shapes |= {name: ((out, case.width), case.width**-0.5) for name, out in rows.items()}
+        gradient = (batch, queries, case.width)
+    else:
+        shapes = {"q": ((batch, heads, queries, dim), 1.0)}
+        shapes |= {name: ((batch, kv_heads, keys, dim), 1.0) for name in ("k", "v")}
+        gradient = (batch, heads, queries, dim)
+    if case.role in ("backward", "training"):
+        shapes["out_gradient"] = (gradient, 1.0)
+    return shapes
 
 
-def parse(name):
-    found = re.fullmatch(r"(\w+)/(f32|f16|bf16)/(\d+(?:x\d+)+)(/causal)?", name)
-    if not found:
-        raise ValueError(f"{name}: not the name of a case")
-    extents = tuple(int(number) for number in found[3].split("x"))
-    return Problem(name, found[1], found[2], extents, bool(found[4]))
-
-
-PROJECTIONS_OF_A_LAYER = 4
-
-
-def in_a_layer(problem):
-    """The layer whose four projections a projection is one of, where it is not to be had alone: rows are sequences of few
-    tokens in few heads, as in `heed bench`, so that little is attended to between the four."""
-    rows, _, width = problem.extents
-    dim, tokens = math.gcd(width, 256), math.gcd(rows, 8)
-    heads = width // dim
-    return dataclasses.replace(problem, role="layer", extents=(rows // tokens, heads, heads, tokens, tokens, dim))
-
-
-def in_turn(make):
-    """One that calls four others one after another: heed's projections are the four of a layer, so no rival finds
-    the weights of the last call in a cache either. make() builds one of the four, with memory of its own."""
-    four = itertools.cycle([make() for _ in range(4)])
-    return lambda: next(four)()
-
-
-def inputs_of(problem):
-    """Arrays in the case's own element type, by name."""
+def inputs_of(case):
+    """Arrays in the case's own element type, by name: uniform in [-scale, scale)."""
     random = np.random.default_rng(0)
-
-    def uniform(*shape, scale=1.0):
+    made = {}
+    for name, (shape, scale) in shapes_of(case).items():
         values = random.random(shape, dtype=np.float32)
-        return ((2 * values - 1) * np.float32(scale)).astype(NUMPY_TYPE[problem.dtype])
+        made[name] = ((2 * values - 1) * np.float32(scale)).astype(NUMPY_TYPE[case.dtype])
+    return made
 
-    if problem.role == "projection":
-        rows, out, width = problem.extents
-        return {"x": uniform(rows, width), "w": uniform(out, width, scale=width**-0.5)}
-    batch, heads, kv_heads, queries, keys, dim = problem.shape
-    if problem.role in ("layer", "training"):
-        width = heads * dim
-        matrices = {"w_q": width, "w_k": kv_heads * dim, "w_v": kv_heads * dim, "w_o": width}
-        weights = {name: uniform(out, width, scale=width**-0.5) for name, out in matrices.items()}
-        arrays = {"x": uniform(batch, queries, width), **weights}
-        if problem.role == "training":
-            arrays["out_gradient"] = uniform(batch, queries, width)
-        return arrays
-    arrays = {
-        "q": uniform(batch, heads, queries, dim),
-        "k": uniform(batch, kv_heads, keys, dim),
-        "v": uniform(batch, kv_heads, keys, dim),
-    }
-    if problem.role == "backward":
-        arrays["out_gradient"] = uniform(batch, heads, queries, dim)
-    return arrays
+
+def wide(array):
+    """In float64, of NumPy or of PyTorch on any device."""
+    return array.astype(np.float64) if isinstance(array, np.ndarray) else array.double().cpu().numpy()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,41 +64,42 @@ def softmax_rows(scores):
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def attention_row(problem, arrays, row):
+def attention_row(case, arrays, row):
     """A row of the result; of a backward pass, the gradient by that query."""
-    _, heads, kv_heads, queries, keys, dim = problem.shape
+    _, heads, kv_heads, queries, keys, dim = case.shape
     batch, head, query = row // (heads * queries), row // queries % heads, row % queries
     kv_head = head // (heads // kv_heads)
-    seen = query + 1 if problem.causal else keys
-    q = arrays["q"][batch, head, query].astype(np.float64)
-    k = arrays["k"][batch, kv_head, :seen].astype(np.float64)
-    v = arrays["v"][batch, kv_head, :seen].astype(np.float64)
+    seen = query + 1 if case.causal else keys
+    q = wide(arrays["q"][batch, head, query])
+    k = wide(arrays["k"][batch, kv_head, :seen])
+    v = wide(arrays["v"][batch, kv_head, :seen])
     weights = softmax_rows(k @ q / np.sqrt(dim))
-    if problem.role != "backward":
+    if case.role != "backward":
         return Row((batch, head, query), weights @ v)
-    by_weights = v @ arrays["out_gradient"][batch, head, query].astype(np.float64)
+    by_weights = v @ wide(arrays["out_gradient"][batch, head, query])
     # The first query of a causal mask sees one key: its gradient is a difference of two equal numbers.
     terms = (weights * np.abs(by_weights)) @ np.abs(k) / np.sqrt(dim)
     gradient = (weights * (by_weights - weights @ by_weights)) @ k / np.sqrt(dim)
     return Row((batch, head, query), gradient, terms.max())
 
 
-def layer_row(problem, arrays, row):
-    _, heads, kv_heads, queries, _, dim = problem.shape
+def layer_row(case, arrays, row):
+    _, heads, kv_heads, queries, _, dim = case.shape
     batch, query = row // queries, row % queries
-    x = arrays["x"][batch].astype(np.float64)
-    w_q, w_k, w_v, w_o = (arrays[name].astype(np.float64) for name in ("w_q", "w_k", "w_v", "w_o"))
+    x = wide(arrays["x"][batch])
+    w_q, w_k, w_v, w_o = (wide(arrays[name]) for name in MATRICES)
     q = (w_q @ x[query]).reshape(heads, dim)
-    k, v = ((x @ w.T).reshape(-1, kv_heads, dim).repeat(heads // kv_heads, axis=1) for w in (w_k, w_v))
+    seen = x[: query + 1] if case.causal else x
+    k, v = ((seen @ w.T).reshape(-1, kv_heads, dim).repeat(heads // kv_heads, axis=1) for w in (w_k, w_v))
     weights = softmax_rows(np.einsum("hd,jhd->hj", q, k) / np.sqrt(dim))
     return Row((batch, query), w_o @ np.einsum("hj,jhd->hd", weights, v).reshape(-1))
 
 
-def training_gradient(problem, arrays, batch):
+def training_gradient(case, arrays, batch):
     """The gradient of a batch entry by x, of a layer whose result has the gradient out_gradient."""
-    _, heads, kv_heads, _, _, dim = problem.shape
-    x, out_gradient = (arrays[name][batch].astype(np.float64) for name in ("x", "out_gradient"))
-    w_q, w_k, w_v, w_o = (arrays[name].astype(np.float64) for name in ("w_q", "w_k", "w_v", "w_o"))
+    _, heads, kv_heads, _, _, dim = case.shape
+    x, out_gradient = (wide(arrays[name][batch]) for name in ("x", "out_gradient"))
+    w_q, w_k, w_v, w_o = (wide(arrays[name]) for name in MATRICES)
     by_out = out_gradient @ w_o
     gradient = np.zeros_like(x)
     for head in range(heads):
@@ -162,30 +115,28 @@ def training_gradient(problem, arrays, batch):
     return gradient
 
 
-def projection_row(_, arrays, row):
-    return Row((row,), arrays["w"].astype(np.float64) @ arrays["x"][row].astype(np.float64))
-
-
-def expected_rows(problem, arrays):
+def expected_rows(case, arrays):
     """Rows spread over the result, the first and the last included."""
-    if problem.role == "projection":
-        rows, reference = problem.extents[0], projection_row
-    elif problem.role in ("layer", "training"):
-        rows, reference = problem.shape[0] * problem.shape[3], layer_row
-    else:
-        rows, reference = problem.shape[0] * problem.shape[1] * problem.shape[3], attention_row
+    batch, heads, _, queries, _, _ = case.shape
+    is_layer = case.role in ("layer", "training", "projection")
+    rows = batch * queries if is_layer else batch * heads * queries
     chosen = sorted({n * (rows - 1) // (SAMPLES - 1) for n in range(SAMPLES)})
-    if problem.role == "training":
-        gradients = [training_gradient(problem, arrays, batch) for batch in range(problem.shape[0])]
-        indices = [divmod(row, problem.shape[3]) for row in chosen]
+    if case.role == "training":
+        gradients = [training_gradient(case, arrays, entry) for entry in range(batch)]
+        indices = [divmod(row, queries) for row in chosen]
         return [Row(index, gradients[index[0]][index[1]]) for index in indices]
-    return [reference(problem, arrays, row) for row in chosen]
+    return [(layer_row if is_layer else attention_row)(case, arrays, row) for row in chosen]
 
 
-def misses(problem, expected, result):
-    """How many elements of the sampled rows are off; result is indexed as the expected rows are."""
-    off = 0
+def largest_error(expected, result):
+    """Of the elements of the sampled rows, as a share of their row's largest; result is indexed as the expected rows are. NaN is
+    larger than any other."""
+    worst = 0.0
     for row in expected:
-        found = np.asarray(result[row.index]).astype(np.float64)
-        off += int(np.sum(~(np.abs(found - row.values) <= TOLERANCE[problem.dtype] * row.size)))
-    return off
+        errors = np.abs(wide(result[row.index]) - row.values) / row.size
+        worst = max(worst, float(errors.max())) if np.isfinite(errors).all() else float("inf")
+    return worst
+
+
+def checked_elements(expected):
+    return sum(row.values.size for row in expected)

@@ -1,25 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, alternately, on the cases of `heed bench`.
+"""Races PyTorch, ONNX Runtime and NumPy against heed on this machine, in turns, on the cases of `heed bench`.
 
-Every round runs heed and then each rival on the same case, so that whatever else the machine does meets all of
-them. heed's result is compared with its reference by `heed bench` itself, a rival's with float64; a wrong result
-gets no figure and ends the race with status 1. A ratio above 1 means that heed is faster; the one at best is of
-the least times of all rounds, which a machine with neighbours disturbs less than medians.
+heed is its Python package, in the process of its rivals and on PyTorch's tensors. Every result is compared with float64 before it
+is timed; a wrong one gets no figure and ends the race with status 1. A contestant that offers several ways runs its fastest.
+A ratio is the rival's time over heed's, the median of turns: above 1, heed is faster. The one at best is of the least times, which
+a machine with neighbours disturbs less than medians.
 
-    python3 -m venv build/race && build/race/bin/pip install -r bench/requirements.txt
-    build/race/bin/python bench/race.py --heed build/release/bin/heed --quick --json race.json
-    python3 bench/table.py race.json
+    pip install . -r bench/requirements.txt
+    python bench/race.py --json race.json
+    python bench/race.py --suite cuda --json race.json    # on a GPU; heed is built with -DHEED_CUDA=ON
 
---mode says how they alternate. "tool", unless said: heed is its tool, in a process of its own. "blocks" and
-"turns": heed is its Python package, in the process of the rivals and handed PyTorch's tensors, which is how a
-program has both; in each round every contestant runs for its time in one piece, or they take turns call by call.
-The package has no projection alone: there all run a layer of four with a little attention between them, and a
-quarter of its time is shown.
+A projection is one of the four of a layer with a little attention between them, for everybody; a quarter of its time is shown.
+--suite calls --every-way shows what a small call costs from Python, way by way.
 """
 
 import argparse
-import datetime
+import dataclasses
 import importlib
 import json
 import math
@@ -30,61 +27,43 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 
-from times import LONG, seconds_of, take_turns, times_of
+import cases
+import records
 
-RIVALS = ("torch", "torch-regrouped", "onnxruntime", "numpy")
-# What --quick races: one case of every kind that the other options race at length.
-QUICK = re.compile(
-    r"prefill/f32/2x12x6x.*|layer/f32/2x12x6x.*|prefill/(f32|bf16)/1x12x12x[^/]*|prefill/f32/1x16x16x.*"
-    r"|prefill/f32/1x12x12x.*/causal|prefill/f32/1x32x8x.*/causal|(backward|training)/f32/.*"
-    r"|decode/(f32|bf16)/1x32x8x1x32768x128|projection/f32/.*"
-)
-TRAINING = ["training/f32/2x12x6x1024x1024x64"]  # the seeds' layer, there and back
-NOT_FOR_THIS = "not for this case"
-HOPELESS = 10  # a rival this many times slower than heed runs in the first round only
+RIVALS = {"cpu": ("torch", "torch-regrouped", "onnxruntime", "numpy"), "cuda": ("torch", "cudnn", "flash", "efficient")}
+HOPELESS = 10  # a rival this many times slower than heed has one turn
 
 
 def options_of(arguments):
+    suites = (*cases.suites(), "all")
     parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--heed", default=os.environ.get("HEED_TOOL", "build/release/bin/heed"), help="the tool"
-    )
-    parser.add_argument("--rivals", default=",".join(RIVALS), help="comma-separated; default: %(default)s")
-    parser.add_argument(
-        "--filter", default="", help="the cases whose name matches this regular expression; default: all, few if quick"
-    )
-    parser.add_argument(
-        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    parser.add_argument(
-        "--mode", choices=("tool", "blocks", "turns"), default="tool", help="how they alternate"
-    )
-    parser.add_argument(
-        "--seconds", type=float, help="per case, round and rival; default: 0.5, 0.15 if quick"
-    )
-    parser.add_argument("--runs", type=int, default=1, help="of each in a round, at least; default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter cases: under three minutes")
-    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    parser.add_argument("--suite", choices=suites, default="quick", help="of cli/bench/cases.txt; default: %(default)s")
+    parser.add_argument("--filter", default="", help="the cases whose name matches this regular expression")
+    every = " or, of cuda, ".join(",".join(names) for names in RIVALS.values())
+    parser.add_argument("--rivals", help=f"comma-separated; default: {every}")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="turns that each contestant has; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn; default: %(default)s")
+    parser.add_argument("--every-way", action="store_true", help="not the fastest way of each contestant, but all")
+    parser.add_argument("--heed", default=shutil.which("heed"), help="the tool, for the machine's limits; default: the one on the PATH")
+    parser.add_argument("--json", metavar="FILE", help="also write everything there, as records.py says")
     options = parser.parse_args(arguments)
-    if options.seconds is None:
-        options.seconds = 0.15 if options.quick else 0.5
+    options.device = "cuda" if options.suite == "cuda" else "cpu"
+    options.rivals = options.rivals.split(",") if options.rivals else list(RIVALS[options.device])
     check(parser, options)
     return options
 
 
 def check(parser, options):
     """Before a race that takes minutes."""
-    unknown = set(options.rivals.split(",")) - set(RIVALS)
+    known = RIVALS[options.device]
+    unknown = set(options.rivals) - set(known)
     if unknown:
-        parser.error(f"--rivals: {', '.join(sorted(unknown))}: not one of {', '.join(RIVALS)}")
-    for name in ("threads", "rounds", "runs"):
+        parser.error(f"--rivals: {', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    for name in ("threads", "rounds"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: {getattr(options, name)} is less than 1")
     if not 0 < options.seconds < math.inf:
@@ -93,181 +72,192 @@ def check(parser, options):
         re.compile(options.filter)
     except re.error as error:
         parser.error(f"--filter: {options.filter} is no regular expression: {error}")
-    if not shutil.which(options.heed):
+    if options.heed and not shutil.which(options.heed):
         parser.error(f"--heed: {options.heed} is not there, or cannot be run")
     if options.json and not os.access(os.path.dirname(options.json) or ".", os.W_OK):
         parser.error(f"--json: {options.json} cannot be written")
 
 
-def heed(options, *words):
-    """The object that a command of the tool prints, and whether the command was content."""
-    command = [options.heed, *words, "--json"]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if ended.returncode not in (0, 1):
-        sys.exit(f"race: {shlex.join(command)} ended with status {ended.returncode}")
-    return json.loads(ended.stdout), ended.returncode == 0
+def on_cpu(options):
+    """An empty run with what the tool says of the machine, where there is one."""
+    if not options.heed:
+        return records.run("", {"name": "unknown", "threads": options.threads}, {})
+    words = [options.heed, "bench", "--suite", "limits", "--threads", str(options.threads), "--json"]
+    ended = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode != 0:
+        sys.exit(f"race: {shlex.join(words)} ended with status {ended.returncode}")
+    return json.loads(ended.stdout)
 
 
-def cases_of(options):
-    size = ["--quick"] if options.quick else []
-    names = heed(options, "bench", "--suite", "all", "--list", *size)[0]["cases"]
-    # Rivals have no caches; what a bias or a mask costs is shown beside the case without one.
-    names = [name for name in names if not re.match("(cache|step)/|.*/(bias|keep)$", name)]
-    if options.mode != "tool":  # autograd is the package's
-        names += TRAINING
-    if options.quick and not options.filter:
-        return [name for name in names if QUICK.fullmatch(name)]
-    return [name for name in names if re.search(options.filter, name)]
+def on_cuda(_options):
+    """An empty run with the rates of a product of matrices and of a copy, bytes read and written, by PyTorch: the limits here."""
+    import torch
+    from turns import OnCuda
+
+    clock = OnCuda(0.05)
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    product = clock.ready(lambda: a @ b)
+    source = torch.empty(1 << 31, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    copy = clock.ready(lambda: target.copy_(source))
+    seconds = {name: min(clock.turn(graph)[0] for _ in range(5)) for name, graph in (("product", product), ("copy", copy))}
+    limits = {
+        "bf16_flops": {"all_threads": 2 * 8192**3 / seconds["product"], "instruction": "a product of 8192 x 8192 by PyTorch"},
+        "dram_bytes_per_second": {"all_threads": 2 * source.numel() / seconds["copy"]},
+    }
+    return records.run("", {"name": torch.cuda.get_device_name(), "threads": 1}, {"cudnn": str(torch.backends.cudnn.version())}, limits)
 
 
-def load_rivals(options):
-    """{name: (module, function that yields its ways)} of those that are installed."""
+def inputs_of(case, device):
+    if device == "cpu":
+        import problem
+
+        return problem.inputs_of(case)
+    import torch
+    from contestant_torch import TORCH_TYPE
+    from problem import shapes_of
+
+    torch.manual_seed(0)
+    made = {}
+    for name, (shape, scale) in shapes_of(case).items():
+        # Heads lie inside the length, as projections leave them; a decoding step finds them in a cache, the other way round.
+        is_inside = case.role == "prefill" and len(shape) == 4
+        memory = (shape[0], shape[2], shape[1], shape[3]) if is_inside else shape
+        array = torch.randn(memory, device=device, dtype=TORCH_TYPE[case.dtype]) * scale
+        made[name] = array.transpose(1, 2) if is_inside else array
+    return made
+
+
+@dataclasses.dataclass
+class Contestant:
+    """One way of one library, or why there is none."""
+
+    by: str
+    how: str | None = None
+    ready: object = None  # what the clock runs
+    error: float | None = None  # of a result, as a share of its row's largest; beyond the tolerance it is wrong
+    checked: int = 0  # elements
+    remark: str = ""
+    turns: list = dataclasses.field(default_factory=list)  # seconds of each call, turn by turn
+
+    @property
+    def seconds(self):
+        return [seconds for turn in self.turns for seconds in turn]
+
+
+def load(options):
+    """{name: (module, ways)} of those that are installed, heed first."""
     loaded = {}
-    for name in options.rivals.split(","):
-        module_name = "rival_" + name.partition("-")[0]
+    for name in ("heed", *options.rivals):
+        module_name = "torch" if name in ("torch-regrouped", "cudnn", "flash", "efficient") else name
         try:
-            module = importlib.import_module(module_name)
+            module = importlib.import_module("contestant_" + module_name)
         except ImportError as missing:
+            if name == "heed":
+                sys.exit(f"race: heed's package is not installed ({missing})")
             print(f"{name}: skipped, it is not installed ({missing})")
             continue
-        loaded[name] = (module, module.regrouped_ways if name == "torch-regrouped" else module.ways)
+        ways = module.ways
+        if name == "torch-regrouped":
+            ways = module.regrouped_ways
+        elif module_name != name:
+            ways = lambda case, arrays, _, backend=name, of=module.backend_ways: of(backend, case, arrays)  # noqa: E731
+        elif options.device == "cuda" and name == "torch":  # of attention alone its backends are contestants
+            ways = lambda case, arrays, threads, of=module.ways: of(case, arrays, threads) if case.role == "layer" else ()  # noqa: E731
+        loaded[name] = (module, ways)
     return loaded
 
 
-def tool_times(options, name):
-    """((median, least), kernel) of one case, or None if its result is wrong; heed has said so on stderr."""
-    size = ["--quick"] if options.quick else []
-    answer, is_right = heed(
-        options, "bench", "--suite", "all", "--filter", f"^{name}$", "--skip-limits", *size,
-        "--threads", str(options.threads), "--seconds", str(options.seconds),
-    )  # fmt: skip
-    case = answer["cases"][0]
-    return ((case["median_seconds"], case["min_seconds"]), case["kernel"]) if is_right else None
+def right_ways(by, loaded, case, field):
+    """The contestants that are right, and those that are not with a remark. No way at all: none."""
+    from problem import TOLERANCE, checked_elements, largest_error
 
-
-def right_ways(rival, case, threads):
-    """[(seconds, way, run)] of the ways whose result is right, a sentence for every wrong one, and the refusal if
-    the rival does not take the case at all."""
-    from problem import misses
-
-    module, ways = rival
-    right, remarks = [], []
+    module, ways = loaded
+    checked, found = checked_elements(field["expected"]), []
     try:
-        for way, run in ways(case["problem"], case["arrays"], threads):
-            start = time.perf_counter()
-            result = run()
-            first = time.perf_counter() - start
-            off = misses(case["problem"], case["expected"], module.to_array(result, case["problem"]))
-            if off:
-                remarks.append(f"{way}: {off} elements of the sampled rows are wrong")
+        for how, run in ways(case, field["arrays"], field["threads"]):
+            result = getattr(module, "to_array", lambda given, _: given)(run(), case)
+            error = largest_error(field["expected"], result)
+            if error <= TOLERANCE[case.dtype]:
+                found.append(Contestant(by, how, field["clock"].ready(run), error, checked))
             else:
-                right.append((first if first > LONG else seconds_of(run), way, run))
+                found.append(Contestant(by, how, error=error, checked=checked))
     except (NotImplementedError, RuntimeError) as refusal:
-        if not right:
-            return [], [], str(refusal)
-    return right, remarks, None
+        if not found:
+            return [Contestant(by, remark=str(refusal).splitlines()[0][:100])]
+    return found
 
 
-def fastest_way(rival, case, threads):
-    """{"way", "run"} of the rival's fastest right way, {"wrong"} if all ways err, {"skipped"} if it has none."""
-    right, remarks, refusal = right_ways(rival, case, threads)
-    if right:
-        _, way, run = min(right, key=lambda found: found[0])
-        return {"way": way, "run": run, "seconds": [], "least": [], "remarks": remarks}
-    return {"wrong": "; ".join(remarks)} if remarks else {"skipped": refusal or NOT_FOR_THIS}
+def chosen_ways(found, clock, every_way):
+    """The fastest of the right ones, or all; the wrong ones always, so that they are seen."""
+    right = [each for each in found if each.ready is not None]
+    if len(right) > 1 and not every_way:
+        right = [min(right, key=lambda each: min(clock.turn(each.ready)))]
+    return right + [each for each in found if each.error is not None and each.ready is None] if right else found
 
 
-def rival_heed():
-    return importlib.import_module("rival_heed")
+def race_case(case, loaded, clock, options):
+    """The case's contestants with their times, heed first."""
+    from problem import expected_rows
+
+    arrays = inputs_of(case, options.device)
+    field = {"arrays": arrays, "expected": expected_rows(case, arrays), "threads": options.threads, "clock": clock}
+    contestants = []
+    for by, each in loaded.items():
+        contestants += chosen_ways(right_ways(by, each, case, field), clock, options.every_way)
+    take_turns(contestants, clock, options.rounds)
+    if case.role == "projection":
+        for each in contestants:
+            each.turns = [[s / cases.PROJECTIONS_OF_A_LAYER for s in turn] for turn in each.turns]
+    return contestants
 
 
-def race_round(options, record, runners, package):
-    """Adds everybody's times of one round; False if heed's result is wrong."""
-    ours = tool_times(options, record["name"]) if package is None else (None, package.get("way"))
-    if ours is None or (package is not None and "run" not in package):
-        return False
-    record["kernel"] = ours[1]
-    first = record["heed_seconds"][:1]
-    racing = {
-        rival: runner
-        for rival, runner in runners.items()
-        if "run" in runner and not (runner["seconds"] and runner["seconds"][0] > HOPELESS * first[0])
-    }
-    if options.mode == "turns":
-        runs = {rival: runner["run"] for rival, runner in racing.items()}
-        times = take_turns({"heed": package["run"]} | runs, options)
-    else:
-        times = {"heed": ours[0] if package is None else times_of(package["run"], options)}
-        times |= {rival: times_of(runner["run"], options) for rival, runner in racing.items()}
-    times = {name: [seconds / record["cases_of_a_run"] for seconds in pair] for name, pair in times.items()}
-    median, least = times.pop("heed")
-    record["heed_seconds"].append(median)
-    record["heed_least"].append(least)
-    for rival, (median, least) in times.items():
-        racing[rival]["seconds"].append(median)
-        racing[rival]["least"].append(least)
-    return True
+def take_turns(contestants, clock, rounds):
+    ours = contestants[0]
+    for _ in range(rounds):
+        for each in contestants:
+            is_hopeless = each.turns and each.turns[0][0] > HOPELESS * ours.turns[0][0]
+            if each.ready is not None and not is_hopeless:
+                each.turns.append(clock.turn(each.ready))
 
 
-def race_case(options, name, rivals):
-    """The case's record: heed's times and each rival's, round by round."""
-    from problem import PROJECTIONS_OF_A_LAYER, expected_rows, in_a_layer, inputs_of, parse
-
-    problem = parse(name)
-    is_in_a_layer = problem.role == "projection" and options.mode != "tool"
-    if is_in_a_layer:
-        problem = in_a_layer(problem)
-    arrays = inputs_of(problem)
-    case = {"problem": problem, "arrays": arrays, "expected": expected_rows(problem, arrays)}
-    runners = {rival: fastest_way(rivals[rival], case, options.threads) for rival in rivals}
-    record = {"name": name, "kernel": None, "heed_seconds": [], "heed_least": [], "rivals": {}, "right": True}
-    record["cases_of_a_run"] = PROJECTIONS_OF_A_LAYER if is_in_a_layer else 1
-    package = None
-    if options.mode != "tool":
-        package = fastest_way((rival_heed(), rival_heed().ways), case, options.threads)
-    for _ in range(options.rounds):
-        if not race_round(options, record, runners, package):
-            record["right"] = False
-            break
-    for rival, runner in runners.items():
-        runner.pop("run", None)
-        pairs = zip(runner.get("seconds", []), record["heed_seconds"])
-        ratios = [theirs / ours for theirs, ours in pairs]
-        if ratios:
-            best = min(runner["least"]) / min(record["heed_least"])
-            runner |= {"ratio": statistics.median(ratios), "best_ratio": best}
-        record["rivals"][rival] = runner
-        record["right"] &= "wrong" not in runner
-    return record
+def records_of(case, contestants, limits):
+    """The first is heed, which the others are compared with."""
+    ours, made = contestants[0], []
+    for each in contestants:
+        if each.error is None:  # it does not take the case
+            continue
+        error = each.error if math.isfinite(each.error) else None
+        more = {"error": error, "checked_elements": each.checked, "turns": len(each.turns)}
+        record = records.record(case.name, each.by, each.how, each.seconds, **more)
+        if each is not ours and ours.turns and each.turns:
+            pairs = zip(each.turns, ours.turns)
+            record["ratio"] = statistics.median(statistics.median(t) / statistics.median(o) for t, o in pairs)
+            record["best_ratio"] = min(each.seconds) / min(ours.seconds)
+        made.append(record | share_of(case, record, limits))
+    return made
 
 
-def show(record):
-    if not record["heed_seconds"]:
-        print(f"{record['name']}: heed's result is wrong")
-        return
-    print(
-        f"{record['name']}: heed {1e3 * statistics.median(record['heed_seconds']):.3f} ms ({record['kernel'] or '-'})"
-    )
-    for rival, found in record["rivals"].items():
-        if "ratio" in found:
-            milliseconds = 1e3 * statistics.median(found["seconds"])
-            times = f"{milliseconds:10.3f} ms, {found['best_ratio']:.2f} at best"
-            print(f"    {found['ratio']:6.2f} x {rival:16} {times} ({found['way']})")
-            for remark in found["remarks"]:
-                print(f"           {rival:16} left out {remark}")
-        elif found.get("skipped") != NOT_FOR_THIS:
-            print(f"           {rival:16} " + (found.get("skipped") or "WRONG: " + found["wrong"]))
+def share_of(case, record, limits):
+    """Of a GPU's limits; those of a CPU are for `heed bench`, which measures them in turns with the case."""
+    limit = "dram" if case.bytes is not None else case.dtype
+    rate = (limits or {}).get(f"{limit}_bytes_per_second" if limit == "dram" else f"{limit}_flops")
+    if rate is None or "one_thread" in rate or "flops" not in record and "bytes_per_second" not in record:
+        return {}
+    return {"limit": limit, "share_of_limit": record.get("flops", record.get("bytes_per_second")) / rate["all_threads"]}
+
+
+def show(case, contestants, made):
+    print(case.name)
+    for record in made:
+        ratio = f"{record['ratio']:8.2f} x, {record['best_ratio']:.2f} at best" if "ratio" in record else ""
+        time = f"{1e3 * record['median_seconds']:10.4g} ms" if record["right"] else "     WRONG"
+        error = math.inf if record["error"] is None else record["error"]
+        print(f"    {record['by']:16} {time}  error {error:.1e}{ratio}  ({record['how']})")
+    for each in contestants:
+        if each.error is None and each.remark:
+            print(f"    {each.by:16} {each.remark}")
     sys.stdout.flush()
-
-
-def median_ratios(records):
-    """{rival: (median of its ratios, how many)}"""
-    ratios = {}
-    for record in records:
-        for rival, found in record["rivals"].items():
-            if "ratio" in found:
-                ratios.setdefault(rival, []).append(found["ratio"])
-    return {rival: (statistics.median(values), len(values)) for rival, values in ratios.items()}
 
 
 def main(arguments):
@@ -275,37 +265,28 @@ def main(arguments):
     # Before NumPy is imported: its BLAS reads them once.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(options.threads)
-    names = cases_of(options)
-    if not names:
-        sys.exit(f"race: --filter {options.filter} matches no case")
-    rivals = load_rivals(options)
-    start = time.monotonic()
-    doctor = heed(options, "doctor")[0]
-    machine = heed(options, "bench", "--suite", "limits", "--threads", str(options.threads))[0]
-    records = []
-    for name in names:
-        records.append(race_case(options, name, rivals))
-        show(records[-1])
-    medians = median_ratios(records)
-    for rival, (ratio, count) in medians.items():
-        print(f"median of {count} ratios to {rival}: {ratio:.2f}")
-    if options.json:
-        document = {
-            "date": datetime.date.today().isoformat(),
-            "command": shlex.join(["bench/race.py", *arguments]),
-            "seconds": round(time.monotonic() - start, 1),
-            "cpu": doctor["cpu"],
-            "compiler": doctor["compiler"],
-            "machine": machine["machine"],
-            "limits": machine["limits"],
-            "versions": {"heed": doctor["version"]} | {rival: rivals[rival][0].version() for rival in rivals},
-            "cases": records,
-            "median_ratios": {rival: ratio for rival, (ratio, _) in medians.items()},
-        }
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
-    return 0 if all(record["right"] for record in records) else 1
+    chosen = [case for case in cases.raced(options.suite) if re.search(options.filter, case.name)]
+    if not chosen:
+        sys.exit(f"race: --filter {options.filter} matches no case of {options.suite}")
+    import turns
+
+    loaded = load(options)
+    clock = (turns.OnCuda if options.device == "cuda" else turns.OnCpu)(options.seconds)
+    document = (on_cuda if options.device == "cuda" else on_cpu)(options)
+    document["command"] = shlex.join(["bench/race.py", *arguments])
+    document["versions"] |= {name: str(module.version()) for name, (module, _) in loaded.items()}
+    for case in chosen:
+        contestants = race_case(case, loaded, clock, options)
+        made = records_of(case, contestants, document["limits"])
+        show(case, contestants, made)
+        document["cases"] += made
+        if options.json:  # whoever ends the race early has what there is
+            records.write(options.json, document)
+    for rival in loaded:
+        ratios = [record["ratio"] for record in document["cases"] if record["by"] == rival and "ratio" in record]
+        if ratios:
+            print(f"median of {len(ratios)} ratios to {rival}: {statistics.median(ratios):.2f}")
+    return 0 if all(record["right"] for record in document["cases"]) else 1
 
 
 if __name__ == "__main__":

@@ -4,8 +4,72 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+#include <optional>
+#include <sstream>
+
+#include "heed/error.hpp"
+
 namespace heed::tool {
 namespace {
+
+constexpr const char* case_list =
+#include "bench/cases.txt"
+    ;
+
+constexpr std::array roles{Role::prefill,    Role::decode, Role::backward, Role::layer,
+                           Role::projection, Role::cache,  Role::step};
+constexpr std::array case_suites{Suite::heads, Suite::prefill,  Suite::decode,
+                                 Suite::layer, Suite::backward, Suite::lengths};
+constexpr std::array betweens{Between::causal, Between::bias, Between::keep};
+constexpr std::array dtypes{DType::f32, DType::bf16, DType::f16};
+constexpr std::array cache_types{CacheType::f32, CacheType::bf16, CacheType::f16, CacheType::int8};
+
+template <class Choices>
+auto named(const Choices& choices, const std::string& word) -> std::optional<typename Choices::value_type> {
+  const auto found = std::ranges::find_if(choices, [&](auto choice) { return word == name_of(choice); });
+  if (found == choices.end()) return {};
+  return *found;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+// "1x32x8": no number is 0.
+std::vector<std::int64_t> numbers_of(const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& part : split(text, 'x')) {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    if (error != std::errc() || end != part.data() + part.size() || number < 1) return {};
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+// A projection is one of the four of a layer. Its rows are sequences of up to 8 tokens in heads of up to 256
+// dimensions: little attention between the four, but enough that queries and keys are checked.
+void set_projection(Case& c, std::int64_t rows, std::int64_t width) {
+  c.dim = std::gcd(width, std::int64_t{256}), c.heads = c.kv_heads = width / c.dim;
+  c.queries = c.keys = std::gcd(rows, std::int64_t{8}), c.batch = rows / c.queries;
+}
+
+// What follows the extents: false where it means nothing.
+bool set_detail(Case& c, const std::string& word) {
+  if (const auto between = named(betweens, word)) return c.between = *between, true;
+  if (!c.is_cached()) return false;
+  if (word == "mixed") return c.is_mixed = true;
+  const std::vector<std::int64_t> page = numbers_of(word.substr(std::min(word.size(), std::size_t{5})));
+  if (!word.starts_with("paged") || page.size() != 1) return false;
+  return c.page_size = page[0], true;
+}
 
 double product(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
   return 2 * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
@@ -51,6 +115,27 @@ const char* name_of(Between between) {
       return "keep";
   }
   return "";
+}
+
+Case Case::parse(const std::string& name) {
+  const Error unknown(Error::value, fmt::format("{}: not the name of a case", name));
+  const std::vector<std::string> words = split(name, '/');
+  if (words.size() < 3) throw unknown;
+  const std::optional<Role> role = named(roles, words[0]);
+  const std::optional<DType> dtype = named(dtypes, words[1]);
+  const std::optional<CacheType> stored = named(cache_types, words[1]);
+  const std::vector<std::int64_t> n = numbers_of(words[2]);
+  if (!role || !stored || n.size() != (role == Role::projection ? 3u : 6u)) throw unknown;
+  Case c{.role = *role, .dtype = dtype.value_or(DType::f32)};
+  if (!c.is_cached() && !dtype) throw unknown;
+  if (c.is_cached()) c.stored = *stored;
+  if (role == Role::projection)
+    set_projection(c, n[0], n[1]);
+  else
+    c.batch = n[0], c.heads = n[1], c.kv_heads = n[2], c.queries = n[3], c.keys = n[4], c.dim = n[5];
+  for (std::size_t w = 3; w < words.size(); ++w)
+    if (!set_detail(c, words[w])) throw unknown;
+  return c;
 }
 
 // Evenly from short to long: with 64 sequences of 512 tokens on average, 8, 24, 40, ..., 1016.
@@ -102,6 +187,30 @@ double Case::step_bytes() const {
 
 double Case::weight_bytes() const {
   return static_cast<double>(model_dim() * model_dim()) * static_cast<double>(bytes_of(dtype));
+}
+
+const char* name_of(Suite suite) {
+  constexpr std::array names{"heads",   "prefill", "decode", "layer", "backward",
+                             "lengths", "all",     "limits", "ranks"};
+  return names[static_cast<std::size_t>(suite)];
+}
+
+std::vector<Case> cases_of(Suite suite, Size size) {
+  const auto is_wanted = [&](const std::string& heading) {
+    return std::ranges::any_of(case_suites, [&](Suite each) {
+      return heading == fmt::format("[{}]", name_of(each)) && (suite == each || suite == Suite::all);
+    });
+  };
+  std::vector<Case> cases;
+  bool is_inside = false;
+  for (const std::string& line : split(case_list, '\n')) {
+    if (line.starts_with('[')) is_inside = is_wanted(line);
+    if (!is_inside || line.empty() || line.starts_with('#') || line.starts_with('[')) continue;
+    Case c = Case::parse(line);
+    if (size == Size::quick && c.role == Role::prefill && c.queries == 4096) c.queries = c.keys = 2048;
+    if (std::ranges::find(cases, c) == cases.end()) cases.push_back(c);  // a case may be in two suites
+  }
+  return cases;
 }
 
 }  // namespace heed::tool

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thing `heed bench` times, and how much work it is.
+// The things that `heed bench` times, and how much work each is. cases.txt lists their names.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "heed/cache.hpp"
 #include "heed/layer.hpp"
@@ -48,6 +49,7 @@ struct Case {
   // "prefill/bf16/1x32x8x4096x4096x128/causal": batch, heads, KV heads, queries, keys, dim; or
   // "projection/f32/2048x768x768": rows, outputs, inputs; or "cache/int8/1x32x8x1x32768x128/paged64",
   // "cache/bf16/64x32x8x1x512x128/mixed".
+  static Case parse(const std::string& name);  // throws Error where it is no such name
   std::string name() const;
 
   // Multiplications and additions of the products alone; of a causal mask only the visible half.
@@ -56,6 +58,15 @@ struct Case {
   double kv_bytes() const;                  // of all tokens, each byte once
   double weight_bytes() const;              // of one projection, as the layer keeps it: f32
   double step_bytes() const;                // of a step: the four projections and the cache, each byte once
+
+  bool operator==(const Case&) const = default;
 };
+
+// limits and ranks have no case at all.
+enum class Suite : std::uint8_t { heads, prefill, decode, layer, backward, lengths, all, limits, ranks };
+const char* name_of(Suite);
+enum class Size : std::uint8_t { full, quick };  // quick: the long prefill is 2048 tokens, not 4096
+
+std::vector<Case> cases_of(Suite, Size);
 
 }  // namespace heed::tool

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "bench/loops.hpp"
-#include "bench/processors.hpp"
 #include "heed/threads.hpp"
 #include "stopwatch.hpp"
 

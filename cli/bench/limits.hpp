@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "bench/caches.hpp"
+#include "machine.hpp"
 
 namespace heed::tool {
 

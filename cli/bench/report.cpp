@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 #include "heed/attention.hpp"
@@ -16,6 +17,16 @@ namespace heed::tool {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int result_format = 1;  // FORMAT of bench/records.py
+
+// "2026-11-17", in UTC.
+std::string today() {
+  const std::chrono::year_month_day date{
+      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now())};
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
+                     static_cast<unsigned>(date.day()));
+}
 
 Json object_of(const std::optional<Rate>& rate) {
   if (!rate) return nullptr;
@@ -31,7 +42,7 @@ Json object_of(const Limits& limits) {
 }
 
 Json object_of(const Binding& binding, double rate, const std::optional<ShareOfLimit>& share) {
-  Json object = {{"flops", nullptr}, {"bytes_per_second", nullptr}, {"limit", binding.limit}};
+  Json object = {{"limit", binding.limit}};
   object[binding.unit == Binding::Unit::bytes ? "bytes_per_second" : "flops"] = rate;
   object["share_of_limit"] = share ? Json(share->median) : Json(nullptr);
   object["best_share_of_limit"] = share ? Json(share->best) : Json(nullptr);
@@ -62,9 +73,19 @@ Fact fact_of(const std::string& name, const std::optional<Rate>& rate, const cha
 
 }  // namespace
 
-BenchReport::BenchReport(const Console& console, std::optional<Limits> limits,
+nlohmann::ordered_json object_of(const Case& c) {
+  const Binding binding = binding_of(c, {});
+  return {{"name", c.name()},
+          {"role", name_of(c.role)},
+          {"dtype", c.is_cached() ? name_of(c.stored) : name_of(c.dtype)},
+          {"shape", {c.batch, c.heads, c.kv_heads, c.queries, c.keys, c.dim}},
+          {binding.unit == Binding::Unit::bytes ? "bytes" : "operations", binding.amount}};
+}
+
+BenchReport::BenchReport(const Console& console, std::string command, std::optional<Limits> limits,
                          const std::vector<Case>& to_come)
     : console_(console),
+      command_(std::move(command)),
       limits_(std::move(limits)),
       to_come_(to_come.size()),
       table_({{"case", Column::Side::left, longest_name(to_come)},
@@ -90,13 +111,14 @@ void BenchReport::add_row(std::vector<std::string> cells) {
 }
 
 void BenchReport::add(const Case& c, const Measured& measured) {
-  Json object = {{"name", c.name()},
-                 {"kernel", measured.kernel.empty() ? Json(nullptr) : Json(measured.kernel)},
+  Json object = object_of(c);
+  object.update({{"by", "heed"},
+                 {"how", measured.kernel.empty() ? Json(nullptr) : Json(measured.kernel)},
                  {"right", measured.findings.all_right()},
                  {"checked_elements", measured.findings.compared},
-                 {"worst_error_in_bounds", measured.findings.worst_in_bounds}};
+                 {"error_in_bounds", measured.findings.worst_in_bounds}});
   const bool reads_tokens = c.role == Role::decode || c.is_cached();
-  object["kv_bytes_per_token"] = reads_tokens ? Json(c.kv_bytes_per_token()) : Json(nullptr);
+  if (reads_tokens) object["kv_bytes_per_token"] = c.kv_bytes_per_token();
   const std::string kernel = measured.kernel.empty() ? "-" : measured.kernel;
   if (!measured.findings.all_right()) {
     object["first_miss"] = measured.findings.first_miss;
@@ -134,12 +156,16 @@ void BenchReport::print_machine() const {
 
 void BenchReport::finish(End end) const {
   const Caches caches = find_caches();
-  Json object = {{"machine",
-                  {{"threads", num_threads()},
+  Json object = {{"format", result_format},
+                 {"date", today()},
+                 {"command", command_},
+                 {"machine",
+                  {{"name", cpu_model()},
+                   {"threads", num_threads()},
                    {"l2_bytes", caches.l2},
                    {"l3_bytes", caches.l3},
-                   {"memory_bytes", physical_memory_bytes()},
-                   {"heed", version()}}},
+                   {"memory_bytes", physical_memory_bytes()}}},
+                 {"versions", {{"heed", version()}}},
                  {"limits", limits_ ? object_of(*limits_) : Json(nullptr)},
                  {"cases", cases_}};
   if (end == End::interrupted) object["interrupted_after"] = cases_.size();

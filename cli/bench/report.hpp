@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `heed bench` says: a table for people, one object for programs.
+// What `heed bench` reports: a table for people, one object for programs, whose fields bench/records.py
+// lists.
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -10,10 +11,14 @@
 
 namespace heed::tool {
 
+// What a case is, without a time: name, role, dtype, shape and the work that is counted.
+nlohmann::ordered_json object_of(const Case&);
+
 // People see each line when its case is done; programs get one object, at the end.
 class BenchReport {
  public:
-  BenchReport(const Console&, std::optional<Limits>, const std::vector<Case>& to_come);
+  // `command` is what this run is repeated with.
+  BenchReport(const Console&, std::string command, std::optional<Limits>, const std::vector<Case>& to_come);
   void add(const Case&, const Measured&);  // a wrong result gets a line, but no figure
   enum class End : std::uint8_t { all_cases, interrupted };
   void finish(End) const;
@@ -23,6 +28,7 @@ class BenchReport {
   void add_row(std::vector<std::string> cells);
 
   const Console& console_;
+  const std::string command_;
   const std::optional<Limits> limits_;
   const std::size_t to_come_;
   nlohmann::ordered_json cases_ = nlohmann::ordered_json::array();

@@ -24,4 +24,7 @@ class Workload {
 
 std::unique_ptr<Workload> make_workload(const Case&);
 
+// Appends random tokens to a sequence until it has this many.
+void fill_sequence(KvCache&, std::int64_t sequence, std::int64_t length);
+
 }  // namespace heed::tool

@@ -11,10 +11,8 @@
 
 #include "arguments.hpp"
 #include "bench/measure.hpp"
-#include "bench/process_ranks.hpp"
 #include "bench/ranks.hpp"
 #include "bench/report.hpp"
-#include "bench/suites.hpp"
 #include "command.hpp"
 #include "heed/error.hpp"
 #include "heed/threads.hpp"
@@ -33,16 +31,24 @@ struct BenchOptions {
   bool is_quick = false, skips_limits = false, lists = false;
 
   void add_to(CLI::App&);
+  Size size() const { return is_quick ? Size::quick : Size::full; }
+  std::string command() const;
 };
 
 void BenchOptions::add_to(CLI::App& app) {
-  const std::vector<Choice<Suite>> suites = {{"heads", Suite::heads, "seeds"}, {"prefill", Suite::prefill},
-                                             {"decode", Suite::decode},        {"layer", Suite::layer},
-                                             {"backward", Suite::backward},    {"all", Suite::all},
-                                             {"limits", Suite::limits},        {"ranks", Suite::ranks}};
+  const std::vector<Choice<Suite>> suites = {{"heads", Suite::heads, "seeds"},
+                                             {"prefill", Suite::prefill},
+                                             {"decode", Suite::decode},
+                                             {"layer", Suite::layer},
+                                             {"backward", Suite::backward},
+                                             {"lengths", Suite::lengths},
+                                             {"all", Suite::all},
+                                             {"limits", Suite::limits},
+                                             {"ranks", Suite::ranks}};
   add_choice(app,
              {.name = "--suite",
-              .help = "What to time; limits: the machine alone; ranks: 1, 2, 4 and 8 against one process"},
+              .help = "What to time; lengths: prefill of 128 to 8192 tokens; limits: the machine alone; "
+                      "ranks: 1, 2, 4 and 8 against one process"},
              suites, [this](Suite chosen) { suite = chosen; });
   add_text(app, {.name = "--filter", .help = "Only cases whose name matches", .value = "RE"}, filter);
   add_workers(app, {.name = "--threads", .help = "How many threads; with --ranks: of each process"}, threads);
@@ -60,11 +66,22 @@ void BenchOptions::add_to(CLI::App& app) {
               ranks);
   add_switch(app, {.name = "--oversubscribe", .help = "Also where there are fewer processors"},
              oversubscribes);
-  add_switch(app, {.name = "--list", .help = "Print the names of the cases and time nothing"}, lists);
+  add_switch(
+      app,
+      {.name = "--list", .help = "List the cases, with --json the work that each counts, and time nothing"},
+      lists);
+}
+
+std::string BenchOptions::command() const {
+  std::string words = fmt::format("heed bench --suite {}", name_of(suite));
+  if (!filter.empty()) words += fmt::format(" --filter '{}'", filter);
+  if (is_quick) words += " --quick";
+  if (skips_limits) words += " --skip-limits";
+  return words + fmt::format(" --threads {} --seconds {:.6g}", num_threads(), seconds);
 }
 
 std::vector<Case> chosen_cases(const BenchOptions& options) {
-  std::vector<Case> cases = cases_of(options.suite, options.is_quick ? Size::quick : Size::full);
+  std::vector<Case> cases = cases_of(options.suite, options.size());
   try {
     const std::regex pattern(options.filter);
     std::erase_if(cases, [&](const Case& c) { return !std::regex_search(c.name(), pattern); });
@@ -78,12 +95,12 @@ std::vector<Case> chosen_cases(const BenchOptions& options) {
 }
 
 Status list(const std::vector<Case>& cases, Console& console) {
-  nlohmann::ordered_json names = nlohmann::ordered_json::array();
+  nlohmann::ordered_json listed = nlohmann::ordered_json::array();
   for (const Case& c : cases) {
-    names.push_back(c.name());
+    listed.push_back(object_of(c));
     console.print(c.name());
   }
-  console.result({{"cases", names}});
+  console.result({{"cases", listed}});
   return done;
 }
 
@@ -91,12 +108,12 @@ Status bench_ranks(const BenchOptions& options, Console& console) {
   if (options.ranks)
     return bench_rank_processes({.ranks = *options.ranks,
                                  .threads = options.threads.value_or(1),
-                                 .oversubscribes = options.oversubscribes,
-                                 .is_quick = options.is_quick},
+                                 .size = options.size(),
+                                 .oversubscribes = options.oversubscribes},
                                 console);
   if (options.threads)
     throw Error(Error::value, "--threads: ranks that are threads have one each; say --ranks for processes");
-  return bench_ranks(options.is_quick, console);
+  return bench_ranks(options.size(), console);
 }
 
 // "5 of 74, about 2 min left", as fast as those before it were.
@@ -120,7 +137,7 @@ Status bench(const BenchOptions& options, Console& console) {
     console.progress("the machine's limits");
     limits = measure_limits();
   }
-  BenchReport report(console, limits, cases);
+  BenchReport report(console, options.command(), limits, cases);
   const Interruption interruption(console);
   Status status = done;
   const auto begun = std::chrono::steady_clock::now();

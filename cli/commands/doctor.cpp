@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -17,6 +15,7 @@
 #include "heed/attention.hpp"
 #include "heed/threads.hpp"
 #include "heed/version.hpp"
+#include "machine.hpp"
 #include "table.hpp"
 
 namespace heed::tool {
@@ -40,40 +39,6 @@ const char* architecture() {
 #else
   return "another";
 #endif
-}
-
-// The value of the first "key : value" line of /proc/cpuinfo, or "".
-std::string cpu_info(const std::string& key) {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const std::size_t colon = line.find(':');
-    if (colon == std::string::npos || !line.starts_with(key)) continue;
-    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
-    return value == std::string::npos ? "" : line.substr(value);
-  }
-  return "";
-}
-
-// Arm's cores give numbers where others give a name.
-std::string cpu_model() {
-  const std::string name = cpu_info("model name");
-  if (!name.empty()) return name;
-  struct Part {
-    const char *number, *name;
-  };
-  constexpr std::array<Part, 9> arm_parts = {{{"0xd03", "Cortex-A53"},
-                                              {"0xd08", "Cortex-A72"},
-                                              {"0xd0b", "Cortex-A76"},
-                                              {"0xd0c", "Neoverse N1"},
-                                              {"0xd40", "Neoverse V1"},
-                                              {"0xd49", "Neoverse N2"},
-                                              {"0xd4f", "Neoverse V2"},
-                                              {"0xd83", "Neoverse V3AE"},
-                                              {"0xd84", "Neoverse V3"}}};
-  const std::string implementer = cpu_info("CPU implementer"), part = cpu_info("CPU part");
-  for (const Part& known : arm_parts)
-    if (implementer == "0x41" && part == known.number) return fmt::format("Arm {}", known.name);
-  return part.empty() ? "unknown" : fmt::format("implementer {}, part {}", implementer, part);
 }
 
 std::vector<std::string> warnings() {

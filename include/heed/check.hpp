@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Is a result right? Compares what a kernel wrote with the reference, element by element, under a bound that
-// is computed from the inputs and never tuned (docs/numerics.md).
+// is computed from the inputs and never tuned (docs/bounds.md).
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far a kernel that computes in f32 may stray from the reference, row by row: computed from the inputs,
-// never tuned. docs/numerics.md derives it. This is the only tolerance in the project.
+// never tuned. docs/bounds.md derives it. This is the only tolerance in the project.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -48,7 +48,7 @@ class RowBound {
 };
 
 // How far a gradient that a kernel computed in f32 may stray from the reference: computed from the inputs,
-// never tuned. docs/numerics.md derives it.
+// never tuned. docs/bounds.md derives it.
 
 // Fills in the errors of the terms of a row.
 void add_errors(const GradientProblem&, const GradientNumbers&, std::int64_t b, std::int64_t h,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every program of docs/c.md is compiled or interpreted, run, and prints what the page says.
+"""Every program of docs/c.md, and in C of docs/start.md, is compiled or interpreted, run, and prints what the page says.
 
 guide.py ROOT --library FOLDER -- COMPILER FLAGS...   (the flags include the library, after the source; FOLDER holds the
 shared one)
@@ -14,11 +14,11 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "structure"))
-import readme  # noqa: E402  the README is cut into blocks in the same way
+import pages  # noqa: E402  all pages are cut into blocks in the same way
 
 
 def run_c(block, folder, compile_command, environment):
-    source = folder / f"block_{block.line}.c"
+    source = folder / f"{block.place.replace('/', '_').replace(':', '_')}.c"
     source.write_text(block.text)
     program = source.with_suffix("")
     command = [compile_command[0], str(source), "-o", str(program), *compile_command[1:]]
@@ -36,17 +36,18 @@ def main():
     parser.add_argument("--library", required=True)
     parser.add_argument("compile_command", nargs="+")
     arguments = parser.parse_args()
-    blocks = readme.blocks_of((arguments.root / "docs/c.md").read_text())
+    guides = [(page, (arguments.root / page).read_text()) for page in ("docs/c.md", "docs/start.md")]
+    blocks = [block for page, text in guides for block in pages.blocks_of(text, page)]
     paths = [arguments.library, os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
     problems, programs = [], 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        for block, after in zip(blocks, [*blocks[1:], None]):
+        for block in blocks:
             if block.language not in ("c", "python"):
                 continue
-            if after is None or after.language != "text":
-                problems.append(f"docs/c.md:{block.line}: the page does not show what it prints")
+            if block.output is None:
+                problems.append(f"{block.place}: the page does not show what it prints")
                 continue
             if block.language == "c":
                 ran = run_c(block, folder, arguments.compile_command, environment)
@@ -54,13 +55,13 @@ def main():
                 ran = run([sys.executable, "-c", block.text], folder, environment)
             programs += 1
             if ran.returncode:
-                problems.append(f"docs/c.md:{block.line}: status {ran.returncode}: {ran.stderr}")
-            elif ran.stdout != after.text:
-                problems.append(f"docs/c.md:{block.line}: prints {ran.stdout!r}, the page shows {after.text!r}")
+                problems.append(f"{block.place}: status {ran.returncode}: {ran.stderr}")
+            elif ran.stdout != block.output:
+                problems.append(f"{block.place}: prints {ran.stdout!r}, the page shows {block.output!r}")
     for problem in problems:
         print(problem)
     print(f"{programs} programs, {len(problems)} problems")
-    return 1 if problems or programs < 3 else 0
+    return 1 if problems or programs < 4 else 0
 
 
 if __name__ == "__main__":

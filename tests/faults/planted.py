@@ -6,8 +6,7 @@ planted.py check                  every fault has its marker in the source, and 
 planted.py run [--only NAME] ...  copies the tree; breaks, builds and tests the copy for each fault
 planted.py list                   the table
 
-A fault that no test notices fails the run. It takes a while, so it is no part of the suite; docs/testing.md shows
-the last table.
+A fault that no test notices fails the run. It takes a while, so it is no part of the suite.
 """
 
 import argparse

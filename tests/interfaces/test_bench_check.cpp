@@ -6,10 +6,9 @@
 #include <functional>
 
 #include "bench/measure.hpp"
-#include "bench/suites.hpp"
 #include "bench/verify.hpp"
-#include "bench/verify_cached.hpp"
-#include "bench/workload_cached.hpp"
+#include "bench/workload.hpp"
+#include "heed/error.hpp"
 #include "random_values.hpp"
 
 namespace heed::tool {
@@ -203,6 +202,18 @@ TEST(VerifyStep, a_wrong_row_or_another_last_token_is_found) {
   other.cache.truncate(0, 33);
   fill_sequence(other.cache, 0, 34);
   EXPECT_GE(other.verify().misses, 32);
+}
+
+TEST(Cases, are_what_their_names_say) {
+  const std::vector<Case> all = cases_of(Suite::all, Size::full);
+  EXPECT_GT(all.size(), 70u);
+  for (const Case& c : all) EXPECT_EQ(Case::parse(c.name()), c) << c.name();
+  for (const char* name :
+       {"", "prefill", "prefill/f32", "prefill/f64/1x2x2x8x8x64", "prefill/int8/1x2x2x8x8x64",
+        "prefill/f32/1x2x2x8x8", "prefill/f32/1x2x2x8x8x64x1", "prefill/f32/1x2x2x0x8x64",
+        "prefill/f32/1x2x2x-8x8x64", "prefill/f32/1x2x2x8x8x64/mixed", "cache/f32/1x2x2x1x8x64/paged",
+        "projection/f32/1x2x2x8x8x64"})
+    EXPECT_THROW(Case::parse(name), Error) << name;
 }
 
 TEST(Cases, count_the_bytes_that_their_cache_keeps) {

@@ -2,7 +2,7 @@
 // `heed bench` lets a burst begin on the processors that a case had.
 #include <gtest/gtest.h>
 
-#include "bench/processors.hpp"
+#include "machine.hpp"
 
 #ifdef __linux__
 #include <sched.h>

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example runs and prints what it says, and every Python block of docs/python.md and the README is true."""
+"""Every example runs and prints what it says, and every Python block of the README and of docs/ is true."""
 
 import doctest
 import pathlib
-import re
 import runpy
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/structure"))
+import pages  # noqa: E402  all pages are cut into blocks in the same way
+
 GUIDE = ROOT / "docs/python.md"
 PRINTS = {
     "decode_step.py": "the last row of prefill, bit for bit: True\n",
@@ -35,25 +38,43 @@ def test_an_example_prints_what_it_should(name, capsys):
     assert capsys.readouterr().out == PRINTS[name]
 
 
-def blocks(page):
-    """(line, text) of every Python block of a page that shows results."""
-    text = page.read_text()
-    return [
-        (text[: found.start()].count("\n") + 1, found[1])
-        for found in re.finditer(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    ]
+def blocks_of(page):
+    """The Python blocks of a page; those of docs/c.md are programs of tests/c/guide.py."""
+    found = pages.blocks_of((ROOT / page).read_text(), page)
+    return [block for block in found if block.language in ("pycon", "python") and page != "docs/c.md"]
 
 
-@pytest.mark.parametrize("page, least", [(GUIDE, 5), (ROOT / "README.md", 1)], ids=["guide", "readme"])
-def test_the_blocks_of_a_page_are_true(page, least):
-    names: dict = {}
-    failed = 0
-    assert len(blocks(page)) >= least
-    for line, text in blocks(page):
-        example = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
-        failed += doctest.DocTestRunner().run(example, clear_globs=False).failed
+PAGES = [page.relative_to(ROOT).as_posix() for page in pages.pages(ROOT)]
+
+
+@pytest.fixture
+def threads_of_torch():
+    """What a page says of them holds for that page."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
+def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch, threads_of_torch):
+    """In their order and with one set of names; a comment `<!-- python` before a block has code that the page does not show."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "__main__"}
+    for block in filter(pages.is_run, blocks_of(page)):
+        if block.hidden.startswith("python"):
+            exec(compile(block.hidden.removeprefix("python"), block.place, "exec"), names)
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.text, str(ROOT / page), "exec"), names)
+            continue
+        example = doctest.DocTestParser().get_doctest(block.text, names, page, str(ROOT / page), block.line)
+        assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, clear_globs=False).failed == 0, block.place
         names = example.globs
-    assert failed == 0
+
+
+def test_most_pages_that_show_python_are_run():
+    assert sum(bool(list(filter(pages.is_run, blocks_of(page)))) for page in PAGES) >= 8
 
 
 def test_the_guide_names_every_public_name():
@@ -61,8 +82,3 @@ def test_the_guide_names_every_public_name():
 
     text = GUIDE.read_text()
     assert [name for name in heed.__all__ if name not in text] == []
-
-
-def test_the_files_the_guide_links_to_exist():
-    links = re.findall(r"\]\(([^)#:]+)\)", GUIDE.read_text())
-    assert links and [link for link in links if not (GUIDE.parent / link).exists()] == []

@@ -196,6 +196,24 @@ def check_comments_and_documents_name_files_that_exist(root):
     return problems
 
 
+def check_every_environment_variable_is_documented(root):
+    """What getenv and os.environ are asked for, and what scripts read, stands in docs/environment.md; and nothing else does."""
+    page = (root / "docs/environment.md").read_text()
+    documented = set(re.findall(r"^(?:\||##) `(\w+)`", page, re.MULTILINE))
+    read = {}
+    for path in source_files(root, "src", "include", "ranks", "view", "cli", "python", "bench", "scripts", "tests", "examples"):
+        if path.suffix not in CODE | {".py", ""} or path.suffix == "" and path.parent.name != "scripts":
+            continue
+        for number, line in enumerate(lines_of(path), 1):
+            found = re.findall(r"(?:getenv\(|os\.environ(?:\.get\(|\.setdefault\(|\[))\"(\w+)\"", line)
+            found += re.findall(r"const char\* \w+ = \"(HEED_\w+)\"|\$\{(HEED_\w+)", line)
+            for name in found:
+                name = name if isinstance(name, str) else name[0] or name[1]
+                read.setdefault(name, f"{path.relative_to(root)}:{number}")
+    problems = [f"{place}: {name} is not in docs/environment.md" for name, place in read.items() if name not in documented]
+    return problems + [f"docs/environment.md: nobody reads {name}" for name in sorted(documented - set(read))]
+
+
 CHECKS = [check for name, check in sorted(globals().items()) if name.startswith("check_")]
 
 

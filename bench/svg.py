@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Charts as SVG: bars, dots and lines, in colours for light and dark. The same numbers make the same bytes."""
+
+import html
+import math
+
+WIDTH = 760
+LEFT = 350  # of rows' labels beside dots
+STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.t{font-size:16px;font-weight:600}.s{fill:#57606a;font-size:12px}
+.e{text-anchor:end}.m{text-anchor:middle}.bg{fill:#fff;stroke:#d0d7de}.g{stroke:#d8dee4}.one{stroke:#24292f;stroke-dasharray:4 3}
+path{fill:none;stroke-width:2.5}.l{paint-order:stroke;stroke:#fff;stroke-width:4px}
+"""
+DARK = """text{fill:#e6edf3}.s{fill:#9da7b3}.bg{fill:#15191f;stroke:#30363d}.g{stroke:#2b323a}.one{stroke:#e6edf3}.l{stroke:#15191f}
+"""
+# {contestant: (on light, on dark)}
+COLORS = {
+    "heed": ("#0b5fd7", "#58a6ff"),
+    "torch": ("#d9480f", "#ff922b"),
+    "torch-regrouped": ("#e8890c", "#ffd43b"),
+    "onnxruntime": ("#2b8a3e", "#69db7c"),
+    "numpy": ("#868e96", "#adb5bd"),
+    "cudnn": ("#2b8a3e", "#69db7c"),
+    "flash": ("#c2255c", "#faa2c1"),
+    "efficient": ("#6741d9", "#b197fc"),
+    "f32": ("#0b5fd7", "#58a6ff"),
+    "bf16": ("#c2255c", "#faa2c1"),
+}
+
+
+def number(value):
+    """At most a tenth of a pixel."""
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+def text(x, y, words, classes=""):
+    kind = f' class="{classes}"' if classes else ""
+    return f'<text x="{number(x)}" y="{number(y)}"{kind}>{html.escape(words)}</text>'
+
+
+def line(x1, y1, x2, y2, classes):
+    return f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"/>'
+
+
+def color_class(name):
+    return "c-" + name.replace(" ", "-")
+
+
+def picture(title, subtitle, height, parts, names):
+    """A whole file: a card with a title, which names the run, and a legend."""
+    light = "".join(f".{color_class(n)}{{fill:{COLORS[n][0]}}}path.{color_class(n)}{{fill:none;stroke:{COLORS[n][0]}}}" for n in names)
+    dark = "".join(f".{color_class(n)}{{fill:{COLORS[n][1]}}}path.{color_class(n)}{{fill:none;stroke:{COLORS[n][1]}}}" for n in names)
+    legend, x = [], 24.0
+    for name in names:
+        legend += [f'<rect x="{number(x)}" y="62" width="12" height="12" rx="2" class="{color_class(name)}"/>', text(x + 18, 72.5, name)]
+        x += 36 + 7.6 * len(name)
+    body = "\n".join([text(24, 30, title, "t"), text(24, 50, subtitle, "s"), *legend, *parts])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(title)}">\n'
+        f"<style>{STYLE}{light}\n@media(prefers-color-scheme:dark){{{DARK}{dark}}}</style>\n"
+        f'<rect x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="8" class="bg"/>\n{body}\n</svg>\n'
+    )
+
+
+def bars(title, subtitle, axis, rows, names, largest):
+    """rows: [(label, {name: value})]. A bar beyond `largest` is cut and says its value; 1 has a line of its own."""
+    left, y = 24, 92.0
+    parts, top, scale = [], y, (WIDTH - left - 80) / largest
+    for label, values in rows:
+        parts.append(text(left, y + 11, label, "l"))
+        y += 16
+        for name in (name for name in names if name in values):
+            value = values[name]
+            length = min(value, largest) * scale
+            parts.append(f'<rect x="{left}" y="{number(y + 2)}" width="{number(length)}" height="13" rx="2" class="{color_class(name)}"/>')
+            figure = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+            parts.append(text(left + length + 5, y + 13, figure if value <= largest else f"{figure}, cut", "s l"))
+            y += 17
+        y += 9
+    ticks = []
+    for n in range(int(largest) + 1):
+        x = left + n * scale
+        ticks += [line(x, top - 6, x, y, "one" if n == 1 else "g"), text(x, y + 16, str(n), "s m")]
+    ticks.append(text(left + largest * scale / 2, y + 34, axis, "s m"))
+    return picture(title, subtitle, round(y + 48), ticks + parts, names)
+
+
+def dots(title, subtitle, axis, rows, names):
+    """rows: [(label, {name: value})], on a scale of powers of ten."""
+    every = [value for _, values in rows for value in values.values() if value > 0]
+    low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    scale = (WIDTH - LEFT - 40) / (high - low)
+    parts, y, top = [], 96.0, 88.0
+    bottom = y + 24 * len(rows)
+    for power in range(low, high + 1):
+        x = LEFT + (power - low) * scale
+        parts += [line(x, top, x, bottom, "g"), text(x, bottom + 16, "1" if power == 0 else f"1e{power}", "s m")]
+    for label, values in rows:
+        parts.append(text(LEFT - 10, y + 12, label, "e"))
+        for name in names:
+            if values.get(name, 0) > 0:
+                x = LEFT + (math.log10(values[name]) - low) * scale
+                parts.append(f'<circle cx="{number(x)}" cy="{number(y + 8)}" r="5.5" class="{color_class(name)}"/>')
+        y += 24
+    parts.append(text(LEFT + (high - low) * scale / 2, bottom + 34, axis, "s m"))
+    return picture(title, subtitle, round(bottom + 48), parts, names)
+
+
+def lines(title, subtitle, axes, series, ticks, is_logarithmic=False):
+    """series: {name: [(length, value)]}, dashed where the name ends in " causal"; lengths on a scale of powers of two. axes: of
+    lengths and of values; ticks: [(value, label)] of the values."""
+    left, right, top, height = 78, WIDTH - 46, 96, 260
+    lengths = sorted({x for points in series.values() for x, _ in points})
+    low, high = math.log2(lengths[0]), math.log2(lengths[-1])
+    scale = math.log10 if is_logarithmic else float
+    bottom, ceiling = scale(ticks[0][0]), scale(ticks[-1][0])
+
+    def at(x, value):
+        across = left + (math.log2(x) - low) / (high - low) * (right - left)
+        return across, top + height - (scale(value) - bottom) / (ceiling - bottom) * height
+
+    parts = []
+    for value, label in ticks:
+        y = at(lengths[0], value)[1]
+        parts += [line(left, y, right, y, "g"), text(left - 8, y + 4, label, "s e")]
+    for x in lengths:
+        parts.append(text(at(x, ticks[0][0])[0], top + height + 18, f"{x:,}".replace(",", " "), "s m"))
+    names = []
+    for name, points in series.items():
+        plain = name.removesuffix(" causal")
+        names += [plain] if plain not in names else []
+        places = [tuple(map(number, at(*point))) for point in sorted(points)]
+        way = " ".join(f"{'L' if n else 'M'}{x} {y}" for n, (x, y) in enumerate(places))
+        dash = ' stroke-dasharray="6 4"' if name != plain else ""
+        parts.append(f'<path d="{way}" class="{color_class(plain)}"{dash}/>')
+        parts += [f'<circle cx="{x}" cy="{y}" r="4" class="{color_class(plain)}"/>' for x, y in places]
+    parts += [text((left + right) / 2, top + height + 38, axes[0], "s m"), text(WIDTH - 30, top - 24, axes[1], "s e")]
+    return picture(title, subtitle, top + height + 52, parts, names)
