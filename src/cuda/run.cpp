@@ -68,6 +68,7 @@ struct Brought {
     if (role != Role::prefill) return;
     const std::vector<int> starts = tile_starts(lowered);
     tiles.count = starts.back();
+    tiles.mask = prefill_mask(lowered.call);
     if (call.sequences) tiles.starts = lists.add(starts);
   }
 
@@ -106,8 +107,12 @@ struct Brought {
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
-  if (role == Role::prefill) return 0;
-  return role == Role::decode ? decode_bytes(c) : is_general(role) ? general_bytes(c) : exact_bytes(c);
+  switch (role) {
+    case Role::decode: return decode_bytes(c);
+    case Role::prefill: return prefill_bytes(c);
+    case Role::exact: return exact_bytes(c);
+    default: return general_bytes(c);
+  }
 }
 
 std::int64_t list_bytes(Role role, const LoweredCall& p) {

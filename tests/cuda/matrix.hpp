@@ -27,7 +27,11 @@ const std::string prefill = "cuda.prefill", decode = "cuda.decode", general = "c
 // are shared.
 inline Call range_call(std::uint64_t seed, std::int64_t max_queries) {
   Dice dice(seed);
-  const std::int64_t dim = dice.pick<std::int64_t>({64, 128, 128, 256}), kv_heads = dice.between(1, 2);
+  const std::int64_t any_dim = 8 * dice.between(1, 32),
+                     dim = dice.pick<std::int64_t>({32, 64, 96, 128, 128, 192, 256, any_dim, any_dim}),
+                     value_dim =
+                         dice.one_in(4) ? dice.pick<std::int64_t>({128, 8 * dice.between(1, 32)}) : dim;
+  const std::int64_t kv_heads = dice.between(1, 2);
   const std::int64_t heads = kv_heads * dice.pick<std::int64_t>({1, 2, 4}), batch = dice.between(1, 2);
   const std::int64_t keys =
       dice.pick<std::int64_t>({1, 5, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 383, 500, 1030});
@@ -35,7 +39,7 @@ inline Call range_call(std::uint64_t seed, std::int64_t max_queries) {
   const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
   Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
             .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
-            .v = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 2, 2, dtype)};
+            .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
   const Align align = dice.one_in(3) ? Align::starts : Align::ends;
   if (dice.one_in(2)) call.causal = Causal{align};
   if (dice.one_in(3)) call.window = Window{dice.between(0, 300), dice.between(0, 40), align};

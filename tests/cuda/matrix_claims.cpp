@@ -20,12 +20,77 @@ CLAIM(prefill_is_within_the_bound) {
   }
 }
 
+// The same with one option more at least: boolean masks, documents, a bias, ALiBi or dropout.
+Call optional_call(std::uint64_t seed) {
+  Call call = range_call(seed, 300);
+  Dice dice(seed ^ 0x0B7105u);
+  const Shape full = call.score_shape();
+  const std::int64_t always = dice.between(0, 4);
+  if (always == 0 || dice.one_in(5))
+    call.matrices.push_back(
+        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
+  if (always == 1 || dice.one_in(5)) call.documents = cases::random_documents(dice, full);
+  if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (always == 3 || dice.one_in(5)) {
+    call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
+    const std::int64_t slopes = (dice.one_in(3) ? full.batch : 1) * full.heads;
+    for (std::int64_t n = 0; n < slopes; ++n)
+      call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
+  }
+  if (always == 4 || dice.one_in(5))
+    call.dropout = Dropout{dice.pick<float>({0.1f, 0.5f, 0.9f}), dice.bits()};
+  return call;
+}
+
+CLAIM(prefill_with_options_is_within_the_bound) {
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 240)) {
+    const Call call = optional_call(seed);
+    auto got = run(prefill, call, {.log_sum_exp = true});
+    if (!got) continue;  // rows of a bias that begin on odd elements
+    ++taken;
+    const Check result = check(call.inputs(), got->outputs(), call.options());
+    expect(result.beyond_bound == 0, "seed ", seed, " (", cases::describe(call), "): ", result.beyond_bound,
+           " of ", result.compared, " beyond the bound, first ", result.first_miss);
+  }
+  expect(taken > 24, "only ", taken, " problems");
+}
+
+// Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at.
+CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
+  for (const std::int64_t dim : {64, 96, 128, 256})
+    for (const bool is_causal : {false, true}) {
+      Call all{.q = Tensor::random({1, 4, 300, dim}, 201, 4, DType::bf16),
+               .k = Tensor::random({1, 2, 1000, dim}, 202, 2, DType::bf16),
+               .v = Tensor::random({1, 2, 1000, dim}, 203, 2, DType::bf16)};
+      if (is_causal) all.causal = Causal{Align::starts};
+      Call some = all;
+      constexpr std::int64_t seen = 420;
+      some.k = all.k.rows(0, seen), some.v = all.v.rows(0, seen);
+      for (Tensor* x : {&all.k, &all.v})
+        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
+          if (j >= seen) x->set(b, h, j, d, nan);
+        });
+      cases::BoolTensor hidden({1, 1, 1, 1000}), none({1, 1, 300, seen});
+      cases::for_each(hidden.shape,
+                      [&](auto b, auto h, auto i, auto j) { hidden.at(b, h, i, j) = j >= seen; });
+      cases::for_each(none.shape, [&](auto b, auto h, auto i, auto j) { none.at(b, h, i, j) = false; });
+      all.matrices.push_back({hidden, true}), some.matrices.push_back({none, true});
+      const auto with = run(prefill, all, {.log_sum_exp = true}),
+                 without = run(prefill, some, {.log_sum_exp = true});
+      expect(with && without, "refused");
+      if (!with || !without) continue;
+      expect(same_bits(with->out, without->out), "out, dim ", dim, is_causal ? ", causal" : "");
+      expect(same_bits(*with->log_sum_exp, *without->log_sum_exp), "log-sum-exp, dim ", dim);
+    }
+}
+
 CLAIM(decode_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 240)) {
     const Call call = range_call(seed, 1 + seed % 5);
-    if (call.q.shape().dim == 256) continue;
-    if (call.queries() * (call.heads() / call.k.shape().heads) > 32) continue;
+    const std::int64_t rows = call.queries() * (call.heads() / call.k.shape().heads);
+    if (rows > (std::max(call.q.shape().dim, call.v.shape().dim) > 128 ? 8 : 32)) continue;
     ++taken;
     expect_right(decode, call, {.log_sum_exp = true},
                  "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
@@ -71,7 +136,7 @@ void expect_bits_in_parts(const std::string& kernel, const Call& whole, const st
 // With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no
 // number lets tiles come again between those that come for the first time.
 CLAIM(prefill_in_parts_has_the_bits_of_prefill_and_so_has_general) {
-  for (const std::int64_t dim : {64, 128, 256})
+  for (const std::int64_t dim : {32, 64, 80, 96, 128, 192, 256})
     for (const std::int64_t heads : {2, 130}) {
       Call whole{.q = Tensor::random({1, heads, 333, dim}, 5, 4, DType::bf16),
                  .k = Tensor::random({1, 1, 333, dim}, 6, 2, DType::bf16),
@@ -88,12 +153,58 @@ CLAIM(prefill_in_parts_has_the_bits_of_prefill_and_so_has_general) {
     }
 }
 
+// The first rows of one batch entry.
+Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
+  Tensor made({1, x.shape().heads, rows, x.shape().dim}, x.dtype());
+  cases::for_each(made.shape(),
+                  [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+  return made;
+}
+
+// Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
+Tensor widened(const Tensor& x, std::int64_t dim) {
+  Tensor wide({x.shape().batch, x.shape().heads, x.shape().length, dim}, x.dtype());
+  cases::for_each(wide.shape(), [&](auto b, auto h, auto i, auto d) {
+    wide.set(b, h, i, d, d < x.shape().dim ? x.at(b, h, i, d) : 0.0f);
+  });
+  return wide;
+}
+
+CLAIM(narrow_heads_have_the_bits_of_heads_filled_up_with_zeros) {
+  struct Widths {
+    std::int64_t dim, value_dim, wide, wide_values;
+  };
+  for (const std::string& kernel : {prefill, decode})
+    for (const Widths& w : {Widths{8, 8, 32, 32},
+                            {40, 40, 64, 64},
+                            {80, 80, 96, 96},
+                            {72, 24, 96, 96},
+                            {104, 104, 128, 128},
+                            {24, 112, 128, 128},
+                            {136, 40, 192, 128},
+                            {160, 160, 192, 192},
+                            {200, 248, 256, 256}}) {
+      Call call{.q = Tensor::random({1, 2, kernel == prefill ? 300 : 3, w.dim}, 91, 4, DType::bf16),
+                .k = Tensor::random({1, 1, 700, w.dim}, 92, 2, DType::bf16),
+                .v = Tensor::random({1, 1, 700, w.value_dim}, 93, 2, DType::bf16)};
+      call.causal = Causal{Align::ends}, call.scale = 0.125f;
+      Call wide = call;
+      wide.q = widened(call.q, w.wide), wide.k = widened(call.k, w.wide);
+      wide.v = widened(call.v, w.wide_values);
+      const auto narrow_out = run(kernel, call, {}), wide_out = run(kernel, wide, {});
+      expect(narrow_out && wide_out, kernel, " refuses ", w.dim, " and ", w.value_dim);
+      if (narrow_out && wide_out)
+        expect(same_bits(widened(narrow_out->out, w.wide_values), wide_out->out), kernel, ", ", w.dim,
+               " and ", w.value_dim, " dimensions");
+    }
+}
+
 // A sequence alone, and as one of a padded batch whose padding is NaN.
 CLAIM(batch_mates_and_padding_change_no_bit_of_general_or_others) {
   const std::pair<std::string, std::int64_t> kernels[]{{prefill, 150}, {decode, 2},  {general, 150},
                                                        {general, 300}, {general, 2}, {general, 20}};
   for (const auto& [kernel, queries] : kernels)
-    for (const std::int64_t dim : {64, 128}) {
+    for (const std::int64_t dim : {40, 64, 96, 128, 256}) {
       Call batch{.q = Tensor::random({3, 4, queries, dim}, 15, 4, DType::bf16),
                  .k = Tensor::random({3, 2, 1500, dim}, 16, 2, DType::bf16),
                  .v = Tensor::random({3, 2, 1500, dim}, 17, 2, DType::bf16)};
@@ -107,16 +218,11 @@ CLAIM(batch_mates_and_padding_change_no_bit_of_general_or_others) {
       if (!all) continue;
       for (std::int64_t b = 0; b < 3; ++b) {
         const std::int64_t keys = (*batch.key_lengths)[static_cast<std::size_t>(b)];
-        const auto of = [&](const Tensor& x, std::int64_t rows) {
-          Tensor made({1, x.shape().heads, rows, dim}, DType::bf16);
-          cases::for_each(made.shape(),
-                          [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
-          return made;
-        };
-        const Call alone{.q = of(batch.q, queries), .k = of(batch.k, keys), .v = of(batch.v, keys)};
+        const Call alone{
+            .q = entry(batch.q, b, queries), .k = entry(batch.k, b, keys), .v = entry(batch.v, b, keys)};
         for (const Cut cut : {Cut::apart, Cut::together})
-          expect(same_bits(run(kernel, alone, {}, cut)->out, of(all->out, queries)), kernel, ", sequence ", b,
-                 ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
+          expect(same_bits(run(kernel, alone, {}, cut)->out, entry(all->out, b, queries)), kernel,
+                 ", sequence ", b, ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
       }
     }
 }
@@ -174,7 +280,7 @@ CLAIM(poison_reaches_only_the_rows_that_see_it_general_and_others) {
 // A value that a row does not see changes none of its bits, whatever it is: neither where the rows beside it
 // see it, nor where nobody does. Causal hides what comes after a row, Window what lies before it.
 CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits_general_too) {
-  for (const std::int64_t dim : {64, 128, 256})
+  for (const std::int64_t dim : {64, 72, 128, 192, 256})
     for (const DType dtype : {DType::bf16, DType::f16})
       for (const bool has_window : {false, true}) {
         Call call{.q = Tensor::random({1, 2, 700, dim}, 81, 4, dtype),
@@ -210,7 +316,7 @@ CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits_general_too) {
 // 32 rows of a KV head have a kernel of their own, whose pairs of warps meet on their way through the keys:
 // as many times as there are tiles for them, which differs where the last unit of keys is not whole.
 CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
-  for (const std::int64_t dim : {64, 128})
+  for (const std::int64_t dim : {32, 64, 80, 128})
     for (const std::int64_t keys : {1024 + 40, 2048 + 1000}) {
       const Call call{.q = Tensor::random({1, 32, 1, dim}, 55, 3, DType::bf16),
                       .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
@@ -275,7 +381,13 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
   for (const CachedDecode& t : {CachedDecode{CacheType::bf16, 16, 70, 1, 64},
                                 {CacheType::bf16, 64, 1100, 1, 128},
                                 {CacheType::f16, 256, 3000, 2, 128},
-                                {CacheType::bf16, 32, 517, 8, 64}}) {
+                                {CacheType::bf16, 32, 517, 8, 64},
+                                {CacheType::f16, 32, 900, 2, 32},
+                                {CacheType::bf16, 64, 700, 1, 80},
+                                {CacheType::bf16, 64, 700, 4, 72},
+                                {CacheType::bf16, 16, 1300, 1, 96},
+                                {CacheType::bf16, 128, 2100, 2, 192},
+                                {CacheType::f16, 64, 1500, 1, 256}}) {
     const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
     KvCache cache({.batch = 2,
                    .kv_heads = 2,
@@ -305,9 +417,57 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
   }
 }
 
+struct CachedPrefill {
+  CacheType type;
+  std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
+};
+
+// Prompts over a cache: pages shorter than a tile of keys and longer, the last ones not full, and values that
+// are no numbers behind a sequence and in it.
+CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
+  for (const CachedPrefill& t : {CachedPrefill{CacheType::bf16, 16, 300, 150, 64, 64},
+                                 {CacheType::bf16, 64, 1100, 300, 128, 128},
+                                 {CacheType::f16, 256, 1000, 500, 128, 128},
+                                 {CacheType::bf16, 0, 700, 200, 32, 32},
+                                 {CacheType::f16, 32, 517, 130, 96, 96},
+                                 {CacheType::bf16, 64, 900, 140, 80, 80},
+                                 {CacheType::bf16, 64, 900, 140, 72, 40},
+                                 {CacheType::bf16, 128, 1300, 333, 192, 128},
+                                 {CacheType::bf16, 16, 700, 129, 192, 192},
+                                 {CacheType::f16, 64, 700, 200, 256, 256}})
+    for (const bool is_poisoned : {false, true}) {
+      const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
+      KvCacheConfig config{.batch = 2,
+                           .kv_heads = 2,
+                           .capacity = t.tokens + 40,
+                           .dim = t.dim,
+                           .value_dim = t.value_dim,
+                           .type = t.type};
+      if (t.page_size > 0) config.page_size = t.page_size;
+      KvCache cache(config);
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
+      Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
+      if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      cache.append(k.view(), v.view(), counts);
+      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 153, 3, dtype);
+      Tensor paged({2, 4, t.queries, t.value_dim}, dtype);
+      paged.fill_bytes(0xff);
+      expect(run(prefill, make_problem({.q = q.view(), .cache = &cache}, {.out = paged.mutable_view()},
+                                       {.masks = {Causal{Align::ends}}})),
+             "refused");
+      for (std::int64_t b = 0; b < 2; ++b) {
+        Call alone{.q = entry(q, b, t.queries), .k = entry(k, b, counts[b]), .v = entry(v, b, counts[b])};
+        alone.causal = Causal{Align::ends};
+        expect(same_bits(run(prefill, alone, {})->out, entry(paged, b, t.queries)), "pages of ", t.page_size,
+               ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
+      }
+    }
+}
+
 CLAIM(packed_sequences_have_the_bits_of_each_alone_in_general_too) {
   for (const std::string& kernel : {prefill, general})
-    for (const std::int64_t dim : {64, 128, 256}) {
+    for (const std::int64_t dim : {64, 88, 128, 192, 256}) {
       // The general kernel has another shape for few rows.
       const bool is_general = kernel == general;
       const std::vector<std::int64_t> queries{
@@ -344,7 +504,7 @@ CLAIM(packed_decode_has_the_bits_of_each_alone_in_general_too) {
   const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
   for (const std::string& kernel : {decode, general})
     for (const std::int64_t heads : {2, 16})
-      for (const std::int64_t dim : {64, 128}) {
+      for (const std::int64_t dim : {64, 80, 128}) {
         if (kernel == general && heads == 16)
           continue;  // sequences of one and of two queries have two shapes
         const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/mask.hpp"
 
 struct CUstream_st;
 
@@ -80,8 +81,11 @@ const char* prefill_refuses(const Call&);
 struct PrefillTiles {
   const int* starts;
   std::int64_t count;
+  PackedMask mask;  // not packed yet
 };
 std::int64_t prefill_rows(const Call&);  // of a tile
+PackedMask prefill_mask(const Call&);    // of one whose lists are the host's
+std::int64_t prefill_bytes(const Call&);
 void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
 
 // Up to 32 rows of bf16 or f16 that share a KV head.

@@ -39,6 +39,11 @@ HEED_DEVICE void barrier_wait(SharedAddress barrier, unsigned parity) {
   }
 }
 
+// This thread arrives when all copies that it has started have arrived.
+HEED_DEVICE void barrier_arrive_after_copies(SharedAddress barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // True in one thread of a converged warp.
 HEED_DEVICE bool elect_one() {
   std::uint32_t elected;
