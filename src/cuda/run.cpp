@@ -108,10 +108,14 @@ std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
   switch (role) {
-    case Role::decode: return decode_bytes(c);
-    case Role::prefill: return prefill_bytes(c);
-    case Role::exact: return exact_bytes(c);
-    default: return general_bytes(c);
+    case Role::decode:
+      return decode_bytes(c);
+    case Role::prefill:
+      return prefill_bytes(c);
+    case Role::exact:
+      return exact_bytes(c);
+    default:
+      return general_bytes(c);
   }
 }
 

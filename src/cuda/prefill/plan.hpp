@@ -77,10 +77,14 @@ constexpr PrefillKind prefill_kind(const Call& c) {
   return c.cap != 0 ? PrefillKind::capped : PrefillKind::plain;
 }
 
+// Kernels for options. Their random claims ran only in part on a card (H200, 2026-11-18): until all of
+// tests/cuda/matrix_claims.cpp has passed there, the general kernel takes these calls.
+constexpr bool takes_options = false;
+
 // With 96 over a cache registers do not suffice (C7511); the others are for calls that are rarer.
 constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
   if (kind == PrefillKind::optional)
-    return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
+    return takes_options && of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
   return kind != PrefillKind::paged || (of.dim != 32 && of.dim != 96);
 }
 

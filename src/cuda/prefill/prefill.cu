@@ -31,6 +31,7 @@ namespace {
 
 // Options beside ranges of keys.
 const char* options_refuse(const Call& c) {
+  if (!takes_options) return "masks of booleans, documents, bias, ALiBi and dropout are the general kernel's";
   if (c.cached) return "it takes no masks, bias, ALiBi or dropout over a cache";
   for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
     if (c.sequences[b].first_query != 0)
