@@ -157,6 +157,16 @@ def page_of_entries(name, intro, found):
     return text
 
 
+def table_of_headers():
+    """Every header with the first sentence of its comment: heed.hpp declares nothing itself, and its page lists the others."""
+    rows = ""
+    for name in headers():
+        if name != "heed.hpp":
+            first = as_text(entries((HEADERS / name).read_text())[0]).partition(". ")[0].rstrip(".")
+            rows += f"| [{name}]({'../c.md' if name == 'c.h' else name.replace('.hpp', '.md')}) | {first} |\n"
+    return "\n| header | what it has |\n|---|---|\n" + rows
+
+
 def unexplained(entry):
     return not entry.comment and not any("//" in line for line in entry.code)
 
@@ -341,7 +351,7 @@ def pages():
         text = (HEADERS / name).read_text()
         intro, found = entries(text)
         problems += lost(name, text, intro, found)
-        made[page_of_header(name)] = page_of_entries(name, intro, found)
+        made[page_of_header(name)] = page_of_entries(name, intro, found) + (table_of_headers() if name == "heed.hpp" else "")
     for module in MODULES:
         made[page_of_python(module)] = page_of_module(module, problems)
     if problems:
