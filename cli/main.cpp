@@ -24,7 +24,9 @@
   COMMAND(convert)             \
   COMMAND(view)                \
   COMMAND(explain)             \
-  COMMAND(doctor)
+  COMMAND(doctor)              \
+  COMMAND(completion)          \
+  COMMAND(manual)
 
 namespace heed::tool {
 

@@ -148,6 +148,7 @@ std::string LayerRecord::pack(Blobs& blobs) {
     }
     heads.push_back(json_object({{"entropy", number(statistics.entropy_bits)},
                                  {"first", number(statistics.first)},
+                                 {"previous", number(statistics.previous)},
                                  {"distance", number(statistics.distance)},
                                  {"back", profile(statistics.back)},
                                  {"ahead", profile(statistics.ahead)},

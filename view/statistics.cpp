@@ -40,7 +40,10 @@ void StatisticsRecord::add_row(std::span<const float> weights, const bool* hidde
     ++sums_.rows_that_see;
     sums_.entropy_bits += entropy;
     if (!(hidden && hidden[0])) sums_.first += weights[0];
-    if (position_) add_distances(weights);
+    if (position_) {
+      add_distances(weights);
+      add_previous(weights, hidden);
+    }
   }
   if (position_) ++*position_;
 }
@@ -58,11 +61,20 @@ void StatisticsRecord::add_distances(std::span<const float> weights) {
   }
 }
 
+// The first token has none before it, and a mask may hide it.
+void StatisticsRecord::add_previous(std::span<const float> weights, const bool* hidden) {
+  const std::int64_t before = *position_ - 1;
+  if (before < 0 || before >= std::ssize(weights) || (hidden && hidden[before])) return;
+  sums_.previous += weights[static_cast<std::size_t>(before)];
+  ++rows_that_see_previous_;
+}
+
 Statistics StatisticsRecord::statistics() const {
   Statistics means = sums_;
   const double rows = std::max<double>(1, static_cast<double>(sums_.rows_that_see));
   means.entropy_bits /= rows;
   means.first /= rows;
+  means.previous /= std::max<double>(1, static_cast<double>(rows_that_see_previous_));
   means.distance /= rows;
   for (auto* profile : {&means.back, &means.ahead})
     for (double& mass : *profile) mass /= rows;

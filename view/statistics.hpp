@@ -16,6 +16,7 @@ namespace HEED_NAMESPACE::view {
 struct Statistics {
   static constexpr std::size_t bins = 32;
   double entropy_bits = 0, first = 0, distance = 0;
+  double previous = 0;  // of the key one before: mean over the queries that see it
   std::array<double, bins> back{}, ahead{};
   float largest = 0;
   double min_sum = 0, greatest_sum = 0;                      // of the rows
@@ -32,9 +33,11 @@ class StatisticsRecord {
 
  private:
   void add_distances(std::span<const float> weights);
+  void add_previous(std::span<const float> weights, const bool* hidden);
 
   std::optional<std::int64_t> position_;
   Statistics sums_{};
+  std::int64_t rows_that_see_previous_ = 0;
   std::vector<std::int64_t> seen_by_{};  // of each key
 };
 

@@ -70,6 +70,7 @@ Status convert_checkpoint(const ConvertOptions& options, Console& console) {
   refuse_indivisible("--kv-heads-from", from, "--heads", *options.heads);
   refuse_indivisible("--kv-heads", *options.kv_heads, "--kv-heads-from", from);
   Metadata metadata;
+  console.progress("reading " + options.in);
   Arrays arrays = read_safetensors(options.in, &metadata);
   const std::int64_t parameters_before = elements_of(arrays);
   const std::vector<AttentionNames> layers = find_attention(arrays, options.prefix);
@@ -78,9 +79,10 @@ Status convert_checkpoint(const ConvertOptions& options, Console& console) {
     const LayerWeights weights = converted(layer_weights(arrays, layer.prefix), options);
     replace_attention(arrays, layer, to_arrays(weights, options.naming.value_or(layer.naming)));
   }
-  console.progress("");
+  console.progress("writing " + options.out);
   files.write(options.out, [&](const auto& path) { write_safetensors(path, arrays, metadata); });
   files.move_in();
+  console.progress("");
 
   nlohmann::ordered_json prefixes = nlohmann::ordered_json::array();
   for (const AttentionNames& layer : layers) prefixes.push_back(layer.prefix);

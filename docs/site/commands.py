@@ -24,6 +24,7 @@ heed check --backward --length 64 --causal                             # and its
 heed explain --heads 8 --length 64                                     # which kernel, and why not the others
 heed view --out attention.html                                         # a page that shows attention, for any browser
 heed doctor                                                            # what this machine offers
+heed completion bash                                                   # a script to source: commands, flags and choices; also zsh and fish
 ```
 
 """

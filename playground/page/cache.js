@@ -32,6 +32,8 @@ function distance(problem, vectors, kvHeads, cached) {
 // How much of MHA's bytes that is.
 const share = (part, whole) => (part === whole ? "" : `: 1/${whole / part} of MHA`);
 
+const fullNames = { MHA: "Multi-head attention", GQA: "Grouped-query attention", MQA: "Multi-query attention" };
+
 function row(name, kvHeads, count, size, most) {
   const line = document.createElement("div");
   line.className = "cache";
@@ -40,7 +42,7 @@ function row(name, kvHeads, count, size, most) {
   title.textContent = name;
   const about = document.createElement("span");
   about.className = "quiet";
-  about.textContent = `${kvHeads} KV head${kvHeads === 1 ? "" : "s"}, ${bytes(size.tokenBytes)} a token${share(size.tokenBytes, most)}`;
+  about.textContent = `${fullNames[name]}: ${kvHeads} KV head${kvHeads === 1 ? "" : "s"}, ${bytes(size.tokenBytes)} a token${share(size.tokenBytes, most)}`;
   const used = document.createElement("output");
   used.textContent = bytes(size.tokenBytes * state.cached);
   used.title = `${bytes(size.bytes)} with the pages of 16 tokens that they lie in`;
@@ -74,8 +76,8 @@ export function drawCaches(problem) {
     state.cached === 0
       ? "Empty."
       : furthest === 0
-        ? `“${words()[state.cached - 1]}” attends to its cache, and the result has the bits of attention over all tokens at once.`
-        : `The result of “${words()[state.cached - 1]}” is up to ${furthest.toPrecision(2)} from that of numbers kept whole.`;
+        ? `“${words()[state.cached - 1]}” looks at the keys in the cache. Its result is exactly that of attention over all words at once.`
+        : `“${words()[state.cached - 1]}” looks at the keys in the cache, which are rounded to ${state.cacheType}: its result is up to ${furthest.toPrecision(2)} off.`;
 }
 
 document.getElementById("cache-next").addEventListener("click", () => change({ cached: state.cached + 1 }));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can be chosen: sizes, numbers and masks that need no drawing.
 import { byId } from "../../view/page/dom.js";
+import { glossaryList } from "../../view/page/glossary.js";
 import { asDigits, digitsFor, masks } from "./masks.js";
 import { cacheTypes, change, hiddenPairs, kvChoices, limits, startOver, state, words } from "./state.js";
 
@@ -34,6 +35,7 @@ export function buildControls() {
   });
   for (const button of byId("tool").children) button.addEventListener("click", () => change({ tool: button.dataset.tool }));
   byId("theme").addEventListener("click", () => change({ theme: state.theme === "dark" ? "light" : "dark" }));
+  byId("words").append(glossaryList());
   byId("start-over").addEventListener("click", startOver);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tour: what it says, what the page shows meanwhile, and what is pointed at.
+// The tour: what it says, what the page shows meanwhile, what is pointed at, and on a narrow screen the columns that it is about.
 import { digitsFor } from "./masks.js";
 
 export const sentence = "The cat that chased the mouse saw the cat";
@@ -14,15 +14,17 @@ export const lessons = [
   },
   {
     title: "Keys and scores",
-    words: "Every word also has a key: what it offers to be found by. Multiply query and key number by number, add it all up, and scale: that is the score. The higher, the better the key answers the query. Here the other “cat” answers best.",
+    words: "Every word also has a key: what it offers to be found by. Multiply query and key number by number, add it all up, and scale: that is the score. The higher, the better the key answers the query. Here both “cat” answer best: they are the same word, so they have the same key.",
     shows: { head: 0, query: 8, key: 1 },
-    marks: "#steps .k, #steps .score",
+    marks: "#steps .k, #steps .score:not(.masked)",
+    columns: ["key", "score"],
   },
   {
     title: "Softmax",
     words: "Scores become shares of one: take e to the power of each score (less the largest, so that nothing overflows), and divide by the sum of all. Larger scores win by far, and nobody gets less than nothing.",
     shows: { head: 0, query: 8, key: 1 },
     marks: "#steps .share, #steps .weight",
+    columns: ["score", "power", "weight"],
   },
   {
     title: "Weights",
@@ -32,13 +34,14 @@ export const lessons = [
   },
   {
     title: "Values",
-    words: "What a word gives away is its value, again a row of numbers. The result is the sum of all values, each times its weight: mostly the values of both “cat”, a little of the others.",
+    words: "What a word holds ready is its value, again a row of numbers. The result is the sum of all values, each times its weight: mostly the values of both “cat”, a little of the others.",
     shows: { head: 0, query: 8, key: 1 },
     marks: "#steps .v, #result",
+    columns: ["weight", "value"],
   },
   {
     title: "Heads",
-    words: "One set of queries and keys finds one kind of thing. So there are several, called heads. Head 0 asks for the same word; this one, head 1, asks for the word before. Choose the others.",
+    words: "One set of queries and keys finds one kind of thing. So there are several, called heads and counted from 0. Head 0 asks for the same word; this one, head 1, asks for the word before. Choose the others.",
     shows: { head: 1, query: 8, key: 7 },
     marks: "#strip button",
   },
@@ -50,7 +53,7 @@ export const lessons = [
   },
   {
     title: "Shared keys: GQA and MQA",
-    words: "Heads can share keys and values. Here four query heads read two KV heads: grouped-query attention, GQA. With one for all it is called MQA, with one for each MHA. Sharing blurs what a head can ask for: compare the maps.",
+    words: "Heads can share keys and values. Here four query heads read two KV heads: grouped-query attention, GQA. One for all is multi-query attention, MQA; one for each is multi-head attention, MHA. Sharing blurs what a head can ask for: compare the maps.",
     shows: { head: 1, query: 4, key: 3, hidden: causal, kvHeads: 2 },
     marks: "#strip .sharing, #kvHeads",
   },

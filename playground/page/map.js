@@ -62,6 +62,12 @@ function colourCell(cell, weight, isHidden) {
   cell.style.color = isHidden ? "" : inkOn(Math.min(1, weight), dark);
 }
 
+function drawLegend() {
+  const dark = state.theme === "dark";
+  const stops = Array.from({ length: 17 }, (_, n) => cssColour(n / 16, dark));
+  document.getElementById("legend-bar").style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+}
+
 function drawMap(found, count) {
   const tokens = words().map(visible);
   const label = (text, name) => {
@@ -89,7 +95,7 @@ function drawMap(found, count) {
   box.replaceChildren(...cells);
   const at = (state.head * count + state.query) * count + state.key;
   const weight = found.masked[at] === -Infinity ? "hidden" : digitsOf(found.weights[at]);
-  document.getElementById("cell").textContent = `Query ${state.query} (${tokens[state.query]}) to key ${state.key} (${tokens[state.key]}): ${weight}`;
+  document.getElementById("cell").textContent = `“${tokens[state.query]}” (query ${state.query}) looks at “${tokens[state.key]}” (key ${state.key}): ${weight}`;
 }
 
 function thumb(found, count, head) {
@@ -124,4 +130,5 @@ export function drawWeights(found) {
   document.getElementById("strip").replaceChildren(...groups);
   document.getElementById("head-name").textContent = `of head ${state.head}, which asks for ${headKinds[state.head % headKinds.length]}`;
   drawMap(found, count);
+  drawLegend();
 }

@@ -106,8 +106,13 @@ export function change(changes) {
 
 export const startOver = () => change({ ...defaults, theme: state.theme });
 
-// Goes to a step of the tour; 0 leaves it, and what was shown stays.
-export const goOnTour = (tour) => change(tour > 0 ? { ...baseOf(tour), tour, theme: state.theme } : { tour: 0 });
+// Goes to a step of the tour; 0 leaves it and brings back what was there before it. A link into the tour has nothing before it.
+let before = null;
+export function goOnTour(tour) {
+  if (tour > 0 && state.tour === 0) before = { ...state };
+  change(tour > 0 ? { ...baseOf(tour), tour, theme: state.theme } : { ...before, tour: 0, theme: state.theme });
+  if (tour === 0) before = null;
+}
 
 // An address comes from outside: what it may not say is left at its default.
 export function readAddress() {

@@ -3,6 +3,7 @@
 import { cssColour } from "../../view/page/colour.js";
 import { digitsOf } from "../../view/page/digits.js";
 import { visible } from "../../view/page/visible.js";
+import { lessons } from "./lessons.js";
 import { digits } from "./map.js";
 import { change, state, words } from "./state.js";
 import { editsWith, placeOf } from "./vectors.js";
@@ -17,6 +18,7 @@ function part(name, text = "", kind = "") {
 // The numbers of a vector, each of which can be changed.
 function inputs(kind, head, token, floats) {
   const cell = part("td", "", `vector ${kind}`);
+  const row = part("div", "", "numbers");
   for (let d = 0; d < state.dim; ++d) {
     const input = document.createElement("input");
     input.type = "number";
@@ -27,14 +29,17 @@ function inputs(kind, head, token, floats) {
     input.addEventListener("change", () => {
       if (Number.isFinite(input.valueAsNumber)) change({ edits: editsWith(kind, head, token, d, input.valueAsNumber) });
     });
-    cell.append(input);
+    row.append(input);
   }
+  cell.append(row);
   return cell;
 }
 
 function numbers(floats) {
   const cell = part("td", "", "vector");
-  for (const x of floats) cell.append(part("output", digits(x)));
+  const row = part("div", "", "numbers");
+  for (const x of floats) row.append(part("output", digits(x)));
+  cell.append(row);
   return cell;
 }
 
@@ -87,12 +92,14 @@ function columnsOf(problem, vectors, steps) {
   const numbered = [
     { name: "score", how: `q·k×${digits(scale)}`, title: "how well the key answers the query", kind: "score", cell: number(steps.raw, "score") },
     ...(Number.isNaN(problem.softcap) ? [] : [cap]),
-    { name: "masked", how: "by mask", title: "the score, −∞ where the mask hides the key", kind: "score", cell: number(steps.scores, "score") },
+    { name: "masked", how: "by mask", title: "the score, −∞ where the mask hides the key", kind: "score masked", cell: number(steps.scores, "score masked") },
     { name: "power", how: "e^(s−max)", title: "the exponential, of the difference to the largest score", kind: "share", cell: number(steps.exponentials, "share") },
     { name: "weight", how: "÷ sum", title: "the exponential divided by the sum of all", kind: "weight", cell: (n) => weightCell(steps.weights[n]) },
   ];
-  const value = { name: "value", how: "v", title: "its value: what the query takes from it, by its weight", kind: "vector v", cell: (n) => inputs("v", kv, n, vectors.v) };
-  return isNarrow.matches ? [...numbered, key, value] : [key, ...numbered, value];
+  const value = { name: "value", how: "v", title: "its value: the result is the sum of them, each times its weight", kind: "vector v", cell: (n) => inputs("v", kv, n, vectors.v) };
+  if (!isNarrow.matches) return [key, ...numbered, value];
+  const wanted = lessons[state.tour - 1]?.columns; // what is told stands in sight
+  return wanted ? [key, ...numbered, value].filter(({ name }) => wanted.includes(name)) : [...numbered, key, value];
 }
 
 // The query itself, above what it looks at.
@@ -112,15 +119,16 @@ function askingLine(token, vectors, columns) {
   return line;
 }
 
-// The sums below the columns, and the result.
+// The sums below the columns that have one, and the result below the values.
 function totalLine(steps, result, columns) {
   const line = part("tr", "", "total");
   const add = (floats) => Array.from(floats).reduce((a, b) => a + b, 0);
-  const sums = [part("td", digits(add(steps.exponentials)), "share"), part("td", digits(add(steps.weights)), "weight")];
-  const text = "The sum of weight × v is the result";
-  const name = rowName(isNarrow.matches ? "Sum" : text);
-  name.colSpan = columns.length - (isNarrow.matches ? 3 : 2); // those before the sums, and the word's
-  line.append(name, ...sums, ...(isNarrow.matches ? [part("td", `${text} →`)] : []), result);
+  const below = { power: () => part("td", digits(add(steps.exponentials)), "share"), weight: () => part("td", digits(add(steps.weights)), "weight"), value: () => result };
+  const first = columns.findIndex(({ name }) => below[name]);
+  const rest = first < 0 ? [] : columns.slice(first);
+  const name = rowName("The sum of weight × v is the result");
+  name.colSpan = 1 + columns.length - rest.length;
+  line.append(name, ...rest.map((column) => below[column.name]?.() ?? part("td")));
   return line;
 }
 

@@ -6,7 +6,7 @@
 >>> heed.attention(q, k, v, causal=True).shape
 (1, 8, 16, 64)
 
-heed.torch, heed.onnx and heed.transformers are imported by name, so that none of those libraries is needed here.
+heed.torch, heed.jax, heed.onnx and heed.transformers are imported by name, so that none of those libraries is needed here.
 """
 
 from heed import _heed

@@ -878,5 +878,10 @@ def looks_causal(weights: Any) -> bool:
     Is every weight above the diagonal exactly 0? weights are (heads, queries, keys).
     """
 
+def xla_handlers() -> dict[str, Any]:
+    """
+    What XLA calls for attention and its gradients, as jax.ffi.register_ffi_target takes it; heed.jax registers them.
+    """
+
 def public_function(target: Any, attributes: dict[str, Any]) -> Any:
     """target with these attributes; heed._functions calls it."""

@@ -19,6 +19,7 @@ import heed
 from heed import _heed
 
 __all__ = [
+    "NotComputed",
     "as_autocast_says",
     "beside_caches",
     "check_kinds",
@@ -31,6 +32,10 @@ __all__ = [
 ]
 
 _DEVICES = ("cpu", "cuda")
+
+
+class NotComputed(RuntimeError):
+    """What PyTorch may be asked for and heed does not compute; raised before anything runs."""
 
 
 def is_unwatched(objects: tuple[Any, ...]) -> bool:
@@ -98,7 +103,7 @@ def refuse_gradients(tensors: Iterable[Any]) -> None:
     """heed's gradients are the CPU's. Called where gradients are wanted, before anything runs."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.device.type == "cuda":
-            raise RuntimeError(
+            raise NotComputed(
                 f"heed: gradients of attention are not computed on {tensor.device}, and a tensor there requires grad; call it "
                 "under torch.no_grad(), pass .detach(), or move model and tensors to the CPU"
             )
@@ -109,14 +114,14 @@ def refuse_transforms(tensors: Iterable[Any]) -> None:
     tensors = [t for t in tensors if isinstance(t, torch.Tensor)]
     if getattr(forward_ad, "_current_level", 0) >= 0:
         if any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-            raise RuntimeError(
+            raise NotComputed(
                 "heed: derivatives in forward mode (torch.autograd.forward_ad) of attention are not computed; use backward(), or "
                 "torch.nn.functional.scaled_dot_product_attention there"
             )
     levels = _functorch.get_interpreter_stack() or ()
     if any(level.key() != _functorch.TransformType.Functionalize for level in levels):  # which heed's operators are ready for
         if any(_functorch.is_functorch_wrapped_tensor(t) for t in tensors):
-            raise RuntimeError(
+            raise NotComputed(
                 "heed: attention knows no transforms of torch.func but functionalize (not vmap, grad, vjp, jvp and what is made of "
                 "them); pass the batch as an axis, call backward(), or use torch.nn.functional.scaled_dot_product_attention there"
             )

@@ -6,7 +6,10 @@
 >>> heed.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).shape
 torch.Size([1, 8, 5, 64])
 
-Both train on the CPU: autograd gets heed's own gradients. `torch.compile`, `torch.export`, `torch.jit.trace` and `make_fx` see an
+`heed.torch.activate()` puts both PyTorch's `F.scaled_dot_product_attention` and `nn.MultiheadAttention` on heed in programs that
+are not changed, and `heed.torch.varlen_attn` is `torch.nn.attention.varlen.varlen_attn`.
+
+Drop-in and layer train on the CPU: autograd gets heed's own gradients. `torch.compile`, `torch.export`, `torch.jit.trace` and `make_fx` see an
 operator, `torch.ops.heed.attention`, and an ONNX model gets PyTorch's own operations. The gradient of a gradient, derivatives in
 forward mode and the transforms of `torch.func` but functionalize are refused. In a build with CUDA both take tensors on a CUDA
 device, on PyTorch's current stream; gradients are refused there.
@@ -14,22 +17,30 @@ device, on PyTorch's current stream; gradients are refused there.
 
 from __future__ import annotations
 
-import warnings
+import itertools
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 import heed
 from heed import _heed, _torch_operators, _torch_refusals, _torch_tensors
+from heed._torch_activation import activate, activated, deactivate
+from heed._torch_drop_in import as_tensor, scaled_dot_product_attention
 from heed._torch_layer import AttentionLayer
 
 _heed.share_openmp_threads()  # PyTorch's, which are awake anyway
 
-__all__ = ["AttentionLayer", "attention", "dropout_seed", "scaled_dot_product_attention"]
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+__all__ = [
+    "AttentionLayer",
+    "activate",
+    "activated",
+    "attention",
+    "deactivate",
+    "dropout_seed",
+    "scaled_dot_product_attention",
+    "varlen_attn",
+]
 
 
 def dropout_seed() -> int:
@@ -54,7 +65,7 @@ def attention(
     if has_torch_function_variadic(q, k, v):
         return handle_torch_function(attention, (q, k, v), q, k, v, layout=layout, return_lse=return_lse, **options)
     found = _torch_operators.options_of(options)
-    qkv = [tensor if isinstance(tensor, torch.Tensor) else _as_tensor(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True)]
+    qkv = [tensor if isinstance(tensor, torch.Tensor) else as_tensor(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True)]
     _torch_tensors.check_kinds(dict(zip("qkv", qkv, strict=True)))
     axes = _torch_refusals.common_axes(dict(zip("qkv", qkv, strict=True)))
     if layout not in ("bhsd", "bshd"):
@@ -71,134 +82,70 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-def _as_tensor(name: str, array: Any) -> torch.Tensor:
-    try:
-        return torch.as_tensor(array)
-    except (TypeError, ValueError, RuntimeError):
-        raise heed.KindError(f"{name}: {type(array).__name__} is not a torch.Tensor") from None
-
-
-def scaled_dot_product_attention(
+def varlen_attn(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
     scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
-) -> torch.Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention`, argument for argument, gradients included.
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    num_splits: int | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """`torch.nn.attention.varlen.varlen_attn`, argument for argument, on the CPU too and in float32 too, gradients included.
 
-    query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), attn_mask
-    broadcasts to (..., heads, queries, keys): True attends, or floats to add. It may be an array of NumPy's, or a `CausalBias`.
-    Returns (..., heads, queries, value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never
-    read. Tensors that heed does not compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
+    query is (all queries, heads, dim), key and value (all keys, kv_heads, dim); sequence n has rows cu_seq_q[n] to cu_seq_q[n + 1].
+    window_size is (left, right) around a query's own position, counted from the last query and the last key; -1 is no limit, and
+    (-1, 0) is causal. The keys that seqused_k and block_table name are copied once. max_q, max_k and num_splits change nothing: heed
+    needs no bound, and a sequence's bits do not depend on the others. Returns out (all queries, heads, dim), or with return_aux.lse
+    (out, lse), lse (heads, all queries).
 
-    >>> q = torch.ones(2, 3, 4, 8)
-    >>> heed.torch.scaled_dot_product_attention(q, q, q, is_causal=True).shape
-    torch.Size([2, 3, 4, 8])
+    >>> q, starts = torch.ones(5, 4, 8), torch.tensor([0, 2, 5])
+    >>> heed.torch.varlen_attn(q, q, q, starts, starts, 3, 3, window_size=(-1, 0)).shape
+    torch.Size([5, 4, 8])
     """
-    if torch.jit.is_scripting():
-        return torch._C._nn.scaled_dot_product_attention(  # PyTorch's own, whatever is put in its place
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    else:
-        if not torch.compiler.is_dynamo_compiling():
-            out = _heed.unwatched_scaled_dot_product_attention(
-                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-            )
-            if out is not NotImplemented:
-                return out
-        return _observed(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    heads, kv_heads = query.shape[1], key.shape[-2]
+    if not enable_gqa and heads != kv_heads:
+        raise heed.Error(f"key.heads: {kv_heads} is not query.heads: {heads}; say enable_gqa=True where heads share keys")
+    if seqused_k is not None or block_table is not None:
+        key, value, cu_seq_k = _used_keys(key, value, cu_seq_k, seqused_k, block_table)
+    window = tuple(None if reach == -1 else reach for reach in window_size)
+    options: dict[str, Any] = {"query_starts": cu_seq_q, "key_starts": cu_seq_k, "scale": scale}
+    if window == (None, 0):
+        options["causal"] = "ends"
+    elif window != (None, None):
+        options["window"] = (*window, "ends")
+    out, lse = attention(query, key, value, layout="bshd", return_lse=True, **options)
+    return (out, lse) if return_aux is not None and return_aux.lse else out
 
 
-def _observed(
-    query: torch.Tensor,
+def _used_keys(
     key: torch.Tensor,
     value: torch.Tensor,
-    attn_mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> torch.Tensor:
-    """The drop-in where somebody listens, or a tensor is not plain memory."""
-    named = {"query": query, "key": key, "value": value}
-    is_traced = _torch_tensors.is_traced()
-    are_tensors = all(isinstance(tensor, torch.Tensor) for tensor in named.values())
-    if not isinstance(attn_mask, torch.Tensor) and hasattr(attn_mask, "__dlpack__"):  # another library's array
-        attn_mask = _as_tensor("attn_mask", attn_mask).clone()  # backward reads it again
-    if are_tensors and (dropout_p == 1.0 or _is_for_torch(query, key, value, attn_mask)):
-        return torch._C._nn.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    is_named = isinstance(attn_mask, CausalBias)
-    listening = (query, key, value, None if is_named else attn_mask)
-    if has_torch_function_variadic(*listening) or (torch._C._len_torch_function_stack() and not torch.compiler.is_compiling()):
-        return handle_torch_function(
-            scaled_dot_product_attention, listening, query, key, value, attn_mask,
-            dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
-        )  # fmt: skip
-    _torch_refusals.check_tensors(named, attn_mask)
-    _torch_refusals.check_probability(dropout_p)
-    if not is_traced and _torch_tensors.records_gradients(listening):
-        _torch_tensors.refuse_gradients(listening)
-    causal = "starts" if is_causal else None
-    if is_named:
-        if is_causal:
-            raise heed.Error("attn_mask: CausalBias should not be used with causal=True")
-        causal = "starts" if attn_mask.variant == CausalVariant.UPPER_LEFT else "ends"
-        attn_mask = None
-    if _torch_tensors.is_autocast(query):
-        query, key, value, attn_mask = map(_torch_tensors.as_autocast_says, (query, key, value, attn_mask))
-        named = {"query": query, "key": key, "value": value}
-    if not is_traced:
-        _torch_refusals.check_drop_in(named, attn_mask, is_causal=is_causal, enable_gqa=enable_gqa)
-    if attn_mask is not None and is_causal:
-        raise heed.Error("attn_mask: Explicit attn_mask should not be set when is_causal=True")
-    options: dict[str, Any] = {"scale": scale, "causal": causal}
-    if dropout_p != 0.0:
-        options |= {"dropout": dropout_p, "seed": _torch_operators.drawn_seed()}
-    if not torch.jit.is_tracing():
-        return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
-    with warnings.catch_warnings():  # which axes broadcast is part of a trace, as it is of PyTorch's own
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
-        return _in_four_axes((query, key, value), attn_mask, options, shares_heads=enable_gqa)
-
-
-def _is_for_torch(query: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether heed does not compute with these: PyTorch's own function says what becomes of them."""
-    if query.dtype not in _DTYPES and (query.is_floating_point() or query.is_complex()):
-        return True
-    if torch.compiler.is_compiling():
-        return False
-    given = [tensor for tensor in (query, *others) if isinstance(tensor, torch.Tensor)]
-    return any(_torch_tensors.foreign_kind(tensor) is not None for tensor in given)
-
-
-def _in_four_axes(
-    qkv: tuple[torch.Tensor, ...], mask: torch.Tensor | None, options: dict[str, Any], *, shares_heads: bool
-) -> torch.Tensor:
-    """attention of tensors with any leading axes, which broadcast; all but the heads become the batch."""
-    rank = max(tensor.ndim for tensor in qkv)
-    axes = max(4, rank)
-    spread = [tensor if tensor.ndim == axes else tensor[(None,) * (axes - tensor.ndim)] for tensor in qkv]
-    common = axes - 3 if shares_heads else axes - 2
-    leading = torch.broadcast_shapes(*(tensor.shape[:common] for tensor in spread))
-    batch = leading[: axes - 3]
-    q, k, v = (_expanded(tensor, leading, axes) for tensor in spread)
-    if k.shape[1] != v.shape[1]:  # PyTorch lets each share heads by itself
-        k, v = (tensor.repeat_interleave(q.shape[1] // tensor.shape[1], 1) for tensor in (k, v))
-    if mask is not None:
-        mask = _expanded(mask[(None,) * (axes - mask.ndim)], batch, axes)
-        options["keep" if mask.dtype == torch.bool else "bias"] = mask
-    out, _ = _torch_operators.attend(q, k, v, _torch_operators.options_of(options))
-    return out if rank == 4 else out.reshape((batch + out.shape[1:])[axes - rank :])
-
-
-def _expanded(tensor: torch.Tensor, leading: tuple[int, ...], axes: int) -> torch.Tensor:
-    """With these leading axes, all but the last three as one. What fits already is left alone, so that a trace has no number of it."""
-    if tuple(tensor.shape[: len(leading)]) != tuple(leading):
-        tensor = tensor.expand(tuple(leading) + tuple(tensor.shape[len(leading) :]))
-    return tensor if axes == 4 else tensor.flatten(0, axes - 4)
+    starts: torch.Tensor | None,
+    used: torch.Tensor | None,
+    pages: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first used[n] keys and values of every sequence n, one after the other, and where each begins."""
+    if used is None:
+        raise heed.Error("seqused_k: None, but block_table is given; it says how many keys of its pages a sequence has")
+    if starts is None and pages is None:
+        raise heed.Error("cu_seq_k: None, but block_table is not given; one of them says where a sequence's keys are")
+    counts = used.tolist()
+    if pages is None:
+        first = starts.tolist()
+        rows = [torch.arange(first[n], first[n] + count) for n, count in enumerate(counts)]
+    else:
+        size = key.shape[1]
+        places = torch.arange(size, device=pages.device)
+        rows = [(table[: -(-count // size), None] * size + places).flatten()[:count] for table, count in zip(pages, counts, strict=True)]
+        key, value = key.flatten(0, 1), value.flatten(0, 1)
+    chosen = torch.cat(rows).to(key.device, torch.int64) if rows else torch.zeros(0, dtype=torch.int64)
+    return key[chosen], value[chosen], torch.tensor([0, *itertools.accumulate(counts)])

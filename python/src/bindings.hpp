@@ -19,6 +19,7 @@ void define_openmp(nanobind::module_& m);
 void define_distributed(nanobind::module_& m);
 void define_distributed_layer(nanobind::module_& m);
 void define_view(nanobind::module_& m);
+void define_jax(nanobind::module_& m);
 void define_functions(nanobind::module_& m);
 
 // Comes after all definitions: calls that fit none of their signatures get a sentence of heed.

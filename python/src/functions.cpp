@@ -43,7 +43,7 @@ void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
   clear(self);
-  type->tp_free(self);
+  PyObject_GC_Del(self);
   Py_DECREF(type);
 }
 

@@ -7,6 +7,7 @@
 #include "choices.hpp"
 #include "heed/layer.hpp"
 #include "layer_question.hpp"
+#include "mask_axes.hpp"
 #include "outputs.hpp"
 #include "views.hpp"
 

@@ -60,10 +60,16 @@ constexpr std::array<vectorcallfunc, max_ways> our_calls(std::index_sequence<way
 }
 constexpr auto calls = our_calls(std::make_index_sequence<max_ways>());
 
+// nanobind's functions begin with how they are called. The stable ABI does not tell a type's offset of it.
+bool is_function_of_nanobind(nb::handle object) {
+  const nb::object name = object.type().attr("__name__");
+  return nb::hasattr(object, "__nb_signature__") &&
+         (name.equal(nb::str("nb_func")) || name.equal(nb::str("nb_method")));
+}
+
 void answer_for(nb::handle function) {
-  const Py_ssize_t offset = Py_TYPE(function.ptr())->tp_vectorcall_offset;
-  if (offset <= 0 || !nb::hasattr(function, "__nb_signature__")) return;
-  char* const slot = reinterpret_cast<char*>(function.ptr()) + offset;
+  if (!is_function_of_nanobind(function)) return;
+  char* const slot = reinterpret_cast<char*>(function.ptr()) + sizeof(PyVarObject);
   vectorcallfunc theirs = nullptr;
   std::memcpy(&theirs, slot, sizeof theirs);
   for (std::size_t way = 0; way < max_ways; ++way) {

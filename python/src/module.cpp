@@ -27,6 +27,7 @@ NB_MODULE(_heed, m) {
   heed::python::define_distributed(m);
   heed::python::define_distributed_layer(m);
   heed::python::define_view(m);
+  heed::python::define_jax(m);
   heed::python::define_functions(m);
   heed::python::answer_mismatches(m);
 }

@@ -105,7 +105,7 @@ std::string kind_name(nb::handle object) {
 
 std::string text_of(nb::handle object) {
   const nb::object text = nb::steal(PyObject_Str(object.ptr()));
-  const char* characters = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  const char* characters = text.is_valid() ? PyUnicode_AsUTF8AndSize(text.ptr(), nullptr) : nullptr;
   if (characters) return characters;
   PyErr_Clear();
   return "(it cannot be printed)";

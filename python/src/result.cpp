@@ -48,7 +48,7 @@ dlpack::Type dlpack_type(Element element) {
 nb::object shape_tuple(std::span<const std::int64_t> shape) {
   nb::object tuple = nb::steal(PyTuple_New(std::ssize(shape)));
   for (std::size_t i = 0; i < shape.size(); ++i)
-    PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+    PyTuple_SetItem(tuple.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
   return tuple;
 }
 

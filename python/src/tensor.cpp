@@ -91,8 +91,7 @@ Kind classify(const char* name, nb::handle object) {
   if (is_traced(object))
     throw Error(Error::dtype, std::string(name) +
                                   ": JAX is tracing it (jit, grad, vmap), so that it has no memory yet; call "
-                                  "heed outside of the traced function, or through jax.pure_callback, as "
-                                  "examples/python/jax_gradients.py does");
+                                  "heed.jax.attention there, or heed outside of the traced function");
   const nb::handle type = object.type();
   refuse_stand_ins(name, object);
   Kind kind;
@@ -146,7 +145,7 @@ void raise_version(const Tensor& tensor) {
 // PyTorch negates some tensors only when it reads them, such as the imaginary part of a conjugate.
 void resolve_sign(Tensor& tensor, Use use) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  const nb::object flag = nb::steal(PyObject_CallMethodNoArgs(tensor.object.ptr(), is_neg));
+  const nb::object flag = nb::steal(PyObject_CallMethodObjArgs(tensor.object.ptr(), is_neg, nullptr));
   if (!flag.is_valid()) throw from_python_error(tensor.name, "cannot be read", Error::dtype);
   if (!flag.is(Py_True)) return;
   if (use == Use::write)

@@ -233,7 +233,7 @@ std::string read_path(const char* name, nb::handle object, const char* what) {
     throw wrong_kind(name, object, what);
   }
   const nb::object path = nb::steal(encoded);
-  return PyBytes_AS_STRING(path.ptr());
+  return PyBytes_AsString(path.ptr());
 }
 
 }  // namespace heed::python

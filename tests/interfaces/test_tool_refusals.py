@@ -25,7 +25,7 @@ CONVERT = "convert w.safetensors g.safetensors --heads 4 --kv-heads-from 2 --kv-
 
 # Each line: what is typed, and the whole of what appears on stderr after "heed: ".
 REFUSALS = [
-    ("frobnicate", "frobnicate: unknown command; there are demo, run, check, bench, convert, view, explain, doctor"),
+    ("frobnicate", "frobnicate: unknown command; there are demo, run, check, bench, convert, view, explain, doctor, completion, manual"),
     ("benchmark", "benchmark: unknown command; did you mean bench?"),
     ("conv a b", "conv: unknown command; did you mean convert?"),
     ("dmeo", "dmeo: unknown command; did you mean demo?"),

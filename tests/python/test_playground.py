@@ -182,10 +182,10 @@ def test_a_cache_fills_token_by_token_and_its_bytes_are_counted(tab, page):
     used = {row.get_attribute("data-kind"): row.find_element("css selector", "output").text for row in tab.all(".cache")}
     assert used == {kind: f"{heads * per_head:,} bytes" for kind, heads in (("MHA", 4), ("GQA", 2), ("MQA", 1))}
     assert "1/2 of MHA" in tab.text('[data-kind="GQA"]') and "1/4 of MHA" in tab.text('[data-kind="MQA"]')
-    assert "has the bits of attention over all tokens at once" in tab.text("#cache-check")
+    assert "exactly that of attention over all words at once" in tab.text("#cache-check")
     tab.choose("#cacheType", "f16")
     tab.until(lambda: f"{4 * per_head // 2:,} bytes" in tab.text('[data-kind="MHA"] output'), "f16 takes half of it")
-    assert "from that of numbers kept whole" in tab.text("#cache-check")
+    assert "rounded to f16: its result is up to" in tab.text("#cache-check")
 
 
 def test_what_heed_refuses_is_said_in_its_words(tab, page):
@@ -283,15 +283,21 @@ def test_the_steps_are_on_the_first_screen(tab, page):
 def test_on_a_telephone_scores_and_weights_stand_beside_their_words(tab, page):
     screen = Screen(tab)
     screen.resize((390, 844))
-    play(tab, page, "#tour=2&head=0&query=8")
+    play(tab, page, "#head=0&query=8")
     assert_steps(tab, 8, columns=(1, 2, 3))
     left, right = tab.driver.execute_script("const box = document.querySelector('#steps').getBoundingClientRect(); return [box.left, box.right]")
     box = lambda selector: tab.driver.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.right]", selector)  # noqa: E731
     for cell in ("td.score", "td.share", "td.weight"):
         assert box(f"#steps {cell}")[0] >= box("#steps tr:nth-child(3) th")[1] - 1 and box(f"#steps {cell}")[1] <= right
-    screen.go("#tour=5&head=0&query=8")
-    value, word = box("#steps td.v"), box("#steps tr:nth-child(3) th")
-    assert word[0] == left and word[1] - 1 <= value[0] < right, "values stand without their words"
+    for tour, told in ((1, ".asking input"), (2, "td.k, td.score"), (3, "td.share, td.weight"), (5, "td.weight, td.v, #result output")):
+        screen.go(f"#tour={tour}")
+        tab.until(lambda: tab.text("#tour-title").startswith(str(tour)), tab.text("#tour-title"))  # noqa: B023
+        edges = tab.driver.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map((e) => [e.getBoundingClientRect().left, e.getBoundingClientRect().right])",
+            ", ".join(f"#steps {each}" for each in told.split(", ")),
+        )
+        assert edges and all(left <= a and b <= right + 1 for a, b in edges), f"step {tour} tells of what is out of sight: {edges}"
+    assert tab.driver.execute_script("return [...document.querySelectorAll('#result output')].every((e) => e.scrollWidth <= e.clientWidth)"), "results touch"
 
 
 def test_the_header_is_one_line_on_every_screen(tab, page):
@@ -331,6 +337,30 @@ def test_a_step_of_the_tour_shows_what_it_tells_and_can_be_left(tab, page):
     tab.press("\ue00c")
     tab.until(lambda: not tab.one("#tour").is_displayed() and "tour=" not in tab.address(), "Escape does not leave the tour")
     assert tab.count(".sharing") == 2, "what was shown stays"
+
+
+def test_the_tour_gives_back_what_it_found(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page, "#tokens=a+b+c+d&heads=2&kvHeads=1&dim=4&head=1&query=2&cached=3&edits=q.1.2.0%3A2")
+    before = tab.address(), weights(tab)
+    tab.one("#take-tour").click()
+    tab.until(lambda: tab.count("#map .query-name") == len(WORDS), "the tour has other words")
+    tab.one("#tour-next").click()
+    tab.press("\ue00c")
+    tab.until(lambda: tab.count("#map .query-name") == 4, "the words of the tour stay")
+    assert np.array_equal(weights(tab), before[1]) and tab.count(".cells i.kept") == 2 * 3
+    tab.until(lambda: dict(each.split("=") for each in tab.address()[1:].split("&")) == dict(each.split("=") for each in before[0][1:].split("&")), tab.address())
+
+
+def test_colours_axes_and_words_are_explained(tab, page):
+    Screen(tab).resize((1400, 900))
+    play(tab, page)
+    assert [each.text for each in tab.all(".axis")] == ["Keys: the words looked at →", "← Queries: the words that look"]
+    assert "Weight: 0" in tab.text("#legend") and tab.one("#legend-bar").rect["width"] > 80
+    shown = tab.text("main")
+    assert all(name in shown for name in ("Multi-head attention", "Grouped-query attention", "Multi-query attention"))
+    tab.one("#words summary").click()
+    assert {"value", "scale", "softcap"} <= {each.text for each in tab.all("#words dt")}
 
 
 def test_a_link_restores_a_step_of_the_tour_and_what_was_changed_in_it(tab, page):

@@ -147,6 +147,10 @@ def legend_pixel(tab, strength):
         "const c = document.querySelector('#legend canvas'); return [...c.getContext('2d').getImageData(Math.round(255 * arguments[0]), 0, 1, 1).data].slice(0, 3)", strength))  # fmt: skip
 
 
+def legend_end(tab):
+    return tab.driver.execute_script("return [...document.querySelectorAll('#legend .scale-bar:first-of-type .ticks span')].at(-1).textContent")
+
+
 def strength(weight, scale, largest):
     if weight <= 0:
         return 0.0
@@ -173,11 +177,11 @@ def test_the_colours_of_the_text_are_the_legends(screen, tab, page, weights, sca
     row = weights["before"][1][2][17]
     largest = float(row.max()) if span == "own" else 1.0
     assert_colours(tab, row, scale, largest)
-    assert tab.text("#legend .caption") == f"Weight that “{WORDS[17]}” gives to each token"
-    end = tab.all("#legend .ticks span")[-1].text
+    assert f"how much “{WORDS[17]}” looks at each token" in tab.text("#text .meaning")
+    end = legend_end(tab)
     assert float(end) == pytest.approx(largest, rel=5e-3)
     tab.one("#direction [data-value=from]").click()
-    tab.until(lambda: f"gives to “{WORDS[17]}”" in tab.text("#legend .caption"), tab.text("#legend .caption"))
+    tab.until(lambda: f"how much each token looks at “{WORDS[17]}”" in tab.text("#text .meaning"), tab.text("#text .meaning"))
     column = weights["before"][1][2][:, 17]
     assert_colours(tab, column, scale, float(column.max()) if span == "own" else 1.0)
 
@@ -185,16 +189,17 @@ def test_the_colours_of_the_text_are_the_legends(screen, tab, page, weights, sca
 def test_without_a_chosen_token_the_text_says_what_is_coloured(screen, tab, page, weights):
     settled(tab, page, "#layer=1&head=2&view=text")
     received = weights["before"][1][2].astype(np.float64).sum(0) / np.arange(LENGTH, 0, -1)
-    assert "receives" in tab.text("#text .meaning") and "Choose a token" in tab.text("#text .meaning")
+    assert "each token is looked at" in tab.text("#text .meaning") and "Choose a token" in tab.text("#text .meaning")
+    assert not tab.one("#direction").is_displayed(), "a direction is lit, and nothing is chosen"
     assert_colours(tab, received.astype(np.float32), "linear", float(np.float32(received.max())))
 
 
 def test_the_switch_of_what_colours_span_is_in_sight_and_works(screen, tab, page):
     settled(tab, page, "#head=2&view=text&query=30&key=30")
     assert [each.text for each in tab.all("#span button")] == ["Own range", "0 to 1"] and tab.one("#span").is_displayed()
-    before = tab.all("#legend .ticks span")[-1].text
+    before = legend_end(tab)
     tab.one("#span [data-value=one]").click()
-    tab.until(lambda: tab.all("#legend .ticks span")[-1].text == "1" != before, "the legend does not follow")
+    tab.until(lambda: legend_end(tab) == "1" != before, "the legend does not follow")
 
 
 # OKLab: a distance of 0.02 is about what an eye just sees.
@@ -248,7 +253,7 @@ def test_the_first_screen_of_a_telephone_has_heads_on_it(tab, page):
 
 def test_what_sharing_keys_saves_is_said(screen, tab, page):
     tab.open(page)
-    assert "6 heads over 2 KV heads (1/3 of MHA’s KV cache)" in tab.text(".run .quiet")
+    assert "6 heads over 2 KV heads (1/3 of the KV cache of multi-head attention, MHA)" in tab.text(".run .quiet")
 
 
 def test_a_button_leads_back_to_all_heads(screen, tab, page):
@@ -279,10 +284,82 @@ def test_the_size_of_the_pictures_follows_its_control(screen, tab, page):
     tab.until(lambda: "size=60" in tab.address(), "the address does not hold it")
 
 
+def test_names_of_layers_and_queries_stay_where_a_telephone_is_swiped(tab, page, tmp_path):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    stays = "const [box, name] = [...arguments].map((each) => document.querySelector(each)); box.scrollLeft = 90; return [box.scrollLeft, name.getBoundingClientRect().left - box.getBoundingClientRect().left]"
+    tab.open(page, "#size=120")
+    moved, left = tab.driver.execute_script(stays, ".run .scroll", ".layer-name")
+    assert moved == 90 and abs(left) <= 2
+    settled(tab, page, "#head=1&view=table")
+    tab.until(lambda: tab.count("#table tbody th"), "there is no table")
+    moved, left = tab.driver.execute_script(stays, "#table", "#table tbody th")
+    assert moved > 0 and abs(left) <= 2
+    heed.view(causal_weights(12, 9), tokens=WORDS[:9]).save(tmp_path / "one.html")  # a layer without a name
+    tab.open(tmp_path / "one.html")
+    assert tab.driver.execute_script("return document.querySelector('.thumb').getBoundingClientRect().left - document.querySelector('.run .scroll').getBoundingClientRect().left") >= 1
+
+
 def test_menus_speak_plainly(screen, tab, page):
     tab.open(page)
     words = [option.text for option in tab.all("#sort option")]
     assert {"most on the first token", "most on itself", "most on the token before"} <= set(words)
+
+
+def test_the_legend_of_flat_heads_says_where_their_scale_ends(tab, tmp_path):
+    screen = Screen(tab)
+    heed.view(np.full((2, 15, 15), 1 / 15, np.float32), tokens=WORDS[:15]).save(tmp_path / "flat.html")
+    for size in SIZES:
+        is_touched = screen.resize(size)
+        tab.open(tmp_path / "flat.html")
+        screen.assert_in_order(is_touched, f"{size}")
+        assert legend_end(tab) == "its largest, at least 0.267"
+        settled(tab, tmp_path / "flat.html", "#head=0")
+        assert legend_end(tab) == "0.267"
+
+
+def test_the_token_before_counts_for_those_that_have_one(screen, tab, tmp_path):
+    before = np.eye(8, k=-1, dtype=np.float32)
+    before[0, 0] = 1
+    heed.view(before[None], tokens=WORDS[:8]).save(tmp_path / "before.html")
+    settled(tab, tmp_path / "before.html", "#head=0")
+    assert tab.text('#numbers [data-measure="previous"]') == "100.0 %"
+
+
+def test_what_the_words_mean_comes_before_the_keys(screen, tab, page):
+    tab.open(page)
+    tab.one("#help-button").click()
+    assert [each.text for each in tab.all("#help h2")] == ["Words", "Keyboard"]
+    assert {"value", "KV head", "MHA, GQA, MQA", "scale", "softcap", "[CLS], [SEP]"} <= {each.text for each in tab.all("#help dt")}
+
+
+def test_the_first_head_has_none_before_it_and_the_last_none_after_it(screen, tab, page):
+    for address, button, name in (("#head=0", "#previous", "before · Layer 0 · Head 0"), ("#run=1&layer=2&head=5", "#next", "after · Layer 2 · Head 5")):
+        settled(tab, page, address)
+        assert tab.one(button).get_attribute("aria-disabled") == "true"
+        tab.one(button).click()
+        tab.press("[" if button == "#previous" else "]")
+        assert tab.text("#head-name") == name
+
+
+def test_what_is_pressed_stays_where_it_is(tab, page):
+    screen = Screen(tab)
+    for size in SIZES:
+        screen.resize(size)
+        settled(tab, page, "#layer=1&head=2")
+        place = lambda: tab.one("#views").rect["y"]  # noqa: E731
+        before = place()
+        for address in ("#layer=1&head=2&query=9&key=4", *(f"#layer=1&head=2&view={view}{token}" for view in ("text", "lines", "table") for token in ("", "&query=9&key=9"))):
+            screen.go(address)
+            assert place() == before, f"{address} at {size}"
+
+
+def test_choosing_a_cell_keeps_the_size_of_the_map(screen, tab, page):
+    settled(tab, page, "#head=1")
+    before = tab.one("#maps canvas").rect
+    screen.go("#head=1&query=9&key=4")
+    tab.until(lambda: "looks at" in tab.text("#said"), tab.text("#said"))
+    assert tab.one("#maps canvas").rect == before
 
 
 # The map
@@ -327,7 +404,18 @@ def test_what_is_under_the_pointer_is_said_in_words(screen, tab, page, weights):
     query, key = map(int, re.search(r"query (\d+), key (\d+)", tab.text("#tip")).groups())
     weight = weights["before"][2][3][query, key]
     shown = "under 0.01 %" if weight < 1e-4 else f"{100 * weight:.{2 if weight < 0.01 else 1}f} %"
-    assert tab.text("#tip .sentence") == f"“{WORDS[query]}” gives {shown} to “{WORDS[key]}”"
+    assert tab.text("#tip .sentence") == f"“{WORDS[query]}” looks at “{WORDS[key]}”: {shown}"
+
+
+def test_a_word_at_an_edge_chooses_its_token(screen, tab, page):
+    settled(tab, page, "#head=1")
+    canvas = tab.one("#maps canvas").rect
+    for is_turned, address, heading in ((False, "query=10", "looks at"), (True, "key=10", "is looked at by")):
+        word = next(each for each in redrawn(tab) if each["text"] == WORDS[10] and each["isTurned"] == is_turned)
+        x, y = (word["x"], word["y"] - 4) if is_turned else (word["x"] - 4, word["y"])
+        tab.actions().move_to_element_with_offset(tab.one("#maps canvas"), int(x - canvas["width"] / 2), int(y - canvas["height"] / 2)).click().perform()
+        tab.until(lambda: re.search(rf"{address}\b", tab.address()), tab.address())  # noqa: B023
+        tab.until(lambda: tab.text("#chosen h2").endswith(f"{WORDS[10]} {heading}"), tab.text("#chosen h2"))  # noqa: B023
 
 
 def test_buttons_zoom_at_the_chosen_weight(screen, tab, page):
@@ -362,11 +450,11 @@ def test_all_weights_of_a_token_are_listed_and_a_line_chooses_one(screen, tab, p
     chosen = int(order[-1])
     tab.one(f'#chosen [data-name="token {chosen}"]').click()
     names = (WORDS[17], WORDS[chosen]) if direction == "to" else (WORDS[chosen], WORDS[17])
-    tab.until(lambda: re.match(f"“{names[0]}” gives .* % to “{names[1]}”", tab.text("#chosen .sentence")), tab.text("#chosen"))
+    tab.until(lambda: re.match(f"“{names[0]}” looks at “{names[1]}”: .* %", tab.text("#chosen .sentence")), tab.text("#chosen"))
     assert tab.driver.execute_script("return document.activeElement.dataset.name") == f"token {chosen}", "the keyboard is left nowhere"
 
 
-def test_the_heads_that_give_most_from_one_token_to_another_are_named(screen, tab, page, weights):
+def test_the_heads_in_which_one_token_looks_most_at_another_are_named(screen, tab, page, weights):
     settled(tab, page, "#head=2&query=30&key=4")
     tab.one('#chosen [data-name="rank"]').click()
     tab.until(lambda: tab.count("#chosen ol") == 2, "no heads are named")
@@ -466,7 +554,7 @@ def test_a_token_chosen_by_key_comes_into_sight(screen, tab, page):
     tab.until(lambda: tab.driver.execute_script("return document.querySelector('#lines .scroll').scrollTop") > 100, "it stays out of sight")
 
 
-def test_the_table_names_what_every_query_gives_most_to(screen, tab, page, weights):
+def test_the_table_names_what_every_query_looks_at_most(screen, tab, page, weights):
     settled(tab, page, "#layer=2&head=3&view=table")
     tab.until(lambda: tab.count("#table tbody tr") == LENGTH, "a query is missing")
     w = weights["before"][2][3]

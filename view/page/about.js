@@ -44,9 +44,9 @@ function hint() {
   const made = element("div", "", "hint");
   const list = element("ul", "");
   for (const words of [
-    "A row says how much one token takes from every other: its weights, which sum to one.",
+    "A row says how much one token looks at every other: its weights, which sum to one.",
     "A strong diagonal: tokens look at themselves. Just below it: at the token before. A strong first column: at the first token.",
-    "Inside a head every cell can be read in words, and seen as coloured text, lines or a table.",
+    "Layers, heads, tokens: counted from 0.",
   ])
     list.append(element("li", words));
   const close = element("button", "Got it");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chosen token: what it attends to, or who attends to it; and the chosen weight, here and in all heads.
+// The chosen token: what it looks at, or who looks at it; and the chosen weight, here and in all heads.
 import { digitsOf } from "./digits.js";
 import { byId, element, refill } from "./dom.js";
 import { allHeads, nameOf } from "./head.js";
@@ -43,11 +43,11 @@ function weightsOf(head) {
   const { query, key } = state;
   if (state.direction === "to" || key < 0) {
     const found = head.largestOf(query, longestList).map(([n, weight]) => ({ token: keys[n], n, weight }));
-    return { found, title: [`Query ${query} `, element("b", visible(queries[query])), " attends to"], others: "keys", chosen: key, choice: (n) => ({ key: n }) };
+    return { found, title: [`Query ${query} `, element("b", visible(queries[query])), " looks at"], others: "keys", chosen: key, choice: (n) => ({ key: n }) };
   }
   const column = Array.from(head.column(key), (weight, n) => ({ token: queries[n], n, weight }));
   const found = column.filter(({ weight }) => weight > 0).sort((a, b) => b.weight - a.weight).slice(0, longestList);
-  return { found, title: [`Key ${key} `, element("b", visible(keys[key])), " is attended to by"], others: "queries", chosen: query, choice: (n) => ({ query: n }) };
+  return { found, title: [`Key ${key} `, element("b", visible(keys[key])), " is looked at by"], others: "queries", chosen: query, choice: (n) => ({ query: n }) };
 }
 
 function chooseFromList(choice) {
@@ -68,19 +68,19 @@ function listed(head) {
   return [heading, list, more];
 }
 
-// The heads of all layers and runs that give most from the chosen query to the chosen key.
+// The heads of all layers and runs in which the chosen query looks most at the chosen key.
 async function ranked(head, query, key) {
   const heads = allHeads.filter((each) => each.isExact && each.queries === head.queries && each.keys === head.keys);
   await Promise.all(heads.map((each) => each.ready()));
   const weights = heads.map((each) => ({ each, ...each.at(query, key) })).filter(({ hidden, weight }) => !hidden && weight > 0);
   weights.sort((a, b) => b.weight - a.weight);
-  const list = element("ol");
+  const list = element("ol", "", "ranking");
   list.append(
     ...weights.slice(0, few).map(({ each, weight }) => weightLine({
       name: nameOf(each), note: "", weight, id: nameOf(each), isCurrent: each === head, act: () => change({ run: each.run, layer: each.layer, head: each.index }),
     })),
   );
-  return [element("h2", `Heads that give most from ${queryName(head.run, query)} to ${keyName(head.run, key)}`), list];
+  return [element("h2", `Heads in which ${queryName(head.run, query)} looks most at ${keyName(head.run, key)}`), list];
 }
 
 async function pair(head) {

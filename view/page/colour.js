@@ -82,7 +82,7 @@ export function inkOn(t, dark) {
   const ground = colourAt(t, dark);
   const best = (some) => some.reduce((a, b) => (contrast(a, ground) >= contrast(b, ground) ? a : b));
   const calm = best(inks.slice(0, 2));
-  return css(contrast(calm, ground) >= 4.5 ? calm : best(inks));
+  return css(contrast(calm, ground) >= 7 ? calm : best(inks));
 }
 
 // One of so many colours that are told apart by hue: the heads of a layer.

@@ -4,7 +4,7 @@ import { attention } from "./blobs.js";
 import { showChosen } from "./chosen.js";
 import { byId, element } from "./dom.js";
 import { drawThumb } from "./grid.js";
-import { endOfScale, groupOf, headAt, nameOf } from "./head.js";
+import { allHeads, endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { Heatmap } from "./heatmap.js";
 import { showLegend } from "./legend.js";
 import { drawLines } from "./lines.js";
@@ -29,6 +29,7 @@ function otherHead(head) {
 
 function hover(map, event) {
   const cell = event && map.cellAt(event.clientX, event.clientY);
+  map.canvas.style.cursor = event && !cell && map.choiceAt(event.clientX, event.clientY) ? "pointer" : ""; // a word at an edge
   tip.hidden = !cell || !(map.head.all || map.head.max);
   if (tip.hidden) return;
   const { sentence, value, more } = said(map.head, cell.query, cell.key, map.other);
@@ -71,8 +72,9 @@ const hides = (head) => head.facts.seen < head.queries * head.keys;
 function legendOf(head, other) {
   const marks = { hides: hides(head), notFinite: head.facts.not_finite > 0 };
   if (state.view === "text") showLegend({ ...textMeaning(head), ...marks });
-  else if (state.view === "lines") showLegend({ caption: "Weight", endText: state.span === "one" ? "" : "the token’s largest", isLines: true });
-  else if (state.view === "map") showLegend({ caption: "Weight", largest: endOfScale(head, ...(other ? [other] : [])), difference: other ? head.largestDifference(other) || 1 : 0, ...marks });
+  else if (state.view === "lines") showLegend({ caption: "Weight", endText: state.span === "one" ? "" : "the token’s largest", isLines: true, ...marks });
+  else if (state.view === "table") showLegend({ caption: "Weight", largest: endOfScale(head), ...marks });
+  else showLegend({ caption: "Weight", largest: endOfScale(head, ...(other ? [other] : [])), difference: other ? head.largestDifference(other) || 1 : 0, ...marks });
 }
 
 function showGroup(head) {
@@ -94,12 +96,12 @@ function showGroup(head) {
   }
 }
 
-// The chosen weight as a sentence, under whatever is shown.
+// The chosen weight as a sentence, under the map. Its line is always there, so that the map keeps its size.
 async function saySo(head, other) {
   await head.ready();
   await other?.ready();
   const isBoth = state.query >= 0 && state.key >= 0 && state.view === "map";
-  byId("said").textContent = isBoth ? `${said(head, state.query, state.key, other).sentence}.` : "";
+  byId("said").textContent = isBoth ? `${said(head, state.query, state.key, other).sentence}.` : "Choose a cell, or a word at an edge.";
 }
 
 function pooledWords(head) {
@@ -123,13 +125,17 @@ function showChoices(head, other) {
   byId("zoom-buttons").hidden = view !== "map";
   byId("direction").hidden = view !== "text";
   byId("most-label").hidden = byId("whose").hidden = view !== "lines";
-  byId("colours").hidden = view === "table";
+  byId("said").hidden = view !== "map";
+  const isChosen = (state.direction === "to" ? state.query : state.key) >= 0;
+  byId("direction").classList.toggle("waiting", !isChosen); // with nothing chosen neither is shown
 }
 
 let shownHead = "";
 export function drawDetail(head) {
   const other = otherHead(head);
   byId("head-name").textContent = nameOf(head);
+  byId("previous").setAttribute("aria-disabled", String(head === allHeads[0]));
+  byId("next").setAttribute("aria-disabled", String(head === allHeads[allHeads.length - 1]));
   showChoices(head, other);
   const as = JSON.stringify([head.run, head.layer, head.index, state.theme, state.scale, state.span, state.kind, state.compare]);
   if (as !== shownHead) {

@@ -3,7 +3,7 @@
 import { attention } from "./blobs.js";
 import { pixelsOfCodes } from "./colour.js";
 import { byId, element, isTouched } from "./dom.js";
-import { allHeads, endOfScale, headAt, nameOf } from "./head.js";
+import { allHeads, endOfScale, headAt, leastEnd, nameOf } from "./head.js";
 import { showLegend } from "./legend.js";
 import { measures } from "./profile.js";
 import { change, state } from "./state.js";
@@ -58,7 +58,7 @@ function extentOf(run) {
   const heads = run.layers[0]?.heads.length ?? 0;
   const kvHeads = run.layers[0]?.kv_heads ?? 0;
   const sharing = kvHeads === 1 ? " share one KV head" : ` over ${kvHeads} KV heads`;
-  const kind = kvHeads === heads ? "" : `${sharing} (1/${heads / kvHeads} of MHA’s KV cache)`;
+  const kind = kvHeads === heads ? "" : `${sharing} (1/${heads / kvHeads} of the KV cache of multi-head attention, MHA)`;
   const layers = run.layers.length > 1 ? `${run.layers.length} layers of ` : "";
   const of = (n, what) => `${n.toLocaleString("en")} ${n === 1 ? what.replace(/ies$/, "y").replace(/s$/, "") : what}`;
   return `${layers}${of(heads, "heads")}${kind} · ${of(run.queries, "queries")} × ${of(run.keys, "keys")}`;
@@ -164,6 +164,13 @@ function drawHeads(measure) {
   byId("measure-note").textContent = `The number of each head: ${about.name.toLowerCase()}, ${about.note ?? about.hint}.`;
 }
 
+// The scales of the pictures end at different weights; that of a flat head ends above its largest.
+function endInWords() {
+  const flat = allHeads.filter((head) => head.facts.largest < leastEnd(head)).map(leastEnd);
+  if (flat.length === 0) return "the head’s largest";
+  return flat.every((end) => end === flat[0]) ? `its largest, at least ${Number(flat[0].toPrecision(3))}` : "its largest, at least 4 ÷ keys";
+}
+
 let shownAs = "";
 export function drawGrid() {
   drawHeads(measures.find((each) => each.id === state.sort));
@@ -171,7 +178,7 @@ export function drawGrid() {
   const facts = allHeads.map((head) => head.facts);
   showLegend({
     caption: "Weight",
-    endText: state.span === "one" ? "" : "the head’s largest",
+    endText: state.span === "one" ? "" : endInWords(),
     hides: allHeads.some((head) => head.facts.seen < head.queries * head.keys),
     notFinite: facts.some((each) => each.not_finite > 0),
   });

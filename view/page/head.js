@@ -188,9 +188,10 @@ export function groupOf(head) {
 
 // Where the scale of a head ends: at its largest weight, but not below four times what equal weights would be. Heads that
 // are compared have one scale. Or at 1, where that is wanted.
+export const leastEnd = (head) => Math.min(1, 4 / head.keys);
 export function endOfScale(head, ...others) {
   if (state.span === "one") return 1;
-  return Math.min(1, Math.max(4 / head.keys, ...[head, ...others].map((each) => each.facts.largest)));
+  return Math.min(1, Math.max(leastEnd(head), ...[head, ...others].map((each) => each.facts.largest)));
 }
 
 export function nameOf(head) {

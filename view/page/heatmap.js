@@ -200,12 +200,19 @@ export class Heatmap {
 
   // Which weight a point of the window is over, or null.
   cellAt(clientX, clientY) {
+    const at = this.choiceAt(clientX, clientY);
+    return at && at.query >= 0 && at.key >= 0 ? { query: at.query, key: at.key } : null;
+  }
+
+  // What a click there chooses: a weight, the token of a word at an edge, or null.
+  choiceAt(clientX, clientY) {
     const box = this.canvas.getBoundingClientRect();
     const camera = this.camera();
-    const key = Math.floor(camera.x + (clientX - box.left - camera.left) / camera.stepX);
-    const query = Math.floor(camera.y + (clientY - box.top - camera.top) / camera.stepY);
-    const isInside = clientX - box.left >= camera.left && clientY - box.top >= camera.top && key < this.head.keys && query < this.head.queries;
-    return isInside ? { query, key } : null;
+    const [x, y] = [clientX - box.left - camera.left, clientY - box.top - camera.top];
+    const key = x < 0 ? -1 : Math.floor(camera.x + x / camera.stepX);
+    const query = y < 0 ? -1 : Math.floor(camera.y + y / camera.stepY);
+    const isAny = query < this.head.queries && key < this.head.keys && Math.max(query, key) >= 0;
+    return isAny ? { query, key, direction: query < 0 ? "from" : "to" } : null;
   }
 
   // Where the map zooms if nobody points: at the chosen weight, or in the middle.
@@ -256,8 +263,8 @@ export class Heatmap {
     });
     canvas.addEventListener("pointermove", (event) => this.follow(event));
     canvas.addEventListener("pointerup", (event) => {
-      const cell = this.cellAt(event.clientX, event.clientY);
-      if (this.pointers.size === 1 && !this.isDragged && cell) change(cell);
+      const choice = this.choiceAt(event.clientX, event.clientY);
+      if (this.pointers.size === 1 && !this.isDragged && choice) change(choice);
       this.forget(event);
     });
     canvas.addEventListener("pointercancel", (event) => this.forget(event));

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything by key, and a list of the keys.
+// Everything by key, and a list of the keys after what the words mean.
 import { maps } from "./detail.js";
+import { byId, element } from "./dom.js";
+import { glossaryList } from "./glossary.js";
 import { allHeads, headAt } from "./head.js";
 import { change, state } from "./state.js";
 
+// To a neighbour; the first head has none before it, nor the last one after it.
 export function step(by) {
-  const at = allHeads.indexOf(headAt(state.run, state.layer, state.head));
-  const next = allHeads[(at + by + allHeads.length) % allHeads.length];
-  change({ run: next.run, layer: next.layer, head: next.index });
+  const next = allHeads[allHeads.indexOf(headAt(state.run, state.layer, state.head)) + by];
+  if (next) change({ run: next.run, layer: next.layer, head: next.index });
 }
 
 // In the text there is one token to move.
@@ -28,7 +30,7 @@ function move(byQuery, byKey) {
   return maps[0]?.show(query, key);
 }
 
-const help = document.getElementById("help");
+const help = byId("help");
 
 // Key, what it does, in words. In the overview only the last ones apply.
 const keys = [
@@ -59,49 +61,22 @@ addEventListener("keydown", (event) => {
   found.act();
 });
 
-export function buildHelp() {
-  const heading = document.createElement("h2");
-  heading.textContent = "Keys";
-  const close = document.createElement("button");
-  close.type = "button";
-  close.textContent = "Close";
-  close.addEventListener("click", () => help.close());
-  const top = document.createElement("div");
-  top.className = "bar";
-  top.append(heading, close);
-  const list = document.createElement("dl");
+function keyList() {
+  const list = element("dl");
   for (const { shown, words } of keys.filter((key) => key.shown)) {
-    const term = document.createElement("dt");
-    for (const name of shown.split(" ")) {
-      const cap = document.createElement("kbd");
-      cap.textContent = name;
-      term.append(cap, " ");
-    }
-    const meaning = document.createElement("dd");
-    meaning.textContent = words;
-    list.append(term, meaning);
+    const term = element("dt");
+    for (const name of shown.split(" ")) term.append(element("kbd", name), " ");
+    list.append(term, element("dd", words));
   }
-  const words = document.createElement("dl");
-  for (const [term, meaning] of glossary) {
-    const name = document.createElement("dt");
-    name.textContent = term;
-    const says = document.createElement("dd");
-    says.textContent = meaning;
-    words.append(name, says);
-  }
-  const note = document.createElement("p");
-  note.className = "quiet";
-  note.textContent = "The wheel or two fingers zoom, dragging moves, a click chooses a query and a key. The address holds the view: a copied link brings it back.";
-  const meanings = heading.cloneNode();
-  meanings.textContent = "Words";
-  help.append(top, list, meanings, words, note);
+  return list;
 }
 
-const glossary = [
-  ["query", "the token that looks; a row of the map"],
-  ["key", "a token that is looked at; a column of the map"],
-  ["weight", "how much a query takes from a key, from 0 to 1; the weights of a row sum to one"],
-  ["head", "one set of weights; a layer has several, each looking for something else"],
-  ["KV head", "keys and values that several query heads share (GQA), or all of them (MQA); the KV cache shrinks with their number"],
-  ["entropy", "how far a query spreads: 0 bits is one key, n bits as much as 2ⁿ equal ones"],
-];
+export function buildHelp() {
+  const close = element("button", "Close");
+  close.type = "button";
+  close.addEventListener("click", () => help.close());
+  const top = element("div", "", "bar");
+  top.append(element("h2", "Words"), close);
+  const note = "The wheel or two fingers zoom, dragging moves, a click chooses a query and a key. The address holds the view: a copied link brings it back.";
+  help.append(top, glossaryList(), element("h2", "Keyboard"), keyList(), element("p", note, "quiet"));
+}

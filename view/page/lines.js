@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines from queries on the left to the keys they give most to on the right: of one head, or of all heads of its layer in colours
+// Lines from queries on the left to the keys they look at most on the right: of one head, or of all heads of its layer in colours
 // that can be switched off.
 import { attention } from "./blobs.js";
 import { hueOf, strength } from "./colour.js";

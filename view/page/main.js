@@ -27,8 +27,8 @@ function choice(id, name, options) {
 choice("span", "span", [["own", "Own range", "Colours end at the largest weight of what is shown"], ["one", "0 to 1", "Colours end at 1, everywhere"]]);
 choice("scale", "scale", [["linear", "Linear", "Colour in proportion to the weight (S)"], ["log", "Log", "Colour by the weight’s logarithm (S)"]]);
 choice("pooling", "kind", [["max", "Largest", "A pooled cell shows the largest of its weights"], ["mean", "Mean", "A pooled cell shows the mean of its weights"]]);
-choice("views", "view", [["map", "Map", "Every query by every key (M)"], ["text", "Text", "The text, coloured (T)"], ["lines", "Lines", "Lines between tokens (I)"], ["table", "Table", "What every query gives most to (B)"]]);
-choice("direction", "direction", [["to", "Attends to", "What the chosen token attends to"], ["from", "Attended by", "Who attends to the chosen token"]]);
+choice("views", "view", [["map", "Map", "Every query by every key (M)"], ["text", "Text", "The text, coloured (T)"], ["lines", "Lines", "Lines between tokens (I)"], ["table", "Table", "What every query looks at most (B)"]]);
+choice("direction", "direction", [["to", "Looks at", "What the chosen token looks at"], ["from", "Looked at by", "Who looks at the chosen token"]]);
 choice("whose", "heads", [["one", "This head", "Lines of this head"], ["all", "All heads", "Lines of all heads of the layer, in colours"]]);
 document.getElementById("pooling").hidden = !allHeads.some((head) => Math.max(head.queries, head.keys) > largestThumb); // nothing is pooled
 
@@ -45,17 +45,13 @@ buildAbout();
 onChange(() => {
   document.documentElement.dataset.theme = state.theme;
   const head = headAt(state.run, state.layer, state.head);
-  document.getElementById("extent").textContent = `${allHeads.length.toLocaleString("en")} head${allHeads.length === 1 ? "" : "s"}`;
+  document.getElementById("extent").textContent = `${allHeads.length.toLocaleString("en")} head${allHeads.length === 1 ? "" : "s, counted from 0"}`;
   document.getElementById("overview").hidden = Boolean(head);
   document.getElementById("detail").hidden = !head;
   document.getElementById("tip").hidden = true;
   drawGridChoices();
-  if (head) {
-    drawDetail(head);
-  } else {
-    document.getElementById("colours").hidden = false;
-    drawGrid();
-  }
+  if (head) drawDetail(head);
+  else drawGrid();
 });
 addEventListener("resize", renderSoon);
 readAddress();

@@ -11,8 +11,8 @@ export const measures = [
   { id: "entropy", name: "Entropy", of: (facts) => facts.entropy, text: bits, most: "most spread out first", range: "by how spread out", hint: "how many keys a query spreads over: 2 to this power, on average", note: "how far a query spreads. 0 bits: it looks at one key; 1 bit: as if at 2, 3 bits: at 8, n bits: at 2ⁿ equally" },
   { id: "first", name: "On the first token", of: (facts) => facts.first, text: percent, most: "most on the first token", range: "by weight on the first token", hint: "mean weight of key 0" },
   { id: "self", name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true, most: "most on itself", range: "by weight on itself", hint: "mean weight of a query’s own position" },
-  { id: "previous", name: "On the token before", of: (facts) => facts.back[1] ?? 0, text: percent, needsPositions: true, most: "most on the token before", range: "by weight on the token before", hint: "mean weight of the key one before" },
-  { id: "distance", name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true, most: "farthest looking first", range: "by mean distance", hint: "between a query and what it attends to, by weight" },
+  { id: "previous", name: "On the token before", of: (facts) => facts.previous, text: percent, needsPositions: true, most: "most on the token before", range: "by weight on the token before", hint: "mean weight of the key one before, of the queries that see one" },
+  { id: "distance", name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true, most: "farthest looking first", range: "by mean distance", hint: "between a query and what it looks at, by weight" },
   { id: "largest", name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3), most: "largest weight first", range: "by largest weight", hint: "of all queries and keys" },
 ];
 
@@ -49,10 +49,11 @@ const svg = (name, attributes) => {
   return made;
 };
 
+// The distances of a bin: 1, 2–3, 4–7 and so on.
 function rangeName(bin) {
   if (bin <= 1) return String(bin);
-  const far = 2 ** bin - 1;
-  return far >= 1000 ? `${2 ** (bin - 1) / 1024 >= 1 ? `${2 ** (bin - 1) / 1024}k` : 2 ** (bin - 1)}+` : `${2 ** (bin - 1)}+`;
+  const short = (n) => (n >= 1024 ? `${Math.floor(n / 1024)}k` : String(n));
+  return bin > 9 ? `${short(2 ** (bin - 1))}+` : `${2 ** (bin - 1)}–${2 ** bin - 1}`;
 }
 
 // Bars of mass by distance, behind to the left and ahead to the right of the query's own position.
@@ -61,24 +62,24 @@ export function showProfile(figure, head) {
   if (attention.runs[head.run].first_position === null) return;
   const { back, ahead } = head.facts;
   const bars = [];
-  for (let bin = back.length - 1; bin >= 0; --bin) bars.push({ name: bin === 0 ? "0" : `−${rangeName(bin)}`, mass: back[bin] });
-  for (let bin = 1; bin < ahead.length; ++bin) bars.push({ name: `+${rangeName(bin).replace("+", "")}`, mass: ahead[bin] });
+  for (let bin = back.length - 1; bin >= 0; --bin) bars.push({ name: rangeName(bin), where: bin === 0 ? "itself" : `${rangeName(bin)} before`, mass: back[bin] });
+  for (let bin = 1; bin < ahead.length; ++bin) bars.push({ name: rangeName(bin), where: `${rangeName(bin)} after`, mass: ahead[bin] });
   const caption = document.createElement("figcaption");
-  caption.textContent = ahead.length > 1 ? "Weight by distance, behind and ahead" : "Weight by distance behind";
+  caption.textContent = `How far it looks: weight by distance in tokens${ahead.length > 1 ? ", ← before and after →" : " before"}; 0 is itself`;
   const width = 284;
   const height = 70;
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height + 14}`, role: "img" });
-  drawing.setAttribute("aria-label", `Weight by distance: ${bars.map((bar) => `${bar.name}: ${percent(bar.mass)}`).join(", ")}`);
+  drawing.setAttribute("aria-label", `Weight by distance: ${bars.map((bar) => `${bar.where}: ${percent(bar.mass)}`).join(", ")}`);
   drawing.append(svg("line", { x1: 0, x2: width, y1: height + 0.5, y2: height + 0.5 }));
   const step = width / Math.max(6, bars.length);
-  const every = Math.ceil(36 / step); // names have room
+  const every = Math.ceil((5.4 * Math.max(...bars.map((bar) => bar.name.length)) + 5) / step); // names have room
   const own = bars.findIndex((each) => each.name === "0");
   const most = Math.max(...bars.map((bar) => bar.mass), 1e-9);
   bars.forEach((bar, n) => {
     const tall = Math.max(bar.mass > 0 ? 1 : 0, (height - 4) * (bar.mass / most));
     const box = svg("rect", { x: n * step + 1.5, width: Math.max(1, step - 3), y: height - tall, height: tall, rx: 1.5 });
     const title = svg("title", {});
-    title.textContent = `${bar.name}: ${percent(bar.mass)}`;
+    title.textContent = `${bar.where}: ${percent(bar.mass)}`;
     box.append(title);
     const label = svg("text", { x: (n + 0.5) * step, y: height + 11, "text-anchor": "middle" });
     label.textContent = (n - own) % every === 0 ? bar.name : "";

@@ -18,7 +18,7 @@ const defaults = {
   compare: -1, // another run
   query: -1, // the chosen token
   key: -1,
-  direction: "to", // or from: what the chosen token attends to, or who attends to it
+  direction: "to", // or from: what the chosen token looks at, or who looks at it
   most: 3, // lines of a token
   heads: "one", // or all: whose lines
   off: "", // heads of the layer whose lines are switched off, by number

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head as a table: every query, and the keys that it gives most to. Eyes and screen readers read it alike.
+// The head as a table: every query, and the keys that it looks at most, coloured as everywhere. Eyes and screen readers read it alike.
+import { attention } from "./blobs.js";
 import { seekChosen } from "./chosen.js";
+import { cssColour, inkOn, strength } from "./colour.js";
 import { digitsOf } from "./digits.js";
 import { byId, element, refill } from "./dom.js";
+import { endOfScale } from "./head.js";
 import { change, state } from "./state.js";
 import { tokensOf } from "./tokens.js";
 import { visible } from "./visible.js";
@@ -15,6 +18,14 @@ const longestTable = 120; // queries at once
 function header(text, scope) {
   const made = element("th", text);
   made.scope = scope;
+  return made;
+}
+
+// How much, on the colour that the legend has for it.
+function share(head, weight) {
+  const made = element("span", percent(weight));
+  const t = strength(weight, state.scale, endOfScale(head), attention.octaves);
+  Object.assign(made.style, { background: cssColour(t, state.theme === "dark"), color: inkOn(t, state.theme === "dark") });
   return made;
 }
 
@@ -38,7 +49,7 @@ function tableRow(head, query) {
     const cell = element("td");
     if (found[n]) {
       const [key, weight] = found[n];
-      cell.append(element("bdi", visible(keys[key])), " ", element("span", percent(weight)));
+      cell.append(element("bdi", visible(keys[key])), " ", share(head, weight));
       cell.title = `key ${key}: ${digitsOf(weight)}`;
     }
     line.append(cell);
@@ -51,13 +62,13 @@ export function drawTable(head) {
   const last = Math.min(head.queries, first + longestTable);
   const table = element("table");
   const heading = element("tr");
-  heading.append(element("td"), ...["Query", "gives most to", "then to", "then to", "then to"].map((text) => header(text, "col")));
+  heading.append(element("td"), ...["Query", "looks most at", "then at", "then at", "then at"].map((text) => header(text, "col")));
   const stretch = last - first < head.queries ? ` Queries ${first} to ${last - 1} of ${head.queries.toLocaleString("en")}; choose one to move.` : "";
   const body = element("tbody");
   for (let query = first; query < last; ++query) body.append(tableRow(head, query));
   const top = element("thead");
   top.append(heading);
-  table.append(element("caption", `What every query gives most to.${stretch}`), top, body);
+  table.append(element("caption", `What every query looks at most.${stretch}`), top, body);
   refill(tablePanel, [table]);
 }
 

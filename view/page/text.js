@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text itself, coloured by what the chosen token attends to, or by who attends to it.
+// The text itself, coloured by what the chosen token looks at, or by who looks at it.
 import { attention } from "./blobs.js";
 import { cssColour, inkOn, strength } from "./colour.js";
 import { digitsOf } from "./digits.js";
@@ -53,13 +53,14 @@ function build(run) {
   built = run;
 }
 
-// What is coloured now: weights by token, who is chosen, and in words. With nothing chosen it is what each token receives from all.
+// What is coloured now: weights by token, who is chosen, and in words. With nothing chosen it is how much
+// each token is looked at by all. The line above the text says it; the legend above stays as high as it is.
 function coloured(head) {
   const isTo = state.direction === "to";
   const chosen = isTo ? state.query : state.key;
-  if (chosen < 0) return { isTo: true, chosen, weights: head.received, caption: "Mean weight that each token receives from those that see it" };
-  const caption = isTo ? `Weight that ${queryName(head.run, chosen)} gives to each token` : `Weight that each token gives to ${keyName(head.run, chosen)}`;
-  return { isTo, chosen, weights: isTo ? head.row(chosen) : head.column(chosen), caption };
+  if (chosen < 0) return { isTo: true, chosen, weights: head.received, kind: "Mean weight", caption: "how much each token is looked at, on average by those that see it" };
+  const caption = isTo ? `how much ${queryName(head.run, chosen)} looks at each token` : `how much each token looks at ${keyName(head.run, chosen)}`;
+  return { isTo, chosen, weights: isTo ? head.row(chosen) : head.column(chosen), kind: "Weight", caption };
 }
 
 const largestIn = (weights) => weights.reduce((most, weight) => (weight > most && weight < Infinity ? weight : most), 0);
@@ -68,8 +69,8 @@ const endOf = (weights) => (state.span === "one" ? 1 : Math.min(1, largestIn(wei
 // What the legend says of it.
 export function textMeaning(head) {
   if (!head.received) return { caption: "Weight" };
-  const { weights, caption } = coloured(head);
-  return { caption, largest: endOf(weights) };
+  const { weights, kind } = coloured(head);
+  return { caption: kind, largest: endOf(weights) };
 }
 
 // `isHiddenAt` tells what a mask hides from what is not a number.
@@ -105,5 +106,5 @@ export function drawText(head) {
   span?.classList.add("chosen");
   if (span && span !== seen) span.scrollIntoView({ block: "nearest" });
   seen = span;
-  meaning.textContent = `Coloured: ${caption[0].toLowerCase()}${caption.slice(1)}.${chosen < 0 ? " Choose a token to see its own." : ""}`;
+  meaning.textContent = `Coloured: ${caption}.${chosen < 0 ? " Choose a token to see what it looks at." : ""}`;
 }

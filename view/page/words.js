@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in sentences: who gives how much to whom.
+// Weights in sentences: who looks how much at whom.
 import { attention } from "./blobs.js";
 import { digitsOf } from "./digits.js";
 import { tokensOf } from "./tokens.js";
@@ -31,16 +31,16 @@ export function said(head, query, key, other = null) {
     const b = theirs.hidden ? 0 : theirs.weight;
     const about = known.exact && theirs.exact ? "" : ", about";
     return {
-      sentence: `${from} gives ${percent(a)} to ${to} in ${runName(head.run)}, ${percent(b)} in ${runName(other.run)}`,
+      sentence: `${from} looks at ${to}: ${percent(a)} in ${runName(head.run)}, ${percent(b)} in ${runName(other.run)}`,
       value: `${a - b > 0 ? "+" : ""}${(a - b).toPrecision(6)}`,
       more: `${digitsOf(a)} − ${digitsOf(b)}${about}`,
     };
   }
-  if (known.exact) return { sentence: `${from} gives ${percent(known.weight)} to ${to}`, value: digitsOf(known.weight), more: "" };
+  if (known.exact) return { sentence: `${from} looks at ${to}: ${percent(known.weight)}`, value: digitsOf(known.weight), more: "" };
   const most = known.max.toPrecision(2);
-  if (known.pool === 1) return { sentence: `${from} gives about ${percent(known.max)} to ${to}`, value: `≈ ${most}`, more: "to within 3 %" };
+  if (known.pool === 1) return { sentence: `${from} looks at ${to}: about ${percent(known.max)}`, value: `≈ ${most}`, more: "to within 3 %" };
   return {
-    sentence: `${from} gives at most ${percent(known.max)} to ${to}`,
+    sentence: `${from} looks at ${to}: at most ${percent(known.max)}`,
     value: `≤ ${most}`,
     more: `its ${known.pool} × ${known.pool} weights: largest ${most}, mean ${known.mean.toPrecision(2)}, to within 3 %`,
   };
