@@ -19,6 +19,7 @@ FIRST = ("attention.hpp", "tensor.hpp", "mask.hpp", "cache.hpp", "layer.hpp", "g
 MODULES = {
     "heed": "__init__.py",
     "heed.torch": "torch.py",
+    "heed.jax": "jax.py",
     "heed.transformers": "transformers.py",
     "heed.onnx": "onnx/__init__.py",
     "heed.distributed": "distributed.py",
@@ -128,7 +129,8 @@ RULES = rules()
 
 
 def escaped(text):
-    return re.sub(r"([*_<>\[\]#|\\])", r"\\\1", text)
+    """Text that Markdown shows as it is; code between backticks needs no help."""
+    return re.sub(r"(`+[^`]*`+)|([*_<>\[\]#|\\])", lambda found: found[1] or "\\" + found[2], text)
 
 
 def as_text(comment, up="../../"):
