@@ -23,7 +23,7 @@ bool run_on_stream(Role role, const Problem& p) {
 
 Reason refuses_here(Role role, const Problem& p) {
   const Current device(ordinal_of("q", p.inputs.q));
-  if (Reason reason = is_not_hopper()) return reason;
+  if (Reason reason = wants_another_device(role)) return reason;
   return refuses(role, LoweredCall(p));
 }
 
@@ -60,9 +60,10 @@ class Cuda final : public Backend {
   void merge(const Outputs& into, const Results& other) const override { cuda::merge(into, other); }
 
  private:
-  std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),
-                               kernel_of("cuda.prefill.sm90", Role::prefill),
-                               kernel_of("cuda.exact.sm90", Role::exact)};
+  std::vector<Kernel> kernels_{
+      kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.split.sm80", Role::split),
+      kernel_of("cuda.prefill.sm90", Role::prefill), kernel_of("cuda.general.sm80", Role::general),
+      kernel_of("cuda.exact.sm80", Role::exact)};
 };
 
 }  // namespace

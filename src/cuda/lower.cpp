@@ -67,6 +67,31 @@ void LoweredCall::copy_documents() {
     copy(d.keys, d.keys_step, p.keys);
     copy(d.queries, d.queries_step, queries);
   }
+  find_runs();
+}
+
+// One mask whose documents have rising numbers, each query standing beside a key: what a query sees of it is
+// a range of keys.
+void LoweredCall::find_runs() {
+  const Problem& p = problem;
+  if (p.documents.size() != 1 || p.documents[0].queries || call.front > 0 || call.gap_count > 0) return;
+  const DocumentIds& d = p.documents[0];
+  std::vector<std::int32_t> starts, offsets;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    if (b > 0 && d.keys_step == 0) {
+      offsets.insert(offsets.end(), {offsets[0], offsets[1]});
+      continue;
+    }
+    offsets.push_back(static_cast<std::int32_t>(starts.size()));
+    const std::int32_t* const ids = d.keys + b * d.keys_step;
+    const std::int64_t keys = d.keys_step == 0 ? p.keys : p.sequences[static_cast<std::size_t>(b)].keys;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      if (j > 0 && ids[j] < ids[j - 1]) return;
+      if (j == 0 || ids[j] != ids[j - 1]) starts.push_back(static_cast<std::int32_t>(j));
+    }
+    offsets.push_back(static_cast<std::int32_t>(starts.size()));
+  }
+  run_starts = std::move(starts), run_offsets = std::move(offsets);
 }
 
 }  // namespace heed::cuda

@@ -21,11 +21,13 @@ struct LoweredCall {
   // For each boolean matrix, its bytes in the CPU's memory; 0: it lies on the device.
   std::vector<std::int64_t> masks_to_bring;
   std::vector<std::vector<std::int32_t>> document_numbers;  // of keys, then of queries, for each mask
+  std::vector<std::int32_t> run_starts, run_offsets;        // of documents, where they are runs of keys
   std::int64_t query_rows, key_rows;  // of q and k: more than one sequence's where they are packed
   Call call;
 
  private:
   void copy_documents();
+  void find_runs();
 };
 
 }  // namespace heed::cuda

@@ -38,6 +38,9 @@ class Lists {
   std::vector<std::byte> bytes_{};
 };
 
+// The general kernel, whichever calls it is asked for.
+bool is_general(Role role) { return role == Role::general || role == Role::split; }
+
 std::vector<int> tile_starts(const LoweredCall& lowered) {
   const std::int64_t rows = prefill_rows(lowered.call);
   std::vector<int> starts{0};
@@ -57,11 +60,15 @@ struct Brought {
     if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
     if (call.mask_count > 0) bring_masks(lowered);
     if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
-    if (call.document_count > 0) bring_documents(lowered);
+    if (is_general(role) && !lowered.run_starts.empty())
+      bring_runs(lowered);
+    else if (call.document_count > 0)
+      bring_documents(lowered);
     if (call.cached) bring_tables(lowered);
     if (role != Role::prefill) return;
     const std::vector<int> starts = tile_starts(lowered);
     tiles.count = starts.back();
+    tiles.mask = prefill_mask(lowered.call);
     if (call.sequences) tiles.starts = lists.add(starts);
   }
 
@@ -82,6 +89,11 @@ struct Brought {
     }
     call.documents = lists.add(moved);
   }
+  // In place of numbers for every key, which take a launch for every few thousand.
+  void bring_runs(const LoweredCall& lowered) {
+    call.documents = lists.add(std::span<const DocumentIds>(lowered.problem.documents));
+    call.run_starts = lists.add(lowered.run_starts), call.run_offsets = lists.add(lowered.run_offsets);
+  }
   void bring_tables(const LoweredCall& lowered) {
     std::vector<cache::PagedSequence> moved;
     for (const cache::PagedSequence& s : lowered.problem.cached) {
@@ -95,7 +107,16 @@ struct Brought {
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::int64_t own_bytes(Role role, const Call& c) {
-  return role == Role::decode ? decode_bytes(c) : role == Role::prefill ? 0 : exact_bytes(c);
+  switch (role) {
+    case Role::decode:
+      return decode_bytes(c);
+    case Role::prefill:
+      return prefill_bytes(c);
+    case Role::exact:
+      return exact_bytes(c);
+    default:
+      return general_bytes(c);
+  }
 }
 
 std::int64_t list_bytes(Role role, const LoweredCall& p) {
@@ -111,20 +132,22 @@ Reason unavailable() {
   return {};
 }
 
-Reason is_not_hopper() {
+Reason wants_another_device(Role role) {
   const DeviceFacts facts = device_facts();
-  if (facts.major != 9)
-    return [facts] {
-      return "device " + std::to_string(facts.ordinal) + " has compute capability " +
-             std::to_string(facts.major) + "." + std::to_string(facts.minor) +
-             "; the kernels are for 9.0 (Hopper)";
-    };
-  return {};
+  const bool is_hopper = role == Role::decode || role == Role::prefill;
+  if (is_hopper ? facts.major == 9 : facts.major >= 8) return {};
+  return [is_hopper, ordinal = facts.ordinal, architecture = facts.major * 10 + facts.minor] {
+    return "device " + std::to_string(ordinal) + " has compute capability " +
+           std::to_string(architecture / 10) + "." + std::to_string(architecture % 10) +
+           "; the kernel is for " + (is_hopper ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
+  };
 }
 
 Reason refuses(Role role, const LoweredCall& lowered) {
   const char* reason = role == Role::decode    ? decode_refuses(lowered.call)
                        : role == Role::prefill ? prefill_refuses(lowered.call)
+                       : role == Role::split   ? split_refuses(lowered.call)
+                       : role == Role::general ? general_refuses(lowered.call)
                                                : exact_refuses(lowered.call);
   if (!reason) return {};
   return [reason] { return std::string(reason); };
@@ -142,6 +165,7 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
+  if (is_general(role)) return launch_general(c, behind, stream, cut);
   const Extents extents{lowered.query_rows, lowered.key_rows};
   if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
   launch_prefill(c, extents, brought.tiles, behind, stream);

@@ -9,11 +9,13 @@
 
 namespace heed::cuda {
 
-enum class Role : std::uint8_t { decode, prefill, exact };
+// split is the general kernel for few queries over many keys, which it takes before prefill does.
+enum class Role : std::uint8_t { decode, split, prefill, general, exact };
 
-// Why this machine cannot run CUDA kernels, and why the current device cannot run ours; empty when it can.
+// Why this machine cannot run CUDA kernels, and why the current device cannot run one of ours; empty when it
+// can.
 Reason unavailable();
-Reason is_not_hopper();
+Reason wants_another_device(Role);
 // Why a kernel does not take a call; empty when it does.
 Reason refuses(Role, const LoweredCall&);
 std::int64_t workspace_bytes(Role, const LoweredCall&);

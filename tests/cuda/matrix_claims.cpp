@@ -1,70 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of the matrix units, prefill and decode: within the bound of the reference on problems of every
-// kind they take, and one answer (O3): the same bits again, whatever runs beside a sequence and however it is
-// cut.
-#include <algorithm>
+// The kernels of the matrix units, prefill, decode and the general one: within the bound of the reference on
+// problems of every kind they take, and one answer (O3): the same bits again, whatever runs beside a sequence
+// and however it is cut.
 #include <cmath>
-#include <limits>
 
 #include "cases/lattice.hpp"
-#include "cases/random_call.hpp"
 #include "cases/selection.hpp"
-#include "claims.hpp"
+#include "cuda/prefill/plan.hpp"
 #include "heed/cache.hpp"
-#include "heed/check.hpp"
-#include "kernels.hpp"
+#include "matrix.hpp"
 
 namespace heed::cuda::test {
 namespace {
-
-using cases::Call;
-using cases::Dice;
-using cases::Results;
-using cases::Tensor;
-using cases::Wants;
-using claims::expect;
-
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-const std::string prefill = "cuda.prefill", decode = "cuda.decode";
-
-// A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
-// are shared.
-Call range_call(std::uint64_t seed, std::int64_t max_queries) {
-  Dice dice(seed);
-  const std::int64_t dim = dice.pick<std::int64_t>({64, 128, 128, 256}), kv_heads = dice.between(1, 2);
-  const std::int64_t heads = kv_heads * dice.pick<std::int64_t>({1, 2, 4}), batch = dice.between(1, 2);
-  const std::int64_t keys =
-      dice.pick<std::int64_t>({1, 5, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 383, 500, 1030});
-  const std::int64_t queries = max_queries == 1 ? 1 : dice.between(1, max_queries);
-  const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
-  Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
-            .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
-            .v = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 2, 2, dtype)};
-  const Align align = dice.one_in(3) ? Align::starts : Align::ends;
-  if (dice.one_in(2)) call.causal = Causal{align};
-  if (dice.one_in(3)) call.window = Window{dice.between(0, 300), dice.between(0, 40), align};
-  if (dice.one_in(3)) {
-    call.key_lengths.emplace();
-    for (std::int64_t b = 0; b < batch; ++b)
-      call.key_lengths->push_back(static_cast<std::int32_t>(dice.between(0, keys)));
-  }
-  if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
-  if (dice.one_in(4)) call.softcap = dice.pick<float>({2.0f, 30.0f});
-  if (dice.one_in(4)) call.scale = dice.pick<float>({0.125f, 0.5f});
-  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
-  return call;
-}
-
-void expect_right(const std::string& kernel, const Call& call, const Wants& wants, const std::string& what) {
-  auto got = run(kernel, call, wants);
-  expect(got.has_value(), kernel, " refuses ", what);
-  if (!got) return;
-  const Check result = check(call.inputs(), got->outputs(), call.options());
-  expect(result.beyond_bound == 0, kernel, ", ", what, ": ", result.beyond_bound, " of ", result.compared,
-         " beyond the bound, first ", result.first_miss);
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) { return a.memory() == b.memory(); }
 
 CLAIM(prefill_is_within_the_bound) {
   for (const std::uint64_t seed : cases::seeds(1, 160)) {
@@ -74,12 +21,79 @@ CLAIM(prefill_is_within_the_bound) {
   }
 }
 
+// The same with one option more at least: boolean masks, documents, a bias, ALiBi or dropout.
+Call optional_call(std::uint64_t seed) {
+  Call call = range_call(seed, 300);
+  Dice dice(seed ^ 0x0B7105u);
+  const Shape full = call.score_shape();
+  const std::int64_t always = dice.between(0, 4);
+  if (always == 0 || dice.one_in(5))
+    call.matrices.push_back(
+        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
+  if (always == 1 || dice.one_in(5)) call.documents = cases::random_documents(dice, full);
+  if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (always == 3 || dice.one_in(5)) {
+    call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
+    const std::int64_t slopes = (dice.one_in(3) ? full.batch : 1) * full.heads;
+    for (std::int64_t n = 0; n < slopes; ++n)
+      call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
+  }
+  if (always == 4 || dice.one_in(5))
+    call.dropout = Dropout{dice.pick<float>({0.1f, 0.5f, 0.9f}), dice.bits()};
+  return call;
+}
+
+CLAIM(prefill_with_options_is_within_the_bound) {
+  if (!takes_options) return;
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 240)) {
+    const Call call = optional_call(seed);
+    auto got = run(prefill, call, {.log_sum_exp = true});
+    if (!got) continue;  // rows of a bias that begin on odd elements
+    ++taken;
+    const Check result = check(call.inputs(), got->outputs(), call.options());
+    expect(result.beyond_bound == 0, "seed ", seed, " (", cases::describe(call), "): ", result.beyond_bound,
+           " of ", result.compared, " beyond the bound, first ", result.first_miss);
+  }
+  expect(taken > 24, "only ", taken, " problems");
+}
+
+// Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at.
+CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
+  if (!takes_options) return;
+  for (const std::int64_t dim : {64, 96, 128, 256})
+    for (const bool is_causal : {false, true}) {
+      Call all{.q = Tensor::random({1, 4, 300, dim}, 201, 4, DType::bf16),
+               .k = Tensor::random({1, 2, 1000, dim}, 202, 2, DType::bf16),
+               .v = Tensor::random({1, 2, 1000, dim}, 203, 2, DType::bf16)};
+      if (is_causal) all.causal = Causal{Align::starts};
+      Call some = all;
+      constexpr std::int64_t seen = 420;
+      some.k = all.k.rows(0, seen), some.v = all.v.rows(0, seen);
+      for (Tensor* x : {&all.k, &all.v})
+        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
+          if (j >= seen) x->set(b, h, j, d, nan);
+        });
+      cases::BoolTensor hidden({1, 1, 1, 1000}), none({1, 1, 300, seen});
+      cases::for_each(hidden.shape,
+                      [&](auto b, auto h, auto i, auto j) { hidden.at(b, h, i, j) = j >= seen; });
+      cases::for_each(none.shape, [&](auto b, auto h, auto i, auto j) { none.at(b, h, i, j) = false; });
+      all.matrices.push_back({hidden, true}), some.matrices.push_back({none, true});
+      const auto with = run(prefill, all, {.log_sum_exp = true}),
+                 without = run(prefill, some, {.log_sum_exp = true});
+      expect(with && without, "refused");
+      if (!with || !without) continue;
+      expect(same_bits(with->out, without->out), "out, dim ", dim, is_causal ? ", causal" : "");
+      expect(same_bits(*with->log_sum_exp, *without->log_sum_exp), "log-sum-exp, dim ", dim);
+    }
+}
+
 CLAIM(decode_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 240)) {
     const Call call = range_call(seed, 1 + seed % 5);
-    if (call.q.shape().dim == 256) continue;
-    if (call.queries() * (call.heads() / call.k.shape().heads) > 32) continue;
+    const std::int64_t rows = call.queries() * (call.heads() / call.k.shape().heads);
+    if (rows > (std::max(call.q.shape().dim, call.v.shape().dim) > 128 ? 8 : 32)) continue;
     ++taken;
     expect_right(decode, call, {.log_sum_exp = true},
                  "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
@@ -107,14 +121,14 @@ CLAIM(every_problem_of_the_conformance_table_is_within_the_bound) {
 }
 
 // Prefill of all rows, and of rows in calls of their own, which see fewer keys but the last.
-void expect_bits_in_parts(const Call& whole, const std::string& what) {
-  const Results all = *run(prefill, whole, {.log_sum_exp = true});
+void expect_bits_in_parts(const std::string& kernel, const Call& whole, const std::string& what) {
+  const Results all = *run(kernel, whole, {.log_sum_exp = true});
   std::int64_t first = 0;
   for (const std::int64_t rows : {100, 3, 128, 102}) {
     Call part = whole;
     part.q = whole.q.rows(first, rows);
     part.k = whole.k.rows(0, first + rows), part.v = whole.v.rows(0, first + rows);
-    const Results some = *run(prefill, part, {.log_sum_exp = true});
+    const Results some = *run(kernel, part, {.log_sum_exp = true});
     expect(same_bits(some.out, all.out.rows(first, rows)), what, ": out of rows from ", first);
     expect(same_bits(*some.log_sum_exp, all.log_sum_exp->rows(first, rows)), what,
            ": log-sum-exp of rows from ", first);
@@ -124,25 +138,76 @@ void expect_bits_in_parts(const Call& whole, const std::string& what) {
 
 // With 130 heads a block does several tiles of rows of the whole, and one of a part. A value that is no
 // number lets tiles come again between those that come for the first time.
-CLAIM(prefill_in_parts_has_the_bits_of_prefill) {
-  for (const std::int64_t dim : {64, 128, 256})
+CLAIM(prefill_in_parts_has_the_bits_of_prefill_and_so_has_general) {
+  for (const std::int64_t dim : {32, 64, 80, 96, 128, 192, 256})
     for (const std::int64_t heads : {2, 130}) {
       Call whole{.q = Tensor::random({1, heads, 333, dim}, 5, 4, DType::bf16),
                  .k = Tensor::random({1, 1, 333, dim}, 6, 2, DType::bf16),
                  .v = Tensor::random({1, 1, 333, dim}, 7, 2, DType::bf16)};
       whole.causal = Causal{Align::ends};
       const std::string what = std::to_string(heads) + " heads of " + std::to_string(dim);
-      expect_bits_in_parts(whole, what);
-      whole.v.set(0, 0, 150, 5, nan);
-      expect_bits_in_parts(whole, what + ", poisoned");
+      expect_bits_in_parts(prefill, whole, what);
+      Call poisoned = whole;
+      poisoned.v.set(0, 0, 150, 5, nan);
+      expect_bits_in_parts(prefill, poisoned, what + ", poisoned");
+      if (heads == 2) continue;  // parts of few rows have a kernel of their own there
+      expect_bits_in_parts(general, whole, what + ", general");
+      expect_bits_in_parts(general, poisoned, what + ", poisoned, general");
+    }
+}
+
+// The first rows of one batch entry.
+Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
+  Tensor made({1, x.shape().heads, rows, x.shape().dim}, x.dtype());
+  cases::for_each(made.shape(),
+                  [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+  return made;
+}
+
+// Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
+Tensor widened(const Tensor& x, std::int64_t dim) {
+  Tensor wide({x.shape().batch, x.shape().heads, x.shape().length, dim}, x.dtype());
+  cases::for_each(wide.shape(), [&](auto b, auto h, auto i, auto d) {
+    wide.set(b, h, i, d, d < x.shape().dim ? x.at(b, h, i, d) : 0.0f);
+  });
+  return wide;
+}
+
+CLAIM(narrow_heads_have_the_bits_of_heads_filled_up_with_zeros) {
+  struct Widths {
+    std::int64_t dim, value_dim, wide, wide_values;
+  };
+  for (const std::string& kernel : {prefill, decode})
+    for (const Widths& w : {Widths{8, 8, 32, 32},
+                            {40, 40, 64, 64},
+                            {80, 80, 96, 96},
+                            {72, 24, 96, 96},
+                            {104, 104, 128, 128},
+                            {24, 112, 128, 128},
+                            {136, 40, 192, 128},
+                            {160, 160, 192, 192},
+                            {200, 248, 256, 256}}) {
+      Call call{.q = Tensor::random({1, 2, kernel == prefill ? 300 : 3, w.dim}, 91, 4, DType::bf16),
+                .k = Tensor::random({1, 1, 700, w.dim}, 92, 2, DType::bf16),
+                .v = Tensor::random({1, 1, 700, w.value_dim}, 93, 2, DType::bf16)};
+      call.causal = Causal{Align::ends}, call.scale = 0.125f;
+      Call wide = call;
+      wide.q = widened(call.q, w.wide), wide.k = widened(call.k, w.wide);
+      wide.v = widened(call.v, w.wide_values);
+      const auto narrow_out = run(kernel, call, {}), wide_out = run(kernel, wide, {});
+      expect(narrow_out && wide_out, kernel, " refuses ", w.dim, " and ", w.value_dim);
+      if (narrow_out && wide_out)
+        expect(same_bits(widened(narrow_out->out, w.wide_values), wide_out->out), kernel, ", ", w.dim,
+               " and ", w.value_dim, " dimensions");
     }
 }
 
 // A sequence alone, and as one of a padded batch whose padding is NaN.
-CLAIM(batch_mates_and_padding_change_no_bit) {
-  for (const std::string& kernel : {prefill, decode})
-    for (const std::int64_t dim : {64, 128}) {
-      const std::int64_t queries = kernel == prefill ? 150 : 2;
+CLAIM(batch_mates_and_padding_change_no_bit_of_general_or_others) {
+  const std::pair<std::string, std::int64_t> kernels[]{{prefill, 150}, {decode, 2},  {general, 150},
+                                                       {general, 300}, {general, 2}, {general, 20}};
+  for (const auto& [kernel, queries] : kernels)
+    for (const std::int64_t dim : {40, 64, 96, 128, 256}) {
       Call batch{.q = Tensor::random({3, 4, queries, dim}, 15, 4, DType::bf16),
                  .k = Tensor::random({3, 2, 1500, dim}, 16, 2, DType::bf16),
                  .v = Tensor::random({3, 2, 1500, dim}, 17, 2, DType::bf16)};
@@ -156,38 +221,36 @@ CLAIM(batch_mates_and_padding_change_no_bit) {
       if (!all) continue;
       for (std::int64_t b = 0; b < 3; ++b) {
         const std::int64_t keys = (*batch.key_lengths)[static_cast<std::size_t>(b)];
-        const auto of = [&](const Tensor& x, std::int64_t rows) {
-          Tensor made({1, x.shape().heads, rows, dim}, DType::bf16);
-          cases::for_each(made.shape(),
-                          [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
-          return made;
-        };
-        const Call alone{.q = of(batch.q, queries), .k = of(batch.k, keys), .v = of(batch.v, keys)};
+        const Call alone{
+            .q = entry(batch.q, b, queries), .k = entry(batch.k, b, keys), .v = entry(batch.v, b, keys)};
         for (const Cut cut : {Cut::apart, Cut::together})
-          expect(same_bits(run(kernel, alone, {}, cut)->out, of(all->out, queries)), kernel, ", sequence ", b,
-                 ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
+          expect(same_bits(run(kernel, alone, {}, cut)->out, entry(all->out, b, queries)), kernel,
+                 ", sequence ", b, ", dim ", dim, cut == Cut::apart ? ", apart" : ", together");
       }
     }
 }
 
-CLAIM(the_same_call_gives_the_same_bits_again) {
+CLAIM(the_same_call_gives_the_same_bits_again_general_too) {
   const Call call{.q = Tensor::random({2, 8, 300, 128}, 25, 4, DType::bf16),
                   .k = Tensor::random({2, 2, 900, 128}, 26, 2, DType::bf16),
                   .v = Tensor::random({2, 2, 900, 128}, 27, 2, DType::bf16)};
   Call one = call;
   one.q = call.q.rows(0, 1);
   const Results first = *run(prefill, call, {}), first_one = *run(decode, one, {}, Cut::apart);
+  const Results general_first = *run(general, call, {}), general_one = *run(general, one, {}, Cut::apart);
   for (int n = 0; n < 100; ++n) {
+    expect(same_bits(run(general, call, {})->out, general_first.out), "general, time ", n);
+    expect(same_bits(run(general, one, {}, Cut::apart)->out, general_one.out), "general, one row, time ", n);
     expect(same_bits(run(prefill, call, {})->out, first.out), "prefill, time ", n);
     expect(same_bits(run(decode, one, {}, Cut::apart)->out, first_one.out), "decode, time ", n);
   }
 }
 
-CLAIM(strides_change_no_bit_of_the_matrix_units) {
+CLAIM(strides_change_no_bit_of_the_matrix_units_nor_of_general) {
   Call call{.q = Tensor::random({2, 4, 200, 128}, 35, 4, DType::f16),
             .k = Tensor::random({2, 2, 300, 128}, 36, 2, DType::f16),
             .v = Tensor::random({2, 2, 300, 128}, 37, 2, DType::f16)};
-  const Results plain = *run(prefill, call, {});
+  const Results plain = *run(prefill, call, {}), plain_general = *run(general, call, {});
   for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
     const Shape s = (call.*x).shape();
     call.*x = (call.*x).laid_out({s.length * s.heads * 136, 136, s.heads * 136, 1});
@@ -195,12 +258,19 @@ CLAIM(strides_change_no_bit_of_the_matrix_units) {
   const auto turned = run(prefill, call, {});
   expect(turned.has_value(), "heads inside the length are refused");
   if (turned) expect(same_bits(turned->out, plain.out), "heads inside the length");
+  expect(same_bits(run(general, call, {})->out, plain_general.out), "general, heads inside the length");
+  for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
+    const Shape s = (call.*x).shape();
+    call.*x = (call.*x).laid_out({s.length * s.heads * 271, 271, s.heads * 271, 2});
+  }
+  expect(same_bits(run(general, call, {})->out, plain_general.out), "general, every second");
 }
 
 // NaN and infinities reach the rows that see them and no others; the others keep what they had.
-CLAIM(poison_reaches_only_the_rows_that_see_it) {
-  for (const std::string& kernel : {prefill, decode}) {
-    const std::int64_t queries = kernel == prefill ? 200 : 4;
+CLAIM(poison_reaches_only_the_rows_that_see_it_general_and_others) {
+  const std::pair<std::string, std::int64_t> kernels[]{
+      {prefill, 200}, {decode, 4}, {general, 200}, {general, 30}, {general, 4}};
+  for (const auto& [kernel, queries] : kernels) {
     Call call{.q = Tensor::random({1, 2, queries, 64}, 45, 4, DType::bf16),
               .k = Tensor::random({1, 1, 200, 64}, 46, 2, DType::bf16),
               .v = Tensor::random({1, 1, 200, 64}, 47, 2, DType::bf16)};
@@ -212,8 +282,8 @@ CLAIM(poison_reaches_only_the_rows_that_see_it) {
 
 // A value that a row does not see changes none of its bits, whatever it is: neither where the rows beside it
 // see it, nor where nobody does. Causal hides what comes after a row, Window what lies before it.
-CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
-  for (const std::int64_t dim : {64, 128, 256})
+CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits_general_too) {
+  for (const std::int64_t dim : {64, 72, 128, 192, 256})
     for (const DType dtype : {DType::bf16, DType::f16})
       for (const bool has_window : {false, true}) {
         Call call{.q = Tensor::random({1, 2, 700, dim}, 81, 4, dtype),
@@ -223,29 +293,33 @@ CLAIM(values_that_a_row_does_not_see_change_none_of_its_bits) {
         constexpr std::int64_t left = 90;
         if (has_window) call.window = Window{left, 0, Align::ends};
         call.sink = Tensor::random({1, 2, 1, 1}, 84, 4);
-        const Results clean = *run(prefill, call, {.log_sum_exp = true});
-        for (const std::int64_t j : {3, 100, 130, 319, 451, 699})
-          for (const float poison : {nan, HUGE_VALF}) {
-            Call poisoned = call;
-            poisoned.v.set(0, 0, j, 5, poison), poisoned.v.set(0, 0, j, dim - 1, poison);
-            const Results got = *run(prefill, poisoned, {.log_sum_exp = true});
-            expect(same_bits(*got.log_sum_exp, *clean.log_sum_exp), "log-sum-exp, dim ", dim, ", value ", j);
-            const auto sees = [&](std::int64_t i) { return i >= j && (!has_window || i <= j + left); };
-            std::int64_t differ = 0;
-            cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
-              const bool is_reached = sees(i) && (d == 5 || d == dim - 1);
-              const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
-              differ += is_reached ? std::isfinite(found) : found != wanted;
-            });
-            expect(differ == 0, differ, " numbers, dim ", dim, ", value ", j, ", window ", has_window);
-          }
+        for (const std::string& kernel : {prefill, general}) {
+          const Results clean = *run(kernel, call, {.log_sum_exp = true});
+          for (const std::int64_t j : {3, 100, 130, 319, 451, 699})
+            for (const float poison : {nan, HUGE_VALF}) {
+              Call poisoned = call;
+              poisoned.v.set(0, 0, j, 5, poison), poisoned.v.set(0, 0, j, dim - 1, poison);
+              const Results got = *run(kernel, poisoned, {.log_sum_exp = true});
+              expect(same_bits(*got.log_sum_exp, *clean.log_sum_exp), kernel, ": log-sum-exp, dim ", dim,
+                     ", value ", j);
+              const auto sees = [&](std::int64_t i) { return i >= j && (!has_window || i <= j + left); };
+              std::int64_t differ = 0;
+              cases::for_each(call.q.shape(), [&](auto b, auto h, auto i, auto d) {
+                const bool is_reached = sees(i) && (d == 5 || d == dim - 1);
+                const float wanted = clean.out.at(b, h, i, d), found = got.out.at(b, h, i, d);
+                differ += is_reached ? std::isfinite(found) : found != wanted;
+              });
+              expect(differ == 0, kernel, ": ", differ, " numbers, dim ", dim, ", value ", j, ", window ",
+                     has_window);
+            }
+        }
       }
 }
 
 // 32 rows of a KV head have a kernel of their own, whose pairs of warps meet on their way through the keys:
 // as many times as there are tiles for them, which differs where the last unit of keys is not whole.
 CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
-  for (const std::int64_t dim : {64, 128})
+  for (const std::int64_t dim : {32, 64, 80, 128})
     for (const std::int64_t keys : {1024 + 40, 2048 + 1000}) {
       const Call call{.q = Tensor::random({1, 32, 1, dim}, 55, 3, DType::bf16),
                       .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
@@ -310,7 +384,13 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
   for (const CachedDecode& t : {CachedDecode{CacheType::bf16, 16, 70, 1, 64},
                                 {CacheType::bf16, 64, 1100, 1, 128},
                                 {CacheType::f16, 256, 3000, 2, 128},
-                                {CacheType::bf16, 32, 517, 8, 64}}) {
+                                {CacheType::bf16, 32, 517, 8, 64},
+                                {CacheType::f16, 32, 900, 2, 32},
+                                {CacheType::bf16, 64, 700, 1, 80},
+                                {CacheType::bf16, 64, 700, 4, 72},
+                                {CacheType::bf16, 16, 1300, 1, 96},
+                                {CacheType::bf16, 128, 2100, 2, 192},
+                                {CacheType::f16, 64, 1500, 1, 256}}) {
     const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
     KvCache cache({.batch = 2,
                    .kv_heads = 2,
@@ -340,62 +420,120 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
   }
 }
 
-CLAIM(packed_sequences_have_the_bits_of_each_alone) {
-  const std::vector<std::int64_t> queries{0, 130, 131, 131, 500, 503}, keys{0, 200, 201, 330, 700, 1000};
-  for (const std::int64_t dim : {64, 128, 256}) {
-    const Tensor q = Tensor::random({1, 4, 503, dim}, 61, 3, DType::bf16),
-                 k = Tensor::random({1, 2, 1000, dim}, 62, 2, DType::bf16),
-                 v = Tensor::random({1, 2, 1000, dim}, 63, 2, DType::bf16);
-    Tensor out(q.shape(), DType::bf16);
-    out.fill_bytes(0xff);
-    const Options options{.masks = {Causal{Align::ends}}};
-    expect(run(prefill,
-               make_problem(
-                   {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
-                   {.out = out.mutable_view()}, options)),
-           "refused");
-    for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
-      const std::int64_t rows = queries[n + 1] - queries[n];
-      if (rows == 0) continue;
-      Call alone{.q = q.rows(queries[n], rows),
-                 .k = k.rows(keys[n], keys[n + 1] - keys[n]),
-                 .v = v.rows(keys[n], keys[n + 1] - keys[n])};
-      alone.causal = Causal{Align::ends};
-      expect(same_bits(run(prefill, alone, {})->out, out.rows(queries[n], rows)), "sequence ", n, ", dim ",
-             dim);
+struct CachedPrefill {
+  CacheType type;
+  std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
+};
+
+// Prompts over a cache: pages shorter than a tile of keys and longer, the last ones not full, and values that
+// are no numbers behind a sequence and in it.
+CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
+  for (const CachedPrefill& t : {CachedPrefill{CacheType::bf16, 16, 300, 150, 64, 64},
+                                 {CacheType::bf16, 64, 1100, 300, 128, 128},
+                                 {CacheType::f16, 256, 1000, 500, 128, 128},
+                                 {CacheType::bf16, 0, 700, 200, 32, 32},
+                                 {CacheType::f16, 32, 517, 130, 96, 96},
+                                 {CacheType::bf16, 64, 900, 140, 80, 80},
+                                 {CacheType::bf16, 64, 900, 140, 72, 40},
+                                 {CacheType::bf16, 128, 1300, 333, 192, 128},
+                                 {CacheType::bf16, 16, 700, 129, 192, 192},
+                                 {CacheType::f16, 64, 700, 200, 256, 256}})
+    for (const bool is_poisoned : {false, true}) {
+      const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
+      KvCacheConfig config{.batch = 2,
+                           .kv_heads = 2,
+                           .capacity = t.tokens + 40,
+                           .dim = t.dim,
+                           .value_dim = t.value_dim,
+                           .type = t.type};
+      if (t.page_size > 0) config.page_size = t.page_size;
+      KvCache cache(config);
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
+      Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
+      if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      cache.append(k.view(), v.view(), counts);
+      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 153, 3, dtype);
+      Tensor paged({2, 4, t.queries, t.value_dim}, dtype);
+      paged.fill_bytes(0xff);
+      expect(run(prefill, make_problem({.q = q.view(), .cache = &cache}, {.out = paged.mutable_view()},
+                                       {.masks = {Causal{Align::ends}}})),
+             "refused");
+      for (std::int64_t b = 0; b < 2; ++b) {
+        Call alone{.q = entry(q, b, t.queries), .k = entry(k, b, counts[b]), .v = entry(v, b, counts[b])};
+        alone.causal = Causal{Align::ends};
+        expect(same_bits(run(prefill, alone, {})->out, entry(paged, b, t.queries)), "pages of ", t.page_size,
+               ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
+      }
     }
-  }
 }
 
-// Sequences that begin anywhere in a tile; what follows them must not reach them, whatever it is.
-CLAIM(packed_decode_has_the_bits_of_each_alone) {
-  const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
-  for (const std::int64_t heads : {2, 16})
-    for (const std::int64_t dim : {64, 128}) {
-      const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);
-      Tensor k = Tensor::random({1, 1, 3000, dim}, 72, 2, DType::bf16),
-             v = Tensor::random({1, 1, 3000, dim}, 73, 2, DType::bf16);
-      k.set(0, 0, 1450, 1, nan), v.set(0, 0, 1450, 3, nan), v.set(0, 0, 1100, 5, HUGE_VALF);
+CLAIM(packed_sequences_have_the_bits_of_each_alone_in_general_too) {
+  for (const std::string& kernel : {prefill, general})
+    for (const std::int64_t dim : {64, 88, 128, 192, 256}) {
+      // The general kernel has another shape for few rows.
+      const bool is_general = kernel == general;
+      const std::vector<std::int64_t> queries{
+          0, 130, is_general ? 230 : 131, is_general ? 230 : 131, 500, is_general ? 599 : 503},
+          keys{0, 200, is_general ? 301 : 201, 330, 700, 1000};
+
+      const Tensor q = Tensor::random({1, 4, queries.back(), dim}, 61, 3, DType::bf16),
+                   k = Tensor::random({1, 2, 1000, dim}, 62, 2, DType::bf16),
+                   v = Tensor::random({1, 2, 1000, dim}, 63, 2, DType::bf16);
       Tensor out(q.shape(), DType::bf16);
       out.fill_bytes(0xff);
       const Options options{.masks = {Causal{Align::ends}}};
-      const bool is_taken =
-          run(decode,
+      expect(
+          run(kernel,
               make_problem(
                   {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
-                  {.out = out.mutable_view()}, options));
-      expect(is_taken, "refused");
-      if (!is_taken) continue;
+                  {.out = out.mutable_view()}, options)),
+          "refused");
       for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
         const std::int64_t rows = queries[n + 1] - queries[n];
+        if (rows == 0) continue;
         Call alone{.q = q.rows(queries[n], rows),
                    .k = k.rows(keys[n], keys[n + 1] - keys[n]),
                    .v = v.rows(keys[n], keys[n + 1] - keys[n])};
         alone.causal = Causal{Align::ends};
-        expect(same_bits(run(decode, alone, {})->out, out.rows(queries[n], rows)), "sequence ", n, ", dim ",
-               dim);
+        expect(same_bits(run(kernel, alone, {})->out, out.rows(queries[n], rows)), kernel, ", sequence ", n,
+               ", dim ", dim);
       }
     }
+}
+
+// Sequences that begin anywhere in a tile; what follows them must not reach them, whatever it is.
+CLAIM(packed_decode_has_the_bits_of_each_alone_in_general_too) {
+  const std::vector<std::int64_t> queries{0, 1, 2, 4, 5}, keys{0, 1100, 1101, 1450, 3000};
+  for (const std::string& kernel : {decode, general})
+    for (const std::int64_t heads : {2, 16})
+      for (const std::int64_t dim : {64, 80, 128}) {
+        if (kernel == general && heads == 16)
+          continue;  // sequences of one and of two queries have two shapes
+        const Tensor q = Tensor::random({1, heads, 5, dim}, 71, 3, DType::bf16);
+        Tensor k = Tensor::random({1, 1, 3000, dim}, 72, 2, DType::bf16),
+               v = Tensor::random({1, 1, 3000, dim}, 73, 2, DType::bf16);
+        k.set(0, 0, 1450, 1, nan), v.set(0, 0, 1450, 3, nan), v.set(0, 0, 1100, 5, HUGE_VALF);
+        Tensor out(q.shape(), DType::bf16);
+        out.fill_bytes(0xff);
+        const Options options{.masks = {Causal{Align::ends}}};
+        const bool is_taken = run(
+            kernel,
+            make_problem(
+                {.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = queries, .key_starts = keys},
+                {.out = out.mutable_view()}, options));
+        expect(is_taken, "refused");
+        if (!is_taken) continue;
+        for (std::size_t n = 0; n + 1 < queries.size(); ++n) {
+          const std::int64_t rows = queries[n + 1] - queries[n];
+          Call alone{.q = q.rows(queries[n], rows),
+                     .k = k.rows(keys[n], keys[n + 1] - keys[n]),
+                     .v = v.rows(keys[n], keys[n + 1] - keys[n])};
+          alone.causal = Causal{Align::ends};
+          expect(same_bits(run(kernel, alone, {})->out, out.rows(queries[n], rows)), kernel, ", sequence ", n,
+                 ", dim ", dim);
+        }
+      }
 }
 
 }  // namespace

@@ -62,6 +62,28 @@ CLAIM(every_row_is_in_one_tile_and_only_the_first_tile_is_short) {
     }
 }
 
+CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
+  const float number = 0;
+  const cache::PagedSequence cached{};
+  for (const int kind : {0, 1, 2, 3})
+    for (int dim = kind == 2 && !takes_options ? 264 : 8; dim <= 256; dim += 8)
+      for (int value_dim = 8; value_dim <= 256; value_dim += 8) {
+        Call c{};
+        c.dim = dim, c.value_dim = value_dim;
+        if (kind == 1) c.cap = 30;
+        if (kind == 2) c.bias.data = &number;
+        if (kind == 3) c.cached = &cached;
+        const PrefillDims found = prefill_dims_for(c);
+        expect(static_cast<int>(prefill_kind(c)) == kind, "kind ", kind);
+        expect(has_kernel(found, prefill_kind(c)), dim, " and ", value_dim, ": no kernel of kind ", kind);
+        expect(found.dim >= dim && found.value_dim >= value_dim, dim, " and ", value_dim, " in ", found.dim,
+               " and ", found.value_dim);
+        const bool is_own = dim == 64 || dim == 128 || dim == 256 || (kind < 2 && (dim == 32 || dim == 96)) ||
+                            (kind != 2 && dim == 192);
+        if (dim == value_dim && is_own) expect(found.dim == dim, dim, " in ", found.dim);
+      }
+}
+
 CLAIM(prefill_ends_with_the_shortest_tiles_of_all_heads) {
   const PrefillOrder causal = prefill_order(call_of(4, 64, 8, 1024, 1024, true), 128);
   const PrefillOrder ragged = prefill_order(call_of(2, 12, 6, 1024, 1024, false), 192);

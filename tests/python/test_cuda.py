@@ -83,6 +83,24 @@ def test_sixteen_bits_are_as_close_as_pytorchs(dtype, queries):
     assert error <= 2 * (theirs.cpu().double() - exact).abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("queries", [1, 200])
+@pytest.mark.parametrize("dim", [64, 80, 160])
+@pytest.mark.parametrize("mask", ["none", "bool", "bias"])
+def test_the_general_kernel_is_as_close_as_pytorchs(dtype, queries, dim, mask):
+    q, k, v = (random(2, 8, n, dim, dtype=dtype, seed=n) for n in (queries, 300, 301))
+    v = v[:, :, :300]
+    seen = random(2, 1, queries, 300, seed=7)
+    options = {"none": {}, "bool": {"keep": seen > -1}, "bias": {"bias": seen.to(dtype)}}[mask]
+    theirs = next(iter(options.values()), None)
+    there = {name: x.cuda() for name, x in options.items()}
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    exact = sdpa(*[x.double() for x in (q, k, v)], theirs if mask != "bias" else theirs.double())
+    found = heed.attention(*on_cuda(q, k, v), kernel="cuda.general.sm80", **there).cpu().double()
+    of_torch = sdpa(*on_cuda(q, k, v), None if theirs is None else theirs.cuda()).cpu().double()
+    assert (found - exact).abs().max() <= 2 * (of_torch - exact).abs().max()
+
+
 @pytest.mark.parametrize("options", [{}, {"page_size": 16}, {"quantize": "int8", "page_size": 32}, {"dtype": "bfloat16"}])
 def test_caches_hold_on_the_device_what_they_hold_on_the_cpu(options):
     here = heed.KvCache(batch=2, kv_heads=2, capacity=400, dim=64, **options)

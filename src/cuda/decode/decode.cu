@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls decode takes, and its launch. Heads of 64 are compiled in a file of their own: together they
-// would take twice as long, and ptxas would no longer know the width of a row that is done in double
-// precision.
-#include "cuda/decode/kernel.cuh"
+// Which calls decode takes, and its launch. The kernels themselves are compiled in files of their own, which
+// the build writes: together they would take longer, and ptxas would no longer know the width of a row that
+// is done in double precision.
 #include "cuda/decode/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
@@ -14,12 +13,33 @@ DecodePlan plan(const Call& c, Cut cut) {
   return plan_decode(c, planned_blocks(cut, device_facts().multiprocessors));
 }
 
+// Whether tiles are wider than the call's heads. Those of 256 are taken for it: there is no other kernel.
+bool is_padded(const Call& c) {
+  return c.dim != c.value_dim || c.dim != decode_dim(c) || c.dim > max_dim_of_many_rows;
+}
+
+template <Type type>
+auto* launch_of(const Call& c) {
+  const int dim = decode_dim(c);
+  if (dim == 64) return is_padded(c) ? launch_decode_dim<64, true, type> : launch_decode_dim<64, false, type>;
+  if (dim == 128)
+    return is_padded(c) ? launch_decode_dim<128, true, type> : launch_decode_dim<128, false, type>;
+  return launch_decode_dim<256, true, type>;
+}
+
 }  // namespace
 
 const char* decode_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
+  if (c.bias.data) return "it takes no bias";
+  if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
+  if (c.mask_count > 0 || c.document_count > 0) return "it takes no masks but ranges of keys";
+  if (c.drop_below > 0) return "it takes no dropout";
   if (c.queries * c.group() > max_decode_rows) return "more than 32 rows share a KV head";
-  if (c.dim != 64 && c.dim != 128) return "it takes heads of 64 or 128";
+  const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
+  if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
+  if (has_many_rows(c) && decode_dim(c) > max_dim_of_many_rows)
+    return "more than 8 rows of more than 128 dimensions share a KV head";
   if (c.batch * c.kv_heads * 4 > Workspace::counter_bytes && plan(c, Cut::by_the_plan).splits > 1)
     return "there are too many heads";
   if (c.q.stride.dim != 1 || c.q.stride.length % 2 != 0 || c.q.stride.heads % 2 != 0 ||
@@ -33,7 +53,7 @@ const char* decode_refuses(const Call& c) {
 std::int64_t decode_bytes(const Call& c) {
   // At most one state for every block of keys.
   return c.batch * c.kv_heads * ((c.keys + block_keys - 1) / block_keys) *
-         decode_state_floats(has_many_rows(c) ? max_decode_rows : few_decode_rows, c.dim) * 4;
+         decode_state_floats(has_many_rows(c) ? max_decode_rows : few_decode_rows, decode_dim(c)) * 4;
 }
 
 void launch_decode(const Call& c, const Extents& extents, const Workspace& workspace, Stream stream,
@@ -41,13 +61,14 @@ void launch_decode(const Call& c, const Extents& extents, const Workspace& works
   if (c.batch * c.kv_heads == 0 || c.queries == 0) return;
   DecodePlan made = plan(c, cut);
   if (!c.cached && c.keys > 0 && has_many_rows(c)) {
-    const MapExtents of{c.dim, extents.key_rows, c.kv_heads, c.batch};
-    made.k = tensor_map_of_rows(c.k, of, many_tile_keys);
-    made.v = tensor_map_of_rows(c.v, of, many_tile_keys);
+    const auto map = is_padded(c) ? tensor_map : tensor_map_of_rows;
+    made.k = map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, many_tile_keys);
+    made.v = map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, many_tile_keys);
   }
   made.states = reinterpret_cast<float*>(workspace.rest());
   made.arrivals = workspace.counters();
-  c.dim == 64 ? launch_decode_64(c, made, stream) : launch_decode_dim<128>(c, made, stream);
+  c.q.type == Type::bf16 ? launch_of<Type::bf16>(c)(c, made, stream)
+                         : launch_of<Type::f16>(c)(c, made, stream);
 }
 
 }  // namespace heed::cuda

@@ -7,6 +7,7 @@
 #include "cuda/call.hpp"
 #include "cuda/decode/plan.hpp"
 #include "cuda/decode/work.cuh"
+#include "cuda/tile/hopper.cuh"
 #include "cuda/tile/mma.cuh"
 #include "cuda/tile/visible.cuh"
 
@@ -34,10 +35,14 @@ class FewRows {
     }
   };
 
-  HEED_DEVICE FewRows(const DecodeHead& of, int first_tile) : head(of), thread(Team::thread()) {
+  HEED_DEVICE FewRows(const DecodeHead& of, int first_tile)
+      : head(of),
+        thread(Team::thread()),
+        has_k(!Shape::padded || thread % pieces * 8 < head.c->dim),
+        has_v(!Shape::padded || thread % pieces * 8 < head.c->value_dim) {
     const std::int64_t first = head.first_key + first_tile + thread / pieces;
-    k = first_of(head.c->k, first) + thread % pieces * 8;
-    v = first_of(head.c->v, first) + thread % pieces * 8;
+    k = first_of(head.c->k, first) + (has_k ? thread % pieces * 8 : 0);
+    v = first_of(head.c->v, first) + (has_v ? thread % pieces * 8 : 0);
   }
 
   // The team's next tile: one after the other.
@@ -52,7 +57,7 @@ class FewRows {
 #pragma unroll
       for (int n = 0; n < rounds; ++n, from_k += k_step, from_v += v_step) {
         const SharedAddress at = to + place(thread / pieces + n * together, thread % pieces);
-        stream16(at, from_k, true), stream16(at + Shape::tile_bytes, from_v, true);
+        stream16(at, from_k, has_k), stream16(at + Shape::tile_bytes, from_v, has_v);
       }
       return;
     }
@@ -61,8 +66,8 @@ class FewRows {
       const int key = thread / pieces + n * together;
       const bool is_valid = head.is_wanted(tile + key);
       const SharedAddress at = to + place(key, thread % pieces);
-      stream16(at, is_valid ? from_k : head.c->k.data, is_valid);
-      stream16(at + Shape::tile_bytes, is_valid ? from_v : head.c->v.data, is_valid);
+      stream16(at, is_valid ? from_k : head.c->k.data, is_valid && has_k);
+      stream16(at + Shape::tile_bytes, is_valid ? from_v : head.c->v.data, is_valid && has_v);
     }
   }
 
@@ -79,6 +84,7 @@ class FewRows {
 
   const DecodeHead head;
   const int thread;            // of the team
+  const bool has_k, has_v;     // whether the caller's rows have this thread's dimensions
   const std::uint16_t *k, *v;  // this thread's of the next tile
 };
 
@@ -102,20 +108,24 @@ class FewPages {
     }
   };
 
-  HEED_DEVICE FewPages(const DecodeHead& of, int /*first_tile*/) : head(of) {}
+  HEED_DEVICE FewPages(const DecodeHead& of, int first_tile)
+      : head(of),
+        lookups(of, first_tile),
+        key_rows(Shape::padded ? static_cast<int>(of.c->dim) : dim),
+        value_rows(Shape::padded ? static_cast<int>(of.c->layout.value_width()) : dim) {}
 
   // Keys beyond the sequence are masked whatever they are; their values must be 0.
-  HEED_DEVICE void start(int tile, SharedAddress to) const {
-    const cache::PageLayout& layout = head.c->layout;
-    const int page_size = static_cast<int>(layout.page_size), page = tile / page_size,
-              within = tile % page_size;
-    const unsigned char* from = head.c->cached[head.b].table[page] + head.kv_head * layout.head_bytes() +
-                                std::int64_t{within} * dim * 2;
-#pragma unroll
+  HEED_DEVICE void start(int tile, SharedAddress to) {
+    const auto [part, token] = lookups.next();
+    const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2,
+                               *const values =
+                                   part + head.c->layout.values_at() + std::int64_t{token} * value_rows * 2;
+#pragma unroll(Shape::padded ? 4 : 2 * dim / Team::threads)  // registers do not suffice for all of 256
     for (int n = Team::thread(); n < 2 * dim; n += Team::threads) {
-      stream16(to + place(n / 2, n % 2), from + n * 16, true);
-      stream16(to + Shape::tile_bytes + place(n / 2, n % 2), from + layout.values_at() + n * 16,
-               head.is_wanted(tile + n / 2 % 16));
+      const bool has_k = !Shape::padded || n < 2 * key_rows, has_v = !Shape::padded || n < 2 * value_rows;
+      stream16(to + place(n / 2, n % 2), keys + (has_k ? n * 16 : 0), has_k);
+      stream16(to + Shape::tile_bytes + place(n / 2, n % 2), values + (has_v ? n * 16 : 0),
+               has_v && head.is_wanted(tile + n / 2 % 16));
     }
   }
 
@@ -125,6 +135,8 @@ class FewPages {
   }
 
   const DecodeHead head;
+  PageLookups<Shape> lookups;
+  const int key_rows, value_rows;  // of 32 bytes, that 16 tokens have
 };
 
 // A warp's partial state {max, sum, out} of its rows over its tiles of a unit of keys. In products a lane has
@@ -141,8 +153,10 @@ class WarpProducts {
     const Row row = row_of(work.c.q, work.query(is_valid ? r : 0));
     const auto* from = static_cast<const std::uint16_t*>(row.data) + row.first + work.lane % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < dim / 8; ++k)
-      q[k / 2][k % 2] = is_valid ? *reinterpret_cast<const std::uint32_t*>(from + 8 * k) : 0u;
+    for (int k = 0; k < dim / 8; ++k) {
+      const bool has = is_valid && (!Shape::padded || 8 * k < work.c.dim);
+      q[k / 2][k % 2] = has ? *reinterpret_cast<const std::uint32_t*>(from + 8 * k) : 0u;
+    }
   }
 
   // The keys that ranges let this thread's rows see.
@@ -176,6 +190,7 @@ class WarpProducts {
     rescale(first, second);
 #pragma unroll
     for (int d = 0; d < dim / 16; ++d) {
+      if (Shape::padded && 16 * d >= work.c.value_dim) break;
       std::uint32_t a[4];
       tile.load_values(a, d, work.lane);
       add_product<type>(o[d], a, p[0], p[1]);
@@ -203,6 +218,7 @@ class WarpProducts {
     float product[2][4] = {};
 #pragma unroll
     for (int k = 0; k < dim / 16; ++k) {
+      if (Shape::padded && 16 * k >= work.c.dim) break;
       std::uint32_t a[4];
       tile.load_keys(a, k, work.lane);
       add_product<type>(product[k % 2], a, q[k][0], q[k][1]);

@@ -230,7 +230,7 @@ class Decode {
                                  (rank == 0 ? of_second : of_first) * sent_bytes);
       sync();  // this block's own are written
       barrier_wait(shared_address(&shared.other.full), 0);
-      constexpr int rows = Shape::end_rows / decode_warps;
+      constexpr int rows = Shape::end_rows / Shape::warps;
 #pragma unroll 1  // code that has not run yet is slow to fetch
       for (int n = 0; n < of_first + of_second; ++n) {
         const int block = n < of_first ? 0 : 1, unit = block == 0 ? n : n - of_first;
@@ -248,7 +248,7 @@ class Decode {
               rows = is_paired() ? Shape::end_rows : Shape::rows;
     bool found = false;
 #pragma unroll 1  // code that has not run yet is slow to fetch
-    for (int n = 0; n < rows / decode_warps; ++n) {
+    for (int n = 0; n < rows / Shape::warps; ++n) {
       const int r = first_row + State::number(n);
       if (r >= work.count) break;
       DecodeRow<State::dims> row = total.at(n);
@@ -267,8 +267,8 @@ class Decode {
     if (!any(found)) return;
     for (int r = first_row; r < min_of(work.count, first_row + rows); ++r)
       if (shared.unfinished[r])
-        complete_row(WholeBlock<decode_threads>(), c, work.query(r), {0, Shape::dim},
-                     reinterpret_cast<double*>(shared.rings));
+        complete_row(WholeBlock<Shape::threads>(), c, work.query(r),
+                     {0, Shape::padded ? c.value_dim : Shape::dim}, reinterpret_cast<double*>(shared.rings));
   }
 
   HEED_DEVICE void write_row(const Row& out, const float (&x)[State::dims]) const {
@@ -277,12 +277,16 @@ class Decode {
     if (out.type == type && out.step == 1 && reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
 #pragma unroll
       for (int d = 0; d < State::dims; d += 2)
-        reinterpret_cast<std::uint32_t*>(to)[d / 2] = pack2<type>(x[d], x[d + 1]);
+        if (is_own(d)) reinterpret_cast<std::uint32_t*>(to)[d / 2] = pack2<type>(x[d], x[d + 1]);
       return;
     }
 #pragma unroll 1
-    for (int d = 0; d < State::dims; ++d) write(out, State::first_dim() + d, x[d]);
+    for (int d = 0; d < State::dims; ++d)
+      if (is_own(d)) write(out, State::first_dim() + d, x[d]);
   }
+
+  // Whether the d-th dimension of this thread is the caller's.
+  HEED_DEVICE bool is_own(int d) const { return !Shape::padded || State::first_dim() + d < c.value_dim; }
 
   // The factor of the row's output; writes its log-sum-exp.
   HEED_DEVICE float close_row(int r, DecodeRow<State::dims>& row) const {
@@ -315,11 +319,8 @@ class Decode {
   bool is_split = false;  // other blocks do the rest of these keys
 };
 
-// For heads of 64; decode.cu has those of 128.
-void launch_decode_64(const Call&, const DecodePlan&, Stream);
-
 template <class Shape>
-__global__ void __launch_bounds__(decode_threads, 1)
+__global__ void __launch_bounds__(Shape::threads, 1)
     decode_kernel(const __grid_constant__ Call c, const __grid_constant__ DecodePlan plan) {
   extern __shared__ __align__(1024) unsigned char memory[];
   using Kernel = Decode<Shape>;
@@ -347,26 +348,19 @@ void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
   attributes[1].val.clusterDim.x = attributes[1].val.clusterDim.z = 1;
   attributes[1].val.clusterDim.y = plan.is_paired ? 2 : 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = blocks, config.blockDim = dim3(decode_threads), config.dynamicSmemBytes = shared;
+  config.gridDim = blocks, config.blockDim = dim3(Shape::threads), config.dynamicSmemBytes = shared;
   config.stream = stream, config.attrs = attributes, config.numAttrs = plan.is_paired ? 2 : 1;
   check(cudaLaunchKernelEx(&config, kernel, c, plan), "cuda.decode");
 }
 
-template <int dim, Type type>
-void launch_decode_type(const Call& c, const DecodePlan& plan, Stream stream) {
-  const bool many = has_many_rows(c);
-  if (c.cached)
-    many ? launch_decode_shape<DecodeShape<dim, type, true, true>>(c, plan, stream)
-         : launch_decode_shape<DecodeShape<dim, type, false, true>>(c, plan, stream);
-  else
-    many ? launch_decode_shape<DecodeShape<dim, type, true, false>>(c, plan, stream)
-         : launch_decode_shape<DecodeShape<dim, type, false, false>>(c, plan, stream);
-}
-
-template <int dim>
+template <int dim, bool padded, Type type>
 void launch_decode_dim(const Call& c, const DecodePlan& plan, Stream stream) {
-  c.q.type == Type::bf16 ? launch_decode_type<dim, Type::bf16>(c, plan, stream)
-                         : launch_decode_type<dim, Type::f16>(c, plan, stream);
+  if constexpr (dim <= max_dim_of_many_rows)
+    if (has_many_rows(c))
+      return c.cached ? launch_decode_shape<DecodeShape<dim, padded, type, true, true>>(c, plan, stream)
+                      : launch_decode_shape<DecodeShape<dim, padded, type, true, false>>(c, plan, stream);
+  c.cached ? launch_decode_shape<DecodeShape<dim, padded, type, false, true>>(c, plan, stream)
+           : launch_decode_shape<DecodeShape<dim, padded, type, false, false>>(c, plan, stream);
 }
 
 }  // namespace heed::cuda

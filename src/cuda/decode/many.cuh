@@ -75,7 +75,8 @@ class EngineRing {
     for (int n = Team::thread(); n < tile_keys * lines; n += Team::threads) {
       const int j = next + n / lines, first = n % lines * 64;
       if (j >= end) return;
-      prefetch_l2(element_of(head.c->k, j) + first), prefetch_l2(element_of(head.c->v, j) + first);
+      if (!Shape::padded || first < head.c->dim) prefetch_l2(element_of(head.c->k, j) + first);
+      if (!Shape::padded || first < head.c->value_dim) prefetch_l2(element_of(head.c->v, j) + first);
     }
   }
 
@@ -118,10 +119,22 @@ class EngineRing {
     if (next >= end) return;
     const SharedAddress to = ring + loaded * 2 * Shape::tile_bytes, barrier = full + loaded * 8;
     barrier_arrive_expecting(barrier, 2 * Shape::tile_bytes);
-    cuda::load_rows(to, &plan.k, {0, first_row + next, k_head, k_entry}, barrier, evict_first);
-    load_rows(to + Shape::tile_bytes, &plan.v, {0, first_row + next, v_head, v_entry}, barrier, evict_first);
+    copy_tile(to, &plan.k, {0, first_row + next, k_head, k_entry}, barrier);
+    copy_tile(to + Shape::tile_bytes, &plan.v, {0, first_row + next, v_head, v_entry}, barrier);
     next += Shape::teams * tile_keys;
     loaded = loaded == Shape::stages - 1 ? 0 : loaded + 1;
+  }
+
+  // Whole rows at once, or 64 dimensions, which the engine fills up with zeros.
+  HEED_DEVICE static void copy_tile(SharedAddress to, const CUtensorMap* map, const BoxAt& at,
+                                    SharedAddress barrier) {
+    if constexpr (!Shape::padded) {
+      load_rows(to, map, at, barrier, evict_first);
+    } else {
+#pragma unroll
+      for (int first = 0; first < Shape::dim; first += 64)
+        load_box(to + first * tile_keys * 2, map, {first, at.row, at.head, at.entry}, barrier, evict_first);
+    }
   }
 
   // Scores of keys that nobody sees are masked, but 0 times their values must be 0.
@@ -167,24 +180,27 @@ class ManyPages {
   };
 
   HEED_DEVICE ManyPages(const DecodeHead& of, int first_tile)
-      : head(of), table(of.c->cached[of.b].table), first(Team::thread() / 32 * in_page) {
-    if (head.end > 0) look_up(first_tile + first);
-  }
+      : head(of), first(Team::thread() / 32 * in_page), lookups(of, first_tile + first) {}
 
-  // Each warp has sixteen keys of a tile, and looks their page up one tile ahead.
+  // Each warp has sixteen keys of a tile.
   HEED_DEVICE void start(int tile, SharedAddress to) {
     const int j = tile + first, lane = Team::thread() % 32;
     const bool is_valid = j < head.end;
-    const unsigned char *keys = from + lane * 16, *values = keys + head.c->layout.values_at();
-    look_up(j + Shape::teams * tile_keys);
-#pragma unroll
+    const int key_rows = Shape::padded ? static_cast<int>(head.c->dim) : dim,  // of 32 bytes, in 16 tokens
+        value_rows = Shape::padded ? static_cast<int>(head.c->layout.value_width()) : dim;
+    const auto [part, token] = lookups.next();
+    const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2 + lane * 16,
+                               *const values = part + head.c->layout.values_at() +
+                                               std::int64_t{token} * value_rows * 2 + lane * 16;
+#pragma unroll 4  // registers do not suffice for all of 128
     for (int n = 0; n < 2 * dim; n += 32) {
       const int row = (n + lane) / 2, half = lane % 2;
-      stream16(to + place(row, first / 8 + half), keys + n * 16, is_valid);
+      const bool has_k = !Shape::padded || row < key_rows, has_v = !Shape::padded || row < value_rows;
+      stream16(to + place(row, first / 8 + half), keys + (has_k ? n * 16 : 0), is_valid && has_k);
       // Of values, row 16 d + key has dimensions [16 d, 16 d + 16) of a key.
       const int key = row % 16, d = n / 32;
       stream16(to + Shape::tile_bytes + d / 4 * tile_keys * 128 + place(first + key, d % 4 * 2 + half),
-               values + n * 16, head.is_wanted(j + key));
+               values + (has_v ? n * 16 : 0), has_v && head.is_wanted(j + key));
     }
   }
 
@@ -194,17 +210,9 @@ class ManyPages {
     return static_cast<SharedAddress>(row * 128 + (piece ^ row % 8) * 16);
   }
 
-  // What is beyond the sequence, or nobody sees, becomes 0: then any page will do.
-  HEED_DEVICE void look_up(int j) {
-    const cache::PageLayout& layout = head.c->layout;
-    const int page_size = static_cast<int>(layout.page_size), page = j < head.end ? j / page_size : 0;
-    from = table[page] + head.kv_head * layout.head_bytes() + std::int64_t{j % page_size} * dim * 2;
-  }
-
   const DecodeHead head;
-  const unsigned char* const* const table;
-  const int first;                      // of a tile's keys, this warp's
-  const unsigned char* from = nullptr;  // where the next tile has them
+  const int first;  // of a tile's keys, this warp's
+  PageLookups<Shape> lookups;
 };
 
 // A warpgroup's partial state {max, sum, out} of its rows over its tiles of a unit of keys.
@@ -220,8 +228,10 @@ class GroupProducts {
     const Row of = row_of(work.c.q, work.query(is_valid ? r : 0));
     const auto* from = static_cast<const std::uint16_t*>(of.data) + of.first + work.lane % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < dim / 8; ++k)
-      q[k] = is_valid ? *reinterpret_cast<const std::uint32_t*>(from + 8 * k) : 0u;
+    for (int k = 0; k < dim / 8; ++k) {
+      const bool has = is_valid && (!Shape::padded || 8 * k < work.c.dim);
+      q[k] = has ? *reinterpret_cast<const std::uint32_t*>(from + 8 * k) : 0u;
+    }
   }
 
   // The keys that ranges let this thread's row see.

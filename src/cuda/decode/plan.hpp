@@ -6,12 +6,10 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/runtime/launch.hpp"
 
 namespace heed::cuda {
 
-// One block of threads fills a multiprocessor: with more warps each has less to do while nothing else can
-// run.
-constexpr int decode_threads = 256, decode_warps = 8;
 constexpr int many_tile_keys = 64;  // of a tile where rows are many
 
 // Rows of one KV head, 8 or 32; K and V where the caller has them, or in a cache's pages.
@@ -20,26 +18,38 @@ constexpr int many_tile_keys = 64;  // of a tile where rows are many
 // instructions take 64 keys in the time that those of a warp take for 16. The teams' states are merged after
 // every unit of keys. States of many rows have as many bytes as the keys themselves, so that their units are
 // long.
-template <int head_dim, Type element, bool has_many_rows, bool is_paged>
+//
+// Heads that are narrower than `dim` are padded: their tiles are filled up with zeros, which are not read
+// from anywhere.
+template <int head_dim, bool is_padded, Type element, bool has_many_rows, bool is_paged>
 struct DecodeShape {
   static constexpr Type type = element;
-  static constexpr bool many = has_many_rows, paged = is_paged;
+  static constexpr bool padded = is_padded, many = has_many_rows, paged = is_paged;
   static constexpr int dim = head_dim, rows = many ? 32 : 8;
-  static constexpr int team_warps = many ? 4 : 1, teams = decode_warps / team_warps;
+  // One block of threads fills a multiprocessor: with more warps each has less to do while nothing else can
+  // run. Heads of 256 leave memory for the tiles of four.
+  static constexpr int warps = dim == 256 ? 4 : 8, threads = 32 * warps;
+  static constexpr int team_warps = many ? 4 : 1, teams = warps / team_warps;
   static constexpr int tile_keys = many ? many_tile_keys : 16,
                        tile_bytes = tile_keys * dim * 2;  // of a team: one of keys, one of values
   // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
   // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what the blocks of a pair exchange needs
-  // the memory.
-  static constexpr int stages = many ? 2 : 3;
+  // the memory. Of narrow heads more are under way, to have as many bytes.
+  static constexpr int stages = many ? 2 : padded && dim == 64 ? 6 : 3;
   static constexpr int unit_keys = static_cast<int>(many ? chunk_keys : block_keys);
   // Of a state: rows that a warp has once the teams' are merged, and neighbouring dimensions of each lane.
-  static constexpr int own_rows = rows / decode_warps, own_dims = dim / 32;
+  static constexpr int own_rows = rows / warps, own_dims = dim / 32;
   static constexpr int end_rows = many ? rows / 2 : rows;  // that end in one of two blocks of a pair
 };
 
 constexpr std::int64_t few_decode_rows = 8, max_decode_rows = 32;
 constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
+
+// The width of the tiles that a call gets: 64, 128 or 256.
+constexpr int decode_dim(const Call& c) {
+  const std::int64_t dim = c.dim > c.value_dim ? c.dim : c.value_dim;
+  return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
+}
 
 struct DecodePlan {
   CUtensorMap k, v;    // of whole rows, where the caller has them; boxes of a tile
@@ -53,6 +63,12 @@ struct DecodePlan {
   float* states;       // (batch * kv_heads, states, floats of one)
   unsigned* arrivals;  // (batch * kv_heads), 0 before and after
 };
+
+// Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32 rows beside them.
+constexpr std::int64_t max_dim_of_many_rows = 128;
+
+template <int dim, bool padded, Type>
+void launch_decode_dim(const Call&, const DecodePlan&, Stream);
 
 // What a unit of keys, or a chunk, stores for each row: max, sum and the values under their weights.
 constexpr std::int64_t decode_state_floats(std::int64_t rows, std::int64_t dim) { return rows * (2 + dim); }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Partial states {max, sum, out} of decode where teams are merged: warp w has the rows w, w + 8 ..., each
-// lane some neighbouring dimensions of each, and all lanes of a warp have max and sum. In memory, between
-// blocks, a state is (max of every row, sum of every row, out (rows, dims)).
+// Partial states {max, sum, out} of decode where teams are merged: warp w of 8 has the rows w, w + 8 ...,
+// each lane some neighbouring dimensions of each, and all lanes of a warp have max and sum. In memory,
+// between blocks, a state is (max of every row, sum of every row, out (rows, dims)).
 #pragma once
 #include <cstdint>
 
 #include "cuda/decode/plan.hpp"
 #include "cuda/tile/exp2.cuh"
+#include "cuda/tile/hopper.cuh"
 #include "cuda/tile/mma.cuh"
 
 namespace heed::cuda {
 
 // Neighbouring numbers, read and written together.
 template <int count>
-struct alignas(4 * count) Numbers {
+struct alignas(count < 4 ? 4 * count : 16) Numbers {
   float x[count];
 };
 
@@ -49,7 +50,7 @@ struct DecodeState {
   static constexpr int rows = Shape::own_rows, dims = Shape::own_dims;
   DecodeRow<dims> row[rows];
 
-  HEED_DEVICE static int number(int n) { return thread_index() / 32 + decode_warps * n; }  // of the n-th row
+  HEED_DEVICE static int number(int n) { return thread_index() / 32 + Shape::warps * n; }  // of the n-th row
   HEED_DEVICE static int first_dim() { return thread_index() % 32 * dims; }
 
   HEED_DEVICE void clear() {
@@ -103,11 +104,11 @@ struct StoredStates {
 template <class Shape>
 class Fold {
   using State = DecodeState<Shape>;
-  static constexpr int together = State::rows == 1 ? 32 : 4;
+  static constexpr int together = Shape::many ? 4 : 32 / State::rows;
 
  public:
   struct Shared {
-    Numbers<State::dims> out[together][State::rows][decode_threads];  // each thread its own
+    Numbers<State::dims> out[together][State::rows][Shape::threads];  // each thread its own
   };
 
   HEED_DEVICE Fold(const StoredStates<Shape>& states, Shared& memory) : stored(states), shared(memory) {}

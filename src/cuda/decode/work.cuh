@@ -7,6 +7,7 @@
 #include "cuda/call.hpp"
 #include "cuda/decode/plan.hpp"
 #include "cuda/decode/state.cuh"
+#include "cuda/tile/hopper.cuh"
 #include "cuda/tile/mma.cuh"
 #include "cuda/tile/visible.cuh"
 
@@ -84,6 +85,51 @@ struct DecodeHead {
 };
 struct KeyStretch {
   int begin, end;
+};
+
+// Where a cache has sixteen tokens of each tile that a warp copies, one tile after the other. Looked up for
+// 32 tiles at a time, the lanes one each, and 32 ahead: a load waits for the copies that were started before
+// it. One tile ahead, 64 sequences of 4096 keys of 64 took 181 us instead of 174 (H200, November 2026).
+template <class Shape>
+class PageLookups {
+ public:
+  // The head's part of a page, and a token of the page.
+  struct Place {
+    const unsigned char* part;
+    int token;
+  };
+
+  // `first`: the first tile's token.
+  HEED_DEVICE PageLookups(const DecodeHead& of, int first)
+      : head(of), lane_token(first + thread_index() % 32 * tokens_apart) {
+    if (head.end == 0) return;
+    now = found(lane_token), later = found(lane_token + 32 * tokens_apart);
+  }
+
+  HEED_DEVICE Place next() {
+    const auto part = reinterpret_cast<unsigned long long>(now.part);
+    const Place place{reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, part, taken)),
+                      __shfl_sync(0xffffffffu, now.token, taken)};
+    if (++taken == 32) {
+      taken = 0, lane_token += 32 * tokens_apart;
+      now = later, later = found(lane_token + 32 * tokens_apart);
+    }
+    return place;
+  }
+
+ private:
+  static constexpr int tokens_apart = Shape::teams * Shape::tile_keys;
+
+  // What is beyond the sequence, or nobody sees, becomes 0: then any page will do.
+  HEED_DEVICE Place found(int token) const {
+    const cache::PageLayout& layout = head.c->layout;
+    const int page_size = static_cast<int>(layout.page_size), page = token < head.end ? token / page_size : 0;
+    return {head.c->cached[head.b].table[page] + head.kv_head * layout.head_bytes(), token % page_size};
+  }
+
+  const DecodeHead head;
+  int lane_token, taken = 0;
+  Place now{}, later{};
 };
 
 // A ring of tiles that the threads of a team copy themselves, some tiles ahead of the one they work on.

@@ -72,9 +72,19 @@ void launch_first(const Call& c, const ExactLaunch& launch, Stream stream) {
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Two blocks of threads fit one multiprocessor.
+std::size_t shared_bytes_of_first(const ExactLaunch& launch) {
+  return launch.few == 4   ? sizeof(ExactFewShared<4>)
+         : launch.few == 8 ? sizeof(ExactFewShared<8>)
+                           : sizeof(ExactLongShared);
+}
+
+// Two blocks of threads fit one multiprocessor of 228 KB; the kernel for long problems fits no smaller one.
 ExactLaunch plan(const Call& c, Cut cut) {
-  return plan_exact(c, planned_blocks(cut, 2 * device_facts().multiprocessors));
+  const DeviceFacts device = device_facts();
+  const std::int64_t at_once = planned_blocks(cut, 2 * device.multiprocessors);
+  const ExactLaunch made = plan_exact(c, at_once);
+  if (made.plan.first_tiles == 0 || device.fits_block(shared_bytes_of_first(made))) return made;
+  return plan_exact(c, at_once, First::never);
 }
 
 }  // namespace

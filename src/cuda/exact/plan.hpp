@@ -78,9 +78,13 @@ inline void plan_first(const Call& c, std::int64_t blocks_at_once, ExactLaunch& 
   }
 }
 
+// Whether a kernel for plain problems may go first: the device must have the memory for it.
+enum class First : std::uint8_t { where_it_pays, never };
+
 // `blocks_at_once` is what the device can run: chunks run apart where tiles alone would leave it idle. No bit
 // of a result depends on that.
-inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once) {
+inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once,
+                              First first = First::where_it_pays) {
   const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
   ExactLaunch launch{};
   launch.slabs = c.value_dim <= 64 ? 1 : 2;
@@ -92,7 +96,7 @@ inline ExactLaunch plan_exact(const Call& c, std::int64_t blocks_at_once) {
   const std::int64_t chunks = parts(c.keys, chunk_keys);
   launch.plan.splits = chunks > 1 && launch.tiles < blocks_at_once ? chunks : 1;
   if (launch.plan.splits > 1) launch.partial_floats = launch.blocks() * exact_rows * (2 + 64 * launch.slabs);
-  if (launch.in_place && only_ranges(c) && !c.drop_below && !c.weights.data)
+  if (first != First::never && launch.in_place && only_ranges(c) && !c.drop_below && !c.weights.data)
     plan_first(c, blocks_at_once, launch);
   if (c.weights.data) launch.saved_ends = c.batch * c.heads * c.queries;
   return launch;

@@ -9,8 +9,10 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/options.cuh"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/prefill/producer.cuh"
+#include "cuda/prefill/rows.cuh"
 #include "cuda/tile/finish.cuh"
 #include "cuda/tile/hopper.cuh"
 #include "cuda/tile/visible.cuh"
@@ -18,42 +20,18 @@
 
 namespace heed::cuda {
 
-// The two rows of a thread, eight apart, in the tile at hand.
-struct PrefillRows {
-  const int group = warpgroup_index() - 1;
-  const Warpgroup team{5 + group};
-  int lane = thread_index() % 32;
-  int row_in_group = thread_index() % 128 / 32 * 16 + lane / 4;
-  RowTile* tile = nullptr;  // in shared memory, until it is released
-
-  // Query of the sequence.
-  HEED_DEVICE int row(int r) const { return tile->first_query + group * 64 + row_in_group + 8 * r; }
-  HEED_DEVICE Query query(int i) const {
-    return {tile->b, tile->h, i, tile->first_row + i - tile->first_query};
-  }
-  HEED_DEVICE int rows_here() const { return tile->rows - group * 64; }
-
-  // Once for the warpgroup.
-  HEED_DEVICE void release(SharedAddress barrier) const {
-    if (team.thread() == 0) barrier_arrive(barrier);
-  }
-};
-
-// Which columns of a tile of scores some row does not see.
-struct HiddenColumns {
-  bool before, after;
-};
-
 // The running softmax of a thread's two rows, each over the thread's own columns.
-template <class Shape, bool capped>
+template <class Shape>
 struct PrefillSoftmax {
-  static constexpr int dim = Shape::dim, keys = Shape::keys;
+  static constexpr bool capped = Shape::capped;
+  static constexpr int value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
   float scale;
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
-  HEED_DEVICE explicit PrefillSoftmax(const Call& c) : scale(capped ? 1.0f : c.scale_log2e) {}
+  HEED_DEVICE explicit PrefillSoftmax(const Call& c)
+      : scale(capped || (Shape::optional && scales_scores(c)) ? 1.0f : c.scale_log2e) {}
 
   HEED_DEVICE void clear() { max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0; }
 
@@ -88,10 +66,10 @@ struct PrefillSoftmax {
     }
   }
 
-  HEED_DEVICE void rescale(float (&o)[dim / 2]) const {
+  HEED_DEVICE void rescale(float (&o)[value_dim / 2]) const {
     if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
-    for (int n = 0; n < dim / 8; ++n) {
+    for (int n = 0; n < value_dim / 8; ++n) {
       o[4 * n] *= factor[0], o[4 * n + 1] *= factor[0];
       o[4 * n + 2] *= factor[1], o[4 * n + 3] *= factor[1];
     }
@@ -137,7 +115,7 @@ struct PrefillSoftmax {
 // wait_for_products() comes before their sums are read.
 template <class Shape>
 struct PrefillProducts {
-  static constexpr int dim = Shape::dim, keys = Shape::keys;
+  static constexpr int dim = Shape::dim, value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
   Operand first_queries, first_keys, first_values;
@@ -145,8 +123,8 @@ struct PrefillProducts {
 
   HEED_DEVICE PrefillProducts(const PrefillShared<Shape>& shared, int group)
       : first_queries(operand(shared.queries(0) + group * 64 * 128)),
-        first_keys(operand(shared.keys(0))),
-        first_values(operand(shared.values(0), keys * 128)) {}
+        first_keys(Shape::paged ? operand(shared.keys(0), dim * 32) : operand(shared.keys(0))),
+        first_values(operand(shared.values(0), Shape::paged ? 512 : keys * 128)) {}
 
   HEED_DEVICE void take_queries(unsigned n) {
     queries =
@@ -162,21 +140,29 @@ struct PrefillProducts {
     pin(sums);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < dim / 16; ++k)
-      multiply<type, 0>(sums, advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32),
-                        advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+    for (int k = 0; k < dim / 16; ++k) {
+      const Operand a = advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32);
+      if constexpr (Shape::paged)
+        multiply<type, 1, 32>(sums, a, advanced(b, k * 512), k != 0);
+      else
+        multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+    }
     commit_products();
     pin(sums);
   }
 
   // o += p * values, of which the first `rows` have weights.
   template <int rows = keys>
-  HEED_DEVICE void multiply_values(float (&o)[dim / 2], std::uint32_t (&p)[keys / 4], int at) const {
-    const Operand b = advanced(first_values, at * Shape::key_bytes);
+  HEED_DEVICE void multiply_values(float (&o)[value_dim / 2], std::uint32_t (&p)[keys / 4], int at) const {
+    const Operand b = advanced(first_values, at * Shape::value_bytes);
     pin(p), pin(o);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < rows / 16; ++k) multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
+    for (int k = 0; k < rows / 16; ++k)
+      if constexpr (Shape::paged)
+        multiply<type, 1, 32>(o, p + 4 * k, advanced(b, k * value_dim * 32));
+      else
+        multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
     commit_products();
     pin(o), pin(p);
   }
@@ -185,7 +171,7 @@ struct PrefillProducts {
 // The end of a tile of rows: sums become outputs, which the copy engine takes from shared memory.
 template <class Shape>
 struct PrefillOutput {
-  static constexpr int dim = Shape::dim;
+  static constexpr int dim = Shape::value_dim;
   static constexpr Type type = Shape::type;
 
   const Call& c;
@@ -231,15 +217,18 @@ struct PrefillOutput {
     const int i = rows.row(r);
     const bool is_row = i < rows.tile->first_query + rows.tile->rows;
     // A row whose every score left the range of f32 downwards looks as if it saw no key.
-    if (sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i)) sum[r] = __builtin_nanf("");
+    if (sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i))
+      if (!Shape::optional || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
-    if (is_row && (c.sink.data || c.log_sum_exp.data)) {
+    const bool may_be_lowest = Shape::optional && (c.bias.data || c.alibi.of_heads);
+    if (is_row && (c.sink.data || c.log_sum_exp.data || may_be_lowest)) {
       const ClosedRow row =
           closed(c, rows.query(i), {softmax.max[r] * softmax.scale, sum[r] * lowered<type>});
       times = row.out() * lowered<type>;
       if (c.log_sum_exp.data && rows.lane % 4 == 0)
         write(row_of(c.log_sum_exp, rows.query(i)), 0, static_cast<float>(row.log_sum_exp()));
     }
+    if constexpr (Shape::optional) times *= c.keep_scale;
     float poison = 0;  // 0 * x is 0 for every finite x
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n)
@@ -250,6 +239,17 @@ struct PrefillOutput {
         poison = fmaf(x, 0.0f, poison);
       }
     return is_row && poison != 0;
+  }
+
+  // Whether masks leave a key to a row whose weights sum to 0. Where options have made its scores, one that
+  // is seen is finite or NaN, so that the row sees none.
+  HEED_DEVICE bool may_see_a_key(int i) const {
+    if (scales_scores(c)) return false;
+    if (!plan.mask.words) return true;
+    const std::uint32_t* const words = plan.mask.row(rows.tile->b, rows.tile->h, i);
+    for (int j = rows.tile->begin_of(i); j < rows.tile->end_of(i); ++j)
+      if (words[j / 32] >> j % 32 & 1) return true;
+    return false;
   }
 
   // To shared memory, in the copy engine's swizzle.
@@ -271,7 +271,7 @@ struct PrefillOutput {
     if (here >= 64) {
       if (rows.team.thread() != 0) return;
 #pragma unroll
-      for (int piece = 0; piece < Shape::pieces; ++piece)
+      for (int piece = 0; piece < Shape::value_pieces; ++piece)
         store_box(&plan.out,
                   {piece * 64, static_cast<int>(first.row), c.out.stride.heads == 0 ? 0 : rows.tile->h,
                    c.out.stride.batch == 0 ? 0 : rows.tile->b},
@@ -281,6 +281,7 @@ struct PrefillOutput {
     }
     for (int n = rows.team.thread(); n < here * dim / 8; n += 128) {
       const int r = n / (dim / 8), eight = n % (dim / 8);
+      if (eight * 8 >= c.value_dim) continue;
       const uint4 x = load_shared16(piece_at(eight / 8) + r * 128 + (eight % 8 ^ r % 8) * 16);
       const Row to = row_of(c.out, {first.b, first.h, first.i + r, first.row + r});
       *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(const_cast<void*>(to.data)) + to.first +
@@ -298,7 +299,8 @@ struct PrefillOutput {
       const bool mine =
           (rows.row_in_group == r && is_unfinished[0]) || (rows.row_in_group + 8 == r && is_unfinished[1]);
       if (!rows.team.any(mine)) continue;
-      complete_row(rows.team, c, rows.query(rows.tile->first_query + rows.group * 64 + r), {0, dim}, scratch);
+      complete_row(rows.team, c, rows.query(rows.tile->first_query + rows.group * 64 + r), {0, c.value_dim},
+                   scratch);
     }
     rows.team.sync();
   }
@@ -313,9 +315,10 @@ HEED_DEVICE std::uint32_t finite_or_zero(std::uint32_t two) {
   return two;
 }
 
-template <class Shape, bool capped>
+template <class Shape>
 class PrefillConsumer {
-  static constexpr int dim = Shape::dim, keys = Shape::keys;
+  static constexpr bool capped = Shape::capped;
+  static constexpr int dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
  public:
@@ -347,9 +350,9 @@ class PrefillConsumer {
   // Every second warpgroup sees half of its last tile under a causal mask, and does no more of it: 90 us
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).
-  static constexpr bool may_halve = keys == 128;
-  // With a softcap registers do not suffice for it: ptxas reports C7511.
-  static constexpr bool may_halve_values = may_halve && !may_pass && !capped;
+  static constexpr bool may_halve = keys == 128 && !Shape::optional;
+  // With a softcap or pages registers do not suffice for it: ptxas reports C7511.
+  static constexpr bool may_halve_values = may_halve && !may_pass && !capped && !Shape::paged;
 
   // Tiles of keys that some row of this warpgroup sees, and those that every row sees whole; last < first:
   // none.
@@ -369,9 +372,28 @@ class PrefillConsumer {
             uniform(max_of(rows.tile->end_of(i0), 0) / keys)};
   }
 
+  // What the producer says of the tile of keys that comes now.
+  HEED_DEVICE PrefillVisit next_visit(unsigned n) {
+    wait_for_keys(n);
+    const PrefillVisit found = *shared.visit(n);
+    looks_at_mask = found.is_mixed();
+    return found;
+  }
+
+  // Until a tile has arrived. What threads copied, the matrix units see after a fence.
+  HEED_DEVICE void wait_for_keys(unsigned n) const {
+    barrier_wait(shared.keys_full(n), shared.phase(n));
+    if (Shape::paged) fence_async_proxy();
+  }
+  HEED_DEVICE void wait_for_values(unsigned n) const {
+    barrier_wait(shared.values_full(n), shared.phase(n));
+    if (Shape::paged) fence_async_proxy();
+  }
+
   HEED_DEVICE void attend(unsigned n) {
     const OwnTiles own = own_tiles();
     begin_rows(n);
+    if constexpr (Shape::optional) visit = next_visit(taken);
     const bool sees_any = !may_pass || own.first <= own.last;
     // The matrix units are passed on once for each tile but one: that where the first scores are found.
 #pragma unroll 1
@@ -388,6 +410,14 @@ class PrefillConsumer {
 
       // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
       int j = own.last - 1;
+      if constexpr (Shape::optional) {
+#pragma unroll 1
+        while (!visit.is_last()) {
+          visit = next_visit(taken + 1);
+          step(visit.tile(), {visit.tile() < own.plain_begin, visit.tile() >= own.plain_end});
+        }
+        j = -1;
+      }
       if (may_halve_values && halves && j < own.plain_end && j >= max_of(own.plain_begin, own.first))
         step<keys / 2>(j--, {false, false});
 #pragma unroll 1
@@ -398,7 +428,7 @@ class PrefillConsumer {
       for (; j >= own.first; --j) step(j, {true, false});
 
       if (Shape::out_has_memory) rows.release(shared.queries_empty(n));
-      barrier_wait(shared.values_full(taken), shared.phase(taken));
+      wait_for_values(taken);
       products.multiply_values(o, p, products.stage(taken));
       wait_for_products<0>();
       pin(o), pin(p);
@@ -423,13 +453,12 @@ class PrefillConsumer {
   // The weights of the last tile of keys, whose products nothing hides.
   template <int columns>
   HEED_DEVICE void begin(const OwnTiles& own) {
-    barrier_wait(shared.keys_full(taken), shared.phase(taken));
+    wait_for_keys(taken);
     products.template multiply_keys<columns>(s, products.stage(taken));
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
     rows.release(shared.keys_empty(taken));
-    softmax.template weigh<columns>(s, c, rows, own.last,
-                                    {own.last < own.plain_begin, own.last >= own.plain_end});
+    weigh<columns>(own.last, {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
 
@@ -439,13 +468,13 @@ class PrefillConsumer {
   // A tile that only other warpgroups see. Released when all threads have seen that it arrived: they could
   // not tell its phase from a later one.
   HEED_DEVICE void pass(const Passed& of) {
-    barrier_wait(shared.keys_full(taken), shared.phase(taken));
+    wait_for_keys(taken);
     if (of.is_last && rows.tile->tail < keys) clear_tail();
     if (of.has_units) {
       named_sync(1 + rows.group, 256);
       named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
     }
-    barrier_wait(shared.values_full(taken), shared.phase(taken));
+    wait_for_values(taken);
     rows.team.sync();
     rows.release(shared.keys_empty(taken)), rows.release(shared.values_empty(taken));
     ++taken;
@@ -457,16 +486,17 @@ class PrefillConsumer {
   HEED_DEVICE void step(int j, HiddenColumns hidden) {
     const unsigned next = taken + 1;
     const int keys_at = products.stage(next), values_at = products.stage(taken);
-    barrier_wait(shared.keys_full(next), shared.phase(next));
-    named_sync(1 + rows.group, 256);  // until the matrix units are this warpgroup's
+    wait_for_keys(next);
+    if (Shape::paged) wait_for_values(taken);  // a fence between the products would keep registers
+    named_sync(1 + rows.group, 256);           // until the matrix units are this warpgroup's
     products.multiply_keys(s, keys_at);
-    barrier_wait(shared.values_full(taken), shared.phase(taken));
+    if (!Shape::paged) wait_for_values(taken);
     products.template multiply_values<value_rows>(o, p, values_at);
     named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
     wait_for_products<1>();
     pin(s);
     rows.release(shared.keys_empty(next));
-    softmax.weigh(s, c, rows, j, hidden);
+    weigh(j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
     rows.release(shared.values_empty(taken));
@@ -474,6 +504,15 @@ class PrefillConsumer {
     softmax.rescale(o);
     taken = next;
   }
+
+  template <int columns = keys>
+  HEED_DEVICE void weigh(int j, HiddenColumns hidden) {
+    if constexpr (Shape::optional) options(j).apply(s);
+    softmax.template weigh<columns>(s, c, rows, j, hidden);
+    if constexpr (Shape::optional)
+      if (c.drop_below > 0) options(j).drop(s);
+  }
+  HEED_DEVICE PrefillOptions<Shape> options(int j) const { return {c, plan, rows, j, looks_at_mask}; }
 
   // Weights in 16 bits: a thread's sums lie as an operand wants them.
   template <int columns = keys>
@@ -484,9 +523,9 @@ class PrefillConsumer {
 
   // Values beyond the sequence's keys have weight 0, but may be NaN.
   HEED_DEVICE void clear_tail() {
-    barrier_wait(shared.values_full(taken), shared.phase(taken));
+    wait_for_values(taken);
     const int from = rows.tile->tail, count = keys - from;
-    for (int n = thread_index() - 128; n < Shape::pieces * count * 8; n += 128 * Shape::groups)
+    for (int n = thread_index() - 128; n < Shape::value_pieces * count * 8; n += 128 * Shape::groups)
       clear_shared16(shared.values(taken) + (n / (count * 8) * keys + from) * 128 + n % (count * 8) * 16);
     fence_async_proxy();
     named_sync(4, 128 * Shape::groups);
@@ -499,30 +538,42 @@ class PrefillConsumer {
   // those of the first pass, one after the other: nothing runs beside them.
   HEED_DEVICE void attend_again(unsigned n) {
     begin_rows(n);
+    if constexpr (Shape::optional) {
 #pragma unroll 1
-    for (int j = rows.tile->last; j >= rows.tile->first; --j, ++taken) {
-      barrier_wait(shared.keys_full(taken), shared.phase(taken));
-      products.multiply_keys(s, products.stage(taken));
-      wait_for_products<0>();
-      pin(s);
-      rows.release(shared.keys_empty(taken));
-      softmax.weigh(s, c, rows, j, {true, true});
-      narrow();
-      softmax.rescale(o);
-      barrier_wait(shared.values_full(taken), shared.phase(taken));
-      clear_poison();
-      products.multiply_values(o, p, products.stage(taken));
-      wait_for_products<0>();
-      pin(o), pin(p);
-      rows.release(shared.values_empty(taken));
+      do {
+        visit = next_visit(taken);
+        attend_tile_again(visit.tile());
+      } while (!visit.is_last());
+    } else {
+#pragma unroll 1
+      for (int j = rows.tile->last; j >= rows.tile->first; --j) attend_tile_again(j);
     }
     if (Shape::out_has_memory) rows.release(shared.queries_empty(n));
     restore_poison();
   }
 
+  HEED_DEVICE void attend_tile_again(int j) {
+    wait_for_keys(taken);
+    products.multiply_keys(s, products.stage(taken));
+    wait_for_products<0>();
+    pin(s);
+    rows.release(shared.keys_empty(taken));
+    weigh(j, {true, true});
+    narrow();
+    softmax.rescale(o);
+    wait_for_values(taken);
+    clear_poison();
+    products.multiply_values(o, p, products.stage(taken));
+    wait_for_products<0>();
+    pin(o), pin(p);
+    rows.release(shared.values_empty(taken));
+    ++taken;
+  }
+
   // In the tile of values at hand, by all warpgroups.
   HEED_DEVICE void clear_poison() const {
-    for (int n = thread_index() - 128; n < Shape::key_bytes / 16; n += 128 * Shape::groups) {
+    constexpr int pieces = (Shape::paged ? keys * Shape::value_dim * 2 : Shape::value_bytes) / 16;
+    for (int n = thread_index() - 128; n < pieces; n += 128 * Shape::groups) {
       const SharedAddress at = shared.values(taken) + n * 16;
       const uint4 x = load_shared16(at);
       store_shared16(at, {finite_or_zero<type>(x.x), finite_or_zero<type>(x.y), finite_or_zero<type>(x.z),
@@ -555,9 +606,25 @@ class PrefillConsumer {
     const int i0 = tile->first_query + rows.group * 64, i1 = i0 + 63;
     const std::int64_t kv_head = c.kv_head(tile->h);
     RowBits found = 0;
-    for (int j = tile->begin_of(i0); j < tile->end_of(i1); ++j)
-      if (!is_finite(read(value_row(c, tile->b, kv_head, j), d)))
-        found |= rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);
+    if (d >= c.value_dim) return found;
+    for (int j = tile->begin_of(i0); j < tile->end_of(i1); ++j) {
+      if (is_finite(read(value_row(c, tile->b, kv_head, j), d))) continue;
+      const RowBits in_range =
+          rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);
+      found |= Shape::optional ? shown(in_range & ~found, j) : in_range;
+    }
+    return found;
+  }
+  // Those of these rows that masks and a bias let see key j.
+  HEED_DEVICE RowBits shown(RowBits of, int j) const {
+    RowBits found = 0;
+    for (; of != 0; of &= of - 1) {
+      const int r = __ffsll(static_cast<long long>(of)) - 1, i = rows.tile->first_query + rows.group * 64 + r;
+      if (r >= rows.rows_here()) break;
+      if (plan.mask.words && !(plan.mask.row(rows.tile->b, rows.tile->h, i)[j / 32] >> j % 32 & 1)) continue;
+      if (c.bias.data && read(row_of(c.bias, rows.query(i)), j) == minus_infinity) continue;
+      found |= RowBits{1} << r;
+    }
     return found;
   }
   HEED_DEVICE static RowBits rows_before(int r) {
@@ -570,9 +637,11 @@ class PrefillConsumer {
   const PrefillPlan& plan;
   const PrefillShared<Shape> shared;
   PrefillRows rows{};
-  PrefillSoftmax<Shape, capped> softmax;
+  PrefillSoftmax<Shape> softmax;
   PrefillProducts<Shape> products;
-  unsigned taken = 0;  // tiles of values
+  unsigned taken = 0;          // tiles of values
+  PrefillVisit visit{};        // with options: the tile of keys at hand
+  bool looks_at_mask = false;  // and whether masks hide some of it
   float o[dim / 2], s[keys / 2];
   std::uint32_t p[keys / 4];  // weights
 };

@@ -1,47 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill: attention for many rows by Hopper's matrix units, bf16 and f16 in, f32 sums. Masks are ranges of
-// keys (Causal, Window, KeyLengths); softcap, sink and log-sum-exp are done too. A block has a producer
-// thread, which loads queries, keys and values by the copy engine, and two or three warpgroups of consumers.
+// Prefill: attention for many rows by Hopper's matrix units, bf16 and f16 in, f32 sums. Every kernel takes
+// ranges of keys (Causal, Window, KeyLengths), sink and log-sum-exp; PrefillKind says what there is besides.
+// A block has a producer thread, which loads queries, keys and values by the copy engine, or a warpgroup that
+// copies a cache's pages, and two or three warpgroups of consumers.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "cuda/prefill/consumer.cuh"
+#include "cuda/prefill/launch.hpp"
+#include "cuda/prefill/pages.cuh"
 #include "cuda/prefill/producer.cuh"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
 
-// For heads of these sizes. The plan has its memory and numbers of tiles, but no maps yet.
-void launch_prefill_64(const Call&, const Extents&, const PrefillPlan&, Stream);
-void launch_prefill_256(const Call&, const Extents&, const PrefillPlan&, Stream);
-
-template <class Shape, bool capped>
+template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     prefill_kernel(const __grid_constant__ Call c, const __grid_constant__ PrefillPlan plan) {
   extern __shared__ unsigned char memory[];
   const PrefillShared<Shape> shared(memory);
   if (thread_index() == 0) {
     shared.init();
-    for (const CUtensorMap* map : {&plan.q, &plan.k, &plan.v, &plan.out}) prefetch_map(map);
+    prefetch_map(&plan.q), prefetch_map(&plan.out);
+    if (!Shape::paged) prefetch_map(&plan.k), prefetch_map(&plan.v);
   }
   sync();
   if (thread_index() < 128) {
     lower_registers<Shape::producer_registers>();
-    if (thread_index() < 32 && elect_one()) PrefillProducer<Shape>(c, plan, shared).run();
+    if constexpr (Shape::paged)
+      PrefillPageProducer<Shape>(c, plan, shared).run();
+    else if (thread_index() < 32 && elect_one())
+      PrefillProducer<Shape>(c, plan, shared).run();
   } else {
     raise_registers<Shape::consumer_registers>();
-    PrefillConsumer<Shape, capped>(c, plan, shared).run();
+    PrefillConsumer<Shape>(c, plan, shared).run();
   }
 }
 
-template <class Shape, bool capped>
+template <class Shape>
 void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan plan, Stream stream) {
-  plan.q = tensor_map(c.q, {Shape::dim, extents.query_rows, c.heads, c.batch}, Shape::rows);
-  plan.k = tensor_map(c.k, {Shape::dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  plan.v = tensor_map(c.v, {Shape::dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  plan.out = tensor_map(c.out, {Shape::dim, extents.query_rows, c.heads, c.batch}, 64);
-  const auto kernel = prefill_kernel<Shape, capped>;
+  plan.q = tensor_map(c.q, {c.dim, extents.query_rows, c.heads, c.batch}, Shape::rows);
+  plan.out = tensor_map(c.out, {c.value_dim, extents.query_rows, c.heads, c.batch}, 64);
+  if (!Shape::paged) {
+    plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+    plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  }
+  const auto kernel = prefill_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
   const int at_once = device_facts().multiprocessors;
@@ -50,17 +55,24 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
   check(cudaGetLastError(), "cuda.prefill");
 }
 
-template <int dim, Type type>
-void launch_prefill_type(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  using Shape = PrefillShape<dim, type, prefill_groups(dim)>;
-  c.cap != 0 ? launch_prefill_shape<Shape, true>(c, extents, plan, stream)
-             : launch_prefill_shape<Shape, false>(c, extents, plan, stream);
+template <int dim, int value_dim, Type type, PrefillKind kind>
+void launch_prefill_kind(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
+  if constexpr (has_kernel({dim, value_dim}, kind))
+    launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
 }
 
-template <int dim>
-void launch_prefill_dim(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  c.q.type == Type::bf16 ? launch_prefill_type<dim, Type::bf16>(c, extents, plan, stream)
-                         : launch_prefill_type<dim, Type::f16>(c, extents, plan, stream);
+template <int dim, int value_dim, Type type>
+void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
+  switch (prefill_kind(c)) {
+    case PrefillKind::plain:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::plain>(c, extents, plan, stream);
+    case PrefillKind::capped:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::capped>(c, extents, plan, stream);
+    case PrefillKind::optional:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::optional>(c, extents, plan, stream);
+    case PrefillKind::paged:
+      return launch_prefill_kind<dim, value_dim, type, PrefillKind::paged>(c, extents, plan, stream);
+  }
 }
 
 }  // namespace heed::cuda

@@ -51,41 +51,94 @@ constexpr PrefillOrder prefill_order(const Call& c, std::int64_t rows) {
   const Sequence& s = c.each;
   const bool is_causal = s.end_offset < s.key_count && s.first_offset + s.queries <= 0,
              is_ragged = s.queries % rows != 0;
-  const std::int64_t heads = c.batch * c.heads, bytes = c.batch * c.kv_heads * s.key_count * c.dim * 4,
+  const std::int64_t heads = c.batch * c.heads,
+                     bytes = c.batch * c.kv_heads * s.key_count * (c.dim + c.value_dim) * 2,
                      sections = is_causal || is_ragged ? bytes / section_bytes + 1 : heads;
   return {static_cast<int>(heads), static_cast<int>((heads + sections - 1) / sections),
           static_cast<int>((s.queries + rows - 1) / rows)};
 }
 
+// Widths of keys and of values that a kernel is compiled for. The copy engine fills narrower ones up with
+// zeros, which it does not read from anywhere.
+struct PrefillDims {
+  int dim, value_dim;
+};
+constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
+                                        {192, 128}, {192, 192}, {256, 256}};
+
+// What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing, a softcap, all options
+// that change scores or weights, or keys and values from a cache.
+enum class PrefillKind : std::uint8_t { plain, capped, optional, paged };
+
+constexpr PrefillKind prefill_kind(const Call& c) {
+  if (c.cached) return PrefillKind::paged;
+  if (c.bias.data || c.alibi.of_heads || c.mask_count > 0 || c.document_count > 0 || c.drop_below > 0)
+    return PrefillKind::optional;
+  return c.cap != 0 ? PrefillKind::capped : PrefillKind::plain;
+}
+
+// Kernels for options. Their random claims ran only in part on a card (H200, 2026-11-18): until all of
+// tests/cuda/matrix_claims.cpp has passed there, the general kernel takes these calls.
+constexpr bool takes_options = false;
+
+// With 96 over a cache registers do not suffice (C7511); the others are for calls that are rarer.
+constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
+  if (kind == PrefillKind::optional)
+    return takes_options && of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
+  return kind != PrefillKind::paged || (of.dim != 32 && of.dim != 96);
+}
+
+// The first that holds both; {0, 0}: there is none.
+constexpr PrefillDims prefill_dims_for(const Call& c) {
+  for (const PrefillDims& it : prefill_dims)
+    if (c.dim <= it.dim && c.value_dim <= it.value_dim && has_kernel(it, prefill_kind(c))) return it;
+  return {};
+}
+
+// Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
+// with two, 64 heads of 2048 queries took 323 us instead of 277 (H200, November 2026). Registers do not
+// suffice for three of 96, nor for options, nor beside the threads that copy pages.
+constexpr int prefill_groups(std::int64_t dim, PrefillKind kind) {
+  return dim <= 64 && (kind == PrefillKind::plain || kind == PrefillKind::capped) ? 3 : 2;
+}
+// Keys of a tile.
+constexpr int prefill_keys(const PrefillDims& of) {
+  return of.value_dim == 256 ? 64 : of.value_dim == 192 ? 112 : 128;
+}
+
 // One block: a producer, and `groups` warpgroups of 64 rows each that share keys and values.
-template <int head_dim, Type element, int warpgroups>
+template <int keys_dim, int values_dim, Type element, PrefillKind kind>
 struct PrefillShape {
   static constexpr Type type = element;
-  static constexpr int dim = head_dim, groups = warpgroups, rows = 64 * groups;
-  static constexpr int keys = dim == 256 ? 64 : 128;  // of a tile
+  static constexpr bool capped = kind == PrefillKind::capped, optional = kind == PrefillKind::optional,
+                        paged = kind == PrefillKind::paged;
+  static constexpr int dim = keys_dim, value_dim = values_dim;
+  static constexpr int groups = prefill_groups(dim, kind), rows = 64 * groups;
+  static constexpr int keys = prefill_keys({dim, value_dim});
   // Memory holds more of smaller heads, so that the next tile of rows has arrived when this one ends.
-  static constexpr int stages = dim == 64 ? 3 : 2, query_stages = dim == 256 ? 1 : 2;
+  static constexpr int stages = groups == 3 ? 3 : 2, query_stages = dim <= 128 ? 2 : 1;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
-  static constexpr int producer_registers = groups == 2 ? 40 : 32,
-                       consumer_registers = groups == 2 ? 232 : 160;
+  static constexpr int producer_registers = paged         ? 56
+                                            : groups == 2 ? 40
+                                                          : 32,
+                       consumer_registers = paged         ? 224
+                                            : groups == 2 ? 232
+                                                          : 160;
   static_assert((producer_registers + groups * consumer_registers) * 128 <= 65536);
 
   // Operands lie in pieces of 64 dimensions: rows of 128 bytes.
-  static constexpr int pieces = dim / 64;
-  static constexpr int query_bytes = rows * dim * 2, key_bytes = keys * dim * 2;
+  static constexpr int pieces = (dim + 63) / 64, value_pieces = (value_dim + 63) / 64;
+  static constexpr int query_bytes = rows * pieces * 128, out_bytes = rows * value_pieces * 128;
+  static constexpr int key_bytes = keys * pieces * 128, value_bytes = keys * value_pieces * 128;
   // Offsets from a multiple of 1024. Outputs reuse the memory of the queries where there is no other.
-  static constexpr bool out_has_memory = dim < 256;
+  static constexpr bool out_has_memory = dim <= 128;
   static constexpr int queries_at = 1024, keys_at = queries_at + query_stages * query_bytes,
                        values_at = keys_at + stages * key_bytes,
-                       out_at = out_has_memory ? values_at + stages * key_bytes : queries_at;
+                       out_at = out_has_memory ? values_at + stages * value_bytes : queries_at;
   static constexpr int shared_bytes =
-      1024 + values_at + stages * key_bytes + (out_has_memory ? query_bytes : 0);  // 1024: to align by hand
+      1024 + values_at + stages * value_bytes + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
 };
-
-// Three for heads of 64, whose exponentials then hide behind more products: with two, 64 heads of 2048
-// queries took 323 us instead of 277 (H200, November 2026).
-constexpr int prefill_groups(std::int64_t dim) { return dim == 64 ? 3 : 2; }
 
 }  // namespace heed::cuda

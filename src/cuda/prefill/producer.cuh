@@ -5,20 +5,11 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/tile/hopper.cuh"
 
 namespace heed::cuda {
-
-// What a launch passes to the kernel beside the call.
-struct PrefillPlan {
-  CUtensorMap q, k, v, out;  // (dim, rows, heads, entries), boxes of 64 dims
-  unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
-  const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
-  int tiles;                 // of all sequences and heads
-  PrefillOrder order;        // of the tiles, where all sequences are alike
-  int key_rows;              // of k, which ends there
-};
 
 // A tile of rows of one head and the tiles of keys that it visits, from the last to the first: all that
 // consumers need to know of it. b < 0: no more tiles follow.
@@ -35,6 +26,25 @@ struct RowTile {
 
   HEED_DEVICE int begin_of(int i) const { return i + first_offset > 0 ? i + first_offset : 0; }
   HEED_DEVICE int end_of(int i) const { return i + end_offset < key_count ? i + end_offset : key_count; }
+};
+
+// The next tile of keys that a tile of rows visits, after tile j: not one where masks hide everything.
+template <class Shape>
+HEED_DEVICE int visit_below(const PrefillPlan& plan, const RowTile& tile, int j) {
+  --j;
+  if (Shape::optional)
+    while (plan.mask.words && j >= tile.first && plan.mask.tile_class(tile, j) == TileClass::empty) --j;
+  return j;
+}
+
+// A tile of keys that a tile of rows visits; whether it is the last one, and whether masks hide some of it.
+struct PrefillVisit {
+  int bits = 0;
+  PrefillVisit() = default;
+  HEED_DEVICE PrefillVisit(int tile, bool is_last, bool is_mixed) : bits(tile * 4 + is_last * 2 + is_mixed) {}
+  HEED_DEVICE int tile() const { return bits >> 2; }
+  HEED_DEVICE bool is_last() const { return bits & 2; }
+  HEED_DEVICE bool is_mixed() const { return bits & 1; }
 };
 
 // Operands in stages, a pair of barriers for each, and two slots for descriptions of tiles.
@@ -55,13 +65,16 @@ struct PrefillShared {
     return at + Shape::keys_at + n % Shape::stages * Shape::key_bytes;
   }
   HEED_DEVICE SharedAddress values(unsigned n) const {
-    return at + Shape::values_at + n % Shape::stages * Shape::key_bytes;
+    return at + Shape::values_at + n % Shape::stages * Shape::value_bytes;
   }
   HEED_DEVICE SharedAddress out() const { return at + Shape::out_at; }
   HEED_DEVICE RowTile* slot(unsigned n) const {
     return reinterpret_cast<RowTile*>(memory + 256 + n % 2 * 64);
   }
   static_assert(sizeof(RowTile) <= 64);
+  HEED_DEVICE PrefillVisit* visit(unsigned n) const {
+    return reinterpret_cast<PrefillVisit*>(memory + 192) + n % Shape::stages;
+  }
 
   // Full: the data has arrived. Empty: consumers are done with it.
   HEED_DEVICE SharedAddress slot_full(unsigned n) const { return at + n % 2 * 8; }
@@ -78,45 +91,28 @@ struct PrefillShared {
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
+    constexpr int copying_threads = Shape::paged ? 128 : 1;
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * Shape::groups);
+      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * (Shape::groups + Shape::paged));
       slot(n)->is_unfinished = 0;
     }
     for (unsigned n = 0; n < Shape::query_stages; ++n)
       barrier_init(queries_full(n), 1), barrier_init(queries_empty(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
-      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), Shape::groups);
-      barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
+      barrier_init(keys_full(n), copying_threads), barrier_init(keys_empty(n), Shape::groups);
+      barrier_init(values_full(n), copying_threads), barrier_init(values_empty(n), Shape::groups);
     }
     publish_barriers();
   }
 };
 
-// One thread of a warpgroup that has few registers.
+// Which tiles of rows this block does, and their descriptions for consumers. For one thread.
 template <class Shape>
-class PrefillProducer {
- public:
-  HEED_DEVICE PrefillProducer(const Call& call, const PrefillPlan& launch, PrefillShared<Shape> memory)
-      : c(call), plan(launch), shared(memory) {}
+struct PrefillSchedule {
+  const Call& c;
+  const PrefillPlan& plan;
+  const PrefillShared<Shape> shared;
 
-  HEED_DEVICE void run() {
-    unsigned n = 0;
-    for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
-      RowTile tile = find(number);
-      take_unfinished(n, tile);
-      const int next = send(tile, n);
-      if (!tile.again) number = next;
-    }
-    if (count_arrival(plan.next_tile + 1) + 1 == gridDim.x) plan.next_tile[0] = plan.next_tile[1] = 0;
-    for (RowTile tile; take_unfinished(n, tile) || take_unfinished(n + 1, tile); ++n) send(tile, n);
-    describe({-1}, n);
-  }
-
- private:
-  HEED_DEVICE int send(const RowTile& tile, unsigned n) {
-    describe(tile, n);
-    return load(tile, n);
-  }
   HEED_DEVICE void describe(const RowTile& tile, unsigned n) const {
     *shared.slot(n) = tile;
     barrier_arrive(shared.slot_full(n));
@@ -132,6 +128,14 @@ class PrefillProducer {
     tile = used;
     tile.again = 1;
     return true;
+  }
+
+  // The number of another tile. Claimed as late as the answer can still arrive in time: claimed early, a long
+  // tile waits while another block could begin it.
+  HEED_DEVICE int claim() const { return static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u)); }
+  // When there is none: the last block leaves the counters as it found them.
+  HEED_DEVICE void end_claims() const {
+    if (count_arrival(plan.next_tile + 1) + 1 == gridDim.x) plan.next_tile[0] = plan.next_tile[1] = 0;
   }
 
   // Of sequences that differ, the last rows first, which see the most keys under a causal mask.
@@ -151,6 +155,7 @@ class PrefillProducer {
     return facts(low, number / each, each - 1 - number % each);
   }
 
+ private:
   HEED_DEVICE RowTile facts(int b, int h, int m) const {
     const Sequence& s = c.sequence(b);
     RowTile tile{b, h};
@@ -163,65 +168,135 @@ class PrefillProducer {
     const bool sees_any = tile.begin_of(i0) < tile.end_of(i1);
     tile.first = sees_any ? tile.begin_of(i0) / Shape::keys : 0;
     tile.last = sees_any ? (tile.end_of(i1) - 1) / Shape::keys : 0;
+    if constexpr (Shape::optional)
+      if (plan.mask.words && plan.mask.tile_class(tile, tile.last) == TileClass::empty)
+        tile.last = max_of(visit_below<Shape>(plan, tile, tile.last), tile.first);
     tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
     tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
-    // Where the tensor ends, the engine fills in zeros.
+    // Where the tensor ends, the engine fills in zeros; behind a cached sequence its copies do.
     const int own = tile.key_count - tile.last * Shape::keys;
-    tile.tail = s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? own : Shape::keys;
+    tile.tail =
+        !Shape::paged && s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? own : Shape::keys;
     return tile;
   }
+};
 
-  // Keys are one tile ahead of values. Returns the number of the next tile of rows. It is claimed as late as
-  // the answer can still arrive in time: claimed early, a long tile waits while another block could begin it.
-  // A second pass claims nothing.
+// Boxes of a tensor to shared memory, and the barrier that counts their bytes.
+struct BoxCopy {
+  SharedAddress to, full;
+  const CUtensorMap* map;
+  const Tensor* from;
+  std::uint64_t policy;
+};
+// `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
+template <int count, int pieces>
+HEED_DEVICE void load_pieces(const BoxCopy& copy, int head, int b, int row) {
+  barrier_arrive_expecting(copy.full, count * pieces * 128);
+#pragma unroll
+  for (int piece = 0; piece < pieces; ++piece)
+    load_box(copy.to + piece * count * 128, copy.map,
+             {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
+             copy.full, copy.policy);
+}
+
+// The queries of a tile of rows, when their memory is free.
+template <class Shape>
+HEED_DEVICE void load_queries(const Call& c, const PrefillPlan& plan, const PrefillShared<Shape>& shared,
+                              const RowTile& tile, unsigned n) {
+  load_pieces<Shape::rows, Shape::pieces>(
+      {shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h, tile.b,
+      static_cast<int>(tile.first_row));
+}
+
+// One thread of a warpgroup that has few registers.
+template <class Shape>
+class PrefillProducer {
+ public:
+  HEED_DEVICE PrefillProducer(const Call& call, const PrefillPlan& launch, PrefillShared<Shape> memory)
+      : c(call), plan(launch), shared(memory), schedule{call, launch, memory} {}
+
+  HEED_DEVICE void run() {
+    unsigned n = 0;
+    for (int number = static_cast<int>(block_index()); number < plan.tiles; ++n) {
+      RowTile tile = schedule.find(number);
+      schedule.take_unfinished(n, tile);
+      const int next = send(tile, n);
+      if (!tile.again) number = next;
+    }
+    schedule.end_claims();
+    for (RowTile tile; schedule.take_unfinished(n, tile) || schedule.take_unfinished(n + 1, tile); ++n)
+      send(tile, n);
+    schedule.describe({-1}, n);
+  }
+
+ private:
+  HEED_DEVICE int send(const RowTile& tile, unsigned n) {
+    schedule.describe(tile, n);
+    return load(tile, n);
+  }
+
+  // Keys are one tile ahead of values. Returns the number of the next tile of rows; a second pass claims
+  // none.
   HEED_DEVICE int load(const RowTile& tile, unsigned n) {
     const int kv_head = static_cast<int>(c.kv_head(tile.h)),
               first_key = static_cast<int>(c.sequence(tile.b).first_key);
     barrier_wait(shared.queries_empty(n), shared.query_phase(n) ^ 1);
-    load_pieces<Shape::rows>({shared.queries(n), shared.queries_full(n), &plan.q, &c.q, evict_first}, tile.h,
-                             tile.b, static_cast<int>(tile.first_row));
-    load_keys(tile.last, first_key, kv_head, tile.b, loaded);
-    for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
-      load_keys(j, first_key, kv_head, tile.b, loaded + 1);
-      load_values(j + 1, first_key, kv_head, tile.b, loaded);
-    }
-    const int number = tile.again ? 0 : static_cast<int>(gridDim.x + atomicAdd(plan.next_tile, 1u));
-    load_values(tile.first, first_key, kv_head, tile.b, loaded++);
+    load_queries(c, plan, shared, tile, n);
+    const int last_loaded = load_all_but_last_values(tile, first_key, kv_head);
+    const int number = tile.again ? 0 : schedule.claim();
+    load_values(last_loaded, first_key, kv_head, tile.b, loaded++);
     return number;
   }
 
+  // Keys of all tiles, and values of all but one, which is returned. Without options tiles follow each other:
+  // in a loop like the other one ptxas makes code of the whole kernel whose products wait (C7511).
+  HEED_DEVICE int load_all_but_last_values(const RowTile& tile, int first_key, int kv_head) {
+    if constexpr (!Shape::optional) {
+      load_keys(tile.last, first_key, kv_head, tile.b, loaded);
+      for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
+        load_keys(j, first_key, kv_head, tile.b, loaded + 1);
+        load_values(j + 1, first_key, kv_head, tile.b, loaded);
+      }
+      return tile.first;
+    }
+    int j = tile.last, next = visit_below<Shape>(plan, tile, j);
+    describe_visit(tile, j, next, loaded);
+    load_keys(j, first_key, kv_head, tile.b, loaded);
+    for (; next >= tile.first; ++loaded) {
+      const int before = j;
+      j = next, next = visit_below<Shape>(plan, tile, j);
+      describe_visit(tile, j, next, loaded + 1);
+      load_keys(j, first_key, kv_head, tile.b, loaded + 1);
+      load_values(before, first_key, kv_head, tile.b, loaded);
+    }
+    return j;
+  }
+
+  // With options consumers read here which tile comes in stage n. When the stage is free, the last one was
+  // read.
+  HEED_DEVICE void describe_visit(const RowTile& tile, int j, int next, unsigned n) const {
+    if constexpr (Shape::optional) {
+      barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
+      const bool is_mixed = plan.mask.words && plan.mask.tile_class(tile, j) != TileClass::full;
+      *shared.visit(n) = PrefillVisit(j, next < tile.first, is_mixed);
+    }
+  }
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
-    load_pieces<Shape::keys>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last}, kv_head, b,
-                             first_key + j * Shape::keys);
+    load_pieces<Shape::keys, Shape::pieces>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last},
+                                            kv_head, b, first_key + j * Shape::keys);
   }
   HEED_DEVICE void load_values(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);
-    load_pieces<Shape::keys>({shared.values(n), shared.values_full(n), &plan.v, &c.v, evict_last}, kv_head, b,
-                             first_key + j * Shape::keys);
-  }
-
-  struct Copy {
-    SharedAddress to, full;
-    const CUtensorMap* map;
-    const Tensor* from;
-    std::uint64_t policy;
-  };
-  // `count` rows from this one on, in pieces of 64 dimensions. An axis of stride 0 has one entry.
-  template <int count>
-  HEED_DEVICE void load_pieces(const Copy& copy, int head, int b, int row) const {
-    barrier_arrive_expecting(copy.full, count * Shape::dim * 2);
-#pragma unroll
-    for (int piece = 0; piece < Shape::pieces; ++piece)
-      load_box(
-          copy.to + piece * count * 128, copy.map,
-          {piece * 64, row, copy.from->stride.heads == 0 ? 0 : head, copy.from->stride.batch == 0 ? 0 : b},
-          copy.full, copy.policy);
+    load_pieces<Shape::keys, Shape::value_pieces>(
+        {shared.values(n), shared.values_full(n), &plan.v, &c.v, evict_last}, kv_head, b,
+        first_key + j * Shape::keys);
   }
 
   const Call& c;
   const PrefillPlan& plan;
   const PrefillShared<Shape> shared;
+  const PrefillSchedule<Shape> schedule;
   unsigned loaded = 0;  // tiles of values
 };
 

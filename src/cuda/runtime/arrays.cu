@@ -164,15 +164,31 @@ __global__ void __launch_bounds__(threads) map_linearly(const __grid_constant__ 
     }
 }
 
-constexpr std::int64_t max_at_once = 4000;  // bytes of a launch's arguments
-
+template <int size>
 struct Bytes {
-  std::byte data[max_at_once];
+  uint4 data[size / 16];
 };
 
-__global__ void put(std::byte* to, const __grid_constant__ Bytes from, int bytes) {
-  for (int n = static_cast<int>(threadIdx.x); n < bytes; n += static_cast<int>(blockDim.x))
-    to[n] = from.data[n];
+// Sixteen at a time, to a multiple of 16; then what remains.
+template <int size>
+__global__ void put(std::byte* to, const __grid_constant__ Bytes<size> from, int bytes) {
+  const int step = static_cast<int>(blockDim.x), whole = bytes / 16;
+  for (int n = static_cast<int>(threadIdx.x); n < whole; n += step)
+    reinterpret_cast<uint4*>(to)[n] = from.data[n];
+  for (int n = 16 * whole + static_cast<int>(threadIdx.x); n < bytes; n += step)
+    to[n] = reinterpret_cast<const std::byte*>(from.data)[n];
+}
+
+// In the arguments of launches of up to `size` bytes.
+template <int size>
+void upload_in(std::byte* to, const std::byte* from, std::int64_t bytes, Stream stream) {
+  for (std::int64_t at = 0; at < bytes; at += size) {
+    const std::int64_t count = std::min<std::int64_t>(size, bytes - at);
+    Bytes<size> some;
+    std::memcpy(some.data, from + at, static_cast<std::size_t>(count));
+    put<size><<<1, 1024, 0, stream>>>(to + at, some, static_cast<int>(count));
+    check(cudaGetLastError(), "upload");
+  }
 }
 
 }  // namespace
@@ -221,13 +237,12 @@ void launch_linear_map(const LinearMap& m, Stream stream) {
 }
 
 void upload(std::byte* to, const std::byte* from, std::int64_t bytes, Stream stream) {
-  for (std::int64_t at = 0; at < bytes; at += max_at_once) {
-    const std::int64_t count = std::min(max_at_once, bytes - at);
-    Bytes some;
-    std::memcpy(some.data, from + at, static_cast<std::size_t>(count));
-    put<<<1, 256, 0, stream>>>(to + at, some, static_cast<int>(count));
-    check(cudaGetLastError(), "upload");
-  }
+  // Launches of few bytes begin sooner, but follow each other: the page tables of 64 sequences of 4096 tokens
+  // in nine of them took 45 us of decode's 290 (H200, November 2026).
+  if (bytes <= 2048)
+    upload_in<2048>(to, from, bytes, stream);
+  else
+    upload_in<32512>(to, from, bytes, stream);
 }
 
 }  // namespace heed::cuda

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -25,6 +27,18 @@ int ordinal_of_address(const char* name, const void* data) {
   if (found.type != cudaMemoryTypeDevice && found.type != cudaMemoryTypeManaged)
     throw refusal(Error::device, name, ".data: the address is in no CUDA device's memory");
   return found.device;
+}
+
+// What HEED_CUDA_ARCH names; major 0: nothing.
+struct Imitated {
+  int major, minor, shared_bytes;
+};
+Imitated imitated_architecture() {
+  const char* const name = std::getenv("HEED_CUDA_ARCH");
+  if (!name || !*name) return {0, 0, 0};
+  for (const Imitated& each : {Imitated{8, 0, 164 * 1024}, {8, 6, 100 * 1024}, {8, 9, 100 * 1024}})
+    if (std::to_string(each.major * 10 + each.minor) == name) return each;
+  throw Error(Error::device, std::string("HEED_CUDA_ARCH: it is 80, 86 or 89; ") + name + " was given");
 }
 
 // The ordinal of the first of several, and that the others have it.
@@ -70,9 +84,16 @@ void check(int code, const char* call) {
 DeviceFacts device_facts() {
   int ordinal = 0;
   check(cudaGetDevice(&ordinal), "cudaGetDevice");
-  return {ordinal, attribute(cudaDevAttrMultiProcessorCount, ordinal),
-          attribute(cudaDevAttrComputeCapabilityMajor, ordinal),
-          attribute(cudaDevAttrComputeCapabilityMinor, ordinal)};
+  DeviceFacts facts{ordinal, attribute(cudaDevAttrMultiProcessorCount, ordinal),
+                    attribute(cudaDevAttrComputeCapabilityMajor, ordinal),
+                    attribute(cudaDevAttrComputeCapabilityMinor, ordinal),
+                    attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, ordinal)};
+  static const Imitated imitated = imitated_architecture();
+  if (imitated.major != 0) {
+    facts.major = imitated.major, facts.minor = imitated.minor;
+    facts.shared_bytes = std::min(facts.shared_bytes, imitated.shared_bytes);
+  }
+  return facts;
 }
 
 int ordinal_of(const Problem& p) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
+#include "cuda/prefill/mask.hpp"
 
 struct CUstream_st;
 
@@ -28,7 +29,15 @@ struct Workspace {
 // The device that is current.
 struct DeviceFacts {
   int ordinal, multiprocessors, major, minor;
+  int shared_bytes;  // of a multiprocessor; the driver keeps 1 KB of every block's
+
+  bool fits_block(std::size_t bytes) const { return bytes + 1024 <= static_cast<std::size_t>(shared_bytes); }
+  bool fits_blocks(int blocks, std::size_t each) const {
+    return static_cast<std::size_t>(blocks) * (each + 1024) <= static_cast<std::size_t>(shared_bytes);
+  }
 };
+// HEED_CUDA_ARCH=80, 86 or 89 in the environment: as if the device were of that architecture, so that a newer
+// one runs what older ones run. With CUDA_FORCE_PTX_JIT=1 it runs their PTX, too.
 DeviceFacts device_facts();
 
 // Throws Error::device with the call and CUDA's code, unless it is 0.
@@ -52,7 +61,13 @@ const char* exact_refuses(const Call&);
 std::int64_t exact_bytes(const Call&);
 void launch_exact(const Call&, const Workspace&, Stream, Cut);
 
-// What every kernel of the matrix units refuses.
+// Everything in bf16 and f16, on the matrix units of every architecture since 8.0.
+const char* general_refuses(const Call&);
+const char* split_refuses(const Call&);
+std::int64_t general_bytes(const Call&);
+void launch_general(const Call&, const Workspace&, Stream, Cut);
+
+// What every kernel of Hopper's matrix units refuses.
 const char* matrix_units_refuse(const Call&);
 
 // What the tensors of a call hold beyond one sequence: the copy engine must know where they end.
@@ -66,8 +81,11 @@ const char* prefill_refuses(const Call&);
 struct PrefillTiles {
   const int* starts;
   std::int64_t count;
+  PackedMask mask;  // not packed yet
 };
 std::int64_t prefill_rows(const Call&);  // of a tile
+PackedMask prefill_mask(const Call&);    // of one whose lists are the host's
+std::int64_t prefill_bytes(const Call&);
 void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
 
 // Up to 32 rows of bf16 or f16 that share a KV head.

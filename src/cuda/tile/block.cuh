@@ -61,6 +61,27 @@ HEED_DEVICE void store4(float* to, const float* from) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 }
 
+// Addresses in shared memory are 32 bits.
+using SharedAddress = std::uint32_t;
+
+HEED_DEVICE SharedAddress shared_address(const void* p) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
+}
+HEED_DEVICE uint4 load_shared16(SharedAddress from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from));
+  return x;
+}
+HEED_DEVICE void clear_shared16(SharedAddress to) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
+HEED_DEVICE void store_shared16(SharedAddress to, const uint4& x) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
+
 // Frees registers for what is used more often: the compiler no longer knows who else may touch this array.
 template <class Array>
 HEED_DEVICE void force_to_memory(Array& array) {

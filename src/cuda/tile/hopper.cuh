@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Hopper (sm_90a) adds: barriers in shared memory that count arrivals and bytes, the copy engine that
-// moves boxes of a tensor, and warpgroups that take registers from each other. Addresses in shared memory are
-// 32 bits.
+// moves boxes of a tensor, and warpgroups that take registers from each other.
 #pragma once
 #include <cuda.h>  // types of a tensor map
 
@@ -10,12 +9,6 @@
 #include "cuda/tile/block.cuh"
 
 namespace heed::cuda {
-
-using SharedAddress = std::uint32_t;
-
-HEED_DEVICE SharedAddress shared_address(const void* p) {
-  return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
-}
 
 // A barrier completes a phase when `count` threads and all expected bytes have arrived. Waiting for parity 1
 // of a fresh one returns at once.
@@ -44,6 +37,11 @@ HEED_DEVICE bool barrier_is_complete(SharedAddress barrier, unsigned parity) {
 HEED_DEVICE void barrier_wait(SharedAddress barrier, unsigned parity) {
   while (!barrier_is_complete(barrier, parity)) {
   }
+}
+
+// This thread arrives when all copies that it has started have arrived.
+HEED_DEVICE void barrier_arrive_after_copies(SharedAddress barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // True in one thread of a converged warp.
@@ -172,21 +170,6 @@ HEED_DEVICE void store_matrices(SharedAddress row, std::uint32_t a, std::uint32_
                                 std::uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a),
                "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
-
-HEED_DEVICE uint4 load_shared16(SharedAddress from) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(from));
-  return x;
-}
-HEED_DEVICE void clear_shared16(SharedAddress to) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-}
-HEED_DEVICE void store_shared16(SharedAddress to, const uint4& x) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
-#include "cuda/tile/hopper.cuh"
+#include "cuda/tile/block.cuh"
 
 namespace heed::cuda {
 
@@ -53,16 +53,23 @@ HEED_DEVICE void stream16(SharedAddress to, const void* from, bool is_valid) {
                : "memory");
 }
 
-// What another block wrote, into shared memory that only this thread reads: 16 or 8 bytes, or zeros.
+// What another block wrote, into shared memory that only this thread reads: 8 bytes or some times 16, or
+// zeros.
 template <class Numbers>
 HEED_DEVICE void stream_own(Numbers* to, const float* from, bool is_valid) {
   const SharedAddress at = shared_address(to);
   constexpr int size = sizeof(Numbers);
-  const int bytes = is_valid ? size : 0;
-  if constexpr (size == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
-  else
+  if constexpr (size == 8) {
+    const int bytes = is_valid ? size : 0;
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+  } else {
+    const int bytes = is_valid ? 16 : 0;
+#pragma unroll
+    for (int n = 0; n < size; n += 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at + n), "l"(from + n / 4),
+                   "r"(bytes)
+                   : "memory");
+  }
 }
 
 HEED_DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }

@@ -59,17 +59,23 @@ HEED_DEVICE bool in_range(const Call& c, const Query& q, std::int64_t j) {
 }
 
 // S20: a query is of the document that is named for it, or of that of the key it stands beside.
-HEED_DEVICE bool is_of_document(const DocumentIds& d, const Sequence& s, const Query& q, std::int64_t j) {
+// Documents that are runs of keys have no numbers here: none begins between two keys of one.
+HEED_DEVICE bool is_of_document(const Call& c, const DocumentIds& d, const Query& q, std::int64_t j) {
+  const Sequence& s = c.sequence(q.b);
   const std::int32_t* of_keys = d.keys + q.b * d.keys_step;
   if (d.queries) return of_keys[j] == d.queries[q.b * d.queries_step + q.i];
   const std::int64_t own = q.i + (d.queries_are_last ? s.keys - s.queries : 0);
-  return own >= 0 && own < s.keys && of_keys[j] == of_keys[own];
+  if (own < 0 || own >= s.keys) return false;
+  if (!c.run_starts) return of_keys[j] == of_keys[own];
+  for (int n = c.run_offsets[2 * q.b]; n < c.run_offsets[2 * q.b + 1]; ++n)
+    if (c.run_starts[n] > min(own, j) && c.run_starts[n] <= max(own, j)) return false;
+  return true;
 }
 
 HEED_DEVICE bool masks_allow(const Call& c, const Query& q, std::int64_t j) {
   const Sequence& s = c.sequence(q.b);
   for (std::int64_t n = 0; n < c.document_count; ++n)
-    if (!is_of_document(c.documents[n], s, q, j)) return false;
+    if (!is_of_document(c, c.documents[n], q, j)) return false;
   for (std::int64_t n = 0; n < c.mask_count; ++n) {
     const BoolTensor& m = c.masks[n];
     const std::int64_t column = j - (m.is_tree ? s.keys - s.queries : 0);  // S18

@@ -60,13 +60,28 @@ CLAIM(the_device_takes_each_call_by_the_kernel_for_it) {
       const Call call = plain_call(dtype, queries);
       Results results(call, {});
       Brought there;
-      const std::string expected = dtype == DType::f32 ? "cuda.exact"
-                                   : queries == 1      ? "cuda.decode"
-                                                       : "cuda.prefill";
-      const std::string lines = explain(there.inputs(call.inputs()), there.outputs(results.outputs()),
-                                        there.options(call.options()));
-      expect(lines.find(expected + ".sm90: taken") != std::string::npos, "not ", expected, ":\n", lines);
+      const auto expect_taken = [&](const std::string& kernel, const Options& options) {
+        const std::string lines =
+            explain(there.inputs(call.inputs()), there.outputs(results.outputs()), options);
+        expect(lines.find(kernel + ": taken") != std::string::npos, "not ", kernel, ":\n", lines);
+      };
+      Options options = there.options(call.options());
+      expect_taken(dtype == DType::f32 ? "cuda.exact.sm80"
+                   : queries == 1      ? "cuda.decode.sm90"
+                                       : "cuda.prefill.sm90",
+                   options);
+      options.masks.push_back(Window{.left = 9, .align = Align::ends, .front = 3});
+      expect_taken(dtype == DType::f32 ? "cuda.exact.sm80" : "cuda.general.sm80", options);
     }
+}
+
+CLAIM(the_device_splits_the_keys_of_few_queries) {
+  const Call call = plain_call(DType::bf16, 40, 5000);
+  Results results(call, {});
+  Brought there;
+  const std::string lines =
+      explain(there.inputs(call.inputs()), there.outputs(results.outputs()), there.options(call.options()));
+  expect(lines.find("cuda.split.sm80: taken") != std::string::npos, lines);
 }
 
 // Masks of booleans may lie on the device or not.

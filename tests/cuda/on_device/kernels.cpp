@@ -115,7 +115,11 @@ class OnDevice {
 };
 
 Role role_of(const std::string& kernel) {
-  return kernel == "cuda.decode" ? Role::decode : kernel == "cuda.prefill" ? Role::prefill : Role::exact;
+  return kernel == "cuda.decode"    ? Role::decode
+         : kernel == "cuda.prefill" ? Role::prefill
+         : kernel == "cuda.split"   ? Role::split
+         : kernel == "cuda.general" ? Role::general
+                                    : Role::exact;
 }
 
 // One for all calls, as a program would have it: counters stay 0, the rest is whatever was left there.
@@ -133,12 +137,16 @@ Workspace workspace(std::int64_t bytes) {
 
 }  // namespace
 
-std::vector<std::string> kernel_names() { return {"cuda.decode", "cuda.prefill", "cuda.exact"}; }
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names{"cuda.decode", "cuda.prefill", "cuda.general", "cuda.exact"};
+  std::erase_if(names, [](const std::string& name) { return bool(wants_another_device(role_of(name))); });
+  return names;
+}
 
 bool run(const std::string& kernel, const Problem& problem, Cut cut) {
   const Role role = role_of(kernel);
   OnDevice device(problem);
-  if (refuses(role, device.lowered)) return false;
+  if (wants_another_device(role) || refuses(role, device.lowered)) return false;
   heed::cuda::run(role, device.lowered, workspace(workspace_bytes(role, device.lowered)), nullptr,
                   cut == Cut::apart      ? heed::cuda::Cut::apart
                   : cut == Cut::together ? heed::cuda::Cut::together

@@ -1,25 +1,131 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stage (ranges_only.cuh) of every other option: what happens to a score between the product and the
-// softmax.
+// What happens to a score between the product and the softmax. A stage says of a tile of keys whether a
+// warp's rows see any of it, before the products, and then makes of products what enters the softmax: -inf
+// for a key that is not seen.
 #pragma once
 #include <cstdint>
 
+#include "cuda/general/rows.cuh"
+#include "cuda/general/state.cuh"
 #include "cuda/tile/visible.cuh"
-#include "general/dropout.cuh"
-#include "general/place.cuh"
-#include "general/products.cuh"
-#include "general/rows.cuh"
-#include "general/tanh.cuh"
-#include "general/visits.cuh"
 
 namespace heed::cuda::general {
 
-// What a stage can do besides ranges. Less leaves registers for longer tiles, and exponentials among the
-// products.
-enum Feature : unsigned { masking = 1, changing = 2, biasing = 4, dropping = 8 };
+HEED_DEVICE void philox(std::uint32_t (&x)[4], std::uint64_t key) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    const std::uint64_t even = std::uint64_t{0xD2511F53u} * x[0], odd = std::uint64_t{0xCD9E8D57u} * x[2];
+    x[0] = static_cast<std::uint32_t>(odd >> 32) ^ x[1] ^ k0;
+    x[1] = static_cast<std::uint32_t>(odd);
+    x[2] = static_cast<std::uint32_t>(even >> 32) ^ x[3] ^ k1;
+    x[3] = static_cast<std::uint32_t>(even);
+  }
+}
+
+// Of two rows of a thread: rows l / 4 and l / 4 + 8 of a row tile.
+class Droppers {
+ public:
+  HEED_DEVICE Droppers(const Call& c, int b, const RowFacts& first, const RowFacts& second)
+      : seed(c.seed),
+        below(static_cast<std::uint32_t>(c.drop_below)),
+        is_odd(lane_index() % 2 != 0),
+        query(static_cast<std::uint32_t>(is_odd ? second.i : first.i)),
+        head(static_cast<std::uint32_t>(b * static_cast<int>(c.heads) + (is_odd ? second.h : first.h))) {}
+
+  // weights: keys j and j + 1 of the first row, then of the second.
+  HEED_DEVICE void apply(float (&weights)[4], int j) const {
+    std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), query, head, 0};
+    philox(x, seed);
+    // An even lane has keys 4 n and 4 n + 1 and computed its first row; the odd one beside it the others, and
+    // its second.
+    const std::uint32_t sent[2] = {is_odd ? x[0] : x[2], is_odd ? x[1] : x[3]};
+    const std::uint32_t got[2] = {shuffle_xor(sent[0], 1), shuffle_xor(sent[1], 1)};
+    const std::uint32_t own[2] = {is_odd ? x[2] : x[0], is_odd ? x[3] : x[1]};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if ((is_odd ? got[e] : own[e]) < below) weights[e] = 0;
+      if ((is_odd ? own[e] : got[e]) < below) weights[2 + e] = 0;
+    }
+  }
+
+ private:
+  const std::uint64_t seed;
+  const std::uint32_t below;  // less than 2^32, as the probability is less than 1
+  const bool is_odd;
+  const std::uint32_t query, head;
+};
+
+HEED_DEVICE float fast_tanh(float x) {
+  constexpr float limit = 7.99881172180175781f;  // from here on it is 1
+  const float y = fminf(fmaxf(x, -limit), limit), z = y * y;
+  float p = fmaf(z, -2.76076847742355e-16f, 2.00018790482477e-13f);
+  p = fmaf(p, z, -8.60467152213735e-11f);
+  p = fmaf(p, z, 5.12229709037114e-08f);
+  p = fmaf(p, z, 1.48572235717979e-05f);
+  p = fmaf(p, z, 6.37261928875436e-04f);
+  p = fmaf(p, z, 4.89352455891786e-03f);
+  float q = fmaf(z, 1.19825839466702e-06f, 1.18534705686654e-04f);
+  q = fmaf(q, z, 2.26843463243900e-03f);
+  q = fmaf(q, z, 4.89352518554385e-03f);
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(q));
+  return x != x ? x : y * p * reciprocal;
+}
+
+// Nothing but ranges: products stay products, and the softmax scales them.
+template <class Shape>
+class RangesOnly {
+ public:
+  static constexpr bool drops = false;
+  using Walk = Consecutive<Shape>;
+
+  HEED_DEVICE RangesOnly(const Call&, const BlockFacts<Shape>& of, Place<Shape> where)
+      : rows(of.rows),
+        tiles(of.tiles_of_warp[where.key_warp * Shape::row_warps + where.warp_row]),
+        place(where) {}
+
+  HEED_DEVICE bool sees(int tile) const { return tile >= tiles.some.begin && tile < tiles.some.end; }
+
+  HEED_DEVICE void apply(Scores<Shape>& s, int tile) const {
+    if (tile >= tiles.all.begin && tile < tiles.all.end) return;
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const RowFacts& row = rows[place.row(m, r)];
+        const int first = place.first_key(tile), begin = row.begin - first, end = row.end - first;
+#pragma unroll
+        for (int n = 0; n < Shape::key_tiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if (8 * n + e < begin || 8 * n + e >= end) s[m][n][2 * r + e] = minus_infinity;
+      }
+  }
+
+  HEED_DEVICE void drop(Scores<Shape>&, int) const {}
+  HEED_DEVICE static float scale(const Call& c) { return c.scale_log2e; }
+  // A row that sees a key and has no sum all the same is one that f32 could not hold: its maximum says so.
+  template <class State>
+  HEED_DEVICE void close(State& state) const {
+#pragma unroll
+    for (int m = 0; m < Shape::row_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const RowFacts& row = rows[place.row(m, r)];
+        if (state.sum[m][r] == 0 && row.begin < row.end) state.max[m][r] = -max_finite;
+      }
+  }
+
+ private:
+  const RowFacts* const rows;
+  const WarpTiles& tiles;
+  const Place<Shape> place;
+};
 
 // Any options, as far as the features go: masks of booleans, documents, the front of a window and gaps;
-// softcap and ALiBi; a bias; dropout.
+// softcap and ALiBi; a bias; dropout. Fewer features leave registers for longer tiles, and exponentials among
+// the products.
 template <class Shape, unsigned features>
 class Options {
   static constexpr bool masks = features & masking, changes_scores = features & (changing | biasing),
@@ -55,7 +161,7 @@ class Options {
     look(tile, all_in_range);
     Bits some = 0;
     each_row([&](int m, int r) { some |= visible[m][r]; });
-    if (!any_of_warp(some != 0)) return false;
+    if (!warp_any(some != 0)) return false;
     if (biases && c.bias.data) fetch_bias(tile);
     return true;
   }
@@ -98,6 +204,9 @@ class Options {
     });
   }
 
+  // Which keys of this thread's are seen: bit 2 n + e is key first_key + 8 n + e.
+  HEED_DEVICE Bits seen_keys(int m, int r) const { return visible[m][r]; }
+
   // Weights that drop become 0; what the others are multiplied with waits for the row's end.
   HEED_DEVICE void drop(Scores<Shape>& s, int tile) const {
     if (!drops || c.drop_below == 0) return;
@@ -105,7 +214,7 @@ class Options {
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m) {
       const RowFacts &a = rows[place.row(m, 0)], &b = rows[place.row(m, 1)];
-      const Droppers droppers(c, tile_rows.b, a.i, a.h, b.i, b.h);
+      const Droppers droppers(c, tile_rows.b, a, b);
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n) droppers.apply(s[m][n], first + 8 * n);
     }
@@ -113,7 +222,7 @@ class Options {
 
   // Where something changes scores they are of base 2 afterwards; else the softmax scales them.
   HEED_DEVICE static bool changes(const Call& c) {
-    return c.softcap_log2e != 0 || c.alibi.of_heads || c.bias.data || !(c.scale_log2e > 0);
+    return c.softcap_log2e != 0 || c.alibi.of_heads || c.bias.data || !softmax_scales(c);
   }
   HEED_DEVICE static float scale(const Call& c) {
     return changes_scores && changes(c) ? 1.0f : c.scale_log2e;
@@ -122,8 +231,8 @@ class Options {
   // A row that saw a key and has no sum all the same is one that f32 could not hold: its maximum says so.
   template <class State>
   HEED_DEVICE void close(State& state) {
-    Bits of_row = saw | word_across(saw, 1);
-    of_row |= word_across(of_row, 2);
+    Bits of_row = saw | shuffle_xor(saw, 1);
+    of_row |= shuffle_xor(of_row, 2);
     each_row([&](int m, int r) {
       if (state.sum[m][r] == 0 && (of_row >> (2 * m + r) & 1)) state.max[m][r] = -max_finite;
     });
@@ -141,7 +250,7 @@ class Options {
       visible[m][r] = all_in_range ? all_bits : in_range(rows[place.row(m, r)], place.first_key(tile));
     });
     if (masks && c.mask_count > 0) apply_masks(tile);
-    if (masks && c.document_count > 0) apply_documents(tile);
+    if (masks && scans_documents(c)) apply_documents(tile);
   }
   HEED_DEVICE Query query(const RowFacts& row) const {
     return {tile_rows.b, row.h, row.i, tile_rows.first_query + row.i};
@@ -149,7 +258,7 @@ class Options {
 
   HEED_DEVICE Bits in_range(const RowFacts& row, int first) const {
     Bits bits = 0;
-    const int front = masks ? min(static_cast<int>(c.front), row.end) : 0;
+    const int front = masks ? static_cast<int>(min(c.front, std::int64_t{row.end})) : 0;
 #pragma unroll
     for (int n = 0; n < keys; ++n) {
       const int j = first + n / 2 * 8 + n % 2;
@@ -174,20 +283,23 @@ class Options {
       const Tensor where = mask.where;
       const int before =
           mask.is_tree ? tile_rows.keys - tile_rows.queries : 0;  // S18: keys that have no column
-      const int left = (mask.is_tree ? tile_rows.queries : tile_rows.keys) - (first - before);
+      const int columns = (mask.is_tree ? tile_rows.queries : tile_rows.keys) - (first - before);
       const bool is_one_row = where.stride.length == 0 && where.stride.heads == 0, when = mask.visible_when;
-      const bool in_pairs =
-          where.stride.dim == 1 && before == 0 &&
-          (where.stride.batch | where.stride.heads | where.stride.length | reinterpret_cast<std::int64_t>(where.data)) % 2 == 0;
+      const bool in_pairs = where.stride.dim == 1 && before == 0 &&
+                            (where.stride.batch | where.stride.heads | where.stride.length |
+                             reinterpret_cast<std::int64_t>(where.data)) %
+                                    2 ==
+                                0;
       Bits bits = 0;
       each_row([&](int m, int r) {
         if (!is_one_row || (m == 0 && r == 0)) {
           const RowFacts& row = rows[place.row(m, r)];
           const std::int64_t at = number == 0 ? row.mask : row_of(where, query(row)).first;
-          const auto* from = static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.stride.dim;
-          bits = in_pairs && left >= 8 * Shape::key_tiles
+          const auto* from =
+              static_cast<const std::uint8_t*>(where.data) + at + (first - before) * where.stride.dim;
+          bits = in_pairs && columns >= 8 * Shape::key_tiles
                      ? pairs_of_mask(from, when)
-                     : elements_of_mask(from, where.stride.dim, before - first, left, when);
+                     : elements_of_mask(from, where.stride.dim, before - first, columns, when);
         }
         visible[m][r] &= bits;
       });
@@ -227,7 +339,7 @@ class Options {
       const std::int32_t* of_keys = d.keys + tile_rows.b * d.keys_step;
       std::int32_t ids[keys];
 #pragma unroll
-      for (int n = 0; n < keys; ++n) ids[n] = of_keys[min(first + n / 2 * 8 + n % 2, tile_rows.keys - 1)];
+      for (int n = 0; n < keys; ++n) ids[n] = of_keys[min_of(first + n / 2 * 8 + n % 2, tile_rows.keys - 1)];
       each_row([&](int m, int r) {
         const Document own = document_of(c, d, tile_rows, rows[place.row(m, r)].i);
         Bits bits = 0;
@@ -256,7 +368,8 @@ class Options {
     each_row([&](int m, int r) {
       const RowFacts& row = rows[place.row(m, r)];
       const int own = row.i + (c.alibi.queries_are_last ? tile_rows.keys - tile_rows.queries : 0);
-      const float slope = -c.alibi.of_heads[row.h], distance = static_cast<float>(own - first);
+      const float slope = -c.alibi.of_heads[tile_rows.b * c.alibi.step + row.h],
+                  distance = static_cast<float>(own - first);
 #pragma unroll
       for (int n = 0; n < Shape::key_tiles; ++n)
 #pragma unroll
@@ -280,7 +393,8 @@ class Options {
   HEED_DEVICE void fetch_bias(int tile) {
     const std::int64_t first = place.first_key(tile);
     if (!bias_in_pairs()) {
-      each_row([&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.stride.dim; });
+      each_row(
+          [&](int m, int r) { first_bias[m][r] = rows[place.row(m, r)].bias + first * c.bias.stride.dim; });
       return;
     }
     bool all = true;
@@ -334,7 +448,7 @@ class Options {
 #pragma unroll
       for (int n = 0; n < keys; ++n) lowest = fminf(lowest, value(m, r, n));
     });
-    if (any_of_warp(lowest < -0x1p126f)) {
+    if (warp_any(lowest < -0x1p126f)) {
       each_row([&](int m, int r) {
 #pragma unroll
         for (int n = 0; n < keys; ++n) add_bias(s[m][n / 2][2 * r + n % 2], visible[m][r], n, value(m, r, n));

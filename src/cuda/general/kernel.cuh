@@ -2,23 +2,15 @@
 // Attention in 16 bits for every call, on the matrix units of every GPU since Ampere.
 //
 // A block has a tile of rows and walks the tiles of keys that these see, in order from key 0, while copies of
-// the next ones run ahead. Where rows are few, a row's keys are cut into units of a fixed length whose
-// partial states merge in order (merge.cuh). Which rows, sequences or blocks run beside it changes no bit of
-// a row.
+// the next ones are in flight. Where rows are few, a row's keys are cut into units of a fixed length whose
+// partial states merge in order (merge.cu). Which rows, sequences or blocks run beside it changes no bit
+// of a row.
 #pragma once
 #include <cstdint>
 
-#include "general/arrays.cuh"
-#include "general/end.cuh"
-#include "general/int8_pages.cuh"
-#include "general/options.cuh"
-#include "general/pages.cuh"
-#include "general/products.cuh"
-#include "general/ranges_only.cuh"
-#include "general/rows.cuh"
-#include "general/shape.hpp"
-#include "general/state.cuh"
-#include "general/visits.cuh"
+#include "cuda/general/end.cuh"
+#include "cuda/general/scores.cuh"
+#include "cuda/general/sources.cuh"
 
 namespace heed::cuda::general {
 
@@ -27,8 +19,6 @@ template <class Shape, class Source>
 struct Memory {
   static constexpr int ring_at = Shape::query_bytes, ring_end = ring_at + Shape::stages * Source::slot_bytes;
   static_assert(Shape::rows * Shape::value_pitch <= ring_end, "outputs wait where queries and keys were");
-  static_assert(Shape::stages * Source::slot_bytes >= Shape::threads * 8,
-                "as do doubles of rows that f32 cannot finish");
 
   alignas(16) unsigned char queries[Shape::query_bytes];
   unsigned char ring[Shape::stages * Source::slot_bytes];
@@ -42,8 +32,8 @@ template <class Shape>
 HEED_DEVICE void prefetch_queries(SharedAddress to, const Call& c, const Plan& plan,
                                   const BlockFacts<Shape>& block) {
   RowCopy<Shape::threads, Shape::rows, Shape::dim, Shape::query_pitch>::run(
-      to, static_cast<int>(c.dim), plan.q_in_16, [&](int r) { return row_of(c.q, block.query(max(r, 0))); },
-      [](int) { return true; });
+      to, static_cast<int>(c.dim), plan.q_in_16,
+      [&](int r) { return row_of(c.q, block.query(max_of(r, 0))); }, [](int) { return true; });
 }
 
 template <class Shape, template <class> class SourceOf, template <class> class StageOf>
@@ -58,7 +48,13 @@ struct Attention {
     sync();
     if (block.tile.count == 0) return;
     shared.documents.find(c, block);
+    attend(c, plan, shared);
+    if (block.units.begin < 0) list_unfinished(plan, block);
+  }
 
+ private:
+  HEED_DEVICE static void attend(const Call& c, const Plan& plan, Shared& shared) {
+    BlockFacts<Shape>& block = shared.block;
     const int warp = warp_index();
     const Place<Shape> place{warp % Shape::row_warps, warp / Shape::row_warps};
     const SharedAddress at = shared_address(shared.queries), ring = shared_address(shared.ring);
@@ -70,28 +66,29 @@ struct Attention {
     clear_ring(c, shared);
 
     // The ring fills.
-    int ahead = walk.first(), number = 0;
-    source.begin(ahead), source.look_up(ahead, walk.next(ahead), 0);
+    int loading = walk.first(), number = 0;
+    source.begin(loading), source.look_up(loading, walk.next(loading), 0);
     prefetch_queries<Shape>(at, c, plan, block);
 #pragma unroll
     for (int n = 0; n < Shape::stages - 1; ++n) {
       if constexpr (Source::keys_are_transposed) sync();  // for what was looked up
-      if (!walk.is_end(ahead)) {
+      if (!walk.is_end(loading)) {
         const SharedAddress to = ring + number * Source::slot_bytes;
-        if (source.aim(ahead, number, to) && ahead * Shape::tile_keys >= block.keys.begin)
+        if (source.aim(loading, number, to) && loading * Shape::tile_keys >= block.keys.begin)
           copy_all(source);
         else
-          source.prefetch(ahead, number, to);
-        ahead = walk.next(ahead), ++number;
-        source.look_up(ahead, walk.next(ahead), number);
+          source.prefetch(loading, number, to);
+        loading = walk.next(loading), ++number;
+        source.look_up(loading, walk.next(loading), number);
       }
       commit_copies();
     }
 
     Queries<Shape> queries(at, place.warp_row);
     Stage stage(c, block, place);
+    const RowsEnd<Shape> end{c, plan, block, place};
     const float scale = Stage::scale(c), eight = 8.0f / scale;
-    int slot = 0, slot_ahead = Shape::stages - 1;
+    int slot = 0, loading_slot = Shape::stages - 1;
     bool is_first = true;
     int unit = block.units.begin;
     const bool is_cut = unit >= 0;
@@ -99,24 +96,24 @@ struct Attention {
     for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
       if constexpr (Shape::key_warps > 1)
         while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys)
-          end_unit(state, stage, c, plan, block, unit++, scale, place);
+          end_unit(state, stage, end, unit++, scale);
       const bool is_seen = stage.sees(t);
       wait_for_copies<Shape::stages - 2>();
       sync();
       if (Shape::held_steps > 0 && is_first) queries.hold(), is_first = false;
       bool streams = false;
-      if (!walk.is_end(ahead)) {
-        const SharedAddress to = ring + slot_ahead * Source::slot_bytes;
-        const bool is_whole = source.aim(ahead, number, to);
+      if (!walk.is_end(loading)) {
+        const SharedAddress to = ring + loading_slot * Source::slot_bytes;
+        const bool is_whole = source.aim(loading, number, to);
         streams = is_whole && is_seen && Shape::streams;
         if (!is_whole)
-          source.prefetch(ahead, number, to);
+          source.prefetch(loading, number, to);
         else if (!streams)
           copy_all(source);
-        ahead = walk.next(ahead), ++number;
-        source.look_up(ahead, walk.next(ahead), number);
+        loading = walk.next(loading), ++number;
+        source.look_up(loading, walk.next(loading), number);
       }
-      slot_ahead = slot_ahead + 1 == Shape::stages ? 0 : slot_ahead + 1;
+      loading_slot = loading_slot + 1 == Shape::stages ? 0 : loading_slot + 1;
       const Operands operands = source.settle(ring + slot * Source::slot_bytes);
       slot = slot + 1 == Shape::stages ? 0 : slot + 1;
       if (!is_seen) {
@@ -143,19 +140,19 @@ struct Attention {
     }
     wait_for_copies<0>();
     if constexpr (Shape::key_warps > 1)
-      while (is_cut && unit + 1 < block.units.end)
-        end_unit(state, stage, c, plan, block, unit++, scale, place);
+      while (is_cut && unit + 1 < block.units.end) end_unit(state, stage, end, unit++, scale);
     close(state, stage, scale);
-    if (is_cut) return write_partial(state, c, plan, block, unit, place);
-    merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
+    if (is_cut) {
+      end.write_partial(state, unit);
+    } else {
+      merge_key_warps(state, reinterpret_cast<float*>(shared.ring), place);
+      sync();
+      if (place.key_warp == 0)
+        end.write_out(state, shared_address(shared.queries), [&](int row) { return row < block.tile.count; });
+    }
     sync();
-    if (place.key_warp == 0) write_out(state, c, plan, block, shared_address(shared.queries), place);
-    sync();
-    const bool is_left = thread_index() < Shape::rows && block.left[thread_index()];
-    if (any(is_left)) complete_rows<Shape>(c, plan, block, reinterpret_cast<double*>(shared.ring));
   }
 
- private:
   // Sums are the rows', and maxima of base 2.
   HEED_DEVICE static void close(State<Shape>& state, Stage& stage, float scale) {
     state.add_up();
@@ -164,11 +161,10 @@ struct Attention {
     stage.close(state);
   }
 
-  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const Call& c, const Plan& plan,
-                                   const BlockFacts<Shape>& block, int unit, float scale,
-                                   const Place<Shape>& place) {
+  HEED_DEVICE static void end_unit(State<Shape>& state, Stage& stage, const RowsEnd<Shape>& end, int unit,
+                                   float scale) {
     close(state, stage, scale);
-    write_partial(state, c, plan, block, unit, place);
+    end.write_partial(state, unit);
     state.clear();
   }
 
@@ -181,17 +177,26 @@ struct Attention {
   HEED_DEVICE static void clear_ring(const Call& c, Shared& shared) {
     if (c.dim == Shape::dim && c.value_dim == Shape::value_dim) return;
     for (int n = thread_index() * 16; n < Shape::stages * Source::slot_bytes; n += Shape::threads * 16)
-      store16(shared_address(shared.ring) + n, {0, 0, 0, 0});
+      clear_shared16(shared_address(shared.ring) + n);
     sync();
   }
 };
 
+// A block of 8.6 and 8.9 has 99 KB at most: what needs more is never launched, and not compiled, for them.
+template <class Shared>
+constexpr bool fits_architecture(int architecture) {
+  return (architecture != 860 && architecture != 890) || sizeof(Shared) <= 101376;
+}
+
 template <class Shape, template <class> class SourceOf, template <class> class StageOf>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     attend(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+#ifdef __CUDA_ARCH__
   extern __shared__ __align__(16) unsigned char memory[];
   using Kernel = Attention<Shape, SourceOf, StageOf>;
-  Kernel::run(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory));
+  if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
+    Kernel::run(c, plan, *reinterpret_cast<typename Kernel::Shared*>(memory));
+#endif
 }
 
 }  // namespace heed::cuda::general

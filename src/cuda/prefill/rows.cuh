@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows that a thread of prefill's consumers has.
+#pragma once
+#include "cuda/prefill/producer.cuh"
+#include "cuda/tile/hopper.cuh"
+#include "cuda/tile/visible.cuh"
+
+namespace heed::cuda {
+
+// The two rows of a thread, eight apart, in the tile at hand.
+struct PrefillRows {
+  const int group = warpgroup_index() - 1;
+  const Warpgroup team{5 + group};
+  int lane = thread_index() % 32;
+  int row_in_group = thread_index() % 128 / 32 * 16 + lane / 4;
+  RowTile* tile = nullptr;  // in shared memory, until it is released
+
+  // Query of the sequence.
+  HEED_DEVICE int row(int r) const { return tile->first_query + group * 64 + row_in_group + 8 * r; }
+  HEED_DEVICE Query query(int i) const {
+    return {tile->b, tile->h, i, tile->first_row + i - tile->first_query};
+  }
+  HEED_DEVICE int rows_here() const { return tile->rows - group * 64; }
+
+  // Once for the warpgroup.
+  HEED_DEVICE void release(SharedAddress barrier) const {
+    if (team.thread() == 0) barrier_arrive(barrier);
+  }
+};
+
+// Which columns of a tile of scores some row does not see.
+struct HiddenColumns {
+  bool before, after;
+};
+
+}  // namespace heed::cuda

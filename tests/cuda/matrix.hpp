@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the claims of the matrix units share: problems that are ranges of keys, and the bound of the
+// reference.
+#pragma once
+#include <limits>
+#include <string>
+
+#include "cases/random_call.hpp"
+#include "cases/tensor.hpp"
+#include "claims.hpp"
+#include "heed/check.hpp"
+#include "kernels.hpp"
+
+namespace heed::cuda::test {
+
+using cases::Call;
+using cases::Dice;
+using cases::Results;
+using cases::Tensor;
+using cases::Wants;
+using claims::expect;
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+const std::string prefill = "cuda.prefill", decode = "cuda.decode", general = "cuda.general";
+
+// A problem that prefill takes, from a seed: lengths around the edges of tiles, ranges of keys, heads that
+// are shared.
+inline Call range_call(std::uint64_t seed, std::int64_t max_queries) {
+  Dice dice(seed);
+  const std::int64_t any_dim = 8 * dice.between(1, 32),
+                     dim = dice.pick<std::int64_t>({32, 64, 96, 128, 128, 192, 256, any_dim, any_dim}),
+                     value_dim =
+                         dice.one_in(4) ? dice.pick<std::int64_t>({128, 8 * dice.between(1, 32)}) : dim;
+  const std::int64_t kv_heads = dice.between(1, 2);
+  const std::int64_t heads = kv_heads * dice.pick<std::int64_t>({1, 2, 4}), batch = dice.between(1, 2);
+  const std::int64_t keys =
+      dice.pick<std::int64_t>({1, 5, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 383, 500, 1030});
+  const std::int64_t queries = max_queries == 1 ? 1 : dice.between(1, max_queries);
+  const DType dtype = dice.one_in(2) ? DType::bf16 : DType::f16;
+  Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 4, dtype),
+            .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
+            .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
+  const Align align = dice.one_in(3) ? Align::starts : Align::ends;
+  if (dice.one_in(2)) call.causal = Causal{align};
+  if (dice.one_in(3)) call.window = Window{dice.between(0, 300), dice.between(0, 40), align};
+  if (dice.one_in(3)) {
+    call.key_lengths.emplace();
+    for (std::int64_t b = 0; b < batch; ++b)
+      call.key_lengths->push_back(static_cast<std::int32_t>(dice.between(0, keys)));
+  }
+  if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
+  if (dice.one_in(4)) call.softcap = dice.pick<float>({2.0f, 30.0f});
+  if (dice.one_in(4)) call.scale = dice.pick<float>({0.125f, 0.5f});
+  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
+  return call;
+}
+
+inline void expect_right(const std::string& kernel, const Call& call, const Wants& wants,
+                         const std::string& what) {
+  auto got = run(kernel, call, wants);
+  expect(got.has_value(), kernel, " refuses ", what);
+  if (!got) return;
+  const Check result = check(call.inputs(), got->outputs(), call.options());
+  expect(result.beyond_bound == 0, kernel, ", ", what, ": ", result.beyond_bound, " of ", result.compared,
+         " beyond the bound, first ", result.first_miss);
+}
+
+inline bool same_bits(const Tensor& a, const Tensor& b) { return a.memory() == b.memory(); }
+
+}  // namespace heed::cuda::test
