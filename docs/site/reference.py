@@ -19,6 +19,7 @@ FIRST = ("attention.hpp", "tensor.hpp", "mask.hpp", "cache.hpp", "layer.hpp", "g
 MODULES = {
     "heed": "__init__.py",
     "heed.torch": "torch.py",
+    "heed.jax": "jax.py",
     "heed.transformers": "transformers.py",
     "heed.onnx": "onnx/__init__.py",
     "heed.distributed": "distributed.py",
@@ -128,7 +129,8 @@ RULES = rules()
 
 
 def escaped(text):
-    return re.sub(r"([*_<>\[\]#|\\])", r"\\\1", text)
+    """Text that Markdown shows as it is; code between backticks needs no help."""
+    return re.sub(r"(`+[^`]*`+)|([*_<>\[\]#|\\])", lambda found: found[1] or "\\" + found[2], text)
 
 
 def as_text(comment, up="../../"):
@@ -155,6 +157,16 @@ def page_of_entries(name, intro, found):
             text += "".join(f'<a id="{other}"></a>' for other in anchors[1:]) + "\n"
         text += f"\n{as_text(entry.comment, up)}\n\n```{language}\n" + "\n".join(entry.code) + "\n```\n"
     return text
+
+
+def table_of_headers():
+    """Every header with the first sentence of its comment: heed.hpp declares nothing itself, and its page lists the others."""
+    rows = ""
+    for name in headers():
+        if name != "heed.hpp":
+            first = as_text(entries((HEADERS / name).read_text())[0]).partition(". ")[0].rstrip(".")
+            rows += f"| [{name}]({'../c.md' if name == 'c.h' else name.replace('.hpp', '.md')}) | {first} |\n"
+    return "\n| header | what it has |\n|---|---|\n" + rows
 
 
 def unexplained(entry):
@@ -341,7 +353,7 @@ def pages():
         text = (HEADERS / name).read_text()
         intro, found = entries(text)
         problems += lost(name, text, intro, found)
-        made[page_of_header(name)] = page_of_entries(name, intro, found)
+        made[page_of_header(name)] = page_of_entries(name, intro, found) + (table_of_headers() if name == "heed.hpp" else "")
     for module in MODULES:
         made[page_of_python(module)] = page_of_module(module, problems)
     if problems:
