@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The version, in one place.
 #pragma once
 
 #define HEED_VERSION_MAJOR 0
