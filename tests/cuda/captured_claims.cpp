@@ -12,7 +12,7 @@
 namespace heed::cuda {
 
 // As runtime/device.cpp has it of a real device.
-DeviceFacts device_facts() { return {0, 132, 9, 0}; }
+DeviceFacts device_facts() { return {0, 132, 9, 0, 228 << 10}; }
 void check(int code, const char* call) {
   if (code != cudaSuccess) throw std::runtime_error(call);
 }
