@@ -14,7 +14,7 @@ in an array can tell is refused when they are there, as a `ValueError` of XLA's.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,18 @@ class _Static(NamedTuple):
 
     def attributes(self) -> dict[str, Any]:
         return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+@overload
+def attention(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, layout: str = "bhsd", return_lse: Literal[False] = False, **options: Any
+) -> Array: ...
+
+
+@overload
+def attention(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, layout: str = "bhsd", return_lse: Literal[True], **options: Any
+) -> tuple[Array, Array]: ...
 
 
 def attention(

@@ -284,7 +284,7 @@ def test_a_signature_has_the_defaults():
 
 def test_what_is_internal_begins_with_an_underscore():
     """torch and transformers have modules beside their own, which are not of this list."""
-    others = {"distributed", "torch", "transformers"}
+    others = {"distributed", "jax", "torch", "transformers"}
     found = {path.stem for path in PACKAGE.glob("*.py")} | {path.stem for path in (PACKAGE / "onnx").glob("*.py")}
     assert {name for name in found if not name.startswith(("_", "torch_", "transformers_"))} == others
     visible = {name for name in dir(heed) if not name.startswith("_")} - {"onnx"}
