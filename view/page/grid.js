@@ -20,7 +20,8 @@ export async function drawThumb(canvas, head) {
   canvas.height = level.rows;
   const image = new ImageData(level.columns, level.rows);
   const pixels = pixelsOfCodes({ scale, largest: endOfScale(head), octaves: attention.octaves, dark: theme === "dark" });
-  new Uint32Array(image.data.buffer).set(Uint32Array.from(codes, (code) => pixels[code]));
+  const painted = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < painted.length; ++i) painted[i] = pixels[codes[i]];
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
@@ -130,18 +131,18 @@ function inOrder(measure) {
 }
 
 // As large as fits beside each other, but not larger than it helps nor too small for a finger; or as was chosen.
-function sizeFor(columns, named) {
+function sizeFor(columns, width, named) {
   if (state.size > 0) return state.size;
   const gap = 8;
-  const room = grid.clientWidth - (named ? 72 : 0) - 4;
+  const room = width - (named ? 72 : 0) - 4;
   return Math.min(156, Math.max(isTouched.matches ? 44 : 36, Math.floor((room - gap * (columns - 1)) / columns)));
 }
 
-function fitSizes() {
+function fitSizes(width) {
   const widest = Math.max(...attention.runs.flatMap((run) => run.layers.map((layer) => layer.heads.length)));
   const named = attention.runs.some((run) => run.layers.length > 1 || run.layers[0]?.name);
   const isSorted = measures.some((each) => each.id === state.sort);
-  const size = isSorted ? sizeFor(Math.max(3, Math.round(grid.clientWidth / 125)), false) : sizeFor(widest, named);
+  const size = isSorted ? sizeFor(Math.max(3, Math.round(width / 125)), width, false) : sizeFor(widest, width, named);
   grid.style.setProperty("--thumb", `${size}px`);
   grid.classList.toggle("small", size < 76);
   for (const table of grid.querySelectorAll(".heads")) table.style.setProperty("--columns", table.dataset.columns);
@@ -173,8 +174,10 @@ function endInWords() {
 
 let shownAs = "";
 export function drawGrid() {
+  const { clientWidth } = grid; // asked before there are heads, whose places would have to be found for it
   drawHeads(measures.find((each) => each.id === state.sort));
-  fitSizes();
+  fitSizes(clientWidth);
+  if (grid.clientWidth !== clientWidth) fitSizes(grid.clientWidth); // they brought a scrollbar
   const facts = allHeads.map((head) => head.facts);
   showLegend({
     caption: "Weight",
