@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::int64_t min_budget = 200'000;
 
-// Among all heads a head is a picture of at most 64 x 64 cells. Blobs that are no larger than its exact weights
-// stand before the script, so that it draws all heads while the browser still reads the rest.
+// Among all heads a head is a picture of at most 64 x 64 cells. Blobs that are no larger than its exact
+// weights stand before the script, so that it draws all heads while the browser still reads the rest.
 constexpr std::size_t small_blob = 64 * 64 * sizeof(float);
 
 // What a page takes before anything is shown on it: its scripts and styles, and about what describes the
