@@ -87,7 +87,7 @@ def test_all_heads_are_drawn_before_the_page_is_whole_and_what_comes_later_is_wa
     tab.driver.switch_to.frame(0)
     tab.until(lambda: tab.colours("#maps .frame canvas") > 8 and tab.text("#pooled"), "the map is blank")
     tab.driver.switch_to.default_content()
-    assert tab.complaints() == []
+    assert [complaint for complaint in tab.complaints() if "getImageData" not in complaint] == []  # that one is of this test
 
 
 def test_every_head_of_every_layer_and_run_is_a_picture(tab, page):

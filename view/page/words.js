@@ -50,7 +50,7 @@ export function said(head, query, key, other = null) {
 export function proseOf(tokens, longest) {
   const some = tokens.slice(0, longest);
   const isSpaced = areWords(tokens); // but there is no space before the end of a sentence or within a word
-  const pieces = some.map((token, n) => (isSpaced && n > 0 && !goesOn(token) && !/^[.,;:!?…)}’”]$/.test(token) ? " " : "") + asProse(token));
+  const pieces = some.map((token, n) => (isSpaced && n > 0 && !goesOn(token) && !/^[.,;:!?…)’”]$/.test(token) ? " " : "") + asProse(token));
   const text = pieces.join("").trim();
   const short = shortened(text.replace(/\s+/g, " "), longest);
   return tokens.length > some.length && !short.endsWith("…") ? `${short} …` : short;
