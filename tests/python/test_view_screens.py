@@ -274,6 +274,28 @@ def test_a_button_leads_back_to_all_heads(screen, tab, page):
         tab.until(lambda: tab.one("#overview").is_displayed() and "head=" not in tab.address(), "it does not")
 
 
+def test_a_head_opens_at_its_top_and_all_heads_are_found_again_where_they_were_left(tab, page):
+    screen = Screen(tab)
+    for size in ((390, 844), (1400, 900)):
+        screen.resize(size)
+        tab.open(page)
+        places = lambda: tab.driver.execute_script("return [scrollY, document.querySelector('#overview').scrollTop]")  # noqa: E731
+        picture = '.thumb[data-run="1"][data-layer="2"][data-head="3"]'
+        tab.driver.execute_script("document.querySelector(arguments[0]).scrollIntoView({ block: 'end' })", picture)
+        before = places()
+        assert max(before) > 60
+        tab.one(picture).click()
+        tab.until(lambda: tab.text("#head-name").endswith("Layer 2 · Head 3"), "the head is not opened")
+        assert places()[0] == 0
+        tab.until(lambda: "head=3" in tab.address(), "the address does not hold it")
+        tab.driver.back()
+        tab.until(lambda: tab.one("#overview").is_displayed(), "back does not lead to all heads")
+        assert places() == before, size
+        assert tab.driver.execute_script("return document.activeElement === document.querySelector(arguments[0])", picture)
+        tab.driver.forward()
+        tab.until(lambda: tab.one("#detail").is_displayed(), "the head does not come again")
+
+
 def test_heads_are_columns_and_layers_rows(screen, tab, page):
     for size in SIZES:
         screen.resize(size)
