@@ -296,6 +296,15 @@ def test_a_head_opens_at_its_top_and_all_heads_are_found_again_where_they_were_l
         tab.until(lambda: tab.one("#detail").is_displayed(), "the head does not come again")
 
 
+def test_chosen_heads_show_the_number_they_were_chosen_by_and_what_they_share(screen, tab, tmp_path):
+    even, first = np.full((4, 5, 5), 0.2, np.float32), np.tile(np.eye(5, dtype=np.float32)[0], (4, 5, 1))
+    heed.view([even, first], tokens=WORDS[:5], kv_heads=2).save(tmp_path / "two.html")
+    tab.open(tmp_path / "two.html", "#filter=first&from=0.9")
+    assert [each.text for each in tab.all(".layer-name")] == ["Layer 1"]
+    assert [each.text for each in tab.all(".thumb .name")] == 4 * ["100.0 %"] and "on the first token" in tab.text("#measure-note")
+    assert [each.text for each in tab.all(".bracket")] == ["KV head 0", "KV head 1"]
+
+
 def test_heads_are_columns_and_layers_rows(screen, tab, page):
     for size in SIZES:
         screen.resize(size)

@@ -25,6 +25,9 @@ export async function drawThumb(canvas, head) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
+// The number under every head: what they are ordered or chosen by.
+const numberShown = () => [state.sort, state.filter].map((id) => measures.find((each) => each.id === id)).find(Boolean) ?? measures[0];
+
 function thumb(head, name) {
   const button = document.createElement("button");
   button.type = "button";
@@ -33,7 +36,7 @@ function thumb(head, name) {
   const canvas = document.createElement("canvas");
   const label = document.createElement("span");
   label.className = "name";
-  const measure = measures.find((each) => each.id === state.sort) ?? measures[0];
+  const measure = numberShown();
   const value = measure.text(measure.of(head.facts));
   for (const text of name ? [name, value] : [value]) {
     const span = document.createElement("span");
@@ -90,7 +93,7 @@ function layersOf(r) {
   table.dataset.columns = columns;
   table.dataset.named = layers.length > 1 || layers[0]?.name ? "yes" : "no";
   table.append(gridCell("corner", "", 1), ...Array.from({ length: columns }, (_, h) => gridCell("column-name", columns > 16 ? String(h) : `Head ${h}`, h + 2)));
-  const groupings = layers.map((layer) => JSON.stringify([layer.kv_heads, layer.tiled, layer.heads.length]));
+  let bracketed = ""; // how heads share KV heads in the row above
   layers.forEach((layer, l) => {
     const thumbs = layer.heads.map((_, h) => headAt(r, l, h)).filter(isShown).map((head) => {
       const made = thumb(head, "");
@@ -98,7 +101,9 @@ function layersOf(r) {
       return made;
     });
     if (thumbs.length === 0) return;
-    if (groupings[l] !== groupings[l - 1]) table.append(...brackets(layer));
+    const grouping = JSON.stringify([layer.kv_heads, layer.tiled, layer.heads.length]);
+    if (grouping !== bracketed) table.append(...brackets(layer));
+    bracketed = grouping;
     table.append(gridCell("layer-name", layer.name || (layers.length > 1 ? `Layer ${l}` : ""), 1), ...thumbs);
   });
   return table;
@@ -161,7 +166,7 @@ function drawHeads(measure) {
   grid.replaceChildren(...(measure ? inOrder(measure) : inPlaces()));
   const count = allHeads.filter(isShown).length;
   byId("shown-count").textContent = filter ? `${count} of ${allHeads.length} heads` : "";
-  const about = measure ?? measures[0];
+  const about = numberShown();
   byId("measure-note").textContent = `The number of each head: ${about.name.toLowerCase()}, ${about.note ?? about.hint}.`;
 }
 
