@@ -199,10 +199,6 @@ class BackwardMemory {
   std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
 };
 
-Documents documents_for(BackwardRole) { return Documents::numbers; }
-
-std::int64_t own_bytes(BackwardRole, const GradientCall& g) { return exact_backward_bytes(g); }
-
 }  // namespace
 
 Reason unavailable() {
@@ -243,26 +239,30 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
 
 Reason wants_another_device(BackwardRole) { return wants_another_device(Architecture{8, false}); }
 
-Reason refuses(BackwardRole, const LoweredGradients& lowered) {
+Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
   if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
-  return as_reason(exact_backward_refuses(lowered.call));
+  return as_reason(role == BackwardRole::general ? general_backward_refuses(lowered.call)
+                                                 : exact_backward_refuses(lowered.call));
 }
 
-std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
-  return Workspace::counter_bytes + list_bytes(documents_for(role), lowered.forward) +
-         BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
+std::int64_t workspace_bytes(BackwardRole, const LoweredGradients& lowered) {
+  return Workspace::counter_bytes + list_bytes(Documents::numbers, lowered.forward) +
+         BackwardMemory(lowered.call).bytes();
 }
 
 void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
-  const Brought brought(documents_for(role), lowered.forward, workspace.rest());
+  const Brought brought(Documents::numbers, lowered.forward, workspace.rest());
   Workspace behind = upload_lists(brought, workspace, stream);
   const BackwardMemory memory(lowered.call);
   GradientCall g = lowered.call;
   g.forward = brought.call;
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
-  launch_prepare(g, Sums::of_the_cpu, stream);
-  launch_exact_backward(g, behind, stream);
+  launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
+  if (role == BackwardRole::general)
+    launch_general_backward(g, behind, stream);
+  else
+    launch_exact_backward(g, behind, stream);
   launch_sink_gradient(g, stream);
   launch_completion(g, stream);
 }
