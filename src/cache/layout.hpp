@@ -76,10 +76,6 @@ using cache::PagedSequence, cache::PageLayout;
 
 namespace heed::cache {
 
-constexpr CacheType type_of(DType dtype) {
-  return dtype == DType::f32 ? CacheType::f32 : dtype == DType::f16 ? CacheType::f16 : CacheType::bf16;
-}
-
 // Integers come out times their scales.
 constexpr DType dtype_of(CacheType type) {
   return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;

@@ -13,7 +13,7 @@ void add_all(const Inputs& inputs, const Saved& saved, const Gradients& gradient
              Arguments& arguments) {
   using enum Extent;
   constexpr Rule out{Rule::read, Rule::exactly, {batch, heads, queries, value_dim}, Rule::of_q_or_f32},
-      log_sum_exp{Rule::read, Rule::exactly, {batch, heads, queries, one}, Rule::f32},
+      log_sum_exp{Rule::read, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q},
       written{.use = Rule::written, .types = Rule::of_q_or_f32};
   add_tensors(inputs, arguments);
   arguments.add("saved.out", saved.out, out);

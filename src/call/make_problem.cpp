@@ -27,8 +27,21 @@ void share_rows(Problem& p) {
 }
 
 // S1: where there are no dimensions a scale has nothing to scale.
-float default_scale(std::int64_t dim) {
-  return dim == 0 ? 1.0f : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+double default_scale(std::int64_t dim) { return dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(dim)); }
+
+// What kernels in 32 bits multiply with is what the call means, to the reference as well.
+void round_to_f32(std::optional<double>& number) {
+  if (number) number = static_cast<float>(*number);
+}
+
+void check_f64(const Problem& p) {
+  if (p.inputs.q.dtype != DType::f64) return;
+  if (p.device() != Device::cpu)
+    throw refusal(Error::dtype, "q.dtype: f64, which is computed on the CPU alone, and q.device is ",
+                  p.device());
+  if (p.inputs.cache)
+    throw refusal(Error::dtype, "q.dtype: f64, but the keys of a cache are ",
+                  name_of(p.inputs.cache->config().type), "; f64 needs k and v as views");
 }
 
 void add_dimension(Problem& p) {
@@ -63,6 +76,7 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   if (inputs.cache && p.device() != inputs.cache->config().device)
     throw refusal(Error::device, "q.device: ", p.device(),
                   " is not the cache's: ", inputs.cache->config().device);
+  check_f64(p);
   if (options.stream && p.device() == Device::cpu)
     throw refusal(Error::device, "options.stream: given, but q.device is cpu");
   const bool is_empty = writes_nothing(inputs, arguments.all());
@@ -71,9 +85,10 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
+  if (inputs.q.dtype != DType::f64) round_to_f32(p.options.scale), round_to_f32(p.options.softcap);
   check_choices(p.outputs, options);
 
-  p.scale = options.scale.value_or(default_scale(p.dim));
+  p.scale = static_cast<float>(options.scale.value_or(default_scale(p.dim)));
   if (inputs.cache) apply_cache_window(p);
   lower_alibi(p);
   lower_masks(p, extents, arguments);
@@ -156,7 +171,7 @@ Strides broadcast_stride(const Shape& shape, const Strides& stride) {
 }
 
 View with_dimensions(const View& x) {
-  static constexpr float zero = 0;  // in any dtype
+  static constexpr double zero = 0;  // in any dtype
   if (x.shape.dim > 0) return x;
   Shape shape = x.shape;
   shape.dim = 1;
@@ -268,7 +283,7 @@ void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Ex
 }  // namespace
 
 void add_tensors(const Inputs& inputs, Arguments& arguments) {
-  arguments.add("q", inputs.q);
+  arguments.add("q", inputs.q, {.types = Rule::any_or_f64});
   if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
   if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
 }

@@ -32,6 +32,11 @@ std::vector<Kernel> make_kernels() {
     add("backward",
         {.refuses_backward = [target](const GradientProblem& g) { return gradient_refuses(*target, g); },
          .backward = [target](const GradientProblem& g) { return gradient(*target, g); }});
+    if (target->f64.attend)
+      add("f64", {.refuses = f64_refuses,
+                  .attend = [target](const Problem& p) { return attend_f64(*target, p); },
+                  .refuses_backward = [](const GradientProblem& g) { return f64_refuses(g.forward); },
+                  .backward = [target](const GradientProblem& g) { return gradient(*target, g); }});
     add("stream", {.refuses = takes_many_rows,
                    .begin_stream = [target](const Problem& p) { return begin_stream(*target, p); }});
     add("spread",

@@ -14,7 +14,7 @@ namespace {
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
 // leave out keys that masks hide from a panel, and spread one head's rows over threads.
 std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
-  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == CacheType::f32;
+  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == Type::f32;
   const bool sees_all = p.options.masks.empty();
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.max_short_rows
@@ -24,6 +24,7 @@ std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
 }  // namespace
 
 Reason decode_refuses(const Target& target, const Problem& p) {
+  if (p.inputs.q.dtype == DType::f64) return prefill_refuses(target, p);
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
   if (const std::int64_t at_most = max_rows_in_place(target, p); rows > at_most)
     return [rows, at_most] {

@@ -17,7 +17,8 @@ namespace {
 
 // What is added to scores or limits them, in the units that kernels have for them.
 bool leaves_f32(const Problem& p, float x) {
-  const softmax::Scaling scaling = softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f));
+  const softmax::Scaling scaling =
+      softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)));
   return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(scaling.in_units(x));
 }
 
@@ -101,13 +102,15 @@ void run_in_stripes(const Target& target, const Call& c, std::span<const QueryTa
 }  // namespace
 
 Reason prefill_refuses(const Target& target, const Problem& p) {
+  if (p.inputs.q.dtype == DType::f64)
+    return [] { return std::string("it takes f32, f16 and bf16, not f64"); };
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
-  if (target.only_bf16 && p.kv_type != CacheType::bf16)
-    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.kv_type); };
+  if (target.only_bf16 && p.kv_type != Type::bf16)
+    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type); };
   if (!std::isfinite(softmax::in_base_2(p.scale)))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
-  if (p.options.softcap && leaves_f32(p, *p.options.softcap))
+  if (p.options.softcap && leaves_f32(p, static_cast<float>(*p.options.softcap)))
     return [] { return std::string("options.softcap in units of the scores is beyond the range of f32"); };
   if (p.options.alibi && alibi_leaves_f32(p))
     return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };

@@ -218,7 +218,7 @@ const Target& CpuProjection::target_for(DType x) const {
 
 LinearMap CpuProjection::map_for(DType x) const {
   LinearMap map{
-      .panel_type = cache::type_of(dtype), .out = out, .bias = bias.empty() ? nullptr : bias.data()};
+      .panel_type = problem::type_of(dtype), .out = out, .bias = bias.empty() ? nullptr : bias.data()};
   const Target& target = target_for(x);
   if (&target == target_ && packed_) {
     map.panels = packed_->memory.get();
