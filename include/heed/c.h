@@ -52,12 +52,7 @@ HEED_C_API heed_status heed_set_num_threads(int threads);
 HEED_C_API int heed_num_threads(void);
 
 typedef int32_t heed_dtype;
-enum {
-  HEED_DTYPE_F32 = 0,
-  HEED_DTYPE_F16 = 1,
-  HEED_DTYPE_BF16 = 2,
-  HEED_DTYPE_F64 = 3
-};  // f64: see docs/c.md
+enum { HEED_DTYPE_F32 = 0, HEED_DTYPE_F16 = 1, HEED_DTYPE_BF16 = 2, HEED_DTYPE_F64 = 3 };
 
 typedef int32_t heed_device;
 enum { HEED_DEVICE_CPU = 0, HEED_DEVICE_CUDA = 1 };
@@ -198,9 +193,9 @@ typedef struct heed_options {
   size_t size;
   heed_masks masks;
   heed_view bias, sink;
-  double scale;       // with has_scale; default: 1/sqrt(dim)
-  double softcap;     // 0: none
+  float scale;        // with has_scale; default: 1/sqrt(dim)
   int32_t has_scale;  // 0 or 1; 0 is a scale as well
+  float softcap;      // 0: none
   heed_head_map head_map;
   heed_dropout dropout;
   const char* kernel;        // as heed_explain lists them; NULL: the plan chooses

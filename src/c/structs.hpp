@@ -103,9 +103,9 @@ inline auto fields_of(const heed_results& s) {
   return places(s, size, out, weights, log_sum_exp);
 }
 inline auto fields_of(const heed_options& s) {
-  const auto& [size, masks, bias, sink, scale, softcap, has_scale, head_map, dropout, kernel, slopes, align,
+  const auto& [size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes, align,
                threads, stream] = s;
-  return places(s, size, masks, bias, sink, scale, softcap, has_scale, head_map, dropout, kernel, slopes,
+  return places(s, size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes,
                 align, threads, stream);
 }
 inline auto fields_of(const heed_rotary& s) {

@@ -49,6 +49,17 @@ Cells cells_of(const Call& c) {
   return cells;
 }
 
+// Each after those that add to the same sums before it.
+template <class Body>
+void run_cells(const Cells& cells, double multiplications, const Body& body) {
+  threads::Waves waves(cells.grids, cells.times);
+  share_out(std::ssize(cells.all), multiplications, [&](std::int64_t) {
+    const threads::Waves::Cell cell = waves.take();
+    body(cells.all[cell.index]);
+    waves.end(cell);
+  });
+}
+
 // A gradient that is written: rounded once, to its type, and added to what is there where the call says so.
 struct Written {
   const Tensor& to;
@@ -125,13 +136,11 @@ void run_rows(const F64Kernels& kernels, const GradientCall& g) {
   if (g.q.data) sums.q = zeros(q);
   if (g.k.data) sums.k = zeros(k);
   if (g.v.data) sums.v = zeros(v);
-  threads::Waves waves(cells.grids, cells.times);
-  share_out(std::ssize(cells.all), products(c), [&](std::int64_t) {
-    const threads::Waves::Cell cell = waves.take();
-    const TaskMemory::Slot slot(memory);
-    kernels.gradient(g, cells.all[cell.index], sums, slot[scratch]);
-    waves.end(cell);
-  });
+  if (!cells.all.empty())
+    run_cells(cells, products(c), [&](const F64Cell& cell) {
+      const TaskMemory::Slot slot(memory);
+      kernels.gradient(g, cell, sums, slot[scratch]);
+    });
   write_rows(g, sums);
 }
 
