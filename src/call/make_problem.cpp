@@ -30,8 +30,17 @@ void share_rows(Problem& p) {
 double default_scale(std::int64_t dim) { return dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(dim)); }
 
 // What kernels in 32 bits multiply with is what the call means, to the reference as well.
-void round_to_f32(std::optional<double>& number) {
-  if (number) number = static_cast<float>(*number);
+void round_to_f32(const char* name, std::optional<double>& number) {
+  if (!number) return;
+  const auto rounded = static_cast<float>(*number);
+  if (std::isfinite(*number) && !std::isfinite(rounded))
+    throw refusal(Error::value, name, ": ", *number, " is beyond the range of f32");
+  number = rounded;
+}
+
+void round_choices(Options& options) {
+  round_to_f32("options.scale", options.scale);
+  round_to_f32("options.softcap", options.softcap);
 }
 
 void check_f64(const Problem& p) {
@@ -85,7 +94,7 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
-  if (inputs.q.dtype != DType::f64) round_to_f32(p.options.scale), round_to_f32(p.options.softcap);
+  if (inputs.q.dtype != DType::f64) round_choices(p.options);
   check_choices(p.outputs, options);
 
   p.scale = static_cast<float>(options.scale.value_or(default_scale(p.dim)));

@@ -124,7 +124,7 @@ def test_weights_and_scores_are_float64():
 
 REFUSED = {
     "a cache": (lambda: heed.attention(Q, cache=cache_of_float32()), "q.dtype: float64, but the keys of a cache are float32"),
-    "what is appended": (lambda: heed.KvCache(batch=B, kv_heads=G, capacity=80, dim=D).append(0, K[0], V[0]), "k.dtype: float64 is none of"),
+    "what is appended": (lambda: heed.KvCache(batch=B, kv_heads=G, capacity=80, dim=D).append(K, V), "k.dtype: float64 is none of"),
     "a rotation": (lambda: heed.rotate(Q, np.arange(S), heed.Rotary()), "x.dtype: float64 is none of"),
     "a layer's input": (lambda: heed.AttentionLayer(16, 4)(np.ones((1, 3, 16))), "x.dtype: float64 is none of"),
     "keys of another type": (lambda: heed.attention(Q, K.astype(np.float32), V), "k.dtype: float32 is not q.dtype: float64"),
@@ -134,8 +134,7 @@ REFUSED = {
 
 def cache_of_float32():
     cache = heed.KvCache(batch=B, kv_heads=G, capacity=80, dim=D)
-    for b in range(B):
-        cache.append(b, K[b].astype(np.float32), V[b].astype(np.float32))
+    cache.append(K.astype(np.float32), V.astype(np.float32))
     return cache
 
 
