@@ -71,14 +71,3 @@ struct TokenRun {
 namespace heed {
 using cache::PagedSequence, cache::PageLayout;
 }
-
-// Elements of tensors as a cache holds them, and the other way round.
-
-namespace heed::cache {
-
-// Integers come out times their scales.
-constexpr DType dtype_of(CacheType type) {
-  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
-}
-
-}  // namespace heed::cache

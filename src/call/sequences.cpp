@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cache/layout.hpp"
-#include "call/checks.hpp"
+#include "call/make_problem.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::call {
@@ -144,7 +144,7 @@ void place_sequences(const Inputs& inputs, Problem& p, const std::optional<Lengt
     p.rotates_keys = rotary && rotary->when == CacheRotary::When::read;
     // fault: turned-cache-of-another-type
     p.kv_type =
-        p.rotates_keys ? problem::type_of(cache::dtype_of(p.cache_type)) : problem::type_of(p.cache_type);
+        p.rotates_keys ? problem::type_of(problem::dtype_of(p.cache_type)) : problem::type_of(p.cache_type);
   } else {
     place_keys(inputs, p);
     p.kv_heads = inputs.k.shape.heads;

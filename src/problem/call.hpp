@@ -66,6 +66,11 @@ constexpr Type type_of(DType dtype) {
                                 : Type::f64;
 }
 
+// Integers come out times their scales.
+constexpr DType dtype_of(CacheType type) {
+  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
+}
+
 // How far apart neighbours along each axis of a tensor lie, in elements.
 struct TensorStrides {
   std::int64_t batch = 0, heads = 0, length = 0, dim = 0;

@@ -196,7 +196,7 @@ Panels::Panels(const Target& kernels, std::int64_t out, std::int64_t in, DType d
     : target(&kernels), depth(depth_for(kernels, in)) {
   const std::int64_t outputs = target->panel_rows;
   const auto elements = static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth);
-  memory = threads::take_memory(threads::floats_in_lines(elements * bytes_of(dtype)));
+  memory = threads::take_memory(floats_in_lines(elements * bytes_of(dtype)));
 }
 
 CpuProjection::CpuProjection(const View& w, std::span<const float> offsets, Ownership ownership)
