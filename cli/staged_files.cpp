@@ -3,14 +3,15 @@
 #include "staged_files.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <system_error>
 
 #include "heed/error.hpp"
+#include "system.hpp"
 
 namespace heed::tool {
 
@@ -44,7 +45,7 @@ class NamesForHandler {
   }
   void remove_files() const {
     for (const auto& place : names_)
-      if (place[0] != 0) ::unlink(place.data());
+      if (place[0] != 0) std::remove(place.data());
   }
 
  private:
@@ -59,12 +60,15 @@ void end_by(int signal) {
   std::raise(signal);
 }
 
+#ifdef SIGHUP
+constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
+#else
+constexpr int signals[] = {SIGINT, SIGTERM};
+#endif
+
 void clean_up_when_interrupted() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction now{};
-    sigaction(signal, nullptr, &now);
-    if (now.sa_handler == SIG_DFL) std::signal(signal, end_by);
-  }
+  for (const int signal : signals)
+    if (const auto before = std::signal(signal, end_by); before != SIG_DFL) std::signal(signal, before);
 }
 
 }  // namespace
@@ -91,7 +95,7 @@ void StagedFiles::expect(const std::string& flag, const std::string& path) {
   for (const File& other : files_)
     if (other.place == place)
       throw Error(Error::file, fmt::format("{}: '{}' is already what {} writes", flag, path, other.flag));
-  const fs::path beside = target.string() + fmt::format(".part-{}", getpid());
+  const fs::path beside = target.string() + fmt::format(".part-{}", process_id());
   clean_up_when_interrupted();
   files_.push_back({.flag = flag, .path = path, .target = target, .place = place, .beside = beside});
 }

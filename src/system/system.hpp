@@ -69,7 +69,8 @@ int process_id();
 // Called in the child after every fork.
 void in_forked_children(void (*call)());
 
-// Memory whose pages may be large ones: fewer of them to find.
+// Asks the system for large pages of its own below these bytes: a processor reads ahead only as far as one of
+// the system's pages goes, and forgets where thousands of small ones lie. A system that cannot loses nothing.
 void prefer_large_pages(void* memory, std::size_t bytes);
 
 // AMX's tile registers: lent to a process that asks. For a processor that has them.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads/memory.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -14,6 +12,8 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+
+#include "system/system.hpp"
 
 namespace heed::threads {
 namespace {
@@ -40,17 +40,6 @@ std::size_t Scratch::take() {
     }
     std::this_thread::yield();  // a foreign executor may run more tasks at once than it said
   }
-}
-
-void prefer_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr std::size_t large = std::size_t{2} << 20;
-  const auto address = reinterpret_cast<std::uintptr_t>(memory),
-             first = (address + large - 1) / large * large;
-  const std::uintptr_t end = (address + bytes) / large * large;
-  if (first < end)
-    madvise(static_cast<unsigned char*>(memory) + (first - address), end - first, MADV_HUGEPAGE);
-#endif
 }
 
 }  // namespace heed::threads
@@ -190,7 +179,7 @@ void keep_block(Block block) {
 
 Block fresh_block(std::size_t bytes) {
   const Block block{::operator new(bytes, alignment), bytes};
-  prefer_large_pages(block.memory, bytes);
+  system::prefer_large_pages(block.memory, bytes);
   return block;
 }
 
