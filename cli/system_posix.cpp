@@ -56,7 +56,7 @@ bool open_in_browser(const std::string& path) {
 ArmExtensions arm_extensions() {
 #if defined(__linux__) && defined(__aarch64__)
   // Named here because older headers lack them.
-  constexpr unsigned long dotprod = 1ul << 20;               // of AT_HWCAP
+  constexpr unsigned long dotprod = 1ul << 20;                 // of AT_HWCAP
   constexpr unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14;  // of AT_HWCAP2
   const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   return {.dotprod = (first & dotprod) != 0, .i8mm = (second & i8mm) != 0, .bf16 = (second & bf16) != 0};

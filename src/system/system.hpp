@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What heed asks of the operating system: files, forks, pages, and instructions that need its leave. posix.cpp
-// (Linux, macOS, WebAssembly) and windows.cpp answer. A file function that fails leaves the reason in errno.
+// What heed asks of the operating system: files, forks, pages, and instructions that need its leave.
+// posix.cpp (Linux, macOS, WebAssembly) and windows.cpp answer. A file function that fails leaves the reason
+// in errno.
 #pragma once
 #include <cstddef>
 #include <cstdint>
