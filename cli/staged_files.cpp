@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 
 #include "heed/error.hpp"
@@ -52,22 +53,50 @@ class NamesForHandler {
   std::array<std::array<char, 4096>, 16> names_{};  // no command writes more files than that
 };
 NamesForHandler beside_their_places;
+volatile std::sig_atomic_t are_moved_in = 0;  // all files, or none
 
-// Leaves nothing beside the targets, and ends the process as the signal would have.
+#ifdef SIGHUP
+constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP};
+#else
+constexpr std::array ending_signals{SIGINT, SIGTERM};
+#endif
+
+// Leaves nothing beside the targets, says what there is, and ends the process as the signal would have.
 void end_by(int signal) {
   beside_their_places.remove_files();
+  constexpr std::string_view none = "heed: interrupted; nothing was written\n",
+                             all = "heed: interrupted; the files were written\n";
+  const std::string_view sentence = are_moved_in != 0 ? all : none;
+  if (is_terminal(Output::error)) write_error("\r\x1b[K");  // what progress has shown
+  write_error(sentence);
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
 
-#ifdef SIGHUP
-constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
-#else
-constexpr int signals[] = {SIGINT, SIGTERM};
-#endif
+volatile std::sig_atomic_t put_off = 0;  // the signal that came meanwhile
+
+// Puts those signals off while it lives.
+class Undisturbed {
+ public:
+  Undisturbed() {
+    for (std::size_t i = 0; i < before_.size(); ++i)
+      before_[i] = std::signal(ending_signals[i], [](int signal) { put_off = signal; });
+  }
+  ~Undisturbed() {
+    for (std::size_t i = 0; i < before_.size(); ++i) std::signal(ending_signals[i], before_[i]);
+    const int signal = put_off;
+    put_off = 0;
+    if (signal != 0) std::raise(signal);
+  }
+  Undisturbed(const Undisturbed&) = delete;
+  Undisturbed& operator=(const Undisturbed&) = delete;
+
+ private:
+  std::array<void (*)(int), ending_signals.size()> before_{};
+};
 
 void clean_up_when_interrupted() {
-  for (const int signal : signals)
+  for (const int signal : ending_signals)
     if (const auto before = std::signal(signal, end_by); before != SIG_DFL) std::signal(signal, before);
 }
 
@@ -110,6 +139,7 @@ void StagedFiles::write(const std::string& path, const std::function<void(const 
 }
 
 void StagedFiles::move_in() {
+  const Undisturbed meanwhile;
   for (File& file : files_) {
     if (!file.written) continue;
     std::error_code problem;
@@ -120,6 +150,7 @@ void StagedFiles::move_in() {
     beside_their_places.forget(file.beside.string());
     file.written = false;
   }
+  are_moved_in = 1;
 }
 
 }  // namespace heed::tool

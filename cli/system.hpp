@@ -3,11 +3,13 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace heed::tool {
 
 enum class Output { standard, error };
 bool is_terminal(Output);
+void write_error(std::string_view text);  // at once: for a signal handler
 
 int process_id();
 int logical_cpus();

@@ -25,6 +25,11 @@ bool is_terminal(Output output) {
   return isatty(output == Output::standard ? STDOUT_FILENO : STDERR_FILENO) != 0;
 }
 
+void write_error(std::string_view text) {
+  // Who cannot be told is not told.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
 int process_id() { return getpid(); }
 
 int logical_cpus() { return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)); }

@@ -15,6 +15,8 @@ namespace heed::tool {
 
 bool is_terminal(Output output) { return _isatty(output == Output::standard ? 1 : 2) != 0; }
 
+void write_error(std::string_view text) { _write(2, text.data(), static_cast<unsigned>(text.size())); }
+
 int process_id() { return _getpid(); }
 
 int logical_cpus() { return static_cast<int>(std::thread::hardware_concurrency()); }

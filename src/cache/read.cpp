@@ -9,6 +9,7 @@
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 #include "heed/half.hpp"
+#include "problem/call.hpp"
 
 namespace HEED_NAMESPACE {
 using namespace cache;
@@ -27,6 +28,8 @@ void put(const MutableView& view, std::int64_t at, float x) {
     case DType::bf16:
       static_cast<bf16*>(view.data)[at] = from_float<bf16>(x);
       return;
+    case DType::f64:
+      return;  // refused
   }
 }
 
@@ -87,7 +90,7 @@ void put_rotated_keys(const State& state, const DevicePages& device, const Cache
   std::vector<std::int64_t> positions(static_cast<std::size_t>(sequence.length));
   std::iota(positions.begin(), positions.end(), 0);
   state.pool.backend().rotate({{floats.view}}, positions, state.config.rotary->rotary, {});
-  const DType own = dtype_of(state.config.type);
+  const DType own = problem::dtype_of(state.config.type);
   if (own != into.dtype && own != DType::f32) {  // rounded to its type first
     const DeviceArray rounded = device.make(into.shape, own);
     state.pool.backend().copy(floats.view, rounded.view);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <variant>
 
-#include "call/checks.hpp"
 #include "heed/cache.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
@@ -27,8 +26,30 @@ void share_rows(Problem& p) {
 }
 
 // S1: where there are no dimensions a scale has nothing to scale.
-float default_scale(std::int64_t dim) {
-  return dim == 0 ? 1.0f : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+double default_scale(std::int64_t dim) { return dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(dim)); }
+
+// What kernels in 32 bits multiply with is what the call means, to the reference as well.
+void round_to_f32(const char* name, std::optional<double>& number) {
+  if (!number) return;
+  const auto rounded = static_cast<float>(*number);
+  if (std::isfinite(*number) && !std::isfinite(rounded))
+    throw refusal(Error::value, name, ": ", *number, " is beyond the range of f32");
+  number = rounded;
+}
+
+void round_choices(Options& options) {
+  round_to_f32("options.scale", options.scale);
+  round_to_f32("options.softcap", options.softcap);
+}
+
+void check_f64(const Problem& p) {
+  if (p.inputs.q.dtype != DType::f64) return;
+  if (p.device() != Device::cpu)
+    throw refusal(Error::dtype, "q.dtype: f64, which is computed on the CPU alone, and q.device is ",
+                  p.device());
+  if (p.inputs.cache)
+    throw refusal(Error::dtype, "q.dtype: f64, but the keys of a cache are ",
+                  name_of(p.inputs.cache->config().type), "; f64 needs k and v as views");
 }
 
 void add_dimension(Problem& p) {
@@ -63,6 +84,7 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   if (inputs.cache && p.device() != inputs.cache->config().device)
     throw refusal(Error::device, "q.device: ", p.device(),
                   " is not the cache's: ", inputs.cache->config().device);
+  check_f64(p);
   if (options.stream && p.device() == Device::cpu)
     throw refusal(Error::device, "options.stream: given, but q.device is cpu");
   const bool is_empty = writes_nothing(inputs, arguments.all());
@@ -71,9 +93,10 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
+  if (inputs.q.dtype != DType::f64) round_choices(p.options);
   check_choices(p.outputs, options);
 
-  p.scale = options.scale.value_or(default_scale(p.dim));
+  p.scale = static_cast<float>(options.scale.value_or(default_scale(p.dim)));
   if (inputs.cache) apply_cache_window(p);
   lower_alibi(p);
   lower_masks(p, extents, arguments);
@@ -156,7 +179,7 @@ Strides broadcast_stride(const Shape& shape, const Strides& stride) {
 }
 
 View with_dimensions(const View& x) {
-  static constexpr float zero = 0;  // in any dtype
+  static constexpr double zero = 0;  // in any dtype
   if (x.shape.dim > 0) return x;
   Shape shape = x.shape;
   shape.dim = 1;
@@ -268,7 +291,7 @@ void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Ex
 }  // namespace
 
 void add_tensors(const Inputs& inputs, Arguments& arguments) {
-  arguments.add("q", inputs.q);
+  arguments.add("q", inputs.q, {.types = Rule::any_or_f64});
   if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
   if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
 }
@@ -311,6 +334,103 @@ void add_arguments(const Inputs& inputs, const Results& results, const Options& 
 
 void add_arguments(const Mask& mask, Arguments& arguments) {
   std::visit([&](const auto& m) { add(m, arguments); }, mask);
+}
+
+// The gradients of a call.
+
+namespace {
+
+// The arguments of attention_backward(), written down once, as those of attention() are. A gradient has the
+// extents of what it is the gradient of, which check_shapes() compares.
+void add_all(const Inputs& inputs, const Saved& saved, const Gradients& gradients, const Options& options,
+             Arguments& arguments) {
+  using enum Extent;
+  constexpr Rule out{Rule::read, Rule::exactly, {batch, heads, queries, value_dim}, Rule::of_q_or_f32},
+      log_sum_exp{Rule::read, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q},
+      written{.use = Rule::written, .types = Rule::of_q_or_f32};
+  add_tensors(inputs, arguments);
+  arguments.add("saved.out", saved.out, out);
+  arguments.add("saved.log_sum_exp", saved.log_sum_exp, log_sum_exp);
+  arguments.add("gradients.out", gradients.out, out);
+  arguments.add_given("gradients.log_sum_exp", gradients.log_sum_exp, log_sum_exp);
+  arguments.add_given("gradients.q", gradients.q, written);
+  arguments.add_given("gradients.k", gradients.k, written);
+  arguments.add_given("gradients.v", gradients.v, written);
+  arguments.add_given("gradients.bias", gradients.bias, written);
+  arguments.add_given("gradients.sink", gradients.sink, written);
+  add_options(inputs, options, arguments);
+}
+
+struct Of {
+  const char* name;
+  std::optional<View> argument;
+};
+
+void check_shape(const char* name, const std::optional<MutableView>& gradient, const Of& of) {
+  if (!gradient) return;
+  if (!of.argument) throw refusal(Error::value, name, ": given, but ", of.name, " is not");
+  if (gradient->shape != of.argument->shape)
+    throw refusal(Error::shape, name, ".shape: ", gradient->shape, " is not ", of.name,
+                  ".shape: ", of.argument->shape);
+}
+
+void check_shapes(const Inputs& inputs, const Gradients& gradients, const Options& options) {
+  check_shape("gradients.q", gradients.q, {"q", inputs.q});
+  check_shape("gradients.k", gradients.k, {"k", inputs.k});
+  check_shape("gradients.v", gradients.v, {"v", inputs.v});
+  check_shape("gradients.bias", gradients.bias, {"options.bias", options.bias});
+  check_shape("gradients.sink", gradients.sink, {"options.sink", options.sink});
+}
+
+// The forward problem's outputs are what was saved; nothing writes to them.
+MutableView as_output(const View& x) {
+  return {const_cast<void*>(x.data), x.shape, x.stride, x.dtype, x.device};
+}
+
+std::optional<MutableView> broadcast(const std::optional<MutableView>& view, const Shape& target) {
+  if (!view) return std::nullopt;
+  return MutableView{view->data, target, broadcast_stride(view->shape, view->stride), view->dtype,
+                     view->device};
+}
+
+// In a packed call every entry of the batch reads and writes the same rows, from its own first one on.
+void share_rows(GradientProblem& g) {
+  if (!g.forward.inputs.key_starts.empty()) {
+    if (g.k) g.k->stride.batch = 0;
+    if (g.v) g.v->stride.batch = 0;
+  }
+  if (g.forward.inputs.query_starts.empty()) return;
+  g.out.stride.batch = g.log_sum_exp.stride.batch = g.out_gradient.stride.batch = 0;
+  if (g.log_sum_exp_gradient) g.log_sum_exp_gradient->stride.batch = 0;
+  if (g.q) g.q->stride.batch = 0;
+}
+
+}  // namespace
+
+GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
+                                      const Options& options) {
+  if (inputs.cache)
+    throw refusal(Error::unsupported, "inputs.cache: given, but there is no gradient by what a cache holds");
+  Arguments arguments;
+  add_all(inputs, saved, gradients, options, arguments);
+  const Outputs outputs{as_output(saved.out), {}, as_output(saved.log_sum_exp)};
+  GradientProblem g{.forward = Problem(inputs, outputs, options),
+                    .out = saved.out,
+                    .log_sum_exp = saved.log_sum_exp,
+                    .out_gradient = gradients.out,
+                    .log_sum_exp_gradient = gradients.log_sum_exp,
+                    .given = gradients,
+                    .q = gradients.q,
+                    .k = gradients.k,
+                    .v = gradients.v};
+  lower(g.forward, arguments);
+  check_shapes(inputs, gradients, options);
+  const Problem& p = g.forward;
+  g.bias = broadcast(gradients.bias, {inputs.q.shape.batch, p.heads, inputs.q.shape.length, p.keys});
+  g.sink = broadcast(gradients.sink, {p.batch, p.heads, 1, 1});
+  share_rows(g);
+  if (p.has_no_dimensions) g.q = g.k = {};  // which are empty
+  return g;
 }
 
 }  // namespace heed::call

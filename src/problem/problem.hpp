@@ -59,7 +59,7 @@ struct Problem {
   CacheType cache_type = CacheType::f32;
   // The cache rotates its keys when they are read: kernels are handed a copy of what it holds.
   bool rotates_keys = false;
-  CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
+  Type kv_type = Type::f32;  // of K and V as kernels read them, wherever they lie
 
   Optional<View> bias{}, sink{};  // broadcast axes have stride 0
   AlibiSlopes alibi{};
@@ -103,6 +103,13 @@ struct GradientProblem {
 struct UnfinishedGradients {
   std::vector<std::int64_t> first_row{}, first_key{};
   std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
+
+  bool is_empty() const {
+    for (const auto* marks : {&q, &k, &v, &bias, &sink})
+      for (const unsigned char mark : *marks)
+        if (mark != 0) return false;
+    return true;
+  }
 };
 
 // From here on: the Problem as the KernelCall that kernels of every backend read.
