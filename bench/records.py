@@ -58,6 +58,8 @@ RECORD = {
     "limit": (str, False, "which limit binds: `fp32`, `bf16`, `l3`, `dram`"),
     "share_of_limit": (float, False, "the rate over that limit, the median of turns"),
     "best_share_of_limit": (float, False, "the fastest turn over the fastest burst of the limit"),
+    "group": (str, False, "of plateau.py: what a call is listed under"),
+    "share_of_plain": (float, False, "of plateau.py: the rate over that of the plain call with heads of the same size"),
     "ratio": (float, False, "this contestant's time over heed's, the median of turns: above 1, heed is faster"),
     "best_ratio": (float, False, "likewise, of the least times"),
     "kv_bytes_per_token": (int, False, "of decode: keys, values and scales"),
