@@ -41,13 +41,20 @@ class Lists {
 // The general kernel, whichever calls it is asked for.
 bool is_general(Role role) { return role == Role::general || role == Role::split; }
 
-std::vector<int> tile_starts(const LoweredCall& lowered) {
-  const std::int64_t rows = prefill_rows(lowered.call);
-  std::vector<int> starts{0};
-  for (const Sequence& s : lowered.problem.sequences)
-    starts.push_back(starts.back() + static_cast<int>((s.queries + rows - 1) / rows));
-  return starts;
-}
+// Of the sequences before each, and of all: tiles of a head's rows, and partial states of a KV head.
+struct PrefillStarts {
+  std::vector<int> tiles{0}, partials{0};
+
+  explicit PrefillStarts(const LoweredCall& lowered) {
+    const std::int64_t rows = prefill_rows(lowered.call), group = lowered.call.group();
+    for (const Sequence& s : lowered.problem.sequences) {
+      const std::int64_t units = prefill_units(lowered.call, s),
+                         states = units > 1 ? s.queries * group * units : 0;
+      tiles.push_back(tiles.back() + static_cast<int>((s.queries + rows - 1) / rows * units));
+      partials.push_back(partials.back() + static_cast<int>(states));
+    }
+  }
+};
 
 // A call and the lists it points to, once they are on the device.
 struct Brought {
@@ -66,10 +73,12 @@ struct Brought {
       bring_documents(lowered);
     if (call.cached) bring_tables(lowered);
     if (role != Role::prefill) return;
-    const std::vector<int> starts = tile_starts(lowered);
-    tiles.count = starts.back();
+    const PrefillStarts starts(lowered);
+    tiles.count = starts.tiles.back();
     tiles.mask = prefill_mask(lowered.call);
-    if (call.sequences) tiles.starts = lists.add(starts);
+    if (!call.sequences) return;
+    tiles.starts = lists.add(starts.tiles);
+    if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
   }
 
  private:

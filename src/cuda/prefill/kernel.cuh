@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     shared.init();
     prefetch_map(&plan.q), prefetch_map(&plan.out);
     if (!Shape::paged) prefetch_map(&plan.k), prefetch_map(&plan.v);
+    if (Shape::biased) prefetch_map(&plan.bias);
   }
   sync();
   if (thread_index() < 128) {
@@ -46,6 +47,8 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
     plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
     plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
   }
+  if (Shape::biased)
+    plan.bias = tensor_map(c.bias, {c.keys, extents.query_rows, c.heads, c.batch}, Shape::rows);
   const auto kernel = prefill_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
@@ -57,22 +60,7 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
 
 template <int dim, int value_dim, Type type, PrefillKind kind>
 void launch_prefill_kind(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  if constexpr (has_kernel({dim, value_dim}, kind))
-    launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
-}
-
-template <int dim, int value_dim, Type type>
-void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  switch (prefill_kind(c)) {
-    case PrefillKind::plain:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::plain>(c, extents, plan, stream);
-    case PrefillKind::capped:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::capped>(c, extents, plan, stream);
-    case PrefillKind::optional:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::optional>(c, extents, plan, stream);
-    case PrefillKind::paged:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::paged>(c, extents, plan, stream);
-  }
+  launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
 }
 
 }  // namespace heed::cuda

@@ -3,6 +3,7 @@
 // in files of their own, which the build writes: each takes long.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
@@ -29,46 +30,86 @@ const char* matrix_units_refuse(const Call& c) {
 
 namespace {
 
-// Options beside ranges of keys.
+// Options beside ranges of keys. One at a time changes scores or weights: kernels for more would need more
+// registers than there are.
 const char* options_refuse(const Call& c) {
-  if (!takes_options) return "masks of booleans, documents, bias, ALiBi and dropout are the general kernel's";
-  if (c.cached) return "it takes no masks, bias, ALiBi or dropout over a cache";
+  const int changes =
+      (c.cap != 0) + (c.bias.data != nullptr) + (c.alibi.of_heads != nullptr) + (c.drop_below > 0);
+  const bool is_masked = has_masks(prefill_kind(c));
+  if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
+  if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
+  if (c.cap != 0 && c.cached) return "it takes no softcap over a cache";  // registers do not suffice (C7511)
+  if (c.softcap_log2e > 512) return "options.softcap is more than its scores are right to";
+  if (!is_masked && !c.cached) return nullptr;
+  if (c.cached)
+    return changes > 0 || c.mask_count > 0 || c.document_count > 0 ? "it takes no options over a cache"
+                                                                   : nullptr;
   for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
     if (c.sequences[b].first_query != 0)
       return "it takes no masks, bias, ALiBi or dropout of packed sequences";
-  const TensorStrides& s = c.bias.stride;
-  if (c.bias.data &&
-      (s.dim != 1 || s.length % 2 != 0 || s.heads % 2 != 0 || s.batch % 2 != 0 ||
-       reinterpret_cast<std::uintptr_t>(c.bias.data) % (c.bias.type == Type::f32 ? 8 : 4) != 0))
-    return "rows of a bias must have no gaps and begin on two elements";
+  for (std::int64_t n = 0; c.alibi.of_heads && n < (c.alibi.step == 0 ? 1 : c.batch) * c.heads; ++n)
+    if (!(c.alibi.of_heads[n] >= 0)) return "it takes slopes of ALiBi that are not negative";
+  if (c.bias.data && !is_mappable(c.bias)) return "it takes a bias of bf16 or f16 whose rows lie on 16 bytes";
   constexpr std::int64_t max_mask_bytes = 256'000'000;
   if (packed_mask(c, 128).bytes() > max_mask_bytes) return "its masks are beyond 256 MB in bits";
   return nullptr;
 }
-bool has_options(const Call& c) {
-  return c.bias.data || c.alibi.of_heads || c.mask_count > 0 || c.document_count > 0 || c.drop_below > 0;
+
+// Whether masks are one of bytes that can be read 16 at a time.
+HEED_DEVICE bool is_one_of_bytes(const Call& c) {
+  if (c.mask_count != 1 || c.document_count > 0) return false;
+  const BoolTensor& mask = c.masks[0];
+  const TensorStrides& s = mask.where.stride;
+  return !mask.is_tree && s.dim == 1 &&
+         (s.batch | s.heads | s.length | reinterpret_cast<std::int64_t>(mask.where.data)) % 16 == 0;
+}
+// A bit for each of 32 bytes that is not 0.
+HEED_DEVICE std::uint32_t bits_of_bytes(const uint4* from) {
+  std::uint32_t bits = 0;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const uint4 x = from[n];
+    const std::uint32_t fours[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const std::uint32_t high = (((fours[m] & 0x7f7f7f7fu) + 0x7f7f7f7fu) | fours[m]) & 0x80808080u;
+      bits |= ((high >> 7) * 0x204081u >> 21 & 15) << (16 * n + 4 * m);  // side by side
+    }
+  }
+  return bits;
+}
+// A bit for each of 32 keys that masks let the query see.
+HEED_DEVICE std::uint32_t seen_of_32(const Call& c, const Query& q, int first, bool in_bytes) {
+  if (in_bytes && first + 32 <= c.keys) {
+    const BoolTensor& mask = c.masks[0];
+    const auto* const from = static_cast<const std::uint8_t*>(mask.where.data) + row_of(mask.where, q).first;
+    const std::uint32_t bits = bits_of_bytes(reinterpret_cast<const uint4*>(from + first));
+    return mask.visible_when ? bits : ~bits;
+  }
+  std::uint32_t bits = 0;
+  for (int n = 0; n < 32 && first + n < c.keys; ++n)
+    bits |= static_cast<std::uint32_t>(masks_allow(c, q, first + n)) << n;
+  return bits;
 }
 
-// Each block some tiles of keys of 64 rows, its warps a row at a time.
+// Each block some tiles of keys of 64 rows, its threads a word of a row each.
 constexpr int pack_threads = 256;
 __global__ void __launch_bounds__(pack_threads)
     pack_mask(const __grid_constant__ Call c, const __grid_constant__ PackedMask mask) {
-  const int lane = thread_index() % 32, block = static_cast<int>(blockIdx.x);
+  const int block = static_cast<int>(blockIdx.x), tile_words = mask.tile_keys / 32;
   const int b = static_cast<int>(blockIdx.z) / mask.heads, h = static_cast<int>(blockIdx.z) % mask.heads;
   auto* const words = const_cast<std::uint32_t*>(mask.words);
+  const bool in_bytes = is_one_of_bytes(c);
   for (int tile = static_cast<int>(blockIdx.y); tile < mask.tiles; tile += static_cast<int>(gridDim.y)) {
     bool sees_any = false, sees_all = true;
-    for (int r = thread_index() / 32; r < PackedMask::block_rows; r += pack_threads / 32) {
-      const int i = block * PackedMask::block_rows + r;
+    for (int n = thread_index(); n < PackedMask::block_rows * tile_words; n += pack_threads) {
+      const int i = block * PackedMask::block_rows + n / tile_words, w = tile * tile_words + n % tile_words;
       if (i >= mask.rows) break;
-      for (int first = tile * mask.tile_keys; first < (tile + 1) * mask.tile_keys; first += 32) {
-        const int j = first + lane;
-        const bool is_seen = j < c.keys && masks_allow(c, {b, h, i, i}, j);
-        const std::uint32_t word = __ballot_sync(0xffffffffu, is_seen);
-        sees_any = sees_any || word != 0;
-        sees_all = sees_all && (is_seen || j >= c.keys);
-        if (lane == 0) words[(mask.matrix(b, h) * mask.rows + i) * mask.row_words + first / 32] = word;
-      }
+      const std::uint32_t word = seen_of_32(c, {b, h, i, i}, w * 32, in_bytes);
+      const int keys = min_of(32, max_of(static_cast<int>(c.keys) - w * 32, 0));
+      sees_any = sees_any || word != 0;
+      sees_all = sees_all && (keys == 0 || ~word << (32 - keys) == 0);
+      words[(mask.matrix(b, h) * mask.rows + i) * mask.row_words + w] = word;
     }
     const bool any_key = __syncthreads_or(sees_any), all_keys = __syncthreads_and(sees_all);
     if (thread_index() == 0)
@@ -84,7 +125,7 @@ PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stream stre
   if (mask.row_words == 0) return mask;
   mask.words = reinterpret_cast<const std::uint32_t*>(memory);
   mask.classes = reinterpret_cast<const TileClass*>(memory + mask.word_bytes());
-  const int splits = mask.tiles < 16 ? mask.tiles : 16;
+  const int splits = mask.tiles < 32 ? mask.tiles : 32;
   pack_mask<<<dim3(static_cast<unsigned>(mask.blocks()), static_cast<unsigned>(splits),
                    static_cast<unsigned>(mask.matrices())),
               pack_threads, 0, stream>>>(c, mask);
@@ -96,11 +137,9 @@ PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stream stre
 
 const char* prefill_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
-  if (has_options(c))
-    if (const char* reason = options_refuse(c)) return reason;
+  if (const char* reason = options_refuse(c)) return reason;
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
-  if (c.cached && c.cap != 0) return "it takes no softcap over a cache";  // registers do not suffice (C7511)
   if (c.out.type != c.q.type) return "it writes the type of q";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
@@ -114,22 +153,58 @@ std::int64_t prefill_rows(const Call& c) {
   return 64 * prefill_groups(prefill_dims_for(c).dim, prefill_kind(c));
 }
 
+std::int64_t prefill_units(const Call& c, const Sequence& s) {
+  return prefill_kind(c) == PrefillKind::cut && cuts_keys(s) ? (s.keys + cut_keys - 1) / cut_keys : 1;
+}
+
 PackedMask prefill_mask(const Call& c) { return packed_mask(c, prefill_keys(prefill_dims_for(c))); }
-std::int64_t prefill_bytes(const Call& c) { return prefill_mask(c).bytes(); }
+
+std::int64_t prefill_bytes(const Call& c) {
+  std::int64_t states = 0;
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    if (const std::int64_t units = prefill_units(c, c.sequence(b)); units > 1)
+      states += c.sequence(b).queries * c.heads * units;
+  return states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
+}
 
 namespace {
 
-// The kernels of the n-th of prefill_dims, or of one after it.
-template <std::size_t n = 0>
-void launch_for(const PrefillDims& dims, const Call& c, const Extents& extents, const PrefillPlan& plan,
-                Stream stream) {
-  constexpr PrefillDims it = prefill_dims[n];
-  if (dims.dim == it.dim && dims.value_dim == it.value_dim)
-    c.q.type == Type::bf16 ? launch_prefill_dims<it.dim, it.value_dim, Type::bf16>(c, extents, plan, stream)
-                           : launch_prefill_dims<it.dim, it.value_dim, Type::f16>(c, extents, plan, stream);
-  else if constexpr (n + 1 < std::size(prefill_dims))
-    launch_for<n + 1>(dims, c, extents, plan, stream);
+// Without its memory.
+Partials partials_of(const Call& c, const PrefillTiles& tiles) {
+  Partials partials;
+  if (prefill_kind(c) != PrefillKind::cut) return partials;
+  const auto group = static_cast<int>(c.group());
+  partials.starts = tiles.partial_starts;
+  partials.units = static_cast<int>((c.keys + cut_keys - 1) / cut_keys);
+  partials.rows = group * static_cast<int>(std::min(c.queries, max_cut_queries));
+  partials.unit_keys = static_cast<int>(cut_keys);
+  partials.cut_rows = group * static_cast<int>(max_cut_queries);
+  return partials;
 }
+
+using enum PrefillKind;
+constexpr PrefillKind kinds[] = {plain, cut, capped, masked, sloped, biased, dropping, paged};
+
+// What a launch of one kernel takes beside its shape.
+struct PrefillLaunch {
+  const Call& c;
+  const Extents& extents;
+  const PrefillPlan& plan;
+  Stream stream;
+
+  // The n-th of all widths and kinds, or one after it.
+  template <std::size_t n = 0>
+  void run(const PrefillDims& dims) const {
+    constexpr PrefillDims it = prefill_dims[n / std::size(kinds)];
+    constexpr PrefillKind kind = kinds[n % std::size(kinds)];
+    if constexpr (has_kernel(it, kind))
+      if (dims.dim == it.dim && dims.value_dim == it.value_dim && prefill_kind(c) == kind)
+        return c.q.type == Type::bf16
+                   ? launch_prefill_kind<it.dim, it.value_dim, Type::bf16, kind>(c, extents, plan, stream)
+                   : launch_prefill_kind<it.dim, it.value_dim, Type::f16, kind>(c, extents, plan, stream);
+    if constexpr (n + 1 < std::size(prefill_dims) * std::size(kinds)) run<n + 1>(dims);
+  }
+};
 
 }  // namespace
 
@@ -143,7 +218,11 @@ void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& t
   if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
   plan.mask = packed(c, tiles.mask, workspace.rest(), stream);
-  launch_for(prefill_dims_for(c), c, extents, plan, stream);
+  plan.partials = partials_of(c, tiles);
+  plan.partials.states = reinterpret_cast<float*>(workspace.rest());
+  PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));
+  if (plan.partials.units > 0 && (plan.partials.starts || !tiles.starts))
+    launch_partial_merge(c, plan.partials, nullptr, stream);
 }
 
 }  // namespace heed::cuda
