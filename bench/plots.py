@@ -26,7 +26,7 @@ MACHINES = {
     "xeon-2-race": "Xeon with AMX, two threads",
     "h200-race": "NVIDIA H200",
 }
-LENGTHS, ERRORS = "xeon-16-lengths", "errors"
+LENGTHS, ERRORS, PLATEAU = "xeon-16-lengths", "errors", "h200-plateau"
 SHOWN_ON_CPU = cases.suites()["quick"]
 SHOWN_ON_GPU = [
     "prefill/bf16/4x64x8x1024x1024x128",
@@ -148,6 +148,16 @@ def plateau(runs):
     return svg.lines(title, source(runs["h200-race"]), ("tokens", "TFLOP/s"), series, ticks)
 
 
+def every_call(runs):
+    """A column for each call of plateau.py."""
+    groups = {}
+    for record in runs[PLATEAU]["cases"]:
+        if "ratio" in record:
+            groups.setdefault(record["group"], []).append(record["ratio"])
+    title = f"The fastest of PyTorch's backends takes this many times as long: {sum(map(len, groups.values()))} calls"
+    return svg.columns(title, source(runs[PLATEAU]), "times as long as heed; cut at 4", list(groups.items()), "heed", 4)
+
+
 def pictures(runs):
     """{file: text}"""
     made = {f"speed-{name.removesuffix('-race')}.svg": speed(runs, name) for name in MACHINES if name != "xeon-2-race"}
@@ -156,7 +166,7 @@ def pictures(runs):
         "error.svg": errors(runs),
         "memory-by-length.svg": memory(runs),
         "gpu-plateau.svg": plateau(runs),
-    }
+    } | ({"gpu-calls.svg": every_call(runs)} if PLATEAU in runs else {})
 
 
 # Tables.

@@ -41,14 +41,32 @@ class Lists {
 // The general kernel, whichever calls it is asked for.
 bool is_general(Role role) { return role == Role::general || role == Role::split; }
 
+// A call as a kernel takes it: prefill has documents as sequences, where they can be.
+struct RoleCall {
+  RoleCall(Role role, const LoweredCall& of)
+      : lowered(of), documents(of), is_packed(role == Role::prefill && !documents.sequences.empty()) {
+    if (is_packed) call = documents.of(call), extents = {documents.rows, documents.rows};
+  }
+
+  std::span<const Sequence> sequences() const {
+    return is_packed ? std::span<const Sequence>(documents.sequences) : std::span(lowered.problem.sequences);
+  }
+
+  const LoweredCall& lowered;
+  const PackedDocuments documents;
+  const bool is_packed;
+  Call call = lowered.call;
+  Extents extents{lowered.query_rows, lowered.key_rows};
+};
+
 // Of the sequences before each, and of all: tiles of a head's rows, and partial states of a KV head.
 struct PrefillStarts {
   std::vector<int> tiles{0}, partials{0};
 
-  explicit PrefillStarts(const LoweredCall& lowered) {
-    const std::int64_t rows = prefill_rows(lowered.call), group = lowered.call.group();
-    for (const Sequence& s : lowered.problem.sequences) {
-      const std::int64_t units = prefill_units(lowered.call, s),
+  explicit PrefillStarts(const RoleCall& of) {
+    const std::int64_t rows = prefill_rows(of.call), group = of.call.group();
+    for (const Sequence& s : of.sequences()) {
+      const std::int64_t units = prefill_units(of.call, s),
                          states = units > 1 ? s.queries * group * units : 0;
       tiles.push_back(tiles.back() + static_cast<int>((s.queries + rows - 1) / rows * units));
       partials.push_back(partials.back() + static_cast<int>(states));
@@ -62,8 +80,9 @@ struct Brought {
   PrefillTiles tiles{};
   Lists lists;
 
-  Brought(Role role, const LoweredCall& lowered, std::byte* to) : call(lowered.call), lists(to) {
-    if (call.sequences) call.sequences = lists.add(std::span<const Sequence>(lowered.problem.sequences));
+  Brought(Role role, const RoleCall& of, std::byte* to) : call(of.call), lists(to) {
+    const LoweredCall& lowered = of.lowered;
+    if (call.sequences) call.sequences = lists.add(of.sequences());
     if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
     if (call.mask_count > 0) bring_masks(lowered);
     if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
@@ -73,9 +92,9 @@ struct Brought {
       bring_documents(lowered);
     if (call.cached) bring_tables(lowered);
     if (role != Role::prefill) return;
-    const PrefillStarts starts(lowered);
+    const PrefillStarts starts(of);
     tiles.count = starts.tiles.back();
-    tiles.mask = prefill_mask(lowered.call);
+    tiles.mask = prefill_mask(of.call);
     if (!call.sequences) return;
     tiles.starts = lists.add(starts.tiles);
     if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
@@ -128,8 +147,8 @@ std::int64_t own_bytes(Role role, const Call& c) {
   }
 }
 
-std::int64_t list_bytes(Role role, const LoweredCall& p) {
-  return rounded(static_cast<std::int64_t>(Brought(role, p, nullptr).lists.bytes().size()));
+std::int64_t list_bytes(Role role, const RoleCall& of) {
+  return rounded(static_cast<std::int64_t>(Brought(role, of, nullptr).lists.bytes().size()));
 }
 
 }  // namespace
@@ -153,21 +172,24 @@ Reason wants_another_device(Role role) {
 }
 
 Reason refuses(Role role, const LoweredCall& lowered) {
-  const char* reason = role == Role::decode    ? decode_refuses(lowered.call)
-                       : role == Role::prefill ? prefill_refuses(lowered.call)
-                       : role == Role::split   ? split_refuses(lowered.call)
-                       : role == Role::general ? general_refuses(lowered.call)
-                                               : exact_refuses(lowered.call);
+  const RoleCall of(role, lowered);
+  const char* reason = role == Role::decode    ? decode_refuses(of.call)
+                       : role == Role::prefill ? prefill_refuses(of.call)
+                       : role == Role::split   ? split_refuses(of.call)
+                       : role == Role::general ? general_refuses(of.call)
+                                               : exact_refuses(of.call);
   if (!reason) return {};
   return [reason] { return std::string(reason); };
 }
 
 std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
-  return Workspace::counter_bytes + list_bytes(role, lowered) + rounded(own_bytes(role, lowered.call));
+  const RoleCall of(role, lowered);
+  return Workspace::counter_bytes + list_bytes(role, of) + rounded(own_bytes(role, of.call));
 }
 
 void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
-  const Brought brought(role, lowered, workspace.rest());
+  const RoleCall of(role, lowered);
+  const Brought brought(role, of, workspace.rest());
   const auto& lists = brought.lists.bytes();
   if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
   Workspace behind = workspace;
@@ -175,9 +197,8 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   if (is_general(role)) return launch_general(c, behind, stream, cut);
-  const Extents extents{lowered.query_rows, lowered.key_rows};
-  if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
-  launch_prefill(c, extents, brought.tiles, behind, stream);
+  if (role == Role::decode) return launch_decode(c, of.extents, behind, stream, cut);
+  launch_prefill(c, of.extents, brought.tiles, behind, stream);
 }
 
 }  // namespace heed::cuda

@@ -146,6 +146,37 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
     }
 }
 
+// Documents that follow each other are sequences of their own, heads beside each other inside the length or
+// not.
+CLAIM(prefill_of_documents_has_the_bits_of_prefill_of_each) {
+  constexpr std::int64_t lengths[] = {100, 1, 300, 27};
+  for (const std::int64_t batch : {1, 2}) {
+    Call all{.q = Tensor::random({batch, 4, 428, 128}, 321, 4, DType::bf16),
+             .k = Tensor::random({batch, 2, 428, 128}, 322, 2, DType::bf16),
+             .v = Tensor::random({batch, 2, 428, 128}, 323, 2, DType::bf16)};
+    all.causal = Causal{Align::starts}, all.window = Window{200, 0, Align::starts};
+    for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
+      const Shape s = (all.*x).shape();
+      all.*x = (all.*x).laid_out({s.length * s.heads * s.dim, s.dim, s.heads * s.dim, 1});
+    }
+    all.documents.emplace();
+    for (std::int32_t n = 0; n < 4; ++n) all.documents->ids.insert(all.documents->ids.end(), lengths[n], n);
+    const auto together = run(prefill, all, {.log_sum_exp = batch == 1});
+    expect(together.has_value(), "refused");
+    if (!together) continue;
+    expect_right(prefill, all, {.log_sum_exp = batch == 1}, "documents");
+    std::int64_t first = 0;
+    for (const std::int64_t length : lengths) {
+      Call alone{
+          .q = all.q.rows(first, length), .k = all.k.rows(first, length), .v = all.v.rows(first, length)};
+      alone.causal = all.causal, alone.window = all.window;
+      expect(same_bits(run(prefill, alone, {})->out, together->out.rows(first, length)), "a document of ",
+             length, ", batch ", batch);
+      first += length;
+    }
+  }
+}
+
 CLAIM(decode_is_within_the_bound) {
   int taken = 0;
   for (const std::uint64_t seed : cases::seeds(1, 240)) {
