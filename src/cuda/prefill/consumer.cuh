@@ -32,7 +32,7 @@ struct PrefillSoftmax {
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
   HEED_DEVICE explicit PrefillSoftmax(const Call& c)
-      : scale(Shape::capped   ? 2 * c.softcap_log2e
+      : scale(Shape::capped   ? (type == Type::f16 ? 2 : 1) * c.softcap_log2e
               : Shape::biased ? 1.0f
                               : c.scale_log2e) {}
 
@@ -89,9 +89,15 @@ struct PrefillSoftmax {
   // quotient is right to 2^-22: of the score, to 2^-21 of the cap.
   template <int columns>
   HEED_DEVICE static void cap_scores(float (&s)[keys / 2], const Call& c) {
-    const float times = -2 * log2_e * c.scale_log2e / c.softcap_log2e;
+    if constexpr (type == Type::f16) {
+      const float times = -2 * log2_e * c.scale_log2e / c.softcap_log2e;
 #pragma unroll
-    for (int i = 0; i < columns / 2; ++i) s[i] = fast_reciprocal(1.0f + fast_exp2(s[i] * times));
+      for (int i = 0; i < columns / 2; ++i) s[i] = fast_reciprocal(1.0f + fast_exp2(s[i] * times));
+    } else {
+      const float times = c.scale_log2e / c.softcap_log2e;
+#pragma unroll
+      for (int i = 0; i < columns / 2; ++i) s[i] = short_tanh(s[i] * times);
+    }
   }
 
   template <int columns>

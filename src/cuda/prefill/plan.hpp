@@ -94,10 +94,11 @@ constexpr PrefillKind prefill_kind(const Call& c) {
                                                                               : PrefillKind::plain;
 }
 
-// With 96 over a cache registers do not suffice (C7511); the others are for calls that are rarer.
+// With 96 over a cache, and a softcap with 192 and 128, registers do not suffice (C7511); the others are for calls that are rarer.
 constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
   if (has_masks(kind)) return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
   if (kind == PrefillKind::cut) return of.value_dim != 192;
+  if (kind == PrefillKind::capped) return of.dim == of.value_dim;
   return kind != PrefillKind::paged || (of.dim != 32 && of.dim != 96);
 }
 
