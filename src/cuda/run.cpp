@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cuda/lower.hpp"
@@ -41,22 +42,47 @@ class Lists {
 // The general kernel, whichever calls it is asked for.
 bool is_general(Role role) { return role == Role::general || role == Role::split; }
 
-// A call as a kernel takes it: prefill has documents as sequences, where they can be.
-struct RoleCall {
-  RoleCall(Role role, const LoweredCall& of)
-      : lowered(of), documents(of), is_packed(role == Role::prefill && !documents.sequences.empty()) {
-    if (is_packed) call = documents.of(call), extents = {documents.rows, documents.rows};
+// A call as a kernel takes it. Prefill has documents as sequences, where they can be, and a cache's keys and
+// values as rows, which a launch before it puts into the workspace.
+class RoleCall {
+ public:
+  RoleCall(Role role, const LoweredCall& of) : lowered(of) {
+    if (role != Role::prefill) return;
+    if (call.cached) {
+      lay_out_cache();
+    } else if (PackedDocuments documents(of); !documents.sequences.empty()) {
+      call = documents.of(call), extents = {documents.rows, documents.rows};
+      own_ = std::move(documents.sequences);
+    }
   }
 
   std::span<const Sequence> sequences() const {
-    return is_packed ? std::span<const Sequence>(documents.sequences) : std::span(lowered.problem.sequences);
+    return own_.empty() ? std::span(lowered.problem.sequences) : std::span<const Sequence>(own_);
   }
 
   const LoweredCall& lowered;
-  const PackedDocuments documents;
-  const bool is_packed;
   Call call = lowered.call;
   Extents extents{lowered.query_rows, lowered.key_rows};
+
+ private:
+  // Rows of all sequences one after the other where they differ, else of each by itself.
+  void lay_out_cache() {
+    own_.assign(lowered.problem.sequences.begin(), lowered.problem.sequences.end());
+    std::int64_t rows = 0;
+    for (Sequence& s : own_) {
+      const std::int64_t own_rows = cache::PageLayout::whole(s.keys, cache::PageLayout::tile);
+      s.first_key = call.sequences ? rows : 0;
+      rows = call.sequences ? rows + own_rows : own_rows;
+    }
+    if (call.sequences) call.sequences = own_.data();
+    const auto lay_out = [&](Tensor& t, std::int64_t dim) {
+      t.stride = {call.sequences ? 0 : call.kv_heads * rows * dim, rows * dim, dim, 1};
+    };
+    lay_out(call.k, call.dim), lay_out(call.v, call.value_dim);
+    extents.key_rows = rows;
+  }
+
+  std::vector<Sequence> own_{};  // where they are not the problem's
 };
 
 // Of the sequences before each, and of all: tiles of a head's rows, and partial states of a KV head.
@@ -134,12 +160,12 @@ struct Brought {
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-std::int64_t own_bytes(Role role, const Call& c) {
+std::int64_t own_bytes(Role role, const Call& c, const Extents& extents) {
   switch (role) {
     case Role::decode:
       return decode_bytes(c);
     case Role::prefill:
-      return prefill_bytes(c);
+      return prefill_bytes(c, extents);
     case Role::exact:
       return exact_bytes(c);
     default:
@@ -184,7 +210,7 @@ Reason refuses(Role role, const LoweredCall& lowered) {
 
 std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
   const RoleCall of(role, lowered);
-  return Workspace::counter_bytes + list_bytes(role, of) + rounded(own_bytes(role, of.call));
+  return Workspace::counter_bytes + list_bytes(role, of) + rounded(own_bytes(role, of.call, of.extents));
 }
 
 void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {

@@ -83,7 +83,6 @@ constexpr bool cuts_keys(const Sequence& s) { return s.queries <= max_cut_querie
 
 // Where sequences differ, some may be cut.
 constexpr PrefillKind prefill_kind(const Call& c) {
-  if (c.cached) return PrefillKind::paged;
   if (c.drop_below > 0) return PrefillKind::dropping;
   if (c.bias.data) return PrefillKind::biased;
   if (c.alibi.of_heads) return PrefillKind::sloped;
@@ -94,7 +93,8 @@ constexpr PrefillKind prefill_kind(const Call& c) {
                                                                               : PrefillKind::plain;
 }
 
-// With 96 over a cache, and a softcap with 192 and 128, registers do not suffice (C7511); the others are for calls that are rarer.
+// With 96 over a cache, and a softcap with 192 and 128, registers do not suffice (C7511); the others are for
+// calls that are rarer.
 constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
   if (has_masks(kind)) return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
   if (kind == PrefillKind::cut) return of.value_dim != 192;

@@ -38,12 +38,8 @@ const char* options_refuse(const Call& c) {
   const bool is_masked = has_masks(prefill_kind(c));
   if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
   if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
-  if (c.cap != 0 && c.cached) return "it takes no softcap over a cache";  // registers do not suffice (C7511)
   if (c.softcap_log2e > 512) return "options.softcap is more than its scores are right to";
-  if (!is_masked && !c.cached) return nullptr;
-  if (c.cached)
-    return changes > 0 || c.mask_count > 0 || c.document_count > 0 ? "it takes no options over a cache"
-                                                                   : nullptr;
+  if (!is_masked) return nullptr;
   for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
     if (c.sequences[b].first_query != 0)
       return "it takes no masks, bias, ALiBi or dropout of packed sequences";
@@ -144,8 +140,7 @@ const char* prefill_refuses(const Call& c) {
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
   for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out})
-    if (!is_mappable(*t) && !(c.cached && (t == &c.k || t == &c.v)))
-      return "the copy engine wants rows without gaps, and everything on 16 bytes";
+    if (!is_mappable(*t)) return "the copy engine wants rows without gaps, and everything on 16 bytes";
   return nullptr;
 }
 
@@ -159,15 +154,93 @@ std::int64_t prefill_units(const Call& c, const Sequence& s) {
 
 PackedMask prefill_mask(const Call& c) { return packed_mask(c, prefill_keys(prefill_dims_for(c))); }
 
-std::int64_t prefill_bytes(const Call& c) {
+namespace {
+
+std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Of the keys, or values, of a cache as rows.
+std::int64_t row_bytes(const Call& c, const Extents& extents, std::int64_t dim) {
+  const std::int64_t entries = c.sequences ? 1 : c.batch;
+  return c.cached ? rounded(entries * c.kv_heads * extents.key_rows * dim * 2) : 0;
+}
+
+}  // namespace
+
+std::int64_t prefill_bytes(const Call& c, const Extents& extents) {
   std::int64_t states = 0;
   for (std::int64_t b = 0; b < c.batch; ++b)
     if (const std::int64_t units = prefill_units(c, c.sequence(b)); units > 1)
       states += c.sequence(b).queries * c.heads * units;
-  return states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
+  return row_bytes(c, extents, c.dim) + row_bytes(c, extents, c.value_dim) +
+         states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
 }
 
 namespace {
+
+// Eight keys of eight dimensions, which lie (dims, 16 tokens) in a page: `from` has the first dimension's,
+// and rows of `to` are keys.
+HEED_DEVICE void transpose_keys(const unsigned char* from, std::uint16_t* to, std::int64_t row) {
+  std::uint32_t x[8][4];  // (dims, pairs of keys)
+#pragma unroll
+  for (int d = 0; d < 8; ++d) {
+    const uint4 keys = *reinterpret_cast<const uint4*>(from + d * 32);
+    x[d][0] = keys.x, x[d][1] = keys.y, x[d][2] = keys.z, x[d][3] = keys.w;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    std::uint32_t pairs[4];  // of dimensions
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      pairs[n] = __byte_perm(x[2 * n][j / 2], x[2 * n + 1][j / 2], j % 2 == 0 ? 0x5410 : 0x7632);
+    *reinterpret_cast<uint4*>(to + j * row) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  }
+}
+
+// A cache's pages as rows (cache/layout.hpp says how they lie): a warp has the keys or the values of 16
+// tokens of a KV head. What lies behind a sequence's last token in its page comes along.
+constexpr int gather_threads = 128, gather_blocks = gather_threads / 64;
+__global__ void __launch_bounds__(gather_threads)
+    gather_pages(const __grid_constant__ Call c, const __grid_constant__ Tensor k,
+                 const __grid_constant__ Tensor v) {
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  const int b = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y),
+            token = (static_cast<int>(blockIdx.x) * gather_blocks + warp % gather_blocks) * 16;
+  const Sequence& s = c.sequence(b);
+  if (token >= s.keys) return;
+  const cache::PageLayout& layout = c.layout;
+  const unsigned char* const part = head_in_page(c, b, kv_head, token);
+  const std::int64_t in_page = token % layout.page_size;
+  const bool of_values = warp >= gather_blocks;
+  const Row row = row_of(of_values ? v : k, b, kv_head, s.first_key + token);
+  auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
+  if (!of_values) {
+    const unsigned char* const from = part + layout.key_element(in_page, 0) * 2;
+    for (int n = lane; n < c.dim / 4; n += 32)
+      transpose_keys(from + n / 2 * 256 + n % 2 * 16, to + n % 2 * 8 * c.dim + n / 2 * 8, c.dim);
+  } else {
+    const unsigned char* const from = part + layout.values_at() + layout.value_element(in_page, 0) * 2;
+#pragma unroll 4
+    for (int n = lane; n < 2 * layout.value_width(); n += 32) {
+      const int d = n / 32 * 16 + n % 2 * 8;
+      if (d < c.value_dim)
+        *reinterpret_cast<uint4*>(to + n / 2 % 16 * c.value_dim + d) =
+            *reinterpret_cast<const uint4*>(from + n * 16);
+    }
+  }
+}
+
+// The call over rows in this memory.
+Call gathered(const Call& c, const Extents& extents, std::byte* memory, Stream stream) {
+  Call made = c;
+  made.cached = nullptr;
+  made.k.data = memory, made.v.data = memory + row_bytes(c, extents, c.dim);
+  const std::int64_t blocks = (c.keys + 16 * gather_blocks - 1) / (16 * gather_blocks);
+  gather_pages<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(c.kv_heads),
+                      static_cast<unsigned>(c.batch)),
+                 gather_threads, 0, stream>>>(c, made.k, made.v);
+  check(cudaGetLastError(), "cuda.prefill: pages");
+  return made;
+}
 
 // Without its memory.
 Partials partials_of(const Call& c, const PrefillTiles& tiles) {
@@ -208,18 +281,21 @@ struct PrefillLaunch {
 
 }  // namespace
 
-void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& tiles,
+void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles& tiles,
                     const Workspace& workspace, Stream stream) {
-  if (tiles.count * c.heads == 0) return;
+  if (tiles.count * call.heads == 0) return;
+  const Call c = call.cached ? gathered(call, extents, workspace.rest(), stream) : call;
+  std::byte* const memory =
+      workspace.rest() + row_bytes(call, extents, c.dim) + row_bytes(call, extents, c.value_dim);
   PrefillPlan plan{};
   plan.next_tile = workspace.counters();
   plan.tile_starts = tiles.starts;
   plan.tiles = static_cast<int>(tiles.count * c.heads);
   if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
-  plan.mask = packed(c, tiles.mask, workspace.rest(), stream);
+  plan.mask = packed(c, tiles.mask, memory, stream);
   plan.partials = partials_of(c, tiles);
-  plan.partials.states = reinterpret_cast<float*>(workspace.rest());
+  plan.partials.states = reinterpret_cast<float*>(memory);
   PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));
   if (plan.partials.units > 0 && (plan.partials.starts || !tiles.starts))
     launch_partial_merge(c, plan.partials, nullptr, stream);
