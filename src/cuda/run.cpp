@@ -76,6 +76,7 @@ class RoleCall {
     }
     if (call.sequences) call.sequences = own_.data();
     const auto lay_out = [&](Tensor& t, std::int64_t dim) {
+      t.type = call.layout.is_quantized ? call.q.type : t.type;
       t.stride = {call.sequences ? 0 : call.kv_heads * rows * dim, rows * dim, dim, 1};
     };
     lay_out(call.k, call.dim), lay_out(call.v, call.value_dim);

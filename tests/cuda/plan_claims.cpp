@@ -66,7 +66,7 @@ CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
   using enum PrefillKind;
   const float number = 0;
   const cache::PagedSequence cached{};
-  for (const PrefillKind kind : {plain, cut, capped, masked, sloped, biased, dropping, paged})
+  for (const PrefillKind kind : {plain, cut, capped, masked, sloped, biased, dropping, scaled})
     for (int dim = 8; dim <= 256; dim += 8)
       for (int value_dim = 8; value_dim <= 256; value_dim += 8) {
         if (kind == cut && value_dim > 128 && value_dim <= 192)
@@ -78,16 +78,16 @@ CLAIM(every_width_of_heads_has_a_prefill_kernel_that_holds_it) {
         if (kind == sloped) c.alibi.of_heads = &number;
         if (kind == biased) c.bias.data = &number;
         if (kind == dropping) c.drop_below = 1;
-        if (kind == paged) c.cached = &cached;
+        if (kind == scaled) c.cached = &cached, c.layout.is_quantized = true;
         const PrefillDims found = prefill_dims_for(c);
         const int name = static_cast<int>(kind);
         expect(prefill_kind(c) == kind, "kind ", name);
         expect(has_kernel(found, kind), dim, " and ", value_dim, ": no kernel of kind ", name);
         expect(found.dim >= dim && found.value_dim >= value_dim, dim, " and ", value_dim, " in ", found.dim,
                " and ", found.value_dim);
-        const bool is_own = dim == 64 || dim == 128 || dim == 256 ||
-                            (dim == 192 ? kind == plain || kind == capped || kind == paged
-                                        : (dim == 32 || dim == 96) && kind <= capped);
+        const bool is_own =
+            dim == 64 || dim == 128 || dim == 256 ||
+            (dim == 192 ? kind == plain || kind == capped : (dim == 32 || dim == 96) && kind <= capped);
         if (dim == value_dim && is_own) expect(found.dim == dim, dim, " in ", found.dim);
       }
 }

@@ -10,6 +10,7 @@
 
 #include "cuda/exact/state.cuh"
 #include "cuda/general/plan.hpp"
+#include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 
 namespace heed::cuda {
@@ -189,12 +190,11 @@ const char* general_refuses(const Call& c) {
   return nullptr;
 }
 
-// Prefill has a block of 128 rows for every head and one query or 128, and walks all keys in it, or a unit of
-// 2048: here fewer rows are idle.
+// Prefill has a block of 128 rows for every head and one query or 128, and walks all keys in it where it does
+// not cut them.
 const char* split_refuses(const Call& c) {
   if (c.queries > 64) return "there are more than 64 queries";
-  if (c.queries > 16 && !prefill_refuses(c) && !c.cached)
-    return "prefill cuts the keys of more than 16 queries";
+  if (prefill_kind(c) == PrefillKind::cut && !c.cached && !prefill_refuses(c)) return "prefill cuts the keys";
   if (c.keys < 4096) return "there are fewer than 4096 keys";
   return general_refuses(c);
 }

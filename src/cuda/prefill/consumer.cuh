@@ -32,7 +32,7 @@ struct PrefillSoftmax {
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
   HEED_DEVICE explicit PrefillSoftmax(const Call& c)
-      : scale(Shape::capped   ? (type == Type::f16 ? 2 : 1) * c.softcap_log2e
+      : scale(Shape::capped   ? 2 * c.softcap_log2e
               : Shape::biased ? 1.0f
                               : c.scale_log2e) {}
 
@@ -89,15 +89,9 @@ struct PrefillSoftmax {
   // quotient is right to 2^-22: of the score, to 2^-21 of the cap.
   template <int columns>
   HEED_DEVICE static void cap_scores(float (&s)[keys / 2], const Call& c) {
-    if constexpr (type == Type::f16) {
-      const float times = -2 * log2_e * c.scale_log2e / c.softcap_log2e;
+    const float times = -2 * log2_e * c.scale_log2e / c.softcap_log2e;
 #pragma unroll
-      for (int i = 0; i < columns / 2; ++i) s[i] = fast_reciprocal(1.0f + fast_exp2(s[i] * times));
-    } else {
-      const float times = c.scale_log2e / c.softcap_log2e;
-#pragma unroll
-      for (int i = 0; i < columns / 2; ++i) s[i] = short_tanh(s[i] * times);
-    }
+    for (int i = 0; i < columns / 2; ++i) s[i] = fast_reciprocal(1.0f + fast_exp2(s[i] * times));
   }
 
   template <int columns>
@@ -138,8 +132,8 @@ struct PrefillProducts {
 
   HEED_DEVICE PrefillProducts(const PrefillShared<Shape>& shared, int group)
       : first_queries(operand(shared.queries(0) + group * 64 * 128)),
-        first_keys(Shape::paged ? operand(shared.keys(0), dim * 32) : operand(shared.keys(0))),
-        first_values(operand(shared.values(0), Shape::paged ? 512 : keys * 128)) {}
+        first_keys(operand(shared.keys(0))),
+        first_values(operand(shared.values(0), keys * 128)) {}
 
   HEED_DEVICE void take_queries(unsigned n) {
     queries =
@@ -157,10 +151,7 @@ struct PrefillProducts {
 #pragma unroll
     for (int k = 0; k < dim / 16; ++k) {
       const Operand a = advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32);
-      if constexpr (Shape::paged)
-        multiply<type, 1, 32>(sums, a, advanced(b, k * 512), k != 0);
-      else
-        multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+      multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
     }
     commit_products();
     pin(sums);
@@ -173,11 +164,7 @@ struct PrefillProducts {
     pin(p), pin(o);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < rows / 16; ++k)
-      if constexpr (Shape::paged)
-        multiply<type, 1, 32>(o, p + 4 * k, advanced(b, k * value_dim * 32));
-      else
-        multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
+    for (int k = 0; k < rows / 16; ++k) multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
     commit_products();
     pin(o), pin(p);
   }
@@ -217,9 +204,9 @@ class PrefillConsumer {
   // Every second warpgroup sees half of its last tile under a causal mask, and does no more of it: 90 us
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).
-  static constexpr bool may_halve = keys == 128 && !Shape::masked;
-  // With a softcap or pages registers do not suffice for it: ptxas reports C7511.
-  static constexpr bool may_halve_values = may_halve && !may_pass && !Shape::capped && !Shape::paged;
+  static constexpr bool may_halve = keys == 128 && !Shape::masked && !Shape::scaled;
+  // With a softcap registers do not suffice for it: ptxas reports C7511.
+  static constexpr bool may_halve_values = may_halve && !may_pass && !Shape::capped;
 
   // Tiles of keys that some row of this warpgroup sees, and those that every row sees whole; last < first:
   // none.
@@ -247,15 +234,9 @@ class PrefillConsumer {
     return *shared.visit(n);
   }
 
-  // Until a tile has arrived. What threads copied, the matrix units see after a fence.
-  HEED_DEVICE void wait_for_keys(unsigned n) const {
-    barrier_wait(shared.keys_full(n), shared.phase(n));
-    if (Shape::paged) fence_async_proxy();
-  }
-  HEED_DEVICE void wait_for_values(unsigned n) const {
-    barrier_wait(shared.values_full(n), shared.phase(n));
-    if (Shape::paged) fence_async_proxy();
-  }
+  // Until a tile has arrived.
+  HEED_DEVICE void wait_for_keys(unsigned n) const { barrier_wait(shared.keys_full(n), shared.phase(n)); }
+  HEED_DEVICE void wait_for_values(unsigned n) const { barrier_wait(shared.values_full(n), shared.phase(n)); }
 
   HEED_DEVICE void attend(unsigned n) {
     const OwnTiles own = own_tiles();
@@ -325,7 +306,7 @@ class PrefillConsumer {
     prepare(own.last, taken);
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
-    rows.release(shared.keys_empty(taken));
+    release_keys(taken);
     weigh<columns>(own.last, {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
@@ -355,16 +336,15 @@ class PrefillConsumer {
     const unsigned next = taken + 1;
     const int keys_at = products.stage(next), values_at = products.stage(taken);
     wait_for_keys(next);
-    if (Shape::paged) wait_for_values(taken);  // a fence between the products would keep registers
-    named_sync(1 + rows.group, 256);           // until the matrix units are this warpgroup's
+    named_sync(1 + rows.group, 256);  // until the matrix units are this warpgroup's
     products.multiply_keys(s, keys_at);
-    if (!Shape::paged) wait_for_values(taken);
+    wait_for_values(taken);
     products.template multiply_values<value_rows>(o, p, values_at);
     named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
     prepare(j, next);
     wait_for_products<1>();
     pin(s);
-    rows.release(shared.keys_empty(next));
+    release_keys(next);
     weigh(j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
@@ -380,24 +360,34 @@ class PrefillConsumer {
       if (visit.is_mixed()) mask.fetch(plan.mask, rows, j);
     if constexpr (Shape::biased) {
       barrier_wait(shared.bias_full(n), shared.phase(n));
-      bias_at = shared.bias(n), bias_stage = n;
-      bias_is_low = bias().is_low();
+      bias_is_low = bias(n).is_low();
     }
+    stage = n;
+  }
+  // When the products with keys are done: for scales, weigh() does it.
+  HEED_DEVICE void release_keys(unsigned n) const {
+    if constexpr (!Shape::scaled) rows.release(shared.keys_empty(n));
+  }
+  // What this warp has read beside products.
+  HEED_DEVICE void release_own(SharedAddress barrier) const {
+    sync_warp();
+    if (rows.lane == 0) barrier_arrive(barrier);
   }
   template <int columns = keys>
   HEED_DEVICE void weigh(int j, HiddenColumns hidden) {
     if constexpr (Shape::sloped) PrefillSlopes<Shape>{c, rows}.apply(s, j);
-    if constexpr (Shape::biased) {
-      bias().apply(s, bias_is_low);
-      sync_warp();
-      if (rows.lane == 0) barrier_arrive(shared.bias_empty(bias_stage));
-    }
+    if constexpr (Shape::biased) bias(stage).apply(s, bias_is_low), release_own(shared.bias_empty(stage));
+    if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_scores(s);
     if constexpr (Shape::masked)
       if (visit.is_mixed()) mask.hide(s, rows);
     softmax.template weigh<columns>(s, c, rows, j, hidden);
     if constexpr (Shape::dropping) PrefillDropout<Shape>{c, rows}.apply(s, j);
+    if constexpr (Shape::scaled) {
+      PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
+      release_own(shared.keys_empty(stage));
+    }
   }
-  HEED_DEVICE PrefillBias<Shape> bias() const { return {c, rows, bias_at}; }
+  HEED_DEVICE PrefillBias<Shape> bias(unsigned n) const { return {c, rows, shared.bias(n)}; }
 
   // Weights in 16 bits: a thread's sums lie as an operand wants them.
   template <int columns = keys>
@@ -443,7 +433,7 @@ class PrefillConsumer {
     prepare(j, taken);
     wait_for_products<0>();
     pin(s);
-    rows.release(shared.keys_empty(taken));
+    release_keys(taken);
     weigh(j, {true, true});
     narrow();
     softmax.rescale(o);
@@ -458,7 +448,7 @@ class PrefillConsumer {
 
   // In the tile of values at hand, by all warpgroups.
   HEED_DEVICE void clear_poison() const {
-    constexpr int pieces = (Shape::paged ? keys * Shape::value_dim * 2 : Shape::value_bytes) / 16;
+    constexpr int pieces = Shape::value_bytes / 16;
     for (int n = thread_index() - 128; n < pieces; n += 128 * Shape::groups) {
       const SharedAddress at = shared.values(taken) + n * 16;
       const uint4 x = load_shared16(at);
@@ -528,8 +518,7 @@ class PrefillConsumer {
   unsigned taken = 0;    // tiles of values
   PrefillVisit visit{};  // with masks: the tile of keys at hand
   PrefillMask<Shape> mask;
-  SharedAddress bias_at = 0;  // its tile of the bias
-  unsigned bias_stage = 0;
+  unsigned stage = 0;  // of the tile of keys that is weighed
   bool bias_is_low = false;
   float o[dim / 2], s[keys / 2];
   std::uint32_t p[keys / 4];  // weights

@@ -21,6 +21,10 @@ struct PrefillPlan {
   int key_rows;            // of k, which ends there
   PackedMask mask;         // of boolean masks and documents
   Partials partials;       // where keys are cut
+  // Of an int8 cache: (entries, KV heads, rows), as k and v lie; scale_rows of each KV head, more than there
+  // are keys by a tile.
+  const float *key_scales, *value_scales;
+  std::int64_t scale_rows;
 };
 
 // The plan has no maps yet.

@@ -136,6 +136,37 @@ struct PrefillBias {
   }
 };
 
+// Scales of an int8 cache: a key's is a factor of its scores, a value's of its weights. A weight of 0 stays
+// 0, whatever lies behind the last key.
+template <class Shape>
+struct PrefillScales {
+  static constexpr int keys = Shape::keys;
+  const PrefillRows& rows;
+  SharedAddress tile;
+
+  HEED_DEVICE void scale_scores(float (&s)[keys / 2]) const {
+    each(s, 0, [](float score, float scale) { return score * scale; });
+  }
+  HEED_DEVICE void scale_weights(float (&s)[keys / 2]) const {
+    each(s, Shape::scale_bytes,
+         [](float weight, float scale) { return weight == 0 ? 0.0f : weight * scale; });
+  }
+
+ private:
+  template <class Change>
+  HEED_DEVICE void each(float (&s)[keys / 2], int from, const Change& change) const {
+#pragma unroll
+    for (int n = 0; n < keys / 8; ++n) {
+      const float2 scales = load_shared_floats(tile + from + (8 * n + 2 * (rows.lane % 4)) * 4);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float &a = s[4 * n + 2 * r], &z = s[4 * n + 2 * r + 1];
+        a = change(a, scales.x), z = change(z, scales.y);
+      }
+    }
+  }
+};
+
 // Dropout: weights that drop become 0, by the draws of drops() in tile/visible.cuh. The sum has had them.
 template <class Shape>
 struct PrefillDropout {

@@ -72,7 +72,7 @@ struct PrefillOutput {
       if (!Shape::masked || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
     // A softcap's scores are above the true ones by the cap.
-    const float above = Shape::capped && type == Type::f16 ? c.softcap_log2e : 0.0f;
+    const float above = Shape::capped ? c.softcap_log2e : 0.0f;
     if (is_row && (c.sink.data || c.log_sum_exp.data || Shape::biased)) {
       const ClosedRow row =
           closed(c, rows.query(i), {softmax.max[r] * softmax.scale - above, sum[r] * lowered<type>});

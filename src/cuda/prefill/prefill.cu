@@ -12,6 +12,7 @@
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
 #include "cuda/tile/visible.cuh"
+#include "cuda/tile/warp.cuh"
 
 namespace heed::cuda {
 
@@ -39,6 +40,8 @@ const char* options_refuse(const Call& c) {
   if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
   if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
   if (c.softcap_log2e > 512) return "options.softcap is more than its scores are right to";
+  if (c.cached && c.layout.is_quantized && (changes > 0 || c.mask_count > 0 || c.document_count > 0))
+    return "it takes no options over an int8 cache";
   if (!is_masked) return nullptr;
   for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
     if (c.sequences[b].first_query != 0)
@@ -158,11 +161,21 @@ namespace {
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Of the keys, or values, of a cache as rows.
-std::int64_t row_bytes(const Call& c, const Extents& extents, std::int64_t dim) {
-  const std::int64_t entries = c.sequences ? 1 : c.batch;
-  return c.cached ? rounded(entries * c.kv_heads * extents.key_rows * dim * 2) : 0;
-}
+// Of a cache's keys and values as rows, and of their scales.
+struct CacheBytes {
+  std::int64_t keys = 0, values = 0, scales = 0, scale_rows = 0;  // scales: of keys, and as many of values
+
+  CacheBytes(const Call& c, const Extents& extents) {
+    if (!c.cached) return;
+    const std::int64_t heads = (c.sequences ? 1 : c.batch) * c.kv_heads;
+    keys = rounded(heads * extents.key_rows * c.dim * 2),
+    values = rounded(heads * extents.key_rows * c.value_dim * 2);
+    if (!c.layout.is_quantized) return;
+    scale_rows = extents.key_rows + 128;  // the last tile may have as many more
+    scales = rounded(heads * scale_rows * 4);
+  }
+  std::int64_t all() const { return keys + values + 2 * scales; }
+};
 
 }  // namespace
 
@@ -171,75 +184,144 @@ std::int64_t prefill_bytes(const Call& c, const Extents& extents) {
   for (std::int64_t b = 0; b < c.batch; ++b)
     if (const std::int64_t units = prefill_units(c, c.sequence(b)); units > 1)
       states += c.sequence(b).queries * c.heads * units;
-  return row_bytes(c, extents, c.dim) + row_bytes(c, extents, c.value_dim) +
-         states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
+  return CacheBytes(c, extents).all() + states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
 }
 
 namespace {
 
-// Eight keys of eight dimensions, which lie (dims, 16 tokens) in a page: `from` has the first dimension's,
-// and rows of `to` are keys.
-HEED_DEVICE void transpose_keys(const unsigned char* from, std::uint16_t* to, std::int64_t row) {
-  std::uint32_t x[8][4];  // (dims, pairs of keys)
-#pragma unroll
-  for (int d = 0; d < 8; ++d) {
-    const uint4 keys = *reinterpret_cast<const uint4*>(from + d * 32);
-    x[d][0] = keys.x, x[d][1] = keys.y, x[d][2] = keys.z, x[d][3] = keys.w;
-  }
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    std::uint32_t pairs[4];  // of dimensions
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-      pairs[n] = __byte_perm(x[2 * n][j / 2], x[2 * n + 1][j / 2], j % 2 == 0 ? 0x5410 : 0x7632);
-    *reinterpret_cast<uint4*>(to + j * row) = {pairs[0], pairs[1], pairs[2], pairs[3]};
-  }
-}
+// Elements of a cache's pages, 16 tokens at a time (cache/layout.hpp says how they lie), to rows of tokens,
+// `row` elements apart. Each of these functions does the n-th part of it.
 
-// A cache's pages as rows (cache/layout.hpp says how they lie): a warp has the keys or the values of 16
-// tokens of a KV head. What lies behind a sequence's last token in its page comes along.
-constexpr int gather_threads = 128, gather_blocks = gather_threads / 64;
+// Of 16 bits: eight keys of eight dimensions, which lie (dims, 16 tokens); eight dimensions of a value.
+struct WidePages {
+  static constexpr int element_bytes = 2, key_parts = 4,
+                       value_parts = 2;  // of dim / key_parts, value_width * 2
+
+  HEED_DEVICE static void copy_keys(const unsigned char* from, std::uint16_t* to, std::int64_t row, int n) {
+    from += n / 2 * 256 + n % 2 * 16, to += n % 2 * 8 * row + n / 2 * 8;
+    std::uint32_t x[8][4];  // (dims, pairs of keys)
+#pragma unroll
+    for (int d = 0; d < 8; ++d) load4(x[d], from + d * 32);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int pick = j % 2 == 0 ? 0x5410 : 0x7632;
+      *reinterpret_cast<uint4*>(to + j * row) = {
+          __byte_perm(x[0][j / 2], x[1][j / 2], pick), __byte_perm(x[2][j / 2], x[3][j / 2], pick),
+          __byte_perm(x[4][j / 2], x[5][j / 2], pick), __byte_perm(x[6][j / 2], x[7][j / 2], pick)};
+    }
+  }
+  HEED_DEVICE static void copy_values(const unsigned char* from, std::uint16_t* to, std::int64_t row, int n) {
+    const int d = n / 32 * 16 + n % 2 * 8;
+    if (d < row)
+      *reinterpret_cast<uint4*>(to + n / 2 % 16 * row + d) = *reinterpret_cast<const uint4*>(from + n * 16);
+  }
+
+  HEED_DEVICE static void load4(std::uint32_t (&to)[4], const unsigned char* from) {
+    const uint4 x = *reinterpret_cast<const uint4*>(from);
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+  }
+};
+
+// Of int8: sixteen keys of eight dimensions; sixteen dimensions of a value. Integers stay what they are.
+template <Type type>
+struct Int8Pages {
+  static constexpr int element_bytes = 1, key_parts = 8, value_parts = 1;
+
+  HEED_DEVICE static void copy_keys(const unsigned char* from, std::uint16_t* to, std::int64_t row, int n) {
+    from += n * 128, to += n * 8;
+    std::uint32_t x[8][4];  // (dims, fours of keys)
+#pragma unroll
+    for (int d = 0; d < 8; ++d) WidePages::load4(x[d], from + d * 16);
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const auto byte = [&](int d) { return x[d][j / 4] >> j % 4 * 8 & 255u; };
+      const std::uint32_t low = byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24,
+                          high = byte(4) | byte(5) << 8 | byte(6) << 16 | byte(7) << 24;
+      store8(to + j * row, low, high);
+    }
+  }
+  HEED_DEVICE static void copy_values(const unsigned char* from, std::uint16_t* to, std::int64_t row, int n) {
+    std::uint32_t x[4];
+    WidePages::load4(x, from + n * 16);
+    const int d = n / 16 * 16;
+    to += n % 16 * row + d;
+    if (d < row) store8(to, x[0], x[1]);
+    if (d + 8 < row) store8(to + 8, x[2], x[3]);
+  }
+
+  HEED_DEVICE static void store8(std::uint16_t* to, std::uint32_t low, std::uint32_t high) {
+    std::uint32_t a[2], z[2];
+    widen_bytes<type>(a, low), widen_bytes<type>(z, high);
+    *reinterpret_cast<uint4*>(to) = {a[0], a[1], z[0], z[1]};
+  }
+};
+
+// Where rows of a cache's tokens go, and scales.
+struct GatheredRows {
+  Tensor k, v;
+  float *key_scales, *value_scales;
+  std::int64_t scale_rows;
+};
+
+// A warp has the keys or the values of 64 tokens of a KV head. What lies behind a sequence's last token in
+// its page comes along.
+constexpr int gather_threads = 128, gather_tokens = 64;
+template <class Pages>
 __global__ void __launch_bounds__(gather_threads)
-    gather_pages(const __grid_constant__ Call c, const __grid_constant__ Tensor k,
-                 const __grid_constant__ Tensor v) {
+    gather_pages(const __grid_constant__ Call c, const __grid_constant__ GatheredRows rows) {
   const int warp = thread_index() / 32, lane = thread_index() % 32;
   const int b = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y),
-            token = (static_cast<int>(blockIdx.x) * gather_blocks + warp % gather_blocks) * 16;
+            first = (static_cast<int>(blockIdx.x) * 2 + warp / 2) * gather_tokens;
+  const bool of_values = warp % 2 != 0;
   const Sequence& s = c.sequence(b);
-  if (token >= s.keys) return;
   const cache::PageLayout& layout = c.layout;
-  const unsigned char* const part = head_in_page(c, b, kv_head, token);
-  const std::int64_t in_page = token % layout.page_size;
-  const bool of_values = warp >= gather_blocks;
-  const Row row = row_of(of_values ? v : k, b, kv_head, s.first_key + token);
-  auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
-  if (!of_values) {
-    const unsigned char* const from = part + layout.key_element(in_page, 0) * 2;
-    for (int n = lane; n < c.dim / 4; n += 32)
-      transpose_keys(from + n / 2 * 256 + n % 2 * 16, to + n % 2 * 8 * c.dim + n / 2 * 8, c.dim);
-  } else {
-    const unsigned char* const from = part + layout.values_at() + layout.value_element(in_page, 0) * 2;
+  const unsigned char* parts[gather_tokens / 16];
+#pragma unroll
+  for (int n = 0; n < gather_tokens / 16; ++n)
+    parts[n] = first + n * 16 < s.keys ? head_in_page(c, b, kv_head, first + n * 16) : nullptr;
+#pragma unroll
+  for (int n = 0; n < gather_tokens / 16; ++n) {
+    if (!parts[n]) break;
+    const int token = first + n * 16;
+    const std::int64_t in_page = token % layout.page_size, at = s.first_key + token;
+    const Row row = row_of(of_values ? rows.v : rows.k, b, kv_head, at);
+    auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
+    if (of_values) {
+      const unsigned char* const from =
+          parts[n] + layout.values_at() + layout.value_element(in_page, 0) * Pages::element_bytes;
 #pragma unroll 4
-    for (int n = lane; n < 2 * layout.value_width(); n += 32) {
-      const int d = n / 32 * 16 + n % 2 * 8;
-      if (d < c.value_dim)
-        *reinterpret_cast<uint4*>(to + n / 2 % 16 * c.value_dim + d) =
-            *reinterpret_cast<const uint4*>(from + n * 16);
+      for (int m = lane; m < Pages::value_parts * layout.value_width(); m += 32)
+        Pages::copy_values(from, to, c.value_dim, m);
+    } else {
+      const unsigned char* const from = parts[n] + layout.key_element(in_page, 0) * Pages::element_bytes;
+      for (int m = lane; m < c.dim / Pages::key_parts; m += 32) Pages::copy_keys(from, to, c.dim, m);
+    }
+    if (Pages::element_bytes == 1 && lane < 16) {
+      const std::int64_t scale =
+          (rows.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head) * rows.scale_rows + at + lane;
+      const auto* const from = reinterpret_cast<const float*>(
+          parts[n] + (of_values ? layout.value_scales_at() : layout.key_scales_at()));
+      (of_values ? rows.value_scales : rows.key_scales)[scale] = from[in_page + lane];
     }
   }
 }
 
-// The call over rows in this memory.
-Call gathered(const Call& c, const Extents& extents, std::byte* memory, Stream stream) {
-  Call made = c;
-  made.cached = nullptr;
-  made.k.data = memory, made.v.data = memory + row_bytes(c, extents, c.dim);
-  const std::int64_t blocks = (c.keys + 16 * gather_blocks - 1) / (16 * gather_blocks);
-  gather_pages<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(c.kv_heads),
-                      static_cast<unsigned>(c.batch)),
-                 gather_threads, 0, stream>>>(c, made.k, made.v);
+// Puts the tokens of a cached call's sequences into this memory.
+GatheredRows gathered(const Call& c, const Extents& extents, std::byte* memory, Stream stream) {
+  const CacheBytes bytes(c, extents);
+  GatheredRows rows{c.k, c.v, nullptr, nullptr, bytes.scale_rows};
+  rows.k.data = memory, rows.v.data = memory + bytes.keys;
+  rows.key_scales = reinterpret_cast<float*>(memory + bytes.keys + bytes.values);
+  rows.value_scales = reinterpret_cast<float*>(memory + bytes.keys + bytes.values + bytes.scales);
+  const auto kernel = !c.layout.is_quantized   ? gather_pages<WidePages>
+                      : c.q.type == Type::bf16 ? gather_pages<Int8Pages<Type::bf16>>
+                                               : gather_pages<Int8Pages<Type::f16>>;
+  const std::int64_t blocks = (c.keys + 2 * gather_tokens - 1) / (2 * gather_tokens);
+  kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(c.kv_heads),
+                static_cast<unsigned>(c.batch)),
+           gather_threads, 0, stream>>>(c, rows);
   check(cudaGetLastError(), "cuda.prefill: pages");
-  return made;
+  return rows;
 }
 
 // Without its memory.
@@ -256,7 +338,7 @@ Partials partials_of(const Call& c, const PrefillTiles& tiles) {
 }
 
 using enum PrefillKind;
-constexpr PrefillKind kinds[] = {plain, cut, capped, masked, sloped, biased, dropping, paged};
+constexpr PrefillKind kinds[] = {plain, cut, capped, masked, sloped, biased, dropping, scaled};
 
 // What a launch of one kernel takes beside its shape.
 struct PrefillLaunch {
@@ -284,9 +366,13 @@ struct PrefillLaunch {
 void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles& tiles,
                     const Workspace& workspace, Stream stream) {
   if (tiles.count * call.heads == 0) return;
-  const Call c = call.cached ? gathered(call, extents, workspace.rest(), stream) : call;
-  std::byte* const memory =
-      workspace.rest() + row_bytes(call, extents, c.dim) + row_bytes(call, extents, c.value_dim);
+  Call c = call;
+  GatheredRows rows{};
+  if (call.cached) {
+    rows = gathered(call, extents, workspace.rest(), stream);
+    c.k = rows.k, c.v = rows.v;
+  }
+  std::byte* const memory = workspace.rest() + CacheBytes(call, extents).all();
   PrefillPlan plan{};
   plan.next_tile = workspace.counters();
   plan.tile_starts = tiles.starts;
@@ -296,6 +382,7 @@ void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles
   plan.mask = packed(c, tiles.mask, memory, stream);
   plan.partials = partials_of(c, tiles);
   plan.partials.states = reinterpret_cast<float*>(memory);
+  plan.key_scales = rows.key_scales, plan.value_scales = rows.value_scales, plan.scale_rows = rows.scale_rows;
   PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));
   if (plan.partials.units > 0 && (plan.partials.starts || !tiles.starts))
     launch_partial_merge(c, plan.partials, nullptr, stream);

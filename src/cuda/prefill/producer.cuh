@@ -71,6 +71,10 @@ struct PrefillShared {
   HEED_DEVICE SharedAddress bias(unsigned n) const {
     return at + Shape::bias_at + n % Shape::stages * Shape::bias_bytes;
   }
+  // Scales of a tile's keys; those of its values follow them.
+  HEED_DEVICE SharedAddress scales(unsigned n) const {
+    return at + Shape::scales_at + n % Shape::stages * 2 * Shape::scale_bytes;
+  }
   HEED_DEVICE SharedAddress out() const { return at + Shape::out_at; }
   HEED_DEVICE RowTile* slot(unsigned n) const {
     return reinterpret_cast<RowTile*>(memory + 256 + n % 2 * 128);
@@ -97,16 +101,17 @@ struct PrefillShared {
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
-    constexpr int copying_threads = Shape::paged ? 128 : 1;
+    // Where consumers read more of a stage of keys than products do, each warp releases it by itself.
+    constexpr int keys_releases = Shape::scaled ? 4 * Shape::groups : Shape::groups;
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * (Shape::groups + Shape::paged));
+      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * Shape::groups);
       slot(n)->is_unfinished = 0;
     }
     for (unsigned n = 0; n < Shape::query_stages; ++n)
       barrier_init(queries_full(n), 1), barrier_init(queries_empty(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
-      barrier_init(keys_full(n), copying_threads), barrier_init(keys_empty(n), Shape::groups);
-      barrier_init(values_full(n), copying_threads), barrier_init(values_empty(n), Shape::groups);
+      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), keys_releases);
+      barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
       if (Shape::biased) barrier_init(bias_full(n), 1), barrier_init(bias_empty(n), 4 * Shape::groups);
     }
     publish_barriers();
@@ -185,11 +190,9 @@ struct PrefillSchedule {
         tile.last = max_of(visit_below<Shape>(plan, tile, tile.last), tile.first);
     tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
     tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
-    // Where the tensor ends, the engine fills in zeros; behind a cached sequence its copies do.
+    // Where the tensor ends, the engine fills in zeros.
     const int own = tile.key_count - tile.last * Shape::keys;
-    tile.tail = !Shape::paged && s.first_key + s.key_count < plan.key_rows && own < Shape::keys
-                    ? max_of(own, 0)
-                    : Shape::keys;
+    tile.tail = s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? max_of(own, 0) : Shape::keys;
     return tile;
   }
 
@@ -309,8 +312,18 @@ class PrefillProducer {
   }
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
+    if constexpr (Shape::scaled) load_scales(first_key + j * Shape::keys, kv_head, b, n);
     load_pieces<Shape::keys, Shape::pieces>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last},
                                             kv_head, b, first_key + j * Shape::keys);
+  }
+  // Before the keys, whose barrier counts the bytes of both.
+  HEED_DEVICE void load_scales(int row, int kv_head, int b, unsigned n) const {
+    const std::int64_t at =
+        (c.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head) * plan.scale_rows + row;
+    barrier_expect(shared.keys_full(n), 2 * Shape::scale_bytes);
+    load_bytes(shared.scales(n), plan.key_scales + at, Shape::scale_bytes, shared.keys_full(n));
+    load_bytes(shared.scales(n) + Shape::scale_bytes, plan.value_scales + at, Shape::scale_bytes,
+               shared.keys_full(n));
   }
   HEED_DEVICE void load_bias(const RowTile& tile, int j, unsigned n) const {
     barrier_wait(shared.bias_empty(n), shared.phase(n) ^ 1);

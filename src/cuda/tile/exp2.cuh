@@ -54,26 +54,4 @@ HEED_DEVICE float tanh(float x) {
   return size < min_far_from_zero ? near : copysignf(1.0f - rest, x);
 }
 
-HEED_DEVICE float min_or_nan(float a, float b) {
-  float smaller;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
-  return smaller;
-}
-
-// tanh x to within 2e-6, by a quotient of polynomials: for the scores of matrix units.
-HEED_DEVICE float short_tanh(float x) {
-  constexpr float limit = 7.0f;  // tanh is 1 - 1.7e-6 there
-  x = max_or_nan(-limit, min_or_nan(x, limit));
-  const float z = x * x;
-  float p = fmaf(z, 3.929969807e-06f, 2.276979852e-03f);
-  p = fmaf(p, z, 1.230217293e-01f);
-  p = fmaf(p, z, 9.999957085e-01f);
-  float q = fmaf(z, 1.423498616e-04f, 2.107213810e-02f);
-  q = fmaf(q, z, 4.563402236e-01f);
-  q = fmaf(q, z, 1.0f);
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(q));
-  return x * p * reciprocal;
-}
-
 }  // namespace heed::cuda
