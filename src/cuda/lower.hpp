@@ -13,6 +13,7 @@ using problem::lower;
 // The Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem&);
+  LoweredCall(const Problem&, const softmax::Scaling&);
   LoweredCall(const LoweredCall&) = delete;
   LoweredCall& operator=(const LoweredCall&) = delete;
 
@@ -40,6 +41,15 @@ struct PackedDocuments {
 
   // The call with sequences in place of the mask, which this must outlive.
   Call of(const Call&) const;
+};
+
+// The same for a backward pass. Its rows are the workspace's, and null here.
+struct LoweredGradients {
+  explicit LoweredGradients(const GradientProblem&);
+
+  const GradientProblem& problem;
+  LoweredCall forward;
+  GradientCall call;
 };
 
 }  // namespace heed::cuda

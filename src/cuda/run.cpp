@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/backward/backward.hpp"
 #include "cuda/lower.hpp"
 
 namespace heed::cuda {
@@ -46,6 +47,7 @@ bool is_general(Role role) { return role == Role::general || role == Role::split
 // values as rows, which a launch before it puts into the workspace.
 class RoleCall {
  public:
+  explicit RoleCall(const LoweredCall& of) : lowered(of) {}
   RoleCall(Role role, const LoweredCall& of) : lowered(of) {
     if (role != Role::prefill) return;
     if (call.cached) {
@@ -101,23 +103,17 @@ struct PrefillStarts {
   }
 };
 
+// How documents come to the device: a number for each key, or the first keys of those that are runs.
+enum class Documents : std::uint8_t { numbers, runs };
+
 // A call and the lists it points to, once they are on the device.
 struct Brought {
   Call call;
   PrefillTiles tiles{};
   Lists lists;
 
-  Brought(Role role, const RoleCall& of, std::byte* to) : call(of.call), lists(to) {
-    const LoweredCall& lowered = of.lowered;
-    if (call.sequences) call.sequences = lists.add(of.sequences());
-    if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
-    if (call.mask_count > 0) bring_masks(lowered);
-    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
-    if (is_general(role) && !lowered.run_starts.empty())
-      bring_runs(lowered);
-    else if (call.document_count > 0)
-      bring_documents(lowered);
-    if (call.cached) bring_tables(lowered);
+  Brought(Role role, const RoleCall& of, std::byte* to)
+      : Brought(is_general(role) ? Documents::runs : Documents::numbers, of, to) {
     if (role != Role::prefill) return;
     const PrefillStarts starts(of);
     tiles.count = starts.tiles.back();
@@ -125,6 +121,19 @@ struct Brought {
     if (!call.sequences) return;
     tiles.starts = lists.add(starts.tiles);
     if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
+  }
+
+  Brought(Documents documents, const RoleCall& of, std::byte* to) : call(of.call), lists(to) {
+    const LoweredCall& lowered = of.lowered;
+    if (call.sequences) call.sequences = lists.add(of.sequences());
+    if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
+    if (call.mask_count > 0) bring_masks(lowered);
+    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
+    if (documents == Documents::runs && !lowered.run_starts.empty())
+      bring_runs(lowered);
+    else if (call.document_count > 0)
+      bring_documents(lowered);
+    if (call.cached) bring_tables(lowered);
   }
 
  private:
@@ -174,9 +183,77 @@ std::int64_t own_bytes(Role role, const Call& c, const Extents& extents) {
   }
 }
 
-std::int64_t list_bytes(Role role, const RoleCall& of) {
-  return rounded(static_cast<std::int64_t>(Brought(role, of, nullptr).lists.bytes().size()));
+template <class What>
+std::int64_t list_bytes(What what, const RoleCall& of) {
+  return rounded(static_cast<std::int64_t>(Brought(what, of, nullptr).lists.bytes().size()));
 }
+
+// Brings the lists over; returns the workspace behind them.
+Workspace upload_lists(const Brought& brought, const Workspace& workspace, Stream stream) {
+  const auto& lists = brought.lists.bytes();
+  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
+  Workspace behind = workspace;
+  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  return behind;
+}
+
+Reason as_reason(const char* sentence) {
+  if (!sentence) return {};
+  return [sentence] { return std::string(sentence); };
+}
+
+// The kernel is for an architecture of `min_major`, and where `is_only` for no other.
+struct Architecture {
+  int min_major;
+  bool is_only;
+};
+Reason wants_another_device(const Architecture& wanted) {
+  const DeviceFacts facts = device_facts();
+  if (wanted.is_only ? facts.major == wanted.min_major : facts.major >= wanted.min_major) return {};
+  return [wanted, facts] {
+    return "device " + std::to_string(facts.ordinal) + " has compute capability " +
+           std::to_string(facts.major) + "." + std::to_string(facts.minor) + "; the kernel is for " +
+           (wanted.is_only ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
+  };
+}
+
+// What a backward pass has in the workspace before its kernel does: numbers of rows, then marks.
+class BackwardMemory {
+ public:
+  explicit BackwardMemory(const GradientCall& g)
+      : rows_(g.all_rows()),
+        q_(rows_ * GradientCall::slabs(g.forward.dim)),
+        k_(g.all_keys() * GradientCall::slabs(g.forward.dim)),
+        v_(g.all_keys() * GradientCall::slabs(g.forward.value_dim)),
+        bias_(g.bias.elements()),
+        marks_(rounded(flag_bytes + q_ + k_ + v_ + bias_ + g.sink.elements())) {}
+
+  std::int64_t bytes() const { return 3 * rounded(rows_ * 4) + marks_; }
+
+  // Nothing is marked.
+  GradientRows take(std::byte* memory, Stream stream) const {
+    const auto floats = [&](std::int64_t n) {
+      return reinterpret_cast<float*>(memory + n * rounded(rows_ * 4));
+    };
+    std::byte* const marked = memory + 3 * rounded(rows_ * 4);
+    check(cudaMemsetAsync(marked, 0, static_cast<std::size_t>(marks_), stream), "cudaMemsetAsync");
+    auto* const marks = reinterpret_cast<unsigned char*>(marked) + flag_bytes;
+    return {.log_sum_exp = floats(0),
+            .rest = floats(1),
+            .delta = floats(2),
+            .unfinished_q = marks,
+            .unfinished_k = marks + q_,
+            .unfinished_v = marks + q_ + k_,
+            .unfinished_bias = marks + q_ + k_ + v_,
+            .unfinished_sink = marks + q_ + k_ + v_ + bias_,
+            .any_unfinished = reinterpret_cast<unsigned*>(marked)};
+  }
+
+ private:
+  static constexpr std::int64_t flag_bytes = 16;
+  std::int64_t rows_;                      // of q
+  std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
+};
 
 }  // namespace
 
@@ -188,14 +265,8 @@ Reason unavailable() {
 }
 
 Reason wants_another_device(Role role) {
-  const DeviceFacts facts = device_facts();
   const bool is_hopper = role == Role::decode || role == Role::prefill;
-  if (is_hopper ? facts.major == 9 : facts.major >= 8) return {};
-  return [is_hopper, ordinal = facts.ordinal, architecture = facts.major * 10 + facts.minor] {
-    return "device " + std::to_string(ordinal) + " has compute capability " +
-           std::to_string(architecture / 10) + "." + std::to_string(architecture % 10) +
-           "; the kernel is for " + (is_hopper ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
-  };
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
 }
 
 Reason refuses(Role role, const LoweredCall& lowered) {
@@ -205,8 +276,7 @@ Reason refuses(Role role, const LoweredCall& lowered) {
                        : role == Role::split   ? split_refuses(of.call)
                        : role == Role::general ? general_refuses(of.call)
                                                : exact_refuses(of.call);
-  if (!reason) return {};
-  return [reason] { return std::string(reason); };
+  return as_reason(reason);
 }
 
 std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
@@ -217,15 +287,42 @@ std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
 void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
   const RoleCall of(role, lowered);
   const Brought brought(role, of, workspace.rest());
-  const auto& lists = brought.lists.bytes();
-  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
-  Workspace behind = workspace;
-  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  const Workspace behind = upload_lists(brought, workspace, stream);
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   if (is_general(role)) return launch_general(c, behind, stream, cut);
   if (role == Role::decode) return launch_decode(c, of.extents, behind, stream, cut);
   launch_prefill(c, of.extents, brought.tiles, behind, stream);
+}
+
+Reason wants_another_device(BackwardRole) { return wants_another_device(Architecture{8, false}); }
+
+Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
+  if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
+  return as_reason(role == BackwardRole::general ? general_backward_refuses(lowered.call)
+                                                 : exact_backward_refuses(lowered.call));
+}
+
+std::int64_t workspace_bytes(BackwardRole, const LoweredGradients& lowered) {
+  return Workspace::counter_bytes + list_bytes(Documents::numbers, RoleCall(lowered.forward)) +
+         BackwardMemory(lowered.call).bytes();
+}
+
+void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
+  const Brought brought(Documents::numbers, RoleCall(lowered.forward), workspace.rest());
+  Workspace behind = upload_lists(brought, workspace, stream);
+  const BackwardMemory memory(lowered.call);
+  GradientCall g = lowered.call;
+  g.forward = brought.call;
+  g.rows = memory.take(behind.rest(), stream);
+  behind.free = behind.rest() + memory.bytes();
+  launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
+  if (role == BackwardRole::general)
+    launch_general_backward(g, behind, stream);
+  else
+    launch_exact_backward(g, behind, stream);
+  launch_sink_gradient(g, stream);
+  launch_completion(g, stream);
 }
 
 }  // namespace heed::cuda
