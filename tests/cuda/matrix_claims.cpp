@@ -146,8 +146,8 @@ CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
     }
 }
 
-// Documents that follow each other are sequences of their own, heads beside each other inside the length or
-// not.
+// Documents that follow each other are sequences of their own; in two batch entries whose rows do not follow
+// each other they are a mask.
 CLAIM(prefill_of_documents_has_the_bits_of_prefill_of_each) {
   constexpr std::int64_t lengths[] = {100, 1, 300, 27};
   for (const std::int64_t batch : {1, 2}) {
@@ -167,6 +167,7 @@ CLAIM(prefill_of_documents_has_the_bits_of_prefill_of_each) {
     expect_right(prefill, all, {.log_sum_exp = batch == 1}, "documents");
     std::int64_t first = 0;
     for (const std::int64_t length : lengths) {
+      if (batch > 1) break;
       Call alone{
           .q = all.q.rows(first, length), .k = all.k.rows(first, length), .v = all.v.rows(first, length)};
       alone.causal = all.causal, alone.window = all.window;
@@ -546,6 +547,38 @@ CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
         expect(same_bits(run(prefill, alone, {})->out, entry(paged, b, t.queries)), "pages of ", t.page_size,
                ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
       }
+    }
+}
+
+// Integers are the operands; scales are factors of scores and weights.
+CLAIM(prefill_over_int8_pages_is_within_the_bound) {
+  for (const CachedPrefill& t : {CachedPrefill{CacheType::int8, 16, 300, 150, 64, 64},
+                                 {CacheType::int8, 64, 1100, 300, 128, 128},
+                                 {CacheType::int8, 32, 517, 130, 96, 40},
+                                 {CacheType::int8, 0, 700, 200, 256, 256}})
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      KvCacheConfig config{.batch = 2,
+                           .kv_heads = 2,
+                           .capacity = t.tokens + 40,
+                           .dim = t.dim,
+                           .value_dim = t.value_dim,
+                           .type = t.type};
+      if (t.page_size > 0) config.page_size = t.page_size;
+      KvCache cache(config);
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 161, 2, dtype),
+                   v = Tensor::random({2, 2, t.tokens, t.value_dim}, 162, 2, dtype);
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      cache.append(k.view(), v.view(), counts);
+      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 163, 3, dtype);
+      Tensor out({2, 4, t.queries, t.value_dim}, dtype);
+      out.fill_bytes(0xff);
+      const Inputs inputs{.q = q.view(), .cache = &cache};
+      const Outputs outputs{.out = out.mutable_view()};
+      const Options options{.masks = {Causal{Align::ends}}};
+      expect(run(prefill, make_problem(inputs, outputs, options)), "refused");
+      const Check result = check(inputs, outputs, options);
+      expect(result.beyond_bound == 0, "pages of ", t.page_size, ", dims ", t.dim, " and ", t.value_dim, ": ",
+             result.beyond_bound, " beyond the bound, first ", result.first_miss);
     }
 }
 
