@@ -43,7 +43,7 @@ SharedGradient shared(const Optional<MutableView>& lowered, const Optional<Mutab
 }  // namespace
 
 LoweredCall::LoweredCall(const Problem& p)
-    : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
+    : LoweredCall(p, softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)))) {}
 
 LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : problem(p),
@@ -160,7 +160,7 @@ Call PackedDocuments::of(const Call& c) const {
 LoweredGradients::LoweredGradients(const GradientProblem& g)
     : problem(g),
       forward(g.forward,
-              softmax::gradient_scaling_of(g.forward.scale, g.forward.options.softcap.value_or(0.0f))),
+              softmax::gradient_scaling_of(g.forward.scale, static_cast<float>(g.forward.options.softcap.value_or(0)))),
       call{.forward = forward.call,
            .out_gradient = lower(g.out_gradient),
            .log_sum_exp_gradient = problem::lower_if_given(g.log_sum_exp_gradient),
