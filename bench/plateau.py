@@ -405,6 +405,10 @@ def options_of(arguments):
         parser.error(f"--rounds: {options.rounds} is less than 1")
     if not 0 < options.seconds < math.inf:
         parser.error(f"--seconds: {options.seconds} is no time to run")
+    try:
+        re.compile(options.filter)
+    except re.error as error:
+        parser.error(f"--filter: {options.filter} is no regular expression: {error}")
     return options
 
 

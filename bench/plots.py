@@ -166,7 +166,8 @@ def pictures(runs):
         "error.svg": errors(runs),
         "memory-by-length.svg": memory(runs),
         "gpu-plateau.svg": plateau(runs),
-    } | ({"gpu-calls.svg": every_call(runs)} if PLATEAU in runs else {})
+        "gpu-calls.svg": every_call(runs),
+    }
 
 
 # Tables.
@@ -208,6 +209,21 @@ def race_table(document, shown=None):
     return markdown(["case", "heed", "rate", *(f"× {by}" for by in rivals)], rows)
 
 
+def plateau_table(document):
+    """Of plateau.py: a row for each call."""
+    found = {}
+    for record in document["cases"]:
+        found.setdefault(record["name"], {})[record["by"]] = record
+    rows = []
+    for name, who in found.items():
+        ours, theirs = who["heed"], who.get("torch")
+        figures = [readable(ours["median_seconds"]), rate(ours)] if ours["right"] else ["wrong", ""]
+        ratio = f"{theirs['ratio']:.2f} {theirs['how']}" if theirs else "–"
+        share = f"{100 * ours['share_of_plain']:.0f} %" if "share_of_plain" in ours else "–"
+        rows.append([f"`{name}`", f"`{ours['how']}`", *figures, ratio, share])
+    return markdown(["call", "kernel", "heed", "rate", "× PyTorch's fastest", "share of plain"], rows)
+
+
 def share_table(document):
     """Of `heed bench`: what share of the limit."""
     rows = []
@@ -237,6 +253,7 @@ def tables(runs):
     """{mark: text} of what the page holds between <!-- MARK --> and <!-- end -->."""
     made = {name: race_table(runs[name], shown_of(name)) for name in MACHINES}
     made |= {name: share_table(runs[name]) for name in ("n1-bench", "xeon-16-bench") if name in runs}
+    made[PLATEAU] = plateau_table(runs[PLATEAU])
     return made | {"fields of a run": field_table(records.RUN), "fields of a record": field_table(records.RECORD), "runs": run_table(runs)}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one format of everything that is measured: a run, and a record for each case and contestant.
 
-`heed bench --json` writes it, and so do race.py, memory.py and decode_models.py; plots.py reads it. Needs nothing installed:
+`heed bench --json` writes it, and so do race.py, plateau.py, memory.py and decode_models.py; plots.py reads it. Needs nothing installed:
 
     import records
     run = records.run("scripts/gpu-check", {"name": "NVIDIA H200", "threads": 1}, {"heed": "0.2.0"})

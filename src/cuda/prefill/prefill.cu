@@ -263,46 +263,40 @@ struct GatheredRows {
   std::int64_t scale_rows;
 };
 
-// A warp has the keys or the values of 64 tokens of a KV head. What lies behind a sequence's last token in
-// its page comes along.
-constexpr int gather_threads = 128, gather_tokens = 64;
+// A warp has the keys or the values of 16 tokens of a KV head: with 64, 8192 tokens of 8 heads of 128 took
+// 29.6 us instead of 25.8 (H200, November 2026). What lies behind a sequence's last token in its page comes
+// along.
+constexpr int gather_threads = 128;
 template <class Pages>
 __global__ void __launch_bounds__(gather_threads)
     gather_pages(const __grid_constant__ Call c, const __grid_constant__ GatheredRows rows) {
   const int warp = thread_index() / 32, lane = thread_index() % 32;
   const int b = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y),
-            first = (static_cast<int>(blockIdx.x) * 2 + warp / 2) * gather_tokens;
+            token = (static_cast<int>(blockIdx.x) * 2 + warp / 2) * 16;
   const bool of_values = warp % 2 != 0;
   const Sequence& s = c.sequence(b);
+  if (token >= s.keys) return;
   const cache::PageLayout& layout = c.layout;
-  const unsigned char* parts[gather_tokens / 16];
-#pragma unroll
-  for (int n = 0; n < gather_tokens / 16; ++n)
-    parts[n] = first + n * 16 < s.keys ? head_in_page(c, b, kv_head, first + n * 16) : nullptr;
-#pragma unroll
-  for (int n = 0; n < gather_tokens / 16; ++n) {
-    if (!parts[n]) break;
-    const int token = first + n * 16;
-    const std::int64_t in_page = token % layout.page_size, at = s.first_key + token;
-    const Row row = row_of(of_values ? rows.v : rows.k, b, kv_head, at);
-    auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
-    if (of_values) {
-      const unsigned char* const from =
-          parts[n] + layout.values_at() + layout.value_element(in_page, 0) * Pages::element_bytes;
+  const unsigned char* const part = head_in_page(c, b, kv_head, token);
+  const std::int64_t in_page = token % layout.page_size, at = s.first_key + token;
+  const Row row = row_of(of_values ? rows.v : rows.k, b, kv_head, at);
+  auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first;
+  if (of_values) {
+    const unsigned char* const from =
+        part + layout.values_at() + layout.value_element(in_page, 0) * Pages::element_bytes;
 #pragma unroll 4
-      for (int m = lane; m < Pages::value_parts * layout.value_width(); m += 32)
-        Pages::copy_values(from, to, c.value_dim, m);
-    } else {
-      const unsigned char* const from = parts[n] + layout.key_element(in_page, 0) * Pages::element_bytes;
-      for (int m = lane; m < c.dim / Pages::key_parts; m += 32) Pages::copy_keys(from, to, c.dim, m);
-    }
-    if (Pages::element_bytes == 1 && lane < 16) {
-      const std::int64_t scale =
-          (rows.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head) * rows.scale_rows + at + lane;
-      const auto* const from = reinterpret_cast<const float*>(
-          parts[n] + (of_values ? layout.value_scales_at() : layout.key_scales_at()));
-      (of_values ? rows.value_scales : rows.key_scales)[scale] = from[in_page + lane];
-    }
+    for (int n = lane; n < Pages::value_parts * layout.value_width(); n += 32)
+      Pages::copy_values(from, to, c.value_dim, n);
+  } else {
+    const unsigned char* const from = part + layout.key_element(in_page, 0) * Pages::element_bytes;
+    for (int n = lane; n < c.dim / Pages::key_parts; n += 32) Pages::copy_keys(from, to, c.dim, n);
+  }
+  if (Pages::element_bytes == 1 && lane < 16) {
+    const std::int64_t head = rows.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head;
+    const auto* const from = reinterpret_cast<const float*>(
+        part + (of_values ? layout.value_scales_at() : layout.key_scales_at()));
+    (of_values ? rows.value_scales : rows.key_scales)[head * rows.scale_rows + at + lane] =
+        from[in_page + lane];
   }
 }
 
@@ -316,7 +310,7 @@ GatheredRows gathered(const Call& c, const Extents& extents, std::byte* memory, 
   const auto kernel = !c.layout.is_quantized   ? gather_pages<WidePages>
                       : c.q.type == Type::bf16 ? gather_pages<Int8Pages<Type::bf16>>
                                                : gather_pages<Int8Pages<Type::f16>>;
-  const std::int64_t blocks = (c.keys + 2 * gather_tokens - 1) / (2 * gather_tokens);
+  const std::int64_t blocks = (c.keys + 31) / 32;
   kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(c.kv_heads),
                 static_cast<unsigned>(c.batch)),
            gather_threads, 0, stream>>>(c, rows);
