@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tour: what it says, what the page shows meanwhile, what is pointed at, and on a narrow screen the columns that it is about.
+// The tour: what it says, what the page shows meanwhile, what is pointed at, and on a narrow screen the
+// columns and the keys that it is about.
 import { digitsFor } from "./masks.js";
 
 export const sentence = "The cat that chased the mouse saw the cat";
@@ -18,10 +19,11 @@ export const lessons = [
     shows: { head: 0, query: 8, key: 1 },
     marks: "#steps .k, #steps .score:not(.masked)",
     columns: ["key", "score"],
+    keys: [1, 8],
   },
   {
     title: "Softmax",
-    words: "Scores become shares of one: take e to the power of each score (less the largest, so that nothing overflows), and divide by the sum of all. Larger scores win by far, and nobody gets less than nothing.",
+    words: "Scores become shares of one: take e to the power of each score (less the largest, so that nothing overflows), and divide by the sum of all. Larger scores win by far, and no share is below 0.",
     shows: { head: 0, query: 8, key: 1 },
     marks: "#steps .share, #steps .weight",
     columns: ["score", "power", "weight"],
@@ -38,6 +40,7 @@ export const lessons = [
     shows: { head: 0, query: 8, key: 1 },
     marks: "#steps .v, #result",
     columns: ["weight", "value"],
+    keys: [1, 8],
   },
   {
     title: "Heads",
@@ -47,13 +50,13 @@ export const lessons = [
   },
   {
     title: "Masks",
-    words: "A model that writes may not look at words that come later. A causal mask hides them: their scores are −∞, so their weights are zero. Choose another mask, or draw one.",
+    words: "From here on the second “the” is followed, as it has words before and after it. A model that writes may not look at words that come later. A causal mask hides them: their scores are −∞, so their weights are zero. Choose another mask, or draw one.",
     shows: { head: 1, query: 4, key: 3, hidden: causal },
     marks: "#map .unseen, #mask",
   },
   {
     title: "Shared keys: GQA and MQA",
-    words: "Heads can share keys and values. Here four query heads read two KV heads: grouped-query attention, GQA. One for all is multi-query attention, MQA; one for each is multi-head attention, MHA. Sharing blurs what a head can ask for: compare the maps.",
+    words: "Heads can share keys and values. Here four query heads read two KV heads: grouped-query attention, GQA. One for all is multi-query attention, MQA; one for each is multi-head attention, MHA. Heads that share keys can find fewer different things: compare the maps.",
     shows: { head: 1, query: 4, key: 3, hidden: causal, kvHeads: 2 },
     marks: "#strip .sharing, #kvHeads",
   },

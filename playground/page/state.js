@@ -5,6 +5,9 @@ import { lessons, sentence } from "./lessons.js";
 export const limits = { tokens: 24, heads: [1, 2, 4, 6, 8], dims: [2, 4, 8, 16], tokenLength: 32 };
 export const cacheTypes = ["f32", "f16", "bf16", "int8"]; // as heed numbers them
 
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const systemTheme = () => (prefersDark.matches ? "dark" : "light");
+
 const defaults = {
   tokens: sentence,
   heads: 4,
@@ -21,7 +24,7 @@ const defaults = {
   cacheType: "f32",
   cached: 0, // tokens in the caches
   tour: 0, // the step of the tour, counted from one; 0: none
-  theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
+  theme: systemTheme(),
 };
 
 export const state = { ...defaults };
@@ -125,3 +128,10 @@ export function readAddress() {
   renderSoon();
 }
 addEventListener("hashchange", readAddress);
+
+// The page follows the system from light to dark and back, unless it was told otherwise.
+prefersDark.addEventListener("change", () => {
+  const isFollowing = state.theme === defaults.theme;
+  defaults.theme = systemTheme();
+  change(isFollowing ? { theme: defaults.theme } : {});
+});

@@ -119,6 +119,15 @@ function askingLine(token, vectors, columns) {
   return line;
 }
 
+// In place of the keys that are not shown.
+function othersLine(count, columns) {
+  const line = part("tr");
+  const cell = part("td", `… and ${count} other words`, "quiet");
+  cell.colSpan = 1 + columns.length;
+  line.append(cell);
+  return line;
+}
+
 // The sums below the columns that have one, and the result below the values.
 function totalLine(steps, result, columns) {
   const line = part("tr", "", "total");
@@ -126,7 +135,7 @@ function totalLine(steps, result, columns) {
   const below = { power: () => part("td", digits(add(steps.exponentials)), "share"), weight: () => part("td", digits(add(steps.weights)), "weight"), value: () => result };
   const first = columns.findIndex(({ name }) => below[name]);
   const rest = first < 0 ? [] : columns.slice(first);
-  const name = rowName("The sum of weight × v is the result");
+  const name = rowName("Sum of the column");
   name.colSpan = 1 + columns.length - rest.length;
   line.append(name, ...rest.map((column) => below[column.name]?.() ?? part("td")));
   return line;
@@ -139,16 +148,23 @@ export function drawSteps(problem, vectors, found) {
   const columns = columnsOf(problem, vectors, steps);
   const headings = part("tr", "", "columns");
   headings.append(headed("word", { how: "looked at", title: "the token looked at", kind: "vector" }), ...columns.map((each) => headed(each.name, each)));
-  const lines = tokens.map((token, key) => {
+  const lesson = lessons[state.tour - 1];
+  const told = isNarrow.matches && lesson?.keys && tokens.length > Math.max(...lesson.keys) ? lesson.keys : [...tokens.keys()];
+  const lines = told.map((key) => {
     const line = part("tr", "", steps.scores[key] === -Infinity ? "unseen" : "");
-    line.append(rowName(token), ...columns.map(({ cell }) => cell(key)));
+    line.append(rowName(tokens[key]), ...columns.map(({ cell }) => cell(key)));
     return line;
   });
   const place = (head * tokens.length + query) * dim;
   const result = numbers(found.out.subarray(place, place + dim));
   result.id = "result";
+  result.prepend(part("small", "Result: the sum of weight × v"));
   const table = part("table");
-  table.append(askingLine(tokens[query], vectors, columns), headings, ...lines, totalLine(steps, result, columns));
-  document.getElementById("steps").replaceChildren(table);
-  document.getElementById("query-name").textContent = `${tokens[query]} in head ${head}`;
+  const others = told.length < tokens.length ? [othersLine(tokens.length - told.length, columns)] : [];
+  const sums = columns.some(({ name }) => ["power", "weight", "value"].includes(name)) ? [totalLine(steps, result, columns)] : [];
+  table.append(askingLine(tokens[query], vectors, columns), headings, ...lines, ...others, ...sums);
+  const box = document.getElementById("steps");
+  box.replaceChildren(table);
+  document.getElementById("sideways").hidden = box.scrollWidth <= box.clientWidth;
+  document.getElementById("query-name").textContent = `“${tokens[query]}” in head ${head}`;
 }

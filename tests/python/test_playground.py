@@ -96,7 +96,7 @@ def test_it_opens_without_an_error_and_asks_for_nothing(tab, page):
 def test_every_step_of_a_query_is_numpys(tab, page):
     play(tab, page, "#head=0&query=8")
     assert_steps(tab, 8)
-    assert "cat in head 0" in tab.text("#query-name")
+    assert "“cat” in head 0" in tab.text("#query-name")
     play(tab, page, "#head=1&query=3&scale=0.5&softcap=4")
     raw, scores, shares, share, _ = expected(tab, 3, scale=0.5, softcap=4)
     np.testing.assert_allclose([number(text) for text in column(tab, 2)], raw, atol=6e-4)
@@ -297,6 +297,8 @@ def test_on_a_telephone_scores_and_weights_stand_beside_their_words(tab, page):
             ", ".join(f"#steps {each}" for each in told.split(", ")),
         )
         assert edges and all(left <= a and b <= right + 1 for a, b in edges), f"step {tour} tells of what is out of sight: {edges}"
+        below = tab.driver.execute_script("return Math.max(...[...document.querySelectorAll('.toured')].map((e) => e.getBoundingClientRect().bottom)) - document.querySelector('#tour').getBoundingClientRect().top")
+        assert below <= 1, f"step {tour} tells of what is below the tour by {below} pixels"
     assert tab.driver.execute_script("return [...document.querySelectorAll('#result output')].every((e) => e.scrollWidth <= e.clientWidth)"), "results touch"
 
 
@@ -360,7 +362,7 @@ def test_colours_axes_and_words_are_explained(tab, page):
     shown = tab.text("main")
     assert all(name in shown for name in ("Multi-head attention", "Grouped-query attention", "Multi-query attention"))
     tab.one("#words summary").click()
-    assert {"value", "scale", "softcap"} <= {each.text for each in tab.all("#words dt")}
+    assert {"value", "scale", "softcap", "softmax", "first token"} <= {each.text for each in tab.all("#words dt")}
 
 
 def test_a_link_restores_a_step_of_the_tour_and_what_was_changed_in_it(tab, page):

@@ -238,6 +238,51 @@ def test_heads_are_ordered_and_filtered_by_a_number(tab, page, weights):
     tab.choose("#filter-from", f"{limit:.6f}")
     tab.until(lambda: tab.count(".thumb") == 5, "the filter lets others through")
     assert tab.text("#shown-count") == f"5 of {len(first)} heads"
+    tab.choose("#filter-from", "")
+    tab.until(lambda: tab.count(".thumb") == len(first), "some heads stay away")
+    per_cent = 100 * limit
+    assert per_cent > 1
+    tab.choose("#filter-from", f"{per_cent:.4f}")
+    tab.until(lambda: tab.count(".thumb") == 5, "per cent are not understood")
+    assert tab.text("#filter-unit").startswith("%")
+    tab.choose("#filter-from", "100")
+    tab.until(lambda: tab.count("#grid .none button") and not tab.count(".thumb"), "a head has all its weight on the first token")
+    assert "No head is within these bounds. On the first token is " in tab.text("#grid .none")
+    tab.one("#grid .none button").click()
+    tab.until(lambda: tab.count(".thumb") == len(first), "the way back leads nowhere")
+
+
+def test_the_next_head_is_that_of_the_order_shown(tab, page):
+    tab.open(page, "#sort=first")
+    order = [each.get_attribute("aria-label").split(",")[0] for each in tab.all(".thumb")]
+    tab.all(".thumb")[0].click()
+    tab.until(lambda: tab.text("#head-name") == order[0], tab.text("#head-name"))
+    assert tab.one("#previous").get_attribute("aria-disabled") == "true"
+    for name, act in ((order[1], lambda: tab.one("#next").click()), (order[2], lambda: tab.press("]")), (order[1], lambda: tab.press("["))):
+        act()
+        tab.until(lambda: tab.text("#head-name") == name, f"{tab.text('#head-name')} is not {name}")  # noqa: B023
+    tab.press("i")
+    tab.until(lambda: tab.one("#whose").is_displayed(), "there are no lines")
+    assert [each.text for each in tab.all("#whose button")] == ["This head", "All heads of this layer"]
+
+
+def test_an_open_page_follows_the_system_from_light_to_dark(tab, page):
+    theme = lambda: tab.driver.execute_script("return document.documentElement.dataset.theme")  # noqa: E731
+    prefer = lambda name: tab.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})  # noqa: E731
+    try:
+        prefer("light")
+        tab.open(page)
+        tab.until(lambda: theme() == "light", theme())
+        prefer("dark")
+        tab.until(lambda: theme() == "dark", "it stays light")
+        assert "theme=" not in tab.address()
+        tab.one("#theme").click()
+        tab.until(lambda: theme() == "light", theme())
+        prefer("light")
+        prefer("dark")
+        tab.until(lambda: theme() == "dark", "what agrees with the system again follows it again")
+    finally:
+        prefer("")
 
 
 def test_a_link_restores_what_was_seen(tab, page):

@@ -77,10 +77,26 @@ def test_buttons_zoom_at_the_chosen_weight(screen, tab, page):
 # The chosen token
 
 
+def test_a_row_that_is_chosen_is_named_above_the_map_and_lines_forget_the_key_before(screen, tab, page):
+    settled(tab, page, "#head=1&query=10")
+    tab.until(lambda: tab.text("#said").startswith(f"The row of “{WORDS[10]}” is chosen."), tab.text("#said"))
+    settled(tab, page, "#head=1&query=10&key=3&view=lines")
+    assert f"“{WORDS[3]}”" in tab.text("#chosen .sentence")
+    word = next(each for each in redrawn(tab) if each["text"] == WORDS[12])
+    canvas = tab.one("#lines canvas").rect
+    tab.actions().move_to_element_with_offset(tab.one("#lines .scroll"), 0, 0).perform()
+    tab.driver.execute_script(
+        "const box = arguments[0].getBoundingClientRect(); arguments[0].dispatchEvent(new MouseEvent('click', { clientX: box.left + arguments[1], clientY: box.top + arguments[2] }))",
+        tab.one("#lines canvas"), min(word["x"] - 4, canvas["width"] / 2 - 4), word["y"],
+    )  # fmt: skip
+    tab.until(lambda: re.search(r"query=12\b", tab.address()) and "key=" not in tab.address(), tab.address())
+    tab.until(lambda: not tab.count("#chosen .sentence"), tab.text("#chosen"))
+
+
 def listed(tab):
-    """The names and the numbers of the last list."""
+    """The names of the last list and its numbers, whole."""
     return tab.driver.execute_script(
-        "return [...[...document.querySelectorAll('#chosen ol')].at(-1).querySelectorAll('button')].map((e) => [e.dataset.name, Number(e.querySelector('.digits').textContent)])"
+        "return [...[...document.querySelectorAll('#chosen ol')].at(-1).querySelectorAll('button')].map((e) => [e.dataset.name, Number(e.title)])"
     )
 
 
@@ -94,6 +110,8 @@ def test_all_weights_of_a_token_are_listed_and_a_line_chooses_one(screen, tab, p
     tab.one('#chosen [data-name="list"]').click()
     tab.until(lambda: len(listed(tab)) == len(order), "some are left out")
     assert [np.float32(weight) for _, weight in listed(tab)] == [line[n] for n in order]
+    digits = [each.text for each in tab.all("#chosen ol .digits")]
+    assert digits == [f"{line[n]:.6f}" for n in order]
     chosen = int(order[-1])
     tab.one(f'#chosen [data-name="token {chosen}"]').click()
     names = (WORDS[17], WORDS[chosen]) if direction == "to" else (WORDS[chosen], WORDS[17])

@@ -20,6 +20,9 @@ function pressable(name, act) {
   return made;
 }
 
+// Of as many digits in every line; the whole number is its title.
+const aligned = (weight) => (weight > 0 && weight < 5e-7 ? weight.toExponential(1) : weight.toFixed(6));
+
 // A line of a list: a name, a bar and the number, all of it one button.
 function weightLine({ name, note, weight, id, isCurrent, act }) {
   const button = pressable(id, act);
@@ -31,7 +34,8 @@ function weightLine({ name, note, weight, id, isCurrent, act }) {
   const bar = element("i");
   bar.style.width = `${Math.min(100, 100 * weight)}%`;
   track.append(bar);
-  button.append(title, track, element("span", digitsOf(weight), "digits"));
+  button.append(title, track, element("span", aligned(weight), "digits"));
+  button.title = digitsOf(weight);
   const item = element("li");
   item.append(button);
   return item;
@@ -85,7 +89,7 @@ async function ranked(head, query, key) {
 
 async function pair(head) {
   const { query, key } = state;
-  const isToken = state.view === "text" && query === key; // it stands for both
+  const isToken = (state.view === "text" || state.view === "lines") && query === key; // it stands for both
   if (query < 0 || key < 0 || isToken) return [];
   const { sentence, value, more } = said(head, query, key);
   const cell = element("div", "", "cell");

@@ -3,7 +3,7 @@
 import { attention } from "./blobs.js";
 import { showChosen } from "./chosen.js";
 import { byId, element } from "./dom.js";
-import { drawThumb } from "./grid.js";
+import { drawThumb, headsInOrder } from "./grid.js";
 import { allHeads, endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { Heatmap } from "./heatmap.js";
 import { showDifferences, showLegend } from "./legend.js";
@@ -12,7 +12,7 @@ import { showNumbers, showProfile } from "./profile.js";
 import { change, state } from "./state.js";
 import { drawTable } from "./table.js";
 import { drawText, textMeaning } from "./text.js";
-import { runName, said } from "./words.js";
+import { keyName, queryName, runName, said } from "./words.js";
 
 const tip = byId("tip");
 export let maps = [];
@@ -103,8 +103,11 @@ function showGroup(head) {
 async function saySo(head, other) {
   await head.ready();
   await other?.ready();
-  const isBoth = state.query >= 0 && state.key >= 0 && state.view === "map";
-  byId("said").textContent = isBoth ? `${said(head, state.query, state.key, other).sentence}.` : "Choose a cell, or a word at an edge.";
+  const { query, key } = state;
+  if (query >= 0 && key >= 0) byId("said").textContent = `${said(head, query, key, other).sentence}.`;
+  else if (query >= 0) byId("said").textContent = `The row of ${queryName(head.run, query)} is chosen. Choose a cell of it for one weight.`;
+  else if (key >= 0) byId("said").textContent = `The column of ${keyName(head.run, key)} is chosen. Choose a cell of it for one weight.`;
+  else byId("said").textContent = "Choose a cell, or a word at an edge.";
 }
 
 function pooledWords(head) {
@@ -133,12 +136,19 @@ function showChoices(head, other) {
   byId("direction").classList.toggle("waiting", !isChosen); // with nothing chosen neither is shown
 }
 
+// The head before or after it, in the order in which all heads are shown, or, if it is not among them, in that of the model.
+export function neighbour(head, by) {
+  const shown = headsInOrder();
+  const order = shown.includes(head) ? shown : allHeads;
+  return order[order.indexOf(head) + by];
+}
+
 let shownHead = "";
 export function drawDetail(head) {
   const other = otherHead(head);
   byId("head-name").textContent = nameOf(head);
-  byId("previous").setAttribute("aria-disabled", String(head === allHeads[0]));
-  byId("next").setAttribute("aria-disabled", String(head === allHeads[allHeads.length - 1]));
+  byId("previous").setAttribute("aria-disabled", String(!neighbour(head, -1)));
+  byId("next").setAttribute("aria-disabled", String(!neighbour(head, 1)));
   showChoices(head, other);
   const as = JSON.stringify([head.run, head.layer, head.index, state.theme, state.scale, state.span, state.kind, state.compare]);
   if (as !== shownHead) {

@@ -51,11 +51,26 @@ function thumb(head, name) {
   return button;
 }
 
+const filtering = () => measures.find((each) => each.id === state.filter);
+
+// An end of the filter as a number of its measure: shares of one may be given per cent, which anything above 1 is.
+function boundOf(measure, text) {
+  const number = Number(text);
+  return measure.isShare && number > 1 ? number / 100 : number;
+}
+
 function isShown(head) {
-  const measure = measures.find((each) => each.id === state.filter);
+  const measure = filtering();
   if (!measure) return true;
   const value = measure.of(head.facts);
-  return !(state.from !== "" && value < Number(state.from)) && !(state.to !== "" && value > Number(state.to));
+  return !(state.from !== "" && value < boundOf(measure, state.from)) && !(state.to !== "" && value > boundOf(measure, state.to));
+}
+
+// The heads that are shown, in the order in which they are.
+export function headsInOrder() {
+  const measure = measures.find((each) => each.id === state.sort);
+  const shown = allHeads.filter(isShown);
+  return measure ? shown.sort((a, b) => measure.of(b.facts) - measure.of(a.facts)) : shown;
 }
 
 function extentOf(run) {
@@ -102,7 +117,8 @@ function layersOf(r) {
     });
     if (thumbs.length === 0) return;
     const grouping = JSON.stringify([layer.kv_heads, layer.tiled, layer.heads.length]);
-    if (grouping !== bracketed) table.append(...brackets(layer));
+    const joined = grouping === bracketed ? [] : brackets(layer);
+    if (joined.length) table.append(gridCell("corner", "", 1), ...joined);
     bracketed = grouping;
     table.append(gridCell("layer-name", layer.name || (layers.length > 1 ? `Layer ${l}` : ""), 1), ...thumbs);
   });
@@ -127,11 +143,21 @@ function inPlaces() {
   });
 }
 
-function inOrder(measure) {
-  const box = document.createElement("div");
-  box.className = "sorted";
-  const shown = allHeads.filter(isShown).sort((a, b) => measure.of(b.facts) - measure.of(a.facts));
-  box.append(...shown.map((head) => thumb(head, nameOf(head).replaceAll("Layer ", "L").replace("Head ", "H"))));
+function inOrder() {
+  const box = element("div", "", "sorted");
+  box.append(...headsInOrder().map((head) => thumb(head, nameOf(head).replaceAll("Layer ", "L").replace("Head ", "H"))));
+  return [box];
+}
+
+// Where the filter lets no head through: what there is, and the way back.
+function noHeads() {
+  const measure = filtering();
+  const values = allHeads.map((head) => measure.of(head.facts));
+  const box = element("div", "", "none");
+  const back = element("button", "Show all heads");
+  back.type = "button";
+  back.addEventListener("click", () => change({ filter: "", from: "", to: "" }));
+  box.append(element("p", `No head is within these bounds. ${measure.name} is ${measure.text(Math.min(...values))} to ${measure.text(Math.max(...values))} here.`), back);
   return [box];
 }
 
@@ -152,7 +178,9 @@ function fitSizes(width) {
   grid.classList.toggle("small", size < 76);
   for (const table of grid.querySelectorAll(".heads")) table.style.setProperty("--columns", table.dataset.columns);
   for (const box of grid.querySelectorAll(".scroll")) {
-    if (box.scrollWidth > box.clientWidth) Object.assign(box, { tabIndex: 0, role: "group", ariaLabel: "Heads" });
+    const isWider = box.scrollWidth > box.clientWidth;
+    box.classList.toggle("wider", isWider);
+    if (isWider) Object.assign(box, { tabIndex: 0, role: "group", ariaLabel: "Heads" });
     else for (const name of ["tabindex", "role", "aria-label"]) box.removeAttribute(name);
   }
   sizeChoice.value = String(size);
@@ -163,8 +191,8 @@ function drawHeads(measure) {
   const as = JSON.stringify([sort, filter, from, to, scale, span, kind, theme]);
   if (as === shownAs) return;
   shownAs = as;
-  grid.replaceChildren(...(measure ? inOrder(measure) : inPlaces()));
-  const count = allHeads.filter(isShown).length;
+  const count = headsInOrder().length;
+  grid.replaceChildren(...(count === 0 && filter ? noHeads() : measure ? inOrder() : inPlaces()));
   byId("shown-count").textContent = filter ? `${count} of ${allHeads.length} heads` : "";
   const about = numberShown();
   byId("measure-note").textContent = `The number of each head: ${about.name.toLowerCase()}, ${about.note ?? about.hint}.`;
@@ -210,9 +238,12 @@ for (const end of ["from", "to"]) {
 export function drawGridChoices() {
   sortChoice.value = state.sort;
   filterChoice.value = state.filter;
-  byId("filter-range").hidden = !state.filter;
+  const measure = filtering();
+  byId("filter-range").hidden = !measure;
+  byId("filter-unit").textContent = measure?.unit ?? "";
   for (const end of ["from", "to"]) {
     const input = byId(`filter-${end}`);
+    input.placeholder = measure?.bounds[end] ?? "";
     if (input.value !== state[end]) input.value = state[end];
   }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything by key, and a list of the keys after what the words mean.
-import { maps } from "./detail.js";
+import { maps, neighbour } from "./detail.js";
 import { byId, element } from "./dom.js";
 import { glossaryList } from "./glossary.js";
-import { allHeads, headAt } from "./head.js";
+import { headAt } from "./head.js";
 import { change, state } from "./state.js";
 
-// To a neighbour; the first head has none before it, nor the last one after it.
+// To a neighbour in the order shown; the first head has none before it, nor the last one after it.
 export function step(by) {
-  const next = allHeads[allHeads.indexOf(headAt(state.run, state.layer, state.head)) + by];
+  const next = neighbour(headAt(state.run, state.layer, state.head), by);
   if (next) change({ run: next.run, layer: next.layer, head: next.index });
 }
 
@@ -41,7 +41,7 @@ const keys = [
   { names: ["+", "="], shown: "+ −", words: "zoom in and out; 0 shows the whole", act: () => maps[0]?.zoomAt(1.6) },
   { names: ["-"], act: () => maps[0]?.zoomAt(1 / 1.6) },
   { names: ["0"], act: () => change({ x: 0, y: 0, zoom: 1 }) },
-  { names: ["["], shown: "[ ]", words: "the head before, or after", act: () => step(-1) },
+  { names: ["["], shown: "[ ]", words: "the head before, or after, in the order shown", act: () => step(-1) },
   { names: ["]"], act: () => step(1) },
   { names: ["m"], shown: "M T I B", words: "map, text, lines, table", act: () => change({ view: "map" }) },
   { names: ["t"], act: () => change({ view: "text" }) },

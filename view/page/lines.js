@@ -97,7 +97,7 @@ export function drawLines(head) {
     drawing.setAttribute("aria-label", `Lines from queries ${queries.first} to ${queries.last - 1} to keys ${keys.first} to ${keys.last - 1}`);
     const isPart = queries.last - queries.first < head.queries;
     const of = state.heads === "all" ? "every head and token" : "every token";
-    byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : " Hover or choose a token to see its lines alone."}`;
+    byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : ` ${isTouched.matches ? "Tap" : "Hover or choose"} a token to see its lines alone.`}`;
     paintLines();
     keepInSight();
   });
@@ -120,7 +120,7 @@ function places(width) {
   const { queries, keys } = drawn;
   const y = (n, from) => aboveLines + (Math.max(-0.2, Math.min(from.last - from.first - 0.8, n - from.first)) + 0.5) * lineHeight();
   const left = Math.max(margin, width / 2 - 280);
-  return { left, right: width - left, room: left - 60, atQuery: (n) => y(n, queries), atKey: (n) => y(n, keys) };
+  return { left, right: width - left, room: left - 6, atQuery: (n) => y(n, queries), atKey: (n) => y(n, keys) };
 }
 
 // The token whose lines are seen alone: under the pointer, or chosen.
@@ -160,11 +160,27 @@ function paintLines() {
 }
 
 const lineFont = (weight) => `${weight} 13px "Inter", system-ui, "Noto Sans", "DejaVu Sans", sans-serif`;
-const label = (token, room) => shortened(visible(token), Math.max(5, Math.floor(room / 8)));
+const shareRoom = 54; // pixels beside a token for how much it is looked at
+
+// A token as far as it has room, of which its share takes some.
+function label(pen, token, room) {
+  const text = visible(token);
+  let longest = Array.from(text).length;
+  while (longest > 3 && pen.measureText(shortened(text, longest)).width > room) --longest;
+  return shortened(text, longest);
+}
+
+// The tokens at the other end of the lines that are seen alone.
+function endsOf(seen) {
+  if (!seen) return new Set();
+  const other = seen.side === "query" ? "key" : "query";
+  return new Set(drawn.lines.filter((line) => line[seen.side] === seen.n).map((line) => line[other]));
+}
 
 function paintWords(pen, at, { ink, accent, quiet }) {
   const names = tokensOf[drawn.head.run];
   const seen = alone();
+  const ends = endsOf(seen);
   pen.textBaseline = "middle";
   const column = (side, tokens, from, x, align, y) => {
     pen.textAlign = align;
@@ -175,7 +191,8 @@ function paintWords(pen, at, { ink, accent, quiet }) {
       const isChosen = seen?.side === side && seen.n === n;
       pen.font = lineFont(isChosen ? 700 : 400);
       pen.fillStyle = isChosen ? accent : ink;
-      pen.fillText(label(tokens[n], at.room), x, y(n));
+      const hasShare = seen && seen.side !== side && ends.has(n);
+      pen.fillText(label(pen, tokens[n], hasShare ? at.room - shareRoom : at.room), x, y(n));
     }
   };
   column("query", names.queries, drawn.queries, at.left, "right", at.atQuery);
@@ -191,7 +208,7 @@ function paintShares(pen, at, quiet, seen, isSeen, dark) {
   const lines = drawn.lines.filter((line) => isSeen(line) && line[other] >= from.first && line[other] < from.last);
   for (const n of new Set(lines.map((line) => line[other]))) {
     pen.font = lineFont(400);
-    const gap = 8 + pen.measureText(label(tokens[n], at.room)).width;
+    const gap = 8 + pen.measureText(label(pen, tokens[n], at.room - shareRoom)).width;
     const here = lines.filter((line) => line[other] === n).sort((a, b) => a.head - b.head);
     if (state.heads === "one") {
       pen.font = '12px ui-monospace, "DejaVu Sans Mono", monospace';
@@ -233,7 +250,7 @@ drawing.addEventListener("pointermove", (event) => {
 drawing.addEventListener("pointerleave", () => point(null));
 drawing.addEventListener("click", (event) => {
   const token = tokenAt(event);
-  if (token?.side === "query") change({ query: token.n === state.query ? -1 : token.n });
+  if (token?.side === "query") change({ query: token.n === state.query ? -1 : token.n, key: -1 });
   else if (isTouched.matches) point(token);
 });
 mostChoice.addEventListener("input", () => change({ most: Number(mostChoice.value) }));

@@ -29,7 +29,7 @@ choice("scale", "scale", [["linear", "Linear", "Colour in proportion to the weig
 choice("pooling", "kind", [["max", "Largest", "A pooled cell shows the largest of its weights"], ["mean", "Mean", "A pooled cell shows the mean of its weights"]]);
 choice("views", "view", [["map", "Map", "Every query by every key (M)"], ["text", "Text", "The text, coloured (T)"], ["lines", "Lines", "Lines between tokens (I)"], ["table", "Table", "What every query looks at most (B)"]]);
 choice("direction", "direction", [["to", "Looks at", "What the chosen token looks at"], ["from", "Looked at by", "Who looks at the chosen token"]]);
-choice("whose", "heads", [["one", "This head", "Lines of this head"], ["all", "All heads", "Lines of all heads of the layer, in colours"]]);
+choice("whose", "heads", [["one", "This head", "Lines of this head"], ["all", "All heads of this layer", "Lines of all heads of the layer, in colours"]]);
 document.getElementById("pooling").hidden = !allHeads.some((head) => Math.max(head.queries, head.keys) > largestThumb); // nothing is pooled
 
 document.getElementById("title").textContent = attention.title;
@@ -44,10 +44,12 @@ buildAbout();
 
 // All heads are found again where they were left, and the keyboard at the head that was open.
 const overview = document.getElementById("overview");
-let left = { page: 0, box: 0, head: null };
+const tables = () => [...overview.querySelectorAll(".scroll")];
+let left = { page: 0, box: 0, tables: [], head: null };
 function arrive(head) {
   if (head) return scrollTo(0, 0);
   overview.scrollTop = left.box;
+  tables().forEach((table, n) => table.scrollTo(...(left.tables[n] ?? [0, 0])));
   scrollTo(0, left.page);
   const { run, layer, index } = left.head;
   return document.querySelector(`.thumb[data-run="${run}"][data-layer="${layer}"][data-head="${index}"]`)?.focus({ preventScroll: true });
@@ -58,7 +60,7 @@ onChange(() => {
   document.documentElement.dataset.theme = state.theme;
   const head = headAt(state.run, state.layer, state.head);
   const isElsewhere = overview.hidden !== Boolean(head);
-  if (isElsewhere && head) left = { page: scrollY, box: overview.scrollTop };
+  if (isElsewhere && head) left = { page: scrollY, box: overview.scrollTop, tables: tables().map((table) => [table.scrollLeft, table.scrollTop]) };
   if (head) left.head = head;
   document.getElementById("extent").textContent = `${allHeads.length.toLocaleString("en")} head${allHeads.length === 1 ? "" : "s, counted from 0"}`;
   overview.hidden = Boolean(head);

@@ -6,6 +6,9 @@ const longest = Math.max(...attention.runs.map((run) => Math.max(run.queries, ru
 
 export const mostLines = 16;
 
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const systemTheme = () => (prefersDark.matches ? "dark" : "light");
+
 const defaults = {
   run: 0,
   layer: 0,
@@ -14,7 +17,7 @@ const defaults = {
   scale: longest > 256 ? "log" : "linear",
   span: "own", // colours end at the largest weight of what is shown; or "one"
   kind: "max", // or mean: what a pooled cell shows
-  theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light",
+  theme: systemTheme(),
   compare: -1, // another run
   query: -1, // the chosen token
   key: -1,
@@ -122,3 +125,10 @@ export function readAddress() {
   renderSoon();
 }
 addEventListener("hashchange", readAddress);
+
+// The page follows the system from light to dark and back, unless it was told otherwise.
+prefersDark.addEventListener("change", () => {
+  const isFollowing = state.theme === defaults.theme;
+  defaults.theme = systemTheme();
+  change(isFollowing ? { theme: defaults.theme } : {});
+});

@@ -38,7 +38,7 @@ function tableRow(head, query) {
   button.className = "plain";
   button.dataset.name = String(query);
   button.addEventListener("click", () => {
-    change({ query });
+    change({ query, key: -1 });
     seekChosen();
   });
   name.append(button);
