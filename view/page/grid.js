@@ -157,7 +157,7 @@ function noHeads() {
   const back = element("button", "Show all heads");
   back.type = "button";
   back.addEventListener("click", () => change({ filter: "", from: "", to: "" }));
-  box.append(element("p", `No head is within these bounds. ${measure.name} is ${measure.text(Math.min(...values))} to ${measure.text(Math.max(...values))} here.`), back);
+  box.append(element("p", `No head is within these bounds. ${measure.name}: ${measure.text(Math.min(...values))} to ${measure.text(Math.max(...values))}.`), back);
   return [box];
 }
 
