@@ -97,7 +97,9 @@ export function drawLines(head) {
     drawing.setAttribute("aria-label", `Lines from queries ${queries.first} to ${queries.last - 1} to keys ${keys.first} to ${keys.last - 1}`);
     const isPart = queries.last - queries.first < head.queries;
     const of = state.heads === "all" ? "every head and token" : "every token";
-    byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : ` ${isTouched.matches ? "Tap" : "Hover or choose"} a token to see its lines alone.`}`;
+    const which = state.most === 1 ? "strongest line" : `${state.most} strongest lines`;
+    const more = isPart ? `Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : `${isTouched.matches ? "Tap" : "Hover or choose"} a token to see its lines alone.`;
+    byId("pooled").textContent = `The ${which} of ${of}. ${more}`;
     paintLines();
     keepInSight();
   });

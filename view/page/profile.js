@@ -7,15 +7,43 @@ import { percent } from "./words.js";
 // A number that no double holds is null in the page's description.
 const bits = (n) => (n === null ? "beyond numbers" : `${n.toFixed(2)} bits`);
 
+const asShare = { isShare: true, unit: "%, or a share of 1", bounds: { from: "50", to: "100" } };
+
 // What heads are ordered and filtered by, in the words of the two menus; `bounds` are examples of what to filter by in its
 // `unit`, `note` explains the number at length, and `aside` why it may be large.
 export const measures = [
-  { id: "entropy", unit: "bits", bounds: { from: "0", to: "3" }, name: "Entropy", of: (facts) => facts.entropy, text: bits, most: "most spread out first", range: "by how spread out", hint: "how many keys a query spreads over: 2 to this power, on average", note: "how far a query spreads. 0 bits: it looks at one key; 1 bit: as if at 2, 3 bits: at 8, n bits: at 2ⁿ equally" },
-  { id: "first", isShare: true, unit: "%, or a share of 1", bounds: { from: "50", to: "100" }, name: "On the first token", of: (facts) => facts.first, text: percent, most: "most on the first token", range: "by weight on the first token", hint: "mean weight on token 0", aside: "heads that find nothing to look at rest there", note: "mean weight on token 0. Heads that find nothing to look at rest there, because every query sees it" },
-  { id: "self", isShare: true, unit: "%, or a share of 1", bounds: { from: "50", to: "100" }, name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true, most: "most on itself", range: "by weight on itself", hint: "mean weight of a query’s own position" },
-  { id: "previous", isShare: true, unit: "%, or a share of 1", bounds: { from: "50", to: "100" }, name: "On the token before", of: (facts) => facts.previous, text: percent, needsPositions: true, most: "most on the token before", range: "by weight on the token before", hint: "mean weight on the token before" },
-  { id: "distance", unit: "tokens", bounds: { from: "0", to: "10" }, name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true, most: "farthest looking first", range: "by mean distance", hint: "between a query and what it looks at, by weight" },
-  { id: "largest", isShare: true, unit: "%, or a share of 1", bounds: { from: "50", to: "100" }, name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3), most: "largest weight first", range: "by largest weight", hint: "of all queries and keys" },
+  {
+    id: "entropy", unit: "bits", bounds: { from: "0", to: "3" }, name: "Entropy", of: (facts) => facts.entropy, text: bits,
+    most: "most spread out first", range: "by how spread out",
+    hint: "how many keys a query spreads over: 2 to this power, on average",
+    note: "how far a query spreads. 0 bits: it looks at one key; 1 bit: as if at 2, 3 bits: at 8, n bits: at 2ⁿ equally",
+  },
+  {
+    id: "first", ...asShare, name: "On the first token", of: (facts) => facts.first, text: percent,
+    most: "most on the first token", range: "by weight on the first token",
+    hint: "mean weight on token 0", aside: "heads that find nothing to look at rest there",
+    note: "mean weight on token 0. Heads that find nothing to look at rest there, because every query sees it",
+  },
+  {
+    id: "self", ...asShare, name: "On itself", of: (facts) => facts.back[0] ?? 0, text: percent, needsPositions: true,
+    most: "most on itself", range: "by weight on itself",
+    hint: "mean weight of a query’s own position",
+  },
+  {
+    id: "previous", ...asShare, name: "On the token before", of: (facts) => facts.previous, text: percent, needsPositions: true,
+    most: "most on the token before", range: "by weight on the token before",
+    hint: "mean weight on the token before",
+  },
+  {
+    id: "distance", unit: "tokens", bounds: { from: "0", to: "10" }, name: "Mean distance", of: (facts) => facts.distance, text: (n) => `${n.toFixed(n < 10 ? 2 : 1)} tokens`, needsPositions: true,
+    most: "farthest looking first", range: "by mean distance",
+    hint: "between a query and what it looks at, by weight",
+  },
+  {
+    id: "largest", ...asShare, name: "Largest weight", of: (facts) => facts.largest, text: (n) => n.toPrecision(3),
+    most: "largest weight first", range: "by largest weight",
+    hint: "of all queries and keys",
+  },
 ];
 
 function measuresOf(run) {
