@@ -55,8 +55,8 @@ struct Shapes<64, PairStage::ranges> {
 };
 template <>
 struct Shapes<64, PairStage::every_option> {
-  using Q = BackwardShape<of_q, 64, 2, 32, PairStage::every_option>;
-  using Kv = BackwardShape<of_k | of_v, 64, 2, 32, PairStage::every_option>;
+  using Q = BackwardShape<of_q, 64, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<of_k | of_v, 64, 1, 32, PairStage::every_option>;
 };
 template <>
 struct Shapes<128, PairStage::ranges> {
