@@ -56,22 +56,6 @@ def test_counted_positions_of_fake_tensors_are_not_those_of_others():
     assert torch.isfinite(layer(torch.ones(1, 6, 32), causal=True)).all()
 
 
-@pytest.mark.parametrize("which", ["q", "k", "v", "bias"])
-def test_gradients_on_cuda_are_recorded(fake, which):
-    tensors = {"q": heads(), "k": heads(), "v": heads(), "bias": torch.empty(4, 5, 5, device="cuda")}
-    tensors[which].requires_grad_()
-    q, k, v, bias = tensors.values()
-    for out in (heed.torch.attention(q, k, v, bias=bias), heed.torch.scaled_dot_product_attention(q, k, v, bias)):
-        assert out.requires_grad and out.device == q.device
-
-
-def test_gradients_of_a_layer_on_cuda_are_recorded(fake):
-    layer = heed.torch.AttentionLayer(model_dim=32, heads=4)
-    for module in layer.children():
-        module.weight = torch.nn.Parameter(torch.empty(32, 32, device="cuda"))
-    assert layer(torch.empty(1, 7, 32, device="cuda")).requires_grad
-
-
 def test_autocast_is_that_of_the_tensors_device(fake):
     q = heads(device="cpu", dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):

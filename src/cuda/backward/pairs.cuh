@@ -27,7 +27,8 @@ struct PairRows {
   HEED_DEVICE std::int64_t count(const Call& c) const { return c.sequence(b).queries * group; }
   HEED_DEVICE Query query(const Call& c, std::int64_t row) const {
     // 32 bits are divided in a quarter of the time.
-    const std::int64_t i = row >> 32 ? row / group : static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(group);
+    const std::int64_t i =
+        row >> 32 ? row / group : static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(group);
     return {b, first_head + (row - i * group) * head_step, i, c.sequence(b).first_query + i};
   }
 };
@@ -59,8 +60,8 @@ struct alignas(16) RowNumbers {
   HEED_DEVICE bool sees(int j) const { return j >= begin && j < end; }
 };
 
-// Some neighbouring rows, or keys, in shared memory: where each begins in the tensors of both products, and of rows
-// their numbers. Those that give nothing are as those beyond the last (G6).
+// Some neighbouring rows, or keys, in shared memory: where each begins in the tensors of both products, and
+// of rows their numbers. Those that give nothing are as those beyond the last (G6).
 template <int capacity>
 struct PairItems {
   std::int64_t first, count;

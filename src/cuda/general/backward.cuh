@@ -42,11 +42,63 @@ struct BackwardShape {
   static_assert(dim % 64 == 0 && walked % 32 == 0 && items <= threads);
 };
 
+// Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
+// and pairs of 64.
+template <int dim, PairStage stage>
+struct BackwardShapes;
+template <>
+struct BackwardShapes<64, PairStage::ranges> {
+  using Q = BackwardShape<of_q, 64, 2, 64, PairStage::ranges>;
+  using Kv = BackwardShape<of_k | of_v, 64, 2, 32, PairStage::ranges>;
+};
+template <>
+struct BackwardShapes<64, PairStage::every_option> {
+  using Q = BackwardShape<of_q, 64, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<of_k | of_v, 64, 1, 32, PairStage::every_option>;
+};
+template <>
+struct BackwardShapes<128, PairStage::ranges> {
+  using Q = BackwardShape<of_q, 128, 2, 32, PairStage::ranges>;
+  using Kv = BackwardShape<of_k | of_v, 128, 1, 64, PairStage::ranges>;
+};
+template <>
+struct BackwardShapes<128, PairStage::every_option> {
+  using Q = BackwardShape<of_q, 128, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<of_k | of_v, 128, 1, 32, PairStage::every_option>;
+};
+// No room for the sums of both: keys are walked twice.
+template <PairStage stage>
+struct BackwardShapes<256, stage> {
+  using Q = BackwardShape<of_q, 256, 1, 32, stage>;
+  using K = BackwardShape<of_k, 256, 1, 32, stage>;
+  using V = BackwardShape<of_v, 256, 1, 32, stage>;
+};
+
 // What a launch tells the kernel besides the call.
 struct BackwardPlan {
   int tiles;                                           // of the longest sequence
   bool q_in_16, k_in_16, v_in_16, out_gradient_in_16;  // rows can be copied 16 bytes at a time
+
+  template <class Shape>
+  static BackwardPlan of(const GradientCall& g) {
+    const Call& c = g.forward;
+    const std::int64_t items = Shape::owned == Owned::rows ? c.queries * c.group() : c.keys;
+    return {static_cast<int>((items + Shape::items - 1) / Shape::items), lies_in_16(c.q, c.dim),
+            lies_in_16(c.k, c.dim), lies_in_16(c.v, c.value_dim), lies_in_16(g.out_gradient, c.value_dim)};
+  }
 };
+
+// Calls run.operator()<Shape>() for every shape that makes a gradient that was asked for.
+template <class Shapes, class Run>
+void for_each_shape(const GradientCall& g, const Run& run) {
+  if constexpr (requires { typename Shapes::Kv; }) {
+    if (g.k.data || g.v.data) run.template operator()<typename Shapes::Kv>();
+  } else {
+    if (g.k.data) run.template operator()<typename Shapes::K>();
+    if (g.v.data) run.template operator()<typename Shapes::V>();
+  }
+  if (g.q.data) run.template operator()<typename Shapes::Q>();
+}
 
 // Tiles of walked items that owned ones may see, or be seen by: those of the front, then those of the band.
 template <class Shape>
@@ -63,11 +115,13 @@ struct Walk {
     const Sequence& s = c.sequence(rows.b);
     if constexpr (Shape::owned == Owned::rows) {
       const Seen seen = seen_by(c, rows.b, owned.begin / rows.group, (owned.end - 1) / rows.group);
-      front = tiles_up_to(max(0, seen.front)), begin = tile_of(seen.begin), end = tiles_up_to(max(0, seen.end));
+      front = tiles_up_to(max(0, seen.front)), begin = tile_of(seen.begin),
+      end = tiles_up_to(max(0, seen.end));
     } else {
       // Query i sees keys before i + end_offset, from i + first_offset on or in the front.
       const std::int64_t first = max(0, owned.begin - s.end_offset + 1),
-                         last = owned.begin < c.front ? s.queries : min(s.queries, owned.end - s.first_offset);
+                         last =
+                             owned.begin < c.front ? s.queries : min(s.queries, owned.end - s.first_offset);
       front = 0, begin = tile_of(first * rows.group);
       end = owned.begin < s.key_count && first < last ? tiles_up_to(last * rows.group) : 0;
     }
@@ -123,7 +177,8 @@ class Backward {
     if (thread_index() == 0) shared.rows = PairRows::of_group(c, b, head % c.kv_heads);
     sync();
     find(shared.owned_items, first, owns_rows);
-    if (thread_index() == 0) shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
+    if (thread_index() == 0)
+      shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
     sync();
     if constexpr (owns_rows) find_whole_keys();
     copy_operands<OwnedCopy>(shared.owned_items, shared.owned[0], shared.owned[1], owns_rows);
@@ -328,7 +383,8 @@ class Backward {
     }
   }
 
-  // The same with every option, one after the other, so that a call passes the code of those alone that it has.
+  // The same with every option, one after the other, so that a call passes the code of those alone that it
+  // has.
   HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) const {
     Pairs slope;  // of the softcap
     const bool has_cap = c.softcap.cap != 0;
@@ -419,8 +475,9 @@ class Backward {
     const int keys = static_cast<int>(c.sequence(shared.rows.b).keys);
     each_pair(walked, [&](const PairAt& at) {
       float& s = at.of(p);
-      const bool is_seen = is_simple ? at.rows.row.sees(at.j)
-                                     : s != minus_infinity && at.j < keys && is_allowed(c, query(at.rows), at.j);
+      const bool is_seen = is_simple
+                               ? at.rows.row.sees(at.j)
+                               : s != minus_infinity && at.j < keys && is_allowed(c, query(at.rows), at.j);
       if (!is_seen) s = minus_infinity;
     });
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of src/cuda/tile/mma.cuh for warps that a CPU emulates: matrices out of shared memory, and products of
-// 16 rows times 8 columns, 16 deep, whose sums are rounded once.
+// The verbs of src/cuda/tile/mma.cuh for warps that a CPU emulates: matrices out of shared memory, and
+// products of 16 rows times 8 columns, 16 deep, whose sums are rounded once.
 #pragma once
 #include <cstdint>
 
@@ -27,6 +27,8 @@ inline uint4 load_shared16(SharedAddress from) {
   return x;
 }
 
+inline float __uint_as_float(std::uint32_t bits) { return __int_as_float(static_cast<int>(bits)); }
+inline int block_in_column() { return 0; }
 inline int lane_index() { return thread_index() % 32; }
 
 // The 16-bit number in a row of matrix `n` of four, whose rows eight lanes each have the addresses of.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of src/cuda/tile/warp.cuh for warps that a CPU emulates. A copy arrives at once, so that one into memory
-// that is still read is seen.
+// The verbs of src/cuda/tile/warp.cuh for warps that a CPU emulates. A copy arrives at once, so that one into
+// memory that is still read is seen.
 #pragma once
 #include <cstdint>
 
