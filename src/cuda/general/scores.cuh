@@ -327,7 +327,7 @@ class Options {
 #pragma unroll
       for (int n = 0; n < keys; ++n) ids[n] = of_keys[min_of(first + n / 2 * 8 + n % 2, tile_rows.keys - 1)];
       each_row([&](int m, int r) {
-        const Document own = document_of(c, d, tile_rows, rows[place.row(m, r)].i);
+        const Document own = document_of(d, tile_rows, rows[place.row(m, r)].i);
         Bits bits = 0;
 #pragma unroll
         for (int n = 0; n < keys; ++n) bits |= Bits{ids[n] == own.id} << n;

@@ -51,6 +51,7 @@ void attend(const Call& c, const ExactLaunch& launch) {
 }  // namespace
 
 std::vector<std::string> kernel_names() { return {"cuda.exact"}; }
+bool is_emulated() { return true; }
 
 bool run(const std::string&, const Problem& problem, Cut cut) {
   const LoweredCall lowered(problem);

@@ -174,6 +174,8 @@ Workspace workspace(std::int64_t bytes) {
 
 }  // namespace
 
+bool is_emulated() { return false; }
+
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names{"cuda.decode", "cuda.prefill", "cuda.general", "cuda.exact"};
   std::erase_if(names, [](const std::string& name) { return bool(wants_another_device(role_of(name))); });
