@@ -23,6 +23,10 @@ HEED_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+HEED_DEVICE void barrier_expect(SharedAddress barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
 HEED_DEVICE bool barrier_is_complete(SharedAddress barrier, unsigned parity) {
   std::uint32_t has;
   asm volatile(
@@ -133,6 +137,13 @@ struct BoxAt {
 
 HEED_DEVICE void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// Neighbouring bytes, a multiple of 16 from a multiple of 16 on.
+HEED_DEVICE void load_bytes(SharedAddress to, const void* from, int bytes, SharedAddress barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 // Outside the tensor a box is filled with zeros, which count as bytes all the same.
 HEED_DEVICE void load_box(SharedAddress to, const CUtensorMap* map, const BoxAt& at, SharedAddress barrier,
