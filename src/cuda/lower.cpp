@@ -159,8 +159,8 @@ Call PackedDocuments::of(const Call& c) const {
 // Weights are measured against log-sum-exps, in base 2.
 LoweredGradients::LoweredGradients(const GradientProblem& g)
     : problem(g),
-      forward(g.forward,
-              softmax::gradient_scaling_of(g.forward.scale, static_cast<float>(g.forward.options.softcap.value_or(0)))),
+      forward(g.forward, softmax::gradient_scaling_of(
+                             g.forward.scale, static_cast<float>(g.forward.options.softcap.value_or(0)))),
       call{.forward = forward.call,
            .out_gradient = lower(g.out_gradient),
            .log_sum_exp_gradient = problem::lower_if_given(g.log_sum_exp_gradient),

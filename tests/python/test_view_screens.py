@@ -116,7 +116,7 @@ def test_two_fingers_zoom_one_moves_and_a_tap_chooses(tab, page):
     screen = Screen(tab)
     screen.resize((390, 844))
     settled(tab, page, "#head=1")
-    x, y = centre(tab, "#maps canvas")
+    x, y = centre(tab, "#maps .frame canvas")
     screen.touch([(x - 10 - 8 * n, y) for n in range(8)], [(x + 10 + 8 * n, y) for n in range(8)])
     tab.until(lambda: zoom_of(tab) > 2, f"two fingers do not zoom: {tab.address()}")
     zoomed = zoom_of(tab)
@@ -136,7 +136,7 @@ def test_a_finger_moves_the_page_past_a_map_that_is_seen_whole(tab, page):
     screen.resize((390, 844))
     for address, action in (("#head=1", "pan-y"), ("#head=1&zoom=3", "none")):
         settled(tab, page, address)
-        assert tab.driver.execute_script("return document.querySelector('#maps canvas').style.touchAction") == action
+        assert tab.driver.execute_script("return document.querySelector('#maps .frame canvas').style.touchAction") == action
 
 
 # Colours
@@ -220,6 +220,16 @@ def test_the_least_weight_what_is_hidden_and_the_paper_are_told_apart(screen, ta
         assert np.linalg.norm(hatch - a) > 0.12  # the lines are seen
 
 
+# A colour that sRGB has not would be clipped, and show an edge where the weights have none.
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_equal_steps_of_weight_are_steps_of_colour_that_look_alike(screen, tab, page, theme):
+    tab.open(page, f"#theme={theme}")
+    colours = np.array([oklab(legend_pixel(tab, n / 32)) for n in range(33)])
+    lightness, steps = np.diff(colours[:, 0]), np.linalg.norm(np.diff(colours, axis=0), axis=1)
+    assert (lightness < 0).all() if theme == "light" else (lightness > 0).all()
+    assert steps.max() < 1.6 * steps.min(), steps.round(4)
+
+
 # The overview
 
 
@@ -262,6 +272,37 @@ def test_a_button_leads_back_to_all_heads(screen, tab, page):
         settled(tab, page, "#layer=1&head=2&view=text")
         tab.one("#all-heads").click()
         tab.until(lambda: tab.one("#overview").is_displayed() and "head=" not in tab.address(), "it does not")
+
+
+def test_a_head_opens_at_its_top_and_all_heads_are_found_again_where_they_were_left(tab, page):
+    screen = Screen(tab)
+    for size in ((390, 844), (1400, 900)):
+        screen.resize(size)
+        tab.open(page)
+        places = lambda: tab.driver.execute_script("return [scrollY, document.querySelector('#overview').scrollTop]")  # noqa: E731
+        picture = '.thumb[data-run="1"][data-layer="2"][data-head="3"]'
+        tab.driver.execute_script("document.querySelector(arguments[0]).scrollIntoView({ block: 'end' })", picture)
+        before = places()
+        assert max(before) > 60
+        tab.one(picture).click()
+        tab.until(lambda: tab.text("#head-name").endswith("Layer 2 · Head 3"), "the head is not opened")
+        assert places()[0] == 0
+        tab.until(lambda: "head=3" in tab.address(), "the address does not hold it")
+        tab.driver.back()
+        tab.until(lambda: tab.one("#overview").is_displayed(), "back does not lead to all heads")
+        assert places() == before, size
+        assert tab.driver.execute_script("return document.activeElement === document.querySelector(arguments[0])", picture)
+        tab.driver.forward()
+        tab.until(lambda: tab.one("#detail").is_displayed(), "the head does not come again")
+
+
+def test_chosen_heads_show_the_number_they_were_chosen_by_and_what_they_share(screen, tab, tmp_path):
+    even, first = np.full((4, 5, 5), 0.2, np.float32), np.tile(np.eye(5, dtype=np.float32)[0], (4, 5, 1))
+    heed.view([even, first], tokens=WORDS[:5], kv_heads=2).save(tmp_path / "two.html")
+    tab.open(tmp_path / "two.html", "#filter=first&from=0.9")
+    assert [each.text for each in tab.all(".layer-name")] == ["Layer 1"]
+    assert [each.text for each in tab.all(".thumb .name")] == 4 * ["100.0 %"] and "on the first token" in tab.text("#measure-note")
+    assert [each.text for each in tab.all(".bracket")] == ["KV head 0", "KV head 1"]
 
 
 def test_heads_are_columns_and_layers_rows(screen, tab, page):
@@ -354,12 +395,37 @@ def test_what_is_pressed_stays_where_it_is(tab, page):
             assert place() == before, f"{address} at {size}"
 
 
+def test_comparing_leaves_the_map_and_what_is_pressed_where_they_are(tab, page):
+    screen = Screen(tab)
+    for size in SIZES:
+        screen.resize(size)
+        settled(tab, page, "#layer=1&head=2&query=9&key=4")
+        places = lambda: [tab.one(each).rect["y"] for each in ("#compare", "#maps .frame")]  # noqa: E731
+        before = places()
+        tab.choose("#compare", "1")
+        tab.until(lambda: tab.count("#maps .frame canvas") == 3, "there are not three maps")
+        tab.until(lambda: " in after" in tab.text("#said"), "the other run is not named")
+        assert places() == before, size
+        ends = [each.text for each in tab.all("#maps .differences span")]
+        assert len(ends) == 2 and ends[0] == ends[1].replace("+", "−")
+
+
+def test_the_chosen_weight_is_said_in_sight_of_every_map_of_a_telephone(tab, page):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    settled(tab, page, "#layer=1&head=2&query=9&key=4&compare=1")
+    tab.until(lambda: tab.count("#maps .frame canvas") == 3, "there are not three maps")
+    for n in range(3):
+        top = tab.driver.execute_script("document.querySelectorAll('#maps figure')[arguments[0]].scrollIntoView(); return document.querySelector('#said').getBoundingClientRect().top", n)
+        assert 0 <= top < 400, n
+
+
 def test_choosing_a_cell_keeps_the_size_of_the_map(screen, tab, page):
     settled(tab, page, "#head=1")
-    before = tab.one("#maps canvas").rect
+    before = tab.one("#maps .frame canvas").rect
     screen.go("#head=1&query=9&key=4")
     tab.until(lambda: "looks at" in tab.text("#said"), tab.text("#said"))
-    assert tab.one("#maps canvas").rect == before
+    assert tab.one("#maps .frame canvas").rect == before
 
 
 # The map
@@ -399,7 +465,7 @@ def test_the_chosen_words_stand_at_the_axes_even_where_others_do_not_fit(screen,
 
 def test_what_is_under_the_pointer_is_said_in_words(screen, tab, page, weights):
     settled(tab, page, "#layer=2&head=3")
-    tab.actions().move_to_element_with_offset(tab.one("#maps canvas"), -100, 120).perform()
+    tab.actions().move_to_element_with_offset(tab.one("#maps .frame canvas"), -100, 120).perform()
     tab.until(lambda: tab.one("#tip").is_displayed(), "nothing is said")
     query, key = map(int, re.search(r"query (\d+), key (\d+)", tab.text("#tip")).groups())
     weight = weights["before"][2][3][query, key]
@@ -409,11 +475,11 @@ def test_what_is_under_the_pointer_is_said_in_words(screen, tab, page, weights):
 
 def test_a_word_at_an_edge_chooses_its_token(screen, tab, page):
     settled(tab, page, "#head=1")
-    canvas = tab.one("#maps canvas").rect
+    canvas = tab.one("#maps .frame canvas").rect
     for is_turned, address, heading in ((False, "query=10", "looks at"), (True, "key=10", "is looked at by")):
         word = next(each for each in redrawn(tab) if each["text"] == WORDS[10] and each["isTurned"] == is_turned)
         x, y = (word["x"], word["y"] - 4) if is_turned else (word["x"] - 4, word["y"])
-        tab.actions().move_to_element_with_offset(tab.one("#maps canvas"), int(x - canvas["width"] / 2), int(y - canvas["height"] / 2)).click().perform()
+        tab.actions().move_to_element_with_offset(tab.one("#maps .frame canvas"), int(x - canvas["width"] / 2), int(y - canvas["height"] / 2)).click().perform()
         tab.until(lambda: re.search(rf"{address}\b", tab.address()), tab.address())  # noqa: B023
         tab.until(lambda: tab.text("#chosen h2").endswith(f"{WORDS[10]} {heading}"), tab.text("#chosen h2"))  # noqa: B023
 
@@ -515,6 +581,18 @@ def test_all_heads_of_a_layer_have_colours_that_can_be_switched_off(screen, tab,
     tab.until(lambda: tab.count("#line-heads [aria-pressed=true]") == 0, "None leaves some")
     tab.all("#line-heads button")[-2].click()
     tab.until(lambda: tab.count("#line-heads [aria-pressed=true]") == HEADS, "All leaves some out")
+
+
+def test_squares_of_many_heads_stay_within_the_drawing(tab, tmp_path):
+    screen = Screen(tab)
+    screen.resize((390, 844))
+    weights = np.full((16, 5, 5), 0.05, np.float32)
+    weights[:, :, 1] = 0.8
+    heed.view(weights, tokens=["a", "telephone", "is", "not", "wide"], causal=False).save(tmp_path / "many.html")
+    settled(tab, tmp_path / "many.html", "#head=0&view=lines&heads=all&most=1&query=3")
+    edge = "const c = document.querySelector('#lines canvas'); return Math.max(...c.getContext('2d').getImageData(c.width - 1, 0, 1, c.height).data)"
+    tab.until(lambda: tab.colours("#lines canvas") > 20, "there are no lines")
+    assert tab.driver.execute_script(edge) == 0
 
 
 def test_lines_on_a_logarithmic_scale_differ(screen, tab, page):
