@@ -23,6 +23,7 @@ HEED_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+// Bytes beside those that the arrival expects, which comes later.
 HEED_DEVICE void barrier_expect(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -138,7 +139,7 @@ struct BoxAt {
 HEED_DEVICE void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Neighbouring bytes, a multiple of 16 from a multiple of 16 on.
+// Bytes that lie together, a multiple of 16.
 HEED_DEVICE void load_bytes(SharedAddress to, const void* from, int bytes, SharedAddress barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
