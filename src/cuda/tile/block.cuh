@@ -103,6 +103,16 @@ HEED_DEVICE unsigned count_arrival(unsigned* arrivals) {
   return before;
 }
 
+// A word from one thread to another, with all that it wrote before.
+HEED_DEVICE unsigned load_acquire(const unsigned* from) {
+  unsigned x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+HEED_DEVICE void store_release(unsigned* to, unsigned x) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
 // What another block wrote before it arrived: past the first-level cache.
 HEED_DEVICE float load_l2(const float* from) { return __ldcg(from); }
 

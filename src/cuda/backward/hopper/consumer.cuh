@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Consumers of Hopper's backward pass: two warpgroups of 64 keys each. All that a step finds is transposed,
+// keys by queries, so that weights P and gradients of scores dS leave one product in the registers where the
+// next one wants its first operand:
+//
+//   S = K Q^T     P = 2^(S - log-sum-exp)     dP = V dO^T     dS = P * (dP - delta)
+//   dV += P dO    dK += dS Q                  dQ = dS^T K
+//
+// For dQ, which sums over the keys of both warpgroups, dS goes through shared memory, and each of them finds
+// a half: 64 dimensions of 64 queries.
+#pragma once
+#include <cstdint>
+
+#include "cuda/backward/hopper/fragment.cuh"
+#include "cuda/backward/hopper/shared.cuh"
+#include "cuda/tile/exp2.cuh"
+#include "cuda/tile/wgmma.cuh"
+
+namespace heed::cuda {
+
+// The two keys of a thread, eight apart, in the tile at hand.
+struct BackwardKeys {
+  const int group = warpgroup_index() - 1;
+  int lane = thread_index() % 32;
+  KeyTile* tile = nullptr;  // in shared memory, until it is released
+
+  // Of the tile.
+  HEED_DEVICE int key(int r) const { return thread_index() / 32 % 4 * 16 + lane / 4 + group * 64 + 8 * r; }
+
+  // Once for the warpgroup.
+  HEED_DEVICE static void release(SharedAddress barrier) {
+    if (thread_index() % 128 == 0) barrier_arrive(barrier);
+  }
+  HEED_DEVICE void sync_both() const { named_sync(1, 256); }
+};
+
+// The five products. They run on after these functions return: wait_for_products() comes before their sums are
+// read, and before a loop begins anew, or ptxas lets each one wait for the one before (C7514).
+template <class Shape>
+struct BackwardProducts {
+  static constexpr Type type = Shape::type;
+  static constexpr int dim = Shape::dim, rows = Shape::rows, keys = Shape::keys;
+  using Scores = float[rows / 2];         // S, dP
+  using Weights = std::uint32_t[16];      // 64 queries of P or dS, in 16 bits
+  using KeySums = float[dim / 2];         // dK, dV
+  using QuerySums = float[32];            // dQ: half of a tile
+
+  Operand own_keys, own_values, queries, gradients, queries_below, gradients_below, scores, keys_below;
+
+  HEED_DEVICE BackwardProducts(const BackwardShared<Shape>& shared, int group)
+      : own_keys(operand(shared.keys() + group * 64 * 128)),
+        own_values(operand(shared.values() + group * 64 * 128)),
+        queries(operand(shared.queries(0))),
+        gradients(operand(shared.gradients(0))),
+        queries_below(operand(shared.queries(0), rows * 128)),
+        gradients_below(operand(shared.gradients(0), rows * 128)),
+        scores(operand(shared.scores(0) + (dim == 64 ? group : 0) * keys * 128)),
+        keys_below(operand(shared.keys() + (dim == 64 ? 0 : group) * keys * 128)) {}
+
+  HEED_DEVICE static int stage(unsigned n) {
+    return uniform(static_cast<int>(n % Shape::stages)) * Shape::query_bytes;
+  }
+
+  // S = K Q^T and dP = V dO^T.
+  HEED_DEVICE void multiply_queries(Scores& s, unsigned n) const { multiply_rows(s, own_keys, queries, n); }
+  HEED_DEVICE void multiply_gradients(Scores& dp, unsigned n) const {
+    multiply_rows(dp, own_values, gradients, n);
+  }
+
+  // dV += P dO and dK += dS Q, over the queries of one half of the step.
+  HEED_DEVICE void add_values(KeySums& dv, Weights& p, unsigned n, int half) const {
+    add_rows(dv, p, gradients_below, n, half);
+  }
+  HEED_DEVICE void add_keys(KeySums& dk, Weights& ds, unsigned n, int half) const {
+    add_rows(dk, ds, queries_below, n, half);
+  }
+
+  // dQ = dS^T K
+  HEED_DEVICE void multiply_scores(QuerySums& dq, unsigned n) const {
+    const Operand a = advanced(scores, static_cast<int>(n % 2) * Shape::score_bytes), b = anew(keys_below);
+    pin(dq);
+    fence_products();
+#pragma unroll
+    for (int k = 0; k < keys / 16; ++k)
+      multiply<type, 1, 128, 1>(dq, advanced(a, k * 2048), advanced(b, k * 2048), k != 0);
+    commit_products();
+    pin(dq);
+  }
+
+ private:
+  // What is made of it is not held in registers from one step to the next.
+  HEED_DEVICE static Operand anew(Operand x) {
+    asm volatile("" : "+r"(x));
+    return x;
+  }
+
+  HEED_DEVICE static void multiply_rows(Scores& s, Operand own, Operand all, unsigned n) {
+    const Operand a = anew(own), b = advanced(all, stage(n));
+    pin(s);
+    fence_products();
+#pragma unroll
+    for (int k = 0; k < dim / 16; ++k)
+      multiply<type, 0>(s, advanced(a, k / 4 * keys * 128 + k % 4 * 32),
+                        advanced(b, k / 4 * rows * 128 + k % 4 * 32), k != 0);
+    commit_products();
+    pin(s);
+  }
+
+  HEED_DEVICE static void add_rows(KeySums& sums, Weights& w, Operand below, unsigned n, int half) {
+    const Operand b = advanced(below, stage(n) + half * 64 * 128);
+    pin(w), pin(sums);
+    fence_products();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) multiply<type, 1>(sums, w + 4 * k, advanced(b, k * 2048));
+    commit_products();
+    pin(sums), pin(w);
+  }
+};
+
+// From scores to weights and to gradients of scores. Queries run along the columns.
+template <class Shape>
+struct BackwardScores {
+  static constexpr Type type = Shape::type;
+  static constexpr int rows = Shape::rows;
+  using Scores = float[rows / 2];
+  using Weights = std::uint32_t[16];
+
+  const Call& c;
+  const BackwardKeys& keys;
+
+  // Scores that a query does not see become -inf. Tile n of queries begins at query i.
+  HEED_DEVICE void hide(Scores& s, int i) const {
+    if (keys.tile->hides_after(i)) hide_after(s, i);
+    if (keys.tile->hides_before(i + rows - 1)) hide_before(s, i);
+  }
+
+  // Products become weights; with a softcap, weights times the slope of the score.
+  HEED_DEVICE void weigh(Scores& s, Weights& p, SharedAddress numbers) const {
+#pragma unroll
+    for (int n = 0; n < rows / 8; ++n) {
+      const float2 subtracted = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
+      float slope[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& x = s[4 * n + e];
+        const float by = e % 2 == 0 ? subtracted.x : subtracted.y;
+        if constexpr (Shape::capped) {
+          const float t = tanh_of_few_registers(x * c.scale_log2e * inverse_cap());
+          slope[e] = fmaf(-t, t, 1.0f);
+          x = fast_exp2(fmaf(t, c.softcap_log2e, by));
+        } else {
+          x = fast_exp2(fmaf(x, c.scale_log2e, by));
+        }
+      }
+      if (n < 8) pack(p, s, n);
+#pragma unroll
+      for (int e = 0; Shape::capped && e < 4; ++e) s[4 * n + e] *= slope[e];
+    }
+  }
+
+  // Of half `half` of the queries.
+  HEED_DEVICE static void narrow(Weights& p, const Scores& s, int half) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      p[2 * n] = pack2<type>(s[4 * (8 * half + n)], s[4 * (8 * half + n) + 1]);
+      p[2 * n + 1] = pack2<type>(s[4 * (8 * half + n) + 2], s[4 * (8 * half + n) + 3]);
+    }
+  }
+
+  // dS = P (dP - delta)
+  HEED_DEVICE void differentiate(Weights& ds, const Scores& p, const Scores& dp, SharedAddress numbers,
+                                 int half) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const int at = 8 * half + n;
+      const float2 delta = load_shared8(numbers + rows * 4 + at * 32 + keys.lane % 4 * 8);
+      ds[2 * n] = pack2<type>(p[4 * at] * (dp[4 * at] - delta.x), p[4 * at + 1] * (dp[4 * at + 1] - delta.y));
+      ds[2 * n + 1] = pack2<type>(p[4 * at + 2] * (dp[4 * at + 2] - delta.x),
+                                  p[4 * at + 3] * (dp[4 * at + 3] - delta.y));
+    }
+  }
+
+ private:
+  HEED_DEVICE static void pack(Weights& p, const Scores& s, int n) {
+    p[2 * n] = pack2<type>(s[4 * n], s[4 * n + 1]);
+    p[2 * n + 1] = pack2<type>(s[4 * n + 2], s[4 * n + 3]);
+  }
+  HEED_DEVICE float inverse_cap() const {
+    const float reciprocal = 1.0f / c.softcap_log2e;
+    return reciprocal > max_finite ? max_finite : reciprocal;
+  }
+
+  // Keys at or beyond the end of what a query sees: hidden from queries up to this one.
+  HEED_DEVICE void hide_after(Scores& s, int i) const {
+    const KeyTile& tile = *keys.tile;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int j = tile.first_key() + keys.key(r);
+      const int from = j >= tile.key_count ? rows + 8 : j - tile.end_offset + 1 - i - 2 * (keys.lane % 4);
+#pragma unroll
+      for (int n = 0; n < rows / 8; ++n) {
+        if (8 * n < from) s[4 * n + 2 * r] = minus_infinity;
+        if (8 * n + 1 < from) s[4 * n + 2 * r + 1] = minus_infinity;
+      }
+    }
+  }
+  // Keys before what a query sees: hidden from queries after this one.
+  HEED_DEVICE void hide_before(Scores& s, int i) const {
+    const KeyTile& tile = *keys.tile;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int to = tile.first_key() + keys.key(r) - tile.first_offset - i - 2 * (keys.lane % 4);
+#pragma unroll
+      for (int n = 0; n < rows / 8; ++n) {
+        if (8 * n > to) s[4 * n + 2 * r] = minus_infinity;
+        if (8 * n + 1 > to) s[4 * n + 2 * r + 1] = minus_infinity;
+      }
+    }
+  }
+};
+
+template <class Shape>
+class BackwardConsumer {
+  static constexpr int dim = Shape::dim, rows = Shape::rows, halves = Shape::halves;
+  static constexpr Type type = Shape::type;
+  using Products = BackwardProducts<Shape>;
+
+ public:
+  HEED_DEVICE BackwardConsumer(const GradientCall& call, const BackwardPlan& launch,
+                               BackwardShared<Shape> memory)
+      : g(call), plan(launch), shared(memory), products(shared, keys.group), scores{call.forward, keys} {}
+
+  HEED_DEVICE void run() {
+#pragma unroll 1
+    for (unsigned n = 0;; ++n) {
+      barrier_wait(shared.slot_full(n), shared.phase_of_two(n));
+      keys.tile = shared.slot(n);
+      if (keys.tile->b < 0) break;
+#pragma unroll
+      for (int i = 0; i < dim / 2; ++i) dk[i] = dv[i] = 0;
+      if (keys.tile->first <= keys.tile->last) attend();
+      write(dv, g.v, g.rows.unfinished_v, {lowered<type>, g.accumulates}, g.forward.value_dim);
+      write(dk, g.k, g.rows.unfinished_k, {g.scale * lowered<type>, g.accumulates}, g.forward.dim);
+      sync_warp();
+      if (keys.lane == 0) barrier_arrive(shared.slot_empty(n));
+    }
+  }
+
+ private:
+  // All steps of the tile of keys at hand. While a step's scores become weights its dP is found, and while the
+  // weights become dS, dV is; the next step's S while dQ goes to memory.
+  HEED_DEVICE void attend() {
+    const int group = plan.group;
+    BackwardStep step(*keys.tile, group);
+    barrier_wait(shared.keys_full(), key_tiles & 1);
+    barrier_wait(shared.queries_full(steps), shared.phase(steps));
+    products.multiply_queries(s, steps);
+    barrier_wait(shared.values_full(), key_tiles & 1);
+    barrier_wait(shared.gradients_full(steps), shared.phase(steps));
+    products.multiply_gradients(dp, steps);
+    weigh(step.tile);
+#pragma unroll 1
+    for (;;) {
+      const unsigned n = steps++;
+      differentiate(n);
+      keys.sync_both();
+      products.multiply_scores(dq, n);
+      wait_for_products<1>();
+      pin(dv), pin(dk);
+      keys.release(shared.stage_empty(n));
+      step.advance(group);
+      if (step.is_over()) {
+        wait_for_products<0>();
+        pin(dq);
+        give(n);
+        break;
+      }
+      barrier_wait(shared.queries_full(steps), shared.phase(steps));
+      wait_for_products<0>();
+      pin(dq);
+      products.multiply_queries(s, steps);
+      give(n);
+      barrier_wait(shared.gradients_full(steps), shared.phase(steps));
+      products.multiply_gradients(dp, steps);
+      weigh(step.tile);
+    }
+    // Both warpgroups are past their last dQ: the next keys may come.
+    keys.sync_both();
+    keys.release(shared.keys_empty());
+    ++key_tiles;
+  }
+
+  // Ends with dP complete.
+  HEED_DEVICE void weigh(int tile) {
+    wait_for_products<1>();
+    pin(s);
+    scores.hide(s, tile * rows);
+    scores.weigh(s, p[0], shared.rows(steps));
+    wait_for_products<0>();
+    pin(dp);
+  }
+
+  // dV and dK of step n, and its dS to shared memory.
+  HEED_DEVICE void differentiate(unsigned n) {
+#pragma unroll
+    for (int half = 0; half < halves; ++half) {
+      if (half > 0) scores.narrow(p[half], s, half);
+      products.add_values(dv, p[half], n, half);
+      scores.differentiate(ds[half], s, dp, shared.rows(n), half);
+      put(ds[half], n, half);
+      products.add_keys(dk, ds[half], n, half);
+    }
+  }
+
+  // In the swizzle of operands: rows of 64 queries for each key.
+  HEED_DEVICE void put(const std::uint32_t (&x)[16], unsigned n, int half) const {
+    const int row = keys.group * 64 + thread_index() % 128 / 32 * 16 + keys.lane % 16;
+    const SharedAddress to = shared.scores(n) + half * Shape::keys * 128 + row * 128;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      store_matrices(to + ((2 * k + keys.lane / 16) ^ row % 8) * 16, x[4 * k], x[4 * k + 1], x[4 * k + 2],
+                     x[4 * k + 3]);
+    fence_async_proxy();
+  }
+
+  // dQ of step n to those who add it.
+  HEED_DEVICE void give(unsigned n) {
+    barrier_wait(shared.sums_empty(), n & 1 ^ 1);
+    const SharedAddress to = shared.sums() + keys.group * (Shape::sum_bytes / 2) + thread_index() % 128 * 16;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      store_shared_floats(to + i * 2048, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    fence_async_proxy();
+    sync_warp();
+    if (keys.lane == 0) barrier_arrive(shared.sums_full(n));
+  }
+
+  // Rows that are no numbers are marked, and not written (S13).
+  HEED_DEVICE void write(const float (&sums)[dim / 2], const Tensor& to, unsigned char* marks,
+                         const GradientWrite& how, std::int64_t to_dim) const {
+    if (!to.data) return;
+    const KeyTile& tile = *keys.tile;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool is_finite = is_finite_row(sums, r, how.factor);
+      const bool is_row = keys.key(r) < tile.keys;
+      const std::int64_t row = tile.first_key_row + keys.key(r);
+      write_row(sums, r, row_of(to, tile.b, tile.kv_head, row), is_finite && is_row ? static_cast<int>(to_dim) : 0, how);
+      if (!is_finite && is_row && keys.lane % 4 == 0)
+        marks[g.key(tile.b, tile.kv_head, row)] = 1, *g.rows.any_unfinished = 1;
+    }
+  }
+
+  const GradientCall& g;
+  const BackwardPlan& plan;
+  const BackwardShared<Shape> shared;
+  BackwardKeys keys{};
+  const Products products;
+  const BackwardScores<Shape> scores;
+  unsigned steps = 0, key_tiles = 0;
+  float dk[dim / 2], dv[dim / 2], s[rows / 2], dp[rows / 2];
+  float (&dq)[32] = first_sums<32>(dp);  // dP has been read when dQ is begun
+  std::uint32_t p[halves][16], ds[halves][16];
+};
+
+}  // namespace heed::cuda
