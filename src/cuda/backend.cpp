@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA as a backend. Gradients are the CPU's alone.
+// CUDA as a backend. Gradients of a projection are the CPU's alone.
 #include "cuda/backend.hpp"
 
 #include <vector>
@@ -21,6 +21,21 @@ bool run_on_stream(Role role, const Problem& p) {
   return false;
 }
 
+UnfinishedGradients run_on_stream(BackwardRole role, const GradientProblem& g) {
+  const Current device(ordinal_of(g));
+  const LoweredGradients lowered(g);
+  const auto stream = static_cast<Stream>(g.forward.options.stream);
+  const CallWorkspace workspace(workspace_bytes(role, lowered), stream);
+  run(role, lowered, workspace.get(), stream);
+  return {};
+}
+
+Reason refuses_here(BackwardRole role, const GradientProblem& g) {
+  const Current device(ordinal_of("q", g.forward.inputs.q));
+  if (Reason reason = wants_another_device(role)) return reason;
+  return refuses(role, LoweredGradients(g));
+}
+
 Reason refuses_here(Role role, const Problem& p) {
   const Current device(ordinal_of("q", p.inputs.q));
   if (Reason reason = wants_another_device(role)) return reason;
@@ -33,6 +48,14 @@ Kernel kernel_of(const char* name, Role role) {
           .unavailable = unavailable,
           .refuses = [role](const Problem& p) { return refuses_here(role, p); },
           .attend = [role](const Problem& p) { return run_on_stream(role, p); }};
+}
+
+// One that also has gradients.
+Kernel kernel_of(const char* name, Role role, BackwardRole backward) {
+  Kernel kernel = kernel_of(name, role);
+  kernel.refuses_backward = [backward](const GradientProblem& g) { return refuses_here(backward, g); };
+  kernel.backward = [backward](const GradientProblem& g) { return run_on_stream(backward, g); };
+  return kernel;
 }
 
 class Cuda final : public Backend {
@@ -63,7 +86,7 @@ class Cuda final : public Backend {
   std::vector<Kernel> kernels_{
       kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.split.sm80", Role::split),
       kernel_of("cuda.prefill.sm90", Role::prefill), kernel_of("cuda.general.sm80", Role::general),
-      kernel_of("cuda.exact.sm80", Role::exact)};
+      kernel_of("cuda.exact.sm80", Role::exact, BackwardRole::exact)};
 };
 
 }  // namespace

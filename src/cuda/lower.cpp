@@ -34,11 +34,20 @@ void set_row_stride(Tensor& t, const View& x) {
   if (x.shape.length <= 1) t.stride.length = (x.shape.dim + line - 1) / line * line;
 }
 
+SharedGradient shared(const Optional<MutableView>& lowered, const Optional<MutableView>& given) {
+  if (!given) return {};
+  const Shape& own = given->shape;
+  return {lower(View(*lowered)), own.batch, own.heads, own.length, own.dim};
+}
+
 }  // namespace
 
 LoweredCall::LoweredCall(const Problem& p)
+    : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
+
+LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : problem(p),
-      lowered(p),
+      lowered(p, scaling),
       masks_to_bring(bytes_on_host(p)),
       query_rows(p.inputs.q.shape.length),
       key_rows(p.inputs.k.shape.length),
@@ -93,5 +102,24 @@ void LoweredCall::find_runs() {
   }
   run_starts = std::move(starts), run_offsets = std::move(offsets);
 }
+
+// Weights are measured against log-sum-exps, in base 2.
+LoweredGradients::LoweredGradients(const GradientProblem& g)
+    : problem(g),
+      forward(g.forward, softmax::gradient_scaling_of(g.forward.scale, g.forward.options.softcap.value_or(0.0f))),
+      call{.forward = forward.call,
+           .out_gradient = lower(g.out_gradient),
+           .log_sum_exp_gradient = problem::lower_if_given(g.log_sum_exp_gradient),
+           .q = problem::lower_if_given(g.q),
+           .k = problem::lower_if_given(g.k),
+           .v = problem::lower_if_given(g.v),
+           .bias = shared(g.bias, g.given.bias),
+           .sink = shared(g.sink, g.given.sink),
+           .scale = g.forward.scale,
+           .accumulates = g.given.accumulate,
+           .shares_query_rows = !g.forward.inputs.query_starts.empty(),
+           .shares_key_rows = !g.forward.inputs.key_starts.empty(),
+           .query_rows = forward.query_rows,
+           .key_rows = forward.key_rows} {}
 
 }  // namespace heed::cuda

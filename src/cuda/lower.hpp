@@ -13,6 +13,7 @@ using problem::lower;
 // The Problem must outlive it.
 struct LoweredCall {
   explicit LoweredCall(const Problem&);
+  LoweredCall(const Problem&, const softmax::Scaling&);
   LoweredCall(const LoweredCall&) = delete;
   LoweredCall& operator=(const LoweredCall&) = delete;
 
@@ -28,6 +29,15 @@ struct LoweredCall {
  private:
   void copy_documents();
   void find_runs();
+};
+
+// The same for a backward pass. Its rows are the workspace's, and null here.
+struct LoweredGradients {
+  explicit LoweredGradients(const GradientProblem&);
+
+  const GradientProblem& problem;
+  LoweredCall forward;
+  GradientCall call;
 };
 
 }  // namespace heed::cuda

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "cuda/backward/backward.hpp"
 #include "cuda/lower.hpp"
 
 namespace heed::cuda {
@@ -49,27 +50,34 @@ std::vector<int> tile_starts(const LoweredCall& lowered) {
   return starts;
 }
 
+// How documents come to the device: a number for each key, or the first keys of those that are runs.
+enum class Documents : std::uint8_t { numbers, runs };
+
 // A call and the lists it points to, once they are on the device.
 struct Brought {
   Call call;
   PrefillTiles tiles{};
   Lists lists;
 
-  Brought(Role role, const LoweredCall& lowered, std::byte* to) : call(lowered.call), lists(to) {
-    if (call.sequences) call.sequences = lists.add(std::span<const Sequence>(lowered.problem.sequences));
-    if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
-    if (call.mask_count > 0) bring_masks(lowered);
-    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
-    if (is_general(role) && !lowered.run_starts.empty())
-      bring_runs(lowered);
-    else if (call.document_count > 0)
-      bring_documents(lowered);
-    if (call.cached) bring_tables(lowered);
+  Brought(Role role, const LoweredCall& lowered, std::byte* to)
+      : Brought(is_general(role) ? Documents::runs : Documents::numbers, lowered, to) {
     if (role != Role::prefill) return;
     const std::vector<int> starts = tile_starts(lowered);
     tiles.count = starts.back();
     tiles.mask = prefill_mask(lowered.call);
     if (call.sequences) tiles.starts = lists.add(starts);
+  }
+
+  Brought(Documents documents, const LoweredCall& lowered, std::byte* to) : call(lowered.call), lists(to) {
+    if (call.sequences) call.sequences = lists.add(std::span<const Sequence>(lowered.problem.sequences));
+    if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
+    if (call.mask_count > 0) bring_masks(lowered);
+    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
+    if (documents == Documents::runs && !lowered.run_starts.empty())
+      bring_runs(lowered);
+    else if (call.document_count > 0)
+      bring_documents(lowered);
+    if (call.cached) bring_tables(lowered);
   }
 
  private:
@@ -119,9 +127,78 @@ std::int64_t own_bytes(Role role, const Call& c) {
   }
 }
 
-std::int64_t list_bytes(Role role, const LoweredCall& p) {
-  return rounded(static_cast<std::int64_t>(Brought(role, p, nullptr).lists.bytes().size()));
+template <class What>
+std::int64_t list_bytes(What what, const LoweredCall& p) {
+  return rounded(static_cast<std::int64_t>(Brought(what, p, nullptr).lists.bytes().size()));
 }
+
+// Brings the lists over; returns the workspace behind them.
+Workspace upload_lists(const Brought& brought, const Workspace& workspace, Stream stream) {
+  const auto& lists = brought.lists.bytes();
+  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
+  Workspace behind = workspace;
+  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  return behind;
+}
+
+Reason as_reason(const char* sentence) {
+  if (!sentence) return {};
+  return [sentence] { return std::string(sentence); };
+}
+
+// The kernel is for an architecture of `min_major`, and where `is_only` for no other.
+struct Architecture {
+  int min_major;
+  bool is_only;
+};
+Reason wants_another_device(const Architecture& wanted) {
+  const DeviceFacts facts = device_facts();
+  if (wanted.is_only ? facts.major == wanted.min_major : facts.major >= wanted.min_major) return {};
+  return [wanted, facts] {
+    return "device " + std::to_string(facts.ordinal) + " has compute capability " +
+           std::to_string(facts.major) + "." + std::to_string(facts.minor) + "; the kernel is for " +
+           (wanted.is_only ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
+  };
+}
+
+// What a backward pass has in the workspace before its kernel does: numbers of rows, then marks.
+class BackwardMemory {
+ public:
+  explicit BackwardMemory(const GradientCall& g)
+      : rows_(g.all_rows()),
+        keys_(g.all_keys()),
+        bias_(g.bias.elements()),
+        marks_(rounded(rows_ + 2 * keys_ + bias_ + g.sink.elements() + flag_bytes)) {}
+
+  std::int64_t bytes() const { return 3 * rounded(rows_ * 4) + marks_; }
+
+  // Nothing is marked.
+  GradientRows take(std::byte* memory, Stream stream) const {
+    const auto floats = [&](std::int64_t n) {
+      return reinterpret_cast<float*>(memory + n * rounded(rows_ * 4));
+    };
+    std::byte* const marked = memory + 3 * rounded(rows_ * 4);
+    check(cudaMemsetAsync(marked, 0, static_cast<std::size_t>(marks_), stream), "cudaMemsetAsync");
+    auto* const marks = reinterpret_cast<unsigned char*>(marked) + flag_bytes;
+    return {.log_sum_exp = floats(0),
+            .rest = floats(1),
+            .delta = floats(2),
+            .unfinished_q = marks,
+            .unfinished_k = marks + rows_,
+            .unfinished_v = marks + rows_ + keys_,
+            .unfinished_bias = marks + rows_ + 2 * keys_,
+            .unfinished_sink = marks + rows_ + 2 * keys_ + bias_,
+            .any_unfinished = reinterpret_cast<unsigned*>(marked)};
+  }
+
+ private:
+  static constexpr std::int64_t flag_bytes = 16;
+  std::int64_t rows_, keys_, bias_, marks_;
+};
+
+Documents documents_for(BackwardRole) { return Documents::numbers; }
+
+std::int64_t own_bytes(BackwardRole, const GradientCall& g) { return exact_backward_bytes(g); }
 
 }  // namespace
 
@@ -133,14 +210,8 @@ Reason unavailable() {
 }
 
 Reason wants_another_device(Role role) {
-  const DeviceFacts facts = device_facts();
   const bool is_hopper = role == Role::decode || role == Role::prefill;
-  if (is_hopper ? facts.major == 9 : facts.major >= 8) return {};
-  return [is_hopper, ordinal = facts.ordinal, architecture = facts.major * 10 + facts.minor] {
-    return "device " + std::to_string(ordinal) + " has compute capability " +
-           std::to_string(architecture / 10) + "." + std::to_string(architecture % 10) +
-           "; the kernel is for " + (is_hopper ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
-  };
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
 }
 
 Reason refuses(Role role, const LoweredCall& lowered) {
@@ -149,8 +220,7 @@ Reason refuses(Role role, const LoweredCall& lowered) {
                        : role == Role::split   ? split_refuses(lowered.call)
                        : role == Role::general ? general_refuses(lowered.call)
                                                : exact_refuses(lowered.call);
-  if (!reason) return {};
-  return [reason] { return std::string(reason); };
+  return as_reason(reason);
 }
 
 std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
@@ -159,16 +229,39 @@ std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
 
 void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
   const Brought brought(role, lowered, workspace.rest());
-  const auto& lists = brought.lists.bytes();
-  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
-  Workspace behind = workspace;
-  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  const Workspace behind = upload_lists(brought, workspace, stream);
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   if (is_general(role)) return launch_general(c, behind, stream, cut);
   const Extents extents{lowered.query_rows, lowered.key_rows};
   if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
   launch_prefill(c, extents, brought.tiles, behind, stream);
+}
+
+Reason wants_another_device(BackwardRole) { return wants_another_device(Architecture{8, false}); }
+
+Reason refuses(BackwardRole, const LoweredGradients& lowered) {
+  if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
+  return as_reason(exact_backward_refuses(lowered.call));
+}
+
+std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
+  return Workspace::counter_bytes + list_bytes(documents_for(role), lowered.forward) +
+         BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
+}
+
+void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
+  const Brought brought(documents_for(role), lowered.forward, workspace.rest());
+  Workspace behind = upload_lists(brought, workspace, stream);
+  const BackwardMemory memory(lowered.call);
+  GradientCall g = lowered.call;
+  g.forward = brought.call;
+  g.rows = memory.take(behind.rest(), stream);
+  behind.free = behind.rest() + memory.bytes();
+  launch_prepare(g, Sums::of_the_cpu, stream);
+  launch_exact_backward(g, behind, stream);
+  launch_sink_gradient(g, stream);
+  launch_completion(g, stream);
 }
 
 }  // namespace heed::cuda

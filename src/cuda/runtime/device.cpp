@@ -96,8 +96,9 @@ DeviceFacts device_facts() {
   return facts;
 }
 
-int ordinal_of(const Problem& p) {
-  OneDevice one;
+namespace {
+
+void add_forward(const Problem& p, OneDevice& one) {
   one.add("q", p.inputs.q);
   one.add("k", p.inputs.k);
   one.add("v", p.inputs.v);
@@ -111,6 +112,26 @@ int ordinal_of(const Problem& p) {
     if (mask.device == Device::cuda) one.add("options.masks", mask.data);
   for (std::size_t n = 0; p.reading && n < p.sequences.size(); ++n)
     if (p.sequences[n].keys > 0) one.add("cache", p.cached[n].table[0]);
+}
+
+}  // namespace
+
+int ordinal_of(const Problem& p) {
+  OneDevice one;
+  add_forward(p, one);
+  return one.ordinal();
+}
+
+int ordinal_of(const GradientProblem& g) {
+  OneDevice one;
+  add_forward(g.forward, one);
+  one.add("gradients.out", g.out_gradient);
+  one.add("gradients.log_sum_exp", g.log_sum_exp_gradient);
+  one.add("gradients.q", g.given.q);
+  one.add("gradients.k", g.given.k);
+  one.add("gradients.v", g.given.v);
+  one.add("gradients.bias", g.given.bias);
+  one.add("gradients.sink", g.given.sink);
   return one.ordinal();
 }
 

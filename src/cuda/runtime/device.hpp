@@ -7,6 +7,7 @@ namespace heed::cuda {
 
 // That of q. Throws Error::device where anything else of the call lies elsewhere, or in no device's memory.
 int ordinal_of(const Problem&);
+int ordinal_of(const GradientProblem&);
 // The same of one view.
 int ordinal_of(const char* name, const View&);
 

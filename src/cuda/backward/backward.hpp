@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass on a stream: rows are prepared, a kernel of one of the kinds below makes dQ, dK, dV and the
+// gradient by the bias, the gradient by the sink is made of what the rows have to themselves, and what f32 could
+// not finish is completed in double precision. No sum runs in the order of arrival.
+#pragma once
+#include <cstdint>
+
+#include "cuda/call.hpp"
+#include "cuda/runtime/launch.hpp"
+
+namespace heed::cuda {
+
+// Before a kernel and after it. A kernel that has the CPU's bits wants delta in the CPU's chains.
+enum class Sums : std::uint8_t { of_the_cpu, of_warps };
+void launch_prepare(const GradientCall&, Sums, Stream);
+void launch_sink_gradient(const GradientCall&, Stream);
+void launch_completion(const GradientCall&, Stream);
+
+// A kernel, between them, writes g.q, g.k, g.v and g.bias where they are given, all elements but those of padded
+// queries, or marks what it leaves unfinished. Each has, as the forward kernels: why it does not take a call
+// (null: it does), how many bytes it needs behind the counters, and its launch.
+
+// Everything in f32, with the CPU's bits.
+const char* exact_backward_refuses(const GradientCall&);
+std::int64_t exact_backward_bytes(const GradientCall&);
+void launch_exact_backward(const GradientCall&, const Workspace&, Stream);
+
+}  // namespace heed::cuda
