@@ -13,6 +13,7 @@
 
 #include "cuda/backward/hopper/fragment.cuh"
 #include "cuda/backward/hopper/shared.cuh"
+#include "cuda/backward/rows.cuh"
 #include "cuda/tile/exp2.cuh"
 #include "cuda/tile/wgmma.cuh"
 
@@ -228,7 +229,7 @@ class BackwardConsumer {
  public:
   HEED_DEVICE BackwardConsumer(const GradientCall& call, const BackwardPlan& launch,
                                BackwardShared<Shape> memory)
-      : g(call), plan(launch), shared(memory), products(shared, keys.group), scores{call.forward, keys} {}
+      : g(call), plan(launch), shared(memory), products(shared, keys.group) {}
 
   HEED_DEVICE void run() {
 #pragma unroll 1
@@ -264,20 +265,20 @@ class BackwardConsumer {
       const unsigned n = steps++;
       differentiate(n);
       keys.sync_both();
-      products.multiply_scores(dq, n);
+      products.multiply_scores(query_sums(), n);
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
       step.advance(group);
       if (step.is_over()) {
         wait_for_products<0>();
-        pin(dq);
+        pin(query_sums());
         give(n);
         break;
       }
       barrier_wait(shared.queries_full(steps), shared.phase(steps));
       wait_for_products<0>();
-      pin(dq);
+      pin(query_sums());
       products.multiply_queries(s, steps);
       give(n);
       barrier_wait(shared.gradients_full(steps), shared.phase(steps));
@@ -294,8 +295,8 @@ class BackwardConsumer {
   HEED_DEVICE void weigh(int tile) {
     wait_for_products<1>();
     pin(s);
-    scores.hide(s, tile * rows);
-    scores.weigh(s, p[0], shared.rows(steps));
+    scores().hide(s, tile * rows);
+    scores().weigh(s, p[0], shared.rows(steps));
     wait_for_products<0>();
     pin(dp);
   }
@@ -304,9 +305,9 @@ class BackwardConsumer {
   HEED_DEVICE void differentiate(unsigned n) {
 #pragma unroll
     for (int half = 0; half < halves; ++half) {
-      if (half > 0) scores.narrow(p[half], s, half);
+      if (half > 0) scores().narrow(p[half], s, half);
       products.add_values(dv, p[half], n, half);
-      scores.differentiate(ds[half], s, dp, shared.rows(n), half);
+      scores().differentiate(ds[half], s, dp, shared.rows(n), half);
       put(ds[half], n, half);
       products.add_keys(dk, ds[half], n, half);
     }
@@ -325,6 +326,7 @@ class BackwardConsumer {
 
   // dQ of step n to those who add it.
   HEED_DEVICE void give(unsigned n) {
+    const auto& dq = query_sums();
     barrier_wait(shared.sums_empty(), n & 1 ^ 1);
     const SharedAddress to = shared.sums() + keys.group * (Shape::sum_bytes / 2) + thread_index() % 128 * 16;
 #pragma unroll
@@ -342,24 +344,26 @@ class BackwardConsumer {
     const KeyTile& tile = *keys.tile;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const bool is_finite = is_finite_row(sums, r, how.factor);
+      const bool is_finite = all_finite(sums, r, how.factor);
       const bool is_row = keys.key(r) < tile.keys;
       const std::int64_t row = tile.first_key_row + keys.key(r);
       write_row(sums, r, row_of(to, tile.b, tile.kv_head, row), is_finite && is_row ? static_cast<int>(to_dim) : 0, how);
       if (!is_finite && is_row && keys.lane % 4 == 0)
-        marks[g.key(tile.b, tile.kv_head, row)] = 1, *g.rows.any_unfinished = 1;
+        leave_unfinished(g, marks, g.key(tile.b, tile.kv_head, row));
     }
   }
+
+  HEED_DEVICE BackwardScores<Shape> scores() const { return {g.forward, keys}; }
+  // dQ takes the place of dP, which has been read when it is begun.
+  HEED_DEVICE Sums<32>& query_sums() { return first_sums<32>(dp); }
 
   const GradientCall& g;
   const BackwardPlan& plan;
   const BackwardShared<Shape> shared;
   BackwardKeys keys{};
   const Products products;
-  const BackwardScores<Shape> scores;
   unsigned steps = 0, key_tiles = 0;
   float dk[dim / 2], dv[dim / 2], s[rows / 2], dp[rows / 2];
-  float (&dq)[32] = first_sums<32>(dp);  // dP has been read when dQ is begun
   std::uint32_t p[halves][16], ds[halves][16];
 };
 

@@ -73,7 +73,7 @@ HEED_DEVICE void write_row(const float (&x)[sums], int r, const Row& to, int dim
 // Whether all numbers of row r are finite after this factor, for each of the four lanes that have it. One of
 // them that is not makes a sum of zeros no number.
 template <int sums>
-HEED_DEVICE bool is_finite_row(const float (&x)[sums], int r, float factor) {
+HEED_DEVICE bool all_finite(const float (&x)[sums], int r, float factor) {
   float poison = 0;
 #pragma unroll
   for (int n = 0; n < sums / 4; ++n)

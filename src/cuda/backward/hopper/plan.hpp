@@ -94,6 +94,7 @@ struct BackwardPlan {
   TileLine queries, keys;
   PrefillOrder order;   // of tiles of keys: its heads are the KV heads of all entries, or of all packed rows
   int tiles;            // that are claimed
+  int group;            // query heads of a KV head
   unsigned* next_tile;  // 0 before and after, and the count of blocks that are done
   // For every tile of queries of every head: what its rows have to themselves, the sum of dQ so far, and how
   // many tiles of keys have added to it.
@@ -101,10 +102,9 @@ struct BackwardPlan {
   float* sums;     // as the registers of the consumers lie
   unsigned* adds;
 
-  // The tile of queries of a head, counted through all heads.
-  constexpr std::int64_t tile(std::int64_t heads, int head, int tile_in_line) const {
-    return static_cast<std::int64_t>(tile_in_line) * heads + head;
-  }
+  // A tile of the line of queries, of one head, counted through all heads.
+  int heads;
+  constexpr std::int64_t tile(int in_line, int head) const { return std::int64_t{in_line} * heads + head; }
 };
 
 // Blocks that run at once go through up to `depth` tiles of keys of one head, each some steps behind the one

@@ -57,6 +57,8 @@ class BackwardLoader {
     tile.first_query_row = static_cast<int>(s.first_query);
     tile.first_key_row = static_cast<int>(s.first_key) + tile.first_key();
     tile.line = plan.queries.first(b, s.first_query);
+    tile.first_head = static_cast<int>(c.head(tile.kv_head, 0));
+    tile.head_step = c.tiled_heads ? kv_heads : 1;
     set_queries(tile);
     return true;
   }
@@ -78,12 +80,12 @@ class BackwardLoader {
 
   // Returns the number of the next tile, claimed as late as the answer can still arrive in time.
   HEED_DEVICE int load(const KeyTile& tile) {
-    const int group = static_cast<int>(c.group());
+    const int group = plan.group;
     BackwardStep step(tile, group);
     if (step.is_over()) return claim();
     int next = 0;
     for (bool is_first = true; !step.is_over(); step.advance(group), ++loaded, is_first = false) {
-      const int head = static_cast<int>(c.head(tile.kv_head, step.member));
+      const int head = tile.head(step.member);
       if (step.remaining == 1) next = claim();
       barrier_wait(shared.stage_empty(loaded), shared.phase(loaded) ^ 1);
       load_queries(tile, step.tile, head);
@@ -99,7 +101,7 @@ class BackwardLoader {
   HEED_DEVICE void load_queries(const KeyTile& tile, int n, int head) const {
     const SharedAddress full = shared.queries_full(loaded);
     barrier_expect(full, Shape::row_bytes);
-    load_bytes(shared.rows(loaded), plan.rows + plan.tile(c.heads, head, tile.line + n) * 2 * Shape::rows,
+    load_bytes(shared.rows(loaded), plan.rows + plan.tile(tile.line + n, head) * 2 * Shape::rows,
                Shape::row_bytes, full);
     load_pieces<Shape::rows, Shape::pieces>({shared.queries(loaded), full, &plan.q, &c.q, evict_last}, head,
                                             tile.b, tile.first_query_row + n * Shape::rows);
@@ -126,12 +128,11 @@ class BackwardLoader {
 template <class Shape>
 class BackwardAdder {
  public:
-  HEED_DEVICE BackwardAdder(const Call& call, const BackwardPlan& launch, BackwardShared<Shape> memory,
-                            unsigned which)
-      : c(call), plan(launch), shared(memory), parity(which) {}
+  HEED_DEVICE BackwardAdder(const BackwardPlan& launch, BackwardShared<Shape> memory, unsigned which)
+      : plan(launch), shared(memory), parity(which) {}
 
   HEED_DEVICE void run() {
-    const int group = static_cast<int>(c.group());
+    const int group = plan.group;
     unsigned steps = 0;
     for (unsigned n = 0;; ++n) {
       barrier_wait(shared.slot_full(n), shared.phase_of_two(n));
@@ -145,8 +146,8 @@ class BackwardAdder {
 
  private:
   HEED_DEVICE void add(const KeyTile& tile, const BackwardStep& step, unsigned n) const {
-    const int head = static_cast<int>(c.head(tile.kv_head, step.member));
-    const std::int64_t at = plan.tile(c.heads, head, tile.line + step.tile);
+    const int head = tile.head(step.member);
+    const std::int64_t at = plan.tile(tile.line + step.tile, head);
     const auto before = static_cast<unsigned>(tile.tiles_below(step.tile * Shape::rows));
     while (load_acquire(plan.adds + at) != before) {
     }
@@ -165,7 +166,6 @@ class BackwardAdder {
     store_release(plan.adds + at, before + 1);
   }
 
-  const Call& c;
   const BackwardPlan& plan;
   const BackwardShared<Shape> shared;
   const unsigned parity;

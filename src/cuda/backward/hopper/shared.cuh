@@ -19,6 +19,9 @@ struct KeyTile {
   int queries;                              // of the sequence
   int first_query_row, first_key_row;       // of q, and of k for this tile
   int line;                                 // the sequence's first tile of queries
+  int first_head, head_step;                // query heads that read the KV head
+
+  HEED_DEVICE int head(int member) const { return first_head + member * head_step; }
 
   HEED_DEVICE int first_key() const { return tile * backward_keys; }
   // Whether every key of the tile is seen by the first of these queries and the last one: no one is hidden.

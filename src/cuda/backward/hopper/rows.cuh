@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Before and after the products of Hopper's backward pass: what rows have to themselves, in tiles, and dQ from
+// its sums. A block of threads for each tile of queries of a head.
+#pragma once
+#include <cstdint>
+
+#include "cuda/backward/hopper/fragment.cuh"
+#include "cuda/backward/hopper/plan.hpp"
+#include "cuda/backward/rows.cuh"
+
+namespace heed::cuda {
+
+// The tile of queries of this block.
+struct QueryTile {
+  int b, head, first_query;
+  std::int64_t first_row;  // of q
+  std::int64_t number;     // in the plan
+  int queries;             // of the sequence
+
+  HEED_DEVICE QueryTile(const GradientCall& g, const BackwardPlan& plan) {
+    const int line = static_cast<int>(block_index());
+    head = block_in_column();
+    const auto found = plan.queries.find(line, [&](int b) { return g.forward.sequence(b).first_query; });
+    const Sequence& s = g.forward.sequence(found.b);
+    b = found.b, first_query = found.tile * plan.queries.rows, queries = static_cast<int>(s.queries);
+    first_row = s.first_query + first_query, number = plan.tile(line, head);
+  }
+  HEED_DEVICE Query query(int r) const { return {b, head, first_query + r, first_row + r}; }
+  HEED_DEVICE bool has(int r) const { return first_query + r < queries; }
+};
+
+template <Type type>
+HEED_DEVICE float widened(std::uint32_t two, int which) {
+  const auto bits = static_cast<std::uint16_t>(two >> 16 * which);
+  return type == Type::bf16 ? from_bf16(bits) : from_f16(bits);
+}
+
+// Rows of dO and out, eight dimensions to a lane: their products become delta.
+template <class Shape>
+struct BackwardRows {
+  static constexpr int threads = 256, lanes = Shape::dim / 8, rows_at_once = threads / lanes;
+
+  const GradientCall& g;
+  const BackwardPlan& plan;
+
+  HEED_DEVICE void run() const {
+    const QueryTile tile(g, plan);
+    float* const numbers = plan.rows + tile.number * 2 * Shape::rows;
+    if (thread_index() == 0) plan.adds[tile.number] = 0;
+#pragma unroll 4
+    for (int r = thread_index() / lanes; r < Shape::rows; r += rows_at_once) {
+      float product = tile.has(r) ? eight_of(tile.query(r)) : 0.0f;
+#pragma unroll
+      for (int bits = lanes / 2; bits > 0; bits /= 2) product += shuffle_xor(product, bits);
+      if (thread_index() % lanes == 0) write(tile, r, product, numbers);
+    }
+  }
+
+ private:
+  HEED_DEVICE float eight_of(const Query& q) const {
+    const int d = thread_index() % lanes * 8;
+    if (d >= g.forward.value_dim) return 0.0f;
+    const uint4 x = eight(row_of(g.out_gradient, q), d), y = eight(row_of(g.forward.out, q), d);
+    const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      sum = fmaf(widened<Shape::type>(xs[n / 2], n % 2), widened<Shape::type>(ys[n / 2], n % 2), sum);
+    return sum;
+  }
+  HEED_DEVICE static uint4 eight(const Row& row, int d) {
+    return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(row.data) + row.first + d);
+  }
+
+  // A row that gives nothing to anybody has a log-sum-exp of +inf, and so weights of 0.
+  HEED_DEVICE void write(const QueryTile& tile, int r, float product, float* numbers) const {
+    const Query q = tile.query(r);
+    const std::int64_t n = g.row(q.b, q.h, q.row);
+    const bool is_row = tile.has(r), is_padding = !is_row && plan.queries.each > 0 && q.row < g.query_rows;
+    if (is_row) write_row_numbers(g, n, q, product, true);
+    if (is_padding) write_no_row(g, n, q);
+    numbers[r] = is_row ? lift<Shape::type> - g.rows.log_sum_exp[n] : minus_infinity;
+    numbers[Shape::rows + r] = is_row ? g.rows.delta[n] : 0.0f;
+  }
+};
+
+// Each thread takes what one of a consumer's threads has put there: 64 dimensions of 64 queries to a
+// warpgroup.
+template <class Shape>
+struct BackwardQueries {
+  static constexpr int threads = 256;
+
+  const GradientCall& g;
+  const BackwardPlan& plan;
+
+  HEED_DEVICE void run() const {
+    __shared__ unsigned char is_poisoned[Shape::rows];
+    const QueryTile tile(g, plan);
+    if (tile.first_query >= tile.queries) return;
+    float x[32];
+    load(tile.number, x);
+    for (int r = thread_index(); r < Shape::rows; r += threads) is_poisoned[r] = 0;
+    sync();
+    const float factor = g.scale * lowered<Shape::type>;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (!all_finite(x, r, factor)) is_poisoned[row(r)] = 1;
+    sync();
+    const int first = thread_index() / 128 * (Shape::dim == 64 ? 0 : 64), dim = static_cast<int>(g.forward.dim);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool is_row = tile.has(row(r)), is_good = !is_poisoned[row(r)];
+      Row to = row_of(g.q, tile.query(row(r)));
+      to.first += first;
+      write_row(x, r, to, is_row && is_good ? dim - first : 0, {factor, g.accumulates});
+      if (is_row && !is_good && first == 0 && thread_index() % 4 == 0) {
+        const Query q = tile.query(row(r));
+        leave_unfinished(g, g.rows.unfinished_q, g.row(q.b, q.h, q.row));
+      }
+    }
+  }
+
+ private:
+  // Of the tile, and of this thread.
+  HEED_DEVICE static int row(int r) {
+    const int of_group = Shape::dim == 64 ? thread_index() / 128 * 64 : 0;
+    return of_group + thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + 8 * r;
+  }
+  // Zeros where no tile of keys has added.
+  HEED_DEVICE void load(std::int64_t tile, float (&x)[32]) const {
+    const bool has_sum = plan.adds[tile] > 0;
+    const float* const from = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index() / 128 * 4096 +
+                              thread_index() % 128 * 4;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float4 four =
+          has_sum ? __ldcs(reinterpret_cast<const float4*>(from + n * 512)) : float4{0, 0, 0, 0};
+      x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
+    }
+  }
+};
+
+}  // namespace heed::cuda
