@@ -46,39 +46,34 @@ struct BackwardProducts {
   using KeySums = float[dim / 2];         // dK, dV
   using QuerySums = float[32];            // dQ: half of a tile
 
-  Operand own_keys, own_values, queries, gradients, queries_below, gradients_below, scores, keys_below;
-
-  HEED_DEVICE BackwardProducts(const BackwardShared<Shape>& shared, int group)
-      : own_keys(operand(shared.keys() + group * 64 * 128)),
-        own_values(operand(shared.values() + group * 64 * 128)),
-        queries(operand(shared.queries(0))),
-        gradients(operand(shared.gradients(0))),
-        queries_below(operand(shared.queries(0), rows * 128)),
-        gradients_below(operand(shared.gradients(0), rows * 128)),
-        scores(operand(shared.scores(0) + (dim == 64 ? group : 0) * keys * 128)),
-        keys_below(operand(shared.keys() + (dim == 64 ? 0 : group) * keys * 128)) {}
+  const SharedAddress memory;
+  const int group;
 
   HEED_DEVICE static int stage(unsigned n) {
     return uniform(static_cast<int>(n % Shape::stages)) * Shape::query_bytes;
   }
 
   // S = K Q^T and dP = V dO^T.
-  HEED_DEVICE void multiply_queries(Scores& s, unsigned n) const { multiply_rows(s, own_keys, queries, n); }
+  HEED_DEVICE void multiply_queries(Scores& s, unsigned n) const {
+    multiply_rows(s, Shape::keys_at, Shape::queries_at + stage(n));
+  }
   HEED_DEVICE void multiply_gradients(Scores& dp, unsigned n) const {
-    multiply_rows(dp, own_values, gradients, n);
+    multiply_rows(dp, Shape::values_at, Shape::gradients_at + stage(n));
   }
 
   // dV += P dO and dK += dS Q, over the queries of one half of the step.
   HEED_DEVICE void add_values(KeySums& dv, Weights& p, unsigned n, int half) const {
-    add_rows(dv, p, gradients_below, n, half);
+    add_rows(dv, p, Shape::gradients_at + stage(n) + half * 64 * 128);
   }
   HEED_DEVICE void add_keys(KeySums& dk, Weights& ds, unsigned n, int half) const {
-    add_rows(dk, ds, queries_below, n, half);
+    add_rows(dk, ds, Shape::queries_at + stage(n) + half * 64 * 128);
   }
 
   // dQ = dS^T K
   HEED_DEVICE void multiply_scores(QuerySums& dq, unsigned n) const {
-    const Operand a = advanced(scores, static_cast<int>(n % 2) * Shape::score_bytes), b = anew(keys_below);
+    const int buffer = Shape::scores_at + static_cast<int>(n % 2) * Shape::score_bytes;
+    const Operand a = anew(buffer + (dim == 64 ? group : 0) * keys * 128),
+                  b = anew(Shape::keys_at + (dim == 64 ? 0 : group) * keys * 128);
     pin(dq);
     fence_products();
 #pragma unroll
@@ -89,14 +84,15 @@ struct BackwardProducts {
   }
 
  private:
-  // What is made of it is not held in registers from one step to the next.
-  HEED_DEVICE static Operand anew(Operand x) {
+  // An operand at this offset. Not held in registers from one step to the next: there are none for it.
+  HEED_DEVICE Operand anew(int offset, int next = 16) const {
+    Operand x = operand(memory + offset, next);
     asm volatile("" : "+r"(x));
     return x;
   }
 
-  HEED_DEVICE static void multiply_rows(Scores& s, Operand own, Operand all, unsigned n) {
-    const Operand a = anew(own), b = advanced(all, stage(n));
+  HEED_DEVICE void multiply_rows(Scores& s, int own, int all) const {
+    const Operand a = anew(own + group * 64 * 128), b = anew(all);
     pin(s);
     fence_products();
 #pragma unroll
@@ -107,8 +103,8 @@ struct BackwardProducts {
     pin(s);
   }
 
-  HEED_DEVICE static void add_rows(KeySums& sums, Weights& w, Operand below, unsigned n, int half) {
-    const Operand b = advanced(below, stage(n) + half * 64 * 128);
+  HEED_DEVICE void add_rows(KeySums& sums, Weights& w, int below) const {
+    const Operand b = anew(below, rows * 128);
     pin(w), pin(sums);
     fence_products();
 #pragma unroll
@@ -229,7 +225,7 @@ class BackwardConsumer {
  public:
   HEED_DEVICE BackwardConsumer(const GradientCall& call, const BackwardPlan& launch,
                                BackwardShared<Shape> memory)
-      : g(call), plan(launch), shared(memory), products(shared, keys.group) {}
+      : g(call), plan(launch), shared(memory), products{shared.at, keys.group} {}
 
   HEED_DEVICE void run() {
 #pragma unroll 1

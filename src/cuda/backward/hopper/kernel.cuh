@@ -70,8 +70,10 @@ void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stre
 
 template <int dim, Type type>
 void launch_backward_dim(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  g.forward.cap != 0 ? launch_backward_shape<BackwardShape<dim, type, BackwardKind::capped>>(g, plan, stream)
-                     : launch_backward_shape<BackwardShape<dim, type, BackwardKind::plain>>(g, plan, stream);
+  if constexpr (dim > 64)
+    if (g.forward.cap != 0)
+      return launch_backward_shape<BackwardShape<dim, type, BackwardKind::capped>>(g, plan, stream);
+  launch_backward_shape<BackwardShape<dim, type, BackwardKind::plain>>(g, plan, stream);
 }
 
 }  // namespace heed::cuda

@@ -25,6 +25,7 @@ template <int head_dim, Type element, BackwardKind kind>
 struct BackwardShape {
   static constexpr Type type = element;
   static constexpr bool capped = kind == BackwardKind::capped;
+  static_assert(!capped || head_dim > 64);
   static constexpr int dim = head_dim, pieces = dim / 64;  // of 64 dimensions: rows of 128 bytes
   static constexpr int groups = 2, keys = 64 * groups;
   // Queries of a step. The sums of dK and dV leave registers for no more: 64 of 240 for each of 64 x 128.
@@ -46,10 +47,11 @@ struct BackwardShape {
   static_assert(shared_bytes <= 232448);
 };
 
-// Heads of other sizes are zeros beyond their own: the copy engine fills them in.
+// Heads of other sizes are zeros beyond their own: the copy engine fills them in. With a softcap heads of 64
+// are taken for 128: registers do not suffice for the slopes of 128 queries.
 constexpr int backward_dim(const Call& c) {
   const std::int64_t dim = c.dim > c.value_dim ? c.dim : c.value_dim;
-  return dim <= 64 ? 64 : 128;
+  return dim <= 64 && c.cap == 0 ? 64 : 128;
 }
 constexpr int backward_keys = 128;
 constexpr int backward_rows(const Call& c) { return backward_dim(c) == 64 ? 128 : 64; }

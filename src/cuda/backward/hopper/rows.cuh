@@ -45,35 +45,52 @@ struct BackwardRows {
 
   HEED_DEVICE void run() const {
     const QueryTile tile(g, plan);
-    float* const numbers = plan.rows + tile.number * 2 * Shape::rows;
     if (thread_index() == 0) plan.adds[tile.number] = 0;
-#pragma unroll 4
-    for (int r = thread_index() / lanes; r < Shape::rows; r += rows_at_once) {
-      float product = tile.has(r) ? eight_of(tile.query(r)) : 0.0f;
+    float product[passes];
+    multiply(tile, product);
 #pragma unroll
-      for (int bits = lanes / 2; bits > 0; bits /= 2) product += shuffle_xor(product, bits);
-      if (thread_index() % lanes == 0) write(tile, r, product, numbers);
-    }
+    for (int n = 0; n < passes; ++n)
+#pragma unroll
+      for (int bits = lanes / 2; bits > 0; bits /= 2) product[n] += shuffle_xor(product[n], bits);
+    // Every lane of a row has its sum: one writes that of each pass.
+    const int lane = thread_index() % lanes;
+#pragma unroll
+    for (int n = 0; n < passes; ++n)
+      if (lane == n) write(tile, row(n), product[n]);
   }
 
  private:
-  HEED_DEVICE float eight_of(const Query& q) const {
+  static constexpr int passes = Shape::rows / rows_at_once;
+  static_assert(passes <= lanes);
+
+  HEED_DEVICE static int row(int pass) { return thread_index() / lanes + pass * rows_at_once; }
+
+  // Of this lane's eight dimensions, all loads before the first product.
+  HEED_DEVICE void multiply(const QueryTile& tile, float (&product)[passes]) const {
     const int d = thread_index() % lanes * 8;
-    if (d >= g.forward.value_dim) return 0.0f;
-    const uint4 x = eight(row_of(g.out_gradient, q), d), y = eight(row_of(g.forward.out, q), d);
-    const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
-    float sum = 0;
+    uint4 x[passes], y[passes];
 #pragma unroll
-    for (int n = 0; n < 8; ++n)
-      sum = fmaf(widened<Shape::type>(xs[n / 2], n % 2), widened<Shape::type>(ys[n / 2], n % 2), sum);
-    return sum;
+    for (int n = 0; n < passes; ++n) {
+      const bool is_row = tile.has(row(n)) && d < g.forward.value_dim;
+      x[n] = is_row ? eight(row_of(g.out_gradient, tile.query(row(n))), d) : uint4{0, 0, 0, 0};
+      y[n] = is_row ? eight(row_of(g.forward.out, tile.query(row(n))), d) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int n = 0; n < passes; ++n) {
+      const std::uint32_t xs[4] = {x[n].x, x[n].y, x[n].z, x[n].w}, ys[4] = {y[n].x, y[n].y, y[n].z, y[n].w};
+      product[n] = 0;
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        product[n] = fmaf(widened<Shape::type>(xs[e / 2], e % 2), widened<Shape::type>(ys[e / 2], e % 2), product[n]);
+    }
   }
   HEED_DEVICE static uint4 eight(const Row& row, int d) {
     return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(row.data) + row.first + d);
   }
 
   // A row that gives nothing to anybody has a log-sum-exp of +inf, and so weights of 0.
-  HEED_DEVICE void write(const QueryTile& tile, int r, float product, float* numbers) const {
+  HEED_DEVICE void write(const QueryTile& tile, int r, float product) const {
+    float* const numbers = plan.rows + tile.number * 2 * Shape::rows;
     const Query q = tile.query(r);
     const std::int64_t n = g.row(q.b, q.h, q.row);
     const bool is_row = tile.has(r), is_padding = !is_row && plan.queries.each > 0 && q.row < g.query_rows;
