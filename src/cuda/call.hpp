@@ -32,10 +32,12 @@ struct SharedGradient {
 // What the rows of q have to themselves in a backward pass, and what could not be finished in f32. All lie in
 // the workspace, by the numbers that GradientCall gives rows of q, and rows of k and v.
 struct GradientRows {
-  float* log_sum_exp;  // in base 2; +inf for a row that gives nothing to anybody, NaN for one that is no number
-  float* rest;         // what a float does not hold of that
-  float* delta;        // dO times out, less the gradient of the log-sum-exp
-  // Nothing was written to what is marked with 1: it is computed in double precision (S13).
+  float*
+      log_sum_exp;  // in base 2; +inf for a row that gives nothing to anybody, NaN for one that is no number
+  float* rest;      // what a float does not hold of that
+  float* delta;     // dO times out, less the gradient of the log-sum-exp
+  // Nothing was written to what is marked with 1: it is computed in double precision (S13). Rows have a mark
+  // for every slab of dimensions.
   unsigned char *unfinished_q, *unfinished_k, *unfinished_v;
   unsigned char *unfinished_bias, *unfinished_sink;  // by element, row after row
   unsigned* any_unfinished;                          // 1 where anything is marked
@@ -43,14 +45,18 @@ struct GradientRows {
 
 // attention_backward() as the CUDA kernels read it.
 struct GradientCall {
+  static constexpr std::int64_t slab_dims = 64;
+  static constexpr std::int64_t slabs(std::int64_t dim) { return (dim + slab_dims - 1) / slab_dims; }
+
   Call forward{};  // out and log_sum_exp are what was saved; scores are in base 2
   Tensor out_gradient{}, log_sum_exp_gradient{};
   Tensor q{}, k{}, v{};  // written through; data is null where it was not asked for
   SharedGradient bias{}, sink{};
   float scale = 1;
   bool accumulates = false;
-  bool shares_query_rows = false, shares_key_rows = false;  // of a packed call: its sequences lie in one entry
-  std::int64_t query_rows = 0, key_rows = 0;                // of a head of q, and of k
+  bool shares_query_rows = false,
+       shares_key_rows = false;               // of a packed call: its sequences lie in one entry
+  std::int64_t query_rows = 0, key_rows = 0;  // of a head of q, and of k
   GradientRows rows{};
 
   constexpr std::int64_t all_rows() const {

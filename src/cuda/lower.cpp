@@ -106,7 +106,8 @@ void LoweredCall::find_runs() {
 // Weights are measured against log-sum-exps, in base 2.
 LoweredGradients::LoweredGradients(const GradientProblem& g)
     : problem(g),
-      forward(g.forward, softmax::gradient_scaling_of(g.forward.scale, g.forward.options.softcap.value_or(0.0f))),
+      forward(g.forward,
+              softmax::gradient_scaling_of(g.forward.scale, g.forward.options.softcap.value_or(0.0f))),
       call{.forward = forward.call,
            .out_gradient = lower(g.out_gradient),
            .log_sum_exp_gradient = problem::lower_if_given(g.log_sum_exp_gradient),

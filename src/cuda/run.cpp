@@ -166,9 +166,11 @@ class BackwardMemory {
  public:
   explicit BackwardMemory(const GradientCall& g)
       : rows_(g.all_rows()),
-        keys_(g.all_keys()),
+        q_(rows_ * GradientCall::slabs(g.forward.dim)),
+        k_(g.all_keys() * GradientCall::slabs(g.forward.dim)),
+        v_(g.all_keys() * GradientCall::slabs(g.forward.value_dim)),
         bias_(g.bias.elements()),
-        marks_(rounded(rows_ + 2 * keys_ + bias_ + g.sink.elements() + flag_bytes)) {}
+        marks_(rounded(flag_bytes + q_ + k_ + v_ + bias_ + g.sink.elements())) {}
 
   std::int64_t bytes() const { return 3 * rounded(rows_ * 4) + marks_; }
 
@@ -184,16 +186,17 @@ class BackwardMemory {
             .rest = floats(1),
             .delta = floats(2),
             .unfinished_q = marks,
-            .unfinished_k = marks + rows_,
-            .unfinished_v = marks + rows_ + keys_,
-            .unfinished_bias = marks + rows_ + 2 * keys_,
-            .unfinished_sink = marks + rows_ + 2 * keys_ + bias_,
+            .unfinished_k = marks + q_,
+            .unfinished_v = marks + q_ + k_,
+            .unfinished_bias = marks + q_ + k_ + v_,
+            .unfinished_sink = marks + q_ + k_ + v_ + bias_,
             .any_unfinished = reinterpret_cast<unsigned*>(marked)};
   }
 
  private:
   static constexpr std::int64_t flag_bytes = 16;
-  std::int64_t rows_, keys_, bias_, marks_;
+  std::int64_t rows_;                      // of q
+  std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
 };
 
 Documents documents_for(BackwardRole) { return Documents::numbers; }

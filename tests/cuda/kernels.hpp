@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "call/make_problem.hpp"
+#include "cases/backward.hpp"
 #include "cases/call.hpp"
 
 namespace heed::cuda::test {
@@ -23,6 +24,23 @@ inline std::optional<cases::Results> run(const std::string& kernel, const cases:
   cases::Results results(call, wants);
   const Problem problem = make_problem(call.inputs(), results.outputs(), call.options());
   if (!run(kernel, problem, cut)) return std::nullopt;
+  return results;
+}
+
+// The kernels that have gradients; those of the exact one are the CPU's.
+std::vector<std::string> backward_kernel_names();
+bool run_backward(const std::string& kernel, const GradientProblem&);
+
+inline bool differentiate(const std::string& kernel, const cases::BackwardCall& call,
+                          cases::BackwardResults& into) {
+  return run_backward(
+      kernel, make_gradient_problem(call.call.inputs(), call.saved(), into.views(call), call.call.options()));
+}
+inline std::optional<cases::BackwardResults> gradients_of(const std::string& kernel,
+                                                          const cases::BackwardCall& call,
+                                                          std::optional<DType> dtype = {}) {
+  cases::BackwardResults results(call, dtype);
+  if (!differentiate(kernel, call, results)) return std::nullopt;
   return results;
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps around the products of a backward pass (backward.hpp).
-#include "cuda/backward/backward.hpp"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
+#include "cuda/backward/backward.hpp"
 #include "cuda/backward/complete.cuh"
 #include "cuda/backward/rows.cuh"
 #include "cuda/runtime/kernels.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass on a stream: rows are prepared, a kernel of one of the kinds below makes dQ, dK, dV and the
-// gradient by the bias, the gradient by the sink is made of what the rows have to themselves, and what f32 could
-// not finish is completed in double precision. No sum runs in the order of arrival.
+// The backward pass on a stream: rows are prepared, a kernel of one of the kinds below makes dQ, dK, dV and
+// the gradient by the bias, the gradient by the sink is made of what the rows have to themselves, and what
+// f32 could not finish is completed in double precision. No sum runs in the order of arrival.
 #pragma once
 #include <cstdint>
 
@@ -16,9 +16,9 @@ void launch_prepare(const GradientCall&, Sums, Stream);
 void launch_sink_gradient(const GradientCall&, Stream);
 void launch_completion(const GradientCall&, Stream);
 
-// A kernel, between them, writes g.q, g.k, g.v and g.bias where they are given, all elements but those of padded
-// queries, or marks what it leaves unfinished. Each has, as the forward kernels: why it does not take a call
-// (null: it does), how many bytes it needs behind the counters, and its launch.
+// A kernel, between them, writes g.q, g.k, g.v and g.bias where they are given, all elements but those of
+// padded queries, or marks what it leaves unfinished. Each has, as the forward kernels: why it does not take
+// a call (null: it does), how many bytes it needs behind the counters, and its launch.
 
 // bf16 and f16 on Hopper's matrix units. It prepares rows by itself.
 const char* hopper_backward_refuses(const GradientCall&);

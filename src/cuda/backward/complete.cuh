@@ -19,7 +19,8 @@ struct WidePair {
 
 HEED_DEVICE double wide_dot(const Row& a, const Row& b, std::int64_t dim) {
   double sum = 0;
-  for (std::int64_t d = 0; d < dim; ++d) sum += static_cast<double>(read(a, d)) * static_cast<double>(read(b, d));
+  for (std::int64_t d = 0; d < dim; ++d)
+    sum += static_cast<double>(read(a, d)) * static_cast<double>(read(b, d));
   return sum;
 }
 
@@ -34,10 +35,11 @@ inline __device__ __noinline__ WidePair wide_pair(const GradientCall& g, const Q
   const WideScore s = wide_score(c, q, j);
   if (s.biased == -__builtin_inf()) return {};
   const double weight = ::exp(s.biased - lse);  // G1
-  const double keep = c.drop_below == 0  ? 1.0
-                      : drops(c, q, j) ? 0.0
-                                       : 1 / (1.0 - static_cast<double>(c.drop_probability));
-  const double of_value = wide_dot(row_of(g.out_gradient, q), value_row(c, q.b, c.kv_head(q.h), j), c.value_dim);
+  const double keep = c.drop_below == 0 ? 1.0
+                      : drops(c, q, j)  ? 0.0
+                                        : 1 / (1.0 - static_cast<double>(c.drop_probability));
+  const double of_value =
+      wide_dot(row_of(g.out_gradient, q), value_row(c, q.b, c.kv_head(q.h), j), c.value_dim);
   const double gradient =
       keep * of_value - wide_delta(g, q) + static_cast<double>(log_sum_exp_gradient(g, q));
   const double slope = c.cap != 0 ? s.softcapped / static_cast<double>(c.cap) : 0.0;
@@ -53,7 +55,8 @@ class Completion {
     unsigned char is_seen[threads], is_marked[threads];
   };
 
-  HEED_DEVICE Completion(const GradientCall& call, Shared& memory) : g(call), c(call.forward), shared(memory) {}
+  HEED_DEVICE Completion(const GradientCall& call, Shared& memory)
+      : g(call), c(call.forward), shared(memory) {}
 
   // Every `blocks`-th stretch of marks: of rows of q, of those of k and v, of bias and sink.
   HEED_DEVICE void run(std::int64_t blocks) {
@@ -64,18 +67,23 @@ class Completion {
   // That one of the five has at most.
   static constexpr std::int64_t max_marks(const GradientCall& g) {
     const auto larger = [](std::int64_t a, std::int64_t b) { return a > b ? a : b; };
-    return larger(larger(g.all_rows(), g.all_keys()), larger(g.bias.elements(), g.sink.elements()));
+    const std::int64_t keys = g.all_keys() * larger(g.slabs(g.forward.dim), g.slabs(g.forward.value_dim));
+    return larger(larger(g.all_rows() * g.slabs(g.forward.dim), keys),
+                  larger(g.bias.elements(), g.sink.elements()));
   }
 
  private:
   enum class Of : std::uint8_t { keys, values };
 
   HEED_DEVICE void complete_stretch() {
-    each_marked(g.q, g.rows.unfinished_q, g.all_rows(), [&](std::int64_t n) { complete_query(n); });
-    each_marked(g.k, g.rows.unfinished_k, g.all_keys(),
-                [&](std::int64_t n) { complete_key(n, g.k, Of::keys); });
-    each_marked(g.v, g.rows.unfinished_v, g.all_keys(),
-                [&](std::int64_t n) { complete_key(n, g.v, Of::values); });
+    const std::int64_t slabs = g.slabs(c.dim), value_slabs = g.slabs(c.value_dim);
+    each_marked(g.q, g.rows.unfinished_q, g.all_rows() * slabs,
+                [&](std::int64_t n) { complete_query(n / slabs, slab_of(n % slabs, c.dim)); });
+    each_marked(g.k, g.rows.unfinished_k, g.all_keys() * slabs,
+                [&](std::int64_t n) { complete_key(n / slabs, slab_of(n % slabs, c.dim), Of::keys); });
+    each_marked(g.v, g.rows.unfinished_v, g.all_keys() * value_slabs, [&](std::int64_t n) {
+      complete_key(n / value_slabs, slab_of(n % value_slabs, c.value_dim), Of::values);
+    });
     each_marked(g.bias.tensor, g.rows.unfinished_bias, g.bias.elements(),
                 [&](std::int64_t n) { complete_bias(n); });
     each_marked(g.sink.tensor, g.rows.unfinished_sink, g.sink.elements(),
@@ -95,35 +103,42 @@ class Completion {
     sync();
   }
 
-  // Sums over `count` terms, in order: term(n) gives a pair's number, and x(n, d) what dimension d multiplies
-  // it with. Each thread has a dimension.
+  // Dimensions [begin, end) of a row.
+  struct Slab {
+    std::int64_t begin, end;
+  };
+  HEED_DEVICE static Slab slab_of(std::int64_t n, std::int64_t dim) {
+    return {n * GradientCall::slab_dims, min((n + 1) * GradientCall::slab_dims, dim)};
+  }
+
+  // Sums over `count` terms, in order: term(n) gives a pair's number, and factor(n, d) what dimension d
+  // multiplies it with. Each thread has a dimension.
   template <class Term, class Factor, class Write>
-  HEED_DEVICE void sum(std::int64_t count, std::int64_t dim, const Term& term, const Factor& factor,
+  HEED_DEVICE void sum(std::int64_t count, const Slab& dims, const Term& term, const Factor& factor,
                        const Write& write_sum) {
-    for (std::int64_t first_dim = 0; first_dim < dim; first_dim += threads) {
-      const std::int64_t d = first_dim + thread_index();
-      double total = 0;
-      for (std::int64_t begin = 0; begin < count; begin += threads) {
-        const std::int64_t n = begin + thread_index();
-        sync();
-        shared.is_seen[thread_index()] = n < count && term(n, shared.terms[thread_index()]);
-        sync();
-        for (int m = 0; m < min(threads, count - begin) && d < dim; ++m)
-          if (shared.is_seen[m]) total += shared.terms[m] * static_cast<double>(factor(begin + m, d));
-      }
-      if (d < dim) write_sum(d, total);
+    static_assert(threads >= GradientCall::slab_dims);
+    const std::int64_t d = dims.begin + thread_index();
+    double total = 0;
+    for (std::int64_t begin = 0; begin < count; begin += threads) {
+      const std::int64_t n = begin + thread_index();
+      sync();
+      shared.is_seen[thread_index()] = n < count && term(n, shared.terms[thread_index()]);
+      sync();
+      for (int m = 0; m < min(threads, count - begin) && d < dims.end; ++m)
+        if (shared.is_seen[m]) total += shared.terms[m] * static_cast<double>(factor(begin + m, d));
     }
+    if (d < dims.end) write_sum(d, total);
   }
 
   HEED_DEVICE void write_wide(const Row& to, std::int64_t d, double x) const {
     write(to, d, static_cast<float>(g.accumulates ? static_cast<double>(read(to, d)) + x : x));  // G8
   }
 
-  HEED_DEVICE void complete_query(std::int64_t n) {
+  HEED_DEVICE void complete_query(std::int64_t n, const Slab& dims) {
     const Query q = RowOfQueries(g, n).q;
     const std::int64_t kv_head = c.kv_head(q.h);
     sum(
-        c.sequence(q.b).keys, c.dim,
+        c.sequence(q.b).keys, dims,
         [&](std::int64_t j, double& term) {
           const WidePair pair = wide_pair(g, q, j);
           term = pair.raw;
@@ -134,7 +149,7 @@ class Completion {
   }
 
   // Over all rows that read the KV head.
-  HEED_DEVICE void complete_key(std::int64_t n, const Tensor& to, Of of) {
+  HEED_DEVICE void complete_key(std::int64_t n, const Slab& dims, Of of) {
     const RowOfKeys at(g, n);
     const Sequence& s = c.sequence(at.b);
     const auto query = [&](std::int64_t row) -> Query {
@@ -142,7 +157,7 @@ class Completion {
       return {at.b, c.head(at.kv_head, row % c.group()), i, s.first_query + i};
     };
     sum(
-        s.queries * c.group(), of == Of::keys ? c.dim : c.value_dim,
+        s.queries * c.group(), dims,
         [&](std::int64_t row, double& term) {
           const WidePair pair = wide_pair(g, query(row), at.j);
           term = of == Of::keys ? pair.raw : pair.applied;
@@ -152,7 +167,8 @@ class Completion {
           return read(row_of(of == Of::keys ? c.q : g.out_gradient, query(row)), d);
         },
         [&](std::int64_t d, double x) {
-          write_wide(row_of(to, at.b, at.kv_head, at.row), d, of == Of::keys ? x * c.scale : x);
+          write_wide(row_of(of == Of::keys ? g.k : g.v, at.b, at.kv_head, at.row), d,
+                     of == Of::keys ? x * c.scale : x);
         });
   }
 
@@ -176,8 +192,8 @@ class Completion {
 
   HEED_DEVICE void complete_bias(std::int64_t n) {
     const SharedGradient& to = g.bias;
-    const std::int64_t own_j = n % to.dim, row = n / to.dim % to.length, h = n / to.dim / to.length % to.heads,
-                       b = n / to.dim / to.length / to.heads;
+    const std::int64_t own_j = n % to.dim, row = n / to.dim % to.length,
+                       h = n / to.dim / to.length % to.heads, b = n / to.dim / to.length / to.heads;
     const double x = sum_over_queries(to, b, h, [&](const Query& q) {
       double of_query = 0;
       if (to.length != 1 && q.row != row) return of_query;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes before the products of a backward pass: of every row of q its log-sum-exp in base 2 and its delta,
-// dO times out less the gradient of the log-sum-exp (G3). And what comes beside them: the gradient by the sink,
-// which needs nothing else of a row (G7).
+// What comes before the products of a backward pass: of every row of q its log-sum-exp in base 2 and its
+// delta, dO times out less the gradient of the log-sum-exp (G3). And what comes beside them: the gradient by
+// the sink, which needs nothing else of a row (G7).
 #pragma once
 #include <cstdint>
 
@@ -32,8 +32,9 @@ struct RowOfQueries {
   HEED_DEVICE RowOfQueries(const GradientCall& g, std::int64_t n) {
     const Call& c = g.forward;
     const std::int64_t head = n / g.query_rows, row = n % g.query_rows;
-    const std::int64_t b = g.shares_query_rows ? packed_sequence(c, row, [](const Sequence& s) { return s.first_query; })
-                                               : head / c.heads;
+    const std::int64_t b = g.shares_query_rows
+                               ? packed_sequence(c, row, [](const Sequence& s) { return s.first_query; })
+                               : head / c.heads;
     const Sequence& s = c.sequence(b);
     q = {b, head % c.heads, row - s.first_query, row};
     is_real = q.i >= 0 && q.i < s.queries;
@@ -96,9 +97,10 @@ HEED_DEVICE void write_row_numbers(const GradientCall& g, std::int64_t n, const 
   const bool is_hollow = natural == minus_infinity || (!is_good && !sees_any(g.forward, q));  // G6
   g.rows.log_sum_exp[n] = is_hollow ? -minus_infinity : is_good ? lse : __builtin_nanf("");
   g.rows.delta[n] = is_good && !is_hollow ? delta : 0.0f;
-  g.rows.rest[n] = is_good && !is_hollow ? static_cast<float>(static_cast<double>(natural) * softmax::log2_e -
-                                                              static_cast<double>(lse))
-                                         : 0.0f;
+  g.rows.rest[n] =
+      is_good && !is_hollow
+          ? static_cast<float>(static_cast<double>(natural) * softmax::log2_e - static_cast<double>(lse))
+          : 0.0f;
 }
 
 // Of padding: it gives nothing, and gets nothing from anybody (G8).
@@ -151,7 +153,8 @@ class SinkGradient {
 
   HEED_DEVICE static void run(const GradientCall& g, Shared& terms) {
     const Call& c = g.forward;
-    const std::int64_t element = block_index(), own_b = element / g.sink.heads, own_h = element % g.sink.heads;
+    const std::int64_t element = block_index(), own_b = element / g.sink.heads,
+                       own_h = element % g.sink.heads;
     const Sharing entries(g.sink.batch, own_b, c.batch), heads(g.sink.heads, own_h, c.heads);
     float sum = 0;
     for (std::int64_t b = entries.begin; b < entries.end; ++b)

@@ -47,12 +47,19 @@ HEED_DEVICE float tanh_near_zero(float x) {
   return fmaf(p * z, x, x);
 }
 
-HEED_DEVICE float tanh(float x) {
+// tanh x and its slope 1 - tanh^2 x.
+struct Tanh {
+  float value, slope;
+};
+HEED_DEVICE Tanh tanh_with_slope(float x) {
   const float size = fabsf(x), near = tanh_near_zero(x);
   const float e = Exponential{2 * log2_e, -127.0f / (2 * log2_e)}(-size);
   const float rest = (e + e) / (1.0f + e);
-  return size < min_far_from_zero ? near : copysignf(1.0f - rest, x);
+  if (size < min_far_from_zero) return {near, fmaf(-near, near, 1.0f)};
+  return {copysignf(1.0f - rest, x), rest * (2.0f - rest)};
 }
+
+HEED_DEVICE float tanh(float x) { return tanh_with_slope(x).value; }
 
 // For the scores of matrix units, which are no more exact: in their unrolled loops tanh() takes too many
 // registers, and ptxas lets wgmma wait (C7511).

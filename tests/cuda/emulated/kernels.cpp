@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "cuda/backward/complete.cuh"
+#include "cuda/backward/rows.cuh"
+#include "cuda/exact/backward.cuh"
+#include "cuda/exact/bias_gradient.cuh"
 #include "cuda/exact/few.cuh"
 #include "cuda/exact/general.cuh"
 #include "cuda/exact/inspect.cuh"
@@ -63,6 +67,70 @@ bool run(const std::string&, const Problem& problem, Cut cut) {
   const std::int64_t parts = (c.keys + Inspection::threads - 1) / Inspection::threads;
   emulated::launch(c.batch * c.heads * c.queries * parts, Inspection::threads,
                    [&] { Inspection(c, launch.plan.ends).run(); });
+  return true;
+}
+
+namespace {
+
+// What run.cpp cuts out of a workspace.
+struct BackwardMemory {
+  std::vector<float> numbers;
+  std::vector<unsigned char> q, k, v, bias, sink;
+  unsigned any_unfinished = 0;
+
+  explicit BackwardMemory(const GradientCall& g)
+      : numbers(static_cast<std::size_t>(3 * g.all_rows())),
+        q(static_cast<std::size_t>(g.all_rows() * g.slabs(g.forward.dim))),
+        k(static_cast<std::size_t>(g.all_keys() * g.slabs(g.forward.dim))),
+        v(static_cast<std::size_t>(g.all_keys() * g.slabs(g.forward.value_dim))),
+        bias(static_cast<std::size_t>(g.bias.elements())),
+        sink(static_cast<std::size_t>(g.sink.elements())) {}
+
+  GradientRows rows(std::int64_t all) {
+    return {numbers.data(), numbers.data() + all, numbers.data() + 2 * all, q.data(), k.data(), v.data(),
+            bias.data(),    sink.data(),          &any_unfinished};
+  }
+};
+
+template <class Kernel>
+void differentiate(const GradientCall& g, std::int64_t blocks) {
+  const auto shared = std::make_unique<typename Kernel::Shared>();
+  emulated::launch(blocks, pair_threads, [&] { Kernel(g, *shared).run(); });
+}
+
+template <bool in_place>
+void differentiate(const GradientCall& g) {
+  using OfKeys = ExactBackward<Owned::keys, in_place>;
+  using OfRows = ExactBackward<Owned::rows, in_place>;
+  const std::int64_t heads = g.forward.batch * g.forward.kv_heads;
+  if (g.k.data || g.v.data) differentiate<OfKeys>(g, heads * OfKeys::slabs(g) * OfKeys::tiles(g));
+  if (g.q.data) differentiate<OfRows>(g, heads * OfRows::slabs(g) * OfRows::tiles(g));
+  if (g.bias.elements() > 0) differentiate<ExactBiasGradient<in_place>>(g, BiasTiles(g).blocks());
+}
+
+bool lies_in_place(const GradientCall& g) {
+  const Call& c = g.forward;
+  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
+         c.dim % 4 == 0 && c.value_dim % 4 == 0;
+}
+
+}  // namespace
+
+std::vector<std::string> backward_kernel_names() { return {"cuda.exact"}; }
+
+bool run_backward(const std::string&, const GradientProblem& problem) {
+  const LoweredGradients lowered(problem);
+  GradientCall g = lowered.call;
+  BackwardMemory memory(g);
+  g.rows = memory.rows(g.all_rows());
+  const std::int64_t row_blocks = (g.all_rows() + gradient_threads - 1) / gradient_threads;
+  emulated::launch(row_blocks, gradient_threads, [&] { prepare_exact_row(g); });
+  lies_in_place(g) ? differentiate<true>(g) : differentiate<false>(g);
+  SinkGradient::Shared terms;
+  emulated::launch(g.sink.elements(), gradient_threads, [&] { SinkGradient::run(g, terms); });
+  Completion::Shared shared;
+  constexpr std::int64_t blocks = 3;
+  emulated::launch(blocks, gradient_threads, [&] { Completion(g, shared).run(blocks); });
   return true;
 }
 

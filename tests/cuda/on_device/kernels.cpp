@@ -31,10 +31,11 @@ std::int64_t reach(const Shape& s, const Strides& stride) {
          (s.dim - 1) * stride.dim + 1;
 }
 
-// Copies of everything a call points to; what was written goes back when it is asked for.
-class OnDevice {
+// Copies of what a call points to; what was written goes back when it is asked for.
+class Copies {
  public:
-  explicit OnDevice(const Problem& p) : problem_(p), lowered(problem_) {
+  // All but the pages of a cache.
+  void bring_call(const Problem& p, LoweredCall& lowered) {
     Call& c = lowered.call;
     bring(c.q, p.inputs.q);
     if (!p.reading) bring(c.k, p.inputs.k), bring(c.v, p.inputs.v);
@@ -56,7 +57,6 @@ class OnDevice {
             }
           },
           mask);
-    if (p.reading) bring_pages();
   }
 
   void fetch() const {
@@ -64,16 +64,6 @@ class OnDevice {
       heed::cuda::check(cudaMemcpy(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost),
                         "cudaMemcpy");
   }
-
-  Problem problem_;  // its pages are those of the device
-  LoweredCall lowered;
-
- private:
-  struct Written {
-    const void* from;
-    void* to;
-    std::int64_t bytes;
-  };
 
   void* copy(const void* from, std::int64_t bytes) {
     kept_.push_back(allocate(bytes));
@@ -98,20 +88,67 @@ class OnDevice {
     written_.push_back({tensor.data, view.data,
                         reach(view.shape, view.stride) * static_cast<std::int64_t>(bytes_of(view.dtype))});
   }
+
+ private:
+  struct Written {
+    const void* from;
+    void* to;
+    std::int64_t bytes;
+  };
+
+  std::vector<DeviceBytes> kept_{};
+  std::vector<Written> written_{};
+};
+
+class OnDevice {
+ public:
+  explicit OnDevice(const Problem& p) : problem_(p), lowered(problem_) {
+    copies_.bring_call(p, lowered);
+    if (p.reading) bring_pages();
+  }
+  void fetch() const { copies_.fetch(); }
+
+ private:
   void bring_pages() {
     const cache::PageLayout& layout = lowered.call.layout;
     for (cache::PagedSequence& s : problem_.cached) {
       std::vector<const unsigned char*> table;
       for (std::int64_t n = 0; n * layout.page_size < s.length; ++n)
-        table.push_back(static_cast<const unsigned char*>(copy(s.table[n], layout.page_bytes())));
+        table.push_back(static_cast<const unsigned char*>(copies_.copy(s.table[n], layout.page_bytes())));
       tables_.push_back(std::move(table));
       s.table = tables_.back().data();
     }
   }
 
-  std::vector<DeviceBytes> kept_{};
-  std::vector<Written> written_{};
+  Problem problem_;  // its pages are those of the device
+  Copies copies_{};
   std::vector<std::vector<const unsigned char*>> tables_{};
+
+ public:
+  LoweredCall lowered;
+};
+
+class GradientsOnDevice {
+ public:
+  explicit GradientsOnDevice(const GradientProblem& g) : lowered(g) {
+    GradientCall& call = lowered.call;
+    copies_.bring_call(g.forward, lowered.forward);
+    copies_.bring(call.out_gradient, g.out_gradient);
+    if (g.log_sum_exp_gradient) copies_.bring(call.log_sum_exp_gradient, *g.log_sum_exp_gradient);
+    if (g.q) copies_.bring_back(call.q, *g.given.q);
+    if (g.k) copies_.bring_back(call.k, *g.given.k);
+    if (g.v) copies_.bring_back(call.v, *g.given.v);
+    if (g.bias) copies_.bring_back(call.bias.tensor, *g.given.bias);
+    if (g.sink) copies_.bring_back(call.sink.tensor, *g.given.sink);
+    call.forward = lowered.forward.call;
+  }
+  void fetch() const { copies_.fetch(); }
+
+ private:
+  Copies copies_{};
+
+ public:
+  LoweredGradients lowered;
 };
 
 Role role_of(const std::string& kernel) {
@@ -151,6 +188,18 @@ bool run(const std::string& kernel, const Problem& problem, Cut cut) {
                   cut == Cut::apart      ? heed::cuda::Cut::apart
                   : cut == Cut::together ? heed::cuda::Cut::together
                                          : heed::cuda::Cut::by_the_plan);
+  heed::cuda::check(cudaDeviceSynchronize(), kernel.c_str());
+  device.fetch();
+  return true;
+}
+
+std::vector<std::string> backward_kernel_names() { return {"cuda.exact"}; }
+
+bool run_backward(const std::string& kernel, const GradientProblem& problem) {
+  constexpr BackwardRole role = BackwardRole::exact;
+  GradientsOnDevice device(problem);
+  if (wants_another_device(role) || refuses(role, device.lowered)) return false;
+  heed::cuda::run(role, device.lowered, workspace(workspace_bytes(role, device.lowered)), nullptr);
   heed::cuda::check(cudaDeviceSynchronize(), kernel.c_str());
   device.fetch();
   return true;

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient by the bias with the bits of the CPU's kernel. Batch entries, heads, queries and keys may
+// share an element: one block of threads goes through all that do, batch entry by batch entry, head by head,
+// query by query, with the keys of each query summed first (G8).
+#pragma once
+#include <cstdint>
+
+#include "cuda/exact/backward.cuh"
+
+namespace heed::cuda {
+
+// Blocks are (batch, heads, tiles of rows, tiles of keys) of the bias, the last of them fastest. Packed
+// sequences have rows of their own.
+struct BiasTiles {
+  std::int64_t entries, heads, rows, keys;
+
+  explicit constexpr BiasTiles(const GradientCall& g)
+      : entries(has_packed_rows(g) ? g.forward.batch : g.bias.batch),
+        heads(g.bias.heads),
+        rows(g.bias.length == 1
+                 ? 1
+                 : ((g.shares_query_rows ? g.forward.queries : g.bias.length) + pair_owned - 1) / pair_owned),
+        keys(g.bias.dim == 1 ? 1 : (g.bias.dim + pair_walked - 1) / pair_walked) {}
+  static constexpr bool has_packed_rows(const GradientCall& g) {
+    return g.shares_query_rows && g.bias.length != 1;
+  }
+  constexpr std::int64_t blocks() const { return entries * heads * rows * keys; }
+};
+
+template <bool in_place>
+class ExactBiasGradient {
+  static constexpr int of_thread = pair_walked * pair_owned / pair_threads;
+
+ public:
+  struct Shared : PairsShared {
+    float of_rows[pair_owned];
+  };
+
+  HEED_DEVICE ExactBiasGradient(const GradientCall& call, Shared& memory)
+      : g(call),
+        c(call.forward),
+        shared(memory),
+        pairs(call, memory),
+        shares_rows(call.bias.length == 1),
+        shares_keys(call.bias.dim == 1) {
+    const BiasTiles tiles(g);
+    std::int64_t n = block_index();
+    first_key = n % tiles.keys * pair_walked, n /= tiles.keys;
+    first_row = n % tiles.rows * pair_owned, n /= tiles.rows;
+    own_h = n % tiles.heads, own_b = n / tiles.heads;
+  }
+
+  HEED_DEVICE void run() {
+    const bool shares_batch = g.bias.batch == 1 && !BiasTiles::has_packed_rows(g);
+    const Sharing entries(shares_batch ? 1 : 0, own_b, c.batch), heads(g.bias.heads, own_h, c.heads);
+    for (std::int64_t b = entries.begin; b < entries.end; ++b)
+      for (std::int64_t h = heads.begin; h < heads.end; ++h) add_head(b, h);
+    write();
+  }
+
+ private:
+  HEED_DEVICE void add_head(std::int64_t b, std::int64_t h) {
+    sync();
+    if (thread_index() == 0) shared.rows = PairRows::of_head(c, b, h);
+    sync();
+    const std::int64_t queries = c.sequence(b).queries;
+    const std::int64_t end = shares_rows ? queries : min(queries, first_row + pair_owned);
+    for (std::int64_t row = shares_rows ? 0 : first_row; row < end; row += pair_owned)
+      add_rows(row, min(pair_owned, end - row));
+  }
+
+  HEED_DEVICE void add_rows(std::int64_t row, std::int64_t count) {
+    const std::int64_t b = shared.rows.b, keys = c.sequence(b).keys,
+                       end = shares_keys ? keys : min(keys, first_key + pair_walked);
+    const Seen seen = seen_by(c, b, row, row + count - 1);
+    float of_row = 0;
+    sync();
+    pairs.own(row);
+    for (std::int64_t key = shares_keys ? 0 : first_key; key < end; key += pair_walked) {
+      const KeyRange part = seen.within({key, min(key + pair_walked, end)});
+      if (part.end <= part.begin) continue;
+      pairs.walk_to(key);
+      pairs.differentiate(By::score);
+      add_pairs(of_row);
+    }
+    if (shares_keys) add_row_sums(of_row, count);
+  }
+
+  // A thread has a row, a key, or some of the pairs.
+  HEED_DEVICE void add_pairs(float& of_row) {
+    const int t = thread_index();
+    if (shares_keys) {
+      for (int w = 0; w < pair_walked && t < pair_owned; ++w) of_row = of_row + shared.gradients[w][t];
+    } else if (shares_rows) {
+      for (int o = 0; o < pair_owned && t < pair_walked; ++o) sums[0] = sums[0] + shared.gradients[t][o];
+    } else {
+#pragma unroll
+      for (int n = 0; n < of_thread; ++n) {
+        const int at = t + n * pair_threads;
+        sums[n] = sums[n] + shared.gradients[at / pair_owned][at % pair_owned];
+      }
+    }
+  }
+
+  HEED_DEVICE void add_row_sums(float of_row, std::int64_t count) {
+    const int t = thread_index();
+    if (!shares_rows) {
+      sums[0] = sums[0] + of_row;
+      return;
+    }
+    sync();
+    if (t < pair_owned) shared.of_rows[t] = of_row;
+    sync();
+    for (int r = 0; r < count && t == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
+  }
+
+  HEED_DEVICE void write() const {
+    const int t = thread_index();
+    if (shares_keys && shares_rows) {
+      if (t == 0) write(0, 0, sums[0]);
+    } else if (shares_keys) {
+      if (t < pair_owned) write(t, 0, sums[0]);
+    } else if (shares_rows) {
+      if (t < pair_walked) write(0, t, sums[0]);
+    } else {
+#pragma unroll
+      for (int n = 0; n < of_thread; ++n)
+        write((t + n * pair_threads) % pair_owned, (t + n * pair_threads) / pair_owned, sums[n]);
+    }
+  }
+  // Row r and key w of the block's tile.
+  HEED_DEVICE void write(int r, int w, float x) const {
+    const SharedGradient& to = g.bias;
+    const Sequence& s = c.sequence(own_b);
+    const bool is_packed = BiasTiles::has_packed_rows(g);
+    const std::int64_t i = first_row + r, key = first_key + w, row = (is_packed ? s.first_query : 0) + i;
+    if (i >= (is_packed ? s.queries : to.length) || key >= to.dim) return;
+    x = x + 0.0f;
+    const std::int64_t entry = is_packed ? 0 : own_b;
+    if (is_finite(x))
+      write_gradient(g, row_of(to.tensor, entry, own_h, row), key, x);
+    else
+      leave_unfinished(g, g.rows.unfinished_bias,
+                       ((entry * to.heads + own_h) * to.length + row) * to.dim + key);
+  }
+
+  const GradientCall& g;
+  const Call& c;
+  Shared& shared;
+  Pairs<Owned::rows, in_place> pairs;
+  const bool shares_rows, shares_keys;
+  std::int64_t own_b, own_h, first_row, first_key;
+  float sums[of_thread] = {};  // the first one alone, where rows or keys are shared
+};
+
+}  // namespace heed::cuda

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of every CUDA kernel, forced by name: within the bound of the reference whatever the options, the
+// same bits for every repeat, batch and packing, untouched by what nobody sees. Those of the exact kernel are
+// the CPU's.
+#include <cmath>
+#include <fstream>
+#include <map>
+
+#include "cases/random_call.hpp"
+#include "cases/selection.hpp"
+#include "claims.hpp"
+#include "digests/digest.hpp"
+#include "digests/problems.hpp"
+#include "heed/check.hpp"
+#include "kernels.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+using cases::BackwardCall;
+using cases::BackwardResults;
+using cases::Call;
+using cases::Dice;
+using cases::Of;
+using cases::Tensor;
+using claims::expect;
+
+const std::string exact = "cuda.exact", cpu = "cpu.backward.scalar";
+
+std::string named(const std::string& kernel, std::uint64_t seed, const Call& call) {
+  return kernel + ", seed " + std::to_string(seed) + " (" + cases::describe(call) + ")";
+}
+
+// Whether the kernel took the call.
+bool expect_right(const std::string& kernel, const BackwardCall& backward, const std::string& what,
+                  std::optional<DType> dtype = {}) {
+  auto got = gradients_of(kernel, backward, dtype);
+  if (!got) return false;
+  const Check result =
+      check(backward.call.inputs(), backward.saved(), got->views(backward), backward.call.options());
+  expect(result.beyond_bound == 0, what, ": ", result.beyond_bound, " of ", result.compared,
+         " beyond the bound, first ", result.first_miss);
+  return true;
+}
+
+void expect_same(const BackwardResults& found, const BackwardResults& wanted, const std::string& what) {
+  for (const Of of : cases::every_gradient) {
+    if (!found[of]) continue;
+    std::int64_t differ = 0, total = 0;
+    std::ostringstream first;
+    cases::for_each(found[of]->shape(), [&](auto b, auto h, auto i, auto d) {
+      const float x = found[of]->at(b, h, i, d), y = wanted[of]->at(b, h, i, d);
+      ++total;
+      if (found[of]->bits(b, h, i, d) == wanted[of]->bits(b, h, i, d) || (x != x && y != y)) return;
+      if (differ++ == 0)
+        first << "(" << b << ", " << h << ", " << i << ", " << d << ") is " << x << ", not " << y;
+    });
+    expect(differ == 0, what, ", ", cases::name_of(of), ": ", differ, " of ", total, " differ, first ",
+           first.str());
+  }
+}
+
+CLAIM(every_digest_of_gradients_comes_out_of_the_exact_kernel) {
+  std::map<std::string, std::string> golden;
+  std::ifstream file(HEED_GOLDEN);
+  for (std::string name, output, hex; file >> name >> output >> hex;) golden[name + " " + output] = hex;
+  int compared = 0;
+  for (const digests::Problem& p : digests::problems()) {
+    const auto got = gradients_of(exact, BackwardCall(p.call, 1000));
+    expect(got.has_value(), p.name, " is refused");
+    if (!got) continue;
+    std::uint64_t all = digests::hash_of_nothing;
+    for (const auto& gradient : got->gradients)
+      if (gradient) all = digests::hash(*gradient, all);
+    expect(digests::in_digits(all) == golden[p.name + " gradients"], p.name, " gradients");
+    ++compared;
+  }
+  expect(compared > 50, "only ", compared, " problems");
+}
+
+CLAIM(random_gradients_of_the_exact_kernel_have_the_bits_of_the_cpu) {
+  for (const std::uint64_t seed : cases::seeds(1, 160)) {
+    const Call call = cases::random_call(seed, {.dropout = true});
+    const BackwardCall backward(call, seed ^ 0xD0u, seed % 3 == 0);
+    const auto dtype = seed % 4 == 0 ? std::optional(DType::f32) : std::nullopt;
+    const auto got = gradients_of(exact, backward, dtype), wanted = cases::gradients_of(backward, cpu, dtype);
+    expect(got.has_value(), "seed ", seed, " is refused");
+    if (got && wanted) expect_same(*got, *wanted, named(exact, seed, call));
+  }
+}
+
+// Several tiles of rows and of keys, heads of several slabs.
+CLAIM(long_gradients_of_the_exact_kernel_have_the_bits_of_the_cpu) {
+  for (const std::int64_t dim : {64, 136})
+    for (int kind = 0; kind < 6; ++kind) {
+      Call call{.q = Tensor::random({1, 4, 130, dim}, 81, 3),
+                .k = Tensor::random({1, 2, 450, dim}, 82, 2),
+                .v = Tensor::random({1, 2, 450, 200 - dim}, 83, 2)};
+      if (kind == 1) call.causal = Causal{Align::ends};
+      if (kind == 2) call.window = Window{90, 40, Align::ends, 7};
+      if (kind == 3) call.key_lengths = {{300}}, call.softcap = 3.0f;
+      if (kind == 4) call.sink = Tensor::random({1, 4, 1, 1}, 84, 4), call.dropout = Dropout{0.25f, 7};
+      if (kind == 5) call.bias = Tensor::random({1, 1, 130, 450}, 85, 2);
+      const BackwardCall backward(call, 86, true);
+      expect_same(*gradients_of(exact, backward), *cases::gradients_of(backward, cpu),
+                  "kind " + std::to_string(kind) + ", dim " + std::to_string(dim));
+    }
+}
+
+CLAIM(every_random_gradient_is_within_the_bound) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    int taken = 0;
+    for (const std::uint64_t seed : cases::seeds(1, 300)) {
+      const Call call = cases::random_call(seed, {.dropout = true});
+      Dice dice(seed ^ 0xACEu);
+      const auto dtype = dice.one_in(3) ? std::optional(DType::f32) : std::nullopt;
+      taken += expect_right(kernel, BackwardCall(call, seed ^ 0xD0u, dice.one_in(3)),
+                            named(kernel, seed, call), dtype);
+    }
+    expect(cases::small_selection() || taken > 50, kernel, " took ", taken);
+  }
+}
+
+// Around the edges of tiles, by every head size, with groups of heads.
+Call sized_call(std::uint64_t seed, DType dtype) {
+  Dice dice(seed);
+  const auto size = [&] {
+    return dice.pick<std::int64_t>(
+        {8, 24, 33, 40, 64, 64, 72, 80, 96, 112, 128, 128, 160, 192, 200, 256, 264, 320});
+  };
+  const std::int64_t dim = size(), value_dim = dice.one_in(3) ? size() : dim, kv_heads = dice.between(1, 2),
+                     heads = kv_heads * dice.pick<std::int64_t>({1, 2, 5}), batch = dice.between(1, 2),
+                     queries = dice.pick<std::int64_t>({1, 2, 31, 33, 64, 65, 127, 140}),
+                     keys = dice.pick<std::int64_t>({1, 63, 64, 65, 128, 130, 193, 260});
+  Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 3, dtype),
+            .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
+            .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
+  if (dice.one_in(2)) cases::add_random_masks(dice, call);
+  if (dice.one_in(4)) call.documents = cases::random_documents(dice, call.score_shape());
+  if (dice.one_in(4)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
+  if (dice.one_in(5)) call.softcap = dice.pick<float>({2.0f, 30.0f});
+  if (dice.one_in(5)) call.dropout = Dropout{0.3f, dice.bits()};
+  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
+  return call;
+}
+
+CLAIM(gradients_of_heads_of_every_size_are_within_the_bound) {
+  for (const std::string& kernel : backward_kernel_names())
+    for (const std::uint64_t seed : cases::seeds(1, kernel == exact ? 12 : 120)) {
+      const DType dtype = kernel == exact ? DType::f32 : seed % 2 == 0 ? DType::f16 : DType::bf16;
+      const Call call = sized_call(seed, dtype);
+      expect_right(kernel, BackwardCall(call, seed ^ 0xD0u, seed % 3 == 0), named(kernel, seed, call));
+    }
+}
+
+// The call in the type that the kernel is for.
+Call middling_call(const std::string& kernel, std::int64_t batch, std::uint64_t seed) {
+  const DType dtype = kernel == exact ? DType::f32 : DType::bf16;
+  Call call{.q = Tensor::random({batch, 4, 150, 64}, seed, 3, dtype),
+            .k = Tensor::random({batch, 2, 150, 64}, seed + 1, 2, dtype),
+            .v = Tensor::random({batch, 2, 150, 64}, seed + 2, 2, dtype)};
+  call.causal = Causal{};
+  return call;
+}
+
+CLAIM(repeated_gradients_have_one_answer) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    const BackwardCall backward(middling_call(kernel, 2, 31), 34, true);
+    const auto first = gradients_of(kernel, backward);
+    if (!first) continue;
+    for (int n = 0; n < 5; ++n) expect_same(*gradients_of(kernel, backward), *first, kernel + ", again");
+  }
+}
+
+Tensor entry_of(const Tensor& all, std::int64_t entry) {
+  Shape shape = all.shape();
+  shape.batch = 1;
+  Tensor one(shape, all.dtype());
+  cases::for_each(shape, [&](auto, auto h, auto i, auto d) { one.set(0, h, i, d, all.at(entry, h, i, d)); });
+  return one;
+}
+
+CLAIM(gradients_of_a_batch_are_those_of_its_entries) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    const BackwardCall backward(middling_call(kernel, 3, 41), 44, true);
+    const auto whole = gradients_of(kernel, backward);
+    if (!whole) continue;
+    for (std::int64_t entry = 0; entry < 3; ++entry) {
+      BackwardCall one = backward;
+      one.call.q = entry_of(backward.call.q, entry), one.call.k = entry_of(backward.call.k, entry);
+      one.call.v = entry_of(backward.call.v, entry), one.out = entry_of(backward.out, entry);
+      one.log_sum_exp = entry_of(backward.log_sum_exp, entry);
+      one.out_gradient = entry_of(backward.out_gradient, entry);
+      one.log_sum_exp_gradient = entry_of(*backward.log_sum_exp_gradient, entry);
+      BackwardResults wanted(one);
+      for (const Of of : {Of::q, Of::k, Of::v}) wanted[of] = entry_of(*(*whole)[of], entry);
+      expect_same(*gradients_of(kernel, one), wanted, kernel + ", entry " + std::to_string(entry));
+    }
+  }
+}
+
+// Rows of `all` from `begin` on, as many as the other has.
+void copy_rows(const Tensor& all, std::int64_t begin, Tensor& some) {
+  cases::for_each(some.shape(),
+                  [&](auto, auto h, auto i, auto d) { some.set(0, h, i, d, all.at(0, h, begin + i, d)); });
+}
+
+CLAIM(gradients_of_packed_sequences_are_those_of_each_alone) {
+  const std::vector<std::int64_t> starts{0, 3, 3, 140, 221};
+  for (const std::string& kernel : backward_kernel_names()) {
+    const DType dtype = kernel == exact ? DType::f32 : DType::bf16;
+    const Tensor q = Tensor::random({1, 4, 221, 64}, 21, 3, dtype),
+                 k = Tensor::random({1, 2, 221, 64}, 22, 2, dtype),
+                 v = Tensor::random({1, 2, 221, 64}, 23, 2, dtype),
+                 out_gradient = Tensor::random({1, 4, 221, 64}, 24, 2, dtype);
+    const Options options{.masks = {Causal{Align::ends}}};
+    const auto gradients = [&](const Inputs& in, const Tensor& from_out) {
+      Tensor out(in.q.shape, dtype), lse({1, 4, in.q.shape.length, 1});
+      attention(in, {.out = out.mutable_view(), .log_sum_exp = lse.mutable_view()}, options);
+      std::array<Tensor, 3> made{Tensor(in.q.shape, dtype), Tensor(in.k.shape, dtype),
+                                 Tensor(in.v.shape, dtype)};
+      const bool is_taken = run_backward(kernel, make_gradient_problem(in, {out.view(), lse.view()},
+                                                                       {.out = from_out.view(),
+                                                                        .q = made[0].mutable_view(),
+                                                                        .k = made[1].mutable_view(),
+                                                                        .v = made[2].mutable_view()},
+                                                                       options));
+      return is_taken ? std::optional(made) : std::nullopt;
+    };
+    const auto packed =
+        gradients({.q = q.view(), .k = k.view(), .v = v.view(), .query_starts = starts, .key_starts = starts},
+                  out_gradient);
+    if (!packed) continue;
+    for (std::size_t n = 0; n + 1 < starts.size(); ++n) {
+      const std::int64_t begin = starts[n], length = starts[n + 1] - begin;
+      if (length == 0) continue;
+      Tensor own_q({1, 4, length, 64}, dtype), own_k({1, 2, length, 64}, dtype), own_v = own_k,
+                                                                                 own_gradient = own_q;
+      copy_rows(q, begin, own_q), copy_rows(k, begin, own_k), copy_rows(v, begin, own_v);
+      copy_rows(out_gradient, begin, own_gradient);
+      const auto alone = gradients({.q = own_q.view(), .k = own_k.view(), .v = own_v.view()}, own_gradient);
+      for (std::size_t of = 0; of < 3; ++of) {
+        Tensor part((*alone)[of].shape(), dtype);
+        copy_rows((*packed)[of], begin, part);
+        expect(part.memory() == (*alone)[of].memory(), kernel, ", sequence ", n, ", gradient ", of);
+      }
+    }
+  }
+}
+
+// NaN and infinities in keys, values, biases and gradients that nobody sees change no bit.
+CLAIM(what_nobody_sees_changes_no_gradient) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    Call call = middling_call(kernel, 1, 51);
+    call.causal.reset();
+    call.key_lengths = {{100}};
+    const BackwardCall clean(call, 54);
+    const auto wanted = gradients_of(kernel, clean);
+    if (!wanted) continue;
+    BackwardCall poisoned = clean;
+    for (std::int64_t j = 100; j < 150; ++j)
+      for (std::int64_t d = 0; d < 64; d += 9) {
+        poisoned.call.k.set(0, 1, j, d, NAN), poisoned.call.v.set(0, 0, j, d, HUGE_VALF);
+      }
+    expect_same(*gradients_of(kernel, poisoned), *wanted, kernel + ", hidden keys");
+    // Queries beyond the keys see none.
+    Call few = middling_call(kernel, 1, 61);
+    few.k = entry_of(Tensor::random({1, 2, 40, 64}, 62, 2, few.k.dtype()), 0);
+    few.v = entry_of(Tensor::random({1, 2, 40, 64}, 63, 2, few.k.dtype()), 0);
+    few.causal = Causal{Align::ends};
+    BackwardCall hollow(few, 64);
+    const auto of_clean = gradients_of(kernel, hollow);
+    for (std::int64_t i = 0; i < 100; ++i)
+      hollow.out_gradient.set(0, 2, i, 5, NAN), hollow.call.q.set(0, 1, i, 3, NAN);
+    const auto got = gradients_of(kernel, hollow);
+    expect_right(kernel, hollow, kernel + ", queries that see nothing");
+    if (kernel == exact) expect_same(*got, *of_clean, kernel + ", queries that see nothing");
+  }
+}
+
+// What is seen and is no number reaches what the rules say.
+CLAIM(what_is_seen_and_no_number_reaches_what_it_must) {
+  for (const std::string& kernel : backward_kernel_names())
+    for (const float poison : {static_cast<float>(NAN), static_cast<float>(HUGE_VALF)})
+      for (int where = 0; where < 4; ++where) {
+        Call call = middling_call(kernel, 1, 71);
+        call.q = Tensor::random({1, 4, 40, 16}, 72, 2, call.q.dtype());
+        call.k = Tensor::random({1, 2, 40, 16}, 73, 2, call.k.dtype());
+        call.v = Tensor::random({1, 2, 40, 16}, 74, 2, call.v.dtype());
+        BackwardCall backward(call, 75);
+        Tensor& x = where == 0   ? backward.call.q
+                    : where == 1 ? backward.call.k
+                    : where == 2 ? backward.call.v
+                                 : backward.out_gradient;
+        x.set(0, 1, 20, 3, poison);
+        expect_right(kernel, backward, kernel + ", poison " + std::to_string(where));
+      }
+}
+
+CLAIM(gradients_are_added_where_the_caller_says_so) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    Call call = middling_call(kernel, 1, 91);
+    call.bias = Tensor::random({1, 1, 150, 150}, 95, 2);
+    call.sink = Tensor::random({1, 4, 1, 1}, 96, 2);
+    const BackwardCall backward(call, 94);
+    const auto plain = gradients_of(kernel, backward, DType::f32);
+    if (!plain) continue;
+    BackwardResults added(backward, DType::f32), wanted(backward, DType::f32);
+    added.accumulate = true;
+    for (const Of of : cases::every_gradient)
+      cases::for_each(added[of]->shape(), [&](auto b, auto h, auto i, auto d) {
+        const auto before = static_cast<float>((i * 7 + d * 3) % 5);
+        added[of]->set(b, h, i, d, before);
+        wanted[of]->set(b, h, i, d, before + (*plain)[of]->at(b, h, i, d));
+      });
+    differentiate(kernel, backward, added);
+    expect_same(added, wanted, kernel + ", added");
+  }
+}
+
+// Only some of the gradients, and rows that do not lie side by side.
+CLAIM(what_is_asked_for_and_strides_change_no_bit_of_a_gradient) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    BackwardCall backward(middling_call(kernel, 1, 101), 104);
+    const auto all = gradients_of(kernel, backward);
+    if (!all) continue;
+    for (const Of of : {Of::q, Of::k, Of::v}) {
+      BackwardResults one(backward, {}, {of});
+      differentiate(kernel, backward, one);
+      expect_same(one, *all, kernel + ", only one");
+    }
+    for (Tensor* x : {&backward.call.q, &backward.call.k, &backward.call.v, &backward.out_gradient}) {
+      const Shape s = x->shape();
+      *x = x->laid_out({s.length * s.heads * 67, 67, s.heads * 67, 1});
+    }
+    expect_same(*gradients_of(kernel, backward), *all, kernel + ", strides");
+  }
+}
+
+}  // namespace
+}  // namespace heed::cuda::test
