@@ -201,7 +201,9 @@ class BackwardMemory {
 
 Documents documents_for(BackwardRole) { return Documents::numbers; }
 
-std::int64_t own_bytes(BackwardRole, const GradientCall& g) { return exact_backward_bytes(g); }
+std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
+  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : exact_backward_bytes(g);
+}
 
 }  // namespace
 
@@ -241,11 +243,15 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   launch_prefill(c, extents, brought.tiles, behind, stream);
 }
 
-Reason wants_another_device(BackwardRole) { return wants_another_device(Architecture{8, false}); }
+Reason wants_another_device(BackwardRole role) {
+  const bool is_hopper = role == BackwardRole::hopper;
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
+}
 
-Reason refuses(BackwardRole, const LoweredGradients& lowered) {
+Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
   if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
-  return as_reason(exact_backward_refuses(lowered.call));
+  return as_reason(role == BackwardRole::hopper ? hopper_backward_refuses(lowered.call)
+                                                : exact_backward_refuses(lowered.call));
 }
 
 std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
@@ -261,8 +267,12 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   g.forward = brought.call;
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
-  launch_prepare(g, Sums::of_the_cpu, stream);
-  launch_exact_backward(g, behind, stream);
+  if (role == BackwardRole::hopper) {
+    launch_hopper_backward(g, behind, stream);
+  } else {
+    launch_prepare(g, Sums::of_the_cpu, stream);
+    launch_exact_backward(g, behind, stream);
+  }
   launch_sink_gradient(g, stream);
   launch_completion(g, stream);
 }

@@ -131,27 +131,31 @@ struct BackwardScores {
     if (keys.tile->hides_before(i + rows - 1)) hide_before(s, i);
   }
 
-  // Products become weights; with a softcap, weights times the slope of the score.
+  // Products become tanh of what a softcap gets.
+  HEED_DEVICE void cap(Scores& s) const {
+    const float reciprocal = 1.0f / c.softcap_log2e,
+                inverse = reciprocal > max_finite ? max_finite : reciprocal;
+#pragma unroll
+    for (int i = 0; i < rows / 2; ++i) s[i] = tanh_of_few_registers(s[i] * c.scale_log2e * inverse);
+  }
+
+  // Scores become weights, the first 64 queries of them in 16 bits too; with a softcap, after that, weights
+  // times the slope of the score. `numbers`: what the queries have to themselves.
   HEED_DEVICE void weigh(Scores& s, Weights& p, SharedAddress numbers) const {
+    const float scale = Shape::capped ? c.softcap_log2e : c.scale_log2e;
 #pragma unroll
     for (int n = 0; n < rows / 8; ++n) {
       const float2 subtracted = load_shared8(numbers + n * 32 + keys.lane % 4 * 8);
-      float slope[4];
+      float weight[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        weight[e] = fast_exp2(fmaf(s[4 * n + e], scale, e % 2 == 0 ? subtracted.x : subtracted.y));
+      if (n < 8) p[2 * n] = pack2<type>(weight[0], weight[1]), p[2 * n + 1] = pack2<type>(weight[2], weight[3]);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = s[4 * n + e];
-        const float by = e % 2 == 0 ? subtracted.x : subtracted.y;
-        if constexpr (Shape::capped) {
-          const float t = tanh_of_few_registers(x * c.scale_log2e * inverse_cap());
-          slope[e] = fmaf(-t, t, 1.0f);
-          x = fast_exp2(fmaf(t, c.softcap_log2e, by));
-        } else {
-          x = fast_exp2(fmaf(x, c.scale_log2e, by));
-        }
+        x = Shape::capped ? weight[e] * fmaxf(fmaf(-x, x, 1.0f), 0.0f) : weight[e];  // 0 where x is -inf
       }
-      if (n < 8) pack(p, s, n);
-#pragma unroll
-      for (int e = 0; Shape::capped && e < 4; ++e) s[4 * n + e] *= slope[e];
     }
   }
 
@@ -178,15 +182,6 @@ struct BackwardScores {
   }
 
  private:
-  HEED_DEVICE static void pack(Weights& p, const Scores& s, int n) {
-    p[2 * n] = pack2<type>(s[4 * n], s[4 * n + 1]);
-    p[2 * n + 1] = pack2<type>(s[4 * n + 2], s[4 * n + 3]);
-  }
-  HEED_DEVICE float inverse_cap() const {
-    const float reciprocal = 1.0f / c.softcap_log2e;
-    return reciprocal > max_finite ? max_finite : reciprocal;
-  }
-
   // Keys at or beyond the end of what a query sees: hidden from queries up to this one.
   HEED_DEVICE void hide_after(Scores& s, int i) const {
     const KeyTile& tile = *keys.tile;
@@ -291,6 +286,7 @@ class BackwardConsumer {
   HEED_DEVICE void weigh(int tile) {
     wait_for_products<1>();
     pin(s);
+    if constexpr (Shape::capped) scores().cap(s);
     scores().hide(s, tile * rows);
     scores().weigh(s, p[0], shared.rows(steps));
     wait_for_products<0>();

@@ -34,18 +34,24 @@ struct BackwardBytes {
   }
 };
 
-// Steps of all blocks, where every query sees every key.
-std::int64_t max_steps(const GradientCall& g) {
+// Where sequences differ, as if every query saw every key.
+TileSteps steps_of(const GradientCall& g, int tiles) {
   const Call& c = g.forward;
-  return query_tiles(g).count * c.heads * ((c.keys + backward_keys - 1) / backward_keys);
+  const std::int64_t rows = backward_rows(c), group = c.group();
+  TileSteps steps;
+  for (std::int64_t n = 0; n < tiles; ++n) {
+    const QueryTiles seen = c.sequences ? QueryTiles{0, static_cast<int>((c.queries - 1) / rows)}
+                                        : query_tiles_of(c.each, static_cast<int>(n), static_cast<int>(rows));
+    const std::int64_t of_tile = (seen.last - seen.first + 1) * group;
+    steps.all += of_tile, steps.max = steps.max > of_tile ? steps.max : of_tile;
+  }
+  return steps;
 }
 
-PrefillOrder claim_order(const GradientCall& g, const TileLine& keys) {
+PrefillOrder order_of(const GradientCall& g, const TileLine& keys) {
   const std::int64_t heads = (keys.each > 0 ? g.forward.batch : 1) * g.forward.kv_heads;
-  const int at_once = device_facts().multiprocessors, depth = claimed_depth(max_steps(g) / at_once);
-  const std::int64_t section = (at_once + depth - 1) / depth;
-  return {static_cast<int>(heads), static_cast<int>(section < heads ? section : heads),
-          keys.each > 0 ? keys.each : keys.count};
+  const int tiles = keys.each > 0 ? keys.each : keys.count;
+  return claim_order(steps_of(g, tiles), static_cast<int>(heads), tiles, device_facts().multiprocessors);
 }
 
 BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
@@ -54,7 +60,7 @@ BackwardPlan plan_of(const GradientCall& g, const Workspace& workspace) {
   BackwardPlan plan{};
   plan.queries = query_tiles(g);
   plan.keys = TileLine::over(g.key_rows, backward_keys, g.shares_key_rows, c.batch);
-  plan.order = claim_order(g, plan.keys);
+  plan.order = order_of(g, plan.keys);
   plan.tiles = plan.order.heads * plan.order.tiles;
   plan.group = static_cast<int>(c.group()), plan.heads = static_cast<int>(c.heads);
   plan.next_tile = workspace.counters();

@@ -59,19 +59,10 @@ class BackwardLoader {
     tile.line = plan.queries.first(b, s.first_query);
     tile.first_head = static_cast<int>(c.head(tile.kv_head, 0));
     tile.head_step = c.tiled_heads ? kv_heads : 1;
-    set_queries(tile);
+    const QueryTiles seen = query_tiles_of(s, n, Shape::rows);
+    tile.first = seen.first, tile.last = seen.last;
     return true;
   }
-  // The first query that sees the tile's first key, the last that sees the last of its keys.
-  HEED_DEVICE static void set_queries(KeyTile& tile) {
-    const int first = max_of(tile.first_key() - tile.end_offset + 1, 0),
-              last = min_of(min_of(tile.first_key() + backward_keys, tile.key_count) - 1 - tile.first_offset,
-                            tile.queries - 1);
-    const bool is_seen = tile.first_key() < tile.key_count && first <= last;
-    tile.first = is_seen ? first / Shape::rows : 0;
-    tile.last = is_seen ? last / Shape::rows : -1;
-  }
-
   HEED_DEVICE void describe(const KeyTile& tile) const {
     barrier_wait(shared.slot_empty(slots), shared.phase_of_two(slots) ^ 1);
     *shared.slot(slots) = tile;

@@ -52,11 +52,12 @@ struct BackwardRows {
     for (int n = 0; n < passes; ++n)
 #pragma unroll
       for (int bits = lanes / 2; bits > 0; bits /= 2) product[n] += shuffle_xor(product[n], bits);
-    // Every lane of a row has its sum: one writes that of each pass.
+    // Every lane of a row has its sum: the first one writes that of the first pass, and so on.
     const int lane = thread_index() % lanes;
+    float own = product[0];
 #pragma unroll
-    for (int n = 0; n < passes; ++n)
-      if (lane == n) write(tile, row(n), product[n]);
+    for (int n = 1; n < passes; ++n) own = lane == n ? product[n] : own;
+    if (lane < passes) write(tile, row(lane), own);
   }
 
  private:
@@ -94,10 +95,10 @@ struct BackwardRows {
     const Query q = tile.query(r);
     const std::int64_t n = g.row(q.b, q.h, q.row);
     const bool is_row = tile.has(r), is_padding = !is_row && plan.queries.each > 0 && q.row < g.query_rows;
-    if (is_row) write_row_numbers(g, n, q, product, true);
+    RowNumbers of{-minus_infinity, 0.0f};
+    if (is_row) of = write_row_numbers(g, n, q, product, true);
     if (is_padding) write_no_row(g, n, q);
-    numbers[r] = is_row ? lift<Shape::type> - g.rows.log_sum_exp[n] : minus_infinity;
-    numbers[Shape::rows + r] = is_row ? g.rows.delta[n] : 0.0f;
+    numbers[r] = lift<Shape::type> - of.log_sum_exp, numbers[Shape::rows + r] = of.delta;
   }
 };
 
