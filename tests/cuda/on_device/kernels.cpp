@@ -193,10 +193,10 @@ bool run(const std::string& kernel, const Problem& problem, Cut cut) {
   return true;
 }
 
-std::vector<std::string> backward_kernel_names() { return {"cuda.exact"}; }
+std::vector<std::string> backward_kernel_names() { return {"cuda.backward", "cuda.exact"}; }
 
 bool run_backward(const std::string& kernel, const GradientProblem& problem) {
-  constexpr BackwardRole role = BackwardRole::exact;
+  const BackwardRole role = kernel == "cuda.backward" ? BackwardRole::hopper : BackwardRole::exact;
   GradientsOnDevice device(problem);
   if (wants_another_device(role) || refuses(role, device.lowered)) return false;
   heed::cuda::run(role, device.lowered, workspace(workspace_bytes(role, device.lowered)), nullptr);

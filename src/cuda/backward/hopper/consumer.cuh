@@ -245,7 +245,8 @@ class BackwardConsumer {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
     barrier_wait(shared.keys_full(), key_tiles & 1);
-    barrier_wait(shared.queries_full(steps), shared.phase(steps));
+    if (keys.tile->key_count < keys.tile->first_key() + Shape::keys) clear_keys();
+    wait_for_queries(step.tile);
     products.multiply_queries(s, steps);
     barrier_wait(shared.values_full(), key_tiles & 1);
     barrier_wait(shared.gradients_full(steps), shared.phase(steps));
@@ -267,9 +268,9 @@ class BackwardConsumer {
         give(n);
         break;
       }
-      barrier_wait(shared.queries_full(steps), shared.phase(steps));
       wait_for_products<0>();
       pin(query_sums());
+      wait_for_queries(step.tile);
       products.multiply_queries(s, steps);
       give(n);
       barrier_wait(shared.gradients_full(steps), shared.phase(steps));
@@ -280,6 +281,37 @@ class BackwardConsumer {
     keys.sync_both();
     keys.release(shared.keys_empty());
     ++key_tiles;
+  }
+
+  // Of the next step, in this tile of queries.
+  HEED_DEVICE void wait_for_queries(int tile) const {
+    barrier_wait(shared.queries_full(steps), shared.phase(steps));
+    const int here = keys.tile->queries - tile * rows;
+    if (here < rows) clear_queries(here);
+  }
+
+  // Rows that are not the sequence's own have weights of 0, but may be NaN.
+  HEED_DEVICE void clear_keys() const {
+    barrier_wait(shared.values_full(), key_tiles & 1);
+    const int from = keys.tile->key_count - keys.tile->first_key();
+    clear<Shape::keys>(shared.keys(), from);
+    clear<Shape::keys>(shared.values(), from);
+    fence_async_proxy();
+    keys.sync_both();
+  }
+  HEED_DEVICE void clear_queries(int from) const {
+    barrier_wait(shared.gradients_full(steps), shared.phase(steps));
+    clear<rows>(shared.queries(steps), from);
+    clear<rows>(shared.gradients(steps), from);
+    fence_async_proxy();
+    keys.sync_both();
+  }
+  // Rows of an operand from this one on, by both warpgroups.
+  template <int all>
+  HEED_DEVICE static void clear(SharedAddress operand, int from) {
+    const int count = all - from;
+    for (int n = thread_index() - 128; n < Shape::pieces * count * 8; n += 128 * Shape::groups)
+      clear_shared16(operand + (n / (count * 8) * all + from) * 128 + n % (count * 8) * 16);
   }
 
   // Ends with dP complete.
