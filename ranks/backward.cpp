@@ -7,7 +7,6 @@
 
 #include "api/plan.hpp"
 #include "backend/backend.hpp"
-#include "call/checks.hpp"
 #include "call/make_problem.hpp"
 #include "heed/distributed.hpp"
 #include "ranks/agreement.hpp"

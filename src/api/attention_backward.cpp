@@ -16,8 +16,9 @@ void attention_backward(const Inputs& inputs, const Saved& saved, const Gradient
   GradientProblem problem = make_gradient_problem(inputs, saved, gradients, options);
   problem.forward.place = place;
   const threads::ForOneCall settings(options.threads, options.executor);
-  // What the kernel has finished keeps its bits.
   const UnfinishedGradients unfinished = choose(problem).backward(problem);
+  if (unfinished.is_empty()) return;
+  // What the kernel has finished keeps its bits.
   reference::GradientCompletion rest(problem, unfinished);
   threads::throwing_parallel_for(rest.parts(), [&](std::size_t n) { rest.run(n); });
 }

@@ -31,7 +31,7 @@ GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : pro
     throw refusal(
         Error::unsupported,
         "options.stream: a cache that turns its keys as they are read does so on its device's legacy stream");
-  const DType dtype = cache::dtype_of(given.cache_type);
+  const DType dtype = problem::dtype_of(given.cache_type);
   const Shape of_keys{given.batch, given.kv_heads, given.keys, given.dim},
       of_values{given.batch, given.kv_heads, given.keys, given.value_dim};
   const MutableView k = make_view(keys_, backend, of_keys, dtype),

@@ -63,14 +63,21 @@ const char* named_otherwise(Work work) {
   return "";
 }
 
+bool does(const Kernel& kernel, Work work) {
+  return work == Work::attention  ? kernel.attend != nullptr
+         : work == Work::backward ? kernel.backward != nullptr
+         : work == Work::stream   ? kernel.begin_stream != nullptr
+                                  : kernel.begin_spread != nullptr;
+}
+
 // The first kernel for such work that is(kernel), in the order they are tried; nullptr where there is none.
 template <class Is>
 const Kernel* find(Work work, const Is& is) {
   for (const Backend* backend : backends())
     for (const Kernel& kernel : backend->kernels())
-      if (kernel.does(work) && is(kernel)) return &kernel;
+      if (does(kernel, work) && is(kernel)) return &kernel;
   for (const Kernel& kernel : references())
-    if (kernel.does(work) && is(kernel)) return &kernel;
+    if (does(kernel, work) && is(kernel)) return &kernel;
   return nullptr;
 }
 

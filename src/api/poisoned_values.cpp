@@ -174,7 +174,7 @@ std::vector<float> TokenRows::largest_of_type(DType dtype, std::int64_t begin, s
 }
 
 std::vector<float> TokenRows::largest(std::int64_t begin, std::int64_t end) const {
-  const DType dtype = p_.reading ? cache::dtype_of(p_.cache_type) : view_of(p_, side_).dtype;
+  const DType dtype = p_.reading ? problem::dtype_of(p_.cache_type) : view_of(p_, side_).dtype;
   return dtype == DType::f32 ? largest_of_type<float>(dtype, begin, end)
                              : largest_of_type<std::uint16_t>(dtype, begin, end);
 }

@@ -4,7 +4,6 @@
 
 #include "api/plan.hpp"
 #include "backend/backend.hpp"
-#include "call/checks.hpp"
 #include "call/make_problem.hpp"
 #include "reference/row.hpp"
 #include "threads/pool.hpp"

@@ -78,13 +78,6 @@ struct Kernel {
   // The problem's sequences have the lengths of the whole, its cache holds a rank's part. It must outlive
   // what is begun.
   std::function<std::unique_ptr<SpreadDecode>(const Problem&, const Spread&)> begin_spread{};
-
-  bool does(Work work) const {
-    return work == Work::attention  ? attend != nullptr
-           : work == Work::backward ? backward != nullptr
-           : work == Work::stream   ? begin_stream != nullptr
-                                    : begin_spread != nullptr;
-  }
 };
 
 struct GiveBack {

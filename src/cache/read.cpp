@@ -9,6 +9,7 @@
 #include "cache/state.hpp"
 #include "cache/store.hpp"
 #include "heed/half.hpp"
+#include "problem/call.hpp"
 
 namespace HEED_NAMESPACE {
 using namespace cache;
@@ -87,7 +88,7 @@ void put_rotated_keys(const State& state, const DevicePages& device, const Cache
   std::vector<std::int64_t> positions(static_cast<std::size_t>(sequence.length));
   std::iota(positions.begin(), positions.end(), 0);
   state.pool.backend().rotate({{floats.view}}, positions, state.config.rotary->rotary, {});
-  const DType own = dtype_of(state.config.type);
+  const DType own = problem::dtype_of(state.config.type);
   if (own != into.dtype && own != DType::f32) {  // rounded to its type first
     const DeviceArray rounded = device.make(into.shape, own);
     state.pool.backend().copy(floats.view, rounded.view);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a call to a Problem, or to a GradientProblem.
+// From a call to a Problem, or to a GradientProblem; and the checks on the way.
 #pragma once
 #include <cstdint>
 #include <iterator>
 #include <optional>
 #include <span>
+#include <type_traits>
 
+#include "heed/attention.hpp"
 #include "heed/mask.hpp"
 #include "problem/problem.hpp"
+#include "refusal/refusal.hpp"
 
 namespace heed::call {
 
@@ -60,5 +63,73 @@ std::int64_t mix_list(std::int64_t hash, std::span<const Number> list) {
 std::int64_t number_of(std::optional<Align>);
 // What the masks say of the whole call; of a matrix, that there is one.
 std::int64_t number_of(const Masks&);
+
+}  // namespace heed::call
+
+// lower() and the checks that it runs, in this order. Each throws Error or changes nothing.
+
+namespace heed::call {
+
+// Every check, in the order in which faults are reported, and all of a problem but its inputs, outputs and
+// options, which must be set.
+void lower(Problem&, Arguments&, const std::optional<LengthsToCome>& = {});
+
+// Whether there is nothing to compute (S14) and batch entries are alike, so that one sequence stands for all.
+bool writes_nothing(const Inputs&, std::span<const Argument>);
+// Finds every sequence of the call and fills the extents of the problem.
+void place_sequences(const Inputs&, Problem&, const std::optional<LengthsToCome>&, bool one_for_all);
+// That q, k, v or the cache fit together, which the extents of everything else are taken from. The problem's
+// extents must be set.
+void check_inputs(const Problem&);
+// Those of the problem, by the names that rules ask for them by.
+Extents extents_of(const Problem&);
+// Scale, softcap, dropout and the enumerations.
+void check_choices(const Outputs&, const Options&);
+// The key at the position of query 0 of a sequence, for a mask or an option of that name.
+std::int64_t offset_of(const char* name, std::optional<Align>, const Problem&, const Sequence&);
+// That there are as many slopes as heads, or as batch entries and heads, and that all are finite.
+void check_slopes(std::span<const float>, std::int64_t batch, std::int64_t heads);
+// Checks the slopes and where their distances begin. The problem's sequences must be set.
+void lower_alibi(Problem&);
+// Checks the masks, fills the fields of the problem that hold them, and adds what they read to the arguments.
+// Its sequences must be set.
+void lower_masks(Problem&, const Extents&, Arguments&);
+
+// Keys or queries without dimensions, which have scores of 0 (S1), as ones with a single dimension, which is
+// 0 throughout: no kernel has to know. Any other view as it is.
+View with_dimensions(const View&);
+
+// The strides that repeat the one entry of every axis of extent 1.
+Strides broadcast_stride(const Shape& shape, const Strides& stride);
+
+// The arguments of attention(), written down once: whatever walks over all of them walks over this.
+
+constexpr std::array<Extent, 4> axes_of_scores{Extent::batch, Extent::heads, Extent::queries, Extent::keys};
+constexpr std::array<Extent, 4> axes_of_sinks{Extent::sequences, Extent::heads, Extent::one, Extent::one};
+
+// visit(name, view, rule) for every output that is given; or for every result, which is only read.
+template <class AnyOutputs, class Visit>
+void for_each_output(AnyOutputs& outputs, Visit&& visit) {
+  using enum Extent;
+  constexpr bool is_read = std::is_same_v<std::remove_const_t<AnyOutputs>, Results>;
+  constexpr Rule::Use use = is_read ? Rule::read : Rule::written;
+  constexpr Rule scores{use, Rule::exactly, axes_of_scores, Rule::of_q_or_f32};
+  visit("out", outputs.out, Rule{use, Rule::exactly, {batch, heads, queries, value_dim}, Rule::of_q_or_f32});
+  if (outputs.weights) visit("weights", *outputs.weights, scores);
+  if (outputs.log_sum_exp)
+    visit("log_sum_exp", *outputs.log_sum_exp,
+          Rule{use, Rule::exactly, {batch, heads, queries, one}, Rule::f32});
+  if constexpr (!is_read)
+    if (outputs.scores.into) visit("scores.into", *outputs.scores.into, scores);
+}
+
+// Those of attention(), all but the masks; and what attention_backward() has of them: q, k and v, and
+// whatever else is read.
+void add_arguments(const Inputs&, const Outputs&, const Options&, Arguments&);
+void add_arguments(const Inputs&, const Results&, const Options&, Arguments&);
+void add_tensors(const Inputs&, Arguments&);
+void add_options(const Inputs&, const Options&, Arguments&);
+// What a mask reads.
+void add_arguments(const Mask&, Arguments&);
 
 }  // namespace heed::call

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stream becomes a Problem before its keys come: their extents are known, or at least said, and nothing
 // else.
-#include "call/checks.hpp"
+#include "call/make_problem.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::call {

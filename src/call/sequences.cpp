@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cache/layout.hpp"
-#include "call/checks.hpp"
+#include "call/make_problem.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::call {
@@ -143,12 +143,12 @@ void place_sequences(const Inputs& inputs, Problem& p, const std::optional<Lengt
     const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
     p.rotates_keys = rotary && rotary->when == CacheRotary::When::read;
     // fault: turned-cache-of-another-type
-    p.kv_type = p.rotates_keys ? cache::type_of(cache::dtype_of(p.cache_type)) : p.cache_type;
+    p.kv_type = p.rotates_keys ? problem::type_of(problem::dtype_of(p.cache_type)) : p.cache_type;
   } else {
     place_keys(inputs, p);
     p.kv_heads = inputs.k.shape.heads;
     p.value_dim = inputs.v.shape.dim;
-    p.kv_type = cache::type_of(inputs.k.dtype);
+    p.kv_type = problem::type_of(inputs.k.dtype);
   }
   p.heads = inputs.q.shape.heads;
   p.dim = inputs.q.shape.dim;

@@ -33,26 +33,28 @@ Reason unavailable(const Target&);
 const Target& best_target();
 const Target* best_bf16_target();
 
-// Why a target does not take a problem; empty when it does. A kernel returns whether it needs the reference:
+// backend.cpp: why a target does not take a problem; empty when it does.
+Reason prefill_refuses(const Target&, const Problem&);
+Reason decode_refuses(const Target&, const Problem&);
+Reason gradient_refuses(const Target&, const GradientProblem&);
+
+// The drivers. A kernel returns whether it needs the reference:
 // where a row holds NaN or an infinity, or numbers on the way to it do not fit f32, every result that this
 // reaches is written as NaN or an infinity (S13).
 
 // prefill/driver.cpp: many rows. Keys and values are packed.
-Reason prefill_refuses(const Target&, const Problem&);
 [[nodiscard]] bool prefill(const Target&, const Problem&);
 
 // prefill/stream.cpp: the same, one stretch of keys at a time.
 std::unique_ptr<Stream> begin_stream(const Target&, const Problem&);
 
 // decode/driver.cpp: few rows. Keys are cut into chunks that run apart.
-Reason decode_refuses(const Target&, const Problem&);
 [[nodiscard]] bool decode(const Target&, const Problem&);
 
 // decode/spread.cpp: the same over a cache whose chunks lie on several ranks.
 std::unique_ptr<SpreadDecode> begin_spread(const Target&, const Problem&, const Spread&);
 
 // backward/driver.cpp. What it leaves to the reference is not written.
-Reason gradient_refuses(const Target&, const GradientProblem&);
 [[nodiscard]] UnfinishedGradients gradient(const Target&, const GradientProblem&);
 
 // arrays.cpp: other work on arrays. Results are rounded once to the type of what is written.
@@ -67,25 +69,5 @@ void merge(const Outputs& into, const Results& other);
 // Rotary position embedding (S15) in place, of tensors that differ in heads and strides only.
 void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions, const Rotary&,
             std::span<const std::int64_t> lengths);
-
-// From a Problem to what CPU kernels read.
-
-using problem::lower, problem::lower_if_given;
-
-// A Call and what it points to; the Problem must outlive it.
-struct LoweredCall {
-  explicit LoweredCall(const Problem& p) : lowered(p), call{lowered.call} {
-    call.needs_reference = &needs_reference;
-  }
-  LoweredCall(const Problem& p, const softmax::Scaling& scaling) : lowered(p, scaling), call{lowered.call} {
-    call.needs_reference = &needs_reference;
-  }
-  LoweredCall(const LoweredCall&) = delete;
-  LoweredCall& operator=(const LoweredCall&) = delete;
-
-  problem::LoweredProblem lowered;
-  unsigned char needs_reference = 0;  // what call.needs_reference points to
-  Call call;
-};
 
 }  // namespace heed::cpu

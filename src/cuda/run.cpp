@@ -199,10 +199,8 @@ class BackwardMemory {
   std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
 };
 
-Documents documents_for(BackwardRole) { return Documents::numbers; }
-
 std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
-  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : exact_backward_bytes(g);
+  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : 0;
 }
 
 }  // namespace
@@ -250,17 +248,19 @@ Reason wants_another_device(BackwardRole role) {
 
 Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
   if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
-  return as_reason(role == BackwardRole::hopper ? hopper_backward_refuses(lowered.call)
-                                                : exact_backward_refuses(lowered.call));
+  const char* reason = role == BackwardRole::hopper    ? hopper_backward_refuses(lowered.call)
+                       : role == BackwardRole::general ? general_backward_refuses(lowered.call)
+                                                       : exact_backward_refuses(lowered.call);
+  return as_reason(reason);
 }
 
 std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
-  return Workspace::counter_bytes + list_bytes(documents_for(role), lowered.forward) +
+  return Workspace::counter_bytes + list_bytes(Documents::numbers, lowered.forward) +
          BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
 }
 
 void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
-  const Brought brought(documents_for(role), lowered.forward, workspace.rest());
+  const Brought brought(Documents::numbers, lowered.forward, workspace.rest());
   Workspace behind = upload_lists(brought, workspace, stream);
   const BackwardMemory memory(lowered.call);
   GradientCall g = lowered.call;
@@ -270,8 +270,9 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   if (role == BackwardRole::hopper) {
     launch_hopper_backward(g, behind, stream);
   } else {
-    launch_prepare(g, Sums::of_the_cpu, stream);
-    launch_exact_backward(g, behind, stream);
+    launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
+    role == BackwardRole::general ? launch_general_backward(g, behind, stream)
+                                  : launch_exact_backward(g, behind, stream);
   }
   launch_sink_gradient(g, stream);
   launch_completion(g, stream);

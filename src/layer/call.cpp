@@ -9,7 +9,7 @@
 
 #include "cache/append.hpp"
 #include "cache/state.hpp"
-#include "call/checks.hpp"
+#include "call/make_problem.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 

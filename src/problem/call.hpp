@@ -52,6 +52,15 @@ enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
 using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
 
+constexpr Type type_of(DType dtype) {
+  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
+}
+
+// Integers come out times their scales.
+constexpr DType dtype_of(Type type) {
+  return type == Type::f16 ? DType::f16 : type == Type::bf16 ? DType::bf16 : DType::f32;
+}
+
 // How far apart neighbours along each axis of a tensor lie, in elements.
 struct TensorStrides {
   std::int64_t batch = 0, heads = 0, length = 0, dim = 0;

@@ -65,7 +65,7 @@ Tensor lower(const View& x) {
   return {x.data,
           {n.batch > 1 ? s.batch : 0, n.heads > 1 ? s.heads : 0, n.length > 1 ? s.length : 0,
            n.dim > 1 ? s.dim : 1},
-          cache::type_of(x.dtype)};
+          type_of(x.dtype)};
 }
 
 LoweredProblem::LoweredProblem(const Problem& p)

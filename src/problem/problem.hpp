@@ -103,6 +103,13 @@ struct GradientProblem {
 struct UnfinishedGradients {
   std::vector<std::int64_t> first_row{}, first_key{};
   std::vector<unsigned char> q{}, k{}, v{}, bias{}, sink{};
+
+  bool is_empty() const {
+    for (const auto* marks : {&q, &k, &v, &bias, &sink})
+      for (const unsigned char mark : *marks)
+        if (mark != 0) return false;
+    return true;
+  }
 };
 
 // From here on: the Problem as the KernelCall that kernels of every backend read.

@@ -153,7 +153,6 @@ bool any(const std::vector<unsigned char>& unfinished) { return any(unfinished, 
 GradientCompletion::GradientCompletion(const GradientProblem& problem, const UnfinishedGradients& what)
     : g_(problem), left_(what) {
   has_shared_ = any(left_.bias) || any(left_.sink);
-  if (!has_shared_ && !any(left_.q) && !any(left_.k) && !any(left_.v)) return;
   const Problem& p = g_.forward;
   for (std::int64_t b = 0; b < p.batch; ++b)
     for (std::int64_t h = 0; h < p.kv_heads; ++h)

@@ -228,7 +228,7 @@ FAULTS = [
           " (n == 0 && !is_contiguous",
           "AVX-512 packs rows of any step as if their elements lay side by side, if those of the first of sixteen do", X86),
     Fault("turned-cache-of-another-type",
-          "cache::type_of(cache::dtype_of(p.cache_type))",
+          "problem::type_of(problem::dtype_of(p.cache_type))",
           "CacheType::bf16",
           "bf16 kernels are handed the f32 keys of a cache that turns them when they are read", emulated=True),
     Fault("chains-from-the-first-key",

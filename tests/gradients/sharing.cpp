@@ -10,7 +10,7 @@
 #include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
-#include "cpu/backward/cut.hpp"
+#include "cpu/schedule/tasks.hpp"
 #include "heed/threads.hpp"
 
 namespace heed::cases {

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "call/checks.hpp"
+#include "call/make_problem.hpp"
 #include "refusals/call.hpp"
 
 namespace heed {

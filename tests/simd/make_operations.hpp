@@ -6,9 +6,8 @@
 #include <cstdint>
 
 #include "cpu/decode/product.hpp"
-#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/tile/product.hpp"
 #include "cpu/tile/score.hpp"
 #include "cpu/tile/softmax.hpp"
 #include "simd/operations.hpp"

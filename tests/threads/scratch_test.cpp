@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "threads/memory.hpp"
+#include "cpu/schedule/tasks.hpp"
 
-namespace heed::threads {
+namespace heed::cpu {
 namespace {
 
 constexpr std::int64_t floats = 40;  // not a whole number of lines
@@ -67,4 +67,4 @@ TEST(Scratch, of_a_thread_lies_where_it_did_last_in_this_call_and_in_the_next) {
 }
 
 }  // namespace
-}  // namespace heed::threads
+}  // namespace heed::cpu

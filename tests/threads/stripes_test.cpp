@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/schedule/cut.hpp"
+#include "cpu/schedule/tasks.hpp"
 
 namespace heed::cpu {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
-#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "cpu/tile/finish.hpp"
 #include "cpu/tile/mask.hpp"
 #include "cpu/tile/pack.hpp"

@@ -5,38 +5,9 @@
 #include <span>
 
 #include "cpu/drivers.hpp"
-#include "cpu/schedule/cut.hpp"
 #include "cpu/schedule/tasks.hpp"
 
 namespace heed::cpu {
-namespace {
-
-// Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
-// leave out keys that masks hide from a panel, and spread one head's rows over threads.
-std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
-  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == CacheType::f32;
-  const bool sees_all = p.options.masks.empty();
-  const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
-  return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.max_short_rows
-                                                                          : max_decode_rows;
-}
-
-}  // namespace
-
-Reason decode_refuses(const Target& target, const Problem& p) {
-  const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
-  if (const std::int64_t at_most = max_rows_in_place(target, p); rows > at_most)
-    return [rows, at_most] {
-      return std::to_string(rows) + " rows share a KV head; it takes at most " + std::to_string(at_most);
-    };
-  if (p.outputs.scores.into) return [] { return std::string("scores were asked for"); };
-  // Scores wait in the weights' own rows until the sum is known, which takes all their bits.
-  if (p.outputs.weights && (p.outputs.weights->dtype != DType::f32 || target.only_bf16))
-    return [&p] { return "weights were asked for in " + std::string(name_of(p.outputs.weights->dtype)); };
-  if (p.outputs.weights && p.outputs.weights->stride.dim != 1)
-    return [] { return std::string("weights were asked for that do not lie side by side"); };
-  return prefill_refuses(target, p);
-}
 
 // Rows whose keys are one chunk are finished where they were computed, while its state is in the cache.
 bool decode(const Target& target, const Problem& problem) {

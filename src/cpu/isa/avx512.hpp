@@ -8,7 +8,7 @@
 
 #include "cpu/isa/vector.hpp"
 #include "cpu/isa/x86.hpp"
-#include "cpu/tile/product.hpp"
+#include "cpu/tile/arithmetic.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

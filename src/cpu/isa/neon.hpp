@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cpu/isa/vector.hpp"
-#include "cpu/tile/product.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "cpu/tile/softmax.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -230,7 +230,7 @@ template <>
   step(x0, y0, z0) step(x1, y1, z1) step(x2, y2, z2) step(x3, y3, z3)                                        \
   step(x4, y4, z4) step(x5, y5, z5) step(x6, y6, z6) step(x7, y7, z7)
 
-// The steps, those of exp2() in exp2.hpp among them.
+// The steps, those of exp2() in arithmetic.hpp among them.
 #define HEED_LOAD_SCORE(x) "ld1 {v" #x ".4s}, [%[from]], %[apart]\n"
 #define HEED_SUBTRACT(x, max) "fsub v" #x ".4s, v" #x ".4s, v" #max ".4s\n"
 #define HEED_CLAMP(x) "fmax v" #x ".4s, v28.4s, v" #x ".4s\n"

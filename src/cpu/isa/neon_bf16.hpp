@@ -8,7 +8,7 @@
 
 #include "cpu/isa/neon.hpp"
 #include "cpu/isa/vector.hpp"
-#include "cpu/tile/product.hpp"
+#include "cpu/tile/arithmetic.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

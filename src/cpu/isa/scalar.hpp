@@ -27,7 +27,7 @@ struct Scalar {
   static F abs(F a) { return __builtin_fabsf(a); }
   static F less(F a, F b, F then, F otherwise) { return a < b ? then : otherwise; }
   static F copy_sign(F magnitude, F sign) { return __builtin_copysignf(magnitude, sign); }
-  // 2^n, for z = n + exponent_magic (exp2.hpp): the low bits of z hold n + 127.
+  // 2^n, for z = n + exponent_magic (arithmetic.hpp): the low bits of z hold n + 127.
   static F power_of_two(F z) { return from_bits(bits(z) << 23); }
   // A 4 x 4 corner, transposed: to[d * width + r] = from[r][d].
   static void transpose(const float* const from[4], float* to, std::int64_t width) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill: many rows. A task is a KV head and a stretch of queries. Tasks of one head may share what they
-// pack of its keys and values; tasks of the same rows, the transposed mask (cpu/schedule/cut.hpp).
+// pack of its keys and values; tasks of the same rows, the transposed mask (cpu/schedule/tasks.hpp).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,27 +8,11 @@
 #include <span>
 
 #include "cpu/drivers.hpp"
-#include "cpu/schedule/cut.hpp"
 #include "cpu/schedule/tasks.hpp"
 #include "softmax/state.hpp"
 
 namespace heed::cpu {
 namespace {
-
-// What is added to scores or limits them, in the units that kernels have for them.
-bool leaves_f32(const Problem& p, float x) {
-  const softmax::Scaling scaling = softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f));
-  return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(scaling.in_units(x));
-}
-
-// Kernels count places in f32, and add what the farthest key loses to its score.
-bool alibi_leaves_f32(const Problem& p) {
-  constexpr std::int64_t max_exact = std::int64_t{1} << 24;
-  const std::int64_t farthest = p.queries + p.keys;
-  float steepest = 0;
-  for (const float slope : p.options.alibi->slopes) steepest = std::max(steepest, std::abs(slope));
-  return farthest > max_exact || leaves_f32(p, steepest * static_cast<float>(farthest));
-}
 
 // Of all KV heads. With 16 threads of a Xeon 8 of 4096 x 128 in f32, 32 MiB, take 5 to 11 % less time than
 // where every task packs for itself, 8 of 2048 x 128 2 to 8, 12 of 1024 x 64 2 to 7 (November 2026).
@@ -99,20 +83,6 @@ void run_in_stripes(const Target& target, const Call& c, std::span<const QueryTa
 }
 
 }  // namespace
-
-Reason prefill_refuses(const Target& target, const Problem& p) {
-  if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
-    return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
-  if (target.only_bf16 && p.kv_type != CacheType::bf16)
-    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.kv_type); };
-  if (!std::isfinite(softmax::in_base_2(p.scale)))
-    return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
-  if (p.options.softcap && leaves_f32(p, *p.options.softcap))
-    return [] { return std::string("options.softcap in units of the scores is beyond the range of f32"); };
-  if (p.options.alibi && alibi_leaves_f32(p))
-    return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };
-  return {};
-}
 
 bool prefill(const Target& target, const Problem& problem) {
   LoweredCall lowered(problem);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cpu/drivers.hpp"
-#include "cpu/schedule/cut.hpp"
 #include "cpu/schedule/tasks.hpp"
 
 namespace heed::cpu {

@@ -196,7 +196,7 @@ Panels::Panels(const Target& kernels, std::int64_t out, std::int64_t in, DType d
     : target(&kernels), depth(depth_for(kernels, in)) {
   const std::int64_t outputs = target->panel_rows;
   const auto elements = static_cast<std::size_t>((out + outputs - 1) / outputs * outputs * depth);
-  memory = threads::take_memory(threads::floats_in_lines(elements * bytes_of(dtype)));
+  memory = threads::take_memory(floats_in_lines(elements * bytes_of(dtype)));
 }
 
 CpuProjection::CpuProjection(const View& w, std::span<const float> offsets, Ownership ownership)
@@ -218,7 +218,7 @@ const Target& CpuProjection::target_for(DType x) const {
 
 LinearMap CpuProjection::map_for(DType x) const {
   LinearMap map{
-      .panel_type = cache::type_of(dtype), .out = out, .bias = bias.empty() ? nullptr : bias.data()};
+      .panel_type = problem::type_of(dtype), .out = out, .bias = bias.empty() ? nullptr : bias.data()};
   const Target& target = target_for(x);
   if (&target == target_ && packed_) {
     map.panels = packed_->memory.get();

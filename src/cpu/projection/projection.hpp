@@ -9,9 +9,9 @@
 
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "cpu/tile/operands.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/tile/product.hpp"
 #include "heed/half.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {

@@ -1,16 +1,213 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a call is worth more than one thread, how its tasks reach the threads, and the memory they have.
+// How a call becomes tasks: it is lowered, cut along the queries (prefill) or along the keys (decode), and
+// its tasks are shared out over threads, each with memory of its own.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "cpu/backward/call.hpp"
 #include "cpu/call.hpp"
+#include "cpu/isa/target.hpp"
+#include "problem/problem.hpp"
 #include "threads/memory.hpp"
 #include "threads/pool.hpp"
+#include "threads/waves.hpp"
 
 namespace heed::cpu {
+
+// From a Problem to what CPU kernels read.
+
+using problem::lower, problem::lower_if_given;
+
+// A Call and what it points to; the Problem must outlive it.
+struct LoweredCall {
+  explicit LoweredCall(const Problem& p) : lowered(p), call{lowered.call} {
+    call.needs_reference = &needs_reference;
+  }
+  LoweredCall(const Problem& p, const softmax::Scaling& scaling) : lowered(p, scaling), call{lowered.call} {
+    call.needs_reference = &needs_reference;
+  }
+  LoweredCall(const LoweredCall&) = delete;
+  LoweredCall& operator=(const LoweredCall&) = delete;
+
+  problem::LoweredProblem lowered;
+  unsigned char needs_reference = 0;  // what call.needs_reference points to
+  Call call;
+};
+
+// How many tasks a call should make at least, and how many threads run them.
+struct Wanted {
+  std::int64_t tasks, threads;
+};
+
+// Asks how many threads there are, which may change meanwhile: a call asks once. Packing a task's keys and
+// values takes as long as `packing_rows` of its rows.
+Wanted wanted_tasks(const Call&, double packing_rows);
+
+// A stretch of queries of a sequence that read one KV head.
+struct QueryTask {
+  std::int64_t cost;
+  Rows rows;
+};
+
+// Whether a runs before z. The longest tasks run first, since the last queries of a causal problem see the
+// most keys. Among equals, tasks of one batch entry follow each other, or, where entries share a mask, tasks
+// of the same rows of the mask.
+struct RunsBefore {
+  const SharedMask& mask;
+
+  constexpr bool operator()(const QueryTask& a, const QueryTask& z) const {
+    if (a.cost != z.cost) return a.cost > z.cost;
+    if (const auto x = mask.owner(a.rows.batch_entry), y = mask.owner(z.rows.batch_entry); x != y)
+      return x < y;
+    if (a.rows.first_query != z.rows.first_query) return a.rows.first_query < z.rows.first_query;
+    if (a.rows.batch_entry != z.rows.batch_entry) return a.rows.batch_entry < z.rows.batch_entry;
+    return a.rows.kv_head < z.rows.kv_head;
+  }
+};
+
+// A call cut along the queries: a task is a KV head and a stretch of queries.
+class QueryCut {
+ public:
+  // Tasks have whole panels, but for the last of a sequence, whatever the group.
+  QueryCut(const Call&, int panel_rows, const Wanted&);
+
+  std::size_t count() const { return count_; }         // before the last are shortened
+  std::int64_t max_rows() const { return max_rows_; }  // of a task
+  std::size_t capacity() const;                        // tasks that write() may need room for
+
+  // The tasks, in the order in which they should run; returns those that were written.
+  //
+  // Threads wait at the end for the tasks that began last. So the last tasks, one for each thread, are
+  // halved, and the last of what this makes once more. They pack the same keys more often, unless tasks share
+  // what they pack.
+  std::span<QueryTask> write(std::span<QueryTask> room, const SharedMask&) const;
+
+ private:
+  template <class Emit>
+  void for_each_task(const Emit&) const;
+  std::int64_t queries_per_task(const Sequence&) const;
+  std::size_t last_tasks() const;
+  QueryTask* shorten_last(QueryTask* begin, QueryTask* end) const;
+
+  const Call& c;
+  const int panel_rows_;
+  const Wanted wanted_;
+  std::size_t count_ = 0;
+  std::int64_t max_rows_ = 0;
+};
+
+// A chunk of keys for all rows of a sequence that read one KV head.
+struct KeyTask {
+  Rows rows;
+  std::int64_t chunk;
+  std::int64_t chunks = 0;  // of these rows, where this is the first of them
+};
+
+// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at
+// least one, whose state then says that nothing was seen.
+class SeenChunks {
+ public:
+  SeenChunks(const Call& c, const Sequence& s) {
+    const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
+    const std::int64_t band = std::clamp<std::int64_t>(s.first_offset, 0, s.key_count) / chunk_keys;
+    in_front_ = in_chunks(std::min(c.front, end));
+    first_ = std::max(band, in_front_);
+    count_ = std::max<std::int64_t>(1, in_front_ + std::max<std::int64_t>(0, in_chunks(end) - first_));
+    if (in_front_ == 0 && first_ >= in_chunks(end)) first_ = 0;
+  }
+  std::int64_t count() const { return count_; }
+  std::int64_t operator[](std::int64_t n) const {
+    return (n < in_front_ ? n : first_ + n - in_front_) * chunk_keys;
+  }
+
+ private:
+  static std::int64_t in_chunks(std::int64_t keys) { return (keys + chunk_keys - 1) / chunk_keys; }
+  std::int64_t in_front_, first_, count_;
+};
+
+// A call cut along the keys: a task is a KV head and a chunk of keys that its rows see.
+class KeyCut {
+ public:
+  explicit KeyCut(const Call&);
+
+  std::size_t count() const { return count_; }
+  bool merges() const { return merges_; }  // whether some rows have several chunks
+
+  void write(std::span<KeyTask>) const;
+
+ private:
+  const Call& c;
+  std::size_t count_ = 0;
+  bool merges_ = false;
+};
+
+// A mask that heads and batch entries share costs each of them a look at every element across its rows. Where
+// that pays, it is transposed into the order in which a panel's scores lie, once for all tasks of the same
+// rows. Such tasks, one for each KV head of the batch entries that share the mask, are a stripe. They follow
+// each other on a thread while there are any, and find the transposed mask in the cache of this core.
+
+// The transposed mask of a task of `rows` rows, one for every slot, without memory yet; empty where the mask
+// is read as it lies.
+SharedMask plan_shared_mask(const Call&, int panel_rows, std::int64_t rows, std::size_t slots);
+std::int64_t bytes_of(const SharedMask&);
+
+class Stripes {
+ public:
+  struct Stripe {
+    std::int64_t begin = 0, end = 0;     // of its tasks
+    std::int64_t queries = 0, cost = 0;  // of the first of them
+    std::atomic<std::int64_t> taken = 0;
+
+    Stripe() = default;
+    Stripe(std::int64_t first, const QueryTask& task)
+        : begin(first), end(first + 1), queries(task.rows.queries), cost(task.cost) {}
+    std::int64_t remaining() const { return end - begin - taken.load(std::memory_order_relaxed); }
+  };
+  static constexpr std::int64_t none = -1;
+
+  // Of tasks in the order in which they should run, those of a stripe side by side; `room` is for as many
+  // stripes as there are tasks.
+  Stripes(std::span<const QueryTask> tasks, const SharedMask&, std::span<Stripe> room);
+
+  // The number of a task that nobody has; there must be one. It is of stripe `mine`, the one that was taken
+  // from last, while that has any; otherwise `mine` becomes another.
+  std::int64_t take(std::int64_t& mine) const;
+
+ private:
+  std::int64_t fullest() const;
+
+  std::span<Stripe> stripes_;
+};
+
+// What a slot has of a shared mask, on a line of its own: the stripe it takes tasks from, and the panels that
+// lie transposed in its memory, [begin, end) of a batch entry, or of all that share them.
+struct alignas(64) MaskOfSlot {
+  std::int64_t stripe = Stripes::none;
+  std::int64_t owner = -1, begin = 0, end = 0;
+};
+
+// The call with the mask of a task's rows in the memory of a slot. It is transposed there unless the slot has
+// it.
+Call with_mask_of(const Rows&, const Call&, const Target&, MaskOfSlot&, void* memory);
+
+// How a backward pass is cut into tasks. Every way gives the same bits (O1). The ways differ in how many
+// products they have, and in how many threads they keep busy.
+
+struct GradientCut {
+  std::vector<GradientPart> parts;
+  // Where parts share sums, a KV head is a grid (rows, keys) of parts, which lie one after another; a head
+  // that shares none is a grid of one. Times of the parts are in pairs of a row and a key, about.
+  std::vector<threads::Grid> grids;
+  std::vector<float> times;
+};
+GradientCut cut_gradients(const GradientCall&);  // backward/driver.cpp
+
+// How tasks reach the threads, and when a call is worth more than one.
 
 // At most: enough that the last task to end does not keep the other threads idle.
 constexpr std::int64_t tasks_per_thread = 4;
@@ -50,6 +247,53 @@ inline std::size_t slots_for(std::size_t tasks) {
   return tasks == 1 ? 1 : std::min(tasks, threads::concurrency());
 }
 
+// As many floats for so many bytes that a 64-byte line begins after them.
+constexpr std::size_t line_floats = 16;
+constexpr std::size_t floats_in_lines(std::size_t bytes) { return (bytes + 63) / 64 * line_floats; }
+
+// What tasks need: allocated before any of them starts, so that a task never allocates, and shared by as many
+// as can run at once.
+class Scratch {
+ public:
+  // One slot for each task that may run at once, and bytes in front of them for all. Throws std::bad_alloc
+  // before anything has run.
+  Scratch(std::size_t slots, std::int64_t floats_per_slot, std::size_t front_bytes = 0);
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  class Lease {
+   public:
+    explicit Lease(Scratch& scratch) : scratch_(scratch), slot_(scratch.take()) {}
+    ~Lease() { scratch_.taken(slot_).store(false, std::memory_order_release); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    std::size_t slot() const { return slot_; }
+    float* floats() const { return scratch_.slots_begin_ + slot_ * scratch_.stride_; }
+
+   private:
+    Scratch& scratch_;
+    std::size_t slot_;
+  };
+
+  template <class T>
+  T* front() const {
+    return reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  std::size_t take();
+
+  // Behind each slot's floats, on a line of its own: one that all threads wrote would travel from core to
+  // core.
+  std::atomic<bool>& taken(std::size_t slot) const {
+    return *reinterpret_cast<std::atomic<bool>*>(slots_begin_ + (slot + 1) * stride_ - line_floats);
+  }
+
+  std::size_t slots_, stride_;
+  threads::ReusedMemory memory_;  // what is in front, then the slots
+  float* slots_begin_;
+};
+
 // What the memory of a call's tasks holds. A driver names each region once; TaskMemory then says where it
 // lies. Every region begins on a 64-byte line.
 class Layout {
@@ -78,12 +322,12 @@ class Layout {
 
  private:
   friend class TaskMemory;
-  static constexpr std::size_t line_bytes = threads::line_floats * sizeof(float);
+  static constexpr std::size_t line_bytes = line_floats * sizeof(float);
 
   template <class T>
   static std::size_t grow(std::size_t& floats, std::size_t count) {
     const std::size_t first = floats;
-    floats += threads::floats_in_lines(count * sizeof(T));
+    floats += floats_in_lines(count * sizeof(T));
     return first;
   }
 
@@ -114,11 +358,11 @@ class TaskMemory {
     }
 
    private:
-    threads::Scratch::Lease lease_;
+    Scratch::Lease lease_;
   };
 
  private:
-  threads::Scratch scratch_;
+  Scratch scratch_;
 };
 
 }  // namespace heed::cpu

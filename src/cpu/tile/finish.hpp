@@ -6,10 +6,9 @@
 
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
-#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "cpu/tile/mask.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/tile/product.hpp"
 #include "cpu/tile/score.hpp"
 #include "cpu/tile/softmax.hpp"
 

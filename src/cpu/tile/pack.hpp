@@ -10,7 +10,7 @@
 #include "cpu/call.hpp"
 #include "cpu/isa/scalar.hpp"
 #include "cpu/isa/vector.hpp"
-#include "cpu/tile/product.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "heed/half.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {

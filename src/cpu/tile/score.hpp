@@ -7,9 +7,8 @@
 
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
-#include "cpu/tile/exp2.hpp"
+#include "cpu/tile/arithmetic.hpp"
 #include "cpu/tile/pack.hpp"
-#include "cpu/tile/product.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
 

@@ -34,7 +34,12 @@ void launch(const GradientCall& g, Stream stream) {
   const std::int64_t heads = g.forward.batch * g.forward.kv_heads;
   if (g.k.data || g.v.data) launch<OfKeys>(g, heads * OfKeys::slabs(g) * OfKeys::tiles(g), stream);
   if (g.q.data) launch<OfRows>(g, heads * OfRows::slabs(g) * OfRows::tiles(g), stream);
-  if (g.bias.elements() > 0) launch<ExactBiasGradient<in_place>>(g, BiasTiles(g).blocks(), stream);
+}
+
+bool lies_in_place(const GradientCall& g) {
+  const Call& c = g.forward;
+  return lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) && lies_in_fours(g.out_gradient) &&
+         c.dim % 4 == 0 && c.value_dim % 4 == 0;
 }
 
 }  // namespace
@@ -44,13 +49,16 @@ const char* exact_backward_refuses(const GradientCall& g) {
   return exact_refuses(g.forward);
 }
 
-std::int64_t exact_backward_bytes(const GradientCall&) { return 0; }
-
 void launch_exact_backward(const GradientCall& g, const Workspace&, Stream stream) {
-  const Call& c = g.forward;
-  const bool in_place = lies_in_fours(c.q) && lies_in_fours(c.k) && lies_in_fours(c.v) &&
-                        lies_in_fours(g.out_gradient) && c.dim % 4 == 0 && c.value_dim % 4 == 0;
-  in_place ? launch<true>(g, stream) : launch<false>(g, stream);
+  lies_in_place(g) ? launch<true>(g, stream) : launch<false>(g, stream);
+  launch_exact_bias_gradient(g, stream);
+}
+
+void launch_exact_bias_gradient(const GradientCall& g, Stream stream) {
+  if (g.bias.elements() == 0) return;
+  const std::int64_t blocks = BiasTiles(g).blocks();
+  lies_in_place(g) ? launch<ExactBiasGradient<true>>(g, blocks, stream)
+                   : launch<ExactBiasGradient<false>>(g, blocks, stream);
 }
 
 }  // namespace heed::cuda

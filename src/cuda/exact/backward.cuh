@@ -11,7 +11,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cuda/backward/rows.cuh"
+#include "cuda/backward/pairs.cuh"
 #include "cuda/tile/exp2.cuh"
 #include "cuda/tile/visible.cuh"
 
@@ -22,64 +22,6 @@ constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
 
 constexpr int pair_threads = 128, pair_owned = 64, pair_walked = 96;
 constexpr int pair_depth = 32;  // dimensions that are in shared memory together
-
-// What a block of threads owns.
-enum class Owned : std::uint8_t { rows, keys };
-
-// The rows of a KV head, or of one head of its group, of one sequence; and its keys.
-struct PairRows {
-  std::int64_t b, kv_head;
-  std::int64_t group, first_head, head_step;
-
-  HEED_DEVICE static PairRows of_group(const Call& c, std::int64_t b, std::int64_t kv_head) {
-    return {b, kv_head, c.group(), c.head(kv_head, 0), c.tiled_heads ? c.kv_heads : 1};
-  }
-  HEED_DEVICE static PairRows of_head(const Call& c, std::int64_t b, std::int64_t h) {
-    return {b, c.kv_head(h), 1, h, 0};
-  }
-  HEED_DEVICE std::int64_t count(const Call& c) const { return c.sequence(b).queries * group; }
-  HEED_DEVICE Query query(const Call& c, std::int64_t row) const {
-    const std::int64_t i = row / group;
-    return {b, first_head + (row - i * group) * head_step, i, c.sequence(b).first_query + i};
-  }
-};
-
-// Some neighbouring rows, or keys, in shared memory: where each begins in the tensors of both products, and
-// of rows what they have to themselves.
-template <int capacity>
-struct PairItems {
-  std::int64_t first, count;
-  std::int64_t at[2][capacity];  // q and dO, or k and v; -1: beyond the last
-  float lse[capacity], rest[capacity], delta[capacity];
-  int begin[capacity], end[capacity];  // keys that ranges let a row see, besides the front
-
-  HEED_DEVICE void find_rows(const GradientCall& g, const PairRows& rows, std::int64_t from) {
-    const Call& c = g.forward;
-    const int n = thread_index();
-    if (n == 0) first = from, count = min(capacity, rows.count(c) - from);
-    if (n >= capacity) return;
-    at[0][n] = at[1][n] = -1;
-    lse[n] = -minus_infinity, rest[n] = delta[n] = 0, begin[n] = end[n] = 0;
-    if (from + n >= rows.count(c)) return;
-    const Query q = rows.query(c, from + n);
-    const std::int64_t number = g.row(q.b, q.h, q.row);
-    const KeyRange seen = visible_keys(c, q.b, q.i);
-    at[0][n] = row_of(c.q, q).first, at[1][n] = row_of(g.out_gradient, q).first;
-    lse[n] = g.rows.log_sum_exp[number], rest[n] = g.rows.rest[number], delta[n] = g.rows.delta[number];
-    begin[n] = static_cast<int>(seen.begin), end[n] = static_cast<int>(max(0, seen.end));
-  }
-  HEED_DEVICE void find_keys(const GradientCall& g, const PairRows& rows, std::int64_t from) {
-    const Call& c = g.forward;
-    const Sequence& s = c.sequence(rows.b);
-    const int n = thread_index();
-    if (n == 0) first = from, count = min(capacity, s.keys - from);
-    if (n >= capacity) return;
-    const bool is_key = from + n < s.keys;
-    const std::int64_t row = s.first_key + from + n;
-    at[0][n] = is_key ? row_of(c.k, rows.b, rows.kv_head, row).first : -1;
-    at[1][n] = is_key ? row_of(c.v, rows.b, rows.kv_head, row).first : -1;
-  }
-};
 
 // One owned tile and one walked tile, (walked, owned).
 struct PairsShared {
@@ -247,14 +189,14 @@ class Pairs {
 
   // Numbers [dims.begin, + 4) of a row, zeros beyond dims.end or where there is no row.
   HEED_DEVICE static void load_four(const Tensor& t, std::int64_t at, KeyRange dims, float (&x)[4]) {
-    if (at >= 0 && in_place && dims.begin < dims.end) {
+    if (at != no_item && in_place && dims.begin < dims.end) {
       load4(x, static_cast<const float*>(t.data) + at + dims.begin);
       return;
     }
     const Row row{t.data, at, t.stride.dim, t.type, 16 * t.stride.dim};
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      x[e] = at >= 0 && dims.begin + e < dims.end ? read(row, dims.begin + e) : 0.0f;
+      x[e] = at != no_item && dims.begin + e < dims.end ? read(row, dims.begin + e) : 0.0f;
   }
 
   // Walked items [first, + stage_items) and dimensions of a slab, as they lie. What is not finite is 0: it
@@ -276,15 +218,12 @@ class Pairs {
     float &p = shared.weights[w][o], &ds = shared.gradients[w][o];
     const int r = owned == Owned::rows ? o : w;
     const std::int64_t row = row_first() + r, j = key_first() + (owned == Owned::rows ? w : o);
-    const float lse = of_row(r, shared.owned_items.lse, shared.walked_items.lse);
-    float slope = 1;
-    const float x = exponent(r, row, j, infinity_to_nan(p), slope);
-    if (x == minus_infinity ||
-        lse == -minus_infinity) {  // hidden, or a row that gives nothing: whatever they hold
+    const PairScore of = score(r, row, j, infinity_to_nan(p));
+    if (of.exponent == minus_infinity) {  // hidden, whatever it holds
       p = ds = 0;
       return;
     }
-    p = exp2(x);
+    p = exp2(of.exponent);
     if (c.drop_below == 0) {
       ds = p * (ds - of_row(r, shared.owned_items.delta, shared.walked_items.delta));
     } else {
@@ -292,35 +231,19 @@ class Pairs {
       ds = p * (ds * keep - of_row(r, shared.owned_items.delta, shared.walked_items.delta));
       p = p * keep;
     }
-    if (by == By::product && c.softcap.cap != 0) ds = ds * slope;
+    if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
   }
 
-  // What 2 is raised to: the score less the log-sum-exp; -inf where the row does not see the key. A softcap
-  // and a log-sum-exp are much larger than their difference wherever a weight counts: it is computed of all
-  // that is known of them.
-  HEED_DEVICE float exponent(int r, std::int64_t row, std::int64_t j, float s, float& slope) const {
+  HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
+    if (r >= row_count() || j >= c.sequence(shared.rows.b).keys) return {minus_infinity, 1};
     const float lse = of_row(r, shared.owned_items.lse, shared.walked_items.lse),
                 rest = of_row(r, shared.owned_items.rest, shared.walked_items.rest);
-    const bool is_pair = r < row_count() && j < c.sequence(shared.rows.b).keys;
-    if (!is_pair) return minus_infinity;
-    float base = lse;
-    if (c.softcap.cap != 0) {
-      const Tanh of = tanh_with_slope(s * c.softcap.argument);
-      slope = of.slope, base = 0;
-      s = max_or_nan(-max_finite,
-                     fmaf(of.value, c.softcap.cap, -lse) + fmaf(of.value, c.softcap.rest, -rest));
+    if (has_only_ranges(c)) {
+      const int begin = of_row(r, shared.owned_items.begin, shared.walked_items.begin),
+                end = of_row(r, shared.owned_items.end, shared.walked_items.end);
+      return {j < begin || j >= end ? minus_infinity : s - lse, 1};
     }
-    if (has_options()) {
-      s = biased_score(c, shared.rows.query(c, row), j, s);
-      return s == minus_infinity ? s : s - base;
-    }
-    const int begin = of_row(r, shared.owned_items.begin, shared.walked_items.begin),
-              end = of_row(r, shared.owned_items.end, shared.walked_items.end);
-    return j < begin || j >= end ? minus_infinity : s - base;
-  }
-  HEED_DEVICE bool has_options() const {
-    return c.bias.data || c.alibi.of_heads || c.mask_count > 0 || c.document_count > 0 || c.gap_count > 0 ||
-           c.front > 0;
+    return score_of(c, shared.rows.query(c, row), j, {s, lse, rest});
   }
 
   // Of row r of the tile that has rows.
@@ -477,29 +400,15 @@ class ExactBackward {
     for (int n = thread_index(); n < shared.owned_items.count; n += pair_threads) {
       bool is_number = true;
       for (int d = 0; d < dims; ++d) is_number = is_number && is_finite(all[d][n]);
-      if (!is_number) leave_unfinished(g, end.marks, number_of(n) * GradientCall::slabs(end.dim) + end.slab);
-      shared.owned_items.at[0][n] = is_number ? 0 : -1;
+      if (!is_number) leave_unfinished(g, end.marks, gradient_number<owned>(g, shared.rows, shared.owned_items.first + n) * GradientCall::slabs(end.dim) + end.slab);
+      shared.owned_items.at[0][n] = is_number ? 0 : no_item;
     }
     sync();
     for (int n = thread_index(); n < shared.owned_items.count * dims; n += pair_threads) {
       const int m = static_cast<int>(n / dims), d = static_cast<int>(n % dims);
       if (shared.owned_items.at[0][m] == 0)
-        write_gradient(g, row_of_item(end.to, m), first_dim + d, all[d][m]);
+        write_gradient(g, gradient_row<owned>(c, shared.rows, end.to, shared.owned_items.first + m), first_dim + d, all[d][m]);
     }
-  }
-
-  HEED_DEVICE Row row_of_item(const Tensor& t, std::int64_t n) const {
-    const std::int64_t item = shared.owned_items.first + n;
-    if constexpr (owned == Owned::rows) return row_of(t, shared.rows.query(c, item));
-    return row_of(t, shared.rows.b, shared.rows.kv_head, c.sequence(shared.rows.b).first_key + item);
-  }
-  HEED_DEVICE std::int64_t number_of(std::int64_t n) const {
-    const std::int64_t item = shared.owned_items.first + n;
-    if constexpr (owned == Owned::rows) {
-      const Query q = shared.rows.query(c, item);
-      return g.row(q.b, q.h, q.row);
-    }
-    return g.key(shared.rows.b, shared.rows.kv_head, c.sequence(shared.rows.b).first_key + item);
   }
 
   const GradientCall& g;

@@ -19,13 +19,6 @@ namespace {
 std::int64_t parts(std::int64_t n, std::int64_t of) { return (n + of - 1) / of; }
 std::int64_t rounded(std::int64_t bytes) { return parts(bytes, 256) * 256; }
 
-bool lies_in_16(const Tensor& t, std::int64_t dim) {
-  constexpr std::int64_t far = std::int64_t{1} << 24;  // strides within a tile of keys are 32 bits
-  return t.stride.dim == 1 && t.stride.length > -far && t.stride.length < far && dim % 8 == 0 &&
-         reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.stride.batch % 8 == 0 &&
-         t.stride.heads % 8 == 0 && t.stride.length % 8 == 0;
-}
-
 unsigned features_of(const Call& c) {
   unsigned features = none;
   if (c.mask_count > 0 || scans_documents(c) || c.gap_count > 0 || c.front > 0) features |= masking;

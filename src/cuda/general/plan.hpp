@@ -52,6 +52,14 @@ struct Shape {
 // Whether the softmax scales products itself: their order is that of scores, and 8 / scale a number.
 constexpr bool softmax_scales(const Call& c) { return c.scale_log2e >= 0x1p-96f; }
 
+// Whether rows of a tensor can be copied 16 bytes at a time.
+inline bool lies_in_16(const Tensor& t, std::int64_t dim) {
+  constexpr std::int64_t far = std::int64_t{1} << 24;  // strides within a tile of keys are 32 bits
+  return t.stride.dim == 1 && t.stride.length > -far && t.stride.length < far && dim % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.stride.batch % 8 == 0 &&
+         t.stride.heads % 8 == 0 && t.stride.length % 8 == 0;
+}
+
 // Whether keys are asked for their documents; else these are ranges of keys.
 constexpr bool scans_documents(const Call& c) { return c.document_count > 0 && !c.run_starts; }
 

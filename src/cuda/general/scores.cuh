@@ -8,20 +8,9 @@
 #include "cuda/general/rows.cuh"
 #include "cuda/general/state.cuh"
 #include "cuda/tile/visible.cuh"
+#include "softmax/philox.hpp"
 
 namespace heed::cuda::general {
-
-HEED_DEVICE void philox(std::uint32_t (&x)[4], std::uint64_t key) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-    const std::uint64_t even = std::uint64_t{0xD2511F53u} * x[0], odd = std::uint64_t{0xCD9E8D57u} * x[2];
-    x[0] = static_cast<std::uint32_t>(odd >> 32) ^ x[1] ^ k0;
-    x[1] = static_cast<std::uint32_t>(odd);
-    x[2] = static_cast<std::uint32_t>(even >> 32) ^ x[3] ^ k1;
-    x[3] = static_cast<std::uint32_t>(even);
-  }
-}
 
 // Of two rows of a thread: rows l / 4 and l / 4 + 8 of a row tile.
 class Droppers {
@@ -35,8 +24,7 @@ class Droppers {
 
   // weights: keys j and j + 1 of the first row, then of the second.
   HEED_DEVICE void apply(float (&weights)[4], int j) const {
-    std::uint32_t x[4] = {static_cast<std::uint32_t>(j / 4), query, head, 0};
-    philox(x, seed);
+    const auto [x] = softmax::dropout_words(seed, head, query, j / 4);
     // An even lane has keys 4 n and 4 n + 1 and computed its first row; the odd one beside it the others, and
     // its second.
     const std::uint32_t sent[2] = {is_odd ? x[0] : x[2], is_odd ? x[1] : x[3]};

@@ -8,6 +8,7 @@
 #include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/rows.cuh"
 #include "cuda/tile/visible.cuh"
+#include "softmax/philox.hpp"
 
 namespace heed::cuda {
 
@@ -173,19 +174,8 @@ struct PrefillOptions {
   // Four keys of this lane's half of eight columns, as drops() in tile/visible.cuh: a bit for each that
   // remains.
   HEED_DEVICE std::uint32_t draw(int r, int n) const {
-    std::uint32_t x[4] = {static_cast<std::uint32_t>((j * keys + 8 * n) / 4 + rows.lane % 4 / 2),
-                          static_cast<std::uint32_t>(rows.row(r)),
-                          static_cast<std::uint32_t>(rows.tile->b * static_cast<int>(c.heads) + rows.tile->h),
-                          0};
-    std::uint32_t k0 = static_cast<std::uint32_t>(c.seed), k1 = static_cast<std::uint32_t>(c.seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-      const std::uint64_t even = std::uint64_t{0xD2511F53u} * x[0], odd = std::uint64_t{0xCD9E8D57u} * x[2];
-      x[0] = static_cast<std::uint32_t>(odd >> 32) ^ x[1] ^ k0;
-      x[1] = static_cast<std::uint32_t>(odd);
-      x[2] = static_cast<std::uint32_t>(even >> 32) ^ x[3] ^ k1;
-      x[3] = static_cast<std::uint32_t>(even);
-    }
+    const auto [x] = softmax::dropout_words(c.seed, rows.tile->b * static_cast<int>(c.heads) + rows.tile->h,
+                                            rows.row(r), (j * keys + 8 * n) / 4 + rows.lane % 4 / 2);
     std::uint32_t remain = 0;
 #pragma unroll
     for (int e = 0; e < 4; ++e) remain |= static_cast<std::uint32_t>(!(x[e] < c.drop_below)) << e;

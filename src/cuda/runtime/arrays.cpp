@@ -84,7 +84,7 @@ class OnDevice final : public Projection {
   OnDevice(const View& w, std::span<const float> bias)
       : out_(w.shape.length),
         in_(w.shape.dim),
-        type_(cache::type_of(w.dtype)),
+        type_(problem::type_of(w.dtype)),
         w_(uploaded(w.data, static_cast<std::size_t>(out_ * in_) * bytes_of(w.dtype))),
         bias_(bias.empty() ? Memory() : uploaded(bias.data(), bias.size_bytes())) {}
 

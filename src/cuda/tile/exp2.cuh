@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 2^x and tanh x by the operations of src/cpu/tile/exp2.hpp in the same order, so that a GPU computes
+// 2^x and tanh x by the operations of src/cpu/tile/arithmetic.hpp in the same order, so that a GPU computes
 // the same bits (O2). Compiled with -fmad=false: an operator is one rounding.
 #pragma once
 #include "cuda/tile/block.cuh"

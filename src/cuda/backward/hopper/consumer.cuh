@@ -13,7 +13,6 @@
 
 #include "cuda/backward/hopper/fragment.cuh"
 #include "cuda/backward/hopper/shared.cuh"
-#include "cuda/backward/rows.cuh"
 #include "cuda/tile/exp2.cuh"
 #include "cuda/tile/wgmma.cuh"
 
@@ -231,8 +230,8 @@ class BackwardConsumer {
 #pragma unroll
       for (int i = 0; i < dim / 2; ++i) dk[i] = dv[i] = 0;
       if (keys.tile->first <= keys.tile->last) attend();
-      write(dv, g.v, g.rows.unfinished_v, {lowered<type>, g.accumulates}, g.forward.value_dim);
-      write(dk, g.k, g.rows.unfinished_k, {g.scale * lowered<type>, g.accumulates}, g.forward.dim);
+      write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type>});
+      write(dk, {g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>});
       sync_warp();
       if (keys.lane == 0) barrier_arrive(shared.slot_empty(n));
     }
@@ -361,19 +360,17 @@ class BackwardConsumer {
     if (keys.lane == 0) barrier_arrive(shared.sums_full(n));
   }
 
-  // Rows that are no numbers are marked, and not written (S13).
-  HEED_DEVICE void write(const float (&sums)[dim / 2], const Tensor& to, unsigned char* marks,
-                         const GradientWrite& how, std::int64_t to_dim) const {
-    if (!to.data) return;
+  HEED_DEVICE void write(const float (&sums)[dim / 2], const GradientTarget& to) const {
+    if (!to.tensor.data) return;
     const KeyTile& tile = *keys.tile;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const bool is_finite = all_finite(sums, r, how.factor);
-      const bool is_row = keys.key(r) < tile.keys;
       const std::int64_t row = tile.first_key_row + keys.key(r);
-      write_row(sums, r, row_of(to, tile.b, tile.kv_head, row), is_finite && is_row ? static_cast<int>(to_dim) : 0, how);
-      if (!is_finite && is_row && keys.lane % 4 == 0)
-        leave_unfinished(g, marks, g.key(tile.b, tile.kv_head, row));
+      const TargetRow target{row_of(to.tensor, tile.b, tile.kv_head, row), g.key(tile.b, tile.kv_head, row),
+                             keys.key(r) < tile.keys};
+#pragma unroll
+      for (int slab = 0; slab < Shape::pieces; ++slab)
+        write_slab(g, to, target, slab, reinterpret_cast<const SlabSums&>(sums[32 * slab]), r);
     }
   }
 

@@ -112,29 +112,16 @@ struct BackwardQueries {
   const BackwardPlan& plan;
 
   HEED_DEVICE void run() const {
-    __shared__ unsigned char is_poisoned[Shape::rows];
     const QueryTile tile(g, plan);
     if (tile.first_query >= tile.queries) return;
-    float x[32];
+    SlabSums x;
     load(tile.number, x);
-    for (int r = thread_index(); r < Shape::rows; r += threads) is_poisoned[r] = 0;
-    sync();
-    const float factor = g.scale * lowered<Shape::type>;
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (!all_finite(x, r, factor)) is_poisoned[row(r)] = 1;
-    sync();
-    const int first = thread_index() / 128 * (Shape::dim == 64 ? 0 : 64), dim = static_cast<int>(g.forward.dim);
+    const GradientTarget to{g.q, g.rows.unfinished_q, g.forward.dim, g.scale * lowered<Shape::type>};
+    const int slab = Shape::dim == 64 ? 0 : thread_index() / 128;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const bool is_row = tile.has(row(r)), is_good = !is_poisoned[row(r)];
-      Row to = row_of(g.q, tile.query(row(r)));
-      to.first += first;
-      write_row(x, r, to, is_row && is_good ? dim - first : 0, {factor, g.accumulates});
-      if (is_row && !is_good && first == 0 && thread_index() % 4 == 0) {
-        const Query q = tile.query(row(r));
-        leave_unfinished(g, g.rows.unfinished_q, g.row(q.b, q.h, q.row));
-      }
+      const Query q = tile.query(row(r));
+      write_slab(g, to, {row_of(g.q, q), g.row(q.b, q.h, q.row), tile.has(row(r))}, slab, x, r);
     }
   }
 
@@ -145,7 +132,7 @@ struct BackwardQueries {
     return of_group + thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + 8 * r;
   }
   // Zeros where no tile of keys has added.
-  HEED_DEVICE void load(std::int64_t tile, float (&x)[32]) const {
+  HEED_DEVICE void load(std::int64_t tile, SlabSums& x) const {
     const bool has_sum = plan.adds[tile] > 0;
     const float* const from = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index() / 128 * 4096 +
                               thread_index() % 128 * 4;

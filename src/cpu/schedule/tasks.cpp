@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/schedule/cut.hpp"
+
+#include "cpu/schedule/tasks.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
-
-#include "cpu/schedule/tasks.hpp"
 
 namespace heed::cpu {
 namespace {
@@ -231,6 +230,34 @@ std::int64_t Stripes::take(std::int64_t& mine) const {
                        length = stripe.end - stripe.begin;
     const std::int64_t first = mine * length / static_cast<std::int64_t>(stripes_.size());
     if (n < length) return stripe.begin + (n + first) % length;  // fault: task-taken-twice
+  }
+}
+
+// The memory of tasks.
+
+namespace {
+
+// The slot that this thread had last is tried first: the others have theirs, and what a task left there is in
+// this core's cache.
+constinit thread_local std::size_t last_slot = 0;
+
+}  // namespace
+
+Scratch::Scratch(std::size_t slots, std::int64_t floats_per_slot, std::size_t front_bytes)
+    : slots_(slots),
+      stride_(floats_in_lines(static_cast<std::size_t>(floats_per_slot) * sizeof(float)) + line_floats),
+      memory_(threads::take_memory(floats_in_lines(front_bytes) + slots_ * stride_)),
+      slots_begin_(memory_.get() + floats_in_lines(front_bytes)) {
+  for (std::size_t slot = 0; slot < slots_; ++slot) new (&taken(slot)) std::atomic<bool>(false);
+}
+
+std::size_t Scratch::take() {
+  for (;;) {
+    for (std::size_t n = 0; n < slots_; ++n) {
+      const std::size_t slot = (last_slot + n) % slots_;
+      if (!taken(slot).exchange(true, std::memory_order_acquire)) return last_slot = slot;
+    }
+    std::this_thread::yield();  // a foreign executor may run more tasks at once than it said
   }
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The micro-kernel under everything: a panel of rows (queries, or rows of x) times a tile of columns (keys,
-// value dimensions, or outputs of a projection). Rows lie on the lanes and the summed index runs one step at
-// a time, so each result is one FMA chain whatever the vector width (O2).
+// The arithmetic under everything: products of tiles, 2^x and tanh x, each a fixed sequence of single
+// operations, so that every instruction set computes the same bits (O2).
 #pragma once
 #include <cstdint>
 
 #include "cpu/call.hpp"
 #include "cpu/isa/vector.hpp"
+#include "softmax/state.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
+
+// The micro-kernel: a panel of rows (queries, or rows of x) times a tile of columns (keys, value dimensions,
+// or outputs of a projection). Rows lie on the lanes and the summed index runs one step at a time, so each
+// result is one FMA chain whatever the vector width.
 
 template <Vector S>
 struct Tile {
@@ -117,6 +121,106 @@ inline void line_product(const LinePanel* panel, std::int64_t panels, float* sum
       float* const to = sums + k * stride + v * S::lanes;
       S::store(to, S::add(S::load(to), sum[k][v]));
     }
+}
+
+// Exponentials.
+
+constexpr auto log2_e = static_cast<float>(softmax::log2_e), ln_2 = static_cast<float>(softmax::ln_2);
+constexpr float minus_infinity = -__builtin_inff();
+
+// Adding it leaves round(x) + 127 in the low bits of the sum: the biased exponent of 2^round(x).
+constexpr float exponent_magic = 12582912.0f + 127.0f;
+
+// A constant four times over, as S::addend() loads it.
+struct alignas(16) Filled {
+  float four[4];
+  explicit constexpr Filled(float x) : four{x, x, x, x} {}
+};
+
+// Lowest power first.
+constexpr Filled exp2_terms[] = {Filled(1.0f),
+                                 Filled(6.931470037e-01f),
+                                 Filled(2.402224243e-01f),
+                                 Filled(5.550733581e-02f),
+                                 Filled(9.671512991e-03f),
+                                 Filled(1.326472731e-03f)};
+
+// The x nearest to 0 for which scale * x becomes -127, however the caller rounds.
+inline float min_exponent(float scale) {
+  float x = -127.0f / scale;
+  const float rounded = __builtin_fmaf(x, scale, exponent_magic) - exponent_magic;
+  const auto bits = __builtin_bit_cast(std::int32_t, x);
+  if (rounded > -127.0f) x = __builtin_bit_cast(float, bits + 1);
+  if (rounded < -127.0f) x = __builtin_bit_cast(float, bits - 1);
+  return x;
+}
+
+// 2^(scale * x) for x <= 0 and a positive scale: exactly 1 at 0, exactly 0 where scale * x is -126.5 or less
+// (so also at -inf), NaN at NaN. The scale costs nothing: the multiply-adds that part scale * x into a whole
+// number and a rest stand where an addition and a subtraction would.
+template <Vector S>
+struct Exponential;
+template <Vector S, int n>
+inline void exp2(typename S::F (&x)[n], const Exponential<S>& power);
+
+template <Vector S>
+struct Exponential {
+  typename S::F scale, lowest;
+
+  explicit Exponential(float times) : scale(S::fill(times)), lowest(S::fill(min_exponent(times))) {}
+  typename S::F operator()(typename S::F x) const {
+    typename S::F one[1] = {x};
+    exp2<S, 1>(one, *this);
+    return one[0];
+  }
+};
+
+// `n` vectors advance in lock-step, because one alone would wait for the result of every operation. The
+// polynomial is our minimax of degree 5 on [-1/2, 1/2]; tests/simd measures the error over every float. -127
+// is the exponent of no number, and its bits are those of 0: the clamped tail is 0 without a comparison.
+template <Vector S, int n>
+inline void exp2(typename S::F (&x)[n], const Exponential<S>& power) {
+  typename S::F z[n], p[n];
+  for (int i = 0; i < n; ++i) x[i] = S::max(power.lowest, x[i]);  // fault: exp2-clamp-removed
+  for (int i = 0; i < n; ++i) z[i] = S::fma(x[i], power.scale, S::fill(exponent_magic));
+  for (int i = 0; i < n; ++i) p[i] = S::sub(S::fill(exponent_magic), z[i]);
+  for (int i = 0; i < n; ++i) x[i] = S::fma(x[i], power.scale, p[i]);
+  for (int i = 0; i < n; ++i)
+    p[i] = S::fma(x[i], S::fill(exp2_terms[5].four[0]), S::addend(exp2_terms[4].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[3].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[2].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[1].four));
+  for (int i = 0; i < n; ++i) p[i] = S::fma(p[i], x[i], S::addend(exp2_terms[0].four));
+  for (int i = 0; i < n; ++i) x[i] = S::mul(p[i], S::power_of_two(z[i]));
+}
+
+// tanh x and its slope 1 - tanh^2 x: our odd minimax polynomial below 0.625; above, 1 - r with r = 2e / (1 +
+// e) and e = exp(-2|x|). The nearer to 1, the less r's error counts, while each sum in (1 - e) / (1 + e)
+// would have one of its own; and of the slope r (2 - r) nothing cancels.
+template <Vector S>
+struct Tanh {
+  typename S::F value, slope;
+};
+
+template <Vector S>
+inline Tanh<S> tanh_with_slope(typename S::F x) {
+  const auto size = S::abs(x), z = S::mul(x, x), zero = S::fill(0.0f), one = S::fill(1.0f);
+  auto p = S::fma(S::fill(-5.704933777e-03f), z, S::fill(2.063904144e-02f));
+  p = S::fma(p, z, S::fill(-5.373970047e-02f));
+  p = S::fma(p, z, S::fill(1.333144158e-01f));
+  p = S::fma(p, z, S::fill(-3.333328068e-01f));
+  const auto near = S::fma(S::mul(p, z), x, x);
+  const auto e = Exponential<S>(2 * log2_e)(S::sub(zero, size));
+  const auto rest = S::div(S::add(e, e), S::add(one, e));
+  const auto limit = S::fill(0.625f);
+  return {
+      S::less(size, limit, near, S::copy_sign(S::sub(one, rest), x)),
+      S::less(size, limit, S::fma(S::sub(zero, near), near, one), S::mul(rest, S::sub(S::fill(2.0f), rest)))};
+}
+
+template <Vector S>
+inline typename S::F tanh(typename S::F x) {
+  return tanh_with_slope<S>(x).value;
 }
 
 }  // namespace heed::cpu::HEED_THIS_TARGET

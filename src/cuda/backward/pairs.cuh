@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pairs of a row and a key, as all kernels of the backward pass have them: which rows and keys a tile has, and what
+// becomes of a score.
+#pragma once
+#include <cstdint>
+
+#include "cuda/backward/rows.cuh"
+#include "cuda/tile/exp2.cuh"
+#include "cuda/tile/visible.cuh"
+
+namespace heed::cuda {
+
+// What a block of threads owns.
+enum class Owned : std::uint8_t { rows, keys };
+
+// The rows of a KV head, or of one head of its group, of one sequence; and its keys.
+struct PairRows {
+  std::int64_t b, kv_head;
+  std::int64_t group, first_head, head_step;
+
+  HEED_DEVICE static PairRows of_group(const Call& c, std::int64_t b, std::int64_t kv_head) {
+    return {b, kv_head, c.group(), c.head(kv_head, 0), c.tiled_heads ? c.kv_heads : 1};
+  }
+  HEED_DEVICE static PairRows of_head(const Call& c, std::int64_t b, std::int64_t h) {
+    return {b, c.kv_head(h), 1, h, 0};
+  }
+  HEED_DEVICE std::int64_t count(const Call& c) const { return c.sequence(b).queries * group; }
+  HEED_DEVICE Query query(const Call& c, std::int64_t row) const {
+    const std::int64_t i = row / group;
+    return {b, first_head + (row - i * group) * head_step, i, c.sequence(b).first_query + i};
+  }
+};
+
+// Of an item of the rows, or of the keys: its row of a gradient, and the number that its marks go by.
+template <Owned owned>
+HEED_DEVICE Row gradient_row(const Call& c, const PairRows& rows, const Tensor& t, std::int64_t item) {
+  if constexpr (owned == Owned::rows) return row_of(t, rows.query(c, item));
+  return row_of(t, rows.b, rows.kv_head, c.sequence(rows.b).first_key + item);
+}
+template <Owned owned>
+HEED_DEVICE std::int64_t gradient_number(const GradientCall& g, const PairRows& rows, std::int64_t item) {
+  if constexpr (owned == Owned::rows) {
+    const Query q = rows.query(g.forward, item);
+    return g.row(q.b, q.h, q.row);
+  }
+  return g.key(rows.b, rows.kv_head, g.forward.sequence(rows.b).first_key + item);
+}
+
+constexpr std::int64_t no_item = -(std::int64_t{1} << 62);
+
+// Some neighbouring rows, or keys, in shared memory: where each begins in the tensors of both products, and
+// of rows what they have to themselves.
+template <int capacity>
+struct PairItems {
+  std::int64_t first, count;
+  std::int64_t at[2][capacity];  // q and dO, or k and v; no_item: nothing is read, and zeros stand there
+  float lse[capacity], rest[capacity], delta[capacity];
+  int begin[capacity], end[capacity];  // keys that ranges let a row see, besides the front
+
+  HEED_DEVICE void find_rows(const GradientCall& g, const PairRows& rows, std::int64_t from) {
+    const Call& c = g.forward;
+    const int n = thread_index();
+    if (n == 0) first = from, count = min(capacity, rows.count(c) - from);
+    if (n >= capacity) return;
+    at[0][n] = at[1][n] = no_item;
+    lse[n] = -minus_infinity, rest[n] = delta[n] = 0, begin[n] = end[n] = 0;
+    if (from + n >= rows.count(c)) return;
+    const Query q = rows.query(c, from + n);
+    const std::int64_t number = g.row(q.b, q.h, q.row);
+    if (g.rows.log_sum_exp[number] == -minus_infinity) return;  // G6
+    const KeyRange seen = visible_keys(c, q.b, q.i);
+    at[0][n] = row_of(c.q, q).first, at[1][n] = row_of(g.out_gradient, q).first;
+    lse[n] = g.rows.log_sum_exp[number], rest[n] = g.rows.rest[number], delta[n] = g.rows.delta[number];
+    begin[n] = static_cast<int>(seen.begin), end[n] = static_cast<int>(max(0, seen.end));
+  }
+  HEED_DEVICE void find_keys(const GradientCall& g, const PairRows& rows, std::int64_t from) {
+    const Call& c = g.forward;
+    const Sequence& s = c.sequence(rows.b);
+    const int n = thread_index();
+    if (n == 0) first = from, count = min(capacity, s.keys - from);
+    if (n >= capacity) return;
+    const bool is_key = from + n < s.key_count;
+    const std::int64_t row = s.first_key + from + n;
+    at[0][n] = is_key ? row_of(c.k, rows.b, rows.kv_head, row).first : no_item;
+    at[1][n] = is_key ? row_of(c.v, rows.b, rows.kv_head, row).first : no_item;
+  }
+};
+
+// Whether nothing but ranges of keys hides a key, and nothing changes a score.
+constexpr bool has_only_ranges(const Call& c) {
+  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0 &&
+         c.front == 0 && c.softcap.cap == 0;
+}
+
+// A product of the scaled query with the key, and the row's log-sum-exp.
+struct PairProduct {
+  float product, lse, rest;
+};
+
+// What 2 is raised to, for the weight of a pair: the score less the log-sum-exp; -inf where the row does not see
+// the key. And the slope of the softcap.
+struct PairScore {
+  float exponent, slope;
+};
+
+// A softcap and a log-sum-exp are much larger than their difference wherever a weight counts: it is computed of all
+// that is known of them.
+HEED_DEVICE PairScore score_of(const Call& c, const Query& q, std::int64_t j, const PairProduct& of) {
+  float s = of.product, base = of.lse, slope = 1;
+  if (of.lse == -minus_infinity) return {minus_infinity, slope};
+  if (c.softcap.cap != 0) {
+    const Tanh cap = tanh_with_slope(s * c.softcap.argument);
+    slope = cap.slope, base = 0;
+    s = max_or_nan(-max_finite, fmaf(cap.value, c.softcap.cap, -of.lse) + fmaf(cap.value, c.softcap.rest, -of.rest));
+  }
+  s = biased_score(c, q, j, s);
+  return {s == minus_infinity ? s : s - base, slope};
+}
+
+}  // namespace heed::cuda
