@@ -124,10 +124,17 @@ struct BackwardScores {
   const Call& c;
   const BackwardKeys& keys;
 
-  // Scores that a query does not see become -inf. Tile n of queries begins at query i.
-  HEED_DEVICE void hide(Scores& s, int i) const {
-    if (keys.tile->hides_after(i)) hide_after(s, i);
-    if (keys.tile->hides_before(i + rows - 1)) hide_before(s, i);
+  // Whether some query of the tile that begins at query i does not see some key.
+  struct Hidden {
+    bool before, after;
+  };
+  HEED_DEVICE Hidden hidden(int i) const {
+    return {keys.tile->hides_before(i + rows - 1), keys.tile->hides_after(i)};
+  }
+  // Scores that a query does not see become -inf.
+  HEED_DEVICE void hide(Scores& s, int i, const Hidden& hidden) const {
+    if (hidden.after) hide_after(s, i);
+    if (hidden.before) hide_before(s, i);
   }
 
   // Products become tanh of what a softcap gets.
@@ -232,8 +239,7 @@ class BackwardConsumer {
       if (keys.tile->first <= keys.tile->last) attend();
       write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type>});
       write(dk, {g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>});
-      sync_warp();
-      if (keys.lane == 0) barrier_arrive(shared.slot_empty(n));
+      barrier_arrive(shared.slot_empty(n));  // every thread, for what it has read itself
     }
   }
 
@@ -267,9 +273,9 @@ class BackwardConsumer {
         give(n);
         break;
       }
+      wait_for_queries(step.tile);
       wait_for_products<0>();
       pin(query_sums());
-      wait_for_queries(step.tile);
       products.multiply_queries(s, steps);
       give(n);
       barrier_wait(shared.gradients_full(steps), shared.phase(steps));
@@ -315,10 +321,11 @@ class BackwardConsumer {
 
   // Ends with dP complete.
   HEED_DEVICE void weigh(int tile) {
+    const auto hidden = scores().hidden(tile * rows);
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);
-    scores().hide(s, tile * rows);
+    scores().hide(s, tile * rows, hidden);
     scores().weigh(s, p[0], shared.rows(steps));
     wait_for_products<0>();
     pin(dp);

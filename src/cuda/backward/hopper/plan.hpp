@@ -138,7 +138,7 @@ constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles,
   const auto limited = [](std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;
   };
-  const std::int64_t depth = limited(steps.all / tiles / 4, 1, at_once);
+  const std::int64_t depth = limited(steps.all / tiles / 4, 2, at_once);
   std::int64_t section = (at_once + depth - 1) / depth;
   if (steps.max * tiles > steps.all * 5 / 4) {
     const std::int64_t in_time = steps.max * at_once / (steps.all > 0 ? steps.all : 1);

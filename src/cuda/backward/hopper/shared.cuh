@@ -48,9 +48,9 @@ struct BackwardStep {
 
 template <class Shape>
 struct BackwardShared {
-  static constexpr int readers = 2 + 4 * Shape::groups;  // of a description: warps that add, and consumers
-  unsigned char* memory;                                 // at a multiple of 1024
-  SharedAddress at;                                      // the same
+  static constexpr int readers = 2 + 128 * Shape::groups;  // of a description: those who add, and consumers
+  unsigned char* memory;                                   // at a multiple of 1024
+  SharedAddress at;                                        // the same
 
   HEED_DEVICE explicit BackwardShared(unsigned char* any) {
     at = (shared_address(any) + 1023u) & ~1023u;
