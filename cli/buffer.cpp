@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <type_traits>
 
 #include "heed/error.hpp"
 #include "heed/half.hpp"
@@ -25,8 +26,16 @@ T element_at(const std::byte* memory, std::size_t element) {
 }
 
 template <class T>
+T rounded_to(float value) {
+  if constexpr (std::is_same_v<T, double>)
+    return static_cast<double>(value);
+  else
+    return from_float<T>(value);
+}
+
+template <class T>
 void put(std::byte* memory, std::size_t element, float value) {
-  const T rounded = from_float<T>(value);
+  const T rounded = rounded_to<T>(value);
   std::memcpy(memory + element * sizeof(T), &rounded, sizeof(T));
 }
 
@@ -55,6 +64,7 @@ void Buffer::set(std::size_t element, float value) {
   if (dtype_ == DType::f32) put<float>(memory_.get(), element, value);
   if (dtype_ == DType::f16) put<f16>(memory_.get(), element, value);
   if (dtype_ == DType::bf16) put<bf16>(memory_.get(), element, value);
+  if (dtype_ == DType::f64) put<double>(memory_.get(), element, value);
 }
 
 void Buffer::fill(float value) {
@@ -67,6 +77,7 @@ std::vector<float> Buffer::to_floats() const {
     if (dtype_ == DType::f32) values[i] = element_at<float>(memory_.get(), i);
     if (dtype_ == DType::f16) values[i] = to_float(element_at<f16>(memory_.get(), i));
     if (dtype_ == DType::bf16) values[i] = to_float(element_at<bf16>(memory_.get(), i));
+    if (dtype_ == DType::f64) values[i] = static_cast<float>(element_at<double>(memory_.get(), i));
   }
   return values;
 }

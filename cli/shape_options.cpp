@@ -35,7 +35,8 @@ void refuse_indivisible(const Finding& divisor, const Finding& number) {
 void ShapeOptions::add_to(CLI::App& app) {
   add_extents(app);
   add_masks(app);
-  const std::vector<Choice<DType>> dtypes = {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
+  const std::vector<Choice<DType>> dtypes = {
+      {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f64", DType::f64}};
   add_choice(app, {.name = "--dtype", .help = "Element type of inputs and outputs (default f32)"}, dtypes,
              [this](DType chosen) { dtype = chosen; });
   add_value(app, {.name = "--seed", .help = "Of all that is random (default 0)"},

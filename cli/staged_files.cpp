@@ -8,6 +8,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 
 #include "heed/error.hpp"
@@ -51,16 +52,41 @@ class NamesForHandler {
   std::array<std::array<char, 4096>, 16> names_{};  // no command writes more files than that
 };
 NamesForHandler beside_their_places;
+volatile std::sig_atomic_t are_moved_in = 0;  // all files, or none
 
-// Leaves nothing beside the targets, and ends the process as the signal would have.
+constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP};
+
+// Leaves nothing beside the targets, says what there is, and ends the process as the signal would have.
 void end_by(int signal) {
   beside_their_places.remove_files();
+  constexpr std::string_view none = "heed: interrupted; nothing was written\n",
+                             all = "heed: interrupted; the files were written\n";
+  const std::string_view sentence = are_moved_in != 0 ? all : none;
+  if (isatty(STDERR_FILENO)) (void)!::write(STDERR_FILENO, "\r\x1b[K", 4);  // what progress has shown
+  (void)!::write(STDERR_FILENO, sentence.data(), sentence.size());
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
 
+// Puts those signals off while it lives.
+class Undisturbed {
+ public:
+  Undisturbed() {
+    sigset_t ending;
+    sigemptyset(&ending);
+    for (const int signal : ending_signals) sigaddset(&ending, signal);
+    pthread_sigmask(SIG_BLOCK, &ending, &before_);
+  }
+  ~Undisturbed() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Undisturbed(const Undisturbed&) = delete;
+  Undisturbed& operator=(const Undisturbed&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 void clean_up_when_interrupted() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : ending_signals) {
     struct sigaction now{};
     sigaction(signal, nullptr, &now);
     if (now.sa_handler == SIG_DFL) std::signal(signal, end_by);
@@ -106,6 +132,7 @@ void StagedFiles::write(const std::string& path, const std::function<void(const 
 }
 
 void StagedFiles::move_in() {
+  const Undisturbed meanwhile;
   for (File& file : files_) {
     if (!file.written) continue;
     std::error_code problem;
@@ -116,6 +143,7 @@ void StagedFiles::move_in() {
     beside_their_places.forget(file.beside.string());
     file.written = false;
   }
+  are_moved_in = 1;
 }
 
 }  // namespace heed::tool

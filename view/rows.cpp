@@ -32,6 +32,8 @@ class RowReader {
       const std::int64_t place = at + static_cast<std::int64_t>(j) * step;
       if (view.dtype == DType::f32)
         row_[j] = static_cast<const float*>(view.data)[place];
+      else if (view.dtype == DType::f64)
+        row_[j] = static_cast<float>(static_cast<const double*>(view.data)[place]);
       else if (view.dtype == DType::f16)
         row_[j] = to_float(static_cast<const f16*>(view.data)[place]);
       else

@@ -14,6 +14,7 @@
 #include "buffer.hpp"
 #include "command.hpp"
 #include "heed/gradient.hpp"
+#include "interruption.hpp"
 #include "masks.hpp"
 #include "random_values.hpp"
 #include "shape_options.hpp"
@@ -72,17 +73,20 @@ void run_kernel(const std::string& kernel, Tensors& tensors, const OwnedMasks& m
 
 // The reference is computed once, when the first kernel has something to compare.
 const Expected& expected_of(std::optional<Expected>& expected, Tensors& tensors, const OwnedMasks& masks,
-                            const Console& console) {
+                            const Console& console, const Interruption& interruption) {
   if (!expected)
     expected.emplace(tensors.inputs(), tensors.outputs(), Options{.masks = masks.masks},
                      [&](std::int64_t rows, std::int64_t of) {
+                       interruption.check();
                        console.progress(fmt::format("computing the reference: {} of {} rows",
                                                     readable_count(rows), readable_count(of)));
                      });
   return *expected;
 }
 
-void report(const Console& console, const std::vector<Outcome>& outcomes, const std::string& problem) {
+// Of the kernels that were to be checked, `count`.
+void report(const Console& console, const std::vector<Outcome>& outcomes, std::size_t count,
+            const std::string& problem) {
   nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
   Table table({{"kernel", Column::Side::left},
                {"compared"},
@@ -110,8 +114,12 @@ void report(const Console& console, const std::vector<Outcome>& outcomes, const 
                readable_error(found.worst_error), readable_error(found.worst_error_in_bounds),
                outcome.failed ? console.paint(Style::bad, "failed") : console.paint(Style::good, "right")});
   }
-  console.result({{"problem", problem}, {"failed", failed}, {"kernels", kernels}});
+  nlohmann::ordered_json object = {{"problem", problem}, {"failed", failed}, {"kernels", kernels}};
+  if (outcomes.size() < count) object["interrupted_after"] = outcomes.size();
+  console.result(object);
   console.print(table.text(console));
+  if (outcomes.size() < count)
+    console.print(fmt::format("Interrupted after {} of {} kernels.", outcomes.size(), count));
 }
 
 std::string sentence_of(const Outcome& failed, const std::optional<float>& at_most) {
@@ -130,13 +138,13 @@ struct Trial {
   std::function<Check(const std::string& kernel)> run{};
 };
 
-Trial forward_trial(const CheckOptions& options, Tensors& tensors, const OwnedMasks& masks,
-                    Console& console) {
+Trial forward_trial(const CheckOptions& options, Tensors& tensors, const OwnedMasks& masks, Console& console,
+                    const Interruption& interruption) {
   return {kernel_names(),
           plan(tensors.inputs(), tensors.outputs(), {.masks = masks.masks, .kernel = options.shape.kernel}),
           [&, expected = std::optional<Expected>()](const std::string& kernel) mutable {
             run_kernel(kernel, tensors, masks);
-            return expected_of(expected, tensors, masks, console).check(tensors.outputs());
+            return expected_of(expected, tensors, masks, console, interruption).check(tensors.outputs());
           }};
 }
 
@@ -170,17 +178,24 @@ Trial backward_trial(const CheckOptions& options, Tensors& tensors, GradientTens
           }};
 }
 
-std::vector<Outcome> outcomes_of(const Trial& trial, const CheckOptions& options, const Console& console) {
+// Those of the first kernels, where a signal came.
+std::vector<Outcome> outcomes_of(const Trial& trial, const std::vector<std::string>& kernels,
+                                 const CheckOptions& options, const Console& console,
+                                 const Interruption& interruption) {
   const bool is_forced = !options.shape.kernel.empty();
   std::vector<Outcome> outcomes;
-  for (const std::string& name : is_forced ? std::vector<std::string>{options.shape.kernel} : trial.kernels) {
-    console.progress("checking " + name);
-    Outcome outcome{.kernel = name, .refusal = reason_against(name, trial.verdicts)};
-    // A kernel asked for by name is run in any case: if it refuses, nothing has been checked.
-    if (outcome.refusal.empty() || is_forced) outcome.check = trial.run(name);
-    outcome.failed = outcome.check.beyond_bound > 0 ||
-                     (options.at_most && !(outcome.check.worst_error_in_bounds <= *options.at_most));
-    outcomes.push_back(std::move(outcome));
+  try {
+    for (const std::string& name : kernels) {
+      interruption.check();
+      console.progress(fmt::format("{} of {}: checking {}", outcomes.size() + 1, kernels.size(), name));
+      Outcome outcome{.kernel = name, .refusal = reason_against(name, trial.verdicts)};
+      // A kernel asked for by name is run in any case: if it refuses, nothing has been checked.
+      if (outcome.refusal.empty() || is_forced) outcome.check = trial.run(name);
+      outcome.failed = outcome.check.beyond_bound > 0 ||
+                       (options.at_most && !(outcome.check.worst_error_in_bounds <= *options.at_most));
+      outcomes.push_back(std::move(outcome));
+    }
+  } catch (const Interrupted&) {  // with what there is
   }
   console.progress("");
   return outcomes;
@@ -193,12 +208,15 @@ Status check_kernels(const CheckOptions& options, Console& console) {
   Tensors tensors = random_tensors(options.shape, extents);
   std::optional<GradientTensors> gradients;
   if (options.is_backward) gradients.emplace(options.shape, tensors);
+  const Interruption interruption(console);
   const Trial trial = gradients ? backward_trial(options, tensors, *gradients, masks)
-                                : forward_trial(options, tensors, masks, console);
-  const std::vector<Outcome> outcomes = outcomes_of(trial, options, console);
+                                : forward_trial(options, tensors, masks, console, interruption);
+  const std::vector<std::string> kernels =
+      options.shape.kernel.empty() ? trial.kernels : std::vector<std::string>{options.shape.kernel};
+  const std::vector<Outcome> outcomes = outcomes_of(trial, kernels, options, console, interruption);
   const std::string problem = command_line(options.shape, extents) + (gradients ? " --backward" : "");
-  report(console, outcomes, problem);
-  Status status = done;
+  report(console, outcomes, kernels.size(), problem);
+  Status status = outcomes.size() < kernels.size() ? interrupted : done;
   for (const Outcome& outcome : outcomes) {
     if (!outcome.failed) continue;
     status = failed_check;

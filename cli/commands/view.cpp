@@ -253,7 +253,13 @@ Status show(const ViewOptions& options, Console& console) {
       console.progress("computing " + shown.run.name);
       page.add_run(shown.run);
       page.add_layer(shown.layer);
-      shown.for_every_stretch([&](const view::Rows& rows) { page.add_rows(rows); });
+      std::int64_t rows_done = 0;
+      shown.for_every_stretch([&](const view::Rows& rows) {
+        page.add_rows(rows);
+        rows_done += rows.weights.shape.length;
+        console.progress(
+            fmt::format("computing {}: {} of {} rows", shown.run.name, rows_done, shown.run.queries));
+      });
     }
     console.progress("writing");
     if (options.picture.is_wanted()) save_picture(files, options, runs.front());

@@ -12,7 +12,9 @@ PAGE = pathlib.Path(__file__).parents[1] / "commands.md"
 INTRO = """# Commands
 
 The `heed` command comes with the [library and the Python package](building.md). This is what `heed --help` and `heed COMMAND --help` print. Exit status 0 is done, 1 a
-failed check, 2 bad usage or input, 130 interrupted. Every command takes `--json`.
+failed check, 2 bad usage or input, 130 interrupted. Every command takes `--json`, and then prints
+one object; [tool.schema.json](tool.schema.json) says what is in it. Ctrl-C leaves no half of a file: `heed bench` and `heed check` end with what
+they have, the others with nothing; a second Ctrl-C ends at once.
 
 ```sh
 heed demo                                                              # MHA, GQA and MQA on this machine

@@ -59,7 +59,7 @@ struct Results {
 struct Outputs {
   MutableView out;                      // (batch, heads, queries, value_dim), the dtype of q or f32
   Optional<MutableView> weights{};      // (batch, heads, queries, keys), after dropout
-  Optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, natural; what merge() needs
+  Optional<MutableView> log_sum_exp{};  // (batch, heads, queries, 1), f32, or f64 as q; natural
   Scores scores{};
 
   operator Results() const { return {out, weights, log_sum_exp}; }
@@ -85,9 +85,9 @@ struct Options {
   Masks masks{};
   Optional<View>
       bias{};  // added to the scaled scores; (batch, heads, queries, keys), an extent of 1 broadcasts
-  std::optional<Alibi> alibi{};    // before the bias
-  std::optional<float> scale{};    // default 1/sqrt(dim)
-  std::optional<float> softcap{};  // c * tanh(score / c), before the bias; positive
+  std::optional<Alibi> alibi{};     // before the bias
+  std::optional<double> scale{};    // default 1/sqrt(dim); rounded to f32 unless q is f64
+  std::optional<double> softcap{};  // c * tanh(score / c), before the bias; positive; rounded alike
   Optional<View>
       sink{};  // one extra logit in the denominator; (batch, heads, 1, 1), an extent of 1 broadcasts
   std::optional<Dropout> dropout{};

@@ -52,7 +52,7 @@ HEED_C_API heed_status heed_set_num_threads(int threads);
 HEED_C_API int heed_num_threads(void);
 
 typedef int32_t heed_dtype;
-enum { HEED_DTYPE_F32 = 0, HEED_DTYPE_F16 = 1, HEED_DTYPE_BF16 = 2 };
+enum { HEED_DTYPE_F32 = 0, HEED_DTYPE_F16 = 1, HEED_DTYPE_BF16 = 2, HEED_DTYPE_F64 = 3 };
 
 typedef int32_t heed_device;
 enum { HEED_DEVICE_CPU = 0, HEED_DEVICE_CUDA = 1 };

@@ -57,9 +57,9 @@ constexpr auto element_of() {
 template <class From>
 using ElementOf = typename decltype(element_of<From>())::type;
 
-// double is none: there is no kernel for it.
 template <class T>
-concept Number = std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16>;
+concept Number =
+    std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16> || std::same_as<T, double>;
 
 template <class From>
 concept Numbers = Number<std::remove_const_t<ElementOf<From>>>;
@@ -69,9 +69,10 @@ template <class T>
 concept Untyped = std::is_void_v<T> || std::same_as<std::remove_const_t<T>, std::byte>;
 
 template <Number T>
-constexpr DType dtype_of = std::same_as<T, float> ? DType::f32
-                           : std::same_as<T, f16> ? DType::f16
-                                                  : DType::bf16;
+constexpr DType dtype_of = std::same_as<T, float>    ? DType::f32
+                           : std::same_as<T, f16>    ? DType::f16
+                           : std::same_as<T, double> ? DType::f64
+                                                     : DType::bf16;
 
 }  // namespace elements
 

@@ -14,13 +14,13 @@ namespace HEED_NAMESPACE {
 // What attention() wrote for the same inputs and options, or what merge() made of several such results.
 struct Saved {
   View out;          // (batch, heads, queries, value_dim)
-  View log_sum_exp;  // (batch, heads, queries, 1), f32
+  View log_sum_exp;  // (batch, heads, queries, 1), f32, or f64 as q
 };
 
 struct Gradients {
   // Read: the gradient of the loss by each result, in the result's extents and in the dtype of q or f32.
   View out;
-  Optional<View> log_sum_exp{};  // f32; not given: 0
+  Optional<View> log_sum_exp{};  // f32, or f64 as q; not given: 0
 
   // Written, where given: the gradient by each argument, in that argument's extents (those of a bias or sink
   // that broadcasts are its own) and in its dtype or f32. Every element is written, 0 where nothing

@@ -130,7 +130,7 @@ struct BasicView {
 
   // Anything else ends here, and compilers print the line.
   template <class From>
-  BasicView(From&&, const Shape&) = delete;  // no f32, f16 or bf16; or const; or gone at the end of the line
+  BasicView(From&&, const Shape&) = delete;  // no f32, f16, bf16 or f64; or const; or gone at the end of it
   template <class From>
   BasicView(From&&, const Shape&, const Strides&) = delete;  // likewise
 

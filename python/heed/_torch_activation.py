@@ -41,7 +41,7 @@ def activate() -> None:
 
     On the CPU, and on CUDA devices in a build with CUDA. Holds for the whole process until `deactivate()`; a second call changes
     nothing. Programs that took the function itself before (`from torch.nn.functional import scaled_dot_product_attention`) keep
-    PyTorch's. What heed refuses (float64, nested tensors, transforms of torch.func) is computed by PyTorch, and the logger
+    PyTorch's. What heed refuses (nested tensors, transforms of torch.func, float64 on a GPU) is computed by PyTorch, and the logger
     "heed.torch" says so once for each reason. `sdpa_kernel()`, which chooses among PyTorch's kernels, chooses nothing here.
 
     >>> import torch, heed.torch
@@ -138,7 +138,7 @@ def _reason_for_pytorch(named: dict[str, Any]) -> str | None:
     """Why these tensors are PyTorch's business from the beginning; None where heed is asked."""
     tensors = {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor) and not isinstance(tensor, CausalBias)}
     for name, tensor in tensors.items():
-        if name != "attn_mask" and tensor.dtype in (torch.float64, torch.complex64, torch.complex128):
+        if name != "attn_mask" and tensor.dtype in (torch.complex64, torch.complex128):
             return f"{name}.dtype: heed does not compute in {str(tensor.dtype).removeprefix('torch.')}"
         if torch.compiler.is_compiling():
             continue

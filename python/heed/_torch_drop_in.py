@@ -15,7 +15,7 @@ from heed import _heed, _torch_operators, _torch_refusals, _torch_tensors
 
 __all__ = ["DTYPES", "as_tensor", "observed", "scaled_dot_product_attention"]
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def as_tensor(name: str, array: Any) -> torch.Tensor:
@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
     query is (..., heads, queries, dim), key (..., heads, keys, dim), value (..., heads, keys, value_dim), attn_mask
     broadcasts to (..., heads, queries, keys): True attends, or floats to add. It may be an array of NumPy's, or a `CausalBias`.
     Returns (..., heads, queries, value_dim). Unlike PyTorch's, a query that sees no key yields zeros, and what is masked is never
-    read. Tensors that heed does not compute with (float64, nested, distributed, sparse) are handed to PyTorch's function.
+    read. Tensors that heed does not compute with (nested, distributed, sparse) are handed to PyTorch's function.
 
     >>> import torch, heed.torch
     >>> q = torch.ones(2, 3, 4, 8)
@@ -118,6 +118,8 @@ def observed(
 def _is_for_torch(query: torch.Tensor, *others: torch.Tensor | None) -> bool:
     """Whether heed does not compute with these: PyTorch's own function says what becomes of them."""
     if query.dtype not in DTYPES and (query.is_floating_point() or query.is_complex()):
+        return True
+    if query.dtype == torch.float64 and query.is_cuda:
         return True
     if torch.compiler.is_compiling():
         return False

@@ -17,13 +17,18 @@ import heed
 if TYPE_CHECKING:
     from heed._torch_operators import Options
 
-__all__ = ["attention", "counted", "table", "weights_backward"]
+__all__ = ["attention", "computed_in", "counted", "table", "weights_backward"]
+
+
+def computed_in(q: Tensor) -> torch.dtype:
+    """Of the numbers on the way to a result, and of a log-sum-exp."""
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     """(out, lse) of (batch, heads, length, dim)."""
     weights, lse = _softmax(_scores(q, k, options, "biased"), options)
-    return (weights @ _for_each_head(v, q.shape[1], options).float()).to(q.dtype), lse
+    return (weights @ _for_each_head(v, q.shape[1], options).to(computed_in(q))).to(q.dtype), lse
 
 
 def table(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
@@ -42,7 +47,8 @@ def weights_backward(
     """
     q, k = qk
     heads, kv_heads = q.shape[1], k.shape[1]
-    by_weights, p = gradient.float(), undropped.float()
+    wide = computed_in(q)
+    by_weights, p = gradient.to(wide), undropped.to(wide)
     if options.dropout > 0.0:
         by_weights = by_weights * (weights != 0) / (1.0 - options.dropout)
     inner = (by_weights * p).sum(-1, keepdim=True)
@@ -57,10 +63,10 @@ def weights_backward(
         found["sink"] = by_sink.sum_to_size(*(1,) * (2 - options.sink.ndim), *options.sink.shape).reshape(options.sink.shape)
         found["sink"] = found["sink"].to(options.sink.dtype)
     if capped is not None:
-        by_scores = by_scores * (1.0 - (capped.float() / options.softcap) ** 2)
+        by_scores = by_scores * (1.0 - (capped.to(wide) / options.softcap) ** 2)
     scaled = by_scores * _scale(q, options)
-    found["q"] = (scaled @ _for_each_head(k, heads, options).float()).to(q.dtype)
-    by_each = scaled.transpose(2, 3) @ q.float()
+    found["q"] = (scaled @ _for_each_head(k, heads, options).to(wide)).to(q.dtype)
+    by_each = scaled.transpose(2, 3) @ q.to(wide)
     axes = (kv_heads, heads // kv_heads) if options.head_map == "interleaved" else (heads // kv_heads, kv_heads)
     found["k"] = by_each.unflatten(1, axes).sum(2 if options.head_map == "interleaved" else 1).to(k.dtype)
     return found
@@ -77,7 +83,8 @@ def _for_each_head(x: Tensor, heads: int, options: Options) -> Tensor:
 
 
 def _scores(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
-    scores = (q.float() * _scale(q, options)) @ _for_each_head(k, q.shape[1], options).float().transpose(2, 3)
+    wide = computed_in(q)
+    scores = (q.to(wide) * _scale(q, options)) @ _for_each_head(k, q.shape[1], options).to(wide).transpose(2, 3)
     if stage == "raw":
         return scores
     if options.softcap is not None:
@@ -85,7 +92,7 @@ def _scores(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
     if stage == "softcapped":
         return scores
     if options.bias is not None:
-        scores = scores + options.bias.float()
+        scores = scores + options.bias.to(wide)
     if options.alibi is not None:
         query, key = _places(q, k, options.alibi_align or _said_align(options))
         slopes = options.alibi.float()
@@ -101,7 +108,7 @@ def _softmax(scores: Tensor, options: Options) -> tuple[Tensor, Tensor]:
         raise heed.Error("dropout: an ONNX model has none of heed's; call model.eval() before it is exported")
     logits = scores
     if options.sink is not None:
-        sink = options.sink.float()
+        sink = options.sink.to(scores.dtype)
         sink = (sink if sink.ndim == 2 else sink[None])[:, :, None, None]
         logits = torch.cat([scores, sink.expand(*scores.shape[:3], 1)], -1)
     most = logits.amax(-1, keepdim=True)

@@ -295,7 +295,7 @@ def _run_attention(q: Tensor, k: Tensor, v: Tensor, *said: Any) -> tuple[Tensor,
 @torch.library.register_fake("heed::attention", lib=_LIBRARY)
 def _shapes_of_attention(q: Tensor, k: Tensor, v: Tensor, *said: Any) -> tuple[Tensor, Tensor]:
     _on_one_device({"q": q, "k": k, "v": v} | Options(*said).tensors)
-    return _empty_out(q, v), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return _empty_out(q, v), q.new_empty(q.shape[:3], dtype=_torch_formula.computed_in(q))
 
 
 @torch.library.impl(_LIBRARY, "attention_table", "CompositeExplicitAutograd")

@@ -53,9 +53,9 @@ class _Static(NamedTuple):
     document_align: str | None = None
     alibi_align: str | None = None
     front: np.int64 | None = None
-    scale: np.float32 | None = None
-    softcap: np.float32 | None = None
-    dropout: np.float32 | None = None
+    scale: np.float64 | None = None
+    softcap: np.float64 | None = None
+    dropout: np.float64 | None = None
     head_map: str | None = None
     kernel: str | None = None
     threads: np.int64 | None = None
@@ -84,7 +84,8 @@ def attention(
     All three may leave out the batch, or batch and heads; layout="bshd" is (batch, length, heads, dim). options are those of
     heed.attention but for caches, weights, scores and what it writes to. Arrays among them may be traced; seed may be a key of
     `jax.random`, or its words. Gradients are by q, k, v, bias, sink and the log-sum-exp. Under `vmap` mapped axes become part of the
-    batch. Returns out (batch, heads, queries, value_dim), or (out, lse), lse (batch, heads, queries) in float32.
+    batch. Returns out (batch, heads, queries, value_dim), or (out, lse), lse (batch, heads, queries) in float32, or in
+    float64 as q.
 
     >>> import jax, heed.jax
     >>> q = jax.numpy.ones((1, 4, 5, 8))
@@ -268,11 +269,11 @@ def _attributes(said: dict[str, Any], aligned: dict[str, Any]) -> dict[str, Any]
     if "window" in said:
         left, right, *align = said["window"]
         found |= {"window_left": _reach(left), "window_right": _reach(right), "window_align": align[0] if align else anchor}
-    for name, kind in (("front", np.int64), ("threads", np.int64), ("scale", np.float32), ("softcap", np.float32)):
+    for name, kind in (("front", np.int64), ("threads", np.int64), ("scale", np.float64), ("softcap", np.float64)):
         if name in said:
             found[name] = kind(said[name])
     if said.get("dropout", 0.0) != 0.0:
-        found["dropout"] = np.float32(said["dropout"])
+        found["dropout"] = np.float64(said["dropout"])
     return found | {name: said[name] for name in ("head_map", "kernel") if name in said}
 
 
@@ -330,7 +331,7 @@ def _forward(static: _Static) -> Any:
     @custom_vmap
     def call(arrays: dict[str, Array]) -> tuple[Array, Array]:
         out, rows = _results(static, arrays)
-        results = [jax.ShapeDtypeStruct(out, arrays["q"].dtype), jax.ShapeDtypeStruct(rows, jnp.float32)]
+        results = [jax.ShapeDtypeStruct(out, arrays["q"].dtype), jax.ShapeDtypeStruct(rows, jnp.promote_types(arrays["q"].dtype, jnp.float32))]
         return tuple(_called("heed_attention", results, arrays, **static.attributes()))
 
     @call.def_vmap

@@ -65,8 +65,10 @@ float read_slope(const Tensor& slopes, const std::byte* at) {
       return to_float(*reinterpret_cast<const f16*>(at));
     case DType::bf16:
       return to_float(*reinterpret_cast<const bf16*>(at));
+    case DType::f64:
+      break;
   }
-  return 0;
+  throw Error(Error::dtype, std::string(slopes.name) + ".dtype: f64 is none of f32, f16, bf16");
 }
 
 Error ambiguous(const char* name, const std::string& found, const char* what_to_say) {

@@ -58,7 +58,7 @@ class Arguments {
     const auto* const found = static_cast<const xla::Text*>(attribute(name, xla::text));
     return found ? std::string_view(found->data, found->size) : std::string_view();
   }
-  std::optional<float> number(std::string_view name) const { return scalar<float>(name, xla::f32); }
+  std::optional<double> number(std::string_view name) const { return scalar<double>(name, xla::f64); }
   std::optional<std::int64_t> integer(std::string_view name) const {
     return scalar<std::int64_t>(name, xla::i64);
   }
@@ -104,9 +104,11 @@ DType dtype_of(const xla::Buffer& buffer) {
       return DType::f16;
     case xla::bf16:
       return DType::bf16;
+    case xla::f64:
+      return DType::f64;
     default:
       throw Error(Error::dtype, "an element type of XLA's, number " + std::to_string(buffer.type) +
-                                    ", is none of float32, float16, bfloat16");
+                                    ", is none of float32, float16, bfloat16, float64");
   }
 }
 
@@ -201,7 +203,7 @@ class Request {
     options_.scale = arguments_.number("scale");
     options_.softcap = arguments_.number("softcap");
     if (const auto probability = arguments_.number("dropout"))
-      options_.dropout = Dropout{*probability, seed()};
+      options_.dropout = Dropout{static_cast<float>(*probability), seed()};
     if (arguments_.word("head_map") == "tiled") options_.head_map = HeadMap::tiled;
     options_.kernel = arguments_.word("kernel");
     options_.threads = static_cast<int>(arguments_.integer("threads").value_or(0));
@@ -231,10 +233,13 @@ void forward(const xla::Call& call) {
   const xla::Buffer &out = result(call, 0), &lse = result(call, 1);
   const Outputs outputs{.out = view_of(out, request.order()), .log_sum_exp = view_of(lse, Order::bhsd)};
   if (request.has_padding()) {  // whose rows are not written (S19)
-    const std::int64_t bytes = outputs.out.dtype == DType::f32 ? 4 : 2;
-    std::memset(out.data, 0, static_cast<std::size_t>(outputs.out.shape.elements() * bytes));
-    std::fill_n(static_cast<float*>(lse.data), outputs.log_sum_exp->shape.elements(),
-                -std::numeric_limits<float>::infinity());
+    std::memset(out.data, 0,
+                static_cast<std::size_t>(outputs.out.shape.elements()) * bytes_of(outputs.out.dtype));
+    const std::int64_t rows = outputs.log_sum_exp->shape.elements();
+    if (outputs.log_sum_exp->dtype == DType::f64)
+      std::fill_n(static_cast<double*>(lse.data), rows, -std::numeric_limits<double>::infinity());
+    else
+      std::fill_n(static_cast<float*>(lse.data), rows, -std::numeric_limits<float>::infinity());
   }
   attention(request.inputs(), outputs, request.options());
 }

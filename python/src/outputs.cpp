@@ -68,7 +68,8 @@ void Asked::make_the_rest(const Tensor& like, const Form& form, const Choices& c
     outputs_.weights = view_with(weights_->tensor(), s);
   }
   if (choices.wants_log_sum_exp) {
-    lse_.emplace("lse", like, Element::f32, last_axes(std::span(shape).first(3), form.rank - 1));
+    lse_.emplace("lse", like, like.element == Element::f64 ? Element::f64 : Element::f32,
+                 last_axes(std::span(shape).first(3), form.rank - 1));
     outputs_.log_sum_exp = view_with(lse_->tensor(), {s.batch, s.heads, s.length, 1});
   }
   if (choices.scores) {

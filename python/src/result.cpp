@@ -207,6 +207,8 @@ void Result::fill(float value) {
   for (const std::int64_t extent : tensor_.extents()) count *= extent;
   if (tensor_.element == Element::f32)
     std::fill_n(reinterpret_cast<float*>(tensor_.data), count, value);
+  else if (tensor_.element == Element::f64)
+    std::fill_n(reinterpret_cast<double*>(tensor_.data), count, static_cast<double>(value));
   else if (tensor_.element == Element::f16)
     std::fill_n(reinterpret_cast<f16*>(tensor_.data), count, from_float<f16>(value));
   else

@@ -324,7 +324,7 @@ Question read_question(const Arguments& given) {
   read_mask(question, given.attn_mask);
   check_elements(question);
   if (question.is_causal) question.options.masks.emplace_back(Causal{Align::starts});
-  if (!given.scale.is_none()) question.options.scale = read_float("scale", given.scale);
+  if (!given.scale.is_none()) question.options.scale = read_double("scale", given.scale);
   const float drop_probability = read_float("dropout_p", given.dropout_p);
   if (drop_probability != 0) question.options.dropout = Dropout{drop_probability, drawn_seed()};
   return question;

@@ -331,6 +331,8 @@ DType dtype_of(const Tensor& tensor) {
       return DType::f16;
     case Element::bf16:
       return DType::bf16;
+    case Element::f64:
+      return DType::f64;
     default:
       throw Error(Error::dtype, std::string(tensor.name) + ".dtype: " + name_of(tensor.element) +
                                     " is none of f32, f16, bf16");
@@ -338,7 +340,10 @@ DType dtype_of(const Tensor& tensor) {
 }
 
 Element element_of(DType dtype) {
-  return dtype == DType::f32 ? Element::f32 : dtype == DType::f16 ? Element::f16 : Element::bf16;
+  return dtype == DType::f32   ? Element::f32
+         : dtype == DType::f16 ? Element::f16
+         : dtype == DType::f64 ? Element::f64
+                               : Element::bf16;
 }
 
 }  // namespace heed::python

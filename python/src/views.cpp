@@ -178,7 +178,7 @@ Integers read_integers(const char* name, nb::handle object) {
   return integers;
 }
 
-float read_float(const char* name, nb::handle object) {
+double read_double(const char* name, nb::handle object) {
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
     const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError);  // an integer of any size
@@ -186,6 +186,11 @@ float read_float(const char* name, nb::handle object) {
     if (!is_too_large) throw wrong_kind(name, object, "a number");
     throw Error(Error::value, std::string(name) + ": the number is not in float32's range");
   }
+  return value;
+}
+
+float read_float(const char* name, nb::handle object) {
+  const double value = read_double(name, object);
   const auto rounded = static_cast<float>(value);
   if (std::isinf(rounded) && !std::isinf(value))
     throw Error(Error::value, std::string(name) + ": " + text_of(object) + " is not in float32's range");

@@ -45,6 +45,7 @@ Integers read_integers(const char* name, nb::handle object);
 
 // A Python number; refuses everything else, and what a float cannot hold.
 float read_float(const char* name, nb::handle object);
+double read_double(const char* name, nb::handle object);
 std::int64_t read_integer(const char* name, nb::handle object);
 bool read_flag(const char* name, nb::handle object);
 std::string read_word(const char* name, nb::handle object);

@@ -18,7 +18,7 @@ namespace {
 // Rows that a kernel did not finish; those that it did keep their bits.
 void complete(const Problem& problem) {
   std::vector<reference::UnfinishedRow> unfinished = reference::unfinished_rows(problem);
-  settle_poisoned(problem, unfinished);
+  if (problem.inputs.q.dtype != DType::f64) settle_poisoned(problem, unfinished);
   if (unfinished.empty()) return;
   const GatheredCache plain(problem, backend_of("q", Device::cpu));
   const reference::Numbers numbers(plain.problem);

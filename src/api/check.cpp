@@ -89,6 +89,7 @@ void compare(const ElementPlace&, double found, const ExpectedElement&, Check&);
 namespace {
 
 double rounded(double value, DType dtype) {
+  if (dtype == DType::f64) return value;
   const float x = static_cast<float>(value);
   if (dtype == DType::f16) return to_float(from_float<f16>(x));
   if (dtype == DType::bf16) return to_float(from_float<bf16>(x));
@@ -99,6 +100,7 @@ double rounded(double value, DType dtype) {
 // the rounding itself, and the next step after the largest number ends here.
 bool may_overflow_to(double found, const ExpectedElement& expected, DType dtype) {
   const double farthest = std::copysign(1.0, found) * expected.value + expected.bound;
+  if (dtype == DType::f64) return std::isinf(found) && std::isinf(farthest);
   return std::isinf(found) && farthest >= (dtype == DType::f16 ? 0x1p16 : 0x1p128);
 }
 
@@ -127,9 +129,10 @@ void compare(const ElementPlace& at, double found, const ExpectedElement& expect
   if (both_nan || found == rounded(expected.value, at.dtype) || error <= expected.bound) return;
   if (may_overflow_to(found, expected, at.dtype)) return;
   if (check.beyond_bound++ > 0) return;
-  check.first_miss = at.name + in_words(at.place) + " is " + in_words(static_cast<float>(found)) +
-                     ", the reference says " + with_digits(expected.value, 9) + ", the bound is " +
-                     with_digits(expected.bound, 3);
+  check.first_miss = at.name + in_words(at.place) + " is " +
+                     (at.dtype == DType::f64 ? with_digits(found, 17) : in_words(static_cast<float>(found))) +
+                     ", the reference says " + with_digits(expected.value, at.dtype == DType::f64 ? 17 : 9) +
+                     ", the bound is " + with_digits(expected.bound, 3);
 }
 
 }  // namespace heed::api
@@ -189,7 +192,7 @@ struct Expected::Numbers {
     void fits(const std::optional<View>& computed) const {
       if (!computed) throw refusal(Error::shape, name, ": not given, but expected");
       backend_of(name, computed->device);
-      check_argument({name, *computed});
+      check_argument({name, *computed, {.types = Rule::any_or_f64}});
       if (computed->shape != shape)
         throw refusal(Error::shape, name, ".shape: ", computed->shape, " is not the one expected: ", shape);
       if (computed->dtype != dtype)
@@ -310,6 +313,7 @@ struct Computed {
   std::optional<reference::SumTensor>& expected;
   double roundings;  // of its sums
   double factor;
+  reference::Unit unit;
 };
 
 void compare(const Computed& c, Check& check) {
@@ -320,9 +324,10 @@ void compare(const Computed& c, Check& check) {
       for (std::int64_t i = 0; i < s.length; ++i)
         for (std::int64_t d = 0; d < s.dim; ++d) {
           const reference::Sum& sum = c.expected->at(b, h, i, d);
-          api::compare({c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
-                       {c.factor * sum.value, reference::bound_of(sum, c.roundings, c.factor, c.view->dtype)},
-                       check);
+          api::compare(
+              {c.name, {b, h, i, d}, c.view->dtype}, reference::read(*c.view, b, h, i, d),
+              {c.factor * sum.value, reference::bound_of(sum, c.unit, c.roundings, c.factor, c.view->dtype)},
+              check);
         }
 }
 
@@ -349,14 +354,15 @@ Check check(const Inputs& inputs, const Saved& saved, const Gradients& computed,
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
   const Shape all{p.batch, p.heads, p.queries, p.keys};
   const double scale = reference::scale_of(p);
+  const reference::Unit unit = reference::unit_of(p);
   Check result;
   using reference::roundings_of;
-  compare({"gradients.q", computed.q, expected.q, roundings_of(g, p.keys), scale}, result);
-  compare({"gradients.k", computed.k, expected.k, roundings_of(g, rows), scale}, result);
-  compare({"gradients.v", computed.v, expected.v, roundings_of(g, rows), 1}, result);
-  compare({"gradients.bias", computed.bias, expected.bias, sharing(computed.bias, all), 1}, result);
+  compare({"gradients.q", computed.q, expected.q, roundings_of(g, p.keys), scale, unit}, result);
+  compare({"gradients.k", computed.k, expected.k, roundings_of(g, rows), scale, unit}, result);
+  compare({"gradients.v", computed.v, expected.v, roundings_of(g, rows), 1, unit}, result);
+  compare({"gradients.bias", computed.bias, expected.bias, sharing(computed.bias, all), 1, unit}, result);
   compare({"gradients.sink", computed.sink, expected.sink,
-           sharing(computed.sink, {p.batch, p.heads, p.queries, 1}), 1},
+           sharing(computed.sink, {p.batch, p.heads, p.queries, 1}), 1, unit},
           result);
   return result;
 }

@@ -14,12 +14,13 @@ Error cannot_merge(const char* name) {
 
 void check_side(const char* name, const Results& side) {
   const std::string out = std::string(name) + ".out", lse = std::string(name) + ".log_sum_exp";
-  check_argument({out.c_str(), side.out});
+  check_argument({out.c_str(), side.out, {.types = Rule::any_or_f64}});
   if (!side.log_sum_exp)
     throw refusal(Error::shape, lse.c_str(), ": not given; merge needs it to weigh the two results");
-  check_argument({lse.c_str(), *side.log_sum_exp});
-  if (side.log_sum_exp->dtype != DType::f32)
-    throw refusal(Error::dtype, lse.c_str(), ": ", name_of(side.log_sum_exp->dtype), " is not f32");
+  check_argument({lse.c_str(), *side.log_sum_exp, {.types = Rule::any_or_f64}});
+  if (side.log_sum_exp->dtype != DType::f32 && side.log_sum_exp->dtype != DType::f64)
+    throw refusal(Error::dtype, lse.c_str(), ": ", name_of(side.log_sum_exp->dtype),
+                  " is neither f32 nor f64");
   Shape rows = side.out.shape;
   rows.dim = 1;
   if (!(side.log_sum_exp->shape == rows))
@@ -45,6 +46,10 @@ void merge(const Outputs& into, const Results& other) {
   arguments.add("other.log_sum_exp", *other.log_sum_exp);
   check_overlap(arguments.all());
   check_devices(arguments.all(), "into.out.device", into.out.device);
+  if (into.out.device != Device::cpu)
+    for (const Argument& a : arguments.all())
+      if (*a.dtype == DType::f64)
+        throw refusal(Error::dtype, a.name, ".dtype: f64, which is merged on the CPU alone");
   backend.merge(into, other);
 }
 

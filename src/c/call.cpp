@@ -15,6 +15,7 @@ constexpr std::array dtypes{
     Choice<DType>{HEED_DTYPE_F32, "HEED_DTYPE_F32", DType::f32},
     Choice<DType>{HEED_DTYPE_F16, "HEED_DTYPE_F16", DType::f16},
     Choice<DType>{HEED_DTYPE_BF16, "HEED_DTYPE_BF16", DType::bf16},
+    Choice<DType>{HEED_DTYPE_F64, "HEED_DTYPE_F64", DType::f64},
 };
 constexpr std::array devices{
     Choice<Device>{HEED_DEVICE_CPU, "HEED_DEVICE_CPU", Device::cpu},
@@ -201,7 +202,7 @@ View keys_or_values(const char* name, const heed_view& view, const heed_cache* c
   return cache && !is_given(view) ? View() : to_view(name, view);
 }
 
-std::optional<float> to_scale(const heed_options& options) {
+std::optional<double> to_scale(const heed_options& options) {
   if (to_flag("options.has_scale", options.has_scale)) return options.scale;
   if (options.scale != 0)
     throw refusal(Error::ambiguous, "options.scale: ", options.scale, " is given, but has_scale is 0");

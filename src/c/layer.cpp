@@ -25,7 +25,10 @@ std::optional<std::int64_t> unless_zero(std::int64_t extent) {
 }
 
 Element element_of(DType dtype) {
-  return dtype == DType::f32 ? Element::f32 : dtype == DType::f16 ? Element::f16 : Element::bf16;
+  return dtype == DType::f32   ? Element::f32
+         : dtype == DType::f16 ? Element::f16
+         : dtype == DType::f64 ? Element::f64
+                               : Element::bf16;
 }
 
 // A layer owns its weights, packed row after row.

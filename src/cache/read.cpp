@@ -28,6 +28,8 @@ void put(const MutableView& view, std::int64_t at, float x) {
     case DType::bf16:
       static_cast<bf16*>(view.data)[at] = from_float<bf16>(x);
       return;
+    case DType::f64:
+      return;  // refused
   }
 }
 

@@ -26,8 +26,30 @@ void share_rows(Problem& p) {
 }
 
 // S1: where there are no dimensions a scale has nothing to scale.
-float default_scale(std::int64_t dim) {
-  return dim == 0 ? 1.0f : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+double default_scale(std::int64_t dim) { return dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(dim)); }
+
+// What kernels in 32 bits multiply with is what the call means, to the reference as well.
+void round_to_f32(const char* name, std::optional<double>& number) {
+  if (!number) return;
+  const auto rounded = static_cast<float>(*number);
+  if (std::isfinite(*number) && !std::isfinite(rounded))
+    throw refusal(Error::value, name, ": ", *number, " is beyond the range of f32");
+  number = rounded;
+}
+
+void round_choices(Options& options) {
+  round_to_f32("options.scale", options.scale);
+  round_to_f32("options.softcap", options.softcap);
+}
+
+void check_f64(const Problem& p) {
+  if (p.inputs.q.dtype != DType::f64) return;
+  if (p.device() != Device::cpu)
+    throw refusal(Error::dtype, "q.dtype: f64, which is computed on the CPU alone, and q.device is ",
+                  p.device());
+  if (p.inputs.cache)
+    throw refusal(Error::dtype, "q.dtype: f64, but the keys of a cache are ",
+                  name_of(p.inputs.cache->config().type), "; f64 needs k and v as views");
 }
 
 void add_dimension(Problem& p) {
@@ -62,6 +84,7 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   if (inputs.cache && p.device() != inputs.cache->config().device)
     throw refusal(Error::device, "q.device: ", p.device(),
                   " is not the cache's: ", inputs.cache->config().device);
+  check_f64(p);
   if (options.stream && p.device() == Device::cpu)
     throw refusal(Error::device, "options.stream: given, but q.device is cpu");
   const bool is_empty = writes_nothing(inputs, arguments.all());
@@ -70,9 +93,10 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   const Extents extents = extents_of(p);
   check_extents(arguments.all(), extents);
   check_dtypes(arguments.all(), inputs.q.dtype);
+  if (inputs.q.dtype != DType::f64) round_choices(p.options);
   check_choices(p.outputs, options);
 
-  p.scale = options.scale.value_or(default_scale(p.dim));
+  p.scale = static_cast<float>(options.scale.value_or(default_scale(p.dim)));
   if (inputs.cache) apply_cache_window(p);
   lower_alibi(p);
   lower_masks(p, extents, arguments);
@@ -155,7 +179,7 @@ Strides broadcast_stride(const Shape& shape, const Strides& stride) {
 }
 
 View with_dimensions(const View& x) {
-  static constexpr float zero = 0;  // in any dtype
+  static constexpr double zero = 0;  // in any dtype
   if (x.shape.dim > 0) return x;
   Shape shape = x.shape;
   shape.dim = 1;
@@ -267,7 +291,7 @@ void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Ex
 }  // namespace
 
 void add_tensors(const Inputs& inputs, Arguments& arguments) {
-  arguments.add("q", inputs.q);
+  arguments.add("q", inputs.q, {.types = Rule::any_or_f64});
   if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
   if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
 }
@@ -322,7 +346,7 @@ void add_all(const Inputs& inputs, const Saved& saved, const Gradients& gradient
              Arguments& arguments) {
   using enum Extent;
   constexpr Rule out{Rule::read, Rule::exactly, {batch, heads, queries, value_dim}, Rule::of_q_or_f32},
-      log_sum_exp{Rule::read, Rule::exactly, {batch, heads, queries, one}, Rule::f32},
+      log_sum_exp{Rule::read, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q},
       written{.use = Rule::written, .types = Rule::of_q_or_f32};
   add_tensors(inputs, arguments);
   arguments.add("saved.out", saved.out, out);

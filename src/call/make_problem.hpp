@@ -118,7 +118,7 @@ void for_each_output(AnyOutputs& outputs, Visit&& visit) {
   if (outputs.weights) visit("weights", *outputs.weights, scores);
   if (outputs.log_sum_exp)
     visit("log_sum_exp", *outputs.log_sum_exp,
-          Rule{use, Rule::exactly, {batch, heads, queries, one}, Rule::f32});
+          Rule{use, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q});
   if constexpr (!is_read)
     if (outputs.scores.into) visit("scores.into", *outputs.scores.into, scores);
 }

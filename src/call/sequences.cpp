@@ -143,7 +143,8 @@ void place_sequences(const Inputs& inputs, Problem& p, const std::optional<Lengt
     const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
     p.rotates_keys = rotary && rotary->when == CacheRotary::When::read;
     // fault: turned-cache-of-another-type
-    p.kv_type = p.rotates_keys ? problem::type_of(problem::dtype_of(p.cache_type)) : p.cache_type;
+    p.kv_type =
+        p.rotates_keys ? problem::type_of(problem::dtype_of(p.cache_type)) : problem::type_of(p.cache_type);
   } else {
     place_keys(inputs, p);
     p.kv_heads = inputs.k.shape.heads;

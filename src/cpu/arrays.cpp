@@ -15,7 +15,8 @@
 namespace heed::cpu {
 namespace {
 
-// Calls body(data) with a pointer of the dtype's C++ type, so that a loop is written once for all three.
+// Calls body(data) with a pointer of the dtype's C++ type, so that a loop is written once for all three that
+// are computed with in f32.
 template <class Body>
 void with_elements(const View& x, Body&& body) {
   switch (x.dtype) {
@@ -25,6 +26,8 @@ void with_elements(const View& x, Body&& body) {
       return body(static_cast<const f16*>(x.data));
     case DType::bf16:
       return body(static_cast<const bf16*>(x.data));
+    case DType::f64:
+      return;  // refused wherever this is used
   }
 }
 
@@ -89,25 +92,54 @@ void fill(const MutableView& x, float value) {
   });
 }
 
+namespace {
+
+// The numbers of a merge, f64 among them; rounded once, to their type.
+template <class Body>
+void with_numbers(const View& x, Body&& body) {
+  x.dtype == DType::f64 ? body(static_cast<const double*>(x.data)) : with_elements(x, body);
+}
+constexpr double to_double(double x) { return x; }
+template <class T>
+constexpr double to_double(T x) {
+  return to_float(x);
+}
+template <class T>
+constexpr void set(T& number, double x) {
+  if constexpr (std::is_same_v<T, double>)
+    number = x;
+  else
+    number = from_float<T>(static_cast<float>(x));
+}
+
+double log_sum_exp_at(const View& x, const Shape& at) {
+  const std::int64_t e = offset(x.stride, at);
+  return x.dtype == DType::f64 ? static_cast<const double*>(x.data)[e] : static_cast<const float*>(x.data)[e];
+}
+void set_log_sum_exp(const MutableView& x, const Shape& at, double value) {
+  const std::int64_t e = offset(x.stride, at);
+  x.dtype == DType::f64 ? set(static_cast<double*>(x.data)[e], value)
+                        : set(static_cast<float*>(x.data)[e], value);
+}
+
+}  // namespace
+
 void merge(const Outputs& into, const Results& other) {
-  auto* const our_lse = static_cast<float*>(into.log_sum_exp->data);
-  const auto* const their_lse = static_cast<const float*>(other.log_sum_exp->data);
   Shape rows = into.out.shape;
   const std::int64_t dim = std::exchange(rows.dim, 1);
-  with_elements(into.out, [&]<class T>(T* ours) {
-    with_elements(other.out, [&](const auto* theirs) {
+  with_numbers(into.out, [&]<class T>(const T*) {
+    with_numbers(other.out, [&](const auto* theirs) {
       for_each_index(rows, [&](const Shape& at) {
-        float& lse = our_lse[offset(into.log_sum_exp->stride, at)];
-        const softmax::MergedRow merged(lse, their_lse[offset(other.log_sum_exp->stride, at)]);
+        const softmax::MergedRow merged(log_sum_exp_at(*into.log_sum_exp, at),
+                                        log_sum_exp_at(*other.log_sum_exp, at));
         if (merged.is_ours()) return;
-        T* const x = ours + offset(into.out.stride, at);
+        T* const x = static_cast<T*>(into.out.data) + offset(into.out.stride, at);
         const auto* const z = theirs + offset(other.out.stride, at);
         for (std::int64_t d = 0; d < dim; ++d) {
           T& sum = x[d * into.out.stride.dim];
-          const float more = to_float(z[d * other.out.stride.dim]);
-          sum = from_float<T>(static_cast<float>(merged.out(to_float(sum), more)));
+          set(sum, merged.out(to_double(sum), to_double(z[d * other.out.stride.dim])));
         }
-        lse = static_cast<float>(merged.log_sum_exp());
+        set_log_sum_exp(*into.log_sum_exp, at, merged.log_sum_exp());
       });
     });
   });

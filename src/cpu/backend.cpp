@@ -46,6 +46,11 @@ std::vector<Kernel> make_kernels() {
     add("backward",
         {.refuses_backward = [target](const GradientProblem& g) { return gradient_refuses(*target, g); },
          .backward = [target](const GradientProblem& g) { return gradient(*target, g); }});
+    if (target->f64.attend)
+      add("f64", {.refuses = f64_refuses,
+                  .attend = [target](const Problem& p) { return attend_f64(*target, p); },
+                  .refuses_backward = [](const GradientProblem& g) { return f64_refuses(g.forward); },
+                  .backward = [target](const GradientProblem& g) { return gradient(*target, g); }});
     add("stream", {.refuses = takes_many_rows,
                    .begin_stream = [target](const Problem& p) { return begin_stream(*target, p); }});
     add("spread",
@@ -111,7 +116,8 @@ namespace {
 
 // What is added to scores or limits them, in the units that kernels have for them.
 bool leaves_f32(const Problem& p, float x) {
-  const softmax::Scaling scaling = softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f));
+  const softmax::Scaling scaling =
+      softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)));
   return !std::isfinite(softmax::in_base_2(x)) || !std::isfinite(scaling.in_units(x));
 }
 
@@ -127,7 +133,7 @@ bool alibi_leaves_f32(const Problem& p) {
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
 // leave out keys that masks hide from a panel, and spread one head's rows over threads.
 std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
-  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == CacheType::f32;
+  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == problem::Type::f32;
   const bool sees_all = p.options.masks.empty();
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.max_short_rows
@@ -137,13 +143,15 @@ std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
 }  // namespace
 
 Reason prefill_refuses(const Target& target, const Problem& p) {
+  if (p.inputs.q.dtype == DType::f64)
+    return [] { return std::string("it takes f32, f16 and bf16, not f64"); };
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
-  if (target.only_bf16 && p.kv_type != CacheType::bf16)
-    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.kv_type); };
+  if (target.only_bf16 && p.kv_type != problem::Type::bf16)
+    return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type); };
   if (!std::isfinite(softmax::in_base_2(p.scale)))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };
-  if (p.options.softcap && leaves_f32(p, *p.options.softcap))
+  if (p.options.softcap && leaves_f32(p, static_cast<float>(*p.options.softcap)))
     return [] { return std::string("options.softcap in units of the scores is beyond the range of f32"); };
   if (p.options.alibi && alibi_leaves_f32(p))
     return [] { return std::string("options.alibi times the farthest distance is beyond what f32 counts"); };
@@ -151,6 +159,7 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
 }
 
 Reason decode_refuses(const Target& target, const Problem& p) {
+  if (p.inputs.q.dtype == DType::f64) return prefill_refuses(target, p);
   const std::int64_t rows = p.kv_heads == 0 ? 0 : p.heads / p.kv_heads * p.queries;
   if (const std::int64_t at_most = max_rows_in_place(target, p); rows > at_most)
     return [rows, at_most] {

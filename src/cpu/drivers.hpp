@@ -57,6 +57,11 @@ std::unique_ptr<SpreadDecode> begin_spread(const Target&, const Problem&, const 
 // backward/driver.cpp. What it leaves to the reference is not written.
 [[nodiscard]] UnfinishedGradients gradient(const Target&, const GradientProblem&);
 
+// f64/driver.cpp: all of it in f64, few rows or many; gradient() above calls the second.
+Reason f64_refuses(const Problem&);
+[[nodiscard]] bool attend_f64(const Target&, const Problem&);
+void gradient_f64(const Target&, const GradientCall&);
+
 // arrays.cpp: other work on arrays. Results are rounded once to the type of what is written.
 void copy(const View& from, const MutableView& into);
 void add(const View& from, const MutableView& into);

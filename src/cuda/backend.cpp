@@ -88,11 +88,12 @@ class Cuda final : public Backend {
   void merge(const Outputs& into, const Results& other) const override { cuda::merge(into, other); }
 
  private:
-  std::vector<Kernel> kernels_{
-      kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.split.sm80", Role::split),
-      kernel_of("cuda.prefill.sm90", Role::prefill), kernel_of("cuda.backward.sm90", BackwardRole::hopper),
-      kernel_of("cuda.general.sm80", Role::general, BackwardRole::general),
-      kernel_of("cuda.exact.sm80", Role::exact, BackwardRole::exact)};
+  std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),
+                               kernel_of("cuda.split.sm80", Role::split),
+                               kernel_of("cuda.prefill.sm90", Role::prefill),
+                               kernel_of("cuda.backward.sm90", BackwardRole::hopper),
+                               kernel_of("cuda.general.sm80", Role::general, BackwardRole::general),
+                               kernel_of("cuda.exact.sm80", Role::exact, BackwardRole::exact)};
 };
 
 }  // namespace

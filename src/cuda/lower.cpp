@@ -58,7 +58,7 @@ LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
   set_row_stride(call.out, View(p.outputs.out));
   call.min_exponent = -127.0f / call.scaling.exponent;
   call.scale_log2e = softmax::in_base_2(p.scale);
-  call.softcap_log2e = softmax::in_base_2(call.cap);
+  call.softcap_log2e = softmax::in_base_2(static_cast<float>(call.cap));
   const auto as_the_first = [&](const Sequence& s) { return is_like(s, *p.sequences.begin()); };
   if (!p.sequences.empty()) call.each = *p.sequences.begin();
   if (std::all_of(p.sequences.begin(), p.sequences.end(), as_the_first)) call.sequences = nullptr;

@@ -98,7 +98,7 @@ class CudaPages final : public DevicePages {
     upload(list, reinterpret_cast<const std::byte*>(runs.data()),
            static_cast<std::int64_t>(runs.size_bytes()), nullptr);
     const auto longer = [](const TokenRun& a, const TokenRun& b) { return a.count < b.count; };
-    launch({side.layout, side.type, side.side == Side::values, lower(x),
+    launch({side.layout, problem::type_of(side.type), side.side == Side::values, lower(x),
             reinterpret_cast<const TokenRun*>(list), std::ssize(runs),
             std::max_element(runs.begin(), runs.end(), longer)->count});
   }

@@ -154,10 +154,10 @@ struct Architecture {
 Reason wants_another_device(const Architecture& wanted) {
   const DeviceFacts facts = device_facts();
   if (wanted.is_only ? facts.major == wanted.min_major : facts.major >= wanted.min_major) return {};
-  return [is_only = wanted.is_only, ordinal = facts.ordinal, number = facts.major * 10 + facts.minor] {
-    return "device " + std::to_string(ordinal) + " has compute capability " + std::to_string(number / 10) + "." +
-           std::to_string(number % 10) + "; the kernel is for " +
-           (is_only ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
+  return [is_only = wanted.is_only, ordinal = facts.ordinal, architecture = facts.major * 10 + facts.minor] {
+    return "device " + std::to_string(ordinal) + " has compute capability " +
+           std::to_string(architecture / 10) + "." + std::to_string(architecture % 10) +
+           "; the kernel is for " + (is_only ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
   };
 }
 

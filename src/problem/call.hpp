@@ -50,15 +50,25 @@ struct AlibiSlopes {
 // Which scores a call writes (S4).
 enum class ScoreStage : std::uint8_t { none, raw, softcapped, biased };
 
-using Type = CacheType;  // of any element that kernels read; int8 is also a boolean
+// Of any element that kernels read; int8 is also a boolean.
+enum class Type : std::uint8_t { f32, f16, bf16, int8, f64 };
 
+constexpr Type type_of(CacheType type) {
+  return type == CacheType::f32    ? Type::f32
+         : type == CacheType::f16  ? Type::f16
+         : type == CacheType::bf16 ? Type::bf16
+                                   : Type::int8;
+}
 constexpr Type type_of(DType dtype) {
-  return dtype == DType::f32 ? Type::f32 : dtype == DType::f16 ? Type::f16 : Type::bf16;
+  return dtype == DType::f32    ? Type::f32
+         : dtype == DType::f16  ? Type::f16
+         : dtype == DType::bf16 ? Type::bf16
+                                : Type::f64;
 }
 
 // Integers come out times their scales.
-constexpr DType dtype_of(Type type) {
-  return type == Type::f16 ? DType::f16 : type == Type::bf16 ? DType::bf16 : DType::f32;
+constexpr DType dtype_of(CacheType type) {
+  return type == CacheType::f16 ? DType::f16 : type == CacheType::bf16 ? DType::bf16 : DType::f32;
 }
 
 // How far apart neighbours along each axis of a tensor lie, in elements.
@@ -87,7 +97,7 @@ struct KernelCall {
   Tensor out, weights, log_sum_exp, scores;
   ScoreStage stage = ScoreStage::none;
   double scale = 1;  // of a score
-  float cap = 0;     // options.softcap; 0: none
+  double cap = 0;    // options.softcap; 0: none
   softmax::Scaling scaling{};
   softmax::Softcap softcap{};           // the same in units of the scores
   const Sequence* sequences = nullptr;  // one per batch entry

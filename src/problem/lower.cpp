@@ -18,7 +18,7 @@ Few<BoolTensor, 4> lowered_masks(const Problem& p) {
 }
 
 KernelCall lowered(const Problem& p, std::span<const BoolTensor> masks, const softmax::Scaling& scaling) {
-  const float cap = p.options.softcap.value_or(0.0f);
+  const double cap = p.options.softcap.value_or(0);
   return {.batch = p.batch,
           .heads = p.heads,
           .kv_heads = p.kv_heads,
@@ -36,11 +36,10 @@ KernelCall lowered(const Problem& p, std::span<const BoolTensor> masks, const so
           .log_sum_exp = lower_if_given(p.outputs.log_sum_exp),
           .scores = p.outputs.scores.into ? lower(View(*p.outputs.scores.into)) : Tensor{},
           .stage = p.score_stage(),
-          .scale = p.options.scale ? static_cast<double>(*p.options.scale)
-                                   : 1 / std::sqrt(static_cast<double>(p.dim)),
+          .scale = p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim))),
           .cap = cap,
           .scaling = scaling,
-          .softcap = softmax::softcap_of(cap, scaling),
+          .softcap = softmax::softcap_of(static_cast<float>(cap), scaling),
           .sequences = p.sequences.data(),
           .front = p.front,
           .gaps = p.gaps.data(),
@@ -69,14 +68,14 @@ Tensor lower(const View& x) {
 }
 
 LoweredProblem::LoweredProblem(const Problem& p)
-    : LoweredProblem(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
+    : LoweredProblem(p, softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)))) {}
 
 LoweredProblem::LoweredProblem(const Problem& p, const softmax::Scaling& scaling)
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {
   if (p.reading) {
     call.cached = p.cached.data();
     call.layout = p.reading->layout();
-    call.k.type = call.v.type = p.cache_type;
+    call.k.type = call.v.type = type_of(p.cache_type);
   }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {
     call.drop_below = softmax::dropout_threshold(dropout->drop_probability);

@@ -59,7 +59,7 @@ struct Problem {
   CacheType cache_type = CacheType::f32;
   // The cache rotates its keys when they are read: kernels are handed a copy of what it holds.
   bool rotates_keys = false;
-  CacheType kv_type = CacheType::f32;  // of K and V as kernels read them, wherever they lie
+  Type kv_type = Type::f32;  // of K and V as kernels read them, wherever they lie
 
   Optional<View> bias{}, sink{};  // broadcast axes have stride 0
   AlibiSlopes alibi{};

@@ -8,7 +8,7 @@ namespace heed::reference {
 namespace {
 
 // The running maximum may move, and so rescale the row, once per block of keys and once per chunk of blocks.
-constexpr std::int64_t keys_per_rescale = 128;
+constexpr std::int64_t keys_per_rescale = 128, keys_per_rescale_in_f64 = 64;
 // The terms of a chain in f32: dimensions of a score, keys of an output.
 constexpr std::int64_t chain_of_dimensions = 128, chain_of_keys = 256;
 
@@ -24,29 +24,45 @@ double part_of(double number, double relative, double most) {
   return std::isfinite(relative) ? std::min(relative * number, most) : most;
 }
 
-}  // namespace
-
-double gamma(double roundings) { return roundings * u / (1 - roundings * u); }
-
-double chained_roundings(std::int64_t n) {
+// Of a term on its way through a sum over n dimensions: one for each term of its chain, one for each later
+// chain. 16-bit types, whose matrix instructions go on in one chain, and f64 have no other.
+double roundings_of_dims(const Problem& p, std::int64_t n) {
+  if (p.inputs.q.dtype != DType::f32) return static_cast<double>(n);
   return static_cast<double>(std::min(n, chain_of_dimensions) + n / chain_of_dimensions);
 }
 
-double roundoff(DType dtype) { return dtype == DType::f32 ? u : dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
+bool is_f64(const Problem& p) { return p.inputs.q.dtype == DType::f64; }
+
+}  // namespace
+
+Unit unit_of(const Problem& p) {
+  if (is_f64(p)) return {.u = 0x1p-52, .underflow = 0x1p-1021, .half_spacing = 0x1p-1074};
+  return {};
+}
+
+double roundoff(DType dtype) {
+  return dtype == DType::f64   ? 0x1p-53
+         : dtype == DType::f32 ? 0x1p-24
+         : dtype == DType::f16 ? 0x1p-11
+                               : 0x1p-8;
+}
 
 double smallest(DType dtype) {
-  return dtype == DType::f16 ? 0x1p-25 : dtype == DType::bf16 ? 0x1p-134 : 0x1p-150;
+  return dtype == DType::f64    ? 0x1p-1074
+         : dtype == DType::f16  ? 0x1p-25
+         : dtype == DType::bf16 ? 0x1p-134
+                                : 0x1p-150;
 }
 
 RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std::int64_t b, std::int64_t h,
                    std::int64_t i)
     : p_(p),
       row_(row),
+      unit_(unit_of(p)),
       magnitude_(static_cast<std::size_t>(p.value_dim)),
       largest_value_(static_cast<std::size_t>(p.value_dim)) {
   const Sequence& s = p.sequences[static_cast<std::size_t>(b)];
-  const double scale =
-      std::abs(p.options.scale.value_or(static_cast<float>(1 / std::sqrt(static_cast<double>(p.dim)))));
+  const double scale = std::abs(p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim))));
   const bool is_bf16 = p.inputs.q.dtype == DType::bf16;
   double largest_dot = 0, largest_flushed = 0, largest_lost = 0, largest_bias = 0;
   const std::int64_t query = s.first_query + i;
@@ -65,7 +81,7 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
     largest_dot = std::max(largest_dot, scale * dot);
     largest_flushed = std::max(largest_flushed, scale * flushed);
     largest_lost =
-        std::max(largest_lost, half_spacing * (dot + keys + (1 + scale) * static_cast<double>(p.dim)));
+        std::max(largest_lost, unit_.half_spacing * (dot + keys + (1 + scale) * static_cast<double>(p.dim)));
     const double bias = p.bias ? std::abs(read(*p.bias, b, h, query, j)) : 0;
     largest_bias = std::max(largest_bias, bias + std::abs(alibi(p, b, h, i, j)));
     for (std::size_t d = 0; d < magnitude_.size(); ++d) {
@@ -80,14 +96,14 @@ RowBound::RowBound(const Problem& p, const Numbers& numbers, const Row& row, std
   // subtracting the maximum. The scale may be subnormal, and so may the query times it and every sum of a
   // chain. Matrix instructions for 16-bit types have one chain.
   const bool is_chained = p.inputs.q.dtype == DType::f32;
-  const double roundings = is_chained ? chained_roundings(p.dim) : static_cast<double>(p.dim);
-  score_error_ = gamma(roundings + 4 + int8_roundings(p)) * largest_dot + gamma(8) * largest_score_ +
-                 largest_flushed + largest_lost;
-  if (p.options.softcap) score_error_ += tanh_error * std::min<double>(*p.options.softcap, largest_dot);
-  const double rescales = static_cast<double>(p.keys / keys_per_rescale + 4);
+  score_error_ = unit_.gamma(roundings_of_dims(p, p.dim) + 4 + int8_roundings(p)) * largest_dot +
+                 unit_.gamma(8) * largest_score_ + largest_flushed + largest_lost;
+  if (p.options.softcap) score_error_ += unit_.tanh_error * std::min(*p.options.softcap, largest_dot);
+  const auto rescales =
+      static_cast<double>(p.keys / (is_f64(p) ? keys_per_rescale_in_f64 : keys_per_rescale) + 4);
   const std::int64_t chain = is_chained ? std::min(p.keys, chain_of_keys) : p.keys;
-  relative_error_ = std::expm1(2 * score_error_) + rescales * exp2_error +
-                    2 * gamma(static_cast<double>(chain) + rescales + 8);
+  relative_error_ = std::expm1(2 * score_error_) + rescales * unit_.exp2_error +
+                    2 * unit_.gamma(static_cast<double>(chain) + rescales + 8);
 }
 
 double RowBound::out(std::int64_t d) const {
@@ -98,11 +114,11 @@ double RowBound::out(std::int64_t d) const {
   // Matrix instructions take the weights rounded to the operands' type as well. Those for bf16 lose what is
   // subnormal; in f16 a weight is kept as 2^7 times as much, and may lose half the spacing of its subnormals.
   const DType operands = p_.inputs.q.dtype;
-  const double operand = operands == DType::f32 ? 0 : roundoff(operands);
-  const double lost = operands == DType::bf16  ? 2 * underflow
+  const double operand = operands == DType::f32 || is_f64(p_) ? 0 : roundoff(operands);
+  const double lost = operands == DType::bf16  ? 2 * unit_.underflow
                       : operands == DType::f16 ? 0x1p-7 * smallest(DType::f16)
-                                               : underflow;
-  const double relative = relative_error_ + gamma(int8_roundings(p_)) + operand + roundoff(dtype);
+                                               : unit_.underflow;
+  const double relative = relative_error_ + unit_.gamma(int8_roundings(p_)) + operand + roundoff(dtype);
   return part_of(magnitude, relative, 2 * largest / keep_probability) + smallest(dtype) +
          static_cast<double>(p_.keys) * lost * (largest + 1) / keep_probability;
 }
@@ -112,13 +128,16 @@ double RowBound::weight(std::int64_t j) const {
   const DType dtype = p_.outputs.weights->dtype;
   return part_of(row_.weight[static_cast<std::size_t>(j)], relative_error_ + roundoff(dtype),
                  1 / keep_probability) +
-         smallest(dtype) + underflow / keep_probability;
+         smallest(dtype) + unit_.underflow / keep_probability;
 }
 
 double RowBound::log_sum_exp() const {
   if (std::isinf(row_.log_sum_exp)) return 0;  // a row that sees no key says so exactly
   const double relative = std::min(relative_error_, std::log(static_cast<double>(p_.keys)) + 1);
-  return score_error_ + relative + 4 * u * (largest_score_ + std::abs(row_.log_sum_exp) + 1);
+  const double magnitude = std::abs(row_.log_sum_exp);
+  const double own =
+      is_f64(p_) ? roundoff(p_.outputs.log_sum_exp->dtype) * magnitude : 0;  // f32 is in the rest
+  return score_error_ + relative + 4 * unit_.u * (largest_score_ + magnitude + 1) + own;
 }
 
 namespace {
@@ -126,7 +145,12 @@ namespace {
 // A sum runs in blocks: chains of up to so many terms, and one addition for each block of at least so many.
 constexpr std::int64_t longest_chain = 192, shortest_block = 96;
 
-constexpr double min_spacing = 0x1p-149;  // of f32: what a sum of subnormals may lose
+// Of a product over the values' dimensions, by kernels that compute with vectors.
+double roundings_of_width(const GradientProblem& g) {
+  const std::int64_t n = g.forward.value_dim;
+  if (is_f64(g.forward)) return static_cast<double>(n);
+  return static_cast<double>(std::min(n, chain_of_dimensions) + n / chain_of_dimensions);
+}
 
 // Matrix instructions take bf16 or f16 throughout. The bound does not ask whether they were used.
 bool may_use_matrices(const GradientProblem& g) {
@@ -161,18 +185,19 @@ void round_for_matrices(Term& t, DType operands) {
 }
 
 // Of a weight exp(x) whose x is off by up to `of_score`.
-double weight_error(double x, double of_score) {
-  if (x == -INFINITY) return underflow;  // by a log-sum-exp of +inf: whatever the errors are, nothing is left
+double weight_error(const Unit& unit, double x, double of_score) {
+  if (x == -INFINITY)
+    return unit.underflow;  // by a log-sum-exp of +inf: whatever the errors, nothing is left
   const double grown = std::exp(x + of_score);
-  return grown * (-std::expm1(-of_score) + exp2_error + u) + underflow;
+  return grown * (-std::expm1(-of_score) + unit.exp2_error + unit.u) + unit.underflow;
 }
 
 // Of the product of two numbers, each with its error, rounded once.
-Term product(const Term& a, const Term& b) {
+Term product(const Unit& unit, const Term& a, const Term& b) {
   const double value = a.value * b.value, max_a = std::abs(a.value) + a.error;
   if (std::isinf(a.error) || std::isinf(b.error)) return {value, INFINITY};
-  return {value, a.error * std::abs(b.value) + max_a * b.error + u * max_a * (std::abs(b.value) + b.error) +
-                     half_spacing};
+  return {value, a.error * std::abs(b.value) + max_a * b.error +
+                     unit.u * max_a * (std::abs(b.value) + b.error) + unit.half_spacing};
 }
 
 }  // namespace
@@ -185,9 +210,11 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
   if (r.sees_no_key) return;
   const RowBound of_scores(p, numbers.forward, r.scores, b, h, i);
   const bool has_matrices = may_use_matrices(g);
+  const Unit unit = unit_of(p);
+  const double min_spacing = 2 * unit.half_spacing;  // what a sum of subnormals may lose
   const double lse = std::abs(r.log_sum_exp),
-               width = has_matrices ? static_cast<double>(p.value_dim) + 1 : chained_roundings(p.value_dim);
-  const double exponent_error = of_scores.score_error() + 3 * u * (lse + of_scores.largest_score());
+               width = has_matrices ? static_cast<double>(p.value_dim) + 1 : roundings_of_width(g);
+  const double exponent_error = of_scores.score_error() + 3 * unit.u * (lse + of_scores.largest_score());
   const double* from_out = numbers.out_gradient(b, h, query);
   const double of_lse = g.log_sum_exp_gradient ? std::abs(read(*g.log_sum_exp_gradient, b, h, query, 0)) : 0;
   const double delta = sum_of_magnitudes(from_out, numbers.out(b, h, query), p.value_dim) + of_lse;
@@ -199,16 +226,16 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
     const double* value = numbers.forward.v(b, p.kv_head(h), s.first_key + j);
     const double from_value = keep * sum_of_magnitudes(from_out, value, p.value_dim),
                  flushed = has_matrices ? keep * flushed_of(from_out, value, p.value_dim) : 0;
-    const Term weight{r.weight[n], weight_error(r.scores.biased[n] - r.log_sum_exp, exponent_error)};
-    const Term gradient{r.weight_gradient[n],
-                        gamma(width + 4) * (from_value + delta) + flushed + (width + 4) * keep * min_spacing};
-    r.applied[n].error = product(weight, {keep, gamma(1) * keep}).error;
-    r.score[n].error = product(weight, gradient).error;
+    const Term weight{r.weight[n], weight_error(unit, r.scores.biased[n] - r.log_sum_exp, exponent_error)};
+    const Term gradient{r.weight_gradient[n], unit.gamma(width + 4) * (from_value + delta) + flushed +
+                                                  (width + 4) * keep * min_spacing};
+    r.applied[n].error = product(unit, weight, {keep, unit.gamma(1) * keep}).error;
+    r.score[n].error = product(unit, weight, gradient).error;
     r.raw[n].error = r.score[n].error;
-    if (const std::optional<float> c = p.options.softcap) {
+    if (const std::optional<double> c = p.options.softcap) {
       const double t = r.scores.softcapped[n] / *c;
-      const Term slope{1 - t * t, 2 * (of_scores.score_error() / *c + tanh_error) + 2 * u};
-      r.raw[n].error = product(r.score[n], slope).error;
+      const Term slope{1 - t * t, 2 * (of_scores.score_error() / *c + unit.tanh_error) + 2 * unit.u};
+      r.raw[n].error = product(unit, r.score[n], slope).error;
     }
     if (!has_matrices) continue;
     round_for_matrices(r.applied[n], p.inputs.q.dtype);
@@ -217,23 +244,24 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
   if (!p.sink) return;
   const double sink = read(*p.sink, b, h, 0, 0);
   const Term weight{std::exp(sink - r.log_sum_exp),
-                    weight_error(sink - r.log_sum_exp, 3 * u * (std::abs(sink) + lse))};
-  const Term gradient{delta, gamma(width + 2) * delta + (width + 4) * min_spacing};
-  r.sink.error = product(weight, gradient).error;
+                    weight_error(unit, sink - r.log_sum_exp, 3 * unit.u * (std::abs(sink) + lse))};
+  const Term gradient{delta, unit.gamma(width + 2) * delta + (width + 4) * min_spacing};
+  r.sink.error = product(unit, weight, gradient).error;
 }
 
 double roundings_of(const GradientProblem& g, std::int64_t terms) {
   // Matrix instructions go on in one chain, whose roundings may be to odd: twice as much for every second
   // term.
   if (may_use_matrices(g)) return static_cast<double>(terms + 3);
+  if (is_f64(g.forward)) return static_cast<double>(terms);  // one chain
   return static_cast<double>(std::min(terms, longest_chain) + terms / shortest_block);
 }
 
-double bound_of(const Sum& sum, double roundings, double factor, DType dtype) {
+double bound_of(const Sum& sum, const Unit& unit, double roundings, double factor, DType dtype) {
   // Three more are the default scale, the product with it, and the addition of +0 or of what was there.
   if (std::isinf(sum.error)) return sum.error;
-  const double most =
-      std::abs(factor) * (sum.error + gamma(roundings + 4) * sum.magnitude + (roundings + 4) * min_spacing);
+  const double most = std::abs(factor) * (sum.error + unit.gamma(roundings + 4) * sum.magnitude +
+                                          (roundings + 4) * 2 * unit.half_spacing);
   return most + roundoff(dtype) * (std::abs(factor * sum.value) + most) + smallest(dtype);
 }
 

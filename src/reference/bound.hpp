@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a kernel that computes in f32 may stray from the reference, row by row: computed from the inputs,
-// never tuned. docs/bounds.md derives it. This is the only tolerance in the project.
+// How far a kernel that computes in f32, or in f64 where q is, may stray from the reference, row by row:
+// computed from the inputs, never tuned. docs/bounds.md derives it. This is the only tolerance in the
+// project.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -11,18 +12,21 @@
 
 namespace heed::reference {
 
-constexpr double u = 0x1p-24;  // unit roundoff of f32
-constexpr double exp2_error =
-    4 * u;  // relative, of the kernels' exp2; measured over every float by tests/simd
-constexpr double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
-constexpr double underflow = 0x1p-125;     // weights below 2^-126 of the row's largest become 0
-constexpr double min_normal = 0x1p-126;    // below it matrix instructions for bf16 take a number for 0
-constexpr double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
+constexpr double min_normal = 0x1p-126;  // below it matrix instructions for bf16 take a number for 0
 
-double gamma(double roundings);
-// Of a term on its way through a sum over n dimensions: one for each term of its chain, one for each later
-// chain.
-double chained_roundings(std::int64_t n);
+// What kernels compute in: f32 where nothing else is said.
+struct Unit {
+  double u = 0x1p-24;              // unit roundoff
+  double underflow = 0x1p-125;     // weights below half of it, as parts of the row's largest, become 0
+  double half_spacing = 0x1p-150;  // of the subnormals: what rounding to one may lose
+  double exp2_error = 4 * u;       // relative, of the kernels' exp2; measured over every float by tests/simd
+  double tanh_error = 8 * u;       // relative, of the kernels' tanh; likewise
+
+  double gamma(double roundings) const { return roundings * u / (1 - roundings * u); }
+};
+// f32; or f64, twice, since the reference then rounds as often as the kernel does.
+Unit unit_of(const Problem&);
+
 double roundoff(DType);
 double smallest(DType);  // half the spacing of the subnormals, which rounding may lose whatever the value
 
@@ -40,6 +44,7 @@ class RowBound {
  private:
   const Problem& p_;
   const Row& row_;
+  Unit unit_;
   std::vector<double> magnitude_;      // of the values under their weights, for each d
   std::vector<double> largest_value_;  // among those the row sees, for each d
   double score_error_;                 // absolute, of a score in natural units
@@ -58,6 +63,6 @@ void add_errors(const GradientProblem&, const GradientNumbers&, std::int64_t b, 
 double roundings_of(const GradientProblem&, std::int64_t terms);
 
 // Of an element: a sum whose terms are rounded so often, times `factor`, rounded to `dtype`.
-double bound_of(const Sum&, double roundings, double factor, DType dtype);
+double bound_of(const Sum&, const Unit&, double roundings, double factor, DType dtype);
 
 }  // namespace heed::reference

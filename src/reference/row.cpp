@@ -88,7 +88,7 @@ KeyScore score(const Problem& p, const double* q_row, const double* k_row, std::
   double dot = 0;
   for (std::int64_t d = 0; d < p.dim; ++d) dot += q_row[d] * k_row[d];
   const double raw = dot * p.options.scale.value_or(1 / std::sqrt(static_cast<double>(p.dim)));  // S1
-  const std::optional<float> c = p.options.softcap;
+  const std::optional<double> c = p.options.softcap;
   const double softcapped = c ? *c * std::tanh(raw / *c) : raw;  // S2
   const double bias = p.bias ? read(*p.bias, b, h, s.first_query + i, j) : 0,
                from_alibi = alibi(p, b, h, i, j);
@@ -107,6 +107,7 @@ bool dropped(const Problem& p, std::int64_t b, std::int64_t h, std::int64_t i, s
 
 double read(const View& x, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
   const std::int64_t e = at(x.stride, b, h, i, d);
+  if (x.dtype == DType::f64) return static_cast<const double*>(x.data)[e];
   if (x.dtype == DType::f16) return to_float(static_cast<const f16*>(x.data)[e]);
   if (x.dtype == DType::bf16) return to_float(static_cast<const bf16*>(x.data)[e]);
   return static_cast<const float*>(x.data)[e];
@@ -116,7 +117,9 @@ void write(const MutableView& x, std::int64_t b, std::int64_t h, std::int64_t i,
            double value) {  // S13
   const std::int64_t e = at(x.stride, b, h, i, d);
   const float rounded = static_cast<float>(value);
-  if (x.dtype == DType::f16)
+  if (x.dtype == DType::f64)
+    static_cast<double*>(x.data)[e] = value;
+  else if (x.dtype == DType::f16)
     static_cast<f16*>(x.data)[e] = from_float<f16>(rounded);
   else if (x.dtype == DType::bf16)
     static_cast<bf16*>(x.data)[e] = from_float<bf16>(rounded);

@@ -21,6 +21,14 @@ std::string in_words(float number) {
   return {text.data(), end.ptr};
 }
 
+std::string in_words(double number) {
+  const auto rounded = static_cast<float>(number);
+  if (static_cast<double>(rounded) == number || std::isnan(number)) return in_words(rounded);
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), number);
+  return {text.data(), end.ptr};
+}
+
 // Piece by piece: at -O3 g++ 12 warns of what it makes of "(" + text.
 std::string in_words(const Shape& s) {
   std::string text;
@@ -47,6 +55,8 @@ const char* name_of(DType dtype) {
       return "f16";
     case DType::bf16:
       return "bf16";
+    case DType::f64:
+      return "f64";
   }
   return "unknown";
 }
@@ -119,9 +129,12 @@ Error too_long(const Argument& a) {
 }
 
 void check_kind(const Argument& a) {
-  if (*a.dtype > DType::bf16)
-    throw refusal(Error::dtype, a.name, ".dtype: ", static_cast<std::int64_t>(*a.dtype),
-                  " is none of f32, f16, bf16");
+  const bool takes_f64 = a.rule.types != Rule::any;
+  if (*a.dtype <= (takes_f64 ? DType::f64 : DType::bf16)) return;
+  const std::string found =
+      *a.dtype == DType::f64 ? "f64" : std::to_string(static_cast<std::int64_t>(*a.dtype));
+  throw refusal(Error::dtype, a.name, ".dtype: ", found, " is none of f32, f16, bf16",
+                takes_f64 ? ", f64" : "");
 }
 
 void check_held(const Argument& a) {
@@ -329,20 +342,22 @@ bool broadcasts(const Shape& shape, const Shape& target) {
 bool may_be(DType found, Rule::Types types, DType of_q) {
   switch (types) {
     case Rule::any:
+    case Rule::any_or_f64:
       return true;
     case Rule::of_q:
       return found == of_q;
     case Rule::of_q_or_f32:
       return found == of_q || found == DType::f32;
-    case Rule::f32:
-      return found == DType::f32;
+    case Rule::f32_or_f64_of_q:
+      return found == DType::f32 || (found == DType::f64 && of_q == DType::f64);
   }
   return false;
 }
 
 [[gnu::cold]] Error wrong_dtype(const Argument& a, DType of_q) {
   const char *const found = name_of(*a.dtype), *const wanted = name_of(of_q);
-  if (a.rule.types == Rule::f32) return refusal(Error::dtype, a.name, ".dtype: ", found, " is not f32");
+  if (a.rule.types == Rule::f32_or_f64_of_q && of_q != DType::f64)
+    return refusal(Error::dtype, a.name, ".dtype: ", found, " is not f32");
   if (a.rule.types == Rule::of_q)
     return refusal(Error::dtype, a.name, ".dtype: ", found, " is not q.dtype: ", wanted);
   return refusal(Error::dtype, a.name, ".dtype: ", found, " is neither q.dtype: ", wanted, " nor f32");

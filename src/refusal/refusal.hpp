@@ -19,7 +19,8 @@
 
 namespace heed::refusing {
 
-std::string in_words(float);         // the shortest text that reads back as the same float; "nan" has no sign
+std::string in_words(float);  // the shortest text that reads back as the same number; "nan" has no sign
+std::string in_words(double);
 std::string in_words(const Shape&);  // "(2, 8, 128, 64)"
 std::string in_words(const Strides&);
 inline std::string in_words(std::integral auto number) { return std::to_string(number); }
@@ -82,7 +83,7 @@ enum class Extent : std::uint8_t {
 struct Rule {
   enum Use : std::uint8_t { read, written };
   enum Fit : std::uint8_t { freely, exactly, by_broadcasting };
-  enum Types : std::uint8_t { any, of_q, of_q_or_f32, f32 };
+  enum Types : std::uint8_t { any, any_or_f64, of_q, of_q_or_f32, f32_or_f64_of_q };  // any: none of f64
 
   Use use = read;
   Fit fit = freely;
@@ -108,7 +109,7 @@ struct Argument {
         data(v.data),
         shape(v.shape),
         stride(v.stride),
-        element_bytes(v.dtype == DType::f32 ? 4 : 2),
+        element_bytes(static_cast<std::int64_t>(bytes_of(v.dtype))),
         dtype(v.dtype),
         device(v.device),
         rule(r),

@@ -99,7 +99,7 @@ struct Taken {
 
   void count(const Call& call, bool is_taken) {
     ++tried, some += is_taken;
-    any_f32 |= is_taken && call.q.dtype() == DType::f32;
+    any_f32 |= is_taken && call.q.dtype() != DType::bf16;
   }
   bool enough() const { return 100 * some > (any_f32 ? 27 : 20) * tried; }
 };

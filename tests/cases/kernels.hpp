@@ -18,6 +18,16 @@ inline std::vector<std::string> plan_and_kernels() {
   return names;
 }
 
+inline bool is_f64(const std::string& kernel) { return kernel.starts_with("cpu.f64."); }
+
+// A random problem in a dtype that the kernel takes: those for f64 take no other.
+inline Call for_kernel(const std::string& kernel, Call call) {
+  if (!is_f64(kernel)) return call;
+  if (call.bias && call.bias->dtype() != DType::f32) call.bias = call.bias->as(DType::f64);
+  call.q = call.q.as(DType::f64), call.k = call.k.as(DType::f64), call.v = call.v.as(DType::f64);
+  return call;
+}
+
 // Whether the plan takes the kernel that the options name; a plan without a name always takes one.
 inline bool is_accepted(const Inputs& inputs, const Outputs& outputs, const Options& options) {
   return options.kernel.empty() ||

@@ -12,7 +12,7 @@
 namespace heed::cases {
 namespace {
 
-constexpr std::array<DType, 3> dtypes{DType::f32, DType::f16, DType::bf16};
+constexpr std::array<DType, 4> dtypes{DType::f32, DType::f16, DType::bf16, DType::f64};
 constexpr std::int64_t random_problems = 110;
 
 struct Extents {
@@ -188,12 +188,12 @@ Case make_case(std::int64_t number) {
   const auto n = static_cast<std::size_t>(number);
   const DType dtype = dtypes[n % dtypes.size()];
   Case made = table().at(n / dtypes.size())(dtype);
-  made.name += dtype == DType::f32 ? " (f32)" : dtype == DType::f16 ? " (f16)" : " (bf16)";
+  made.name += std::string(" (") + heed::name_of(dtype) + ")";
   return made;
 }
 
 bool in_small_selection(std::int64_t number) {
   return number % 5 == 0;
-}  // 5 and 3 are coprime: every dtype stays
+}  // 5 and 4 are coprime: every dtype stays
 
 }  // namespace heed::cases

@@ -141,11 +141,8 @@ inline std::string describe(const Call& c) {
     return std::to_string(t.shape().heads) + "x" + std::to_string(t.shape().length) + "x" +
            std::to_string(t.shape().dim);
   };
-  std::string s = std::string(c.q.dtype() == DType::f32   ? "f32"
-                              : c.q.dtype() == DType::f16 ? "f16"
-                                                          : "bf16") +
-                  " batch " + std::to_string(c.batch()) + ", q " + shape(c.q) + ", k " + shape(c.k) + ", v " +
-                  shape(c.v);
+  std::string s = std::string(heed::name_of(c.q.dtype())) + " batch " + std::to_string(c.batch()) + ", q " +
+                  shape(c.q) + ", k " + shape(c.k) + ", v " + shape(c.v);
   if (c.causal) s += c.causal->align == Align::ends ? ", causal ends" : ", causal";
   if (c.window)
     s += ", window " + std::to_string(c.window->left) + "," + std::to_string(c.window->right) + " front " +

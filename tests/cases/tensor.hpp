@@ -52,19 +52,21 @@ class Tensor {
   MutableView mutable_view() { return {bytes_.data() + lead_, shape_, stride_, dtype_}; }
 
   // The element as it lies in memory.
-  std::uint32_t bits(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
-    std::uint32_t found = 0;
+  std::uint64_t bits(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
+    std::uint64_t found = 0;
     std::memcpy(&found, address(b, h, i, d), bytes_of(dtype_));
     return found;
   }
   float at(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) const {
-    const std::uint32_t found = bits(b, h, i, d);
-    if (dtype_ == DType::f32) return std::bit_cast<float>(found);
+    const std::uint64_t found = bits(b, h, i, d);
+    if (dtype_ == DType::f64) return static_cast<float>(std::bit_cast<double>(found));
+    if (dtype_ == DType::f32) return std::bit_cast<float>(static_cast<std::uint32_t>(found));
     const auto half = static_cast<std::uint16_t>(found);
     return dtype_ == DType::f16 ? to_float(f16{half}) : to_float(bf16{half});
   }
   void set(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d, float x) {
-    std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+    std::uint64_t u = std::bit_cast<std::uint32_t>(x);
+    if (dtype_ == DType::f64) u = std::bit_cast<std::uint64_t>(static_cast<double>(x));
     if (dtype_ == DType::f16) u = from_float<f16>(x).bits;
     if (dtype_ == DType::bf16) u = from_float<bf16>(x).bits;
     std::memcpy(bytes_.data() + offset(b, h, i, d), &u, bytes_of(dtype_));
@@ -83,6 +85,12 @@ class Tensor {
     for_each(shape_, [&](auto b, auto h, auto i, auto d) {
       std::memcpy(made.bytes_.data() + made.offset(b, h, i, d), address(b, h, i, d), bytes_of(dtype_));
     });
+    return made;
+  }
+  // The same elements in another dtype.
+  Tensor as(DType dtype) const {
+    Tensor made(shape_, dtype);
+    for_each(shape_, [&](auto b, auto h, auto i, auto d) { made.set(b, h, i, d, at(b, h, i, d)); });
     return made;
   }
   // Rows [first, first + count) of the length axis, copied out.

@@ -11,8 +11,9 @@ namespace heed::digests {
 
 inline std::uint64_t hash(const cases::Tensor& t, std::uint64_t so_far) {
   cases::for_each(t.shape(), [&](auto b, auto h, auto i, auto d) {
-    const std::uint32_t bits = std::isnan(t.at(b, h, i, d)) ? 0x7fc00000u : t.bits(b, h, i, d);
-    for (int byte = 0; byte < 4; ++byte) so_far = (so_far ^ (bits >> 8 * byte & 0xffu)) * 0x100000001b3u;
+    const std::uint64_t bits = std::isnan(t.at(b, h, i, d)) ? 0x7fc00000u : t.bits(b, h, i, d);
+    const int bytes = t.dtype() == DType::f64 ? 8 : 4;
+    for (int byte = 0; byte < bytes; ++byte) so_far = (so_far ^ (bits >> 8 * byte & 0xffu)) * 0x100000001b3u;
   });
   return so_far;
 }

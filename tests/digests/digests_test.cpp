@@ -30,6 +30,7 @@ using Digests = std::map<std::string, std::string>;  // "keys-1024 out" -> 16 he
 std::vector<std::string> kernels() {
   std::vector<std::string> names = kernel_names();
   std::erase(names, "reference");  // computes in double
+  std::erase_if(names, cases::is_f64);
   return names;
 }
 
@@ -151,6 +152,7 @@ class OneFileOfGradients : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, OneFileOfGradients, testing::ValuesIn([] {
                            std::vector<std::string> names = backward_kernel_names();
                            std::erase(names, "reference");  // computes in double
+                           std::erase_if(names, cases::is_f64);
                            return names;
                          }()),
                          cases::test_name);
@@ -193,6 +195,30 @@ TEST_P(OneTarget, sixteen_bit_types_have_the_bits_of_its_prefill) {
   if (compared == 0 && !must_take(GetParam())) GTEST_SKIP() << "takes none of them";
   const std::int64_t both = cases::small_selection() ? 10 : 60;
   EXPECT_GE(compared, must_take(GetParam()) ? both : both / 2);  // a target may take bf16 only
+}
+
+// O4: no file has them, since the C library's exp, log and tanh have a say in them.
+TEST(F64, has_the_same_bits_on_every_instruction_set_of_this_machine) {
+  std::int64_t compared = 0, number = 0;
+  for (const Problem& p : problems()) {
+    if (cases::small_selection() && ++number % 5 != 0) continue;
+    const cases::Call call = in_dtype(p.call, DType::f64);
+    const cases::BackwardCall backward(call, 1000);
+    const auto expected = cases::run(call, {.log_sum_exp = true}, "cpu.f64.scalar");
+    const auto gradients = cases::gradients_of(backward, "cpu.f64.scalar");
+    for (const std::string& kernel : kernel_names()) {
+      if (!cases::is_f64(kernel)) continue;
+      SCOPED_TRACE(p.name + ", " + kernel);
+      EXPECT_TRUE(cases::same_bits(cases::run(call, {.log_sum_exp = true}, kernel), expected));
+      const auto found = cases::gradients_of(backward, kernel);
+      for (const cases::Of of : cases::every_gradient)
+        if ((*found)[of]) {
+          EXPECT_TRUE(cases::same_bits(*(*found)[of], *(*gradients)[of])) << name_of(of);
+        }
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 5);
 }
 
 TEST(Golden, the_file_has_a_line_for_every_output_and_no_other) {

@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, GradientKernel, testing::ValuesIn(fast_kernels
 TEST_P(GradientKernel, every_random_problem_is_within_the_stated_bound) {
   Taken taken;
   for (const std::uint64_t seed : seeds(1, 1101)) {
-    const Call call = random_call(seed, {.dropout = true});
+    const Call call = for_kernel(GetParam(), random_call(seed, {.dropout = true}));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Dice dice(seed ^ 0xACEu);
     const auto dtype = dice.one_in(3) ? std::optional(DType::f32) : std::nullopt;
@@ -52,10 +52,10 @@ TEST_P(GradientKernel, every_random_problem_is_within_the_stated_bound) {
   RecordProperty("worst_error_in_bounds", std::to_string(worst));
 }
 
-// Tiles have up to 48 rows and 32 columns, blocks 96 rows and 192 keys. In bf16 besides: kernels by matrix
-// instructions take nothing else.
+// Tiles have up to 48 rows and 32 columns, blocks 96 rows and 192 keys. In bf16 and f64 besides: some kernels
+// take nothing else.
 TEST_P(GradientKernel, every_remainder_of_a_tile_and_a_block_is_within_the_stated_bound) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     SCOPED_TRACE(heed::name_of(dtype));
     judge_remainders(dtype);
   }
@@ -91,7 +91,7 @@ void GradientKernel::judge_remainders(DType dtype) {
 }
 
 TEST_P(GradientKernel, scores_far_from_zero_are_within_the_stated_bound) {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
     for (const float shift : {-1000.0f, -88.0f, 88.0f, 1000.0f, -1e6f, 1e6f}) {
       SCOPED_TRACE(shift);
       Call call{.q = Tensor::random({1, 2, 13, 16}, 1, 2, dtype),

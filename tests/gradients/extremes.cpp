@@ -52,8 +52,9 @@ BackwardCall spoiled(Call call, std::uint64_t seed) {
 TEST_P(ExtremeGradient, is_what_the_reference_says) {
   Taken taken;
   for (const std::uint64_t seed : seeds(1, 300)) {
-    const Call call =
-        random_call(seed, {.max_queries = 30, .max_keys = 60, .long_keys = false, .dropout = true});
+    const Call call = for_kernel(
+        GetParam(),
+        random_call(seed, {.max_queries = 30, .max_keys = 60, .long_keys = false, .dropout = true}));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     const BackwardCall backward = spoiled(call, seed);
     auto got = gradients_of(backward, GetParam());
@@ -156,7 +157,7 @@ TEST_P(ExtremeGradient, a_sum_that_leaves_the_range_is_found_in_every_block) {
 
 // By their width values have no say in a score, so that gradients by the log-sum-exp are all there is.
 TEST(GradientsOfValuesWithoutDimensions, are_those_by_the_log_sum_exp) {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
     for (const std::string& kernel : [] {
            std::vector<std::string> names = backward_kernel_names();
            names.insert(names.begin(), "");

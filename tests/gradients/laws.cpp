@@ -56,7 +56,8 @@ std::string trace(std::uint64_t seed, const Call& call) {
 TEST_P(GradientLaw, the_number_of_threads_changes_no_bit) {
   for (const std::uint64_t seed : seeds(1, 40)) {
     const Call call =
-        random_call(seed, {.max_queries = 150, .max_keys = 420, .max_batch = 2, .dropout = true});
+        for_kernel(GetParam(),
+                   random_call(seed, {.max_queries = 150, .max_keys = 420, .max_batch = 2, .dropout = true}));
     SCOPED_TRACE(trace(seed, call));
     const BackwardCall backward(call, seed);
     std::optional<BackwardResults> one;
@@ -74,7 +75,7 @@ TEST_P(GradientLaw, the_number_of_threads_changes_no_bit) {
 
 TEST_P(GradientLaw, which_gradients_were_asked_for_changes_no_bit) {
   for (const std::uint64_t seed : seeds(100, 140)) {
-    const Call call = random_call(seed, {.dropout = true, .no_dims = true});
+    const Call call = for_kernel(GetParam(), random_call(seed, {.dropout = true, .no_dims = true}));
     SCOPED_TRACE(trace(seed, call));
     const BackwardCall backward(call, seed, true);
     const auto all = attend(backward);
@@ -128,7 +129,7 @@ Strides other_strides(const Shape& s, std::uint64_t seed) {
 
 TEST_P(GradientLaw, strides_of_no_array_change_a_bit) {
   for (const std::uint64_t seed : seeds(300, 340)) {
-    const Call call = random_call(seed, {.dropout = true, .no_dims = true});
+    const Call call = for_kernel(GetParam(), random_call(seed, {.dropout = true, .no_dims = true}));
     SCOPED_TRACE(trace(seed, call));
     const BackwardCall plain(call, seed, true);
     const auto expected = attend(plain);
@@ -228,6 +229,7 @@ void plant(BackwardCall& to, std::uint64_t seed) {
 }
 
 TEST_P(GradientLaw, nothing_planted_in_what_is_hidden_changes_a_bit) {
+  if (is_f64(GetParam())) GTEST_SKIP() << "in f64 the reference computes what is hidden and no number (O1)";
   std::int64_t planted = 0;
   for (const std::uint64_t seed : seeds(500, 600)) {
     const Call call = random_call(seed, {.dropout = true, .no_dims = true});

@@ -20,7 +20,8 @@ INSTANTIATE_TEST_SUITE_P(Kernels, ManyThreads, testing::ValuesIn(plan_and_kernel
 TEST_P(ManyThreads, their_number_changes_no_bit) {
   const int before = num_threads();
   for (std::uint64_t seed : seeds(1150, 1165)) {
-    const Call call = random_call(seed, {.max_queries = 150, .max_keys = 300, .dropout = true});
+    const Call call =
+        for_kernel(GetParam(), random_call(seed, {.max_queries = 150, .max_keys = 300, .dropout = true}));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     set_num_threads(1);
     const auto one = attend(call, everything), one_bare = attend(call);

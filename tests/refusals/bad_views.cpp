@@ -141,7 +141,7 @@ const BadCall bad_devices_and_dtypes[] = {
      [](Call& c) { c.options.stream = &c; }},
     {"a_device_that_does_not_exist", Error::device, "v.device: 9 is none of cpu, cuda",
      [](Call& c) { c.inputs.v.device = static_cast<Device>(9); }},
-    {"a_dtype_that_does_not_exist", Error::dtype, "q.dtype: 7 is none of f32, f16, bf16",
+    {"a_dtype_that_does_not_exist", Error::dtype, "q.dtype: 7 is none of f32, f16, bf16, f64",
      [](Call& c) { c.inputs.q.dtype = static_cast<DType>(7); }},
     {"keys_of_another_dtype", Error::dtype, "k.dtype: f16 is not q.dtype: f32",
      [](Call& c) { c.inputs.k.dtype = DType::f16; }},

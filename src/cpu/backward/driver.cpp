@@ -341,9 +341,14 @@ UnfinishedGradients gradient(const Target& target, const GradientProblem& proble
   // Weights are measured against log-sum-exps, in base 2.
   const Problem& forward = problem.forward;
   const LoweredCall lowered(
-      forward, softmax::gradient_scaling_of(forward.scale, forward.options.softcap.value_or(0.0f)));
+      forward,
+      softmax::gradient_scaling_of(forward.scale, static_cast<float>(forward.options.softcap.value_or(0))));
   const GradientCall g = lower_gradients(problem, lowered.call, unfinished);
   clear_padding(problem);
+  if (forward.inputs.q.dtype == DType::f64) {
+    gradient_f64(target, g);
+    return unfinished;
+  }
   if (g.forward.kv_heads > 0) run_parts(target, g);
   if (g.bias.tensor.data) run_bias(target, g);
   if (g.sink.tensor.data) run_sink(target, g);

@@ -5,6 +5,7 @@
 #include "cpu/backward/bias_and_sink.hpp"
 #include "cpu/decode/decode.hpp"
 #include "cpu/decode/f32.hpp"
+#include "cpu/f64/backward.hpp"
 #include "cpu/isa/target.hpp"
 #include "cpu/isa/vector.hpp"
 #include "cpu/prefill/prefill.hpp"
@@ -115,7 +116,7 @@ constexpr Target make_kernels() {
   };
 }
 
-// A target for every dtype, which computes in f32.
+// A target for every dtype, which computes in f32, and in f64 where that is given.
 template <Vector S>
 constexpr Target make_target(const char* name, const char* needs, bool (*available)()) {
   Target target = make_kernels<PackedF32<S>, Decode<DecodeF32<S>>, Project<S>>();
@@ -125,6 +126,7 @@ constexpr Target make_target(const char* name, const char* needs, bool (*availab
   target.weight_gradient = [](const WeightGradientCall& g, const WeightPart& part, float* scratch) {
     WeightGradient<S>(g, part, Cutter{scratch}).run();
   };
+  target.f64 = f64_kernels<S>();
   return target;
 }
 

@@ -7,6 +7,7 @@
 
 #include "cpu/backward/call.hpp"
 #include "cpu/call.hpp"
+#include "cpu/f64/call.hpp"
 
 namespace heed::cpu {
 
@@ -14,7 +15,7 @@ struct Target {
   const char* name = nullptr;       // "neon"
   const char* requires_ = nullptr;  // what the machine must have, in words for explain() and doctor
   bool (*available)() = nullptr;
-  // Takes q, k and v, or x and weights, in bf16 only, and has no gradients of weights.
+  // Takes q, k and v, or x and weights, in bf16 only, and has neither gradients of weights nor f64.
   bool only_bf16 = false;
   int panel_rows, tile_columns = 0;
   int depth_step = 0;           // packed weights have a multiple of it as inputs,
@@ -51,6 +52,7 @@ struct Target {
   // Null where only_bf16.
   std::int64_t (*weight_gradient_floats)(const WeightGradientCall&) = nullptr;  // scratch of one task
   void (*weight_gradient)(const WeightGradientCall&, const WeightPart&, float* scratch) = nullptr;
+  F64Kernels f64{};
 };
 
 // Every target compiled in, the best first; scalar is last and always available.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs of a row and a key, as all kernels of the backward pass have them: which rows and keys a tile has, and what
-// becomes of a score.
+// Pairs of a row and a key, as all kernels of the backward pass have them: which rows and keys a tile has,
+// and what becomes of a score.
 #pragma once
 #include <cstdint>
 
@@ -88,8 +88,8 @@ struct PairItems {
 
 // Whether nothing but ranges of keys hides a key, and nothing changes a score.
 constexpr bool has_only_ranges(const Call& c) {
-  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0 &&
-         c.front == 0 && c.softcap.cap == 0;
+  return !c.bias.data && !c.alibi.of_heads && c.mask_count == 0 && c.document_count == 0 &&
+         c.gap_count == 0 && c.front == 0 && c.softcap.cap == 0;
 }
 
 // A product of the scaled query with the key, and the row's log-sum-exp.
@@ -97,21 +97,22 @@ struct PairProduct {
   float product, lse, rest;
 };
 
-// What 2 is raised to, for the weight of a pair: the score less the log-sum-exp; -inf where the row does not see
-// the key. And the slope of the softcap.
+// What 2 is raised to, for the weight of a pair: the score less the log-sum-exp; -inf where the row does not
+// see the key. And the slope of the softcap.
 struct PairScore {
   float exponent, slope;
 };
 
-// A softcap and a log-sum-exp are much larger than their difference wherever a weight counts: it is computed of all
-// that is known of them.
+// A softcap and a log-sum-exp are much larger than their difference wherever a weight counts: it is computed
+// of all that is known of them.
 HEED_DEVICE PairScore score_of(const Call& c, const Query& q, std::int64_t j, const PairProduct& of) {
   float s = of.product, base = of.lse, slope = 1;
   if (of.lse == -minus_infinity) return {minus_infinity, slope};
   if (c.softcap.cap != 0) {
     const Tanh cap = tanh_with_slope(s * c.softcap.argument);
     slope = cap.slope, base = 0;
-    s = max_or_nan(-max_finite, fmaf(cap.value, c.softcap.cap, -of.lse) + fmaf(cap.value, c.softcap.rest, -of.rest));
+    s = max_or_nan(-max_finite,
+                   fmaf(cap.value, c.softcap.cap, -of.lse) + fmaf(cap.value, c.softcap.rest, -of.rest));
   }
   s = biased_score(c, q, j, s);
   return {s == minus_infinity ? s : s - base, slope};

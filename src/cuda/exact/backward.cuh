@@ -400,14 +400,19 @@ class ExactBackward {
     for (int n = thread_index(); n < shared.owned_items.count; n += pair_threads) {
       bool is_number = true;
       for (int d = 0; d < dims; ++d) is_number = is_number && is_finite(all[d][n]);
-      if (!is_number) leave_unfinished(g, end.marks, gradient_number<owned>(g, shared.rows, shared.owned_items.first + n) * GradientCall::slabs(end.dim) + end.slab);
+      if (!is_number)
+        leave_unfinished(g, end.marks,
+                         gradient_number<owned>(g, shared.rows, shared.owned_items.first + n) *
+                                 GradientCall::slabs(end.dim) +
+                             end.slab);
       shared.owned_items.at[0][n] = is_number ? 0 : no_item;
     }
     sync();
     for (int n = thread_index(); n < shared.owned_items.count * dims; n += pair_threads) {
       const int m = static_cast<int>(n / dims), d = static_cast<int>(n % dims);
       if (shared.owned_items.at[0][m] == 0)
-        write_gradient(g, gradient_row<owned>(c, shared.rows, end.to, shared.owned_items.first + m), first_dim + d, all[d][m]);
+        write_gradient(g, gradient_row<owned>(c, shared.rows, end.to, shared.owned_items.first + m),
+                       first_dim + d, all[d][m]);
     }
   }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backward passes the general kernels take, which of their shapes a call goes to on the current device, and
-// the launches: dK and dV, dQ, the bias.
-#include "cuda/general/backward.cuh"
-
+// Which backward passes the general kernels take, which of their shapes a call goes to on the current device,
+// and the launches: dK and dV, dQ, the bias.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
 #include "cuda/backward/backward.hpp"
+#include "cuda/general/backward.cuh"
 #include "cuda/general/kernel.cuh"
 #include "cuda/general/plan.hpp"
 
@@ -44,8 +43,8 @@ void launch(const GradientCall& g, Stream stream) {
   check(cudaGetLastError(), "cuda.general: gradients");
 }
 
-// Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread, and
-// pairs of 64.
+// Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
+// and pairs of 64.
 template <int dim, PairStage stage>
 struct Shapes;
 template <>
@@ -117,7 +116,8 @@ const char* general_backward_refuses(const GradientCall& g) {
   using namespace general;
   const Call& c = g.forward;
   const std::int64_t dim = std::max(c.dim, c.value_dim);
-  if (c.q.type != Type::bf16 || c.k.type != Type::bf16 || c.v.type != Type::bf16) return "it takes q, k and v in bf16";
+  if (c.q.type != Type::bf16 || c.k.type != Type::bf16 || c.v.type != Type::bf16)
+    return "it takes q, k and v in bf16";
   if (g.out_gradient.type != Type::bf16) return "it takes the gradient of out in bf16";
   if (dim > 256) return "it takes heads of up to 256 dimensions";
   if (dim > 128 && !fit_here<Shapes<256, PairStage::every_option>>())

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass in bf16 for every mask and option, on the matrix units of every GPU since Ampere.
 //
-// Two kernels of one text: a block of threads owns a tile of rows and walks the keys that they see, or owns a tile
-// of keys and walks the rows that see them, in order, while copies of the next tile are in flight. Owned items lie
-// on the rows of the matrix instructions, walked ones on their columns:
+// Two kernels of one text: a block of threads owns a tile of rows and walks the keys that they see, or owns a
+// tile of keys and walks the rows that see them, in order, while copies of the next tile are in flight. Owned
+// items lie on the rows of the matrix instructions, walked ones on their columns:
 //
 //   S = X0 Y0^T     dP = X1 Y1^T     P = 2^(S - log-sum-exp)     dS = P * (dP - delta)
 //   rows owned, X = (Q, dO), Y = (K, V):  dQ += dS Y0
 //   keys owned, X = (K, V), Y = (Q, dO):  dK += dS Y0, dV += P Y1
 //
-// so that P and dS are operands of the sums as they leave the registers of S and dP. No two blocks add to one sum:
-// the order of every sum is that of the walked items, whoever runs beside.
+// so that P and dS are operands of the sums as they leave the registers of S and dP. No two blocks add to one
+// sum: the order of every sum is that of the walked items, whoever runs beside.
 #pragma once
 #include <cstdint>
 
@@ -76,7 +76,8 @@ class Backward {
       : g(call), c(call.forward), plan(launch), shared(memory), warp(warp_index()) {}
 
   HEED_DEVICE void run() {
-    const int number = static_cast<int>(block_index()), tile = number % plan.tiles, head = number / plan.tiles;
+    const int number = static_cast<int>(block_index()), tile = number % plan.tiles,
+              head = number / plan.tiles;
     const std::int64_t b = head / c.kv_heads;
     const Sequence& s = c.sequence(b);
     // The tiles that see most come first.
@@ -104,14 +105,16 @@ class Backward {
 
   // Both operands of some items: q and dO, or k and v.
   template <class Copy, class Items>
-  HEED_DEVICE void copy_operands(const Items& items, unsigned char* first, unsigned char* second, bool are_rows) {
+  HEED_DEVICE void copy_operands(const Items& items, unsigned char* first, unsigned char* second,
+                                 bool are_rows) {
     copy_rows<Copy>(items.at[0], first, are_rows ? c.q : c.k, static_cast<int>(c.dim),
                     are_rows ? plan.q_in_16 : plan.k_in_16);
     copy_rows<Copy>(items.at[1], second, are_rows ? g.out_gradient : c.v, static_cast<int>(c.value_dim),
                     are_rows ? plan.out_gradient_in_16 : plan.v_in_16);
   }
   template <class Copy>
-  HEED_DEVICE static void copy_rows(const std::int64_t* at, unsigned char* to, const Tensor& t, int dim, bool in_16) {
+  HEED_DEVICE static void copy_rows(const std::int64_t* at, unsigned char* to, const Tensor& t, int dim,
+                                    bool in_16) {
     Copy::run(
         shared_address(to), dim, in_16,
         [&](int r) -> Row { return {t.data, r < 0 ? 0 : at[r], t.stride.dim, t.type, 0}; },
@@ -126,7 +129,8 @@ class Backward {
       const KeyRange keys = owns_rows ? KeyRange{begin, last} : KeyRange{first, end};
       const KeyRange rows = owns_rows ? KeyRange{first, end} : KeyRange{begin, last};
       const KeyRange part =
-          seen_by(c, shared.rows.b, rows.begin / shared.rows.group, (rows.end - 1) / shared.rows.group).within(keys);
+          seen_by(c, shared.rows.b, rows.begin / shared.rows.group, (rows.end - 1) / shared.rows.group)
+              .within(keys);
       if (part.begin < part.end) break;
     }
     return tile;
@@ -154,13 +158,14 @@ class Backward {
     wait_for_copies<0>();
   }
   HEED_DEVICE void prefetch(int stage, int items) {
-    copy_operands<WalkedCopy>(shared.walked_items[items], shared.ring[stage][0], shared.ring[stage][1], !owns_rows);
+    copy_operands<WalkedCopy>(shared.walked_items[items], shared.ring[stage][0], shared.ring[stage][1],
+                              !owns_rows);
     commit_copies();
   }
 
   HEED_DEVICE void add_tile(const Walked& walked, SharedAddress y0, SharedAddress y1) {
     Pairs p, ds;
-    multiply(p, shared_address(shared.owned[0]), y0);  // S
+    multiply(p, shared_address(shared.owned[0]), y0);                                      // S
     if constexpr (Shape::needs_values) multiply(ds, shared_address(shared.owned[1]), y1);  // dP
     if constexpr (Shape::stage == PairStage::ranges)
       differentiate_ranges(p, ds, walked);
@@ -225,7 +230,9 @@ class Backward {
   }
 
   // Item of this lane: half r of row tile m; and the first of two neighbouring walked ones of column tile n.
-  HEED_DEVICE int item(int m, int r) const { return warp * Shape::warp_items + m * 16 + r * 8 + lane_index() / 4; }
+  HEED_DEVICE int item(int m, int r) const {
+    return warp * Shape::warp_items + m * 16 + r * 8 + lane_index() / 4;
+  }
   HEED_DEVICE static int column(int n) { return 8 * n + lane_index() % 4 * 2; }
 
   // What a pair needs of its row.
@@ -283,7 +290,8 @@ class Backward {
   HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) {
     sync();  // pairs of the last tile have been read
     each_pair(p, [&](float& x, int o, int w) { shared.scores[o][w] = x; });
-    if constexpr (Shape::needs_values) each_pair(ds, [&](float& x, int o, int w) { shared.gradients[o][w] = x; });
+    if constexpr (Shape::needs_values)
+      each_pair(ds, [&](float& x, int o, int w) { shared.gradients[o][w] = x; });
     sync();
 #pragma unroll 1
     for (int n = thread_index(); n < Shape::items * Shape::walked; n += Shape::threads) {
@@ -295,7 +303,8 @@ class Backward {
     }
     sync();
     each_pair(p, [&](float& x, int o, int w) { x = shared.scores[o][w]; });
-    if constexpr (Shape::needs_values) each_pair(ds, [&](float& x, int o, int w) { x = shared.gradients[o][w]; });
+    if constexpr (Shape::needs_values)
+      each_pair(ds, [&](float& x, int o, int w) { x = shared.gradients[o][w]; });
   }
   template <class Visit>
   HEED_DEVICE void each_pair(Pairs& x, const Visit& visit) const {
@@ -306,7 +315,8 @@ class Backward {
 #pragma unroll
         for (int e = 0; e < 4; ++e) visit(x[m][n][e], item(m, e / 2), column(n) + e % 2);
   }
-  HEED_DEVICE void differentiate_pair(float& p, float& ds, int r, std::int64_t j, const Walked& walked) const {
+  HEED_DEVICE void differentiate_pair(float& p, float& ds, int r, std::int64_t j,
+                                      const Walked& walked) const {
     if constexpr (owns_rows)
       differentiate_pair(p, ds, shared.owned_items, r, j);
     else
@@ -324,7 +334,10 @@ class Backward {
       p = ds = 0;
       return;
     }
-    const float keep = c.drop_below == 0 ? 1.0f : drops(c, q, j) ? 0.0f : c.keep_scale, weight = fast_exp2(of.exponent);
+    const float keep = c.drop_below == 0 ? 1.0f
+                       : drops(c, q, j)  ? 0.0f
+                                         : c.keep_scale,
+                weight = fast_exp2(of.exponent);
     p = weight * keep;
     ds = weight * (ds * keep - rows.delta[r]) * of.slope;
   }
@@ -361,19 +374,21 @@ class Backward {
 #pragma unroll
         for (int slab = 0; slab < Shape::dim / 64; ++slab)
           if (!write_slab(from[m], r, slab, is_item, row, target))
-            leave_unfinished(g, target.marks,
-                             gradient_number<Shape::owned>(g, shared.rows, of) * GradientCall::slabs(target.dim) + slab);
+            leave_unfinished(
+                g, target.marks,
+                gradient_number<Shape::owned>(g, shared.rows, of) * GradientCall::slabs(target.dim) + slab);
       }
   }
   // 64 dimensions of an item, which four lanes have. Returns whether they are numbers.
-  HEED_DEVICE bool write_slab(const float (&from)[Shape::dim / 8][4], int r, int slab, bool is_item, const Row& row,
-                              const Target& target) const {
+  HEED_DEVICE bool write_slab(const float (&from)[Shape::dim / 8][4], int r, int slab, bool is_item,
+                              const Row& row, const Target& target) const {
     const bool in_pairs = !g.accumulates && row.type == Shape::type && row.step == 1 && target.dim % 2 == 0 &&
                           (reinterpret_cast<std::uintptr_t>(row.data) / 2 + row.first) % 2 == 0;
     bool is_number = true;
 #pragma unroll
     for (int n = slab * 8; n < slab * 8 + 8; ++n)
-      is_number = is_number && is_finite(from[n][2 * r] * target.factor) && is_finite(from[n][2 * r + 1] * target.factor);
+      is_number = is_number && is_finite(from[n][2 * r] * target.factor) &&
+                  is_finite(from[n][2 * r + 1] * target.factor);
     std::uint32_t all = is_number;
     all &= shuffle_xor(all, 1);
     all &= shuffle_xor(all, 2);

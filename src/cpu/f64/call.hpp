@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// How attention in f64 is cut into tasks. Plain data only, like Call.
+#pragma once
+#include <cstdint>
+
+#include "cpu/backward/call.hpp"
+#include "cpu/call.hpp"
+
+namespace heed::cpu {
+
+// Scores are computed for blocks of so many keys, counted from key 0, and panels of up to so many queries.
+constexpr std::int64_t f64_block_keys = 64;
+constexpr std::int64_t f64_panel_rows = 32;
+
+// Some queries of one head.
+struct F64Panel {
+  std::int64_t batch_entry, head;
+  std::int64_t first_query, queries;
+};
+
+// Gradients: a cell has some panels of a KV head, numbered query head after query head, and some of its keys.
+// Cells of the same panels add to the sums of their rows one after another, cells of the same keys to theirs.
+constexpr std::int64_t f64_cell_panels = 4, f64_cell_keys = 512;
+
+struct F64Cell {
+  std::int64_t batch_entry, kv_head;
+  std::int64_t first_panel, panels;
+  std::int64_t first_key, keys;
+};
+
+// Where the sums of a call lie. Rows are numbered as the marks of GradientCall are: by sequence, head and
+// row.
+struct F64Sums {
+  double* q = nullptr;  // (rows, dim); null: not asked for
+  double* k = nullptr;  // (keys, dim in whole vectors)
+  double* v = nullptr;  // (keys, value_dim in whole vectors)
+  std::int64_t k_width = 0, v_width = 0;
+};
+
+// Elements of a bias's gradient, in its own extents: of one entry and head, the rows of one panel, or the one
+// row that all share.
+struct F64BiasPart {
+  std::int64_t batch_entry, head, first_row;
+};
+
+// What a target offers for f64; null where it takes bf16 alone.
+struct F64Kernels {
+  std::int64_t lanes = 0;
+  std::int64_t (*attend_doubles)(const Call&) = nullptr;  // scratch of one task
+  void (*attend)(const Call&, const F64Panel&, double* scratch) = nullptr;
+  std::int64_t (*gradient_doubles)(const GradientCall&) =
+      nullptr;  // scratch of one task, for all that follow
+  void (*gradient)(const GradientCall&, const F64Cell&, const F64Sums&, double* scratch) = nullptr;
+  void (*bias_gradient)(const GradientCall&, const F64BiasPart&, double* scratch, double* sums) = nullptr;
+  void (*sink_gradient)(const GradientCall&, std::int64_t batch_entry, std::int64_t head,
+                        double* scratch) = nullptr;
+};
+
+}  // namespace heed::cpu
