@@ -179,8 +179,8 @@ double flushed_of(const double* a, const double* b, std::int64_t n) {
 void round_for_matrices(Term& t, DType operands) {
   if (std::isinf(t.error)) return;  // nothing is known of it, and its value may be no number
   const double most = std::abs(t.value) + t.error;
-  t.error += roundoff(operands) * most +
-             (operands == DType::f16 ? 0x1p-7 * smallest(DType::f16) : min_normal);
+  t.error +=
+      roundoff(operands) * most + (operands == DType::f16 ? 0x1p-7 * smallest(DType::f16) : min_normal);
   t.lost = min_normal * (3 + most);
 }
 

@@ -130,8 +130,8 @@ CLAIM(gradients_of_ranges_of_keys_are_within_the_bound) {
     for (const std::uint64_t seed : cases::seeds(1, 160)) {
       const Call call = range_call(seed, 300);
       const auto dtype = seed % 4 == 0 ? std::optional(DType::f32) : std::nullopt;
-      taken += expect_right(kernel, BackwardCall(call, seed ^ 0xD0u, seed % 3 == 0), named(kernel, seed, call),
-                            dtype);
+      taken += expect_right(kernel, BackwardCall(call, seed ^ 0xD0u, seed % 3 == 0),
+                            named(kernel, seed, call), dtype);
     }
     expect(cases::small_selection() || taken > 60, kernel, " took ", taken);
   }

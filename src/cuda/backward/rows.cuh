@@ -99,12 +99,15 @@ HEED_DEVICE RowNumbers write_row_numbers(const GradientCall& g, std::int64_t n, 
               delta = product - log_sum_exp_gradient(g, q);
   const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f && is_finite_otherwise;
   const bool is_hollow = natural == minus_infinity || (!is_good && !sees_any(g.forward, q));  // G6
-  const RowNumbers numbers{is_hollow ? -minus_infinity : is_good ? lse : __builtin_nanf(""),
+  const RowNumbers numbers{is_hollow ? -minus_infinity
+                           : is_good ? lse
+                                     : __builtin_nanf(""),
                            is_good && !is_hollow ? delta : 0.0f};
   g.rows.log_sum_exp[n] = numbers.log_sum_exp, g.rows.delta[n] = numbers.delta;
-  g.rows.rest[n] = is_good && !is_hollow ? static_cast<float>(static_cast<double>(natural) * softmax::log2_e -
-                                                              static_cast<double>(lse))
-                                         : 0.0f;
+  g.rows.rest[n] =
+      is_good && !is_hollow
+          ? static_cast<float>(static_cast<double>(natural) * softmax::log2_e - static_cast<double>(lse))
+          : 0.0f;
   return numbers;
 }
 

@@ -34,16 +34,16 @@ struct BackwardKeys {
   HEED_DEVICE void sync_both() const { named_sync(1, 256); }
 };
 
-// The five products. They run on after these functions return: wait_for_products() comes before their sums are
-// read, and before a loop begins anew, or ptxas lets each one wait for the one before (C7514).
+// The five products. They run on after these functions return: wait_for_products() comes before their sums
+// are read, and before a loop begins anew, or ptxas lets each one wait for the one before (C7514).
 template <class Shape>
 struct BackwardProducts {
   static constexpr Type type = Shape::type;
   static constexpr int dim = Shape::dim, rows = Shape::rows, keys = Shape::keys;
-  using Scores = float[rows / 2];         // S, dP
-  using Weights = std::uint32_t[16];      // 64 queries of P or dS, in 16 bits
-  using KeySums = float[dim / 2];         // dK, dV
-  using QuerySums = float[32];            // dQ: half of a tile
+  using Scores = float[rows / 2];     // S, dP
+  using Weights = std::uint32_t[16];  // 64 queries of P or dS, in 16 bits
+  using KeySums = float[dim / 2];     // dK, dV
+  using QuerySums = float[32];        // dQ: half of a tile
 
   const SharedAddress memory;
   const int group;
@@ -156,7 +156,8 @@ struct BackwardScores {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         weight[e] = fast_exp2(fmaf(s[4 * n + e], scale, e % 2 == 0 ? subtracted.x : subtracted.y));
-      if (n < 8) p[2 * n] = pack2<type>(weight[0], weight[1]), p[2 * n + 1] = pack2<type>(weight[2], weight[3]);
+      if (n < 8)
+        p[2 * n] = pack2<type>(weight[0], weight[1]), p[2 * n + 1] = pack2<type>(weight[2], weight[3]);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = s[4 * n + e];
@@ -182,8 +183,8 @@ struct BackwardScores {
       const int at = 8 * half + n;
       const float2 delta = load_shared8(numbers + rows * 4 + at * 32 + keys.lane % 4 * 8);
       ds[2 * n] = pack2<type>(p[4 * at] * (dp[4 * at] - delta.x), p[4 * at + 1] * (dp[4 * at + 1] - delta.y));
-      ds[2 * n + 1] = pack2<type>(p[4 * at + 2] * (dp[4 * at + 2] - delta.x),
-                                  p[4 * at + 3] * (dp[4 * at + 3] - delta.y));
+      ds[2 * n + 1] =
+          pack2<type>(p[4 * at + 2] * (dp[4 * at + 2] - delta.x), p[4 * at + 3] * (dp[4 * at + 3] - delta.y));
     }
   }
 
@@ -244,8 +245,8 @@ class BackwardConsumer {
   }
 
  private:
-  // All steps of the tile of keys at hand. While a step's scores become weights its dP is found, and while the
-  // weights become dS, dV is; the next step's S while dQ goes to memory.
+  // All steps of the tile of keys at hand. While a step's scores become weights its dP is found, and while
+  // the weights become dS, dV is; the next step's S while dQ goes to memory.
   HEED_DEVICE void attend() {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);

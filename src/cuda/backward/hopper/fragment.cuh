@@ -56,8 +56,8 @@ struct TargetRow {
 // eight columns each.
 using SlabSums = float[32];
 
-// Whether all sums of a row are finite after this factor, for each of the four lanes that have it: one that is
-// not makes a sum of zeros no number.
+// Whether all sums of a row are finite after this factor, for each of the four lanes that have it: one that
+// is not makes a sum of zeros no number.
 HEED_DEVICE bool all_finite(const SlabSums& x, int r, float factor) {
   float poison = 0;
 #pragma unroll

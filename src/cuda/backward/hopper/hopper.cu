@@ -28,7 +28,8 @@ struct BackwardBytes {
   std::int64_t rows, sums, adds;
 
   explicit BackwardBytes(const GradientCall& g) {
-    const std::int64_t tiles = query_tiles(g).count * g.forward.heads, of_rows = tiles * backward_rows(g.forward);
+    const std::int64_t tiles = query_tiles(g).count * g.forward.heads,
+                       of_rows = tiles * backward_rows(g.forward);
     rows = rounded(of_rows * 2 * 4), sums = rounded(of_rows * backward_dim(g.forward) * 4);
     adds = rounded(tiles * 4);
   }

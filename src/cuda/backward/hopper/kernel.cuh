@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass by Hopper's matrix units, bf16 and f16 in, f32 sums: ranges of keys (Causal, Window,
-// KeyLengths), softcap and sinks. Three launches: rows are prepared, all products are made, and dQ is written.
+// KeyLengths), softcap and sinks. Three launches: rows are prepared, all products are made, and dQ is
+// written.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 template <class Shape>
 __global__ void __launch_bounds__(BackwardQueries<Shape>::threads)
-    backward_queries_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+    backward_queries_kernel(const __grid_constant__ GradientCall g,
+                            const __grid_constant__ BackwardPlan plan) {
   BackwardQueries<Shape>{g, plan}.run();
 }
 

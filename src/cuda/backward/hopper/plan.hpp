@@ -60,12 +60,12 @@ struct TileOfEntry {
   int b, tile;
 };
 
-// The tiles of all sequences in one line. Those of packed sequences begin at first_row / rows + b, which needs
-// no list: a tile between two sequences may be nobody's.
+// The tiles of all sequences in one line. Those of packed sequences begin at first_row / rows + b, which
+// needs no list: a tile between two sequences may be nobody's.
 struct TileLine {
-  int rows;       // of a tile
-  int each;       // tiles of a batch entry; of packed sequences: 0
-  int count;      // of all
+  int rows;   // of a tile
+  int each;   // tiles of a batch entry; of packed sequences: 0
+  int count;  // of all
   int batch;
 
   static constexpr TileLine over(std::int64_t all_rows, int rows, bool is_packed, std::int64_t batch) {
@@ -114,8 +114,8 @@ struct BackwardPlan {
   unsigned* next_tile;  // 0 before and after, and the count of blocks that are done
   // For every tile of queries of every head: what its rows have to themselves, the sum of dQ so far, and how
   // many tiles of keys have added to it.
-  float* rows;     // (2, rows): minus the log-sum-exp in base 2, delta
-  float* sums;     // as the registers of the consumers lie
+  float* rows;  // (2, rows): minus the log-sum-exp in base 2, delta
+  float* sums;  // as the registers of the consumers lie
   unsigned* adds;
 
   // A tile of the line of queries, of one head, counted through all heads.

@@ -13,7 +13,8 @@ namespace heed::cuda {
 template <class Shape>
 class BackwardLoader {
  public:
-  HEED_DEVICE BackwardLoader(const GradientCall& call, const BackwardPlan& launch, BackwardShared<Shape> memory)
+  HEED_DEVICE BackwardLoader(const GradientCall& call, const BackwardPlan& launch,
+                             BackwardShared<Shape> memory)
       : g(call), c(call.forward), plan(launch), shared(memory) {}
 
   HEED_DEVICE void run() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before and after the products of Hopper's backward pass: what rows have to themselves, in tiles, and dQ from
-// its sums. A block of threads for each tile of queries of a head.
+// Before and after the products of Hopper's backward pass: what rows have to themselves, in tiles, and dQ
+// from its sums. A block of threads for each tile of queries of a head.
 #pragma once
 #include <cstdint>
 
@@ -82,7 +82,8 @@ struct BackwardRows {
       product[n] = 0;
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        product[n] = fmaf(widened<Shape::type>(xs[e / 2], e % 2), widened<Shape::type>(ys[e / 2], e % 2), product[n]);
+        product[n] =
+            fmaf(widened<Shape::type>(xs[e / 2], e % 2), widened<Shape::type>(ys[e / 2], e % 2), product[n]);
     }
   }
   HEED_DEVICE static uint4 eight(const Row& row, int d) {

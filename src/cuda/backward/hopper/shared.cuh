@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the warps of a block of Hopper's backward pass share: the tile of keys at hand, operands in stages, and
-// barriers.
+// What the warps of a block of Hopper's backward pass share: the tile of keys at hand, operands in stages,
+// and barriers.
 #pragma once
 #include <cstdint>
 
@@ -69,7 +69,9 @@ struct BackwardShared {
     return at + Shape::gradients_at + n % Shape::stages * Shape::query_bytes;
   }
   // dS of this step and of the one before; dQ.
-  HEED_DEVICE SharedAddress scores(unsigned n) const { return at + Shape::scores_at + n % 2 * Shape::score_bytes; }
+  HEED_DEVICE SharedAddress scores(unsigned n) const {
+    return at + Shape::scores_at + n % 2 * Shape::score_bytes;
+  }
   HEED_DEVICE SharedAddress sums() const { return at + Shape::sums_at; }
   HEED_DEVICE KeyTile* slot(unsigned n) const {
     return reinterpret_cast<KeyTile*>(memory + 256 + n % 2 * 64);
