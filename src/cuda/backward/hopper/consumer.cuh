@@ -43,7 +43,6 @@ struct BackwardProducts {
   using Scores = float[rows / 2];     // S, dP
   using Weights = std::uint32_t[16];  // 64 queries of P or dS, in 16 bits
   using KeySums = float[dim / 2];     // dK, dV
-  using QuerySums = float[32];        // dQ: half of a tile
 
   const SharedAddress memory;
   const int group;
@@ -69,7 +68,7 @@ struct BackwardProducts {
   }
 
   // dQ = dS^T K
-  HEED_DEVICE void multiply_scores(QuerySums& dq, unsigned n) const {
+  HEED_DEVICE void multiply_scores(SlabSums& dq, unsigned n) const {
     const int buffer = Shape::scores_at + static_cast<int>(n % 2) * Shape::score_bytes;
     const Operand a = anew(buffer + (dim == 64 ? group : 0) * keys * 128),
                   b = anew(Shape::keys_at + (dim == 64 ? 0 : group) * keys * 128);
@@ -124,17 +123,10 @@ struct BackwardScores {
   const Call& c;
   const BackwardKeys& keys;
 
-  // Whether some query of the tile that begins at query i does not see some key.
-  struct Hidden {
-    bool before, after;
-  };
-  HEED_DEVICE Hidden hidden(int i) const {
-    return {keys.tile->hides_before(i + rows - 1), keys.tile->hides_after(i)};
-  }
-  // Scores that a query does not see become -inf.
-  HEED_DEVICE void hide(Scores& s, int i, const Hidden& hidden) const {
-    if (hidden.after) hide_after(s, i);
-    if (hidden.before) hide_before(s, i);
+  // Scores of keys that a query does not see become -inf. The tile begins at query i.
+  HEED_DEVICE void hide(Scores& s, int i) const {
+    if (keys.tile->hides_after(i)) hide_after(s, i);
+    if (keys.tile->hides_before(i + rows - 1)) hide_before(s, i);
   }
 
   // Products become tanh of what a softcap gets.
@@ -240,7 +232,11 @@ class BackwardConsumer {
       if (keys.tile->first <= keys.tile->last) attend();
       write(dv, {g.v, g.rows.unfinished_v, g.forward.value_dim, lowered<type>});
       write(dk, {g.k, g.rows.unfinished_k, g.forward.dim, g.scale * lowered<type>});
-      barrier_arrive(shared.slot_empty(n));  // every thread, for what it has read itself
+      // Every thread, for what it has read itself. In two instructions, as prefill does it: one of all lanes
+      // moves registers of the loop, and ptxas lets products wait (C7511).
+      sync_warp();
+      if (keys.lane == 0) barrier_arrive(shared.slot_empty(n));
+      if (keys.lane != 0) barrier_arrive(shared.slot_empty(n));
     }
   }
 
@@ -251,8 +247,9 @@ class BackwardConsumer {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
     barrier_wait(shared.keys_full(), key_tiles & 1);
-    if (keys.tile->key_count < keys.tile->first_key() + Shape::keys) clear_keys();
-    wait_for_queries(step.tile);
+    clear_keys();
+    barrier_wait(shared.queries_full(steps), shared.phase(steps));
+    clear_queries(step.tile);
     products.multiply_queries(s, steps);
     barrier_wait(shared.values_full(), key_tiles & 1);
     barrier_wait(shared.gradients_full(steps), shared.phase(steps));
@@ -274,9 +271,10 @@ class BackwardConsumer {
         give(n);
         break;
       }
-      wait_for_queries(step.tile);
+      barrier_wait(shared.queries_full(steps), shared.phase(steps));
       wait_for_products<0>();
       pin(query_sums());
+      clear_queries(step.tile);
       products.multiply_queries(s, steps);
       give(n);
       barrier_wait(shared.gradients_full(steps), shared.phase(steps));
@@ -289,23 +287,19 @@ class BackwardConsumer {
     ++key_tiles;
   }
 
-  // Of the next step, in this tile of queries.
-  HEED_DEVICE void wait_for_queries(int tile) const {
-    barrier_wait(shared.queries_full(steps), shared.phase(steps));
-    const int here = keys.tile->queries - tile * rows;
-    if (here < rows) clear_queries(here);
-  }
-
   // Rows that are not the sequence's own have weights of 0, but may be NaN.
   HEED_DEVICE void clear_keys() const {
-    barrier_wait(shared.values_full(), key_tiles & 1);
     const int from = keys.tile->key_count - keys.tile->first_key();
+    if (from >= Shape::keys) return;
+    barrier_wait(shared.values_full(), key_tiles & 1);
     clear<Shape::keys>(shared.keys(), from);
     clear<Shape::keys>(shared.values(), from);
     fence_async_proxy();
     keys.sync_both();
   }
-  HEED_DEVICE void clear_queries(int from) const {
+  HEED_DEVICE void clear_queries(int tile) const {
+    const int from = keys.tile->queries - tile * rows;
+    if (from >= rows) return;
     barrier_wait(shared.gradients_full(steps), shared.phase(steps));
     clear<rows>(shared.queries(steps), from);
     clear<rows>(shared.gradients(steps), from);
@@ -322,11 +316,10 @@ class BackwardConsumer {
 
   // Ends with dP complete.
   HEED_DEVICE void weigh(int tile) {
-    const auto hidden = scores().hidden(tile * rows);
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);
-    scores().hide(s, tile * rows, hidden);
+    scores().hide(s, tile * rows);
     scores().weigh(s, p[0], shared.rows(steps));
     wait_for_products<0>();
     pin(dp);
@@ -384,14 +377,14 @@ class BackwardConsumer {
 
   HEED_DEVICE BackwardScores<Shape> scores() const { return {g.forward, keys}; }
   // dQ takes the place of dP, which has been read when it is begun.
-  HEED_DEVICE Sums<32>& query_sums() { return first_sums<32>(dp); }
+  HEED_DEVICE SlabSums& query_sums() { return first_sums<32>(dp); }
 
   const GradientCall& g;
   const BackwardPlan& plan;
   const BackwardShared<Shape> shared;
   BackwardKeys keys{};
   const Products products;
-  unsigned steps = 0, key_tiles = 0;
+  unsigned steps = 0, key_tiles = 0;  // so far; key_tiles: those that have steps
   float dk[dim / 2], dv[dim / 2], s[rows / 2], dp[rows / 2];
   std::uint32_t p[halves][16], ds[halves][16];
 };

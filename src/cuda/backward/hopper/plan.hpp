@@ -129,11 +129,11 @@ struct TileSteps {
 };
 
 // In which order blocks claim tiles of keys: those of some heads first, from the lowest on, then those of the
-// next ones. Few heads at once read and write little of memory that is not in the second-level cache. But the
-// more tiles of a head are claimed at once, the longer they wait for each other before they begin, and where
-// tiles differ in length, the last heads' long ones come too late. So many tiles at once as a tile has steps,
-// by 4, and heads enough for one of the longest to be claimed in time: within 5 % of the best of 1 to 128
-// heads at once over 22 calls (H200, November 2026).
+// next heads. With few heads at a time, the queries and sums that blocks share stay in the second-level
+// cache. But then blocks have more tiles of one head at once, each of which begins only after the one below
+// it; and where tiles differ in length, the long ones of the last heads come late. So blocks have as many
+// tiles of a head at once as a quarter of a tile's steps, and all longest tiles are claimed in time. Over 22
+// calls that was within 5 % of the best of 1 to 128 heads at a time (H200, November 2026).
 constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles, int at_once) {
   const auto limited = [](std::int64_t x, std::int64_t low, std::int64_t high) {
     return x < low ? low : x > high ? high : x;

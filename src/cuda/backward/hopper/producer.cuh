@@ -18,15 +18,11 @@ class BackwardLoader {
       : g(call), c(call.forward), plan(launch), shared(memory) {}
 
   HEED_DEVICE void run() {
-    int number = claim();
-    for (; number < plan.tiles; ++slots) {
+    for (int number = claim(); number < plan.tiles;) {
       KeyTile tile;
-      if (!find(number, tile)) {
-        --slots, number = claim();
-        continue;
-      }
-      describe(tile);
-      number = load(tile);
+      const bool is_tile = find(number, tile);
+      if (is_tile) describe(tile);
+      number = is_tile ? load(tile) : claim();
     }
     end_claims();
     describe({-1});
@@ -64,10 +60,12 @@ class BackwardLoader {
     tile.first = seen.first, tile.last = seen.last;
     return true;
   }
-  HEED_DEVICE void describe(const KeyTile& tile) const {
-    barrier_wait(shared.slot_empty(slots), shared.phase_of_two(slots) ^ 1);
-    *shared.slot(slots) = tile;
-    barrier_arrive(shared.slot_full(slots));
+
+  HEED_DEVICE void describe(const KeyTile& tile) {
+    barrier_wait(shared.slot_empty(described), shared.phase_of_two(described) ^ 1);
+    *shared.slot(described) = tile;
+    barrier_arrive(shared.slot_full(described));
+    ++described;
   }
 
   // Returns the number of the next tile, claimed as late as the answer can still arrive in time.
@@ -111,7 +109,7 @@ class BackwardLoader {
   const Call& c;
   const BackwardPlan& plan;
   const BackwardShared<Shape> shared;
-  unsigned slots = 0, loaded = 0, key_tiles = 0;
+  unsigned described = 0, loaded = 0, key_tiles = 0;  // tiles of keys, steps, and tiles that have steps
 };
 
 // One of two threads that take steps by turns: an add, its completion and the word of it to other blocks take

@@ -24,7 +24,8 @@ struct KeyTile {
   HEED_DEVICE int head(int member) const { return first_head + member * head_step; }
 
   HEED_DEVICE int first_key() const { return tile * backward_keys; }
-  // Whether every key of the tile is seen by the first of these queries and the last one: no one is hidden.
+  // Whether some query up to this one, or from this one on, does not see some key of the tile: it lies before
+  // what the query sees, or after.
   HEED_DEVICE bool hides_before(int last_query) const { return last_query + first_offset > first_key(); }
   HEED_DEVICE bool hides_after(int first_query) const {
     return min_of(first_query + end_offset, key_count) < first_key() + backward_keys;
