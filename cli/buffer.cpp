@@ -3,20 +3,16 @@
 #include "buffer.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <type_traits>
 
 #include "heed/error.hpp"
 #include "heed/half.hpp"
+#include "system.hpp"
 
 namespace heed::tool {
 namespace {
-
-std::size_t machine_memory_bytes() {
-  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
-}
 
 template <class T>
 T element_at(const std::byte* memory, std::size_t element) {
@@ -47,10 +43,10 @@ std::size_t checked_bytes(const Shape& shape, DType dtype) {
   for (const std::int64_t extent : {shape.batch, shape.heads, shape.length, shape.dim})
     overflows |= __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes);
   // The kernel hands out memory that it does not have and kills the process later, so ask first.
-  if (overflows || bytes > machine_memory_bytes())
+  if (overflows || bytes > physical_memory_bytes())
     throw Error(Error::capacity,
                 fmt::format("a tensor of shape ({}, {}, {}, {}) exceeds this machine's memory of {} bytes",
-                            shape.batch, shape.heads, shape.length, shape.dim, machine_memory_bytes()));
+                            shape.batch, shape.heads, shape.length, shape.dim, physical_memory_bytes()));
   return bytes;
 }
 

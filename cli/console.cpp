@@ -3,7 +3,6 @@
 #include "console.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -51,9 +50,9 @@ void Console::add_options(CLI::App& app) {
              colors, [this](Color color) { color_ = color; });
 }
 
-bool Console::colors(int descriptor) const {
+bool Console::colors(Output output) const {
   if (color_ != Color::automatic) return color_ == Color::always;
-  return isatty(descriptor) && !environment_refuses_color();
+  return is_terminal(output) && !environment_refuses_color();
 }
 
 void Console::print(const std::string& text) const {
@@ -71,7 +70,7 @@ void Console::warn(const std::string& sentence) const {
 
 void Console::error(const std::string& sentence) const {
   progress("");
-  const std::string name = colors(STDERR_FILENO) ? painted(Style::bad, "heed:") : "heed:";
+  const std::string name = colors(Output::error) ? painted(Style::bad, "heed:") : "heed:";
   fmt::print(stderr, "{} {}\n", name, sentence);
 }
 
@@ -81,15 +80,15 @@ void Console::refuse(const std::string& sentence) const {
 }
 
 void Console::progress(const std::string& what) const {
-  if (quiet_ || !isatty(STDERR_FILENO)) return;
+  if (quiet_ || !is_terminal(Output::error)) return;
   fmt::print(stderr, "\r\x1b[K{}", what);
   std::fflush(stderr);
 }
 
-bool Console::has_colors() const { return colors(STDOUT_FILENO); }
+bool Console::has_colors() const { return colors(Output::standard); }
 
 std::string Console::paint(Style style, const std::string& text) const {
-  return colors(STDOUT_FILENO) ? painted(style, text) : text;
+  return colors(Output::standard) ? painted(style, text) : text;
 }
 
 }  // namespace heed::tool

@@ -6,6 +6,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "system.hpp"
+
 namespace CLI {
 class App;
 }
@@ -31,7 +33,7 @@ class Console {
 
  private:
   enum class Color : std::uint8_t { automatic, always, never };
-  bool colors(int descriptor) const;
+  bool colors(Output) const;
 
   bool json_ = false, quiet_ = false;
   Color color_ = Color::automatic;

@@ -9,23 +9,21 @@ namespace {
 
 volatile std::sig_atomic_t noted = 0;
 
-void handle(int signal, void (*handler)(int), int flags) {
-  struct sigaction action{};
-  action.sa_handler = handler;
-  action.sa_flags = flags;
-  sigaction(signal, &action, nullptr);
+// The second signal ends the process.
+void note(int signal) {
+  noted = 1;
+  std::signal(signal, SIG_DFL);
 }
 
 }  // namespace
 
 Interruption::Interruption(const Console& console) : console_(console) {
   noted = 0;
-  for (const int signal : {SIGINT, SIGTERM})
-    handle(signal, [](int) { noted = 1; }, static_cast<int>(SA_RESETHAND | SA_RESTART));
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, note);
 }
 
 Interruption::~Interruption() {
-  for (const int signal : {SIGINT, SIGTERM}) handle(signal, SIG_DFL, 0);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
 }
 
 bool Interruption::came() const {

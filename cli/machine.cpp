@@ -3,13 +3,13 @@
 #include "machine.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <array>
 #include <filesystem>
 #include <fstream>
 #ifdef __linux__
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <sstream>
@@ -43,11 +43,6 @@ std::size_t parse_size(const std::string& text) {
   const std::size_t number = text.empty() ? 0 : std::stoul(text, &digits);
   if (digits >= text.size()) return number;
   return number << (text[digits] == 'G' ? 30 : text[digits] == 'M' ? 20 : 10);
-}
-
-std::size_t system_value(int name) {
-  const long value = sysconf(name);
-  return value > 0 ? static_cast<std::size_t>(value) : 0;
 }
 
 }  // namespace
@@ -85,13 +80,12 @@ Caches find_caches() {
     if (level == "3") caches.l3 = parse_size(first_word(cache / "size"));
   }
 #ifdef _SC_LEVEL2_CACHE_SIZE
+  const auto system_value = [](int name) { return static_cast<std::size_t>(std::max(sysconf(name), 0l)); };
   if (caches.l2 == 0) caches.l2 = system_value(_SC_LEVEL2_CACHE_SIZE);
   if (caches.l3 == 0) caches.l3 = system_value(_SC_LEVEL3_CACHE_SIZE);
 #endif
   return caches;
 }
-
-std::size_t physical_memory_bytes() { return system_value(_SC_PHYS_PAGES) * system_value(_SC_PAGESIZE); }
 
 #ifdef __linux__
 namespace {

@@ -15,8 +15,6 @@ struct Caches {
 };
 Caches find_caches();
 
-std::size_t physical_memory_bytes();
-
 // The processors that this process's threads ran on last, each once, without the calling thread's; empty
 // where the system does not say. Those of a virtual machine have neighbours that its system does not see: of
 // 24 processes with two threads on a Xeon, six did 17 to 28 % more or less arithmetic on the processors of

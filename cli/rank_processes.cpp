@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_processes.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -17,6 +14,9 @@
 
 #include "heed/error.hpp"
 #if defined(HEED_TOOL_HAS_MPI)
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "heed/mpi.hpp"
 #endif
 

@@ -3,15 +3,16 @@
 #include "staged_files.hpp"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <system_error>
 
 #include "heed/error.hpp"
+#include "system.hpp"
 
 namespace heed::tool {
 
@@ -45,7 +46,7 @@ class NamesForHandler {
   }
   void remove_files() const {
     for (const auto& place : names_)
-      if (place[0] != 0) ::unlink(place.data());
+      if (place[0] != 0) std::remove(place.data());
   }
 
  private:
@@ -54,7 +55,11 @@ class NamesForHandler {
 NamesForHandler beside_their_places;
 volatile std::sig_atomic_t are_moved_in = 0;  // all files, or none
 
+#ifdef SIGHUP
 constexpr std::array ending_signals{SIGINT, SIGTERM, SIGHUP};
+#else
+constexpr std::array ending_signals{SIGINT, SIGTERM};
+#endif
 
 // Leaves nothing beside the targets, says what there is, and ends the process as the signal would have.
 void end_by(int signal) {
@@ -62,35 +67,37 @@ void end_by(int signal) {
   constexpr std::string_view none = "heed: interrupted; nothing was written\n",
                              all = "heed: interrupted; the files were written\n";
   const std::string_view sentence = are_moved_in != 0 ? all : none;
-  if (isatty(STDERR_FILENO)) (void)!::write(STDERR_FILENO, "\r\x1b[K", 4);  // what progress has shown
-  (void)!::write(STDERR_FILENO, sentence.data(), sentence.size());
+  if (is_terminal(Output::error)) write_error("\r\x1b[K");  // what progress has shown
+  write_error(sentence);
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
+
+volatile std::sig_atomic_t put_off = 0;  // the signal that came meanwhile
 
 // Puts those signals off while it lives.
 class Undisturbed {
  public:
   Undisturbed() {
-    sigset_t ending;
-    sigemptyset(&ending);
-    for (const int signal : ending_signals) sigaddset(&ending, signal);
-    pthread_sigmask(SIG_BLOCK, &ending, &before_);
+    for (std::size_t i = 0; i < before_.size(); ++i)
+      before_[i] = std::signal(ending_signals[i], [](int signal) { put_off = signal; });
   }
-  ~Undisturbed() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~Undisturbed() {
+    for (std::size_t i = 0; i < before_.size(); ++i) std::signal(ending_signals[i], before_[i]);
+    const int signal = put_off;
+    put_off = 0;
+    if (signal != 0) std::raise(signal);
+  }
   Undisturbed(const Undisturbed&) = delete;
   Undisturbed& operator=(const Undisturbed&) = delete;
 
  private:
-  sigset_t before_;
+  std::array<void (*)(int), ending_signals.size()> before_{};
 };
 
 void clean_up_when_interrupted() {
-  for (const int signal : ending_signals) {
-    struct sigaction now{};
-    sigaction(signal, nullptr, &now);
-    if (now.sa_handler == SIG_DFL) std::signal(signal, end_by);
-  }
+  for (const int signal : ending_signals)
+    if (const auto before = std::signal(signal, end_by); before != SIG_DFL) std::signal(signal, before);
 }
 
 }  // namespace
@@ -117,7 +124,7 @@ void StagedFiles::expect(const std::string& flag, const std::string& path) {
   for (const File& other : files_)
     if (other.place == place)
       throw Error(Error::file, fmt::format("{}: '{}' is already what {} writes", flag, path, other.flag));
-  const fs::path beside = target.string() + fmt::format(".part-{}", getpid());
+  const fs::path beside = target.string() + fmt::format(".part-{}", process_id());
   clean_up_when_interrupted();
   files_.push_back({.flag = flag, .path = path, .target = target, .place = place, .beside = beside});
 }

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "heed/shared_memory.hpp"
 
+#include <utility>
+
+#include "heed/error.hpp"
+#ifdef __linux__
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <random>
-#include <utility>
-
-#include "refusal/refusal.hpp"
 
 namespace heed::ranks::shared {
 namespace {
@@ -34,26 +36,23 @@ struct File {
 
 // All of it now, or an error: a page that the machine lacks when it is first touched would end the process.
 int fill(int file, std::size_t bytes) {
-#if defined(__linux__)
   rlimit longest{};  // of a file: beyond it a signal would
   if (getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur < bytes) return EFBIG;
   return posix_fallocate(file, 0, static_cast<off_t>(bytes));
-#else
-  static_cast<void>(file), static_cast<void>(bytes);
-  return ENOSYS;
-#endif
-}
-
-// By chance, too: in another folder of this name, as a container has one, it must not be somebody else's.
-std::string name_of_its_own() {
-  std::random_device chance;
-  std::string name = std::string(folder) + prefix + std::to_string(getpid());
-  for (int n = 0; n < 4; ++n) name += "-" + std::to_string(chance());
-  return name;
 }
 
 [[noreturn]] void fail(const std::string& name, const char* what, int error) {
   throw Error(Error::file, name + ": " + what + ": " + std::strerror(error));
+}
+
+// By chance, too: in another folder of this name, as a container has one, it must not be somebody else's.
+// std::random_device would need a newer C library than all the rest (arc4random, glibc 2.36).
+std::string name_of_its_own() {
+  std::string name = std::string(folder) + prefix + std::to_string(getpid());
+  std::array<unsigned, 4> chance{};
+  if (getentropy(chance.data(), sizeof chance) != 0) fail(name, "cannot be named", errno);
+  for (const unsigned number : chance) name += "-" + std::to_string(number);
+  return name;
 }
 
 // Who names a file holds its lock until it has no name any more: one that nobody holds is that of a process
@@ -126,11 +125,6 @@ void SharedMemory::map(int file, std::size_t bytes) {
   bytes_ = {static_cast<std::byte*>(at), bytes};
 }
 
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : name_(std::move(other.name_)),
-      named_(std::exchange(other.named_, -1)),
-      bytes_(std::exchange(other.bytes_, {})) {}
-
 SharedMemory::~SharedMemory() {
   forget_name();
   if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
@@ -141,5 +135,27 @@ void SharedMemory::forget_name() {
   unlink(name_.c_str());
   close(std::exchange(named_, -1));
 }
+
+}  // namespace HEED_NAMESPACE
+#else
+
+namespace HEED_NAMESPACE {
+
+SharedMemory::SharedMemory(std::size_t) {
+  throw Error(Error::file, "memory that processes share: heed has it on Linux only");
+}
+SharedMemory::SharedMemory(const std::string&, std::size_t bytes) : SharedMemory(bytes) {}
+SharedMemory::~SharedMemory() = default;
+void SharedMemory::forget_name() {}
+
+}  // namespace HEED_NAMESPACE
+#endif
+
+namespace HEED_NAMESPACE {
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept
+    : name_(std::move(other.name_)),
+      named_(std::exchange(other.named_, -1)),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 }  // namespace HEED_NAMESPACE

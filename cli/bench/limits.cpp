@@ -13,6 +13,7 @@
 #include "bench/loops.hpp"
 #include "heed/threads.hpp"
 #include "stopwatch.hpp"
+#include "system.hpp"
 
 namespace heed::tool {
 namespace {

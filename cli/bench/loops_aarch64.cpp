@@ -2,9 +2,8 @@
 // See loops.hpp: AArch64. 24 accumulators, as a 12 x 8 micro-kernel has: BFMMLA falls to three quarters of
 // its rate with 16.
 #ifdef __aarch64__
-#include <sys/auxv.h>
-
 #include "bench/loops.hpp"
+#include "system.hpp"
 
 // clang-format off: a line of assembly is a line here.
 #define ALL_VECTORS                                                                                     \
@@ -45,10 +44,6 @@ DEFINE_LOOP(run_bfmmla, BFMMLA)
 DEFINE_LOOP(run_smmla, SMMLA)
 DEFINE_LOOP(run_sdot, SDOT)
 
-// Linux's ABI; named here because older headers lack them.
-constexpr unsigned long has_dotprod = 1ul << 20;                     // of AT_HWCAP
-constexpr unsigned long has_i8mm = 1ul << 13, has_bf16 = 1ul << 14;  // of AT_HWCAP2
-
 void read_pairs(const std::byte* from, std::size_t bytes) {
   std::size_t rounds = bytes / read_step;
   asm volatile(
@@ -67,14 +62,14 @@ void read_pairs(const std::byte* from, std::size_t bytes) {
 ArithmeticLoop fp32_loop() { return {"FMLA", instructions_per_turn * 2 * 4, run_fmla}; }
 
 std::optional<ArithmeticLoop> bf16_loop() {
-  if (!(getauxval(AT_HWCAP2) & has_bf16)) return {};
+  if (!arm_extensions().bf16) return {};
   return ArithmeticLoop{"BFMMLA", instructions_per_turn * 2 * 16, run_bfmmla};
 }
 
 std::optional<ArithmeticLoop> int8_loop() {
-  if (getauxval(AT_HWCAP2) & has_i8mm)
+  if (arm_extensions().i8mm)
     return ArithmeticLoop{"SMMLA", instructions_per_turn * 2 * 32, run_smmla};
-  if (getauxval(AT_HWCAP) & has_dotprod)
+  if (arm_extensions().dotprod)
     return ArithmeticLoop{"SDOT", instructions_per_turn * 2 * 16, run_sdot};
   return {};
 }

@@ -2,10 +2,9 @@
 // See loops.hpp: x86-64, chosen at run time. 24 accumulators of 32 registers with AVX-512, 12 of 16 without.
 #ifdef __x86_64__
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "bench/loops.hpp"
+#include "system.hpp"
 
 #define LOW_VECTORS                                                                                          \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
@@ -96,11 +95,7 @@ struct Leaf7 {
   explicit Leaf7(unsigned subleaf) { __get_cpuid_count(7, subleaf, &eax, &ebx, &ecx, &edx); }
 };
 
-// Linux hands the 8 KiB of tile state only to processes that ask.
-bool may_use_tiles() {
-  constexpr long request_permission = 0x1023, tile_data = 18;
-  return (Leaf7(0).edx >> 24 & 1u) && syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
+bool may_use_tiles() { return (Leaf7(0).edx >> 24 & 1u) && borrow_tile_registers(); }
 
 void read_128(const std::byte* from, std::size_t bytes) {
   std::size_t rounds = bytes / read_step;

@@ -12,6 +12,7 @@
 #include "heed/gradient.hpp"
 #include "heed/threads.hpp"
 #include "heed/version.hpp"
+#include "system.hpp"
 
 namespace heed::tool {
 namespace {

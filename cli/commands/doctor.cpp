@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // heed doctor: what this machine offers, how heed was built, and what will make it slow.
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,6 +15,7 @@
 #include "heed/threads.hpp"
 #include "heed/version.hpp"
 #include "machine.hpp"
+#include "system.hpp"
 #include "table.hpp"
 
 namespace heed::tool {
@@ -65,13 +65,12 @@ Status examine(Console& console) {
     environment[name] = value ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
     if (value) set_variables += fmt::format("{}{}={}", set_variables.empty() ? "" : " ", name, value);
   }
-  const long logical_cpus = sysconf(_SC_NPROCESSORS_ONLN);
   const std::vector<std::string> found = warnings();
   console.result({{"version", version()},
                   {"compiler", compiler()},
                   {"architecture", architecture()},
                   {"cpu", cpu_model()},
-                  {"logical_cpus", logical_cpus},
+                  {"logical_cpus", logical_cpus()},
                   {"threads", num_threads()},
                   {"kernels", kernel_names()},
                   {"environment", environment},
@@ -82,7 +81,7 @@ Status examine(Console& console) {
                                   {"compiler", compiler()},
                                   {"architecture", architecture()},
                                   {"cpu", cpu_model()},
-                                  {"logical cpus", fmt::format("{}", logical_cpus)},
+                                  {"logical cpus", fmt::format("{}", logical_cpus())},
                                   {"threads", fmt::format("{}", num_threads())},
                                   {"kernels", kernels},
                                   {"environment", set_variables.empty() ? "nothing set" : set_variables}}));

@@ -14,13 +14,13 @@
 #include <utility>
 
 #include "arguments.hpp"
-#include "browser.hpp"
 #include "command.hpp"
 #include "layer_stretches.hpp"
 #include "picture_file.hpp"
 #include "sequence.hpp"
 #include "staged_files.hpp"
 #include "stopwatch.hpp"
+#include "system.hpp"
 #include "table.hpp"
 #include "token_list.hpp"
 #include "weights_file.hpp"

@@ -5,7 +5,7 @@
 
 #include "backend/backend.hpp"
 #include "refusal/refusal.hpp"
-#include "threads/memory.hpp"
+#include "system/system.hpp"
 
 namespace heed::cache {
 
@@ -19,7 +19,7 @@ PagePool::PagePool(const Size& size)
     } else {
       host_.reset(static_cast<unsigned char*>(::operator new(bytes, std::align_val_t{64})));
       memory_ = host_.get();
-      threads::prefer_large_pages(memory_, bytes);
+      system::prefer_large_pages(memory_, bytes);
     }
     users_.reserve(static_cast<std::size_t>(pages_));
     returned_.reserve(static_cast<std::size_t>(pages_));

@@ -2,14 +2,8 @@
 // A temporary file without a name, then fsync, a name beside the target, rename, fsync of the folder.
 #include "files/atomic_file.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
-#include <utility>
 
 namespace heed::files {
 namespace {
@@ -26,21 +20,6 @@ std::filesystem::path follow_links(std::filesystem::path path) {
   return path;
 }
 
-// Where Linux shows an open file, by which one without a name is given one.
-std::string link_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
-
-// A file that is gone when the process is, however that ends. None where the file system has no such files,
-// or nothing shows them.
-Descriptor nameless_file(int folder) {
-#ifdef O_TMPFILE
-  Descriptor file(::openat(folder, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
-  if (file.is_open() && ::access(link_of(file.get()).c_str(), F_OK) == 0) return file;
-#else
-  static_cast<void>(folder);
-#endif
-  return {};
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& target) : name_(target.string()) {
@@ -48,27 +27,25 @@ AtomicFile::AtomicFile(const std::filesystem::path& target) : name_(target.strin
   file_name_ = path.filename().string();
   if (file_name_.empty()) throw Error(Error::file, name_ + ": does not name a file");
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  folder_ = Descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder_.is_open()) throw system_error(name_ + ": its folder cannot be opened", errno);
+  if (!folder_.open(folder)) throw system_error(name_ + ": its folder cannot be opened", errno);
   create_temporary();
 }
 
 AtomicFile::~AtomicFile() { remove_temporary(); }
 
 void AtomicFile::create_temporary() {
-  struct stat status{};
-  const bool exists = ::fstatat(folder_.get(), file_name_.c_str(), &status, 0) == 0;
-  if (exists && !S_ISREG(status.st_mode)) throw Error(Error::file, name_ + ": is not a regular file");
+  system::FileStatus status;
+  const bool exists = folder_.examine(file_name_, status);
+  if (exists && !status.is_regular) throw Error(Error::file, name_ + ": is not a regular file");
 
-  temporary_ = nameless_file(folder_.get());
+  temporary_ = folder_.create_without_name();
   if (!temporary_.is_open())
-    take_name([&](const char* name) {
-      temporary_ = Descriptor(::openat(folder_.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    take_name([&](const std::string& name) {
+      temporary_ = folder_.create(name);
       return temporary_.is_open();
     });
   if (!temporary_.is_open()) throw system_error(name_ + ": no file can be created in its folder", errno);
-  constexpr mode_t permissions = 0777;
-  if (exists && ::fchmod(temporary_.get(), status.st_mode & permissions) != 0) {
+  if (exists && !system::set_permissions(temporary_, status.permissions)) {
     const int error_number = errno;
     remove_temporary();  // no destructor runs for a constructor that throws
     throw system_error(name_ + ": its permissions cannot be kept", error_number);
@@ -76,25 +53,27 @@ void AtomicFile::create_temporary() {
 }
 
 // The name does not contain the target's: that one may already be as long as the file system allows.
-void AtomicFile::take_name(const std::function<bool(const char*)>& make) {
+void AtomicFile::take_name(const std::function<bool(const std::string&)>& make) {
   static std::atomic<unsigned> counter = 0;
   constexpr int max_attempts = 1000;  // names left behind by processes that were killed
   for (int i = 0; i < max_attempts; ++i) {
-    const std::string name = ".heed-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp";
-    if (make(name.c_str())) temporary_name_ = name;
+    const std::string name =
+        ".heed-" + std::to_string(system::process_id()) + "-" + std::to_string(counter++) + ".tmp";
+    if (make(name)) temporary_name_ = name;
     if (!temporary_name_.empty() || errno != EEXIST) return;
   }
 }
 
+// Windows removes no file that is open.
 void AtomicFile::remove_temporary() {
-  if (!temporary_name_.empty()) ::unlinkat(folder_.get(), temporary_name_.c_str(), 0);
+  temporary_.close();
+  if (!temporary_name_.empty()) folder_.remove(temporary_name_);
 }
 
 void AtomicFile::write(const void* from, std::size_t count) {
   const auto* next = static_cast<const std::byte*>(from);
   while (count > 0) {
-    const ssize_t written = ::write(temporary_.get(), next, count);
-    if (written < 0 && errno == EINTR) continue;
+    const std::ptrdiff_t written = system::write_some(temporary_, next, count);
     if (written < 0) throw system_error(name_ + ": cannot be written", errno);
     next += written;
     count -= static_cast<std::size_t>(written);
@@ -102,23 +81,16 @@ void AtomicFile::write(const void* from, std::size_t count) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(temporary_.get()) != 0) throw system_error(name_ + ": cannot be flushed to disk", errno);
+  if (!system::flush(temporary_)) throw system_error(name_ + ": cannot be flushed to disk", errno);
   if (temporary_name_.empty()) {
-    const std::string file = link_of(temporary_.get());
-    take_name([&](const char* name) {
-      return ::linkat(AT_FDCWD, file.c_str(), folder_.get(), name, AT_SYMLINK_FOLLOW) == 0;
-    });
+    take_name([&](const std::string& name) { return folder_.give_name(temporary_, name); });
     if (temporary_name_.empty()) throw system_error(name_ + ": cannot be named", errno);
   }
-  if (::close(temporary_.release()) != 0) throw system_error(name_ + ": cannot be closed", errno);
-  if (::renameat(folder_.get(), temporary_name_.c_str(), folder_.get(), file_name_.c_str()) != 0) {
-    throw system_error(name_ + ": cannot be replaced", errno);
-  }
+  if (!temporary_.close()) throw system_error(name_ + ": cannot be closed", errno);
+  if (!folder_.rename(temporary_name_, file_name_)) throw system_error(name_ + ": cannot be replaced", errno);
   temporary_name_.clear();
-  // EINVAL: a file system that has no such call for folders.
-  if (::fsync(folder_.get()) != 0 && errno != EINVAL) {
+  if (!folder_.flush())
     throw system_error(name_ + ": is saved, but its folder cannot be flushed to disk", errno);
-  }
 }
 
 }  // namespace heed::files

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saving so that a reader, a crash or a full disk sees the old file or the new one and nothing between.
 #pragma once
-#include <sys/types.h>
-
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -31,13 +29,14 @@ class AtomicFile {
   void create_temporary();
   // Calls make(name) with one name after another until it returns true, or fails for another reason than that
   // somebody has the name; errno then says why.
-  void take_name(const std::function<bool(const char*)>& make);
+  void take_name(const std::function<bool(const std::string&)>& make);
   void remove_temporary();
 
   std::string name_;              // as the caller gave it, for sentences
   std::string file_name_;         // of the target, within its folder
   std::string temporary_name_{};  // "": it has none, or is the target by now
-  Descriptor folder_, temporary_;
+  system::Folder folder_{};
+  system::Descriptor temporary_{};
 };
 
 }  // namespace heed::files

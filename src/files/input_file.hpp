@@ -1,46 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// An open file of the operating system, closed when it goes out of scope, and the error of a call that failed
-// on one.
+// A file that is read front to back, or at places. Its real size is known before anything in it is believed.
 #pragma once
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <system_error>
-#include <utility>
 
 #include "heed/error.hpp"
+#include "system/system.hpp"
 
 namespace heed::files {
 
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (is_open()) ::close(number_);
-  }
-
-  bool is_open() const { return number_ >= 0; }
-  int get() const { return number_; }
-  int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_ = -1;
-};
-
+// The error of a call of the system that failed.
 inline Error system_error(const std::string& what_failed, int error_number) {
   return Error(Error::file, what_failed + ": " + std::generic_category().message(error_number));
 }
-
-// A file that is read front to back, or at places. Its real size is known before anything in it is believed.
 
 class InputFile {
  public:
@@ -56,7 +31,7 @@ class InputFile {
 
  private:
   std::string name_;
-  Descriptor descriptor_;
+  system::Descriptor descriptor_;
   std::int64_t size_ = 0, position_ = 0;
 };
 

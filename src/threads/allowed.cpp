@@ -3,18 +3,20 @@
 // is part of an extension module.
 #include "threads/allowed.hpp"
 
-#include <fcntl.h>
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <thread>
+
+#include "system/system.hpp"
+#ifdef __linux__
+#include <sched.h>
+#endif
 
 namespace heed::threads {
 namespace {
@@ -24,12 +26,14 @@ constexpr std::size_t longest_text = 1 << 16;  // of a file about cgroups; what 
 // Empty where there is no such file.
 std::string text_of(const std::string& path) {
   std::string text;
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return text;
+  const system::Descriptor file = system::open_to_read(path);
+  if (!file.is_open()) return text;
   char part[4096];
-  for (ssize_t got; text.size() < longest_text && (got = read(file, part, sizeof part)) > 0;)
+  while (text.size() < longest_text) {
+    const std::ptrdiff_t got = system::read_some(file, std::ssize(text), part, sizeof part);
+    if (got <= 0) break;
     text.append(part, static_cast<std::size_t>(got));
-  close(file);
+  }
   return text;
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads/memory.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,19 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace heed::threads {
-void prefer_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  constexpr std::size_t large = std::size_t{2} << 20;
-  const auto address = reinterpret_cast<std::uintptr_t>(memory),
-             first = (address + large - 1) / large * large;
-  const std::uintptr_t end = (address + bytes) / large * large;
-  if (first < end)
-    madvise(static_cast<unsigned char*>(memory) + (first - address), end - first, MADV_HUGEPAGE);
-#endif
-}
-
-}  // namespace heed::threads
+#include "system/system.hpp"
 
 // g++ says it by a macro, clang++ by a feature.
 #if defined(__has_feature)
@@ -164,7 +150,7 @@ void keep_block(Block block) {
 
 Block fresh_block(std::size_t bytes) {
   const Block block{::operator new(bytes, alignment), bytes};
-  prefer_large_pages(block.memory, bytes);
+  system::prefer_large_pages(block.memory, bytes);
   return block;
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "threads/pool.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,6 +16,7 @@
 
 #include "heed/threads.hpp"
 #include "refusal/refusal.hpp"
+#include "system/system.hpp"
 #include "threads/allowed.hpp"
 
 namespace heed::threads {
@@ -191,7 +190,7 @@ struct Owner {
 
 Owner& owner() {
   static Owner* const instance = [] {
-    pthread_atfork(nullptr, nullptr, [] {
+    system::in_forked_children([] {
       new (&owner().busy) std::mutex;
       owner().pool = nullptr;
     });

@@ -24,6 +24,7 @@ ORDER = (
     ("files",),
     ("threads",),
     ("refusal",),
+    ("system",),
 )
 DEPTH = {folder: depth for depth, folders in enumerate(ORDER) for folder in folders}
 

@@ -2,13 +2,11 @@
 #define HEED_THIS_TARGET amx
 #include "cpu/decode/amx.hpp"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include "cpu/isa/table.hpp"
 #include "cpu/isa/x86.hpp"
 #include "cpu/projection/projection.hpp"
 #include "cpu/tile/operands_amx.hpp"
+#include "system/system.hpp"
 
 namespace heed::cpu::amx {
 
@@ -39,7 +37,7 @@ struct AmxProjection {
 namespace heed::cpu {
 namespace {
 
-// The kernel lends the tile registers to a process that asks (arch_prctl ARCH_REQ_XCOMP_PERM for XTILEDATA).
+// Linux lends the tile registers to a process that asks.
 bool is_granted_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !has_fma_and_f16c() ||
@@ -48,7 +46,7 @@ bool is_granted_amx() {
   const bool tiles = d >> 24 & 1, bf16 = d >> 22 & 1;
   if (!tiles || !bf16 || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a >> 5 & 1))
     return false;  // AVX512_BF16
-  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+  return system::borrow_tile_registers();
 }
 
 // Asked once and remembered: every call of the library wants to know, and in a virtual machine CPUID is slow.

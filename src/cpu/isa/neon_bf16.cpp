@@ -2,12 +2,11 @@
 #define HEED_THIS_TARGET neon_bf16
 #include "cpu/isa/neon_bf16.hpp"
 
-#include <sys/auxv.h>
-
 #include "cpu/isa/neon.hpp"
 #include "cpu/isa/table.hpp"
 #include "cpu/projection/projection.hpp"
 #include "cpu/tile/operands_bfmmla.hpp"
+#include "system/system.hpp"
 
 namespace heed::cpu::neon_bf16 {
 
@@ -60,11 +59,8 @@ struct BfmmlaProjection {
 namespace heed::cpu {
 namespace {
 
-// Linux's ABI; named here because older headers lack it.
-constexpr unsigned long hwcap2_bf16 = 1ul << 14;
-
 bool has_bf16() {
-  static const bool has = (getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
+  static const bool has = system::has_arm_bf16();
   return has;
 }
 

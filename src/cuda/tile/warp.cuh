@@ -31,6 +31,16 @@ HEED_DEVICE void prefetch16_if(bool is_wanted, SharedAddress to, const void* fro
 HEED_DEVICE void store_shared4(SharedAddress to, std::uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+HEED_DEVICE std::uint32_t load_shared4(SharedAddress from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+HEED_DEVICE float2 load_shared_floats(SharedAddress from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
 HEED_DEVICE float load_shared_float(SharedAddress from) {
   float x;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");

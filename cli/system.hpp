@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tool asks of the operating system: system_posix.cpp and system_windows.cpp answer.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace heed::tool {
+
+enum class Output { standard, error };
+bool is_terminal(Output);
+void write_error(std::string_view text);  // at once: for a signal handler
+
+int process_id();
+int logical_cpus();
+std::size_t physical_memory_bytes();
+
+// Starts the machine's browser on a file; does not wait for it. False where there is none to start.
+bool open_in_browser(const std::string& path);
+
+// Instructions that the processor has and the system lets a process use.
+struct ArmExtensions {
+  bool dotprod = false, i8mm = false, bf16 = false;
+};
+ArmExtensions arm_extensions();
+bool borrow_tile_registers();  // AMX's, of a processor that has them
+
+}  // namespace heed::tool
