@@ -51,12 +51,12 @@ HEED_DEVICE std::int64_t gradient_number(const GradientCall& g, const PairRows& 
 constexpr std::int64_t no_item = -(std::int64_t{1} << 62);
 
 // What a row has to itself, and the keys that ranges let it see, besides the front.
-struct alignas(16) RowNumbers {
+struct alignas(16) RowOfPair {
   float lse, delta;
   int begin, end;
 
   // Gives nothing to anybody: its weights are 0, and it sees nothing.
-  HEED_DEVICE static RowNumbers none() { return {-minus_infinity, 0, 0, 0}; }
+  HEED_DEVICE static RowOfPair none() { return {-minus_infinity, 0, 0, 0}; }
   HEED_DEVICE bool sees(int j) const { return j >= begin && j < end; }
 };
 
@@ -66,7 +66,7 @@ template <int capacity>
 struct PairItems {
   std::int64_t first, count;
   std::int64_t at[2][capacity];  // q and dO, or k and v; no_item: nothing is read, and zeros stand there
-  RowNumbers rows[capacity];
+  RowOfPair rows[capacity];
   float rest[capacity];          // of log-sum-exps
   int i[capacity], h[capacity];  // the query and the query head of a row
 
@@ -75,7 +75,7 @@ struct PairItems {
     const int n = thread_index();
     if (n == 0) first = from, count = min(capacity, of.count(c) - from);
     if (n >= capacity) return;
-    at[0][n] = at[1][n] = no_item, rows[n] = RowNumbers::none(), rest[n] = 0;
+    at[0][n] = at[1][n] = no_item, rows[n] = RowOfPair::none(), rest[n] = 0;
     if (from + n >= of.count(c)) return;
     const Query q = of.query(c, from + n);
     const std::int64_t number = g.row(q.b, q.h, q.row);

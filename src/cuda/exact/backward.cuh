@@ -236,14 +236,14 @@ class Pairs {
 
   HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
     if (r >= row_count() || j >= c.sequence(shared.rows.b).keys) return {minus_infinity, 1};
-    const RowNumbers& numbers = numbers_of(r);
+    const RowOfPair& numbers = numbers_of(r);
     if (has_only_ranges(c)) return {numbers.sees(static_cast<int>(j)) ? s - numbers.lse : minus_infinity, 1};
     const float rest = owned == Owned::rows ? shared.owned_items.rest[r] : shared.walked_items.rest[r];
     return score_of(c, shared.rows.query(c, row), j, {s, numbers.lse, rest});
   }
 
   // Of row r of the tile that has rows.
-  HEED_DEVICE const RowNumbers& numbers_of(int r) const {
+  HEED_DEVICE const RowOfPair& numbers_of(int r) const {
     return owned == Owned::rows ? shared.owned_items.rows[r] : shared.walked_items.rows[r];
   }
   HEED_DEVICE std::int64_t row_first() const {

@@ -200,7 +200,7 @@ class Backward {
     if (warp != 0) return;
     IntRange whole{0, 0x7fffffff};
     for (int r = lane_index(); r < Shape::items; r += 32) {
-      const RowNumbers& row = shared.owned_items.rows[r];
+      const RowOfPair& row = shared.owned_items.rows[r];
       whole = {max_of(whole.begin, row.begin), min_of(whole.end, row.end)};
     }
     shared.walk.whole = {max_of_warp(whole.begin), min_of_warp(whole.end)};
@@ -349,7 +349,7 @@ class Backward {
   template <bool hides>
   HEED_DEVICE void differentiate_ranges(Pairs& p, Pairs& ds, const Walked& walked) const {
     const float scale = c.scaling.query;
-    const auto pair = [&](float& s, float& dp, const RowNumbers& row, int j) {
+    const auto pair = [&](float& s, float& dp, const RowOfPair& row, int j) {
       const bool is_seen = !hides || row.sees(j);
       s = is_seen ? fast_exp2(fmaf(s, scale, -row.lse)) : 0.0f;
       if constexpr (Shape::needs_values) dp = is_seen ? s * (dp - row.delta) : 0.0f;
@@ -360,7 +360,7 @@ class Backward {
       for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const RowNumbers row = shared.owned_items.rows[item(m, r)];
+          const RowOfPair row = shared.owned_items.rows[item(m, r)];
 #pragma unroll
           for (int n = 0; n < Shape::walked_tiles; ++n)
 #pragma unroll
@@ -373,7 +373,7 @@ class Backward {
       for (int n = 0; n < Shape::walked_tiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const RowNumbers row = walked.rows[column(n) + e];
+          const RowOfPair row = walked.rows[column(n) + e];
 #pragma unroll
           for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -389,7 +389,7 @@ class Backward {
     Pairs slope;  // of the softcap
     const bool has_cap = c.softcap.cap != 0;
     each_pair(walked, [&](const PairAt& at) {
-      const RowNumbers row = at.rows.row;
+      const RowOfPair row = at.rows.row;
       float s = infinity_to_nan(at.of(p) * c.scaling.query);
       if (has_cap) {
         const float t = fast_tanh(s * c.softcap.argument);
@@ -414,21 +414,21 @@ class Backward {
   }
 
   // What a row has, of those that pairs of a lane have in common.
-  struct RowOfPairs {
-    RowNumbers row;
+  struct RowFactsOfPairs {
+    RowOfPair row;
     float rest;
     int i, h;
   };
   // A pair, as a lane has it: element e of column tile n of row tile m.
   struct PairAt {
     int m, n, e;
-    const RowOfPairs& rows;
+    const RowFactsOfPairs& rows;
     int j;
 
     HEED_DEVICE float& of(Pairs& x) const { return x[m][n][e]; }
   };
   template <class Items>
-  HEED_DEVICE static RowOfPairs row_of_pairs(const Items& items, int r) {
+  HEED_DEVICE static RowFactsOfPairs row_of_pairs(const Items& items, int r) {
     return {items.rows[r], items.rest[r], items.i[r], items.h[r]};
   }
   template <class Visit>
@@ -437,7 +437,7 @@ class Backward {
     if constexpr (owns_rows) {
 #pragma unroll
       for (int x = 0; x < 2 * Shape::row_tiles; ++x) {
-        const RowOfPairs row = row_of_pairs(shared.owned_items, item(x / 2, x % 2));
+        const RowFactsOfPairs row = row_of_pairs(shared.owned_items, item(x / 2, x % 2));
 #pragma unroll
         for (int y = 0; y < 2 * Shape::walked_tiles; ++y)
           visit(PairAt{x / 2, y / 2, x % 2 * 2 + y % 2, row, first_key + column(y / 2) + y % 2});
@@ -445,14 +445,14 @@ class Backward {
     } else {
 #pragma unroll
       for (int y = 0; y < 2 * Shape::walked_tiles; ++y) {
-        const RowOfPairs row = row_of_pairs(walked, column(y / 2) + y % 2);
+        const RowFactsOfPairs row = row_of_pairs(walked, column(y / 2) + y % 2);
 #pragma unroll
         for (int x = 0; x < 2 * Shape::row_tiles; ++x)
           visit(PairAt{x / 2, y / 2, x % 2 * 2 + y % 2, row, first_key + item(x / 2, x % 2)});
       }
     }
   }
-  HEED_DEVICE Query query(const RowOfPairs& of) const {
+  HEED_DEVICE Query query(const RowFactsOfPairs& of) const {
     return {shared.rows.b, of.h, of.i, c.sequence(shared.rows.b).first_query + of.i};
   }
 
