@@ -26,7 +26,7 @@ MACHINES = {
     "xeon-2-race": "Xeon with AMX, two threads",
     "h200-race": "NVIDIA H200",
 }
-LENGTHS, ERRORS = "xeon-16-lengths", "errors"
+LENGTHS, ERRORS, PLATEAU = "xeon-16-lengths", "errors", "h200-plateau"
 SHOWN_ON_CPU = cases.suites()["quick"]
 SHOWN_ON_GPU = [
     "prefill/bf16/4x64x8x1024x1024x128",
@@ -148,6 +148,16 @@ def plateau(runs):
     return svg.lines(title, source(runs["h200-race"]), ("tokens", "TFLOP/s"), series, ticks)
 
 
+def every_call(runs):
+    """A column for each call of plateau.py."""
+    groups = {}
+    for record in runs[PLATEAU]["cases"]:
+        if "ratio" in record:
+            groups.setdefault(record["group"], []).append(record["ratio"])
+    title = f"The fastest of PyTorch's backends takes this many times as long: {sum(map(len, groups.values()))} calls"
+    return svg.columns(title, source(runs[PLATEAU]), "times as long as heed; cut at 4", list(groups.items()), "heed", 4)
+
+
 def pictures(runs):
     """{file: text}"""
     made = {f"speed-{name.removesuffix('-race')}.svg": speed(runs, name) for name in MACHINES if name != "xeon-2-race"}
@@ -156,6 +166,7 @@ def pictures(runs):
         "error.svg": errors(runs),
         "memory-by-length.svg": memory(runs),
         "gpu-plateau.svg": plateau(runs),
+        "gpu-calls.svg": every_call(runs),
     }
 
 
@@ -198,6 +209,21 @@ def race_table(document, shown=None):
     return markdown(["case", "heed", "rate", *(f"× {by}" for by in rivals)], rows)
 
 
+def plateau_table(document):
+    """Of plateau.py: a row for each call."""
+    found = {}
+    for record in document["cases"]:
+        found.setdefault(record["name"], {})[record["by"]] = record
+    rows = []
+    for name, who in found.items():
+        ours, theirs = who["heed"], who.get("torch")
+        figures = [readable(ours["median_seconds"]), rate(ours)] if ours["right"] else ["wrong", ""]
+        ratio = f"{theirs['ratio']:.2f} {theirs['how']}" if theirs else "–"
+        share = f"{100 * ours['share_of_plain']:.0f} %" if "share_of_plain" in ours else "–"
+        rows.append([f"`{name}`", f"`{ours['how']}`", *figures, ratio, share])
+    return markdown(["call", "kernel", "heed", "rate", "× PyTorch's fastest", "share of plain"], rows)
+
+
 def share_table(document):
     """Of `heed bench`: what share of the limit."""
     rows = []
@@ -227,6 +253,7 @@ def tables(runs):
     """{mark: text} of what the page holds between <!-- MARK --> and <!-- end -->."""
     made = {name: race_table(runs[name], shown_of(name)) for name in MACHINES}
     made |= {name: share_table(runs[name]) for name in ("n1-bench", "xeon-16-bench") if name in runs}
+    made[PLATEAU] = plateau_table(runs[PLATEAU])
     return made | {"fields of a run": field_table(records.RUN), "fields of a record": field_table(records.RECORD), "runs": run_table(runs)}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one format of everything that is measured: a run, and a record for each case and contestant.
 
-`heed bench --json` writes it, and so do race.py, memory.py and decode_models.py; plots.py reads it. Needs nothing installed:
+`heed bench --json` writes it, and so do race.py, plateau.py, memory.py and decode_models.py; plots.py reads it. Needs nothing installed:
 
     import records
     run = records.run("scripts/gpu-check", {"name": "NVIDIA H200", "threads": 1}, {"heed": "0.2.0"})
@@ -58,6 +58,8 @@ RECORD = {
     "limit": (str, False, "which limit binds: `fp32`, `bf16`, `l3`, `dram`"),
     "share_of_limit": (float, False, "the rate over that limit, the median of turns"),
     "best_share_of_limit": (float, False, "the fastest turn over the fastest burst of the limit"),
+    "group": (str, False, "of plateau.py: what a call is listed under"),
+    "share_of_plain": (float, False, "of plateau.py: the rate over that of the plain call with heads of the same size"),
     "ratio": (float, False, "this contestant's time over heed's, the median of turns: above 1, heed is faster"),
     "best_ratio": (float, False, "likewise, of the least times"),
     "kv_bytes_per_token": (int, False, "of decode: keys, values and scales"),

@@ -84,6 +84,27 @@ def bars(title, subtitle, axis, rows, names, largest):
     return picture(title, subtitle, round(y + 48), ticks + parts, names)
 
 
+def columns(title, subtitle, axis, groups, name, largest):
+    """groups: [(label, [value])], side by side. A column beyond `largest` is cut; 1 has a line of its own."""
+    left, right, top, height, gap = 46, WIDTH - 24, 100, 240, 12
+    each = (right - left - gap * (len(groups) - 1)) / sum(len(values) for _, values in groups)
+    parts, x = [], float(left)
+    for n in range(int(largest) + 1):
+        y = top + height * (1 - n / largest)
+        parts += [line(left, y, right, y, "one" if n == 1 else "g"), text(left - 8, y + 4, str(n), "s e")]
+    for label, values in groups:
+        for n, value in enumerate(values):
+            tall = height * min(value, largest) / largest
+            place = f'x="{number(x + n * each)}" y="{number(top + height - tall)}" width="{number(each - 1)}" height="{number(tall)}"'
+            parts.append(f'<rect {place} class="{color_class(name)}"/>')
+        width = len(values) * each
+        for n, word in enumerate(label.split()):
+            parts.append(text(x + width / 2, top + height + 18 + 15 * n, word, "s m"))
+        x += width + gap
+    parts.append(text(right, top - 14, axis, "s e"))
+    return picture(title, subtitle, top + height + 48, parts, [name])
+
+
 def dots(title, subtitle, axis, rows, names):
     """rows: [(label, {name: value})], on a scale of powers of ten."""
     every = [value for _, values in rows for value in values.values() if value > 0]

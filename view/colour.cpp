@@ -54,11 +54,12 @@ const Palette& palette_of(Theme theme) {
   return palettes[static_cast<std::size_t>(theme)];
 }
 
+// The colours of the page (page/colour.js): their chroma is below what sRGB has, so that none is clipped.
 Rgb colour_of(double t, Theme theme) {
   if (theme == Theme::print) return from_oklch(0.95 - 0.85 * t, 0, 0);
-  if (theme == Theme::dark)
-    return from_oklch(0.34 + 0.61 * t, 0.05 + 0.26 * t * (1.02 - t) + 0.07 * t, 275 - 175 * t);
-  return from_oklch(0.97 - 0.67 * t, 0.04 + 0.3 * t * (1.05 - t) + 0.07 * t * t, 100 + 172 * t);
+  const double u = 1 - t, t4 = t * t * t * t;
+  if (theme == Theme::dark) return from_oklch(0.34 + 0.61 * t, 0.05 + 0.12 * t - 0.065 * t4, 275 - 175 * t);
+  return from_oklch(0.97 - 0.67 * t, 0.045 + 0.36 * t * u * u + 0.07 * t4, 100 + 172 * t);
 }
 
 std::array<Rgb, 256> colours_of_codes(double largest, Theme theme) {

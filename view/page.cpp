@@ -19,12 +19,16 @@ namespace {
 
 constexpr std::int64_t min_budget = 200'000;
 
+// Among all heads a head is a picture of at most 64 x 64 cells. Blobs that are no larger than its exact
+// weights stand before the script, so that it draws all heads while the browser still reads the rest.
+constexpr std::size_t small_blob = 64 * 64 * sizeof(float);
+
 // What a page takes before anything is shown on it: its scripts and styles, and about what describes the
 // heads.
 std::int64_t empty_page_bytes() {
   constexpr std::size_t description = 20'000;
   return static_cast<std::int64_t>(page_before_title.size() + page_before_data.size() +
-                                   page_after_data.size() + description);
+                                   page_before_rest.size() + page_after_rest.size() + description);
 }
 
 std::string escaped_html(std::string_view text) {
@@ -143,10 +147,14 @@ std::string Page::html() const {
   page += escaped_html(state_->options.title);
   page += page_before_data;
   page += "<script type=\"application/json\" id=\"attention\">" + state_->json() + "</script>\n";
+  std::string rest;
   for (std::size_t i = 0; i < state_->blobs.size(); ++i)
-    page += "<script type=\"application/octet-stream\" id=\"blob-" + std::to_string(i) + "\">" +
-            base64(state_->blobs[i]) + "</script>\n";
-  page += page_after_data;
+    (state_->blobs[i].size() <= small_blob ? page : rest) +=
+        "<script type=\"application/octet-stream\" id=\"blob-" + std::to_string(i) + "\">" +
+        base64(state_->blobs[i]) + "</script>\n";
+  page += page_before_rest;
+  page += rest;
+  page += page_after_rest;
   const auto size = static_cast<std::int64_t>(page.size());
   if (size > state_->options.budget_bytes)
     throw Error(Error::capacity,

@@ -81,8 +81,9 @@ struct Picture::State {
                     .panels = panels(),
                     .columns = columns(),
                     .level = level(layers[0].heads[0]),
-                    .has_title = !options.title.empty()});
+                    .has_title = !title().empty()});
   }
+  const std::string& title() const;
   std::string caption(const ShownLayer&, std::size_t layer, const Head&, std::int64_t width) const;
   void label_edges(Drawing&, const Plan&) const;
   void label_axes(Drawing&, const Plan&) const;
@@ -113,6 +114,11 @@ void Picture::State::add_layer(const Layer& layer) {
   for (std::int64_t number = 0; number < layer.heads && options.heads.empty(); ++number) add_head(number);
   layers.push_back(std::move(shown));
   rows = 0;
+}
+
+// What was given, or the name of the one layer; that of several stands above every head.
+const std::string& Picture::State::title() const {
+  return options.title.empty() && layers.size() == 1 ? layers[0].layer.name : options.title;
 }
 
 // A row for every layer, so that head n stands above head n; the heads of a single one fill a rectangle.
@@ -185,7 +191,7 @@ void Picture::State::label_axes(Drawing& drawing, const Plan& plan) const {
                      .y = (first.y + last.y + last.height) / 2,
                      .way = Label::Way::up_middle,
                      .is_quiet = true});
-  if (!options.title.empty()) drawing.add_label({.text = options.title, .x = 14, .y = 16});
+  if (!title().empty()) drawing.add_label({.text = title(), .x = 14, .y = 16});
 }
 
 void Picture::State::add_legend(Drawing& drawing, const Plan& plan) const {

@@ -64,9 +64,13 @@ std::int64_t cell_for(const PlanOf& of, std::int64_t rows, bool& has_words) {
 
 }  // namespace
 
+// About three columns to two rows, but no more columns than these rows need: 12 panels are 3 rows of 4, not
+// 5, 5 and 2.
 std::int64_t columns_for(std::int64_t panels) {
-  return panels <= 4 ? panels
-                     : static_cast<std::int64_t>(std::ceil(std::sqrt(1.5 * static_cast<double>(panels))));
+  if (panels <= 4) return panels;
+  const auto widest = static_cast<std::int64_t>(std::ceil(std::sqrt(1.5 * static_cast<double>(panels))));
+  const std::int64_t rows = (panels + widest - 1) / widest;
+  return (panels + rows - 1) / rows;
 }
 
 // The legend has room, too.

@@ -23,6 +23,8 @@ def photograph(page, address, name, size=(1440, 900)):
     driver = browser.start(*size)
     try:
         driver.get(page.as_uri() + address)
+        if name != "overview":  # the first visit's hint is on one picture
+            driver.execute_script("document.querySelector('.hint button')?.click()")
         time.sleep(3)  # all pictures of all heads are drawn
         save(driver, name)
     finally:
@@ -79,6 +81,11 @@ def lines(folder, tool):
     photograph(folder / "page.html", "#head=4&view=lines&heads=all&most=1&query=11", "lines", (1200, 800))
 
 
+def compare(folder, tool):
+    subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
+    photograph(folder / "page.html", "#run=1&head=3&compare=0&query=11&key=7&theme=dark", "compare", (1300, 780))
+
+
 def overview(folder, tool):
     subprocess.run([tool, "view", "--quiet", "--title", "One sentence, six heads", "--out", folder / "page.html"], check=True)
     photograph(folder / "page.html", "", "overview", (1000, 900))
@@ -98,7 +105,7 @@ def minilm(folder, _):
     import conftest
 
     model = conftest.minilm.__wrapped__()
-    photograph(watched(*model, folder, "all-MiniLM-L6-v2"), "#layer=2&head=5&view=text&query=12&key=12", "minilm", (1200, 840))
+    photograph(watched(*model, folder, "all-MiniLM-L6-v2"), "#layer=2&head=5&view=text&query=12&key=12", "minilm", (1200, 760))
 
 
 def smollm2(folder, _):
@@ -110,7 +117,7 @@ def smollm2(folder, _):
 
 def main():
     tool, *names = sys.argv[1:]
-    for name in names or ["overview", "phone", "lines", "example", "playground", "minilm", "smollm2"]:
+    for name in names or ["overview", "phone", "lines", "compare", "example", "playground", "minilm", "smollm2"]:
         with tempfile.TemporaryDirectory() as folder:
             globals()[name](pathlib.Path(folder), pathlib.Path(tool).resolve())
 

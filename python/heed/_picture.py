@@ -35,7 +35,7 @@ def picture(
     heads choose, by one number or several; negative ones count from the end.
 
     The words stand at the edges wherever they are read there; where they are too many the picture says so and counts them.
-    theme is "light", "dark" or "print", which is in greys.
+    theme is "light", "dark" or "print", which is in greys. Without a title, the name of the one layer that is drawn stands there.
 
     >>> import numpy, heed, pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

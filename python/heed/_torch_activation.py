@@ -129,7 +129,10 @@ def _by_heed_or_pytorch(
     except (heed.Error, _torch_tensors.NotComputed) as refusal:
         reason = str(refusal)
     scale, enable_gqa = rest
-    out = torch._C._nn.scaled_dot_product_attention(*said[:6], scale=scale, enable_gqa=enable_gqa)
+    if isinstance(attn_mask, CausalBias):  # which looks for PyTorch's function in its place
+        out = CausalBias._dispatch(*said)
+    else:
+        out = torch._C._nn.scaled_dot_product_attention(*said[:6], scale=scale, enable_gqa=enable_gqa)
     _log(reason)  # not where PyTorch refuses as well
     return out
 

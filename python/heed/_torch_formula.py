@@ -17,7 +17,7 @@ import heed
 if TYPE_CHECKING:
     from heed._torch_operators import Options
 
-__all__ = ["attention", "computed_in", "counted", "table", "weights_backward"]
+__all__ = ["attention", "attention_backward", "computed_in", "counted", "table", "weights_backward"]
 
 
 def computed_in(q: Tensor) -> torch.dtype:
@@ -38,20 +38,38 @@ def table(q: Tensor, k: Tensor, options: Options, stage: str) -> Tensor:
     return _softmax(_scores(q, k, options, "biased"), options)[0].to(q.dtype)
 
 
-def weights_backward(
-    gradient: Tensor, qk: tuple[Tensor, Tensor], weights: Tensor, undropped: Tensor, capped: Tensor | None, options: Options
+def attention_backward(
+    by: tuple[Tensor | None, Tensor | None], qkv: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor, Tensor, Tensor | None], options: Options
 ) -> dict[str, Tensor]:
-    """The gradients of a loss by q, k, bias and sink from that by the weights that were returned, `undropped` before dropout.
+    """The gradients of a loss by q, k, v, bias and sink from those by out and by the log-sum-exp; tables as in weights_backward."""
+    q, k, v = qkv
+    out_gradient, lse_gradient = by
+    if out_gradient is None:
+        return weights_backward(torch.zeros_like(tables[0]), lse_gradient, (q, k), tables, options)
+    wide = computed_in(q)
+    by_out = out_gradient.to(wide)
+    found = weights_backward(by_out @ _for_each_head(v, q.shape[1], options).to(wide).mT, lse_gradient, (q, k), tables, options)
+    found["v"] = _sum_over_heads(tables[0].to(wide).mT @ by_out, v.shape[1], options).to(v.dtype)
+    return found
 
-    `capped` are the scores after the softcap, where there is one.
+
+def weights_backward(
+    gradient: Tensor, lse_gradient: Tensor | None, qk: tuple[Tensor, Tensor], tables: tuple[Tensor, Tensor, Tensor | None], options: Options
+) -> dict[str, Tensor]:
+    """The gradients of a loss by q, k, bias and sink from that by the weights that were returned, and by the log-sum-exp.
+
+    `tables` are the weights, the same before dropout, and the scores after the softcap, where there is one.
     """
     q, k = qk
+    weights, undropped, capped = tables
     heads, kv_heads = q.shape[1], k.shape[1]
     wide = computed_in(q)
     by_weights, p = gradient.to(wide), undropped.to(wide)
     if options.dropout > 0.0:
         by_weights = by_weights * (weights != 0) / (1.0 - options.dropout)
     inner = (by_weights * p).sum(-1, keepdim=True)
+    if lse_gradient is not None:
+        inner = inner - lse_gradient.to(wide).unsqueeze(-1)
     by_scores = p * (by_weights - inner)
     found = {}
     if options.bias is not None:
@@ -66,10 +84,16 @@ def weights_backward(
         by_scores = by_scores * (1.0 - (capped.to(wide) / options.softcap) ** 2)
     scaled = by_scores * _scale(q, options)
     found["q"] = (scaled @ _for_each_head(k, heads, options).to(wide)).to(q.dtype)
-    by_each = scaled.transpose(2, 3) @ q.to(wide)
-    axes = (kv_heads, heads // kv_heads) if options.head_map == "interleaved" else (heads // kv_heads, kv_heads)
-    found["k"] = by_each.unflatten(1, axes).sum(2 if options.head_map == "interleaved" else 1).to(k.dtype)
+    found["k"] = _sum_over_heads(scaled.transpose(2, 3) @ q.to(wide), kv_heads, options).to(k.dtype)
     return found
+
+
+def _sum_over_heads(by_each: Tensor, kv_heads: int, options: Options) -> Tensor:
+    """What every query head gives to its KV head, (batch, heads, keys, dim), summed."""
+    batch, heads, *rest = by_each.shape
+    if options.head_map == "interleaved":
+        return by_each.reshape(batch, kv_heads, heads // kv_heads, *rest).sum(2)
+    return by_each.reshape(batch, heads // kv_heads, kv_heads, *rest).sum(1)
 
 
 def _scale(q: Tensor, options: Options) -> float:

@@ -226,8 +226,6 @@ def _check(qkv: tuple[Tensor, ...], options: Options) -> None:
     for name, tensor in named.items():
         if tensor.is_meta != qkv[0].is_meta and name not in ("seed", *_INTEGERS) or tensor.is_meta > qkv[0].is_meta:
             raise heed.KindError(f"{name}.device: {tensor.device} is not that of q: {qkv[0].device}")
-    if _torch_tensors.records_gradients(named.values()):
-        _torch_tensors.refuse_gradients(named.values())
     if not torch.compiler.is_compiling():
         _torch_tensors.refuse_transforms(named.values())
 
@@ -352,23 +350,42 @@ def _saved_options(ctx: Any, tensors: Sequence[Tensor]) -> Options:
 
 
 def _differentiate_attention(ctx: Any, out_gradient: Tensor | None, lse_gradient: Tensor | None) -> tuple:
-    _refuse_many_at_once((out_gradient, lse_gradient))
     q, k, v, out, lse, *tensors = ctx.saved_tensors
     options = _saved_options(ctx, tensors)
     wanted = list(ctx.needs_input_grad[:5])
-    found = iter(torch.ops.heed.attention_backward(out_gradient, lse_gradient, q, k, v, out, lse, *options, wanted))
-    gradients = [next(found) if is_wanted else None for is_wanted in wanted]
+    if _are_many_at_once((out_gradient, lse_gradient)):
+        named = _many_gradients((out_gradient, lse_gradient), q, k, v, options)
+        gradients = [named.get(name) if is_wanted else None for name, is_wanted in zip(_BY, wanted, strict=True)]
+    else:
+        found = iter(torch.ops.heed.attention_backward(out_gradient, lse_gradient, q, k, v, out, lse, *options, wanted))
+        gradients = [next(found) if is_wanted else None for is_wanted in wanted]
     return (*gradients, *[None] * (len(Options._fields) - 2))
 
 
-def _refuse_many_at_once(gradients: Sequence[Tensor | None]) -> None:
+def _are_many_at_once(gradients: Sequence[Tensor | None]) -> bool:
+    """Whether they have one more axis, which PyTorch alone sees (is_grads_batched, jacobian(vectorize=True), gradcheck)."""
     if torch.compiler.is_compiling():
-        return
-    if any(gradient is not None and _functorch.is_legacy_batchedtensor(gradient) for gradient in gradients):
-        raise RuntimeError(
-            "heed: many gradients of attention at once (is_grads_batched, jacobian(vectorize=True)) are not computed; ask for them "
-            "one by one"
-        )
+        return False
+    return any(gradient is not None and _functorch.is_legacy_batchedtensor(gradient) for gradient in gradients)
+
+
+def _many_gradients(
+    by: tuple[Tensor | None, Tensor | None], q: Tensor, k: Tensor, v: Tensor, options: Options
+) -> dict[str, Tensor]:
+    """By PyTorch's own operations, which know that axis, with the weights in memory."""
+    if options.query_starts is not None:
+        raise RuntimeError("heed: many gradients of packed sequences at once are not computed; ask for them one by one")
+    weights = torch.ops.heed.attention_table(q, k, v, *options, "weights")
+    return _torch_formula.attention_backward(by, (q, k, v), _tables((q, k, v), weights, options), options)
+
+
+def _tables(qkv: tuple[Tensor, ...], weights: Tensor, options: Options) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The weights, the same before dropout, and the scores after the softcap, where there is one."""
+    q, k, v = qkv
+    plain = options._replace(dropout=0.0, seed=None)
+    undropped = weights if options.dropout == 0.0 else torch.ops.heed.attention_table(q, k, v, *plain, "weights")
+    capped = None if options.softcap is None else torch.ops.heed.attention_table(q, k, v, *plain, "softcapped")
+    return weights, undropped, capped
 
 
 def _save_nothing(ctx: Any, inputs: tuple, output: Any) -> None:
@@ -395,13 +412,9 @@ def _differentiate_table(ctx: Any, gradient: Tensor) -> tuple:
         raise RuntimeError(
             f'heed: scores (return_scores="{ctx.stage}") have no gradient; detach() what becomes of them, or make them from q and k'
         )
-    _refuse_many_at_once((gradient,))
     q, k, v, weights, *tensors = ctx.saved_tensors
     options = _saved_options(ctx, tensors)
-    plain = options._replace(dropout=0.0, seed=None)
-    undropped = weights if options.dropout == 0.0 else torch.ops.heed.attention_table(q, k, v, *plain, "weights")
-    capped = None if options.softcap is None else torch.ops.heed.attention_table(q, k, v, *plain, "softcapped")
-    found = _torch_formula.weights_backward(gradient, (q, k), weights, undropped, capped, options)
+    found = _torch_formula.weights_backward(gradient, None, (q, k), _tables((q, k, v), weights, options), options)
     needed = [found.get(name) if is_needed else None for name, is_needed in zip(_BY, ctx.needs_input_grad, strict=False)]
     return (*needed, *[None] * (len(Options._fields) - 1))
 

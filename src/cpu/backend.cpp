@@ -133,7 +133,7 @@ bool alibi_leaves_f32(const Problem& p) {
 // Rows that share a KV head, up to which its keys are better read where they lie than packed. Prefill can
 // leave out keys that masks hide from a panel, and spread one head's rows over threads.
 std::int64_t max_rows_in_place(const Target& target, const Problem& p) {
-  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == problem::Type::f32;
+  const bool is_f32 = p.inputs.q.dtype == DType::f32 && p.kv_type == Type::f32;
   const bool sees_all = p.options.masks.empty();
   const bool is_shared_by_heads = p.batch * p.kv_heads >= static_cast<std::int64_t>(threads::concurrency());
   return is_f32 && p.keys <= block_keys && sees_all && is_shared_by_heads ? target.max_short_rows
@@ -147,7 +147,7 @@ Reason prefill_refuses(const Target& target, const Problem& p) {
     return [] { return std::string("it takes f32, f16 and bf16, not f64"); };
   if (target.only_bf16 && p.inputs.q.dtype != DType::bf16)
     return [&p] { return std::string("it takes bf16, not ") + name_of(p.inputs.q.dtype); };
-  if (target.only_bf16 && p.kv_type != problem::Type::bf16)
+  if (target.only_bf16 && p.kv_type != Type::bf16)
     return [&p] { return std::string("it takes a cache of bf16, not ") + name_of(p.cache_type); };
   if (!std::isfinite(softmax::in_base_2(p.scale)))
     return [] { return std::string("options.scale times log2(e) is beyond the range of f32"); };

@@ -43,7 +43,7 @@ SharedGradient shared(const Optional<MutableView>& lowered, const Optional<Mutab
 }  // namespace
 
 LoweredCall::LoweredCall(const Problem& p)
-    : LoweredCall(p, softmax::scaling_of(p.scale, p.options.softcap.value_or(0.0f))) {}
+    : LoweredCall(p, softmax::scaling_of(p.scale, static_cast<float>(p.options.softcap.value_or(0)))) {}
 
 LoweredCall::LoweredCall(const Problem& p, const softmax::Scaling& scaling)
     : problem(p),
@@ -103,11 +103,64 @@ void LoweredCall::find_runs() {
   run_starts = std::move(starts), run_offsets = std::move(offsets);
 }
 
+namespace {
+
+// Whether batch entries follow each other as rows of one, in every tensor that is asked for by rows.
+bool are_rows_of_one(const Call& c) {
+  for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out, &c.log_sum_exp})
+    if (c.batch > 1 && t->data && t->stride.batch != c.queries * t->stride.length) return false;
+  return c.batch == 1 || c.sink.stride.batch == 0;
+}
+
+// Dropout counts queries from the batch entry's first; masks and a bias have its columns.
+bool are_sequences(const LoweredCall& lowered) {
+  const Call& c = lowered.call;
+  if (lowered.run_starts.empty() || c.mask_count > 0 || c.bias.data || c.drop_below > 0 || c.cached)
+    return false;
+  for (const Sequence& s : lowered.problem.sequences)
+    if (s.queries != c.queries || s.keys != c.queries || s.first_query != 0) return false;
+  const bool shares_slopes = !c.alibi.of_heads || c.batch == 1 || c.alibi.step == 0;
+  return !c.weights.data && !c.scores.data && shares_slopes && are_rows_of_one(c);
+}
+
+}  // namespace
+
+PackedDocuments::PackedDocuments(const LoweredCall& lowered) {
+  const Call& c = lowered.call;
+  if (!are_sequences(lowered)) return;
+  rows = c.batch * c.queries;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const auto begin = static_cast<std::size_t>(lowered.run_offsets[static_cast<std::size_t>(2 * b)]),
+               end = static_cast<std::size_t>(lowered.run_offsets[static_cast<std::size_t>(2 * b + 1)]);
+    for (std::size_t n = begin; n < end; ++n) {
+      const std::int64_t first = lowered.run_starts[n],
+                         last = n + 1 < end ? std::int64_t{lowered.run_starts[n + 1]} : c.queries;
+      Sequence s = lowered.problem.sequences[static_cast<std::size_t>(b)];
+      s.queries = s.keys = last - first;
+      s.first_query = s.first_key = b * c.queries + first;
+      s.key_count = std::clamp<std::int64_t>(s.key_count - first, 0, s.keys);
+      sequences.push_back(s);
+    }
+  }
+}
+
+Call PackedDocuments::of(const Call& c) const {
+  Call made = c;
+  made.batch = static_cast<std::int64_t>(sequences.size());
+  made.sequences = sequences.data();
+  made.queries = made.keys = 0;
+  for (const Sequence& s : sequences) made.queries = made.keys = std::max(made.queries, s.queries);
+  made.document_count = 0;
+  made.alibi.step = 0;
+  for (Tensor* t : {&made.q, &made.k, &made.v, &made.out, &made.log_sum_exp, &made.sink}) t->stride.batch = 0;
+  return made;
+}
+
 // Weights are measured against log-sum-exps, in base 2.
 LoweredGradients::LoweredGradients(const GradientProblem& g)
     : problem(g),
-      forward(g.forward,
-              softmax::gradient_scaling_of(g.forward.scale, g.forward.options.softcap.value_or(0.0f))),
+      forward(g.forward, softmax::gradient_scaling_of(
+                             g.forward.scale, static_cast<float>(g.forward.options.softcap.value_or(0)))),
       call{.forward = forward.call,
            .out_gradient = lower(g.out_gradient),
            .log_sum_exp_gradient = problem::lower_if_given(g.log_sum_exp_gradient),

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cuda/backward/backward.hpp"
@@ -42,13 +43,65 @@ class Lists {
 // The general kernel, whichever calls it is asked for.
 bool is_general(Role role) { return role == Role::general || role == Role::split; }
 
-std::vector<int> tile_starts(const LoweredCall& lowered) {
-  const std::int64_t rows = prefill_rows(lowered.call);
-  std::vector<int> starts{0};
-  for (const Sequence& s : lowered.problem.sequences)
-    starts.push_back(starts.back() + static_cast<int>((s.queries + rows - 1) / rows));
-  return starts;
-}
+// A call as a kernel takes it. Prefill has documents as sequences, where they can be, and a cache's keys and
+// values as rows, which a launch before it puts into the workspace.
+class RoleCall {
+ public:
+  explicit RoleCall(const LoweredCall& of) : lowered(of) {}
+  RoleCall(Role role, const LoweredCall& of) : lowered(of) {
+    if (role != Role::prefill) return;
+    if (call.cached) {
+      lay_out_cache();
+    } else if (PackedDocuments documents(of); !documents.sequences.empty()) {
+      call = documents.of(call), extents = {documents.rows, documents.rows};
+      own_ = std::move(documents.sequences);
+    }
+  }
+
+  std::span<const Sequence> sequences() const {
+    return own_.empty() ? std::span(lowered.problem.sequences) : std::span<const Sequence>(own_);
+  }
+
+  const LoweredCall& lowered;
+  Call call = lowered.call;
+  Extents extents{lowered.query_rows, lowered.key_rows};
+
+ private:
+  // Rows of all sequences one after the other where they differ, else of each by itself.
+  void lay_out_cache() {
+    own_.assign(lowered.problem.sequences.begin(), lowered.problem.sequences.end());
+    std::int64_t rows = 0;
+    for (Sequence& s : own_) {
+      const std::int64_t own_rows = cache::PageLayout::whole(s.keys, cache::PageLayout::tile);
+      s.first_key = call.sequences ? rows : 0;
+      rows = call.sequences ? rows + own_rows : own_rows;
+    }
+    if (call.sequences) call.sequences = own_.data();
+    const auto lay_out = [&](Tensor& t, std::int64_t dim) {
+      t.type = call.layout.is_quantized ? call.q.type : t.type;
+      t.stride = {call.sequences ? 0 : call.kv_heads * rows * dim, rows * dim, dim, 1};
+    };
+    lay_out(call.k, call.dim), lay_out(call.v, call.value_dim);
+    extents.key_rows = rows;
+  }
+
+  std::vector<Sequence> own_{};  // where they are not the problem's
+};
+
+// Of the sequences before each, and of all: tiles of a head's rows, and partial states of a KV head.
+struct PrefillStarts {
+  std::vector<int> tiles{0}, partials{0};
+
+  explicit PrefillStarts(const RoleCall& of) {
+    const std::int64_t rows = prefill_rows(of.call), group = of.call.group();
+    for (const Sequence& s : of.sequences()) {
+      const std::int64_t units = prefill_units(of.call, s),
+                         states = units > 1 ? s.queries * group * units : 0;
+      tiles.push_back(tiles.back() + static_cast<int>((s.queries + rows - 1) / rows * units));
+      partials.push_back(partials.back() + static_cast<int>(states));
+    }
+  }
+};
 
 // How documents come to the device: a number for each key, or the first keys of those that are runs.
 enum class Documents : std::uint8_t { numbers, runs };
@@ -59,17 +112,20 @@ struct Brought {
   PrefillTiles tiles{};
   Lists lists;
 
-  Brought(Role role, const LoweredCall& lowered, std::byte* to)
-      : Brought(is_general(role) ? Documents::runs : Documents::numbers, lowered, to) {
+  Brought(Role role, const RoleCall& of, std::byte* to)
+      : Brought(is_general(role) ? Documents::runs : Documents::numbers, of, to) {
     if (role != Role::prefill) return;
-    const std::vector<int> starts = tile_starts(lowered);
-    tiles.count = starts.back();
-    tiles.mask = prefill_mask(lowered.call);
-    if (call.sequences) tiles.starts = lists.add(starts);
+    const PrefillStarts starts(of);
+    tiles.count = starts.tiles.back();
+    tiles.mask = prefill_mask(of.call);
+    if (!call.sequences) return;
+    tiles.starts = lists.add(starts.tiles);
+    if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
   }
 
-  Brought(Documents documents, const LoweredCall& lowered, std::byte* to) : call(lowered.call), lists(to) {
-    if (call.sequences) call.sequences = lists.add(std::span<const Sequence>(lowered.problem.sequences));
+  Brought(Documents documents, const RoleCall& of, std::byte* to) : call(of.call), lists(to) {
+    const LoweredCall& lowered = of.lowered;
+    if (call.sequences) call.sequences = lists.add(of.sequences());
     if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
     if (call.mask_count > 0) bring_masks(lowered);
     if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
@@ -114,12 +170,12 @@ struct Brought {
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-std::int64_t own_bytes(Role role, const Call& c) {
+std::int64_t own_bytes(Role role, const Call& c, const Extents& extents) {
   switch (role) {
     case Role::decode:
       return decode_bytes(c);
     case Role::prefill:
-      return prefill_bytes(c);
+      return prefill_bytes(c, extents);
     case Role::exact:
       return exact_bytes(c);
     default:
@@ -128,8 +184,8 @@ std::int64_t own_bytes(Role role, const Call& c) {
 }
 
 template <class What>
-std::int64_t list_bytes(What what, const LoweredCall& p) {
-  return rounded(static_cast<std::int64_t>(Brought(what, p, nullptr).lists.bytes().size()));
+std::int64_t list_bytes(What what, const RoleCall& of) {
+  return rounded(static_cast<std::int64_t>(Brought(what, of, nullptr).lists.bytes().size()));
 }
 
 // Brings the lists over; returns the workspace behind them.
@@ -199,6 +255,10 @@ class BackwardMemory {
   std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
 };
 
+std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
+  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : 0;
+}
+
 }  // namespace
 
 Reason unavailable() {
@@ -214,55 +274,64 @@ Reason wants_another_device(Role role) {
 }
 
 Reason refuses(Role role, const LoweredCall& lowered) {
-  const char* reason = role == Role::decode    ? decode_refuses(lowered.call)
-                       : role == Role::prefill ? prefill_refuses(lowered.call)
-                       : role == Role::split   ? split_refuses(lowered.call)
-                       : role == Role::general ? general_refuses(lowered.call)
-                                               : exact_refuses(lowered.call);
+  const RoleCall of(role, lowered);
+  const char* reason = role == Role::decode    ? decode_refuses(of.call)
+                       : role == Role::prefill ? prefill_refuses(of.call)
+                       : role == Role::split   ? split_refuses(of.call)
+                       : role == Role::general ? general_refuses(of.call)
+                                               : exact_refuses(of.call);
   return as_reason(reason);
 }
 
 std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
-  return Workspace::counter_bytes + list_bytes(role, lowered) + rounded(own_bytes(role, lowered.call));
+  const RoleCall of(role, lowered);
+  return Workspace::counter_bytes + list_bytes(role, of) + rounded(own_bytes(role, of.call, of.extents));
 }
 
 void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
-  const Brought brought(role, lowered, workspace.rest());
+  const RoleCall of(role, lowered);
+  const Brought brought(role, of, workspace.rest());
   const Workspace behind = upload_lists(brought, workspace, stream);
   const Call& c = brought.call;
   if (role == Role::exact) return launch_exact(c, behind, stream, cut);
   if (is_general(role)) return launch_general(c, behind, stream, cut);
-  const Extents extents{lowered.query_rows, lowered.key_rows};
-  if (role == Role::decode) return launch_decode(c, extents, behind, stream, cut);
-  launch_prefill(c, extents, brought.tiles, behind, stream);
+  if (role == Role::decode) return launch_decode(c, of.extents, behind, stream, cut);
+  launch_prefill(c, of.extents, brought.tiles, behind, stream);
 }
 
-Reason wants_another_device(BackwardRole) { return wants_another_device(Architecture{8, false}); }
+Reason wants_another_device(BackwardRole role) {
+  const bool is_hopper = role == BackwardRole::hopper;
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
+}
 
 Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
   if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
-  return as_reason(role == BackwardRole::general ? general_backward_refuses(lowered.call)
-                                                 : exact_backward_refuses(lowered.call));
+  const char* reason = role == BackwardRole::hopper    ? hopper_backward_refuses(lowered.call)
+                       : role == BackwardRole::general ? general_backward_refuses(lowered.call)
+                                                       : exact_backward_refuses(lowered.call);
+  return as_reason(reason);
 }
 
-std::int64_t workspace_bytes(BackwardRole, const LoweredGradients& lowered) {
-  return Workspace::counter_bytes + list_bytes(Documents::numbers, lowered.forward) +
-         BackwardMemory(lowered.call).bytes();
+std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
+  return Workspace::counter_bytes + list_bytes(Documents::numbers, RoleCall(lowered.forward)) +
+         BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
 }
 
 void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
-  const Brought brought(Documents::numbers, lowered.forward, workspace.rest());
+  const Brought brought(Documents::numbers, RoleCall(lowered.forward), workspace.rest());
   Workspace behind = upload_lists(brought, workspace, stream);
   const BackwardMemory memory(lowered.call);
   GradientCall g = lowered.call;
   g.forward = brought.call;
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
-  launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
-  if (role == BackwardRole::general)
-    launch_general_backward(g, behind, stream);
-  else
-    launch_exact_backward(g, behind, stream);
+  if (role == BackwardRole::hopper) {
+    launch_hopper_backward(g, behind, stream);
+  } else {
+    launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
+    role == BackwardRole::general ? launch_general_backward(g, behind, stream)
+                                  : launch_exact_backward(g, behind, stream);
+  }
   launch_sink_gradient(g, stream);
   launch_completion(g, stream);
 }

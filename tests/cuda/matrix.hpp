@@ -65,6 +65,14 @@ inline void expect_right(const std::string& kernel, const Call& call, const Want
          " beyond the bound, first ", result.first_miss);
 }
 
+// The first rows of one batch entry.
+inline Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
+  Tensor made({1, x.shape().heads, rows, x.shape().dim}, x.dtype());
+  cases::for_each(made.shape(),
+                  [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
+  return made;
+}
+
 inline bool same_bits(const Tensor& a, const Tensor& b) { return a.memory() == b.memory(); }
 
 }  // namespace heed::cuda::test

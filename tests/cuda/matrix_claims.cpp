@@ -6,7 +6,6 @@
 
 #include "cases/lattice.hpp"
 #include "cases/selection.hpp"
-#include "cuda/prefill/plan.hpp"
 #include "heed/cache.hpp"
 #include "matrix.hpp"
 
@@ -19,73 +18,6 @@ CLAIM(prefill_is_within_the_bound) {
     expect_right(prefill, call, {.log_sum_exp = true},
                  "seed " + std::to_string(seed) + " (" + cases::describe(call) + ")");
   }
-}
-
-// The same with one option more at least: boolean masks, documents, a bias, ALiBi or dropout.
-Call optional_call(std::uint64_t seed) {
-  Call call = range_call(seed, 300);
-  Dice dice(seed ^ 0x0B7105u);
-  const Shape full = call.score_shape();
-  const std::int64_t always = dice.between(0, 4);
-  if (always == 0 || dice.one_in(5))
-    call.matrices.push_back(
-        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
-  if (always == 1 || dice.one_in(5)) call.documents = cases::random_documents(dice, full);
-  if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
-  if (always == 3 || dice.one_in(5)) {
-    call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
-    const std::int64_t slopes = (dice.one_in(3) ? full.batch : 1) * full.heads;
-    for (std::int64_t n = 0; n < slopes; ++n)
-      call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
-  }
-  if (always == 4 || dice.one_in(5))
-    call.dropout = Dropout{dice.pick<float>({0.1f, 0.5f, 0.9f}), dice.bits()};
-  return call;
-}
-
-CLAIM(prefill_with_options_is_within_the_bound) {
-  if (!takes_options) return;
-  int taken = 0;
-  for (const std::uint64_t seed : cases::seeds(1, 240)) {
-    const Call call = optional_call(seed);
-    auto got = run(prefill, call, {.log_sum_exp = true});
-    if (!got) continue;  // rows of a bias that begin on odd elements
-    ++taken;
-    const Check result = check(call.inputs(), got->outputs(), call.options());
-    expect(result.beyond_bound == 0, "seed ", seed, " (", cases::describe(call), "): ", result.beyond_bound,
-           " of ", result.compared, " beyond the bound, first ", result.first_miss);
-  }
-  expect(taken > 24, "only ", taken, " problems");
-}
-
-// Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at.
-CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
-  if (!takes_options) return;
-  for (const std::int64_t dim : {64, 96, 128, 256})
-    for (const bool is_causal : {false, true}) {
-      Call all{.q = Tensor::random({1, 4, 300, dim}, 201, 4, DType::bf16),
-               .k = Tensor::random({1, 2, 1000, dim}, 202, 2, DType::bf16),
-               .v = Tensor::random({1, 2, 1000, dim}, 203, 2, DType::bf16)};
-      if (is_causal) all.causal = Causal{Align::starts};
-      Call some = all;
-      constexpr std::int64_t seen = 420;
-      some.k = all.k.rows(0, seen), some.v = all.v.rows(0, seen);
-      for (Tensor* x : {&all.k, &all.v})
-        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
-          if (j >= seen) x->set(b, h, j, d, nan);
-        });
-      cases::BoolTensor hidden({1, 1, 1, 1000}), none({1, 1, 300, seen});
-      cases::for_each(hidden.shape,
-                      [&](auto b, auto h, auto i, auto j) { hidden.at(b, h, i, j) = j >= seen; });
-      cases::for_each(none.shape, [&](auto b, auto h, auto i, auto j) { none.at(b, h, i, j) = false; });
-      all.matrices.push_back({hidden, true}), some.matrices.push_back({none, true});
-      const auto with = run(prefill, all, {.log_sum_exp = true}),
-                 without = run(prefill, some, {.log_sum_exp = true});
-      expect(with && without, "refused");
-      if (!with || !without) continue;
-      expect(same_bits(with->out, without->out), "out, dim ", dim, is_causal ? ", causal" : "");
-      expect(same_bits(*with->log_sum_exp, *without->log_sum_exp), "log-sum-exp, dim ", dim);
-    }
 }
 
 CLAIM(decode_is_within_the_bound) {
@@ -154,14 +86,6 @@ CLAIM(prefill_in_parts_has_the_bits_of_prefill_and_so_has_general) {
       expect_bits_in_parts(general, whole, what + ", general");
       expect_bits_in_parts(general, poisoned, what + ", poisoned, general");
     }
-}
-
-// The first rows of one batch entry.
-Tensor entry(const Tensor& x, std::int64_t b, std::int64_t rows) {
-  Tensor made({1, x.shape().heads, rows, x.shape().dim}, x.dtype());
-  cases::for_each(made.shape(),
-                  [&](auto, auto h, auto i, auto d) { made.set(0, h, i, d, x.at(b, h, i, d)); });
-  return made;
 }
 
 // Wider heads whose further dimensions are 0: zeros that the kernels fill in themselves.
@@ -418,54 +342,6 @@ CLAIM(decode_over_pages_has_the_bits_of_decode_over_rows) {
              t.tokens, ", cut ", static_cast<int>(cut));
     }
   }
-}
-
-struct CachedPrefill {
-  CacheType type;
-  std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
-};
-
-// Prompts over a cache: pages shorter than a tile of keys and longer, the last ones not full, and values that
-// are no numbers behind a sequence and in it.
-CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
-  for (const CachedPrefill& t : {CachedPrefill{CacheType::bf16, 16, 300, 150, 64, 64},
-                                 {CacheType::bf16, 64, 1100, 300, 128, 128},
-                                 {CacheType::f16, 256, 1000, 500, 128, 128},
-                                 {CacheType::bf16, 0, 700, 200, 32, 32},
-                                 {CacheType::f16, 32, 517, 130, 96, 96},
-                                 {CacheType::bf16, 64, 900, 140, 80, 80},
-                                 {CacheType::bf16, 64, 900, 140, 72, 40},
-                                 {CacheType::bf16, 128, 1300, 333, 192, 128},
-                                 {CacheType::bf16, 16, 700, 129, 192, 192},
-                                 {CacheType::f16, 64, 700, 200, 256, 256}})
-    for (const bool is_poisoned : {false, true}) {
-      const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
-      KvCacheConfig config{.batch = 2,
-                           .kv_heads = 2,
-                           .capacity = t.tokens + 40,
-                           .dim = t.dim,
-                           .value_dim = t.value_dim,
-                           .type = t.type};
-      if (t.page_size > 0) config.page_size = t.page_size;
-      KvCache cache(config);
-      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
-      Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
-      if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
-      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
-      cache.append(k.view(), v.view(), counts);
-      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 153, 3, dtype);
-      Tensor paged({2, 4, t.queries, t.value_dim}, dtype);
-      paged.fill_bytes(0xff);
-      expect(run(prefill, make_problem({.q = q.view(), .cache = &cache}, {.out = paged.mutable_view()},
-                                       {.masks = {Causal{Align::ends}}})),
-             "refused");
-      for (std::int64_t b = 0; b < 2; ++b) {
-        Call alone{.q = entry(q, b, t.queries), .k = entry(k, b, counts[b]), .v = entry(v, b, counts[b])};
-        alone.causal = Causal{Align::ends};
-        expect(same_bits(run(prefill, alone, {})->out, entry(paged, b, t.queries)), "pages of ", t.page_size,
-               ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
-      }
-    }
 }
 
 CLAIM(packed_sequences_have_the_bits_of_each_alone_in_general_too) {

@@ -173,3 +173,23 @@ def test_a_wrong_element_of_a_sampled_row_is_an_error(bench, role):
 def test_the_page_and_its_pictures_are_what_the_results_say():
     ended = subprocess.run([sys.executable, "-B", BENCH / "plots.py", "--check"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_calls_of_the_plateau_have_names_of_their_own_and_options_that_are_known(bench):
+    plateau = bench("plateau")
+    calls = list(plateau.calls())
+    assert len({call.name for call in calls}) == len(calls) >= 80
+    assert {name for call in calls for name in call.options} == set(plateau.OPTIONS)
+
+
+def test_a_share_of_the_plateau_is_of_the_plain_call_with_heads_of_the_same_size(bench):
+    plateau = bench("plateau")
+    plain, masked, narrow = plateau.Call("a"), plateau.Call("a", ("keep",)), plateau.Call("a", ("causal",), dim=64)
+    found = {call: [{"right": True, "flops": flops}] for call, flops in ((plain, 8e14), (masked, 2e14), (narrow, 5e14))}
+    plateau.add_shares(found)
+    assert [made[0]["share_of_plain"] for made in found.values()] == [1, 0.25, 1]
+
+
+@pytest.mark.parametrize("words", [["--rounds", "0"], ["--seconds", "nan"], ["--filter", "("], ["--filter", "no such call"]])
+def test_the_plateau_refuses_in_a_sentence(words):
+    assert words[1] in refusal("plateau.py", *words)

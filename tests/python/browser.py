@@ -33,7 +33,7 @@ class Tab:
         self.driver.get("about:blank")
         self.complaints(), self.requests()
         self.driver.get(path.as_uri() + address)
-        self.until(lambda: self.count("#grid .thumb, #maps canvas, #text span, #lines canvas"), "the page draws nothing")
+        self.until(lambda: self.count("#grid .thumb, #maps .frame canvas, #text span, #lines canvas"), "the page draws nothing")
 
     def complaints(self):
         return [entry["message"] for entry in self.driver.get_log("browser")]

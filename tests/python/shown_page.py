@@ -17,7 +17,8 @@ class ShownPage:
         self.text = text
         (description,) = re.findall(r'<script type="application/json" id="attention">(.*?)</script>', text, re.DOTALL)
         self.description = json.loads(description)
-        self.blobs = re.findall(r'<script type="application/octet-stream" id="blob-\d+">(.*?)</script>', text)
+        found = re.findall(r'<script type="application/octet-stream" id="blob-(\d+)">(.*?)</script>', text)
+        self.blobs = {int(number): packed for number, packed in found}  # small ones stand before the script, the others after it
 
     def head(self, run=0, layer=0, head=0):
         return self.description["runs"][run]["layers"][layer]["heads"][head]

@@ -84,6 +84,21 @@ def test_gradients_are_those_of_autograd_in_float64(name):
     assert all(map(close, ours, gradients(textbook)))
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": "ends"}, {"bias": True}, {"sink": True}, {"softcap": 1.5, "head_map": "tiled"}], ids=str)
+def test_many_gradients_at_once_are_those_of_one_after_the_other(options):
+    given = dict(options)
+    by = [torch.tensor(x, requires_grad=True) for x in (Q, K, V)]
+    for name, array in (("bias", BIAS), ("sink", SINK)):
+        if name in given:
+            given[name] = torch.tensor(array, requires_grad=True)
+            by.append(given[name])
+    out, lse = heed.torch.attention(*by[:3], return_lse=True, **given)
+    many = torch.tensor(DRAW.standard_normal((3, *out.shape))), torch.tensor(DRAW.standard_normal((3, *lse.shape)))
+    found = torch.autograd.grad((out, lse), by, many, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad((out, lse), by, (many[0][n], many[1][n]), retain_graph=True) for n in range(3)]
+    assert all(close(mine, torch.stack(others)) for mine, others in zip(found, zip(*each, strict=True), strict=True))
+
+
 def test_threads_change_no_bit():
     found = [heed.attention(Q, K, V, causal="ends", threads=n) for n in (1, 2, 5)]
     assert all(np.array_equal(found[0], other) for other in found[1:])

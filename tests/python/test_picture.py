@@ -126,6 +126,7 @@ def test_layers_and_heads_are_chosen(tmp_path):
     texts = texts_of(svg_of(tmp_path, layers, layers=[3, -1], heads=[2, 0]))
     assert [text.split(", up")[0] for text in texts if "head " in text and "Layer" in text] == [f"Layer {n}, head {h}" for n in (3, 4) for h in (2, 0)]
     pdf = pdf_of(tmp_path, layers, layers=3, heads=-1)
+    assert "Layer 3" in pdf.texts(), "it is not said which layer that is"
     ((colours, shown),) = pdf.images()
     assert ((shown == 0) == np.triu(np.ones((8, 8), bool), 1)).all()
     darkest = colours.astype(int).sum(-1)[np.tri(8, dtype=bool)].argmin()

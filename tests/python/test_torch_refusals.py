@@ -136,10 +136,10 @@ def test_transforms_of_torch_func_are_refused_in_a_sentence(call):
         torch.func.grad(lambda q: call(q).sum())(X4)
 
 
-def test_many_gradients_at_once_are_refused_in_a_sentence():
-    q = X4.clone().requires_grad_()
-    out = CALLS["drop-in"](q)
-    with pytest.raises(RuntimeError, match="^heed: many gradients of attention at once"):
+def test_many_gradients_of_packed_sequences_at_once_are_refused_in_a_sentence():
+    q, starts = X4[:1].clone().requires_grad_(), torch.tensor([0, 1, X4.shape[2]])
+    out = heed.torch.attention(q, q, q, query_starts=starts, key_starts=starts)
+    with pytest.raises(RuntimeError, match="^heed: many gradients of packed sequences at once"):
         torch.autograd.grad(out, q, torch.ones(3, *out.shape), is_grads_batched=True)
 
 

@@ -36,7 +36,7 @@ def page(tmp_path_factory, weights):
 
 def open_head(tab, page, address):
     tab.open(page, address)
-    tab.until(lambda: tab.colours("#maps canvas") > 8, "the map is blank")
+    tab.until(lambda: tab.colours("#maps .frame canvas") > 8, "the map is blank")
 
 
 def float_of(text):
@@ -49,6 +49,45 @@ def test_it_opens_without_an_error_and_asks_for_nothing(tab, page):
     assert tab.complaints() == []
     assert {url.partition("#")[0] for url in tab.requests()} <= {page.as_uri()}
     assert tab.driver.title == "Two runs"
+
+
+# Writes a page into a frame as far as its script and its first `cut` characters behind it, then, when told, the rest.
+BEGIN = """
+const [text, cut, done] = arguments;
+document.body.replaceChildren();
+const frame = document.createElement("iframe");
+frame.style = "width: 1000px; height: 700px";
+document.body.append(frame);
+const page = frame.contentDocument;
+const end = text.indexOf("</script>", text.indexOf('<script type="module"')) + 9 + cut;
+page.open();
+page.write(text.slice(0, end));
+window.finish = () => { page.write(text.slice(end)); page.close(); };
+const isDrawn = (canvas) => new Set(new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size > 5;
+const look = () => {
+  const pictures = [...page.querySelectorAll(".thumb canvas")];
+  if (pictures.length && pictures.every((each) => each.width > 1 && isDrawn(each))) done([page.readyState, pictures.length]);
+  else setTimeout(look, 20);
+};
+look();
+"""
+
+
+def test_all_heads_are_drawn_before_the_page_is_whole_and_what_comes_later_is_waited_for(tab, tmp_path):
+    text = heed.view(causal_weights(3, 200)).html
+    assert len(text.split('<script type="module" async>')[1].split("</script>")[1:]) > 3, "nothing comes after the script"
+    tab.driver.get("about:blank")
+    tab.driver.set_script_timeout(20)
+    assert tab.driver.execute_async_script(BEGIN, text, 2000) == ["loading", 3]
+    tab.driver.switch_to.frame(0)
+    tab.all(".thumb")[2].click()  # its weights are cut off in the middle
+    tab.until(lambda: tab.text("#head-name") == "Head 2", "the head is not opened")
+    tab.driver.switch_to.default_content()
+    tab.driver.execute_script("finish()")
+    tab.driver.switch_to.frame(0)
+    tab.until(lambda: tab.colours("#maps .frame canvas") > 8 and tab.text("#pooled"), "the map is blank")
+    tab.driver.switch_to.default_content()
+    assert [complaint for complaint in tab.complaints() if "getImageData" not in complaint] == []  # that one is of this test
 
 
 def test_every_head_of_every_layer_and_run_is_a_picture(tab, page):
@@ -85,7 +124,7 @@ def test_the_numbers_of_a_head_are_numpys(tab, page, weights):
 
 def test_the_weight_under_the_pointer_is_exact(tab, page, weights):
     open_head(tab, page, "#run=0&layer=0&head=1")
-    canvas = tab.one("#maps canvas")
+    canvas = tab.one("#maps .frame canvas")
     seen = 0
     for x, y in ((-150, 120), (-60, 80), (10, 200), (-190, -100), (90, 150), (150, -180)):
         tab.actions().move_to_element_with_offset(canvas, x, y).perform()
@@ -118,11 +157,11 @@ def test_the_wheel_and_keys_zoom_and_zero_shows_the_whole(tab, page):
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 
     open_head(tab, page, "#head=0")
-    tab.actions().scroll_from_origin(ScrollOrigin.from_element(tab.one("#maps canvas"), 50, 50), 0, -400).perform()
+    tab.actions().scroll_from_origin(ScrollOrigin.from_element(tab.one("#maps .frame canvas"), 50, 50), 0, -400).perform()
     tab.until(lambda: "zoom=" in tab.address(), "the wheel does not zoom")
     zoomed = float(re.search(r"zoom=([\d.]+)", tab.address())[1])
     assert zoomed > 1.5
-    tab.actions().drag_and_drop_by_offset(tab.one("#maps canvas"), -80, -60).perform()
+    tab.actions().drag_and_drop_by_offset(tab.one("#maps .frame canvas"), -80, -60).perform()
     tab.until(lambda: re.search(r"[#&]x=", tab.address()), "dragging does not move the map")
     tab.press("0")
     tab.until(lambda: "zoom=" not in tab.address(), "0 does not show the whole")
@@ -155,6 +194,18 @@ def test_a_word_of_the_text_is_not_broken_at_the_end_of_a_line(tab, tmp_path):
     assert len({top for _, top in lines}) > 1 and {pieces for pieces, _ in lines} == {1}
 
 
+def test_parts_of_a_word_are_one_word_of_the_text_and_ends_of_sentences_have_no_space_before_them(tab, tmp_path):
+    tokens = ["[CLS]", "tokens", "are", "un", "##break", "##able", ",", "are", "they", "?", "[SEP]"]
+    heed.view(random_weights(1, 11, 11), tokens=tokens).save(tmp_path / "pieces.html")
+    tab.open(tmp_path / "pieces.html")
+    assert tab.text("#about blockquote") == "[CLS] tokens are unbreakable, are they? [SEP]"
+    tab.open(tmp_path / "pieces.html", "#head=0&view=text")
+    boxes = [(span.text, span.rect["x"], span.rect["x"] + span.rect["width"]) for span in tab.all("#text .passage span")]
+    assert [text for text, _, _ in boxes] == [token.removeprefix("##") for token in tokens]
+    gaps = {after[0]: after[1] - before[2] for before, after in zip(boxes, boxes[1:], strict=False)}
+    assert max(gaps["break"], gaps["able"]) < 2 < 3 < min(gaps["are"], gaps["un"], gaps["they"])
+
+
 def test_lines_are_drawn_between_tokens(tab, page):
     tab.open(page, "#head=0&view=lines&query=5")
     tab.until(lambda: tab.colours("#lines canvas") > 8, "there are no lines")
@@ -164,10 +215,10 @@ def test_lines_are_drawn_between_tokens(tab, page):
 def test_two_runs_are_compared_with_their_difference(tab, page, weights):
     open_head(tab, page, "#run=0&layer=0&head=2")
     tab.choose("#compare", "1")
-    tab.until(lambda: tab.count("#maps canvas") == 3, "there are not three maps")
-    assert [caption.text for caption in tab.all("#maps figcaption")] == ["A", "B", "A − B"]
-    tab.until(lambda: tab.colours("#maps canvas", 2) > 8, "the difference is blank")
-    tab.actions().move_to_element_with_offset(tab.all("#maps canvas")[2], -40, 0).perform()
+    tab.until(lambda: tab.count("#maps .frame canvas") == 3, "there are not three maps")
+    assert [name.text for name in tab.all("#maps figcaption b")] == ["A", "B", "A − B"]
+    tab.until(lambda: tab.colours("#maps .frame canvas", 2) > 8, "the difference is blank")
+    tab.actions().move_to_element_with_offset(tab.all("#maps .frame canvas")[2], -40, 0).perform()
     query, key = map(int, re.search(r"query (\d+), key (\d+)", tab.text("#tip")).groups())
     difference = float(weights["A"][0][2][query, key]) - float(weights["B"][0][2][query, key])
     found = tab.text("#tip b")
@@ -195,7 +246,7 @@ def test_a_link_restores_what_was_seen(tab, page):
     tab.until(lambda: "scale=log" not in tab.address(), "the address does not follow")
     address = tab.address()
     tab.open(page, address)
-    tab.until(lambda: tab.count("#maps canvas") == 3, "the comparison is gone")
+    tab.until(lambda: tab.count("#maps .frame canvas") == 3, "the comparison is gone")
     assert tab.text("#head-name") == "B · Layer 1 · Head 1"
     assert tab.driver.execute_script("return document.documentElement.dataset.theme") == "dark"
     tab.until(lambda: "Query 9 to key 7" in tab.text("#chosen .cell"), "the chosen weight is gone")
@@ -301,7 +352,7 @@ def test_a_difference_from_what_is_hidden_is_told_in_numbers(tab, tmp_path):
     whole = random_weights(1, 6, 6)
     heed.view({"causal": causal_weights(1, 6), "whole": whole}).save(tmp_path / "two.html")
     open_head(tab, tmp_path / "two.html", "#head=0&compare=1")
-    canvas = tab.all("#maps canvas")[2]
+    canvas = tab.all("#maps .frame canvas")[2]
     tab.actions().move_to_element_with_offset(canvas, 90, -140).perform()
     tab.until(lambda: tab.one("#tip").is_displayed(), "nothing is said")
     query, key = (int(n) for n in re.search(r"query (\d+), key (\d+)", tab.text("#tip")).groups())

@@ -29,7 +29,7 @@ const BadMerge bad_merges[] = {
     {"a_log_sum_exp_without_a_number_per_row", Error::shape,
      "other.log_sum_exp: (2, 8, 1, 1) is not (2, 8, 4, 1), one number per row of other.out",
      [](Call&, Outputs&, Outputs& other) { other.log_sum_exp->shape.length = 1; }},
-    {"a_log_sum_exp_that_is_not_f32", Error::dtype, "into.log_sum_exp: f16 is not f32",
+    {"a_log_sum_exp_that_is_not_f32", Error::dtype, "into.log_sum_exp: f16 is neither f32 nor f64",
      [](Call&, Outputs& into, Outputs&) { into.log_sum_exp->dtype = DType::f16; }},
     {"weights_that_cannot_be_merged", Error::unsupported,
      "other: weights and scores are over different keys and cannot be merged",

@@ -89,7 +89,7 @@ async function pair(head) {
   if (query < 0 || key < 0 || isToken) return [];
   const { sentence, value, more } = said(head, query, key);
   const cell = element("div", "", "cell");
-  if (state.view !== "map") cell.append(element("p", `${sentence}.`, "sentence")); // it stands under the map
+  if (state.view !== "map") cell.append(element("p", `${sentence}.`, "sentence")); // it stands above the map
   cell.append(element("p", `Query ${query} to key ${key}: ${value}${more ? ` (${more})` : ""}`, "quiet"));
   if (!head.isExact || allHeads.length === 1) return [cell];
   const rank = pressable("rank", () => change({ rank: state.rank === "on" ? "off" : "on" }));

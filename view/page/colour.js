@@ -23,11 +23,12 @@ function oklch(lightness, chroma, degrees) {
 }
 
 // From pale yellow through green to deep blue; on dark paper the other way, so that more is always further from the paper. Even the
-// least weight is told from the paper and from what is hidden.
+// least weight is told from the paper and from what is hidden. The chroma is below what sRGB has along the way: clipped, it would
+// show an edge that no weight has.
 function sequential(t, dark) {
   return dark
-    ? oklch(0.34 + 0.61 * t, 0.05 + 0.26 * t * (1.02 - t) + 0.07 * t, 275 - 175 * t)
-    : oklch(0.97 - 0.67 * t, 0.04 + 0.3 * t * (1.05 - t) + 0.07 * t * t, 100 + 172 * t);
+    ? oklch(0.34 + 0.61 * t, 0.05 + 0.12 * t - 0.065 * t ** 4, 275 - 175 * t)
+    : oklch(0.97 - 0.67 * t, 0.045 + 0.36 * t * (1 - t) ** 2 + 0.07 * t ** 4, 100 + 172 * t);
 }
 
 // Less than the other is orange, more is blue.

@@ -6,7 +6,7 @@ import { byId, element } from "./dom.js";
 import { drawThumb } from "./grid.js";
 import { allHeads, endOfScale, groupOf, headAt, nameOf } from "./head.js";
 import { Heatmap } from "./heatmap.js";
-import { showLegend } from "./legend.js";
+import { showDifferences, showLegend } from "./legend.js";
 import { drawLines } from "./lines.js";
 import { showNumbers, showProfile } from "./profile.js";
 import { change, state } from "./state.js";
@@ -47,13 +47,15 @@ function makeMaps(head, other) {
   maps = pairs.map(([mine, theirs]) => {
     const figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
-    if (other) caption.append(element("b", theirs ? `${runName(mine.run)} − ${runName(theirs.run)}` : runName(mine.run)));
+    const name = theirs ? `${runName(mine.run)} − ${runName(theirs.run)}` : runName(mine.run);
+    if (attention.runs.length > 1) caption.append(element("b", name)); // also of one map, which then stays where it is if it is compared
     const canvas = document.createElement("canvas");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `Map of ${nameOf(mine)}${theirs ? `, less ${nameOf(theirs)}` : ""}: ${mine.queries} queries by ${mine.keys} keys`);
     const frame = element("div", "", "frame");
     frame.append(canvas);
+    if (theirs) caption.append(element("span", "", "differences"));
     figure.append(caption, frame);
     byId("maps").append(figure);
     const map = new Heatmap(canvas, mine, theirs, hover);
@@ -74,7 +76,8 @@ function legendOf(head, other) {
   if (state.view === "text") showLegend({ ...textMeaning(head), ...marks });
   else if (state.view === "lines") showLegend({ caption: "Weight", endText: state.span === "one" ? "" : "the token’s largest", isLines: true, ...marks });
   else if (state.view === "table") showLegend({ caption: "Weight", largest: endOfScale(head), ...marks });
-  else showLegend({ caption: "Weight", largest: endOfScale(head, ...(other ? [other] : [])), difference: other ? head.largestDifference(other) || 1 : 0, ...marks });
+  else showLegend({ caption: "Weight", largest: endOfScale(head, ...(other ? [other] : [])), ...marks });
+  if (other && state.view === "map") showDifferences(document.querySelector("#maps .differences"), maps.at(-1).largestDifference());
 }
 
 function showGroup(head) {
@@ -96,7 +99,7 @@ function showGroup(head) {
   }
 }
 
-// The chosen weight as a sentence, under the map. Its line is always there, so that the map keeps its size.
+// The chosen weight as a sentence, above the map. Its line is always there, so that the map keeps its place.
 async function saySo(head, other) {
   await head.ready();
   await other?.ready();
@@ -145,9 +148,9 @@ export function drawDetail(head) {
     shownHead = as;
   }
   byId("pooled").textContent = "";
+  if (state.view === "map") makeMaps(head, other);
   legendOf(head, other);
   if (state.view === "map") {
-    makeMaps(head, other);
     maps.forEach((map) => map.draw());
     byId("pooled").textContent = pooledWords(head);
   } else {

@@ -11,21 +11,18 @@ const titleRoom = 18; // pixels for the name of an axis
 const measure = document.createElement("canvas").getContext("2d");
 const widths = new Map();
 
-function labelsOf(tokens) {
-  return tokens.map((token) => shortened(visible(token), longestWord));
-}
-const labels = tokensOf.map(({ queries, keys }) => ({ queries: labelsOf(queries), keys: labelsOf(keys) }));
+const wordOf = (token) => shortened(visible(token), longestWord);
 
 // How much room the edges need: that of the widest of some words, but little of a narrow screen.
 export function edgeWidths(head, room) {
   if (!widths.has(head.run)) {
     measure.font = font;
-    const widestOf = (words) => {
-      const every = Math.max(1, Math.floor(words.length / 400));
-      const some = words.filter((_, i) => i % every === 0);
-      return Math.min(106, Math.max(30, ...some.map((word) => measure.measureText(word).width))) + 16;
+    const widestOf = (tokens) => {
+      const every = Math.max(1, Math.floor(tokens.length / 400));
+      const some = tokens.filter((_, i) => i % every === 0);
+      return Math.min(106, Math.max(30, ...some.map((token) => measure.measureText(wordOf(token)).width))) + 16;
     };
-    const { queries, keys } = labels[head.run];
+    const { queries, keys } = tokensOf[head.run];
     widths.set(head.run, { left: Math.ceil(widestOf(queries)), top: Math.ceil(widestOf(keys)) });
   }
   const { left, top } = widths.get(head.run);
@@ -47,25 +44,25 @@ function clipped(context, text, room) {
 }
 
 // Words along one axis where they fit, else numbers, and in any case the chosen one. `draw` is given each with its place.
-function along({ context, count, from, seen, step, words, chosen, room }, draw) {
+function along({ context, count, from, seen, step, tokens, chosen, room }, draw) {
   const isWords = step >= roomForAWord;
   context.font = isWords ? `${Math.min(12, Math.max(9, step - 0.5))}px ${family}` : font;
   const every = isWords ? 1 : stepBetween(step);
   const first = Math.ceil(Math.floor(from) / every) * every;
   const apart = isWords ? 0 : 16 / step; // numbers leave room for the chosen word
   for (let n = first; n < Math.min(count, from + seen); n += every) {
-    if (n !== chosen && (chosen < 0 || Math.abs(n - chosen) > apart)) draw(n, isWords ? clipped(context, words[n], room) : n.toLocaleString("en"), false);
+    if (n !== chosen && (chosen < 0 || Math.abs(n - chosen) > apart)) draw(n, isWords ? clipped(context, wordOf(tokens[n]), room) : n.toLocaleString("en"), false);
   }
   if (chosen < from || chosen >= from + seen) return;
   context.font = `600 ${isWords ? Math.min(12, Math.max(9, step - 0.5)) : 12}px ${family}`;
-  draw(chosen, clipped(context, words[chosen], room), true);
+  draw(chosen, clipped(context, wordOf(tokens[chosen]), room), true);
 }
 
 export function drawEdges(context, head, camera, colours, end, chosen) {
   context.textBaseline = "middle";
-  const { queries, keys } = labels[head.run];
+  const { queries, keys } = tokensOf[head.run];
   context.textAlign = "right";
-  const down = { context, count: head.queries, from: camera.y, seen: camera.seenY, step: camera.stepY, words: queries, chosen: chosen.query, room: camera.edges.left - titleRoom - 8 };
+  const down = { context, count: head.queries, from: camera.y, seen: camera.seenY, step: camera.stepY, tokens: queries, chosen: chosen.query, room: camera.edges.left - titleRoom - 8 };
   along(down, (n, word, isChosen) => {
     const y = camera.top + (n + 0.5 - camera.y) * camera.stepY;
     if (y < camera.top || y > end.bottom) return;
@@ -73,7 +70,7 @@ export function drawEdges(context, head, camera, colours, end, chosen) {
     context.fillText(word, camera.left - 6, y);
   });
   context.textAlign = "left";
-  const across = { context, count: head.keys, from: camera.x, seen: camera.seenX, step: camera.stepX, words: keys, chosen: chosen.key, room: camera.edges.top - titleRoom - 8 };
+  const across = { context, count: head.keys, from: camera.x, seen: camera.seenX, step: camera.stepX, tokens: keys, chosen: chosen.key, room: camera.edges.top - titleRoom - 8 };
   along(across, (n, word, isChosen) => {
     const x = camera.left + (n + 0.5 - camera.x) * camera.stepX;
     if (x < camera.left || x > end.right) return;

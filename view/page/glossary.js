@@ -4,6 +4,7 @@ import { element } from "./dom.js";
 
 const meanings = [
   ["token", "a word or a part of one; counted from 0, as layers and heads are"],
+  ["·word", "the dot stands for a space: this token begins a word"],
   ["query", "the token that looks, and its numbers that say what it looks for; a row of the map"],
   ["key", "a token that is looked at, and its numbers that say what it is found by; a column of the map"],
   ["weight", "how much a query looks at a key, from 0 to 1; the weights of a row sum to one"],

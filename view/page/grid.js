@@ -20,9 +20,13 @@ export async function drawThumb(canvas, head) {
   canvas.height = level.rows;
   const image = new ImageData(level.columns, level.rows);
   const pixels = pixelsOfCodes({ scale, largest: endOfScale(head), octaves: attention.octaves, dark: theme === "dark" });
-  new Uint32Array(image.data.buffer).set(Uint32Array.from(codes, (code) => pixels[code]));
+  const painted = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < painted.length; ++i) painted[i] = pixels[codes[i]];
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
+
+// The number under every head: what they are ordered or chosen by.
+const numberShown = () => [state.sort, state.filter].map((id) => measures.find((each) => each.id === id)).find(Boolean) ?? measures[0];
 
 function thumb(head, name) {
   const button = document.createElement("button");
@@ -32,7 +36,7 @@ function thumb(head, name) {
   const canvas = document.createElement("canvas");
   const label = document.createElement("span");
   label.className = "name";
-  const measure = measures.find((each) => each.id === state.sort) ?? measures[0];
+  const measure = numberShown();
   const value = measure.text(measure.of(head.facts));
   for (const text of name ? [name, value] : [value]) {
     const span = document.createElement("span");
@@ -89,7 +93,7 @@ function layersOf(r) {
   table.dataset.columns = columns;
   table.dataset.named = layers.length > 1 || layers[0]?.name ? "yes" : "no";
   table.append(gridCell("corner", "", 1), ...Array.from({ length: columns }, (_, h) => gridCell("column-name", columns > 16 ? String(h) : `Head ${h}`, h + 2)));
-  const groupings = layers.map((layer) => JSON.stringify([layer.kv_heads, layer.tiled, layer.heads.length]));
+  let bracketed = ""; // how heads share KV heads in the row above
   layers.forEach((layer, l) => {
     const thumbs = layer.heads.map((_, h) => headAt(r, l, h)).filter(isShown).map((head) => {
       const made = thumb(head, "");
@@ -97,7 +101,9 @@ function layersOf(r) {
       return made;
     });
     if (thumbs.length === 0) return;
-    if (groupings[l] !== groupings[l - 1]) table.append(...brackets(layer));
+    const grouping = JSON.stringify([layer.kv_heads, layer.tiled, layer.heads.length]);
+    if (grouping !== bracketed) table.append(...brackets(layer));
+    bracketed = grouping;
     table.append(gridCell("layer-name", layer.name || (layers.length > 1 ? `Layer ${l}` : ""), 1), ...thumbs);
   });
   return table;
@@ -130,18 +136,18 @@ function inOrder(measure) {
 }
 
 // As large as fits beside each other, but not larger than it helps nor too small for a finger; or as was chosen.
-function sizeFor(columns, named) {
+function sizeFor(columns, width, named) {
   if (state.size > 0) return state.size;
   const gap = 8;
-  const room = grid.clientWidth - (named ? 72 : 0) - 4;
+  const room = width - (named ? 72 : 0) - 4;
   return Math.min(156, Math.max(isTouched.matches ? 44 : 36, Math.floor((room - gap * (columns - 1)) / columns)));
 }
 
-function fitSizes() {
+function fitSizes(width) {
   const widest = Math.max(...attention.runs.flatMap((run) => run.layers.map((layer) => layer.heads.length)));
   const named = attention.runs.some((run) => run.layers.length > 1 || run.layers[0]?.name);
   const isSorted = measures.some((each) => each.id === state.sort);
-  const size = isSorted ? sizeFor(Math.max(3, Math.round(grid.clientWidth / 125)), false) : sizeFor(widest, named);
+  const size = isSorted ? sizeFor(Math.max(3, Math.round(width / 125)), width, false) : sizeFor(widest, width, named);
   grid.style.setProperty("--thumb", `${size}px`);
   grid.classList.toggle("small", size < 76);
   for (const table of grid.querySelectorAll(".heads")) table.style.setProperty("--columns", table.dataset.columns);
@@ -160,7 +166,7 @@ function drawHeads(measure) {
   grid.replaceChildren(...(measure ? inOrder(measure) : inPlaces()));
   const count = allHeads.filter(isShown).length;
   byId("shown-count").textContent = filter ? `${count} of ${allHeads.length} heads` : "";
-  const about = measure ?? measures[0];
+  const about = numberShown();
   byId("measure-note").textContent = `The number of each head: ${about.name.toLowerCase()}, ${about.note ?? about.hint}.`;
 }
 
@@ -173,8 +179,10 @@ function endInWords() {
 
 let shownAs = "";
 export function drawGrid() {
+  const { clientWidth } = grid; // asked before there are heads, whose places would have to be found for it
   drawHeads(measures.find((each) => each.id === state.sort));
-  fitSizes();
+  fitSizes(clientWidth);
+  if (grid.clientWidth !== clientWidth) fitSizes(grid.clientWidth); // they brought a scrollbar
   const facts = allHeads.map((head) => head.facts);
   showLegend({
     caption: "Weight",

@@ -16,16 +16,18 @@ function codeOf(weight) {
 }
 
 // The upper half of a float's bits says its code to within one step.
-const codeOfUpperBits = (() => {
+let codeOfUpperBits = null; // made when the first weights are coded
+function makeCodes() {
   const bits = new Uint32Array(1);
   const weight = new Float32Array(bits.buffer);
   return Uint8Array.from({ length: 65536 }, (_, upper) => {
     bits[0] = ((upper << 16) | (upper === 0 ? 0 : 0x8000)) >>> 0;
     return codeOf(weight[0]);
   });
-})();
+}
 
 function codesOfWeights(bits) {
+  codeOfUpperBits ??= makeCodes();
   const found = new Uint8Array(bits.length);
   for (let i = 0; i < bits.length; ++i) {
     found[i] = bits[i] === hiddenBits ? codes.hidden : bits[i] === 0 ? codes.zero : codeOfUpperBits[bits[i] >>> 16];

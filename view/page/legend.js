@@ -27,13 +27,18 @@ const byOpacity = (pen) => {
 export const lineStrength = (t) => (state.scale === "log" ? t ** 3 : t);
 export const opacityOf = (strong) => 0.12 + 0.88 * strong;
 
-function colourBar(fill, ticks, name) {
+function filled(fill, name) {
   const canvas = document.createElement("canvas");
   canvas.width = 256;
   canvas.height = 1;
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `${name}, from ${ticks[0].text} to ${ticks[ticks.length - 1].text}`);
+  canvas.setAttribute("aria-label", name);
   fill(canvas.getContext("2d"));
+  return canvas;
+}
+
+function colourBar(fill, ticks, name) {
+  const canvas = filled(fill, `${name}, from ${ticks[0].text} to ${ticks[ticks.length - 1].text}`);
   const scale = element("div", "", "ticks");
   for (const { at, text } of ticks) {
     const tick = element("span", text);
@@ -58,18 +63,14 @@ function ticksTo(largest, endText) {
   return [{ ...kept[0], at: 0 }, ...kept.slice(1), end];
 }
 
-// caption: what is coloured; largest: where the bar ends, and endText: in words, where that differs from picture to picture; difference: where that of differences does,
-// if there is one; isLines: it is opacity; hides and notFinite: whether anything is hidden, and not finite.
-export function showLegend({ caption, largest = 1, endText = "", difference = 0, isLines = false, hides = false, notFinite = false }) {
+// caption: what is coloured; largest: where the bar ends, and endText: in words, where that differs from picture to picture;
+// isLines: it is opacity; hides and notFinite: whether anything is hidden, and not finite.
+export function showLegend({ caption, largest = 1, endText = "", isLines = false, hides = false, notFinite = false }) {
   const dark = state.theme === "dark";
-  const as = JSON.stringify([caption, largest, endText, difference, isLines && state.heads, hides, notFinite, dark, state.scale]);
+  const as = JSON.stringify([caption, largest, endText, isLines && state.heads, hides, notFinite, dark, state.scale]);
   if (legend.dataset.shown === as) return;
   legend.dataset.shown = as;
-  const bars = [colourBar(isLines ? byOpacity : byPixel((n) => pixelOfStrength(n / 255, dark)), ticksTo(largest, endText), caption)];
-  if (difference) {
-    const end = difference.toPrecision(3);
-    bars.push(colourBar(byPixel((n) => pixelOfDifference((n - 128) / 127, 1, dark)), [{ at: 0, text: `−${end}` }, { at: 0.5, text: "difference" }, { at: 1, text: `+${end}` }], "difference"));
-  }
+  const bar = colourBar(isLines ? byOpacity : byPixel((n) => pixelOfStrength(n / 255, dark)), ticksTo(largest, endText), caption);
   const swatches = element("p", "", "swatches");
   const swatch = (className, text) => {
     const made = element("span", "");
@@ -78,5 +79,16 @@ export function showLegend({ caption, largest = 1, endText = "", difference = 0,
   };
   if (hides) swatch("hidden-cell", "hidden by a mask");
   if (notFinite) swatch("not-finite", "NaN or infinite");
-  legend.replaceChildren(element("p", caption, "caption"), ...bars, ...(swatches.childElementCount ? [swatches] : []));
+  legend.replaceChildren(element("p", caption, "caption"), bar, ...(swatches.childElementCount ? [swatches] : []));
+}
+
+// The colours of differences between -largest and largest, in the line of their map's name.
+export function showDifferences(box, largest) {
+  const dark = state.theme === "dark";
+  const as = `${largest} ${dark}`;
+  if (box.dataset.shown === as) return;
+  box.dataset.shown = as;
+  const [least, most] = ["−", "+"].map((sign) => `${sign}${largest.toPrecision(3)}`);
+  const bar = filled(byPixel((n) => pixelOfDifference((n - 128) / 127, 1, dark)), `Difference, from ${least} to ${most}`);
+  box.replaceChildren(element("span", least), bar, element("span", most));
 }

@@ -97,7 +97,7 @@ export function drawLines(head) {
     drawing.setAttribute("aria-label", `Lines from queries ${queries.first} to ${queries.last - 1} to keys ${keys.first} to ${keys.last - 1}`);
     const isPart = queries.last - queries.first < head.queries;
     const of = state.heads === "all" ? "every head and token" : "every token";
-    byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}, as strong as they are among its own.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : " Hover or choose a token to see its lines alone."}`;
+    byId("pooled").textContent = `The ${state.most === 1 ? "strongest line" : `${state.most} strongest lines`} of ${of}.${isPart ? ` Queries ${queries.first} to ${queries.last - 1} of ${head.queries}; choose a token to move.` : " Hover or choose a token to see its lines alone."}`;
     paintLines();
     keepInSight();
   });
@@ -182,31 +182,31 @@ function paintWords(pen, at, { ink, accent, quiet }) {
   column("key", names.keys, drawn.keys, at.right, "left", at.atKey);
 }
 
-// Beside the token at the other end: how much, or a square for each head.
+// Beside the token at the other end: how much, or a square for each head, as wide as all of them have room.
 function paintShares(pen, at, quiet, seen, isSeen, dark) {
   if (!seen) return;
   const names = tokensOf[drawn.head.run];
-  const other = seen.side === "query" ? "key" : "query";
-  const [from, tokens, y] = other === "key" ? [drawn.keys, names.keys, at.atKey] : [drawn.queries, names.queries, at.atQuery];
-  const taken = new Map();
-  for (const line of drawn.lines.filter(isSeen).sort((a, b) => a.head - b.head)) {
-    const n = line[other];
-    if (n < from.first || n >= from.last) continue;
+  const isRight = seen.side === "query";
+  const [other, from, tokens, y] = isRight ? ["key", drawn.keys, names.keys, at.atKey] : ["query", drawn.queries, names.queries, at.atQuery];
+  const lines = drawn.lines.filter((line) => isSeen(line) && line[other] >= from.first && line[other] < from.last);
+  for (const n of new Set(lines.map((line) => line[other]))) {
     pen.font = lineFont(400);
-    const gap = 8 + pen.measureText(label(tokens[n], at.room)).width + (taken.get(n) ?? 0);
-    const isRight = other === "key";
+    const gap = 8 + pen.measureText(label(tokens[n], at.room)).width;
+    const here = lines.filter((line) => line[other] === n).sort((a, b) => a.head - b.head);
     if (state.heads === "one") {
       pen.font = '12px ui-monospace, "DejaVu Sans Mono", monospace';
       pen.textAlign = isRight ? "left" : "right";
       pen.fillStyle = quiet;
-      pen.fillText(percent(line.weight), isRight ? at.right + gap : at.left - gap, y(n));
-    } else {
+      pen.fillText(percent(here[0].weight), isRight ? at.right + gap : at.left - gap, y(n));
+      continue;
+    }
+    const step = Math.min(9, (at.left - gap - 2) / here.length);
+    here.forEach((line, place) => {
       pen.globalAlpha = 0.15 + 0.85 * line.strength;
       pen.fillStyle = hueOf(line.head, drawn.count, dark);
-      pen.fillRect(isRight ? at.right + gap : at.left - gap - 8, y(n) - 5, 8, 10);
-      pen.globalAlpha = 1;
-      taken.set(n, (taken.get(n) ?? 0) + 9);
-    }
+      pen.fillRect(isRight ? at.right + gap + place * step : at.left - gap - (place + 1) * step + 1, y(n) - 5, Math.max(1, step - 1), 10);
+    });
+    pen.globalAlpha = 1;
   }
 }
 

@@ -42,16 +42,32 @@ document.getElementById("next").addEventListener("click", () => step(1));
 buildHelp();
 buildAbout();
 
+// All heads are found again where they were left, and the keyboard at the head that was open.
+const overview = document.getElementById("overview");
+let left = { page: 0, box: 0, head: null };
+function arrive(head) {
+  if (head) return scrollTo(0, 0);
+  overview.scrollTop = left.box;
+  scrollTo(0, left.page);
+  const { run, layer, index } = left.head;
+  return document.querySelector(`.thumb[data-run="${run}"][data-layer="${layer}"][data-head="${index}"]`)?.focus({ preventScroll: true });
+}
+history.scrollRestoration = "manual";
+
 onChange(() => {
   document.documentElement.dataset.theme = state.theme;
   const head = headAt(state.run, state.layer, state.head);
+  const isElsewhere = overview.hidden !== Boolean(head);
+  if (isElsewhere && head) left = { page: scrollY, box: overview.scrollTop };
+  if (head) left.head = head;
   document.getElementById("extent").textContent = `${allHeads.length.toLocaleString("en")} head${allHeads.length === 1 ? "" : "s, counted from 0"}`;
-  document.getElementById("overview").hidden = Boolean(head);
+  overview.hidden = Boolean(head);
   document.getElementById("detail").hidden = !head;
   document.getElementById("tip").hidden = true;
   drawGridChoices();
   if (head) drawDetail(head);
   else drawGrid();
+  if (isElsewhere) arrive(head);
 });
 addEventListener("resize", renderSoon);
 readAddress();

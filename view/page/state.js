@@ -53,17 +53,20 @@ export function renderSoon() {
   requestAnimationFrame(render);
 }
 
+// Between all heads and one the browser goes back; other steps are too many for that.
 let writing;
+let isStep = false;
 function writeAddress() {
   clearTimeout(writing);
   writing = setTimeout(() => {
     const changed = Object.entries(state).filter(([name, value]) => value !== defaults[name]);
     const rounded = changed.map(([name, value]) => [name, typeof value === "number" ? String(Math.round(value * 1000) / 1000) : value]);
     try {
-      history.replaceState(null, "", `#${new URLSearchParams(rounded)}`);
+      history[isStep ? "pushState" : "replaceState"](null, "", `#${new URLSearchParams(rounded)}`);
     } catch {
       // A page inside another page may have no address of its own.
     }
+    isStep = false;
   }, 120);
 }
 
@@ -75,6 +78,7 @@ function settle() {
 }
 
 export function change(changes) {
+  if (changes.head !== undefined && changes.head < 0 !== state.head < 0) isStep = true;
   Object.assign(state, changes);
   settle();
   writeAddress();
@@ -95,10 +99,10 @@ const allowed = {
   rank: ["off", "on"],
 };
 
-// An address comes from outside: what it may not say is left at its default.
+// An address comes from outside: what it may not say is left at its default, and light or dark at what it is.
 export function readAddress() {
   const said = new URLSearchParams(location.hash.slice(1));
-  Object.assign(state, defaults);
+  Object.assign(state, defaults, { theme: state.theme });
   for (const [name, value] of said) {
     if (!Object.hasOwn(defaults, name)) continue;
     if (typeof defaults[name] === "number") {

@@ -5,7 +5,7 @@ import { cssColour, inkOn, strength } from "./colour.js";
 import { digitsOf } from "./digits.js";
 import { change, state } from "./state.js";
 import { tokensOf } from "./tokens.js";
-import { areWords, asProse, visible } from "./visible.js";
+import { areWords, asProse, goesOn, visible } from "./visible.js";
 import { keyName, queryName } from "./words.js";
 
 const panel = document.getElementById("text");
@@ -21,7 +21,8 @@ function passage(tokens, onChoose) {
   paragraph.className = isWords ? "passage words" : "passage";
   const made = tokens.map((token, n) => {
     const span = document.createElement("span");
-    span.textContent = isWords ? visible(token) : asProse(token);
+    span.textContent = isWords && !goesOn(token) ? visible(token) : asProse(token);
+    if (isWords && goesOn(tokens[n + 1] ?? "")) span.className = "unfinished";
     span.dir = "auto";
     span.addEventListener("click", () => onChoose(n));
     paragraph.append(span);

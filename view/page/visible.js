@@ -15,15 +15,18 @@ export function visible(token) {
   return token.replace(/^[ \u0120\u2581]/, "·").replace(/\u010a/g, "⏎").replace(unseen, named);
 }
 
-// The same as running text: the space in front is a space, and ## joins a word to the one before.
+// The same as running text: the space in front is a space, and ## is left out.
 export function asProse(token) {
   return token.replace(/^[\u0120\u2581]/, " ").replace(/^##(?=.)/, "").replace(/\u010a/g, "\n").replace(unseen, (c) => (c === "\n" ? c : named(c)));
 }
 
-// Lists of whole words have no marks for spaces, so they are set apart.
+// Whole words, and WordPiece, have no marks for spaces, so their words are set apart.
 export function areWords(tokens) {
-  return !tokens.some((token) => /^[ \u0120\u2581]|^##./.test(token));
+  return !tokens.some((token) => /^[ \u0120\u2581]/.test(token));
 }
+
+// WordPiece: the token goes on with the word before it.
+export const goesOn = (token) => /^##./.test(token);
 
 export function shortened(text, longest) {
   const characters = Array.from(text);

@@ -3,7 +3,7 @@
 import { attention } from "./blobs.js";
 import { digitsOf } from "./digits.js";
 import { tokensOf } from "./tokens.js";
-import { asProse, areWords, shortened, visible } from "./visible.js";
+import { areWords, asProse, goesOn, shortened, visible } from "./visible.js";
 
 export const percent = (mass) => {
   if (!(mass > 0)) return mass === 0 ? "0 %" : String(mass);
@@ -49,7 +49,9 @@ export function said(head, query, key, other = null) {
 // The text of a run's tokens, or as much of it as is read at a glance.
 export function proseOf(tokens, longest) {
   const some = tokens.slice(0, longest);
-  const text = some.map(asProse).join(areWords(tokens) ? " " : "").trim();
+  const isSpaced = areWords(tokens); // but there is no space before the end of a sentence or within a word
+  const pieces = some.map((token, n) => (isSpaced && n > 0 && !goesOn(token) && !/^[.,;:!?…)’”]$/.test(token) ? " " : "") + asProse(token));
+  const text = pieces.join("").trim();
   const short = shortened(text.replace(/\s+/g, " "), longest);
   return tokens.length > some.length && !short.endsWith("…") ? `${short} …` : short;
 }

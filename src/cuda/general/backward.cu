@@ -30,60 +30,14 @@ constexpr int shared_bytes = sizeof(BackwardMemory<Shape>);
 
 template <class Shape>
 void launch(const GradientCall& g, Stream stream) {
-  const Call& c = g.forward;
-  const std::int64_t items = Shape::owned == Owned::rows ? c.queries * c.group() : c.keys,
-                     tiles = (items + Shape::items - 1) / Shape::items, blocks = tiles * c.batch * c.kv_heads;
+  const auto plan = BackwardPlan::of<Shape>(g);
+  const std::int64_t blocks = plan.tiles * g.forward.batch * g.forward.kv_heads;
   if (blocks == 0) return;
-  const BackwardPlan plan{static_cast<int>(tiles), lies_in_16(c.q, c.dim), lies_in_16(c.k, c.dim),
-                          lies_in_16(c.v, c.value_dim), lies_in_16(g.out_gradient, c.value_dim)};
   const auto kernel = differentiate<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Shape>),
         "cudaFuncSetAttribute");
   kernel<<<static_cast<unsigned>(blocks), Shape::threads, shared_bytes<Shape>, stream>>>(g, plan);
   check(cudaGetLastError(), "cuda.general: gradients");
-}
-
-// Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
-// and pairs of 64.
-template <int dim, PairStage stage>
-struct Shapes;
-template <>
-struct Shapes<64, PairStage::ranges> {
-  using Q = BackwardShape<of_q, 64, 2, 64, PairStage::ranges>;
-  using Kv = BackwardShape<of_k | of_v, 64, 2, 32, PairStage::ranges>;
-};
-template <>
-struct Shapes<64, PairStage::every_option> {
-  using Q = BackwardShape<of_q, 64, 2, 32, PairStage::every_option>;
-  using Kv = BackwardShape<of_k | of_v, 64, 2, 32, PairStage::every_option>;
-};
-template <>
-struct Shapes<128, PairStage::ranges> {
-  using Q = BackwardShape<of_q, 128, 2, 32, PairStage::ranges>;
-  using Kv = BackwardShape<of_k | of_v, 128, 1, 64, PairStage::ranges>;
-};
-template <>
-struct Shapes<128, PairStage::every_option> {
-  using Q = BackwardShape<of_q, 128, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<of_k | of_v, 128, 1, 32, PairStage::every_option>;
-};
-// No room for the sums of both: keys are walked twice.
-template <PairStage stage>
-struct Shapes<256, stage> {
-  using Q = BackwardShape<of_q, 256, 1, 32, stage>;
-  using K = BackwardShape<of_k, 256, 1, 32, stage>;
-  using V = BackwardShape<of_v, 256, 1, 32, stage>;
-};
-
-template <class AllShapes>
-void launch_all(const GradientCall& g, Stream stream) {
-  if constexpr (requires { typename AllShapes::Kv; }) {
-    if (g.k.data || g.v.data) launch<typename AllShapes::Kv>(g, stream);
-  } else {
-    if (g.k.data) launch<typename AllShapes::K>(g, stream);
-    if (g.v.data) launch<typename AllShapes::V>(g, stream);
-  }
-  if (g.q.data) launch<typename AllShapes::Q>(g, stream);
 }
 
 template <class AllShapes>
@@ -101,12 +55,13 @@ bool fit_here() {
 
 template <int dim>
 void launch_dim(const GradientCall& g, Stream stream) {
-  using Ranges = Shapes<dim, PairStage::ranges>;
-  using Every = Shapes<dim, PairStage::every_option>;
+  using Ranges = BackwardShapes<dim, PairStage::ranges>;
+  using Every = BackwardShapes<dim, PairStage::every_option>;
+  const auto run = [&]<class Shape> { launch<Shape>(g, stream); };
   if (has_only_ranges(g.forward) && g.forward.drop_below == 0 && fit_here<Ranges>())
-    launch_all<Ranges>(g, stream);
+    for_each_shape<Ranges>(g, run);
   else
-    launch_all<Every>(g, stream);
+    for_each_shape<Every>(g, run);
 }
 
 }  // namespace
@@ -120,7 +75,7 @@ const char* general_backward_refuses(const GradientCall& g) {
     return "it takes q, k and v in bf16";
   if (g.out_gradient.type != Type::bf16) return "it takes the gradient of out in bf16";
   if (dim > 256) return "it takes heads of up to 256 dimensions";
-  if (dim > 128 && !fit_here<Shapes<256, PairStage::every_option>>())
+  if (dim > 128 && !fit_here<BackwardShapes<256, PairStage::every_option>>())
     return "on this device it takes heads of up to 128 dimensions";
   if (c.cap != 0 && c.cap < 0x1p-126f) return "it takes a softcap of at least 2^-126";
   return general_refuses(c);

@@ -22,12 +22,12 @@ inline __device__ __noinline__ float close_with_sink(const Call& c, const Query&
 // The factor that makes an output of a row's sums; writes the log-sum-exp and what weights are measured
 // against.
 template <Type type>
-HEED_DEVICE float close_row(const Call& c, const Plan& plan, const Query& q, RowEnd end, bool writes) {
+HEED_DEVICE float close_row(const Call& c, SavedEnd* ends, const Query& q, RowEnd end, bool writes) {
   if (end.sum == 0 && end.max > minus_infinity) end.sum = __builtin_nanf("");  // it saw a key
   // Beside the lowest finite number, which somebody masks with, nothing was lifted.
   const float lower = end.max < -0x1p100f ? 1.0f : lowered<type>;
   const RowEnd saved{end.max, end.sum * lower};
-  if (plan.ends && writes) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].row = saved;
+  if (ends && writes) ends[(q.b * c.heads + q.h) * c.queries + q.i].row = saved;
   const float factor = !c.sink.data && !c.bias.data && !c.alibi.of_heads && !c.log_sum_exp.data
                            ? (end.sum == 0 ? 0.0f : 1.0f / end.sum)
                            : close_with_sink(c, q, saved, writes) * lower;
@@ -81,13 +81,6 @@ HEED_DEVICE void merge_key_warps(State<Shape>& state, float* scratch, const Plac
   }
 }
 
-// Where a key warp leaves the state of a row over a unit of keys: max, sum, then the values under their
-// weights.
-HEED_DEVICE float* partial_row(const Call& c, const Plan& plan, int head, int unit, int row) {
-  return plan.partials + ((std::int64_t{head} * plan.partial_units + unit) * plan.partial_rows + row) *
-                             partial_floats(c.value_dim);
-}
-
 // As many of two neighbouring elements as the row has, of any type and stride.
 inline __device__ __noinline__ void write_two(const Row& row, int d, int end, float x, float y) {
   if (d < end) write(row, d, x);
@@ -105,14 +98,14 @@ struct RowsEnd {
   HEED_DEVICE void write_partial(const State<Shape>& state, int unit) const {
     const RowTile& tile = block.tile;
     const int dims = static_cast<int>(c.value_dim) - plan.first_dim, column = lane_index() % 4 * 2;
+    const Partials::OfHead partials = plan.partials.of_head(c, tile.b, tile.kv_head);
 #pragma unroll
     for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = place.row(m, r);
         if (row >= tile.count) continue;
-        float* const to =
-            partial_row(c, plan, tile.head, unit * Shape::key_warps + place.key_warp, tile.first + row);
+        float* const to = partials.at(unit * Shape::key_warps + place.key_warp, tile.first + row);
         if (column == 0) *reinterpret_cast<float2*>(to) = {state.max[m][r], state.sum[m][r]};
 #pragma unroll
         for (int n = 0; n < Shape::value_dim / 8; ++n) {
@@ -138,7 +131,7 @@ struct RowsEnd {
         const bool is_row = is_written(row);
         const Query q = block.query(row);
         const float factor =
-            close_row<type>(c, plan, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
+            close_row<type>(c, plan.ends, q, {state.max[m][r], state.sum[m][r]}, is_row && lane % 4 == 0);
         // 0 * x is 0 for every finite x. Dimensions beyond the call's are 0, or as the others.
         float poison = 0;
 #pragma unroll

@@ -10,6 +10,7 @@
 
 #include "cuda/exact/state.cuh"
 #include "cuda/general/plan.hpp"
+#include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
 
 namespace heed::cuda {
@@ -94,27 +95,28 @@ Launch plan_launch(const Call& c, Cut cut) {
   p.heads = static_cast<int>(heads);
   const std::int64_t bytes = heads * c.keys * (c.dim + c.value_dim) * 2, sections = bytes / section_bytes + 1;
   p.section = static_cast<int>(std::max<std::int64_t>(1, parts(heads, sections)));
-  p.unit_keys = k.is_for_few_rows() ? 512 : 1024;
+  Partials& partials = p.partials;
+  partials.unit_keys = k.is_for_few_rows() ? 512 : 1024;
   constexpr std::int64_t max_columns = 65535;  // that a launch has room for
-  const std::int64_t units = parts(c.keys, p.unit_keys);
-  p.cut_rows = units <= max_columns ? 512 : 0;
+  const std::int64_t units = parts(c.keys, partials.unit_keys);
+  partials.cut_rows = units <= max_columns ? 512 : 0;
   p.q_in_16 = lies_in_16(c.q, c.dim);
   p.k_in_16 = !c.cached && lies_in_16(c.k, c.dim), p.v_in_16 = !c.cached && lies_in_16(c.v, c.value_dim);
   p.key_stride = static_cast<int>(c.k.stride.length), p.value_stride = static_cast<int>(c.v.stride.length);
   p.out_in_16 = lies_in_16(c.out, c.value_dim) && c.out.type == k.type;
   l.blocks = std::int64_t{p.row_tiles} * heads;
-  const bool is_cut = units > 1 && p.cut_rows > 0 && (c.sequences || rows <= p.cut_rows);
+  const bool is_cut = units > 1 && partials.cut_rows > 0 && (c.sequences || rows <= partials.cut_rows);
   // Where warps share the keys, a block may do several units: three blocks for every place on the device keep
   // it busy.
   const std::int64_t at_once = planned_blocks(cut, 3 * k.blocks * device.multiprocessors),
                      wanted = std::max<std::int64_t>(1, parts(at_once, std::max<std::int64_t>(l.blocks, 1)));
   p.units_each = is_cut && k.is_for_few_rows() ? static_cast<int>(parts(units, std::min(wanted, units))) : 1;
-  p.key_warps = k.key_warps;
-  p.partial_rows = static_cast<int>(std::min<std::int64_t>(rows, p.cut_rows));
+  partials.key_warps = k.key_warps;
+  partials.rows = static_cast<int>(std::min<std::int64_t>(rows, partials.cut_rows));
   if (is_cut) {
-    p.partial_units = static_cast<int>(units) * k.key_warps;
+    partials.units = static_cast<int>(units) * k.key_warps;
     l.columns = parts(units, p.units_each);
-    l.partial_bytes = rounded(heads * p.partial_units * p.partial_rows * partial_floats(c.value_dim) * 4);
+    l.partial_bytes = rounded(heads * partials.units * partials.rows * partial_floats(c.value_dim) * 4);
   }
   const std::int64_t all_rows = c.batch * c.heads * c.queries;
   if (c.weights.data) l.end_bytes = rounded(all_rows * std::int64_t{sizeof(SavedEnd)});
@@ -181,10 +183,11 @@ const char* general_refuses(const Call& c) {
   return nullptr;
 }
 
-// Prefill has a block of 128 rows for every head and one query or 128, and walks all keys in it: 16 to 64
-// queries of 32 heads over 8192 keys take 86 us, here 36 to 58 (H200, November 2026).
+// Prefill has a block of 128 rows for every head and one query or 128, and walks all keys in it where it does
+// not cut them.
 const char* split_refuses(const Call& c) {
   if (c.queries > 64) return "there are more than 64 queries";
+  if (prefill_kind(c) == PrefillKind::cut && !c.cached && !prefill_refuses(c)) return "prefill cuts the keys";
   if (c.keys < 4096) return "there are fewer than 4096 keys";
   return general_refuses(c);
 }
@@ -196,7 +199,7 @@ void launch_general(const Call& c, const Workspace& workspace, Stream stream, Cu
   Launch l = plan_launch(c, cut);
   if (l.blocks == 0) return;
   std::byte* memory = workspace.rest();
-  if (l.partial_bytes > 0) l.plan.partials = reinterpret_cast<float*>(memory);
+  if (l.partial_bytes > 0) l.plan.partials.states = reinterpret_cast<float*>(memory);
   if (l.end_bytes > 0) l.plan.ends = reinterpret_cast<SavedEnd*>(memory + l.partial_bytes);
   l.plan.unfinished = reinterpret_cast<Unfinished*>(memory + l.partial_bytes + l.end_bytes);
   l.plan.unfinished_count = workspace.counters();
@@ -207,7 +210,7 @@ void launch_general(const Call& c, const Workspace& workspace, Stream stream, Cu
     launch(l.kernel, c, l.plan, l.blocks, l.columns, stream);
     finish(c, l, l.plan, stream);
   }
-  if (l.plan.partials) launch_merge(c, l.plan, stream);
+  if (l.plan.partials.states) launch_partial_merge(c, l.plan.partials, l.plan.ends, stream);
   if (c.weights.data || c.scores.data) inspect(c, l.plan, stream);
 }
 

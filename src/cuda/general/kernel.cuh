@@ -95,7 +95,7 @@ struct Attention {
 #pragma unroll 1
     for (int t = walk.first(); !walk.is_end(t); t = walk.next(t)) {
       if constexpr (Shape::key_warps > 1)
-        while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.unit_keys)
+        while (is_cut && t * Shape::tile_keys >= (unit + 1) * plan.partials.unit_keys)
           end_unit(state, stage, end, unit++, scale);
       const bool is_seen = stage.sees(t);
       wait_for_copies<Shape::stages - 2>();

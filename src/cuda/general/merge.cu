@@ -6,7 +6,8 @@
 
 #include "cuda/general/end.cuh"
 
-namespace heed::cuda::general {
+namespace heed::cuda {
+namespace general {
 namespace {
 
 constexpr int merge_threads = 128, merge_warps = merge_threads / 32;
@@ -16,35 +17,46 @@ constexpr int dims_at_once = 128;  // four of each lane
 template <Type type>
 struct Merge {
   const Call& c;
-  const Plan& plan;
+  const Partials& partials;
+  SavedEnd* const ends;
 
-  struct Merged {
-    Query query;
-    bool is_finished;
-  };
-  HEED_DEVICE Merged run() const {
-    const std::int64_t n = block_index() * merge_warps + warp_index();
-    const int head = static_cast<int>(n / plan.partial_rows), row = static_cast<int>(n % plan.partial_rows);
-    if (head >= plan.heads) return {{}, true};
-    const int b = head / static_cast<int>(c.kv_heads), kv_head = head % static_cast<int>(c.kv_heads);
-    const Sequence& s = c.sequence(b);
-    const int group = static_cast<int>(c.group()), rows = static_cast<int>(s.queries) * group;
-    if (row >= rows || rows > plan.cut_rows || s.keys <= plan.unit_keys) return {{}, true};
-    const int i = row / group;
-    const Query q{b, c.head(kv_head, row - i * group), i, s.first_query + i};
-    return {q, merge_row(q, head, row)};
+  // Row `n` of all that there is room for; whether it is finished: one that does not exist is.
+  HEED_DEVICE bool run(std::int64_t n) const {
+    const RowAt at = find(n);
+    if (at.row < 0) return true;
+    return merge_row(query(at), partials.of_head(c, at.b, at.kv_head), at.row);
   }
+  HEED_DEVICE Query query_of(std::int64_t n) const { return query(find(n)); }
 
  private:
+  struct RowAt {
+    int b, kv_head, row;  // row -1: there is none, or its keys were not cut
+  };
+  HEED_DEVICE RowAt find(std::int64_t n) const {
+    const int head = static_cast<int>(n / partials.rows), kv_heads = static_cast<int>(c.kv_heads);
+    RowAt at{head / kv_heads, head % kv_heads, static_cast<int>(n % partials.rows)};
+    if (at.b >= c.batch) return {0, 0, -1};
+    const Sequence& s = c.sequence(at.b);
+    if (at.row >= s.queries * c.group() || !partials.cuts(c, s)) at.row = -1;
+    return at;
+  }
+  HEED_DEVICE Query query(const RowAt& at) const {
+    const int group = static_cast<int>(c.group()), i = at.row / group;
+    return {at.b, c.head(at.kv_head, at.row - i * group), i, c.sequence(at.b).first_query + i};
+  }
+
   // Whether every number of the row is finite.
-  HEED_DEVICE bool merge_row(const Query& q, int head, int row) const {
+  HEED_DEVICE bool merge_row(const Query& q, const Partials::OfHead& of, int row) const {
     const int lane = lane_index(), dims = static_cast<int>(c.value_dim);
-    const int units =
-        static_cast<int>((c.sequence(q.b).keys + plan.unit_keys - 1) / plan.unit_keys) * plan.key_warps;
+    const int units = partials.units_of(c.sequence(q.b));
     const Row out = row_of(c.out, q);
-    // The largest of the maxima first, by all lanes.
-    float max = minus_infinity;
-    for (int u = lane; u < units; u += 32) max = fmaxf(max, partial_row(c, plan, head, u, row)[0]);
+    // {max, sum} of one state in each lane; the largest of all maxima first.
+    const auto end_of = [&](int u) {
+      return u < units ? *reinterpret_cast<const float2*>(of.at(u, row)) : float2{minus_infinity, 0};
+    };
+    const float2 first_end = end_of(lane);
+    float max = first_end.x;
+    for (int u = lane + 32; u < units; u += 32) max = fmaxf(max, end_of(u).x);
 #pragma unroll
     for (int across = 1; across < 32; across *= 2) max = fmaxf(max, shuffle_xor(max, across));
     bool is_finished = true;
@@ -52,64 +64,76 @@ struct Merge {
       const int d = first + lane * 4;
       float sum = 0, o[4] = {};
       for (int begin = 0; begin < units; begin += 32) {
-        // Each lane knows one state's end, and all read the values of eight at a time.
-        float2 end{minus_infinity, 0};
-        if (begin + lane < units)
-          end = *reinterpret_cast<const float2*>(partial_row(c, plan, head, begin + lane, row));
+        // All lanes read the values of four states at a time.
+        const float2 end = begin == 0 ? first_end : end_of(begin + lane);
         const float factor = moved(end.x, max);
-        const float* from = partial_row(c, plan, head, begin, row) + 4 + d;
-        const std::int64_t stride = plan.partial_rows * partial_floats(c.value_dim);
+        const float* from = of.at(begin, row) + 4 + d;
         const int here = min_of(32, units - begin);
-#pragma unroll 8
+#pragma unroll 4
         for (int u = 0; u < here; ++u) {
           const float f = shuffle(factor, u);
           sum = fmaf(shuffle(end.y, u), f, sum);
           if (d >= dims) continue;
-          const float4 x = *reinterpret_cast<const float4*>(from + u * stride);
+          const float4 x = *reinterpret_cast<const float4*>(from + u * of.unit_floats);
           o[0] = fmaf(x.x, f, o[0]), o[1] = fmaf(x.y, f, o[1]), o[2] = fmaf(x.z, f, o[2]),
           o[3] = fmaf(x.w, f, o[3]);
         }
       }
-      const float factor = close_row<type>(c, plan, q, {max, sum}, first == 0 && lane == 0);
+      const float factor = close_row<type>(c, ends, q, {max, sum}, first == 0 && lane == 0);
       float poison = 0;
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        if (d + n >= dims) continue;
-        const float x = fmaf(o[n], factor, 0.0f);
-        poison = fmaf(x, 0.0f, poison);
-        write(out, d + n, x);
+        o[n] = fmaf(o[n], factor, 0.0f);
+        if (d + n < dims) poison = fmaf(o[n], 0.0f, poison);
       }
+      write_out(out, d, {o[0], o[1], o[2], o[3]});
       is_finished = is_finished && !warp_any(poison != 0);
     }
     return is_finished;
   }
+
+  HEED_DEVICE void write_out(const Row& out, int d, const float4& x) const {
+    auto* const to = static_cast<std::uint16_t*>(const_cast<void*>(out.data)) + out.first + d;
+    const bool is_whole = out.type == type && out.step == 1 && d + 4 <= c.value_dim &&
+                          reinterpret_cast<std::uintptr_t>(to) % 8 == 0;
+    if (is_whole)
+      *reinterpret_cast<uint2*>(to) = {pack2<type>(x.x, x.y), pack2<type>(x.z, x.w)};
+    else
+      write_four(out, d, c.value_dim, x);
+  }
 };
 
+// Rare, and so not where the rest of the code is: its registers would leave room for fewer rows at once.
+inline __device__ __noinline__ void complete(const Call& c, SavedEnd* ends, const Query& q, double* scratch) {
+  const WideEnd wide = complete_row(WholeBlock<merge_threads>(), c, q, {0, c.value_dim}, scratch);
+  if (ends && thread_index() == 0) ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
+}
+
 template <Type type>
-__global__ void __launch_bounds__(merge_threads)
-    merge(const __grid_constant__ Call c, const __grid_constant__ Plan plan) {
+__global__ void __launch_bounds__(merge_threads, 8)
+    merge(const __grid_constant__ Call c, const __grid_constant__ Partials partials, SavedEnd* ends) {
   __shared__ double scratch[merge_threads];
-  __shared__ typename Merge<type>::Merged merged[merge_warps];
+  __shared__ bool is_finished[merge_warps];
+  const Merge<type> rows{c, partials, ends};
+  const std::int64_t first = block_index() * merge_warps;
   const int warp = warp_index();
-  const auto row = Merge<type>{c, plan}.run();
-  if (lane_index() == 0) merged[warp] = row;
-  if (!any(!row.is_finished)) return;
-  for (int w = 0; w < merge_warps; ++w) {
-    if (merged[w].is_finished) continue;
-    const Query q = merged[w].query;
-    const WideEnd wide = complete_row(WholeBlock<merge_threads>(), c, q, {0, c.value_dim}, scratch);
-    if (plan.ends && thread_index() == 0) plan.ends[(q.b * c.heads + q.h) * c.queries + q.i].wide = wide;
-  }
+  const bool is_own_finished = rows.run(first + warp);
+  if (lane_index() == 0) is_finished[warp] = is_own_finished;
+  if (!any(!is_own_finished)) return;
+  for (int w = 0; w < merge_warps; ++w)
+    if (!is_finished[w]) complete(c, ends, rows.query_of(first + w), scratch);
 }
 
 }  // namespace
+}  // namespace general
 
-void launch_merge(const Call& c, const Plan& plan, Stream stream) {
-  const std::int64_t rows = std::int64_t{plan.heads} * plan.partial_rows;
+void launch_partial_merge(const Call& c, const Partials& partials, SavedEnd* ends, Stream stream) {
+  using namespace general;
+  const std::int64_t rows = c.batch * c.kv_heads * partials.rows;
   const auto kernel = c.q.type == Type::bf16 ? merge<Type::bf16> : merge<Type::f16>;
-  kernel<<<static_cast<unsigned>((rows + merge_warps - 1) / merge_warps), merge_threads, 0, stream>>>(c,
-                                                                                                      plan);
+  kernel<<<static_cast<unsigned>((rows + merge_warps - 1) / merge_warps), merge_threads, 0, stream>>>(
+      c, partials, ends);
   check(cudaGetLastError(), "cuda.general: partial states");
 }
 
-}  // namespace heed::cuda::general
+}  // namespace heed::cuda

@@ -6,11 +6,8 @@
 #include <span>
 
 #include "cuda/call.hpp"
+#include "cuda/general/partials.hpp"
 #include "cuda/runtime/launch.hpp"
-
-namespace heed::cuda {
-struct SavedEnd;  // of a row (exact/state.cuh)
-}
 
 namespace heed::cuda::general {
 
@@ -63,9 +60,6 @@ inline bool lies_in_16(const Tensor& t, std::int64_t dim) {
 // Whether keys are asked for their documents; else these are ranges of keys.
 constexpr bool scans_documents(const Call& c) { return c.document_count > 0 && !c.run_starts; }
 
-// A partial state of a row: max, sum, two that are unused, and the values under their weights, in fours.
-constexpr std::int64_t partial_floats(std::int64_t value_dim) { return 4 + (value_dim + 3) / 4 * 4; }
-
 // Rows of a tile that hold a number that is not finite.
 constexpr int unfinished_rows = 64;
 struct Unfinished {
@@ -78,15 +72,11 @@ struct Plan {
   int row_tiles;   // of the longest sequence, of one KV head
   int heads;       // KV heads of all sequences
   int section;     // of these, whose tiles of rows are taken together, the longest first
-  int unit_keys;   // of a partial state, where a sequence's keys are cut
-  int units_each;  // that a block does, one after the other; tiles of keys, where weights are written
-  int cut_rows;    // max rows of a KV head whose keys are cut
+  int units_each;  // of keys that a block does, one after the other; tiles, where weights are written
   int first_dim;   // of the values that a launch has: those of wide heads are done in slabs
   bool q_in_16, k_in_16, v_in_16, out_in_16;  // rows can be copied 16 bytes at a time
   int key_stride, value_stride;               // elements between keys, where they can
-  float* partials;                  // (KV heads of all sequences, units, key warps, rows, partial_floats)
-  int partial_units, partial_rows;  // units times key warps; rows of a KV head
-  int key_warps;
+  Partials partials;
   SavedEnd* ends;          // (batch, heads, queries), where weights are asked for; else null
   Unfinished* unfinished;  // a list, where keys are not cut
   unsigned* unfinished_count;
@@ -125,8 +115,5 @@ struct SlabKernels {
 };
 template <Type type>
 SlabKernels slab_kernels();
-
-// Partial states of units become outputs (merge.cu).
-void launch_merge(const Call&, const Plan&, Stream);
 
 }  // namespace heed::cuda::general

@@ -150,15 +150,14 @@ struct BlockFacts {
     if (n == 0) {
       tile = of;
       const TileRanges all(c, of, 0, Shape::rows - 1);
-      const bool is_cut = of.queries * of.group <= plan.cut_rows && of.keys > plan.unit_keys;
+      const bool is_cut = plan.partials.cuts(c, c.sequence(of.b));
+      const int unit_keys = plan.partials.unit_keys;
       ranges = all, units = {-1, -1};
       keys = {all.front > 0 ? 0 : all.some.begin, all.some.end};
       if (is_cut) {
-        const int first = block_in_column() * plan.units_each,
-                  last = (of.keys + plan.unit_keys - 1) / plan.unit_keys;
+        const int first = block_in_column() * plan.units_each, last = (of.keys + unit_keys - 1) / unit_keys;
         units = {first, min_of(first + plan.units_each, last)};
-        keys = {max_of(keys.begin, units.begin * plan.unit_keys),
-                min_of(keys.end, units.end * plan.unit_keys)};
+        keys = {max_of(keys.begin, units.begin * unit_keys), min_of(keys.end, units.end * unit_keys)};
       }
       // Nothing to do: units beyond the keys, or rows whose keys are not cut.
       if (is_cut ? units.begin >= units.end : block_in_column() > 0) tile.count = 0;

@@ -56,9 +56,7 @@ HEED_DEVICE float fast_tanh(float x) {
   float q = fmaf(z, 1.19825839466702e-06f, 1.18534705686654e-04f);
   q = fmaf(q, z, 2.26843463243900e-03f);
   q = fmaf(q, z, 4.89352518554385e-03f);
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(q));
-  return x != x ? x : y * p * reciprocal;
+  return x != x ? x : y * p * fast_reciprocal(q);
 }
 
 // Nothing but ranges: products stay products, and the softmax scales them.

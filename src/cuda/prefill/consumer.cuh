@@ -17,6 +17,7 @@
 #include "cuda/tile/finish.cuh"
 #include "cuda/tile/hopper.cuh"
 #include "cuda/tile/visible.cuh"
+#include "cuda/tile/warp.cuh"
 #include "cuda/tile/wgmma.cuh"
 
 namespace heed::cuda {
@@ -24,15 +25,16 @@ namespace heed::cuda {
 // The running softmax of a thread's two rows, each over the thread's own columns.
 template <class Shape>
 struct PrefillSoftmax {
-  static constexpr bool capped = Shape::capped;
   static constexpr int value_dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
-  float scale;
+  float scale;                      // of scores, to base 2
   float max[2], sum[2], factor[2];  // factor: of the sums so far, since the last maximum
 
   HEED_DEVICE explicit PrefillSoftmax(const Call& c)
-      : scale(capped || (Shape::optional && scales_scores(c)) ? 1.0f : c.scale_log2e) {}
+      : scale(Shape::capped   ? 2 * c.softcap_log2e
+              : Shape::biased ? 1.0f
+                              : c.scale_log2e) {}
 
   HEED_DEVICE void clear() { max[0] = max[1] = minus_infinity, sum[0] = sum[1] = 0; }
 
@@ -42,7 +44,7 @@ struct PrefillSoftmax {
   template <int columns = keys>
   HEED_DEVICE void weigh(float (&s)[keys / 2], const Call& c, const PrefillRows& rows, int j,
                          HiddenColumns hidden) {
-    if constexpr (capped) cap_scores<columns>(s, c);
+    if constexpr (Shape::capped) cap_scores<columns>(s, c);
     if (hidden.before) hide_before<columns>(s, rows, j);
     if (hidden.after) hide_after<columns>(s, rows, j);
 #pragma unroll
@@ -67,6 +69,12 @@ struct PrefillSoftmax {
     }
   }
 
+  // The threads' shares of row r's sum become the row's.
+  HEED_DEVICE void add_up(int r) {
+    sum[r] += shuffle_xor(sum[r], 1);
+    sum[r] += shuffle_xor(sum[r], 2);
+  }
+
   HEED_DEVICE void rescale(float (&o)[value_dim / 2]) const {
     if (!warp_any(factor[0] != 1.0f || factor[1] != 1.0f)) return;
 #pragma unroll
@@ -77,13 +85,13 @@ struct PrefillSoftmax {
   }
 
  private:
+  // tanh x is 2 / (1 + e^(-2 x)) - 1: twice the cap is in the scale, and the softmax does not see the 1. The
+  // quotient is right to 2^-22: of the score, to 2^-21 of the cap.
   template <int columns>
   HEED_DEVICE static void cap_scores(float (&s)[keys / 2], const Call& c) {
-    const float reciprocal = 1.0f / c.softcap_log2e,
-                inverse = reciprocal > max_finite ? max_finite : reciprocal;
+    const float times = -2 * log2_e * c.scale_log2e / c.softcap_log2e;
 #pragma unroll
-    for (int i = 0; i < columns / 2; ++i)
-      s[i] = c.softcap_log2e * tanh_of_few_registers(s[i] * c.scale_log2e * inverse);
+    for (int i = 0; i < columns / 2; ++i) s[i] = fast_reciprocal(1.0f + fast_exp2(s[i] * times));
   }
 
   template <int columns>
@@ -124,8 +132,8 @@ struct PrefillProducts {
 
   HEED_DEVICE PrefillProducts(const PrefillShared<Shape>& shared, int group)
       : first_queries(operand(shared.queries(0) + group * 64 * 128)),
-        first_keys(Shape::paged ? operand(shared.keys(0), dim * 32) : operand(shared.keys(0))),
-        first_values(operand(shared.values(0), Shape::paged ? 512 : keys * 128)) {}
+        first_keys(operand(shared.keys(0))),
+        first_values(operand(shared.values(0), keys * 128)) {}
 
   HEED_DEVICE void take_queries(unsigned n) {
     queries =
@@ -143,10 +151,7 @@ struct PrefillProducts {
 #pragma unroll
     for (int k = 0; k < dim / 16; ++k) {
       const Operand a = advanced(queries, k / 4 * Shape::rows * 128 + k % 4 * 32);
-      if constexpr (Shape::paged)
-        multiply<type, 1, 32>(sums, a, advanced(b, k * 512), k != 0);
-      else
-        multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
+      multiply<type, 0>(sums, a, advanced(b, k / 4 * keys * 128 + k % 4 * 32), k != 0);
     }
     commit_products();
     pin(sums);
@@ -159,28 +164,14 @@ struct PrefillProducts {
     pin(p), pin(o);
     fence_products();
 #pragma unroll
-    for (int k = 0; k < rows / 16; ++k)
-      if constexpr (Shape::paged)
-        multiply<type, 1, 32>(o, p + 4 * k, advanced(b, k * value_dim * 32));
-      else
-        multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
+    for (int k = 0; k < rows / 16; ++k) multiply<type, 1>(o, p + 4 * k, advanced(b, k * 2048));
     commit_products();
     pin(o), pin(p);
   }
 };
 
-// Two 16-bit numbers, with 0 for what is NaN or an infinity.
-template <Type type>
-HEED_DEVICE std::uint32_t finite_or_zero(std::uint32_t two) {
-  constexpr std::uint32_t exponent = type == Type::bf16 ? 0x7F80u : 0x7C00u;
-  if ((two & exponent) == exponent) two &= 0xFFFF0000u;
-  if ((two >> 16 & exponent) == exponent) two &= 0xFFFFu;
-  return two;
-}
-
 template <class Shape>
 class PrefillConsumer {
-  static constexpr bool capped = Shape::capped;
   static constexpr int dim = Shape::value_dim, keys = Shape::keys;
   static constexpr Type type = Shape::type;
 
@@ -208,14 +199,14 @@ class PrefillConsumer {
 
  private:
   // Where a tile of rows is longer than one of keys, a warpgroup may see fewer tiles than the others do.
-  // Elsewhere only a tile that is not full may leave one idle.
-  static constexpr bool may_pass = Shape::rows > keys;
+  // Elsewhere only a tile that is not full may leave one idle: where keys are cut, most are not.
+  static constexpr bool may_pass = Shape::rows > keys || Shape::cut;
   // Every second warpgroup sees half of its last tile under a causal mask, and does no more of it: 90 us
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).
-  static constexpr bool may_halve = keys == 128 && !Shape::optional;
-  // With a softcap or pages registers do not suffice for it: ptxas reports C7511.
-  static constexpr bool may_halve_values = may_halve && !may_pass && !capped && !Shape::paged;
+  static constexpr bool may_halve = keys == 128 && !Shape::masked && !Shape::scaled;
+  // With a softcap registers do not suffice for it: ptxas reports C7511.
+  static constexpr bool may_halve_values = may_halve && !may_pass && !Shape::capped;
 
   // Tiles of keys that some row of this warpgroup sees, and those that every row sees whole; last < first:
   // none.
@@ -230,33 +221,27 @@ class PrefillConsumer {
               i0 = rows.tile->first_query + rows.group * 64, i1 = i0 + here - 1;
     if (here <= 0 || rows.tile->begin_of(i0) >= rows.tile->end_of(i1))
       return {rows.tile->last + 1, rows.tile->last};
+    if constexpr (Shape::cut)
+      return {rows.tile->first, rows.tile->last, rows.tile->plain_begin, rows.tile->plain_end};
     return {uniform(rows.tile->begin_of(i0) / keys), uniform((rows.tile->end_of(i1) - 1) / keys),
             uniform((rows.tile->begin_of(i1) + keys - 1) / keys),
             uniform(max_of(rows.tile->end_of(i0), 0) / keys)};
   }
 
   // What the producer says of the tile of keys that comes now.
-  HEED_DEVICE PrefillVisit next_visit(unsigned n) {
+  HEED_DEVICE PrefillVisit next_visit(unsigned n) const {
     wait_for_keys(n);
-    const PrefillVisit found = *shared.visit(n);
-    looks_at_mask = found.is_mixed();
-    return found;
+    return *shared.visit(n);
   }
 
-  // Until a tile has arrived. What threads copied, the matrix units see after a fence.
-  HEED_DEVICE void wait_for_keys(unsigned n) const {
-    barrier_wait(shared.keys_full(n), shared.phase(n));
-    if (Shape::paged) fence_async_proxy();
-  }
-  HEED_DEVICE void wait_for_values(unsigned n) const {
-    barrier_wait(shared.values_full(n), shared.phase(n));
-    if (Shape::paged) fence_async_proxy();
-  }
+  // Until a tile has arrived.
+  HEED_DEVICE void wait_for_keys(unsigned n) const { barrier_wait(shared.keys_full(n), shared.phase(n)); }
+  HEED_DEVICE void wait_for_values(unsigned n) const { barrier_wait(shared.values_full(n), shared.phase(n)); }
 
   HEED_DEVICE void attend(unsigned n) {
     const OwnTiles own = own_tiles();
     begin_rows(n);
-    if constexpr (Shape::optional) visit = next_visit(taken);
+    if constexpr (Shape::masked) visit = next_visit(taken);
     const bool sees_any = !may_pass || own.first <= own.last;
     // The matrix units are passed on once for each tile but one: that where the first scores are found.
 #pragma unroll 1
@@ -273,7 +258,7 @@ class PrefillConsumer {
 
       // Tiles with a mask in loops of their own: one loop for all took 3 % longer (H200, November 2026).
       int j = own.last - 1;
-      if constexpr (Shape::optional) {
+      if constexpr (Shape::masked) {
 #pragma unroll 1
         while (!visit.is_last()) {
           visit = next_visit(taken + 1);
@@ -318,9 +303,10 @@ class PrefillConsumer {
   HEED_DEVICE void begin(const OwnTiles& own) {
     wait_for_keys(taken);
     products.template multiply_keys<columns>(s, products.stage(taken));
+    prepare(own.last, taken);
     wait_for_products<0>();
     pin(first_sums<columns / 2>(s));
-    rows.release(shared.keys_empty(taken));
+    release_keys(taken);
     weigh<columns>(own.last, {own.last < own.plain_begin, own.last >= own.plain_end});
     narrow<columns>();
   }
@@ -350,15 +336,15 @@ class PrefillConsumer {
     const unsigned next = taken + 1;
     const int keys_at = products.stage(next), values_at = products.stage(taken);
     wait_for_keys(next);
-    if (Shape::paged) wait_for_values(taken);  // a fence between the products would keep registers
-    named_sync(1 + rows.group, 256);           // until the matrix units are this warpgroup's
+    named_sync(1 + rows.group, 256);  // until the matrix units are this warpgroup's
     products.multiply_keys(s, keys_at);
-    if (!Shape::paged) wait_for_values(taken);
+    wait_for_values(taken);
     products.template multiply_values<value_rows>(o, p, values_at);
     named_arrive(1 + (rows.group + 1) % Shape::groups, 256);
+    prepare(j, next);
     wait_for_products<1>();
     pin(s);
-    rows.release(shared.keys_empty(next));
+    release_keys(next);
     weigh(j, hidden);
     wait_for_products<0>();
     pin(o), pin(p);
@@ -368,14 +354,40 @@ class PrefillConsumer {
     taken = next;
   }
 
+  // While the products of tile j, which lies in stage n, run.
+  HEED_DEVICE void prepare(int j, unsigned n) {
+    if constexpr (Shape::masked)
+      if (visit.is_mixed()) mask.fetch(plan.mask, rows, j);
+    if constexpr (Shape::biased) {
+      barrier_wait(shared.bias_full(n), shared.phase(n));
+      bias_is_low = bias(n).is_low();
+    }
+    stage = n;
+  }
+  // When the products with keys are done: for scales, weigh() does it.
+  HEED_DEVICE void release_keys(unsigned n) const {
+    if constexpr (!Shape::scaled) rows.release(shared.keys_empty(n));
+  }
+  // What this warp has read beside products.
+  HEED_DEVICE void release_own(SharedAddress barrier) const {
+    sync_warp();
+    if (rows.lane == 0) barrier_arrive(barrier);
+  }
   template <int columns = keys>
   HEED_DEVICE void weigh(int j, HiddenColumns hidden) {
-    if constexpr (Shape::optional) options(j).apply(s);
+    if constexpr (Shape::sloped) PrefillSlopes<Shape>{c, rows}.apply(s, j);
+    if constexpr (Shape::biased) bias(stage).apply(s, bias_is_low), release_own(shared.bias_empty(stage));
+    if constexpr (Shape::scaled) PrefillScales<Shape>{rows, shared.scales(stage)}.scale_scores(s);
+    if constexpr (Shape::masked)
+      if (visit.is_mixed()) mask.hide(s, rows);
     softmax.template weigh<columns>(s, c, rows, j, hidden);
-    if constexpr (Shape::optional)
-      if (c.drop_below > 0) options(j).drop(s);
+    if constexpr (Shape::dropping) PrefillDropout<Shape>{c, rows}.apply(s, j);
+    if constexpr (Shape::scaled) {
+      PrefillScales<Shape>{rows, shared.scales(stage)}.scale_weights(s);
+      release_own(shared.keys_empty(stage));
+    }
   }
-  HEED_DEVICE PrefillOptions<Shape> options(int j) const { return {c, plan, rows, j, looks_at_mask}; }
+  HEED_DEVICE PrefillBias<Shape> bias(unsigned n) const { return {c, rows, shared.bias(n)}; }
 
   // Weights in 16 bits: a thread's sums lie as an operand wants them.
   template <int columns = keys>
@@ -401,7 +413,7 @@ class PrefillConsumer {
   // those of the first pass, one after the other: nothing runs beside them.
   HEED_DEVICE void attend_again(unsigned n) {
     begin_rows(n);
-    if constexpr (Shape::optional) {
+    if constexpr (Shape::masked) {
 #pragma unroll 1
       do {
         visit = next_visit(taken);
@@ -418,9 +430,10 @@ class PrefillConsumer {
   HEED_DEVICE void attend_tile_again(int j) {
     wait_for_keys(taken);
     products.multiply_keys(s, products.stage(taken));
+    prepare(j, taken);
     wait_for_products<0>();
     pin(s);
-    rows.release(shared.keys_empty(taken));
+    release_keys(taken);
     weigh(j, {true, true});
     narrow();
     softmax.rescale(o);
@@ -435,7 +448,7 @@ class PrefillConsumer {
 
   // In the tile of values at hand, by all warpgroups.
   HEED_DEVICE void clear_poison() const {
-    constexpr int pieces = (Shape::paged ? keys * Shape::value_dim * 2 : Shape::value_bytes) / 16;
+    constexpr int pieces = Shape::value_bytes / 16;
     for (int n = thread_index() - 128; n < pieces; n += 128 * Shape::groups) {
       const SharedAddress at = shared.values(taken) + n * 16;
       const uint4 x = load_shared16(at);
@@ -474,7 +487,7 @@ class PrefillConsumer {
       if (is_finite(read(value_row(c, tile->b, kv_head, j), d))) continue;
       const RowBits in_range =
           rows_before(j - tile->first_offset + 1 - i0) & ~rows_before(j - tile->end_offset + 1 - i0);
-      found |= Shape::optional ? shown(in_range & ~found, j) : in_range;
+      found |= Shape::masked ? shown(in_range & ~found, j) : in_range;
     }
     return found;
   }
@@ -502,9 +515,11 @@ class PrefillConsumer {
   PrefillRows rows{};
   PrefillSoftmax<Shape> softmax;
   PrefillProducts<Shape> products;
-  unsigned taken = 0;          // tiles of values
-  PrefillVisit visit{};        // with options: the tile of keys at hand
-  bool looks_at_mask = false;  // and whether masks hide some of it
+  unsigned taken = 0;    // tiles of values
+  PrefillVisit visit{};  // with masks: the tile of keys at hand
+  PrefillMask<Shape> mask;
+  unsigned stage = 0;  // of the tile of keys that is weighed
+  bool bias_is_low = false;
   float o[dim / 2], s[keys / 2];
   std::uint32_t p[keys / 4];  // weights
 };

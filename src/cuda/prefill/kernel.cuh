@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill: attention for many rows by Hopper's matrix units, bf16 and f16 in, f32 sums. Every kernel takes
 // ranges of keys (Causal, Window, KeyLengths), sink and log-sum-exp; PrefillKind says what there is besides.
-// A block has a producer thread, which loads queries, keys and values by the copy engine, or a warpgroup that
-// copies a cache's pages, and two or three warpgroups of consumers.
+// A block has a producer thread, which loads queries, keys and values by the copy engine, and two or three
+// warpgroups of consumers.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "cuda/prefill/consumer.cuh"
 #include "cuda/prefill/launch.hpp"
-#include "cuda/prefill/pages.cuh"
 #include "cuda/prefill/producer.cuh"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
@@ -22,16 +21,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const PrefillShared<Shape> shared(memory);
   if (thread_index() == 0) {
     shared.init();
-    prefetch_map(&plan.q), prefetch_map(&plan.out);
-    if (!Shape::paged) prefetch_map(&plan.k), prefetch_map(&plan.v);
+    prefetch_map(&plan.q), prefetch_map(&plan.k), prefetch_map(&plan.v), prefetch_map(&plan.out);
+    if (Shape::biased) prefetch_map(&plan.bias);
   }
   sync();
   if (thread_index() < 128) {
     lower_registers<Shape::producer_registers>();
-    if constexpr (Shape::paged)
-      PrefillPageProducer<Shape>(c, plan, shared).run();
-    else if (thread_index() < 32 && elect_one())
-      PrefillProducer<Shape>(c, plan, shared).run();
+    if (thread_index() < 32 && elect_one()) PrefillProducer<Shape>(c, plan, shared).run();
   } else {
     raise_registers<Shape::consumer_registers>();
     PrefillConsumer<Shape>(c, plan, shared).run();
@@ -42,10 +38,10 @@ template <class Shape>
 void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan plan, Stream stream) {
   plan.q = tensor_map(c.q, {c.dim, extents.query_rows, c.heads, c.batch}, Shape::rows);
   plan.out = tensor_map(c.out, {c.value_dim, extents.query_rows, c.heads, c.batch}, 64);
-  if (!Shape::paged) {
-    plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-    plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
-  }
+  plan.k = tensor_map(c.k, {c.dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  plan.v = tensor_map(c.v, {c.value_dim, extents.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  if (Shape::biased)
+    plan.bias = tensor_map(c.bias, {c.keys, extents.query_rows, c.heads, c.batch}, Shape::rows);
   const auto kernel = prefill_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
@@ -57,22 +53,7 @@ void launch_prefill_shape(const Call& c, const Extents& extents, PrefillPlan pla
 
 template <int dim, int value_dim, Type type, PrefillKind kind>
 void launch_prefill_kind(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  if constexpr (has_kernel({dim, value_dim}, kind))
-    launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
-}
-
-template <int dim, int value_dim, Type type>
-void launch_prefill_dims(const Call& c, const Extents& extents, const PrefillPlan& plan, Stream stream) {
-  switch (prefill_kind(c)) {
-    case PrefillKind::plain:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::plain>(c, extents, plan, stream);
-    case PrefillKind::capped:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::capped>(c, extents, plan, stream);
-    case PrefillKind::optional:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::optional>(c, extents, plan, stream);
-    case PrefillKind::paged:
-      return launch_prefill_kind<dim, value_dim, type, PrefillKind::paged>(c, extents, plan, stream);
-  }
+  launch_prefill_shape<PrefillShape<dim, value_dim, type, kind>>(c, extents, plan, stream);
 }
 
 }  // namespace heed::cuda

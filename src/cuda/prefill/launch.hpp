@@ -4,6 +4,7 @@
 #include <cuda.h>  // types of a tensor map
 
 #include "cuda/call.hpp"
+#include "cuda/general/partials.hpp"
 #include "cuda/prefill/mask.hpp"
 #include "cuda/prefill/plan.hpp"
 #include "cuda/runtime/launch.hpp"
@@ -12,17 +13,22 @@ namespace heed::cuda {
 
 // What a launch passes to the kernel beside the call.
 struct PrefillPlan {
-  CUtensorMap q, k, v, out;  // (dim, rows, heads, entries), boxes of 64 dims
-  unsigned* next_tile;       // 0 before and after, and the count of blocks that are done
-  const int* tile_starts;    // (batch + 1): tiles of rows before each sequence; null where all are alike
-  int tiles;                 // of all sequences and heads
-  PrefillOrder order;        // of the tiles, where all sequences are alike
-  int key_rows;              // of k, which ends there
-  PackedMask mask;           // of boolean masks and documents
+  CUtensorMap q, k, v, out, bias;  // (dim, rows, heads, entries), boxes of 64 dims
+  unsigned* next_tile;             // 0 before and after, and the count of blocks that are done
+  const int* tile_starts;  // (batch + 1): tiles of rows before each sequence; null where all are alike
+  int tiles;               // of all sequences and heads
+  PrefillOrder order;      // of the tiles, where all sequences are alike
+  int key_rows;            // of k, which ends there
+  PackedMask mask;         // of boolean masks and documents
+  Partials partials;       // where keys are cut
+  // Of an int8 cache: (entries, KV heads, rows), as k and v lie; scale_rows of each KV head, more than there
+  // are keys by a tile.
+  const float *key_scales, *value_scales;
+  std::int64_t scale_rows;
 };
 
 // The plan has no maps yet.
-template <int dim, int value_dim, Type>
-void launch_prefill_dims(const Call&, const Extents&, const PrefillPlan&, Stream);
+template <int dim, int value_dim, Type, PrefillKind>
+void launch_prefill_kind(const Call&, const Extents&, const PrefillPlan&, Stream);
 
 }  // namespace heed::cuda

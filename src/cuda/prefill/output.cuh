@@ -28,6 +28,11 @@ struct PrefillOutput {
 
   template <class Softmax>
   HEED_DEVICE void finish(float (&o)[dim / 2], Softmax& softmax) const {
+    if (Shape::cut && rows.tile->unit >= 0) {
+      leave(o, softmax);
+      if (!Shape::out_has_memory) rows.release(shared.queries_empty(0));
+      return;
+    }
     bool is_unfinished[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) is_unfinished[r] = close(o, softmax, r);
@@ -59,23 +64,23 @@ struct PrefillOutput {
   template <class Softmax>
   HEED_DEVICE bool close(float (&o)[dim / 2], Softmax& softmax, int r) const {
     float(&sum)[2] = softmax.sum;
-    sum[r] += shuffle_xor(sum[r], 1);
-    sum[r] += shuffle_xor(sum[r], 2);
+    softmax.add_up(r);
     const int i = rows.row(r);
     const bool is_row = i < rows.tile->first_query + rows.tile->rows;
     // A row whose every score left the range of f32 downwards looks as if it saw no key.
     if (sum[r] == 0 && rows.tile->begin_of(i) < rows.tile->end_of(i))
-      if (!Shape::optional || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
+      if (!Shape::masked || (is_row && may_see_a_key(i))) sum[r] = __builtin_nanf("");
     float times = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
-    const bool may_be_lowest = Shape::optional && (c.bias.data || c.alibi.of_heads);
-    if (is_row && (c.sink.data || c.log_sum_exp.data || may_be_lowest)) {
+    // A softcap's scores are above the true ones by the cap.
+    const float above = Shape::capped ? c.softcap_log2e : 0.0f;
+    if (is_row && (c.sink.data || c.log_sum_exp.data || Shape::biased)) {
       const ClosedRow row =
-          closed(c, rows.query(i), {softmax.max[r] * softmax.scale, sum[r] * lowered<type>});
+          closed(c, rows.query(i), {softmax.max[r] * softmax.scale - above, sum[r] * lowered<type>});
       times = row.out() * lowered<type>;
       if (c.log_sum_exp.data && rows.lane % 4 == 0)
         write(row_of(c.log_sum_exp, rows.query(i)), 0, static_cast<float>(row.log_sum_exp()));
     }
-    if constexpr (Shape::optional) times *= c.keep_scale;
+    if constexpr (Shape::dropping) times *= c.keep_scale;
     float poison = 0;  // 0 * x is 0 for every finite x
 #pragma unroll
     for (int n = 0; n < dim / 8; ++n)
@@ -88,15 +93,45 @@ struct PrefillOutput {
     return is_row && poison != 0;
   }
 
-  // Whether masks leave a key to a row whose weights sum to 0. Where options have made its scores, one that
-  // is seen is finite or NaN, so that the row sees none.
+  // Whether masks leave a key to a row whose weights sum to 0. Beside a bias a score that is seen is finite
+  // or NaN, so that the row sees none.
   HEED_DEVICE bool may_see_a_key(int i) const {
-    if (scales_scores(c)) return false;
+    if (Shape::biased) return false;
     if (!plan.mask.words) return true;
     const std::uint32_t* const words = plan.mask.row(rows.tile->b, rows.tile->h, i);
-    for (int j = rows.tile->begin_of(i); j < rows.tile->end_of(i); ++j)
-      if (words[j / 32] >> j % 32 & 1) return true;
+    const int begin = rows.tile->begin_of(i), end = rows.tile->end_of(i);
+    for (int w = begin / 32; w * 32 < end; ++w) {
+      const std::uint32_t before = w * 32 < begin ? ~0u << begin % 32 : ~0u,
+                          after = end - w * 32 < 32 ? ~(~0u << end % 32) : ~0u;
+      if (words[w] & before & after) return true;
+    }
     return false;
+  }
+
+  // The sums of a unit of keys, for launch_partial_merge(). A row that sees a key and has no sum all the same
+  // is one that f32 could not hold: its maximum says so.
+  template <class Softmax>
+  HEED_DEVICE void leave(const float (&o)[dim / 2], Softmax& softmax) const {
+    const RowTile& tile = *rows.tile;
+    const int group = static_cast<int>(c.group()), kv_head = static_cast<int>(c.kv_head(tile.h)),
+              member = c.tiled_heads ? tile.h / static_cast<int>(c.kv_heads) : tile.h - kv_head * group;
+    const Partials::OfHead partials = plan.partials.of_head(c, tile.b, kv_head);
+    softmax.add_up(0), softmax.add_up(1);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = rows.row(r);
+      if (i >= tile.first_query + tile.rows) continue;
+      const bool is_lost = softmax.sum[r] == 0 && tile.begin_of(i) < tile.end_of(i);
+      float* const to = partials.at(tile.unit, i * group + member);
+      if (rows.lane % 4 == 0)
+        *reinterpret_cast<float2*>(to) = {is_lost ? -max_finite : softmax.max[r] * softmax.scale,
+                                          softmax.sum[r]};
+#pragma unroll
+      for (int n = 0; n < dim / 8; ++n)
+        if (8 * n < c.value_dim)
+          *reinterpret_cast<float2*>(to + 4 + 8 * n + rows.lane % 4 * 2) = {o[4 * n + 2 * r],
+                                                                            o[4 * n + 2 * r + 1]};
+    }
   }
 
   // To shared memory, in the copy engine's swizzle.

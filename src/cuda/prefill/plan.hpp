@@ -66,26 +66,40 @@ struct PrefillDims {
 constexpr PrefillDims prefill_dims[] = {{32, 32},   {64, 64},   {96, 96},  {128, 128},
                                         {192, 128}, {192, 192}, {256, 256}};
 
-// What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing, a softcap, all options
-// that change scores or weights, or keys and values from a cache.
-enum class PrefillKind : std::uint8_t { plain, capped, optional, paged };
+// What a kernel is compiled for beside ranges of keys, sink and log-sum-exp: nothing; few queries over many
+// keys, which are cut; a softcap; boolean masks and documents, with ALiBi, a bias or dropout or without; or
+// keys and values of an int8 cache, whose scales are factors of scores and weights.
+enum class PrefillKind : std::uint8_t { plain, cut, capped, masked, sloped, biased, dropping, scaled };
 
-constexpr PrefillKind prefill_kind(const Call& c) {
-  if (c.cached) return PrefillKind::paged;
-  if (c.bias.data || c.alibi.of_heads || c.mask_count > 0 || c.document_count > 0 || c.drop_below > 0)
-    return PrefillKind::optional;
-  return c.cap != 0 ? PrefillKind::capped : PrefillKind::plain;
+constexpr bool has_masks(PrefillKind kind) {
+  return kind == PrefillKind::masked || kind == PrefillKind::sloped || kind == PrefillKind::biased ||
+         kind == PrefillKind::dropping;
 }
 
-// Kernels for options. Their random claims ran only in part on a card (H200, 2026-11-18): until all of
-// tests/cuda/matrix_claims.cpp has passed there, the general kernel takes these calls.
-constexpr bool takes_options = false;
+// Up to so many queries of a sequence leave blocks idle where there is one for each head: 128 queries of 32
+// heads over 8192 keys took 87 us (H200, November 2026). Their keys are cut into units of so many.
+constexpr std::int64_t max_cut_queries = 128, cut_keys = 2048;
+constexpr bool cuts_keys(const Sequence& s) { return s.queries <= max_cut_queries && s.keys > cut_keys; }
 
-// With 96 over a cache registers do not suffice (C7511); the others are for calls that are rarer.
+// Where sequences differ, some may be cut.
+constexpr PrefillKind prefill_kind(const Call& c) {
+  if (c.cached && c.layout.is_quantized) return PrefillKind::scaled;
+  if (c.drop_below > 0) return PrefillKind::dropping;
+  if (c.bias.data) return PrefillKind::biased;
+  if (c.alibi.of_heads) return PrefillKind::sloped;
+  if (c.mask_count > 0 || c.document_count > 0) return PrefillKind::masked;
+  if (c.cap != 0) return PrefillKind::capped;
+  const bool has_units = c.value_dim <= 128 || c.value_dim > 192;  // of whole tiles of keys
+  return has_units && c.keys > cut_keys && (c.sequences || cuts_keys(c.each)) ? PrefillKind::cut
+                                                                              : PrefillKind::plain;
+}
+
+// A softcap with 192 and 128 dimensions has too few registers (C7511); others are for calls that are rarer.
 constexpr bool has_kernel(const PrefillDims& of, PrefillKind kind) {
-  if (kind == PrefillKind::optional)
-    return takes_options && of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
-  return kind != PrefillKind::paged || (of.dim != 32 && of.dim != 96);
+  if (has_masks(kind) || kind == PrefillKind::scaled)
+    return of.dim == of.value_dim && (of.dim & (of.dim - 1)) == 0 && of.dim > 32;
+  if (kind == PrefillKind::cut) return of.value_dim != 192;
+  return kind != PrefillKind::capped || of.dim == of.value_dim;
 }
 
 // The first that holds both; {0, 0}: there is none.
@@ -97,7 +111,7 @@ constexpr PrefillDims prefill_dims_for(const Call& c) {
 
 // Warpgroups of 64 rows. Three for heads of 64 and less, whose exponentials then hide behind more products:
 // with two, 64 heads of 2048 queries took 323 us instead of 277 (H200, November 2026). Registers do not
-// suffice for three of 96, nor for options, nor beside the threads that copy pages.
+// suffice for three of 96, nor for masks.
 constexpr int prefill_groups(std::int64_t dim, PrefillKind kind) {
   return dim <= 64 && (kind == PrefillKind::plain || kind == PrefillKind::capped) ? 3 : 2;
 }
@@ -110,34 +124,38 @@ constexpr int prefill_keys(const PrefillDims& of) {
 template <int keys_dim, int values_dim, Type element, PrefillKind kind>
 struct PrefillShape {
   static constexpr Type type = element;
-  static constexpr bool capped = kind == PrefillKind::capped, optional = kind == PrefillKind::optional,
-                        paged = kind == PrefillKind::paged;
+  static constexpr bool capped = kind == PrefillKind::capped, cut = kind == PrefillKind::cut,
+                        scaled = kind == PrefillKind::scaled;
+  static constexpr bool masked = has_masks(kind), sloped = kind == PrefillKind::sloped,
+                        biased = kind == PrefillKind::biased, dropping = kind == PrefillKind::dropping;
   static constexpr int dim = keys_dim, value_dim = values_dim;
   static constexpr int groups = prefill_groups(dim, kind), rows = 64 * groups;
   static constexpr int keys = prefill_keys({dim, value_dim});
-  // Memory holds more of smaller heads, so that the next tile of rows has arrived when this one ends.
-  static constexpr int stages = groups == 3 ? 3 : 2, query_stages = dim <= 128 ? 2 : 1;
+  // Memory holds more of smaller heads, so that the next tile of rows has arrived when this one ends; not
+  // where it holds tiles of a bias, or scales.
+  static constexpr bool is_roomy = dim <= 128 && !biased && !scaled;
+  static constexpr int stages = groups == 3 ? 3 : 2, query_stages = is_roomy ? 2 : 1;
   static constexpr int threads = 128 * (groups + 1);
   // 64 K registers for all: a launch that asks for more would wait for ever.
-  static constexpr int producer_registers = paged         ? 56
-                                            : groups == 2 ? 40
-                                                          : 32,
-                       consumer_registers = paged         ? 224
-                                            : groups == 2 ? 232
-                                                          : 160;
+  static constexpr int producer_registers = groups == 2 ? 40 : 32,
+                       consumer_registers = groups == 2 ? 232 : 160;
   static_assert((producer_registers + groups * consumer_registers) * 128 <= 65536);
 
   // Operands lie in pieces of 64 dimensions: rows of 128 bytes.
   static constexpr int pieces = (dim + 63) / 64, value_pieces = (value_dim + 63) / 64;
   static constexpr int query_bytes = rows * pieces * 128, out_bytes = rows * value_pieces * 128;
   static constexpr int key_bytes = keys * pieces * 128, value_bytes = keys * value_pieces * 128;
+  static constexpr int bias_bytes = biased ? rows * keys * 2 : 0;
+  static constexpr int scale_bytes = scaled ? keys * 4 : 0;  // of keys, and of values
   // Offsets from a multiple of 1024. Outputs reuse the memory of the queries where there is no other.
-  static constexpr bool out_has_memory = dim <= 128;
+  static constexpr bool out_has_memory = is_roomy;
   static constexpr int queries_at = 1024, keys_at = queries_at + query_stages * query_bytes,
-                       values_at = keys_at + stages * key_bytes,
-                       out_at = out_has_memory ? values_at + stages * value_bytes : queries_at;
+                       values_at = keys_at + stages * key_bytes, bias_at = values_at + stages * value_bytes,
+                       scales_at = bias_at + stages * bias_bytes,
+                       end_at = scales_at + stages * 2 * scale_bytes,
+                       out_at = out_has_memory ? end_at : queries_at;
   static constexpr int shared_bytes =
-      1024 + values_at + stages * value_bytes + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand
+      1024 + end_at + (out_has_memory ? out_bytes : 0);  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
 };
 

@@ -3,14 +3,16 @@
 // in files of their own, which the build writes: each takes long.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
 
+#include "cuda/prefill/gather.cuh"
 #include "cuda/prefill/launch.hpp"
+#include "cuda/prefill/pack.cuh"
 #include "cuda/runtime/launch.hpp"
 #include "cuda/runtime/tensor_map.hpp"
-#include "cuda/tile/visible.cuh"
 
 namespace heed::cuda {
 
@@ -29,84 +31,43 @@ const char* matrix_units_refuse(const Call& c) {
 
 namespace {
 
-// Options beside ranges of keys.
+// Options beside ranges of keys. One at a time changes scores or weights: kernels for more would need more
+// registers than there are.
 const char* options_refuse(const Call& c) {
-  if (!takes_options) return "masks of booleans, documents, bias, ALiBi and dropout are the general kernel's";
-  if (c.cached) return "it takes no masks, bias, ALiBi or dropout over a cache";
+  const int changes =
+      (c.cap != 0) + (c.bias.data != nullptr) + (c.alibi.of_heads != nullptr) + (c.drop_below > 0);
+  const bool is_masked = has_masks(prefill_kind(c));
+  if (changes > 1) return "it takes one of softcap, bias, ALiBi and dropout";
+  if (c.cap != 0 && (c.mask_count > 0 || c.document_count > 0)) return "it takes no softcap beside masks";
+  if (c.softcap_log2e > 512) return "options.softcap is more than its scores are right to";
+  if (c.cached && c.layout.is_quantized && (changes > 0 || c.mask_count > 0 || c.document_count > 0))
+    return "it takes no options over an int8 cache";
+  if (!is_masked) return nullptr;
   for (std::int64_t b = 0; c.sequences && b < c.batch; ++b)
     if (c.sequences[b].first_query != 0)
       return "it takes no masks, bias, ALiBi or dropout of packed sequences";
-  const TensorStrides& s = c.bias.stride;
-  if (c.bias.data &&
-      (s.dim != 1 || s.length % 2 != 0 || s.heads % 2 != 0 || s.batch % 2 != 0 ||
-       reinterpret_cast<std::uintptr_t>(c.bias.data) % (c.bias.type == Type::f32 ? 8 : 4) != 0))
-    return "rows of a bias must have no gaps and begin on two elements";
+  for (std::int64_t n = 0; c.alibi.of_heads && n < (c.alibi.step == 0 ? 1 : c.batch) * c.heads; ++n)
+    if (!(c.alibi.of_heads[n] >= 0)) return "it takes slopes of ALiBi that are not negative";
+  if (c.alibi.of_heads && c.keys + c.queries > std::int64_t{1} << 24)
+    return "options.alibi: there are more than 2^24 keys and queries";
+  if (c.bias.data && !is_mappable(c.bias)) return "it takes a bias of bf16 or f16 whose rows lie on 16 bytes";
   constexpr std::int64_t max_mask_bytes = 256'000'000;
   if (packed_mask(c, 128).bytes() > max_mask_bytes) return "its masks are beyond 256 MB in bits";
   return nullptr;
-}
-bool has_options(const Call& c) {
-  return c.bias.data || c.alibi.of_heads || c.mask_count > 0 || c.document_count > 0 || c.drop_below > 0;
-}
-
-// Each block some tiles of keys of 64 rows, its warps a row at a time.
-constexpr int pack_threads = 256;
-__global__ void __launch_bounds__(pack_threads)
-    pack_mask(const __grid_constant__ Call c, const __grid_constant__ PackedMask mask) {
-  const int lane = thread_index() % 32, block = static_cast<int>(blockIdx.x);
-  const int b = static_cast<int>(blockIdx.z) / mask.heads, h = static_cast<int>(blockIdx.z) % mask.heads;
-  auto* const words = const_cast<std::uint32_t*>(mask.words);
-  for (int tile = static_cast<int>(blockIdx.y); tile < mask.tiles; tile += static_cast<int>(gridDim.y)) {
-    bool sees_any = false, sees_all = true;
-    for (int r = thread_index() / 32; r < PackedMask::block_rows; r += pack_threads / 32) {
-      const int i = block * PackedMask::block_rows + r;
-      if (i >= mask.rows) break;
-      for (int first = tile * mask.tile_keys; first < (tile + 1) * mask.tile_keys; first += 32) {
-        const int j = first + lane;
-        const bool is_seen = j < c.keys && masks_allow(c, {b, h, i, i}, j);
-        const std::uint32_t word = __ballot_sync(0xffffffffu, is_seen);
-        sees_any = sees_any || word != 0;
-        sees_all = sees_all && (is_seen || j >= c.keys);
-        if (lane == 0) words[(mask.matrix(b, h) * mask.rows + i) * mask.row_words + first / 32] = word;
-      }
-    }
-    const bool any_key = __syncthreads_or(sees_any), all_keys = __syncthreads_and(sees_all);
-    if (thread_index() == 0)
-      const_cast<TileClass*>(mask.classes)[(mask.matrix(b, h) * mask.blocks() + block) * mask.tiles + tile] =
-          all_keys  ? TileClass::full
-          : any_key ? TileClass::mixed
-                    : TileClass::empty;
-  }
-}
-
-// Puts the mask into this memory.
-PackedMask packed(const Call& c, PackedMask mask, std::byte* memory, Stream stream) {
-  if (mask.row_words == 0) return mask;
-  mask.words = reinterpret_cast<const std::uint32_t*>(memory);
-  mask.classes = reinterpret_cast<const TileClass*>(memory + mask.word_bytes());
-  const int splits = mask.tiles < 16 ? mask.tiles : 16;
-  pack_mask<<<dim3(static_cast<unsigned>(mask.blocks()), static_cast<unsigned>(splits),
-                   static_cast<unsigned>(mask.matrices())),
-              pack_threads, 0, stream>>>(c, mask);
-  check(cudaGetLastError(), "cuda.prefill: masks");
-  return mask;
 }
 
 }  // namespace
 
 const char* prefill_refuses(const Call& c) {
   if (const char* reason = matrix_units_refuse(c)) return reason;
-  if (has_options(c))
-    if (const char* reason = options_refuse(c)) return reason;
+  if (const char* reason = options_refuse(c)) return reason;
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
-  if (c.cached && c.cap != 0) return "it takes no softcap over a cache";  // registers do not suffice (C7511)
   if (c.out.type != c.q.type) return "it writes the type of q";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
   for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out})
-    if (!is_mappable(*t) && !(c.cached && (t == &c.k || t == &c.v)))
-      return "the copy engine wants rows without gaps, and everything on 16 bytes";
+    if (!is_mappable(*t)) return "the copy engine wants rows without gaps, and everything on 16 bytes";
   return nullptr;
 }
 
@@ -114,36 +75,84 @@ std::int64_t prefill_rows(const Call& c) {
   return 64 * prefill_groups(prefill_dims_for(c).dim, prefill_kind(c));
 }
 
+std::int64_t prefill_units(const Call& c, const Sequence& s) {
+  return prefill_kind(c) == PrefillKind::cut && cuts_keys(s) ? (s.keys + cut_keys - 1) / cut_keys : 1;
+}
+
 PackedMask prefill_mask(const Call& c) { return packed_mask(c, prefill_keys(prefill_dims_for(c))); }
-std::int64_t prefill_bytes(const Call& c) { return prefill_mask(c).bytes(); }
+
+std::int64_t prefill_bytes(const Call& c, const Extents& extents) {
+  std::int64_t states = 0;
+  for (std::int64_t b = 0; b < c.batch; ++b)
+    if (const std::int64_t units = prefill_units(c, c.sequence(b)); units > 1)
+      states += c.sequence(b).queries * c.heads * units;
+  return CacheBytes(c, extents).all() + states * partial_floats(c.value_dim) * 4 + prefill_mask(c).bytes();
+}
 
 namespace {
 
-// The kernels of the n-th of prefill_dims, or of one after it.
-template <std::size_t n = 0>
-void launch_for(const PrefillDims& dims, const Call& c, const Extents& extents, const PrefillPlan& plan,
-                Stream stream) {
-  constexpr PrefillDims it = prefill_dims[n];
-  if (dims.dim == it.dim && dims.value_dim == it.value_dim)
-    c.q.type == Type::bf16 ? launch_prefill_dims<it.dim, it.value_dim, Type::bf16>(c, extents, plan, stream)
-                           : launch_prefill_dims<it.dim, it.value_dim, Type::f16>(c, extents, plan, stream);
-  else if constexpr (n + 1 < std::size(prefill_dims))
-    launch_for<n + 1>(dims, c, extents, plan, stream);
+// Without its memory.
+Partials partials_of(const Call& c, const PrefillTiles& tiles) {
+  Partials partials;
+  if (prefill_kind(c) != PrefillKind::cut) return partials;
+  const auto group = static_cast<int>(c.group());
+  partials.starts = tiles.partial_starts;
+  partials.units = static_cast<int>((c.keys + cut_keys - 1) / cut_keys);
+  partials.rows = group * static_cast<int>(std::min(c.queries, max_cut_queries));
+  partials.unit_keys = static_cast<int>(cut_keys);
+  partials.cut_rows = group * static_cast<int>(max_cut_queries);
+  return partials;
 }
+
+using enum PrefillKind;
+constexpr PrefillKind kinds[] = {plain, cut, capped, masked, sloped, biased, dropping, scaled};
+
+// What a launch of one kernel takes beside its shape.
+struct PrefillLaunch {
+  const Call& c;
+  const Extents& extents;
+  const PrefillPlan& plan;
+  Stream stream;
+
+  // The n-th of all widths and kinds, or one after it.
+  template <std::size_t n = 0>
+  void run(const PrefillDims& dims) const {
+    constexpr PrefillDims it = prefill_dims[n / std::size(kinds)];
+    constexpr PrefillKind kind = kinds[n % std::size(kinds)];
+    if constexpr (has_kernel(it, kind))
+      if (dims.dim == it.dim && dims.value_dim == it.value_dim && prefill_kind(c) == kind)
+        return c.q.type == Type::bf16
+                   ? launch_prefill_kind<it.dim, it.value_dim, Type::bf16, kind>(c, extents, plan, stream)
+                   : launch_prefill_kind<it.dim, it.value_dim, Type::f16, kind>(c, extents, plan, stream);
+    if constexpr (n + 1 < std::size(prefill_dims) * std::size(kinds)) run<n + 1>(dims);
+  }
+};
 
 }  // namespace
 
-void launch_prefill(const Call& c, const Extents& extents, const PrefillTiles& tiles,
+void launch_prefill(const Call& call, const Extents& extents, const PrefillTiles& tiles,
                     const Workspace& workspace, Stream stream) {
-  if (tiles.count * c.heads == 0) return;
+  if (tiles.count * call.heads == 0) return;
+  Call c = call;
+  GatheredRows rows{};
+  if (call.cached) {
+    rows = gathered(call, extents, workspace.rest(), stream);
+    c.k = rows.k, c.v = rows.v;
+  }
+  std::byte* const memory = workspace.rest() + CacheBytes(call, extents).all();
   PrefillPlan plan{};
   plan.next_tile = workspace.counters();
   plan.tile_starts = tiles.starts;
   plan.tiles = static_cast<int>(tiles.count * c.heads);
   if (!tiles.starts) plan.order = prefill_order(c, prefill_rows(c));
   plan.key_rows = static_cast<int>(extents.key_rows);
-  plan.mask = packed(c, tiles.mask, workspace.rest(), stream);
-  launch_for(prefill_dims_for(c), c, extents, plan, stream);
+  plan.mask = packed(c, tiles.mask, memory, stream);
+  plan.partials = partials_of(c, tiles);
+  plan.partials.states = reinterpret_cast<float*>(memory);
+  plan.key_scales = rows.key_scales, plan.value_scales = rows.value_scales, plan.scale_rows = rows.scale_rows;
+  PrefillLaunch{c, extents, plan, stream}.run(prefill_dims_for(c));
+  if (plan.partials.units > 0 && (plan.partials.starts || !tiles.starts))
+    launch_partial_merge(c, plan.partials, nullptr, stream);
 }
 
 }  // namespace heed::cuda

@@ -23,6 +23,7 @@ struct RowTile {
   int tail;           // the first row of the last tile's values that is not the sequence's own
   int again;          // 1 on its second pass, since f32 could not finish some row of it
   int is_unfinished;  // set by consumers: the tile needs a second pass
+  int unit;           // of keys, whose partial states are left; -1: its rows end here
 
   HEED_DEVICE int begin_of(int i) const { return i + first_offset > 0 ? i + first_offset : 0; }
   HEED_DEVICE int end_of(int i) const { return i + end_offset < key_count ? i + end_offset : key_count; }
@@ -32,7 +33,7 @@ struct RowTile {
 template <class Shape>
 HEED_DEVICE int visit_below(const PrefillPlan& plan, const RowTile& tile, int j) {
   --j;
-  if (Shape::optional)
+  if (Shape::masked)
     while (plan.mask.words && j >= tile.first && plan.mask.tile_class(tile, j) == TileClass::empty) --j;
   return j;
 }
@@ -67,11 +68,18 @@ struct PrefillShared {
   HEED_DEVICE SharedAddress values(unsigned n) const {
     return at + Shape::values_at + n % Shape::stages * Shape::value_bytes;
   }
+  HEED_DEVICE SharedAddress bias(unsigned n) const {
+    return at + Shape::bias_at + n % Shape::stages * Shape::bias_bytes;
+  }
+  // Scales of a tile's keys; those of its values follow them.
+  HEED_DEVICE SharedAddress scales(unsigned n) const {
+    return at + Shape::scales_at + n % Shape::stages * 2 * Shape::scale_bytes;
+  }
   HEED_DEVICE SharedAddress out() const { return at + Shape::out_at; }
   HEED_DEVICE RowTile* slot(unsigned n) const {
-    return reinterpret_cast<RowTile*>(memory + 256 + n % 2 * 64);
+    return reinterpret_cast<RowTile*>(memory + 256 + n % 2 * 128);
   }
-  static_assert(sizeof(RowTile) <= 64);
+  static_assert(sizeof(RowTile) <= 128);
   HEED_DEVICE PrefillVisit* visit(unsigned n) const {
     return reinterpret_cast<PrefillVisit*>(memory + 192) + n % Shape::stages;
   }
@@ -85,22 +93,26 @@ struct PrefillShared {
   HEED_DEVICE SharedAddress keys_empty(unsigned n) const { return at + 96 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress values_full(unsigned n) const { return at + 128 + n % Shape::stages * 8; }
   HEED_DEVICE SharedAddress values_empty(unsigned n) const { return at + 160 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress bias_full(unsigned n) const { return at + 208 + n % Shape::stages * 8; }
+  HEED_DEVICE SharedAddress bias_empty(unsigned n) const { return at + 232 + n % Shape::stages * 8; }
   // Of the n-th use of a stage, of queries, or of a slot.
   HEED_DEVICE static unsigned phase(unsigned n) { return n / Shape::stages & 1; }
   HEED_DEVICE static unsigned query_phase(unsigned n) { return n / Shape::query_stages & 1; }
   HEED_DEVICE static unsigned slot_phase(unsigned n) { return n / 2 & 1; }
 
   HEED_DEVICE void init() const {
-    constexpr int copying_threads = Shape::paged ? 128 : 1;
+    // Where consumers read more of a stage of keys than products do, each warp releases it by itself.
+    constexpr int keys_releases = Shape::scaled ? 4 * Shape::groups : Shape::groups;
     for (unsigned n = 0; n < 2; ++n) {
-      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * (Shape::groups + Shape::paged));
+      barrier_init(slot_full(n), 1), barrier_init(slot_empty(n), 128 * Shape::groups);
       slot(n)->is_unfinished = 0;
     }
     for (unsigned n = 0; n < Shape::query_stages; ++n)
       barrier_init(queries_full(n), 1), barrier_init(queries_empty(n), Shape::groups);
     for (unsigned n = 0; n < Shape::stages; ++n) {
-      barrier_init(keys_full(n), copying_threads), barrier_init(keys_empty(n), Shape::groups);
-      barrier_init(values_full(n), copying_threads), barrier_init(values_empty(n), Shape::groups);
+      barrier_init(keys_full(n), 1), barrier_init(keys_empty(n), keys_releases);
+      barrier_init(values_full(n), 1), barrier_init(values_empty(n), Shape::groups);
+      if (Shape::biased) barrier_init(bias_full(n), 1), barrier_init(bias_empty(n), 4 * Shape::groups);
     }
     publish_barriers();
   }
@@ -142,8 +154,9 @@ struct PrefillSchedule {
   HEED_DEVICE RowTile find(int number) const {
     const int heads = static_cast<int>(c.heads);
     if (!plan.tile_starts) {
-      const auto [head, tile] = plan.order[number];
-      return facts(head / heads, head % heads, tile);
+      const int units = Shape::cut ? plan.partials.units : 1;
+      const auto [head, tile] = plan.order[number / units];
+      return facts(head / heads, head % heads, tile, number % units);
     }
     int low = 0, high = static_cast<int>(c.batch);  // tile_starts[low] * heads <= number
     while (high - low > 1) {
@@ -152,11 +165,14 @@ struct PrefillSchedule {
     }
     const int before = plan.tile_starts[low], each = plan.tile_starts[low + 1] - before;
     number -= before * heads;
-    return facts(low, number / each, each - 1 - number % each);
+    const Sequence& s = c.sequence(low);
+    const int units = Shape::cut && cuts_keys(s) ? plan.partials.units_of(s) : 1;
+    return facts(low, number / each, (each - 1 - number % each) / units, number % each % units);
   }
 
  private:
-  HEED_DEVICE RowTile facts(int b, int h, int m) const {
+  // Tile m of a head's rows; its keys of a unit, where they are cut.
+  HEED_DEVICE RowTile facts(int b, int h, int m, int unit) const {
     const Sequence& s = c.sequence(b);
     RowTile tile{b, h};
     const auto [first_query, end_query] = rows_of_tile(static_cast<int>(s.queries), Shape::rows, m);
@@ -168,16 +184,27 @@ struct PrefillSchedule {
     const bool sees_any = tile.begin_of(i0) < tile.end_of(i1);
     tile.first = sees_any ? tile.begin_of(i0) / Shape::keys : 0;
     tile.last = sees_any ? (tile.end_of(i1) - 1) / Shape::keys : 0;
-    if constexpr (Shape::optional)
+    if constexpr (Shape::cut) cut(tile, s, unit);
+    if constexpr (Shape::masked)
       if (plan.mask.words && plan.mask.tile_class(tile, tile.last) == TileClass::empty)
         tile.last = max_of(visit_below<Shape>(plan, tile, tile.last), tile.first);
     tile.plain_begin = (tile.begin_of(i1) + Shape::keys - 1) / Shape::keys;
     tile.plain_end = tile.end_of(i0) > 0 ? tile.end_of(i0) / Shape::keys : 0;
-    // Where the tensor ends, the engine fills in zeros; behind a cached sequence its copies do.
+    // Where the tensor ends, the engine fills in zeros.
     const int own = tile.key_count - tile.last * Shape::keys;
-    tile.tail =
-        !Shape::paged && s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? own : Shape::keys;
+    tile.tail = s.first_key + s.key_count < plan.key_rows && own < Shape::keys ? max_of(own, 0) : Shape::keys;
     return tile;
+  }
+
+  // Where no row sees a key of the unit, its first tile is visited, and all of it hidden.
+  HEED_DEVICE static void cut(RowTile& tile, const Sequence& s, int unit) {
+    constexpr int unit_tiles = cut_keys / Shape::keys;
+    static_assert(cut_keys % Shape::keys == 0);
+    tile.unit = cuts_keys(s) ? unit : -1;
+    if (tile.unit < 0) return;
+    const int first = unit * unit_tiles;
+    tile.first = max_of(tile.first, first), tile.last = min_of(tile.last, first + unit_tiles - 1);
+    if (tile.first > tile.last) tile.first = tile.last = first;
   }
 };
 
@@ -251,7 +278,7 @@ class PrefillProducer {
   // Keys of all tiles, and values of all but one, which is returned. Without options tiles follow each other:
   // in a loop like the other one ptxas makes code of the whole kernel whose products wait (C7511).
   HEED_DEVICE int load_all_but_last_values(const RowTile& tile, int first_key, int kv_head) {
-    if constexpr (!Shape::optional) {
+    if constexpr (!Shape::masked) {
       load_keys(tile.last, first_key, kv_head, tile.b, loaded);
       for (int j = tile.last - 1; j >= tile.first; --j, ++loaded) {
         load_keys(j, first_key, kv_head, tile.b, loaded + 1);
@@ -262,11 +289,13 @@ class PrefillProducer {
     int j = tile.last, next = visit_below<Shape>(plan, tile, j);
     describe_visit(tile, j, next, loaded);
     load_keys(j, first_key, kv_head, tile.b, loaded);
+    if (Shape::biased) load_bias(tile, j, loaded);
     for (; next >= tile.first; ++loaded) {
       const int before = j;
       j = next, next = visit_below<Shape>(plan, tile, j);
       describe_visit(tile, j, next, loaded + 1);
       load_keys(j, first_key, kv_head, tile.b, loaded + 1);
+      if (Shape::biased) load_bias(tile, j, loaded + 1);
       load_values(before, first_key, kv_head, tile.b, loaded);
     }
     return j;
@@ -275,7 +304,7 @@ class PrefillProducer {
   // With options consumers read here which tile comes in stage n. When the stage is free, the last one was
   // read.
   HEED_DEVICE void describe_visit(const RowTile& tile, int j, int next, unsigned n) const {
-    if constexpr (Shape::optional) {
+    if constexpr (Shape::masked) {
       barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
       const bool is_mixed = plan.mask.words && plan.mask.tile_class(tile, j) != TileClass::full;
       *shared.visit(n) = PrefillVisit(j, next < tile.first, is_mixed);
@@ -283,8 +312,28 @@ class PrefillProducer {
   }
   HEED_DEVICE void load_keys(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.keys_empty(n), shared.phase(n) ^ 1);
+    if constexpr (Shape::scaled) load_scales(first_key + j * Shape::keys, kv_head, b, n);
     load_pieces<Shape::keys, Shape::pieces>({shared.keys(n), shared.keys_full(n), &plan.k, &c.k, evict_last},
                                             kv_head, b, first_key + j * Shape::keys);
+  }
+  // Before the keys, whose barrier counts the bytes of both.
+  HEED_DEVICE void load_scales(int row, int kv_head, int b, unsigned n) const {
+    const std::int64_t at =
+        (c.k.stride.batch == 0 ? kv_head : b * c.kv_heads + kv_head) * plan.scale_rows + row;
+    barrier_expect(shared.keys_full(n), 2 * Shape::scale_bytes);
+    load_bytes(shared.scales(n), plan.key_scales + at, Shape::scale_bytes, shared.keys_full(n));
+    load_bytes(shared.scales(n) + Shape::scale_bytes, plan.value_scales + at, Shape::scale_bytes,
+               shared.keys_full(n));
+  }
+  HEED_DEVICE void load_bias(const RowTile& tile, int j, unsigned n) const {
+    barrier_wait(shared.bias_empty(n), shared.phase(n) ^ 1);
+    barrier_arrive_expecting(shared.bias_full(n), Shape::bias_bytes);
+#pragma unroll
+    for (int piece = 0; piece < Shape::keys / 64; ++piece)
+      load_box(shared.bias(n) + piece * Shape::rows * 128, &plan.bias,
+               {j * Shape::keys + piece * 64, static_cast<int>(tile.first_row),
+                c.bias.stride.heads == 0 ? 0 : tile.h, c.bias.stride.batch == 0 ? 0 : tile.b},
+               shared.bias_full(n), c.bias.stride.heads == 0 ? evict_last : evict_first);
   }
   HEED_DEVICE void load_values(int j, int first_key, int kv_head, int b, unsigned n) const {
     barrier_wait(shared.values_empty(n), shared.phase(n) ^ 1);

@@ -17,6 +17,8 @@ struct PrefillRows {
 
   // Query of the sequence.
   HEED_DEVICE int row(int r) const { return tile->first_query + group * 64 + row_in_group + 8 * r; }
+  // Rows beyond the tile's last are as that one: what they find is not written.
+  HEED_DEVICE int written_row(int r) const { return min_of(row(r), tile->first_query + tile->rows - 1); }
   HEED_DEVICE Query query(int i) const {
     return {tile->b, tile->h, i, tile->first_row + i - tile->first_query};
   }

@@ -77,15 +77,17 @@ struct Extents {
 
 // Many rows of bf16 or f16.
 const char* prefill_refuses(const Call&);
-// Tiles of one head, of all sequences; starts as in PrefillPlan, on the device.
+// Tiles of one head, of all sequences; starts as in PrefillPlan and in Partials, on the device.
 struct PrefillTiles {
-  const int* starts;
+  const int *starts, *partial_starts;
   std::int64_t count;
   PackedMask mask;  // not packed yet
 };
-std::int64_t prefill_rows(const Call&);  // of a tile
-PackedMask prefill_mask(const Call&);    // of one whose lists are the host's
-std::int64_t prefill_bytes(const Call&);
+std::int64_t prefill_rows(const Call&);                    // of a tile
+std::int64_t prefill_units(const Call&, const Sequence&);  // that its keys are cut into; 1: they are not
+PackedMask prefill_mask(const Call&);                      // of one whose lists are the host's
+std::int64_t prefill_bytes(const Call&, const Extents&);
+// Of a cached call k and v say how their rows are to lie in the workspace.
 void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
 
 // Up to 32 rows of bf16 or f16 that share a KV head.

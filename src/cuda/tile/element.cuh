@@ -27,18 +27,21 @@ HEED_DEVICE const unsigned char* head_in_page(const Call& c, std::int64_t b, std
   return c.cached[b].table[j / c.layout.page_size] + kv_head * c.layout.head_bytes();
 }
 
+// Of a page's elements: prefill has an int8 cache's keys as rows of another type.
+HEED_DEVICE Type page_type(const Call& c) { return c.layout.is_quantized ? Type::int8 : c.k.type; }
+
 // Key j of a sequence, and its value, wherever they lie.
 HEED_DEVICE Row key_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   constexpr std::int64_t tile = cache::PageLayout::tile;
   if (!c.cached) return row_of(c.k, b, kv_head, c.sequence(b).first_key + j);
-  return {head_in_page(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, c.k.type,
+  return {head_in_page(c, b, kv_head, j), c.layout.key_element(j % c.layout.page_size, 0), tile, page_type(c),
           16 * tile};
 }
 HEED_DEVICE Row value_row(const Call& c, std::int64_t b, std::int64_t kv_head, std::int64_t j) {
   constexpr std::int64_t tile = cache::PageLayout::tile;
   if (!c.cached) return row_of(c.v, b, kv_head, c.sequence(b).first_key + j);
   return {head_in_page(c, b, kv_head, j) + c.layout.values_at(),
-          c.layout.value_element(j % c.layout.page_size, 0), 1, c.v.type, tile * tile};
+          c.layout.value_element(j % c.layout.page_size, 0), 1, page_type(c), tile * tile};
 }
 
 // What the integers of a quantised key, or value, are multiplied with.

@@ -94,6 +94,12 @@ constexpr float lift = type == Type::f16 ? 7.0f : 0.0f;
 template <Type type>
 constexpr float lowered = type == Type::f16 ? 0x1p-7f : 1.0f;
 
+// 1 / x to within a unit of the last place.
+HEED_DEVICE float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // 2^x to within two units of the last place, 0 below 2^-126.
 HEED_DEVICE float fast_exp2(float x) {
   float y;

@@ -31,6 +31,16 @@ HEED_DEVICE void prefetch16_if(bool is_wanted, SharedAddress to, const void* fro
 HEED_DEVICE void store_shared4(SharedAddress to, std::uint32_t x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+HEED_DEVICE std::uint32_t load_shared4(SharedAddress from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+HEED_DEVICE float2 load_shared_floats(SharedAddress from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
 HEED_DEVICE float load_shared_float(SharedAddress from) {
   float x;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
@@ -44,6 +54,9 @@ HEED_DEVICE bool all_of_warp(bool each) { return __all_sync(0xffffffffu, each) !
 HEED_DEVICE std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
   return __shfl_xor_sync(0xffffffffu, x, bits);
 }
+
+HEED_DEVICE int max_of_warp(int x) { return __reduce_max_sync(0xffffffffu, x); }
+HEED_DEVICE int min_of_warp(int x) { return __reduce_min_sync(0xffffffffu, x); }
 
 // Four signed bytes as four 16-bit floats, exactly: a bf16 has 8 bits, an f16 more.
 template <Type type>

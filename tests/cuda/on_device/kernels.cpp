@@ -193,10 +193,12 @@ bool run(const std::string& kernel, const Problem& problem, Cut cut) {
   return true;
 }
 
-std::vector<std::string> backward_kernel_names() { return {"cuda.general", "cuda.exact"}; }
+std::vector<std::string> backward_kernel_names() { return {"cuda.backward", "cuda.general", "cuda.exact"}; }
 
 bool run_backward(const std::string& kernel, const GradientProblem& problem) {
-  const BackwardRole role = kernel == "cuda.general" ? BackwardRole::general : BackwardRole::exact;
+  const BackwardRole role = kernel == "cuda.backward"  ? BackwardRole::hopper
+                            : kernel == "cuda.general" ? BackwardRole::general
+                                                       : BackwardRole::exact;
   GradientsOnDevice device(problem);
   if (wants_another_device(role) || refuses(role, device.lowered)) return false;
   heed::cuda::run(role, device.lowered, workspace(workspace_bytes(role, device.lowered)), nullptr);

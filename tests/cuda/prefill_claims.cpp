@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill beyond ranges of keys over rows: options, few queries over many keys, documents, caches.
+#include <array>
+#include <cmath>
+
+#include "cases/selection.hpp"
+#include "heed/cache.hpp"
+#include "matrix.hpp"
+
+namespace heed::cuda::test {
+namespace {
+
+// A problem of ranges with one option more at least: boolean masks, documents, a bias, ALiBi or dropout.
+Call optional_call(std::uint64_t seed) {
+  Call call = range_call(seed, 300);
+  Dice dice(seed ^ 0x0B7105u);
+  const Shape full = call.score_shape();
+  const std::int64_t always = dice.between(0, 4);
+  if (always == 0 || dice.one_in(5))
+    call.matrices.push_back(
+        {cases::random_bools(dice, cases::broadcast_some(dice, full), 3), dice.one_in(2)});
+  if (always == 1 || dice.one_in(5)) call.documents = cases::random_documents(dice, full);
+  if (always == 2 || dice.one_in(5)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (always == 3 || dice.one_in(5)) {
+    call.alibi = cases::Slopes{.align = dice.one_in(2) ? Align::ends : Align::starts};
+    const std::int64_t slopes = (dice.one_in(3) ? full.batch : 1) * full.heads;
+    for (std::int64_t n = 0; n < slopes; ++n)
+      call.alibi->of_heads.push_back(dice.pick<float>({0.5f, 0.0390625f, 0.1f, 2.0f, -0.003f, 0.0f}));
+  }
+  if (always == 4 || dice.one_in(5))
+    call.dropout = Dropout{dice.pick<float>({0.1f, 0.5f, 0.9f}), dice.bits()};
+  return call;
+}
+
+CLAIM(prefill_with_options_is_within_the_bound) {
+  int taken = 0;
+  for (const std::uint64_t seed : cases::seeds(1, 60)) {
+    const Call call = optional_call(seed);
+    auto got = run(prefill, call, {.log_sum_exp = true});
+    if (!got) continue;  // several options, or rows of a bias that do not begin on 16 bytes
+    ++taken;
+    const Check result = check(call.inputs(), got->outputs(), call.options());
+    expect(result.beyond_bound == 0, "seed ", seed, " (", cases::describe(call), "): ", result.beyond_bound,
+           " of ", result.compared, " beyond the bound, first ", result.first_miss);
+  }
+  expect(taken > 6, "only ", taken, " problems");
+}
+
+// Tiles of keys that a mask hides whole are not visited, and those that it shows whole not looked at.
+CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
+  for (const std::int64_t dim : {64, 96, 128, 256})
+    for (const bool is_causal : {false, true}) {
+      Call all{.q = Tensor::random({1, 4, 300, dim}, 201, 4, DType::bf16),
+               .k = Tensor::random({1, 2, 1000, dim}, 202, 2, DType::bf16),
+               .v = Tensor::random({1, 2, 1000, dim}, 203, 2, DType::bf16)};
+      if (is_causal) all.causal = Causal{Align::starts};
+      Call some = all;
+      constexpr std::int64_t seen = 420;
+      some.k = all.k.rows(0, seen), some.v = all.v.rows(0, seen);
+      for (Tensor* x : {&all.k, &all.v})
+        cases::for_each(x->shape(), [&](auto b, auto h, auto j, auto d) {
+          if (j >= seen) x->set(b, h, j, d, nan);
+        });
+      cases::BoolTensor hidden({1, 1, 1, 1000}), none({1, 1, 300, seen});
+      cases::for_each(hidden.shape,
+                      [&](auto b, auto h, auto i, auto j) { hidden.at(b, h, i, j) = j >= seen; });
+      cases::for_each(none.shape, [&](auto b, auto h, auto i, auto j) { none.at(b, h, i, j) = false; });
+      all.matrices.push_back({hidden, true}), some.matrices.push_back({none, true});
+      const auto with = run(prefill, all, {.log_sum_exp = true}),
+                 without = run(prefill, some, {.log_sum_exp = true});
+      expect(with && without, "refused");
+      if (!with || !without) continue;
+      expect(same_bits(with->out, without->out), "out, dim ", dim, is_causal ? ", causal" : "");
+      expect(same_bits(*with->log_sum_exp, *without->log_sum_exp), "log-sum-exp, dim ", dim);
+    }
+}
+
+// A bias of 16 bits comes by the copy engine; numbers as low as somebody masks with, and -inf, in some rows
+// alone, and in whole ones.
+CLAIM(prefill_with_a_bias_that_hides_keys_is_within_the_bound) {
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const std::int64_t dim : {64, 128, 256})
+      for (const float lowest : {-HUGE_VALF, -3.38e38f, -1e4f}) {
+        if (dtype == DType::f16 && lowest == -3.38e38f) continue;  // it has no such number
+        Call call{.q = Tensor::random({1, 4, 200, dim}, 301, 4, dtype),
+                  .k = Tensor::random({1, 2, 328, dim}, 302, 2, dtype),
+                  .v = Tensor::random({1, 2, 328, dim}, 303, 2, dtype),
+                  .bias = Tensor::random({1, 4, 200, 328}, 304, 3, dtype)};
+        cases::for_each(call.bias->shape(), [&](auto b, auto h, auto i, auto j) {
+          if (i % 5 == 3 || (i % 2 == 0 && j > i) || j / 128 == h) call.bias->set(b, h, i, j, lowest);
+        });
+        expect_right(prefill, call, {.log_sum_exp = true},
+                     std::to_string(dim) + " dimensions, " + std::to_string(lowest));
+      }
+}
+
+// 128 queries and fewer of a sequence of more than 2048 keys: units of these run apart.
+CLAIM(prefill_of_few_queries_over_many_keys_is_right_and_has_one_answer) {
+  for (const auto& [queries, dim, value_dim] : {std::array<std::int64_t, 3>{16, 128, 128},
+                                                {64, 64, 64},
+                                                {100, 192, 128},
+                                                {128, 80, 96},
+                                                {70, 256, 256}})
+    for (const int ranges : {0, 1, 2}) {
+      Call batch{.q = Tensor::random({3, 4, queries, dim}, 311, 4, DType::bf16),
+                 .k = Tensor::random({3, 2, 4200, dim}, 312, 2, DType::bf16),
+                 .v = Tensor::random({3, 2, 4200, value_dim}, 313, 2, DType::bf16)};
+      batch.key_lengths = {{2500, 4200, 300}};
+      if (ranges == 1) batch.sink = Tensor::random({1, 4, 1, 1}, 314, 4);
+      if (ranges == 2) batch.window = Window{1000, 5, Align::starts}, batch.head_map = HeadMap::tiled;
+      const auto all = run(prefill, batch, {.log_sum_exp = true});
+      expect(all.has_value(), "refused");
+      if (!all) continue;
+      for (std::int64_t b = 0; b < 3; ++b) {
+        const std::int64_t keys = (*batch.key_lengths)[static_cast<std::size_t>(b)];
+        Call alone{
+            .q = entry(batch.q, b, queries), .k = entry(batch.k, b, keys), .v = entry(batch.v, b, keys)};
+        alone.sink = batch.sink, alone.window = batch.window, alone.head_map = batch.head_map;
+        const std::string what = std::to_string(queries) + " queries of " + std::to_string(dim) + " over " +
+                                 std::to_string(keys) + ", ranges " + std::to_string(ranges);
+        expect(same_bits(run(prefill, alone, {})->out, entry(all->out, b, queries)), what);
+        if (b != 1 || ranges == 1) expect_right(prefill, alone, {.log_sum_exp = true}, what);
+      }
+      batch.v.set(1, 0, 3000, 2, nan);
+      if (ranges == 0) expect_right(prefill, batch, {}, "poison");
+    }
+}
+
+// Documents that follow each other are sequences of their own; in two batch entries whose rows do not follow
+// each other they are a mask.
+CLAIM(prefill_of_documents_has_the_bits_of_prefill_of_each) {
+  constexpr std::int64_t lengths[] = {100, 1, 300, 27};
+  for (const std::int64_t batch : {1, 2}) {
+    Call all{.q = Tensor::random({batch, 4, 428, 128}, 321, 4, DType::bf16),
+             .k = Tensor::random({batch, 2, 428, 128}, 322, 2, DType::bf16),
+             .v = Tensor::random({batch, 2, 428, 128}, 323, 2, DType::bf16)};
+    all.causal = Causal{Align::starts}, all.window = Window{200, 0, Align::starts};
+    for (Tensor Call::* x : {&Call::q, &Call::k, &Call::v}) {
+      const Shape s = (all.*x).shape();
+      all.*x = (all.*x).laid_out({s.length * s.heads * s.dim, s.dim, s.heads * s.dim, 1});
+    }
+    all.documents.emplace();
+    for (std::int32_t n = 0; n < 4; ++n) all.documents->ids.insert(all.documents->ids.end(), lengths[n], n);
+    const auto together = run(prefill, all, {.log_sum_exp = batch == 1});
+    expect(together.has_value(), "refused");
+    if (!together) continue;
+    expect_right(prefill, all, {.log_sum_exp = batch == 1}, "documents");
+    std::int64_t first = 0;
+    for (const std::int64_t length : lengths) {
+      if (batch > 1) break;
+      Call alone{
+          .q = all.q.rows(first, length), .k = all.k.rows(first, length), .v = all.v.rows(first, length)};
+      alone.causal = all.causal, alone.window = all.window;
+      expect(same_bits(run(prefill, alone, {})->out, together->out.rows(first, length)), "a document of ",
+             length, ", batch ", batch);
+      first += length;
+    }
+  }
+}
+
+struct CachedPrefill {
+  CacheType type;
+  std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
+};
+
+// Prompts over a cache: pages shorter than a tile of keys and longer, the last ones not full, and values that
+// are no numbers behind a sequence and in it.
+CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
+  for (const CachedPrefill& t : {CachedPrefill{CacheType::bf16, 16, 300, 150, 64, 64},
+                                 {CacheType::bf16, 64, 1100, 300, 128, 128},
+                                 {CacheType::f16, 256, 1000, 500, 128, 128},
+                                 {CacheType::bf16, 0, 700, 200, 32, 32},
+                                 {CacheType::f16, 32, 517, 130, 96, 96},
+                                 {CacheType::bf16, 64, 900, 140, 80, 80},
+                                 {CacheType::bf16, 64, 900, 140, 72, 40},
+                                 {CacheType::bf16, 128, 1300, 333, 192, 128},
+                                 {CacheType::bf16, 16, 700, 129, 192, 192},
+                                 {CacheType::f16, 64, 700, 200, 256, 256}})
+    for (const bool is_poisoned : {false, true}) {
+      const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
+      KvCacheConfig config{.batch = 2,
+                           .kv_heads = 2,
+                           .capacity = t.tokens + 40,
+                           .dim = t.dim,
+                           .value_dim = t.value_dim,
+                           .type = t.type};
+      if (t.page_size > 0) config.page_size = t.page_size;
+      KvCache cache(config);
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
+      Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
+      if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      cache.append(k.view(), v.view(), counts);
+      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 153, 3, dtype);
+      Tensor paged({2, 4, t.queries, t.value_dim}, dtype);
+      paged.fill_bytes(0xff);
+      expect(run(prefill, make_problem({.q = q.view(), .cache = &cache}, {.out = paged.mutable_view()},
+                                       {.masks = {Causal{Align::ends}}})),
+             "refused");
+      for (std::int64_t b = 0; b < 2; ++b) {
+        Call alone{.q = entry(q, b, t.queries), .k = entry(k, b, counts[b]), .v = entry(v, b, counts[b])};
+        alone.causal = Causal{Align::ends};
+        expect(same_bits(run(prefill, alone, {})->out, entry(paged, b, t.queries)), "pages of ", t.page_size,
+               ", dims ", t.dim, " and ", t.value_dim, ", sequence ", b, is_poisoned ? ", poisoned" : "");
+      }
+    }
+}
+
+// Integers are the operands; scales are factors of scores and weights.
+CLAIM(prefill_over_int8_pages_is_within_the_bound) {
+  for (const CachedPrefill& t : {CachedPrefill{CacheType::int8, 16, 300, 150, 64, 64},
+                                 {CacheType::int8, 64, 1100, 300, 128, 128},
+                                 {CacheType::int8, 32, 517, 130, 96, 40},
+                                 {CacheType::int8, 0, 700, 200, 256, 256}})
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      KvCacheConfig config{.batch = 2,
+                           .kv_heads = 2,
+                           .capacity = t.tokens + 40,
+                           .dim = t.dim,
+                           .value_dim = t.value_dim,
+                           .type = t.type};
+      if (t.page_size > 0) config.page_size = t.page_size;
+      KvCache cache(config);
+      const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 161, 2, dtype),
+                   v = Tensor::random({2, 2, t.tokens, t.value_dim}, 162, 2, dtype);
+      const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
+      cache.append(k.view(), v.view(), counts);
+      const Tensor q = Tensor::random({2, 4, t.queries, t.dim}, 163, 3, dtype);
+      Tensor out({2, 4, t.queries, t.value_dim}, dtype);
+      out.fill_bytes(0xff);
+      const Inputs inputs{.q = q.view(), .cache = &cache};
+      const Outputs outputs{.out = out.mutable_view()};
+      const Options options{.masks = {Causal{Align::ends}}};
+      expect(run(prefill, make_problem(inputs, outputs, options)), "refused");
+      const Check result = check(inputs, outputs, options);
+      expect(result.beyond_bound == 0, "pages of ", t.page_size, ", dims ", t.dim, " and ", t.value_dim, ": ",
+             result.beyond_bound, " beyond the bound, first ", result.first_miss);
+    }
+}
+
+}  // namespace
+}  // namespace heed::cuda::test
