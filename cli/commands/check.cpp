@@ -49,7 +49,8 @@ Tensors random_tensors(const ShapeOptions& options, const Extents& extents) {
                   .k = Buffer(k_shape, options.dtype),
                   .v = Buffer(k_shape, options.dtype),
                   .out = Buffer(q_shape, options.dtype),
-                  .log_sum_exp = Buffer({extents.batch, extents.heads, extents.queries, 1})};
+                  .log_sum_exp = Buffer({extents.batch, extents.heads, extents.queries, 1},
+                                        options.dtype == DType::f64 ? DType::f64 : DType::f32)};
   fill_random(tensors.q, {.seed = options.seed, .stream = Stream::q});
   fill_random(tensors.k, {.seed = options.seed, .stream = Stream::k});
   fill_random(tensors.v, {.seed = options.seed, .stream = Stream::v});

@@ -28,8 +28,8 @@ class Heed(ConanFile):
         root = pathlib.Path(self.recipe_folder, "../..").resolve()
         copy(self, "CMakeLists.txt", root, self.export_sources_folder)
         copy(self, "LICENSE", root, self.export_sources_folder)
-        # docs has the playground's module, which the tool's pages show.
-        for folder in ("cmake", "include", "src", "ranks", "view", "cli", "packaging/debian"):
+        # The pages of heed::view have the playground in them.
+        for folder in ("cmake", "include", "src", "ranks", "view", "cli", "playground", "packaging/debian"):
             copy(self, f"{folder}/*", root, self.export_sources_folder)
         copy(self, "docs/playground.html", root, self.export_sources_folder)
 

@@ -90,8 +90,6 @@ def observed(
         )  # fmt: skip
     _torch_refusals.check_tensors(named, attn_mask)
     _torch_refusals.check_probability(dropout_p)
-    if not is_traced and _torch_tensors.records_gradients(listening):
-        _torch_tensors.refuse_gradients(listening)
     causal = "starts" if is_causal else None
     if is_named:
         if is_causal:

@@ -199,9 +199,6 @@ class AttentionLayer(torch.nn.Module):
         if not _torch_tensors.is_traced():
             _torch_refusals.check_layer_options(options)
             _torch_refusals.check_layer_inputs(x, context, value, self._widths)
-            given = (x, context, value, *options.values(), *self.parameters())
-            if _torch_tensors.records_gradients(given):
-                _torch_tensors.refuse_gradients(given)
         has_batch = x.ndim == 3
         if not has_batch:
             x, context, value = (None if t is None else t[None] for t in (x, context, value))

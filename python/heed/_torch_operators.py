@@ -226,8 +226,6 @@ def _check(qkv: tuple[Tensor, ...], options: Options) -> None:
     for name, tensor in named.items():
         if tensor.is_meta != qkv[0].is_meta and name not in ("seed", *_INTEGERS) or tensor.is_meta > qkv[0].is_meta:
             raise heed.KindError(f"{name}.device: {tensor.device} is not that of q: {qkv[0].device}")
-    if _torch_tensors.records_gradients(named.values()):
-        _torch_tensors.refuse_gradients(named.values())
     if not torch.compiler.is_compiling():
         _torch_tensors.refuse_transforms(named.values())
 

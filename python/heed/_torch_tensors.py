@@ -27,7 +27,6 @@ __all__ = [
     "is_traced",
     "is_unwatched",
     "records_gradients",
-    "refuse_gradients",
     "refuse_transforms",
 ]
 
@@ -97,16 +96,6 @@ def as_autocast_says(tensor: torch.Tensor | None) -> torch.Tensor | None:
     if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype(tensor.device.type))
-
-
-def refuse_gradients(tensors: Iterable[Any]) -> None:
-    """heed's gradients are the CPU's. Called where gradients are wanted, before anything runs."""
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.device.type == "cuda":
-            raise NotComputed(
-                f"heed: gradients of attention are not computed on {tensor.device}, and a tensor there requires grad; call it "
-                "under torch.no_grad(), pass .detach(), or move model and tensors to the CPU"
-            )
 
 
 def refuse_transforms(tensors: Iterable[Any]) -> None:

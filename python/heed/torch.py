@@ -9,10 +9,10 @@ torch.Size([1, 8, 5, 64])
 `heed.torch.activate()` puts both PyTorch's `F.scaled_dot_product_attention` and `nn.MultiheadAttention` on heed in programs that
 are not changed, and `heed.torch.varlen_attn` is `torch.nn.attention.varlen.varlen_attn`.
 
-Drop-in and layer train on the CPU: autograd gets heed's own gradients. `torch.compile`, `torch.export`, `torch.jit.trace` and `make_fx` see an
-operator, `torch.ops.heed.attention`, and an ONNX model gets PyTorch's own operations. The gradient of a gradient, derivatives in
+Drop-in and layer train: autograd gets heed's own gradients, which have the same bits every time. `torch.compile`, `torch.export`,
+`torch.jit.trace` and `make_fx` see an operator, `torch.ops.heed.attention`, and an ONNX model gets PyTorch's own operations. The gradient of a gradient, derivatives in
 forward mode and the transforms of `torch.func` but functionalize are refused. In a build with CUDA both take tensors on a CUDA
-device, on PyTorch's current stream; gradients are refused there.
+device, on PyTorch's current stream, and train there.
 """
 
 from __future__ import annotations

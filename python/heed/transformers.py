@@ -11,8 +11,8 @@ never repeated, and a (queries, keys) mask is made only for patterns that have n
 A model asked for `output_attentions=True` in the call returns the weights. With a `HeedCache` as `past_key_values`,
 keys and values stay in a `heed.KvCache`, in 8 bits if wanted.
 
-Models train with it on the CPU: the gradients are heed's own, gradient checkpointing and `torch.compile` included. In a build with
-CUDA models run on the device they lie on, caches included; gradients are refused there.
+Models train with it: the gradients are heed's own, gradient checkpointing and `torch.compile` included. In a build with
+CUDA models run and train on the device they lie on, caches included.
 """
 
 from __future__ import annotations

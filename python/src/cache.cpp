@@ -96,7 +96,7 @@ nb::object read(const KvCache& self, nb::handle sequence, nb::handle like_object
   std::optional<Tensor> like;
   if (!like_object.is_none()) {
     like.emplace(read_tensor("like", like_object, Use::copy, Where::any));
-    dtype_of(*like);
+    if (dtype_of(*like) == DType::f64) throw Error(Error::dtype, "like.dtype: f64 is none of f32, f16, bf16");
   }
   const KvCacheConfig& config = self.config();
   std::array<std::int64_t, 4> shape{1, config.kv_heads, self.length(number), config.dim};

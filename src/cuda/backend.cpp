@@ -50,12 +50,17 @@ Kernel kernel_of(const char* name, Role role) {
           .attend = [role](const Problem& p) { return run_on_stream(role, p); }};
 }
 
-// One that also has gradients.
-Kernel kernel_of(const char* name, Role role, BackwardRole backward) {
-  Kernel kernel = kernel_of(name, role);
+// One that also has gradients, or has nothing else.
+Kernel with_gradients(Kernel kernel, BackwardRole backward) {
   kernel.refuses_backward = [backward](const GradientProblem& g) { return refuses_here(backward, g); };
   kernel.backward = [backward](const GradientProblem& g) { return run_on_stream(backward, g); };
   return kernel;
+}
+Kernel kernel_of(const char* name, Role role, BackwardRole backward) {
+  return with_gradients(kernel_of(name, role), backward);
+}
+Kernel kernel_of(const char* name, BackwardRole backward) {
+  return with_gradients({.name = name, .device = Device::cuda, .unavailable = unavailable}, backward);
 }
 
 class Cuda final : public Backend {
@@ -86,6 +91,7 @@ class Cuda final : public Backend {
   std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),
                                kernel_of("cuda.split.sm80", Role::split),
                                kernel_of("cuda.prefill.sm90", Role::prefill),
+                               kernel_of("cuda.backward.sm90", BackwardRole::hopper),
                                kernel_of("cuda.general.sm80", Role::general, BackwardRole::general),
                                kernel_of("cuda.exact.sm80", Role::exact, BackwardRole::exact)};
 };

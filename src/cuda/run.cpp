@@ -255,6 +255,10 @@ class BackwardMemory {
   std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
 };
 
+std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
+  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : 0;
+}
+
 }  // namespace
 
 Reason unavailable() {
@@ -295,17 +299,22 @@ void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stre
   launch_prefill(c, of.extents, brought.tiles, behind, stream);
 }
 
-Reason wants_another_device(BackwardRole) { return wants_another_device(Architecture{8, false}); }
+Reason wants_another_device(BackwardRole role) {
+  const bool is_hopper = role == BackwardRole::hopper;
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
+}
 
 Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
   if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
-  return as_reason(role == BackwardRole::general ? general_backward_refuses(lowered.call)
-                                                 : exact_backward_refuses(lowered.call));
+  const char* reason = role == BackwardRole::hopper    ? hopper_backward_refuses(lowered.call)
+                       : role == BackwardRole::general ? general_backward_refuses(lowered.call)
+                                                       : exact_backward_refuses(lowered.call);
+  return as_reason(reason);
 }
 
-std::int64_t workspace_bytes(BackwardRole, const LoweredGradients& lowered) {
+std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
   return Workspace::counter_bytes + list_bytes(Documents::numbers, RoleCall(lowered.forward)) +
-         BackwardMemory(lowered.call).bytes();
+         BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
 }
 
 void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
@@ -316,11 +325,13 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   g.forward = brought.call;
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
-  launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
-  if (role == BackwardRole::general)
-    launch_general_backward(g, behind, stream);
-  else
-    launch_exact_backward(g, behind, stream);
+  if (role == BackwardRole::hopper) {
+    launch_hopper_backward(g, behind, stream);
+  } else {
+    launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
+    role == BackwardRole::general ? launch_general_backward(g, behind, stream)
+                                  : launch_exact_backward(g, behind, stream);
+  }
   launch_sink_gradient(g, stream);
   launch_completion(g, stream);
 }

@@ -13,7 +13,7 @@ namespace heed::cuda {
 enum class Role : std::uint8_t { decode, split, prefill, general, exact };
 
 // The kernels that have gradients.
-enum class BackwardRole : std::uint8_t { general, exact };
+enum class BackwardRole : std::uint8_t { hopper, general, exact };
 
 // Why this machine cannot run CUDA kernels, and why the current device cannot run one of ours; empty when it
 // can.

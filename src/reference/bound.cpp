@@ -152,9 +152,10 @@ double roundings_of_width(const GradientProblem& g) {
   return static_cast<double>(std::min(n, chain_of_dimensions) + n / chain_of_dimensions);
 }
 
-// Matrix instructions take bf16 throughout. The bound does not ask whether they were used.
+// Matrix instructions take bf16 or f16 throughout. The bound does not ask whether they were used.
 bool may_use_matrices(const GradientProblem& g) {
-  return g.forward.inputs.q.dtype == DType::bf16 && g.out_gradient.dtype == DType::bf16;
+  const DType operands = g.forward.inputs.q.dtype;
+  return operands != DType::f32 && g.out_gradient.dtype == operands;
 }
 
 double sum_of_magnitudes(const double* a, const double* b, std::int64_t n) {
@@ -172,13 +173,14 @@ double flushed_of(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// A term on its way into matrix instructions: it is rounded to bf16, and lost where it is subnormal. Of its
-// product with a number they lose what is subnormal, the number too, and of the pair and the sum it becomes
-// part of.
-void round_for_matrices(Term& t) {
+// A term on its way into matrix instructions: it is rounded to bf16, and lost where it is subnormal; or 2^7
+// times as much is rounded to f16, and may lose half the spacing of its subnormals. Of its product with a
+// number they lose what is subnormal, the number too, and of the pair and the sum it becomes part of.
+void round_for_matrices(Term& t, DType operands) {
   if (std::isinf(t.error)) return;  // nothing is known of it, and its value may be no number
   const double most = std::abs(t.value) + t.error;
-  t.error += roundoff(DType::bf16) * most + min_normal;
+  t.error +=
+      roundoff(operands) * most + (operands == DType::f16 ? 0x1p-7 * smallest(DType::f16) : min_normal);
   t.lost = min_normal * (3 + most);
 }
 
@@ -236,8 +238,8 @@ void add_errors(const GradientProblem& g, const GradientNumbers& numbers, std::i
       r.raw[n].error = product(unit, r.score[n], slope).error;
     }
     if (!has_matrices) continue;
-    round_for_matrices(r.applied[n]);
-    round_for_matrices(r.raw[n]);
+    round_for_matrices(r.applied[n], p.inputs.q.dtype);
+    round_for_matrices(r.raw[n], p.inputs.q.dtype);
   }
   if (!p.sink) return;
   const double sink = read(*p.sink, b, h, 0, 0);

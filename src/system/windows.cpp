@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled and linked (docs/building.md); not run yet.
+// Compiled (docs/building.md); not run yet.
 #include <fcntl.h>
 #include <io.h>
 #include <process.h>

@@ -6,6 +6,7 @@
 
 #include "c/in_c.hpp"
 #include "cases/compare.hpp"
+#include "cases/kernels.hpp"
 #include "cases/random_call.hpp"
 #include "cases/selection.hpp"
 #include "heed/threads.hpp"
@@ -27,7 +28,8 @@ Results run_in_c(const cases::Call& call, const Wants& wants, const std::string&
 
 TEST(attention_in_c, has_the_bits_of_cpp_for_every_option) {
   for (const std::uint64_t seed : cases::seeds(1, 201)) {
-    const cases::Call call = cases::random_call(seed, {.dropout = true});
+    const cases::Call call =
+        cases::for_kernel(seed % 7 == 0 ? "cpu.f64." : "", cases::random_call(seed, {.dropout = true}));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(call));
     Wants wants = cases::everything;
     if (seed % 2 == 0) wants.scores = static_cast<Stage>(seed / 2 % 3);

@@ -112,8 +112,8 @@ struct Choices {
       options.alibi_align = MakeMask::align(from.alibi->align);
     }
     options.has_scale = from.scale ? 1 : 0;
-    options.scale = from.scale.value_or(0);
-    options.softcap = from.softcap.value_or(0);
+    options.scale = static_cast<float>(from.scale.value_or(0));
+    options.softcap = static_cast<float>(from.softcap.value_or(0));
     options.head_map = static_cast<heed_head_map>(from.head_map);
     if (from.dropout) options.dropout = {from.dropout->drop_probability, 0, from.dropout->seed};
     options.kernel = kernel.empty() ? nullptr : kernel.c_str();

@@ -16,6 +16,8 @@ namespace heed::cuda::test {
 enum class Cut { by_the_plan, apart, together };
 
 std::vector<std::string> kernel_names();
+// A CPU that pretends takes a thousand times as long: it tries fewer problems.
+bool is_emulated();
 // Whether the kernel took the problem.
 bool run(const std::string& kernel, const Problem&, Cut = Cut::by_the_plan);
 

@@ -79,13 +79,64 @@ def test_autocast_of_the_device_is_followed():
         assert heed.torch.scaled_dot_product_attention(q, k, v, enable_gqa=True).dtype == torch.float32
 
 
-def test_gradients_are_refused():
-    q, k, v = on_cuda(Q, K, V)
-    with pytest.raises(RuntimeError, match="gradients of attention are not computed on cuda:0"):
-        heed.torch.scaled_dot_product_attention(q.requires_grad_(), k, v, enable_gqa=True)
-    _, layer = layers()
-    with pytest.raises(RuntimeError, match="gradients of attention are not computed on cuda:0"):
-        layer(X.cuda())
+def gradients(tensors, mask=None):
+    tensors = [x.detach().clone().requires_grad_() for x in tensors]
+    mask = None if mask is None else mask.detach().clone().requires_grad_()
+    out = heed.torch.scaled_dot_product_attention(*tensors, mask, enable_gqa=True)
+    out.backward(torch.ones_like(out) * torch.arange(out.shape[2], device=out.device)[:, None])
+    return [x.grad for x in (*tensors, *([] if mask is None else [mask]))]
+
+
+@pytest.mark.parametrize("mask", [None, random(2, 1, 37, 300, seed=4)])
+def test_gradients_in_f32_have_the_bits_of_the_cpu(mask):
+    wanted = gradients((Q, K, V), mask)
+    found = gradients(on_cuda(Q, K, V), None if mask is None else mask.cuda())
+    assert all(x.device.type == "cuda" and torch.equal(x.cpu(), y) for x, y in zip(found, wanted, strict=True))
+
+
+def test_gradients_in_bf16_are_close_and_the_same_every_time():
+    there = [x.bfloat16() for x in on_cuda(Q, K, V)]
+    wanted, found = gradients([x.float() for x in there]), gradients(there)
+    for x, y in zip(found, wanted, strict=True):
+        assert (x.float() - y).abs().max() <= 0.03 * y.abs().max()
+    for _ in range(3):
+        assert all(torch.equal(x, y) for x, y in zip(gradients(there), found, strict=True))
+
+
+def test_gradients_follow_the_stream_that_is_current(side_stream):
+    there = [x.cuda(non_blocking=True) for x in (Q, K, V)]
+    found = [x.clone() for x in gradients(there)]
+    torch.cuda.current_stream().synchronize()
+    assert all(torch.equal(x.cpu(), y) for x, y in zip(found, gradients((Q, K, V)), strict=True))
+
+
+def test_the_compiler_traces_through_gradients():
+    attend = torch.compile(
+        lambda q, k, v: heed.torch.scaled_dot_product_attention(q, k, v, enable_gqa=True), backend="aot_eager", fullgraph=True
+    )
+    tensors = [x.requires_grad_() for x in on_cuda(Q, K, V)]
+    attend(*tensors).sum().backward()
+    wanted = [x.detach().clone().requires_grad_() for x in (Q, K, V)]
+    heed.torch.scaled_dot_product_attention(*wanted, enable_gqa=True).sum().backward()
+    assert all(torch.equal(x.grad.cpu(), y.grad) for x, y in zip(tensors, wanted, strict=True))
+
+
+def test_a_layer_trains_to_the_same_bits_twice():
+    def losses():
+        torch.manual_seed(3)
+        layer = heed.torch.AttentionLayer(model_dim=64, heads=4, kv_heads=2, rotary=ROTARY).cuda().bfloat16()
+        steps = torch.optim.SGD(layer.parameters(), lr=0.1)
+        x, found = X.cuda().bfloat16(), []
+        for _ in range(5):
+            loss = (layer(x, causal=True) - x).float().square().mean()
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+            found.append(loss.item())
+        return found
+
+    first = losses()
+    assert first == losses() and first[-1] < first[0]
 
 
 @torch.no_grad()

@@ -35,11 +35,6 @@ def test_attention_of_a_model_on_cuda_has_its_device(fake):
     assert out.device.type == "cuda" and out.shape == (2, 6, 4, 8)
 
 
-def test_gradients_of_a_model_on_cuda_are_refused(fake):
-    with pytest.raises(RuntimeError, match="gradients of attention are not computed on cuda:0"):
-        heed.transformers.attend(torch.nn.Module(), states(requires_grad=True), states(), states(), None)
-
-
 @pytest.mark.skipif(HAS_CUDA, reason="a build with CUDA")
 def test_the_cache_of_a_model_on_cuda_lies_there(fake, monkeypatch):
     monkeypatch.setattr(heed._transformers_cache._torch_tensors, "beside_caches", lambda _: torch.no_grad())

@@ -25,4 +25,4 @@ class Program(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(str(pathlib.Path(self.cpp.build.bindir, "program")), env="conanrun")
+            self.run(str(pathlib.Path(self.build_folder, self.cpp.build.bindir, "program")), env="conanrun")

@@ -20,6 +20,11 @@ void launch_completion(const GradientCall&, Stream);
 // padded queries, or marks what it leaves unfinished. Each has, as the forward kernels: why it does not take
 // a call (null: it does), how many bytes it needs behind the counters, and its launch.
 
+// bf16 and f16 on Hopper's matrix units. It prepares rows by itself.
+const char* hopper_backward_refuses(const GradientCall&);
+std::int64_t hopper_backward_bytes(const GradientCall&);
+void launch_hopper_backward(const GradientCall&, const Workspace&, Stream);
+
 // Everything in f32, with the CPU's bits.
 const char* exact_backward_refuses(const GradientCall&);
 void launch_exact_backward(const GradientCall&, const Workspace&, Stream);

@@ -88,19 +88,27 @@ HEED_DEVICE bool is_finite_row(const Row& row, std::int64_t dim) {
   return is_so;
 }
 
+// What a row has to itself, but for its rest.
+struct RowNumbers {
+  float log_sum_exp, delta;
+};
 // Row n: `product` is dO times out.
-HEED_DEVICE void write_row_numbers(const GradientCall& g, std::int64_t n, const Query& q, float product,
-                                   bool is_finite_otherwise) {
+HEED_DEVICE RowNumbers write_row_numbers(const GradientCall& g, std::int64_t n, const Query& q, float product,
+                                         bool is_finite_otherwise) {
   const float natural = read(row_of(g.forward.log_sum_exp, q), 0), lse = natural * log2_e,
               delta = product - log_sum_exp_gradient(g, q);
   const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f && is_finite_otherwise;
   const bool is_hollow = natural == minus_infinity || (!is_good && !sees_any(g.forward, q));  // G6
-  g.rows.log_sum_exp[n] = is_hollow ? -minus_infinity : is_good ? lse : __builtin_nanf("");
-  g.rows.delta[n] = is_good && !is_hollow ? delta : 0.0f;
+  const RowNumbers numbers{is_hollow ? -minus_infinity
+                           : is_good ? lse
+                                     : __builtin_nanf(""),
+                           is_good && !is_hollow ? delta : 0.0f};
+  g.rows.log_sum_exp[n] = numbers.log_sum_exp, g.rows.delta[n] = numbers.delta;
   g.rows.rest[n] =
       is_good && !is_hollow
           ? static_cast<float>(static_cast<double>(natural) * softmax::log2_e - static_cast<double>(lse))
           : 0.0f;
+  return numbers;
 }
 
 // Of padding: it gives nothing, and gets nothing from anybody (G8).

@@ -225,10 +225,10 @@ class Pairs {
     }
     p = exp2(of.exponent);
     if (c.drop_below == 0) {
-      ds = p * (ds - of_row(r, shared.owned_items.delta, shared.walked_items.delta));
+      ds = p * (ds - numbers_of(r).delta);
     } else {
       const float keep = drops(c, shared.rows.query(c, row), j) ? 0.0f : c.keep_scale;
-      ds = p * (ds * keep - of_row(r, shared.owned_items.delta, shared.walked_items.delta));
+      ds = p * (ds * keep - numbers_of(r).delta);
       p = p * keep;
     }
     if (by == By::product && c.softcap.cap != 0) ds = ds * of.slope;
@@ -236,20 +236,15 @@ class Pairs {
 
   HEED_DEVICE PairScore score(int r, std::int64_t row, std::int64_t j, float s) const {
     if (r >= row_count() || j >= c.sequence(shared.rows.b).keys) return {minus_infinity, 1};
-    const float lse = of_row(r, shared.owned_items.lse, shared.walked_items.lse),
-                rest = of_row(r, shared.owned_items.rest, shared.walked_items.rest);
-    if (has_only_ranges(c)) {
-      const int begin = of_row(r, shared.owned_items.begin, shared.walked_items.begin),
-                end = of_row(r, shared.owned_items.end, shared.walked_items.end);
-      return {j < begin || j >= end ? minus_infinity : s - lse, 1};
-    }
-    return score_of(c, shared.rows.query(c, row), j, {s, lse, rest});
+    const RowOfPair& numbers = numbers_of(r);
+    if (has_only_ranges(c)) return {numbers.sees(static_cast<int>(j)) ? s - numbers.lse : minus_infinity, 1};
+    const float rest = owned == Owned::rows ? shared.owned_items.rest[r] : shared.walked_items.rest[r];
+    return score_of(c, shared.rows.query(c, row), j, {s, numbers.lse, rest});
   }
 
   // Of row r of the tile that has rows.
-  template <class T>
-  HEED_DEVICE static T of_row(int r, const T* of_owned, const T* of_walked) {
-    return owned == Owned::rows ? of_owned[r] : of_walked[r];
+  HEED_DEVICE const RowOfPair& numbers_of(int r) const {
+    return owned == Owned::rows ? shared.owned_items.rows[r] : shared.walked_items.rows[r];
   }
   HEED_DEVICE std::int64_t row_first() const {
     return owned == Owned::rows ? shared.owned_items.first : shared.walked_items.first;

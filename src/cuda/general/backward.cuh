@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
+#include "cuda/general/scores.cuh"
 #include "cuda/general/sources.cuh"
 
 namespace heed::cuda::general {
@@ -22,7 +23,7 @@ namespace heed::cuda::general {
 // Which sums a block makes. All of them need S, and those but V's need dP.
 enum Gradient : unsigned { of_q = 1, of_k = 2, of_v = 4 };
 
-// What a stage of pairs can do: ranges of keys, in registers; or everything, pair by pair in shared memory.
+// What a stage of pairs can do: ranges of keys alone, or every option.
 enum class PairStage : std::uint8_t { ranges, every_option };
 
 template <unsigned gradients, int width, int tiles_of_warp, int items_walked, PairStage stage_of_pairs>
@@ -38,27 +39,116 @@ struct BackwardShape {
   static constexpr int pitch = dim * 2 + 16;  // eight rows of a column lie in different banks
   static constexpr bool needs_values = makes_q || makes_k;
 
-  static_assert(dim % 64 == 0 && walked % 16 == 0 && items <= threads);
+  static_assert(dim % 64 == 0 && walked % 32 == 0 && items <= threads);
+};
+
+// Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
+// and pairs of 64.
+template <int dim, PairStage stage>
+struct BackwardShapes;
+template <>
+struct BackwardShapes<64, PairStage::ranges> {
+  using Q = BackwardShape<of_q, 64, 2, 64, PairStage::ranges>;
+  using Kv = BackwardShape<of_k | of_v, 64, 2, 32, PairStage::ranges>;
+};
+template <>
+struct BackwardShapes<64, PairStage::every_option> {
+  using Q = BackwardShape<of_q, 64, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<of_k | of_v, 64, 1, 32, PairStage::every_option>;
+};
+template <>
+struct BackwardShapes<128, PairStage::ranges> {
+  using Q = BackwardShape<of_q, 128, 2, 32, PairStage::ranges>;
+  using Kv = BackwardShape<of_k | of_v, 128, 1, 64, PairStage::ranges>;
+};
+template <>
+struct BackwardShapes<128, PairStage::every_option> {
+  using Q = BackwardShape<of_q, 128, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<of_k | of_v, 128, 1, 32, PairStage::every_option>;
+};
+// No room for the sums of both: keys are walked twice.
+template <PairStage stage>
+struct BackwardShapes<256, stage> {
+  using Q = BackwardShape<of_q, 256, 1, 32, stage>;
+  using K = BackwardShape<of_k, 256, 1, 32, stage>;
+  using V = BackwardShape<of_v, 256, 1, 32, stage>;
 };
 
 // What a launch tells the kernel besides the call.
 struct BackwardPlan {
   int tiles;                                           // of the longest sequence
   bool q_in_16, k_in_16, v_in_16, out_gradient_in_16;  // rows can be copied 16 bytes at a time
+
+  template <class Shape>
+  static BackwardPlan of(const GradientCall& g) {
+    const Call& c = g.forward;
+    const std::int64_t items = Shape::owned == Owned::rows ? c.queries * c.group() : c.keys;
+    return {static_cast<int>((items + Shape::items - 1) / Shape::items), lies_in_16(c.q, c.dim),
+            lies_in_16(c.k, c.dim), lies_in_16(c.v, c.value_dim), lies_in_16(g.out_gradient, c.value_dim)};
+  }
+};
+
+// Calls run.operator()<Shape>() for every shape that makes a gradient that was asked for.
+template <class Shapes, class Run>
+void for_each_shape(const GradientCall& g, const Run& run) {
+  if constexpr (requires { typename Shapes::Kv; }) {
+    if (g.k.data || g.v.data) run.template operator()<typename Shapes::Kv>();
+  } else {
+    if (g.k.data) run.template operator()<typename Shapes::K>();
+    if (g.v.data) run.template operator()<typename Shapes::V>();
+  }
+  if (g.q.data) run.template operator()<typename Shapes::Q>();
+}
+
+// Tiles of walked items that owned ones may see, or be seen by: those of the front, then those of the band.
+template <class Shape>
+struct Walk {
+  int front, begin, end;
+  IntRange whole;  // keys that every owned row sees by its range, where rows are owned
+
+  HEED_DEVICE static int tile_of(std::int64_t item) { return static_cast<int>(item / Shape::walked); }
+  HEED_DEVICE static int tiles_up_to(std::int64_t item) {
+    return static_cast<int>((item + Shape::walked - 1) / Shape::walked);
+  }
+
+  HEED_DEVICE Walk(const Call& c, const PairRows& rows, KeyRange owned) {
+    const Sequence& s = c.sequence(rows.b);
+    if constexpr (Shape::owned == Owned::rows) {
+      const Seen seen = seen_by(c, rows.b, owned.begin / rows.group, (owned.end - 1) / rows.group);
+      front = tiles_up_to(max(0, seen.front)), begin = tile_of(seen.begin),
+      end = tiles_up_to(max(0, seen.end));
+    } else {
+      // Query i sees keys before i + end_offset, from i + first_offset on or in the front.
+      const std::int64_t first = max(0, owned.begin - s.end_offset + 1),
+                         last =
+                             owned.begin < c.front ? s.queries : min(s.queries, owned.end - s.first_offset);
+      front = 0, begin = tile_of(first * rows.group);
+      end = owned.begin < s.key_count && first < last ? tiles_up_to(last * rows.group) : 0;
+    }
+  }
+
+  HEED_DEVICE int first() const { return front > 0 ? 0 : begin; }
+  HEED_DEVICE int next(int tile) const { return tile + 1 >= front && tile + 1 < begin ? begin : tile + 1; }
+  HEED_DEVICE bool is_end(int tile) const { return tile >= end; }
 };
 
 template <class Shape>
 struct BackwardMemory {
   static constexpr int tile_bytes = Shape::walked * Shape::pitch;
-  static constexpr int pair_items = Shape::stage == PairStage::every_option ? Shape::items : 1;
 
   alignas(16) unsigned char owned[2][Shape::items * Shape::pitch];
   alignas(16) unsigned char ring[2][2][tile_bytes];  // stages of two operands
   PairItems<Shape::items> owned_items;
   PairItems<Shape::walked> walked_items[3];  // of the tile at hand, the one in flight and the one after it
   PairRows rows;
-  float scores[pair_items][Shape::walked + 1], gradients[pair_items][Shape::walked + 1];
+  Walk<Shape> walk;
+  unsigned char is_whole[3][Shape::walked / 32];  // every row of a tile sees all owned keys; by 32 rows
 };
+
+// Called where masks are more than ranges.
+inline __device__ __noinline__ bool is_allowed(const Call& c, const Query& q, std::int64_t j) {
+  return in_range(c, q, j) && masks_allow(c, q, j);
+}
 
 template <class Shape>
 class Backward {
@@ -87,8 +177,10 @@ class Backward {
     if (thread_index() == 0) shared.rows = PairRows::of_group(c, b, head % c.kv_heads);
     sync();
     find(shared.owned_items, first, owns_rows);
+    if (thread_index() == 0)
+      shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
     sync();
-    walked_count = owns_rows ? s.keys : shared.rows.count(c);
+    if constexpr (owns_rows) find_whole_keys();
     copy_operands<OwnedCopy>(shared.owned_items, shared.owned[0], shared.owned[1], owns_rows);
     walk();
     write();
@@ -101,6 +193,17 @@ class Backward {
       items.find_rows(g, shared.rows, first);
     else
       items.find_keys(g, shared.rows, first);
+  }
+
+  // The keys that all owned rows see.
+  HEED_DEVICE void find_whole_keys() {
+    if (warp != 0) return;
+    IntRange whole{0, 0x7fffffff};
+    for (int r = lane_index(); r < Shape::items; r += 32) {
+      const RowOfPair& row = shared.owned_items.rows[r];
+      whole = {max_of(whole.begin, row.begin), min_of(whole.end, row.end)};
+    }
+    shared.walk.whole = {max_of_warp(whole.begin), min_of_warp(whole.end)};
   }
 
   // Both operands of some items: q and dO, or k and v.
@@ -121,41 +224,35 @@ class Backward {
         [&](int r) { return at[r] != no_item; });
   }
 
-  // The first tile from `tile` on of which a pair may be seen.
-  HEED_DEVICE std::int64_t next_seen(std::int64_t tile) const {
-    const std::int64_t first = shared.owned_items.first, end = first + shared.owned_items.count;
-    for (; tile * Shape::walked < walked_count; ++tile) {
-      const std::int64_t begin = tile * Shape::walked, last = min(begin + Shape::walked, walked_count);
-      const KeyRange keys = owns_rows ? KeyRange{begin, last} : KeyRange{first, end};
-      const KeyRange rows = owns_rows ? KeyRange{first, end} : KeyRange{begin, last};
-      const KeyRange part =
-          seen_by(c, shared.rows.b, rows.begin / shared.rows.group, (rows.end - 1) / shared.rows.group)
-              .within(keys);
-      if (part.begin < part.end) break;
-    }
-    return tile;
-  }
-
   HEED_DEVICE void walk() {
     clear(sums), clear(value_sums);
-    std::int64_t tile = next_seen(0), second = next_seen(tile + 1);
-    find(shared.walked_items[0], tile * Shape::walked, !owns_rows);
-    find(shared.walked_items[1], second * Shape::walked, !owns_rows);
+    const Walk<Shape>& walk = shared.walk;
+    int tile = walk.first(), second = walk.next(tile);
+    find_walked(0, tile), find_walked(1, second);
     sync();
     prefetch(0, 0);
+    int stage = 0, at = 0;  // of the tile at hand
 #pragma unroll 1
-    for (int n = 0; tile * Shape::walked < walked_count; ++n) {
-      const std::int64_t third = next_seen(second + 1);
+    for (; !walk.is_end(tile); tile = second, second = walk.next(second)) {
+      const int following = at == 2 ? 0 : at + 1, after = at == 0 ? 2 : at - 1;
       wait_for_copies<0>();
       sync();
-      if (second * Shape::walked < walked_count) prefetch((n + 1) % 2, (n + 1) % 3);
-      if (third * Shape::walked < walked_count)
-        find(shared.walked_items[(n + 2) % 3], third * Shape::walked, !owns_rows);
-      add_tile(shared.walked_items[n % 3], shared_address(shared.ring[n % 2][0]),
-               shared_address(shared.ring[n % 2][1]));
-      tile = second, second = third;
+      if (!walk.is_end(second)) prefetch(1 - stage, following);
+      add_tile(at, shared_address(shared.ring[stage][0]), shared_address(shared.ring[stage][1]));
+      const int third = walk.next(second);
+      if (!walk.is_end(third)) find_walked(after, third);
+      stage = 1 - stage, at = following;
     }
     wait_for_copies<0>();
+  }
+  HEED_DEVICE void find_walked(int at, int tile) {
+    Walked& items = shared.walked_items[at];
+    find(items, std::int64_t{tile} * Shape::walked, !owns_rows);
+    const int n = thread_index();
+    if (owns_rows || n >= Shape::walked) return;
+    const int first = static_cast<int>(shared.owned_items.first);
+    const bool sees_all = items.rows[n].begin <= first && items.rows[n].end >= first + Shape::items;
+    shared.is_whole[at][n / 32] = all_of_warp(sees_all);
   }
   HEED_DEVICE void prefetch(int stage, int items) {
     copy_operands<WalkedCopy>(shared.walked_items[items], shared.ring[stage][0], shared.ring[stage][1],
@@ -163,12 +260,13 @@ class Backward {
     commit_copies();
   }
 
-  HEED_DEVICE void add_tile(const Walked& walked, SharedAddress y0, SharedAddress y1) {
+  HEED_DEVICE void add_tile(int at, SharedAddress y0, SharedAddress y1) {
+    const Walked& walked = shared.walked_items[at];
     Pairs p, ds;
     multiply(p, shared_address(shared.owned[0]), y0);                                      // S
     if constexpr (Shape::needs_values) multiply(ds, shared_address(shared.owned[1]), y1);  // dP
     if constexpr (Shape::stage == PairStage::ranges)
-      differentiate_ranges(p, ds, walked);
+      is_whole(at) ? differentiate_ranges<false>(p, ds, walked) : differentiate_ranges<true>(p, ds, walked);
     else
       differentiate_options(p, ds, walked);
     if constexpr (Shape::makes_v) add(value_sums, p, y1);
@@ -235,25 +333,24 @@ class Backward {
   }
   HEED_DEVICE static int column(int n) { return 8 * n + lane_index() % 4 * 2; }
 
-  // What a pair needs of its row.
-  struct RowNumbers {
-    float lse, delta;
-    int begin;
-    unsigned count;
-
-    template <class Items>
-    HEED_DEVICE RowNumbers(const Items& rows, int r)
-        : lse(rows.lse[r]),
-          delta(rows.delta[r]),
-          begin(rows.begin[r]),
-          count(static_cast<unsigned>(max_of(0, rows.end[r] - rows.begin[r]))) {}
-  };
+  // Whether all pairs of a tile are seen.
+  HEED_DEVICE bool is_whole(int at) const {
+    if constexpr (owns_rows) {
+      const int first = static_cast<int>(shared.walked_items[at].first);
+      return shared.walk.whole.begin <= first && first + Shape::walked <= shared.walk.whole.end;
+    }
+    bool all = true;
+#pragma unroll
+    for (int n = 0; n < Shape::walked / 32; ++n) all = all && shared.is_whole[at][n];
+    return all;
+  }
 
   // S and dP become P and dS: nothing but ranges of keys.
+  template <bool hides>
   HEED_DEVICE void differentiate_ranges(Pairs& p, Pairs& ds, const Walked& walked) const {
     const float scale = c.scaling.query;
-    const auto pair = [&](float& s, float& dp, const RowNumbers& row, int j) {
-      const bool is_seen = static_cast<unsigned>(j - row.begin) < row.count;
+    const auto pair = [&](float& s, float& dp, const RowOfPair& row, int j) {
+      const bool is_seen = !hides || row.sees(j);
       s = is_seen ? fast_exp2(fmaf(s, scale, -row.lse)) : 0.0f;
       if constexpr (Shape::needs_values) dp = is_seen ? s * (dp - row.delta) : 0.0f;
     };
@@ -263,7 +360,7 @@ class Backward {
       for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const RowNumbers row(shared.owned_items, item(m, r));
+          const RowOfPair row = shared.owned_items.rows[item(m, r)];
 #pragma unroll
           for (int n = 0; n < Shape::walked_tiles; ++n)
 #pragma unroll
@@ -276,7 +373,7 @@ class Backward {
       for (int n = 0; n < Shape::walked_tiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const RowNumbers row(walked, column(n) + e);
+          const RowOfPair row = walked.rows[column(n) + e];
 #pragma unroll
           for (int m = 0; m < Shape::row_tiles; ++m)
 #pragma unroll
@@ -286,60 +383,109 @@ class Backward {
     }
   }
 
-  // The same with every option: pairs go through shared memory, so that the code for one is there once.
-  HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) {
-    sync();  // pairs of the last tile have been read
-    each_pair(p, [&](float& x, int o, int w) { shared.scores[o][w] = x; });
-    if constexpr (Shape::needs_values)
-      each_pair(ds, [&](float& x, int o, int w) { shared.gradients[o][w] = x; });
-    sync();
-#pragma unroll 1
-    for (int n = thread_index(); n < Shape::items * Shape::walked; n += Shape::threads) {
-      // Neighbouring threads have neighbouring keys.
-      const int o = owns_rows ? n / Shape::walked : n % Shape::items,
-                w = owns_rows ? n % Shape::walked : n / Shape::items;
-      differentiate_pair(shared.scores[o][w], shared.gradients[o][w], owns_rows ? o : w,
-                         owns_rows ? walked.first + w : shared.owned_items.first + o, walked);
-    }
-    sync();
-    each_pair(p, [&](float& x, int o, int w) { x = shared.scores[o][w]; });
-    if constexpr (Shape::needs_values)
-      each_pair(ds, [&](float& x, int o, int w) { x = shared.gradients[o][w]; });
+  // The same with every option, one after the other, so that a call passes the code of those alone that it
+  // has.
+  HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) const {
+    Pairs slope;  // of the softcap
+    const bool has_cap = c.softcap.cap != 0;
+    each_pair(walked, [&](const PairAt& at) {
+      const RowOfPair row = at.rows.row;
+      float s = infinity_to_nan(at.of(p) * c.scaling.query);
+      if (has_cap) {
+        const float t = fast_tanh(s * c.softcap.argument);
+        at.of(slope) = fmaf(-t, t, 1.0f);
+        s = fmaf(t, c.softcap.cap, -row.lse) + fmaf(t, c.softcap.rest, -at.rows.rest);
+      }
+      at.of(p) = row.lse == -minus_infinity ? minus_infinity : s;
+    });
+    if (c.alibi.of_heads || c.bias.data) bias_pairs(p, walked);
+    hide_pairs(p, walked);
+    each_pair(walked, [&](const PairAt& at) {
+      float& s = at.of(p);
+      const bool is_seen = s != minus_infinity;
+      s = is_seen ? fast_exp2(has_cap ? s : s - at.rows.row.lse) : 0.0f;
+      const float keep = c.drop_below > 0 ? (is_dropped(at) ? 0.0f : c.keep_scale) : 1.0f;
+      if constexpr (Shape::needs_values) {
+        const float x = s * (at.of(ds) * keep - at.rows.row.delta);
+        at.of(ds) = !is_seen ? 0.0f : has_cap ? x * at.of(slope) : x;
+      }
+      s = s * keep;
+    });
+  }
+
+  // What a row has, of those that pairs of a lane have in common.
+  struct RowFactsOfPairs {
+    RowOfPair row;
+    float rest;
+    int i, h;
+  };
+  // A pair, as a lane has it: element e of column tile n of row tile m.
+  struct PairAt {
+    int m, n, e;
+    const RowFactsOfPairs& rows;
+    int j;
+
+    HEED_DEVICE float& of(Pairs& x) const { return x[m][n][e]; }
+  };
+  template <class Items>
+  HEED_DEVICE static RowFactsOfPairs row_of_pairs(const Items& items, int r) {
+    return {items.rows[r], items.rest[r], items.i[r], items.h[r]};
   }
   template <class Visit>
-  HEED_DEVICE void each_pair(Pairs& x, const Visit& visit) const {
+  HEED_DEVICE void each_pair(const Walked& walked, const Visit& visit) const {
+    const int first_key = static_cast<int>(owns_rows ? walked.first : shared.owned_items.first);
+    if constexpr (owns_rows) {
 #pragma unroll
-    for (int m = 0; m < Shape::row_tiles; ++m)
+      for (int x = 0; x < 2 * Shape::row_tiles; ++x) {
+        const RowFactsOfPairs row = row_of_pairs(shared.owned_items, item(x / 2, x % 2));
 #pragma unroll
-      for (int n = 0; n < Shape::walked_tiles; ++n)
+        for (int y = 0; y < 2 * Shape::walked_tiles; ++y)
+          visit(PairAt{x / 2, y / 2, x % 2 * 2 + y % 2, row, first_key + column(y / 2) + y % 2});
+      }
+    } else {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) visit(x[m][n][e], item(m, e / 2), column(n) + e % 2);
-  }
-  HEED_DEVICE void differentiate_pair(float& p, float& ds, int r, std::int64_t j,
-                                      const Walked& walked) const {
-    if constexpr (owns_rows)
-      differentiate_pair(p, ds, shared.owned_items, r, j);
-    else
-      differentiate_pair(p, ds, walked, r, j);
-  }
-  template <class Items>
-  HEED_DEVICE void differentiate_pair(float& p, float& ds, const Items& rows, int r, std::int64_t j) const {
-    PairScore of{minus_infinity, 1};
-    Query q{};
-    if (r < rows.count && j < c.sequence(shared.rows.b).keys) {
-      q = shared.rows.query(c, rows.first + r);
-      of = score_of(c, q, j, {infinity_to_nan(p * c.scaling.query), rows.lse[r], rows.rest[r]});
+      for (int y = 0; y < 2 * Shape::walked_tiles; ++y) {
+        const RowFactsOfPairs row = row_of_pairs(walked, column(y / 2) + y % 2);
+#pragma unroll
+        for (int x = 0; x < 2 * Shape::row_tiles; ++x)
+          visit(PairAt{x / 2, y / 2, x % 2 * 2 + y % 2, row, first_key + item(x / 2, x % 2)});
+      }
     }
-    if (of.exponent == minus_infinity) {  // hidden, whatever it holds
-      p = ds = 0;
-      return;
-    }
-    const float keep = c.drop_below == 0 ? 1.0f
-                       : drops(c, q, j)  ? 0.0f
-                                         : c.keep_scale,
-                weight = fast_exp2(of.exponent);
-    p = weight * keep;
-    ds = weight * (ds * keep - rows.delta[r]) * of.slope;
+  }
+  HEED_DEVICE Query query(const RowFactsOfPairs& of) const {
+    return {shared.rows.b, of.h, of.i, c.sequence(shared.rows.b).first_query + of.i};
+  }
+
+  // A bias of -inf hides, and no other does (S3).
+  HEED_DEVICE void bias_pairs(Pairs& p, const Walked& walked) const {
+    const int keys = static_cast<int>(c.sequence(shared.rows.b).keys);
+    each_pair(walked, [&](const PairAt& at) {
+      float& s = at.of(p);
+      if (s == minus_infinity || at.j >= keys) return;
+      const Query q = query(at.rows);
+      if (c.alibi.of_heads) s = fmaxf(-max_finite, fmaf(alibi_at(c, q, at.j), c.scaling.unit, s));
+      if (!c.bias.data) return;
+      const float bias = read(row_of(c.bias, q), at.j);
+      s = bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, c.scaling.unit, s));
+    });
+  }
+
+  HEED_DEVICE void hide_pairs(Pairs& p, const Walked& walked) const {
+    const bool is_simple = c.mask_count == 0 && c.document_count == 0 && c.gap_count == 0 && c.front == 0;
+    const int keys = static_cast<int>(c.sequence(shared.rows.b).keys);
+    each_pair(walked, [&](const PairAt& at) {
+      float& s = at.of(p);
+      const bool is_seen = is_simple
+                               ? at.rows.row.sees(at.j)
+                               : s != minus_infinity && at.j < keys && is_allowed(c, query(at.rows), at.j);
+      if (!is_seen) s = minus_infinity;
+    });
+  }
+
+  HEED_DEVICE bool is_dropped(const PairAt& at) const {
+    const auto [x] = softmax::dropout_words(c.seed, shared.rows.b * c.heads + at.rows.h, at.rows.i, at.j / 4);
+    const int n = at.j % 4;
+    return (n < 2 ? (n == 0 ? x[0] : x[1]) : (n == 2 ? x[2] : x[3])) < c.drop_below;
   }
 
   HEED_DEVICE static void clear(Sums& x) {
@@ -414,7 +560,6 @@ class Backward {
   const BackwardPlan& plan;
   Shared& shared;
   const int warp;
-  std::int64_t walked_count = 0;
   Sums sums, value_sums;  // dQ or dK; dV. What a shape does not make is never touched
 };
 

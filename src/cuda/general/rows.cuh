@@ -222,7 +222,7 @@ struct Document {
   std::int32_t id;
   bool is_any;
 };
-HEED_DEVICE Document document_of(const Call& c, const DocumentIds& d, const RowTile& tile, int i) {
+HEED_DEVICE Document document_of(const DocumentIds& d, const RowTile& tile, int i) {
   if (d.queries) return {d.queries[tile.b * d.queries_step + i], true};
   const int own = i + (d.queries_are_last ? tile.keys - tile.queries : 0);
   const bool is_any = own >= 0 && own < tile.keys;
@@ -247,7 +247,7 @@ struct DocumentTiles {
     if (thread_index() == 0) min_id = 0x7fffffff, max_id = -0x7fffffff - 1;
     sync();
     for (int r = thread_index(); r < Shape::rows; r += threads) {
-      const Document own = document_of(c, d, tile, tile.query_of(r));
+      const Document own = document_of(d, tile, tile.query_of(r));
       if (own.is_any) atomicMin(&min_id, own.id), atomicMax(&max_id, own.id);
     }
     sync();

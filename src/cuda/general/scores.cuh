@@ -56,9 +56,7 @@ HEED_DEVICE float fast_tanh(float x) {
   float q = fmaf(z, 1.19825839466702e-06f, 1.18534705686654e-04f);
   q = fmaf(q, z, 2.26843463243900e-03f);
   q = fmaf(q, z, 4.89352518554385e-03f);
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(q));
-  return x != x ? x : y * p * reciprocal;
+  return x != x ? x : y * p * fast_reciprocal(q);
 }
 
 // Nothing but ranges: products stay products, and the softmax scales them.
@@ -329,7 +327,7 @@ class Options {
 #pragma unroll
       for (int n = 0; n < keys; ++n) ids[n] = of_keys[min_of(first + n / 2 * 8 + n % 2, tile_rows.keys - 1)];
       each_row([&](int m, int r) {
-        const Document own = document_of(c, d, tile_rows, rows[place.row(m, r)].i);
+        const Document own = document_of(d, tile_rows, rows[place.row(m, r)].i);
         Bits bits = 0;
 #pragma unroll
         for (int n = 0; n < keys; ++n) bits |= Bits{ids[n] == own.id} << n;

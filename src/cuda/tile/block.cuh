@@ -74,6 +74,15 @@ HEED_DEVICE uint4 load_shared16(SharedAddress from) {
                : "r"(from));
   return x;
 }
+HEED_DEVICE float2 load_shared8(SharedAddress from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from));
+  return x;
+}
+HEED_DEVICE void store_shared_floats(SharedAddress to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
 HEED_DEVICE void clear_shared16(SharedAddress to) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
@@ -101,6 +110,16 @@ HEED_DEVICE unsigned count_arrival(unsigned* arrivals) {
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
   return before;
+}
+
+// A word from one thread to another, with all that it wrote before.
+HEED_DEVICE unsigned load_acquire(const unsigned* from) {
+  unsigned x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+HEED_DEVICE void store_release(unsigned* to, unsigned x) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
 // What another block wrote before it arrived: past the first-level cache.

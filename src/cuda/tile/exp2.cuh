@@ -61,4 +61,12 @@ HEED_DEVICE Tanh tanh_with_slope(float x) {
 
 HEED_DEVICE float tanh(float x) { return tanh_with_slope(x).value; }
 
+// For the scores of matrix units, which are no more exact: in their unrolled loops tanh() takes too many
+// registers, and ptxas lets wgmma wait (C7511).
+HEED_DEVICE float tanh_of_few_registers(float x) {
+  const float size = fabsf(x), near = tanh_near_zero(x);
+  const float e = exp2(size * (-2 * log2_e));
+  return size < min_far_from_zero ? near : copysignf((1.0f - e) / (1.0f + e), x);
+}
+
 }  // namespace heed::cuda

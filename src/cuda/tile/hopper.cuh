@@ -23,6 +23,7 @@ HEED_DEVICE void barrier_arrive_expecting(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+// Bytes beside those that the arrival expects, which comes later.
 HEED_DEVICE void barrier_expect(SharedAddress barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -138,7 +139,7 @@ struct BoxAt {
 HEED_DEVICE void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Neighbouring bytes, a multiple of 16 from a multiple of 16 on.
+// Bytes that lie together, a multiple of 16.
 HEED_DEVICE void load_bytes(SharedAddress to, const void* from, int bytes, SharedAddress barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -169,12 +170,25 @@ HEED_DEVICE void store_box(const CUtensorMap* map, const BoxAt& at, SharedAddres
       "r"(from), "r"(at.dim), "r"(at.row), "r"(at.head), "r"(at.entry)
       : "memory");
 }
+// Bytes that lie together, a multiple of 16.
+HEED_DEVICE void store_bytes(void* to, SharedAddress from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+// Adds floats to those in memory.
+HEED_DEVICE void add_floats(float* to, SharedAddress from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(from), "r"(bytes)
+               : "memory");
+}
 HEED_DEVICE void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until this thread's stores have read their memory, or until they are done.
 HEED_DEVICE void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 HEED_DEVICE void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Makes what this thread wrote to shared memory visible to the copy engine and the matrix units.
 HEED_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// And what the copy engine has stored before what this thread says of it, or the other way round.
+HEED_DEVICE void fence_all_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // Four 8 x 8 matrices of 16-bit numbers from a warp's registers to rows of 16 bytes, one row for each lane.
 HEED_DEVICE void store_matrices(SharedAddress row, std::uint32_t a, std::uint32_t b, std::uint32_t c,

@@ -55,6 +55,9 @@ HEED_DEVICE std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
   return __shfl_xor_sync(0xffffffffu, x, bits);
 }
 
+HEED_DEVICE int max_of_warp(int x) { return __reduce_max_sync(0xffffffffu, x); }
+HEED_DEVICE int min_of_warp(int x) { return __reduce_min_sync(0xffffffffu, x); }
+
 // Four signed bytes as four 16-bit floats, exactly: a bf16 has 8 bits, an f16 more.
 template <Type type>
 HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {

@@ -87,18 +87,19 @@ HEED_DEVICE Sums<n>& first_sums(Sums<all>& x) {
 #define HEED_SUMS_128(d, i) HEED_SUMS_64(d, i), HEED_SUMS_64(d, i + 64)
 
 // Both operands in shared memory, or the first in registers; `adds` 0 begins a sum, `transposed` transposes
-// the second, whose rows have so many bytes.
+// the second, whose rows have so many bytes, `first_transposed` the first.
 #define HEED_PRODUCTS(columns, sums, n0, n1, n2, n3, n4, n5, name)                                     \
-  template <int transposed, int row_bytes>                                                             \
+  template <int transposed, int row_bytes, int first_transposed>                                       \
   HEED_DEVICE void multiply_##name(float(&d)[sums], Operand a, Operand b, int adds) {                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                              \
                  ", 0;\n"                                                                              \
                  "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #name "." #name               \
                  " {" HEED_NAMES_##sums                                                                \
                  "}, "                                                                                 \
-                 "%" #n0 ", %" #n1 ", p, 1, 1, 0, %" #n3 ";\n}\n"                                      \
+                 "%" #n0 ", %" #n1 ", p, 1, 1, %" #n4 ", %" #n3 ";\n}\n"                               \
                  : HEED_SUMS_##sums(d, 0)                                                              \
-                 : "l"(descriptor(a)), "l"(descriptor<row_bytes>(b)), "r"(adds), "n"(transposed));     \
+                 : "l"(descriptor(a)), "l"(descriptor<row_bytes>(b)), "r"(adds), "n"(transposed),      \
+                   "n"(first_transposed));                                                             \
   }                                                                                                    \
   template <int transposed, int row_bytes>                                                             \
   HEED_DEVICE void multiply_##name(float(&d)[sums], const std::uint32_t* a, Operand b) {               \
@@ -126,13 +127,13 @@ HEED_PRODUCTS(256, 128, 128, 129, 130, 131, 132, 133, bf16)
 HEED_PRODUCTS(256, 128, 128, 129, 130, 131, 132, 133, f16)
 #undef HEED_PRODUCTS
 
-// d = [d +] a * b, the second operand as it lies or transposed.
-template <Type type, int transposed, int row_bytes = 128, int sums>
+// d = [d +] a * b, operands as they lie or transposed.
+template <Type type, int transposed, int row_bytes = 128, int first_transposed = 0, int sums>
 HEED_DEVICE void multiply(float (&d)[sums], Operand a, Operand b, int adds) {
   if constexpr (type == Type::bf16)
-    multiply_bf16<transposed, row_bytes>(d, a, b, adds);
+    multiply_bf16<transposed, row_bytes, first_transposed>(d, a, b, adds);
   else
-    multiply_f16<transposed, row_bytes>(d, a, b, adds);
+    multiply_f16<transposed, row_bytes, first_transposed>(d, a, b, adds);
 }
 template <Type type, int transposed, int row_bytes = 128, int sums>
 HEED_DEVICE void multiply(float (&d)[sums], const std::uint32_t* a, Operand b) {

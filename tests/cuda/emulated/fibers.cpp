@@ -22,6 +22,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(stack_bytes);
   bool has_begun = false, has_ended = false;
   float given = 0;
+  const void* shown = nullptr;
 };
 
 jmp_buf scheduler;
@@ -121,6 +122,16 @@ float exchange(float x, int bits) {
   const float across = fibers[static_cast<std::size_t>(running ^ bits)].given;
   step_aside();  // before anyone gives the next
   return across;
+}
+
+Shown::Shown(const void* mine) {
+  fibers[static_cast<std::size_t>(running)].shown = mine;
+  step_aside();
+}
+Shown::~Shown() { step_aside(); }
+const void* Shown::of(int lane) const {
+  constexpr int warp = 32;
+  return fibers[static_cast<std::size_t>(running / warp * warp + lane)].shown;
 }
 
 }  // namespace heed::cuda::emulated

@@ -17,4 +17,16 @@ void named_sync(int barrier, int threads);    // until this many have arrived at
 void named_arrive(int barrier, int threads);  // arrives and goes on
 float exchange(float x, int bits);            // until all threads of the warp have arrived
 
+// What the threads of a warp show each other: all have arrived when the first returns, and none goes on
+// before the last.
+class Shown {
+ public:
+  explicit Shown(const void* mine);
+  ~Shown();
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+  const void* of(int lane) const;
+};
+
 }  // namespace heed::cuda::emulated

@@ -13,6 +13,7 @@
 #include "cuda/exact/general.cuh"
 #include "cuda/exact/inspect.cuh"
 #include "cuda/exact/long.cuh"
+#include "cuda/general/backward.cuh"
 #include "cuda/lower.hpp"
 #include "emulated/fibers.hpp"
 
@@ -50,6 +51,7 @@ void attend(const Call& c, const ExactLaunch& launch) {
 }  // namespace
 
 std::vector<std::string> kernel_names() { return {"cuda.exact"}; }
+bool is_emulated() { return true; }
 
 bool run(const std::string&, const Problem& problem, Cut cut) {
   const LoweredCall lowered(problem);
@@ -116,16 +118,64 @@ bool lies_in_place(const GradientCall& g) {
 
 }  // namespace
 
-std::vector<std::string> backward_kernel_names() { return {"cuda.exact"}; }
+namespace {
 
-bool run_backward(const std::string&, const GradientProblem& problem) {
+template <class Shape>
+void differentiate_in_general(const GradientCall& g) {
+  using Kernel = general::Backward<Shape>;
+  const auto plan = general::BackwardPlan::of<Shape>(g);
+  const auto memory = std::make_unique<unsigned char[]>(sizeof(typename Kernel::Shared) + 16);
+  auto at = reinterpret_cast<std::uintptr_t>(memory.get());
+  shared_memory = memory.get() + (16 - at % 16) % 16;
+  std::memset(shared_memory, 0xff, sizeof(typename Kernel::Shared));  // NaN, where nobody wrote
+  emulated::launch(plan.tiles * g.forward.batch * g.forward.kv_heads, Shape::threads, [&] {
+    Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(shared_memory)).run();
+  });
+}
+
+template <int dim>
+void differentiate_in_general(const GradientCall& g) {
+  using enum general::PairStage;
+  const auto run = [&]<class Shape> { differentiate_in_general<Shape>(g); };
+  if (has_only_ranges(g.forward) && g.forward.drop_below == 0)
+    general::for_each_shape<general::BackwardShapes<dim, ranges>>(g, run);
+  else
+    general::for_each_shape<general::BackwardShapes<dim, every_option>>(g, run);
+}
+
+bool takes_general(const GradientCall& g) {
+  const Call& c = g.forward;
+  return c.q.type == Type::bf16 && c.k.type == Type::bf16 && c.v.type == Type::bf16 &&
+         g.out_gradient.type == Type::bf16 && std::max(c.dim, c.value_dim) <= 256;
+}
+
+void differentiate_in_general(const GradientCall& g) {
+  const std::int64_t dim = std::max(g.forward.dim, g.forward.value_dim);
+  if (dim <= 64)
+    differentiate_in_general<64>(g);
+  else if (dim <= 128)
+    differentiate_in_general<128>(g);
+  else
+    differentiate_in_general<256>(g);
+  if (g.bias.elements() > 0) differentiate<ExactBiasGradient<false>>(g, BiasTiles(g).blocks());
+}
+
+}  // namespace
+
+std::vector<std::string> backward_kernel_names() { return {"cuda.general", "cuda.exact"}; }
+
+bool run_backward(const std::string& kernel, const GradientProblem& problem) {
   const LoweredGradients lowered(problem);
   GradientCall g = lowered.call;
   BackwardMemory memory(g);
   g.rows = memory.rows(g.all_rows());
   const std::int64_t row_blocks = (g.all_rows() + gradient_threads - 1) / gradient_threads;
   emulated::launch(row_blocks, gradient_threads, [&] { prepare_exact_row(g); });
-  lies_in_place(g) ? differentiate<true>(g) : differentiate<false>(g);
+  if (kernel == "cuda.general" && !takes_general(g)) return false;
+  if (kernel == "cuda.general")
+    differentiate_in_general(g);
+  else
+    lies_in_place(g) ? differentiate<true>(g) : differentiate<false>(g);
   SinkGradient::Shared terms;
   emulated::launch(g.sink.elements(), gradient_threads, [&] { SinkGradient::run(g, terms); });
   Completion::Shared shared;

@@ -174,6 +174,8 @@ Workspace workspace(std::int64_t bytes) {
 
 }  // namespace
 
+bool is_emulated() { return false; }
+
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names{"cuda.decode", "cuda.prefill", "cuda.general", "cuda.exact"};
   std::erase_if(names, [](const std::string& name) { return bool(wants_another_device(role_of(name))); });
@@ -193,10 +195,12 @@ bool run(const std::string& kernel, const Problem& problem, Cut cut) {
   return true;
 }
 
-std::vector<std::string> backward_kernel_names() { return {"cuda.general", "cuda.exact"}; }
+std::vector<std::string> backward_kernel_names() { return {"cuda.backward", "cuda.general", "cuda.exact"}; }
 
 bool run_backward(const std::string& kernel, const GradientProblem& problem) {
-  const BackwardRole role = kernel == "cuda.general" ? BackwardRole::general : BackwardRole::exact;
+  const BackwardRole role = kernel == "cuda.backward"  ? BackwardRole::hopper
+                            : kernel == "cuda.general" ? BackwardRole::general
+                                                       : BackwardRole::exact;
   GradientsOnDevice device(problem);
   if (wants_another_device(role) || refuses(role, device.lowered)) return false;
   heed::cuda::run(role, device.lowered, workspace(workspace_bytes(role, device.lowered)), nullptr);

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The backward pass by Hopper's matrix units, bf16 and f16 in, f32 sums: ranges of keys (Causal, Window,
+// KeyLengths), softcap and sinks. Three launches: rows are prepared, all products are made, and dQ is
+// written.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/backward/hopper/consumer.cuh"
+#include "cuda/backward/hopper/producer.cuh"
+#include "cuda/backward/hopper/rows.cuh"
+#include "cuda/runtime/tensor_map.hpp"
+
+namespace heed::cuda {
+
+template <class Shape>
+__global__ void __launch_bounds__(BackwardRows<Shape>::threads)
+    backward_rows_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+  BackwardRows<Shape>{g, plan}.run();
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    backward_kernel(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+  extern __shared__ unsigned char memory[];
+  const BackwardShared<Shape> shared(memory);
+  if (thread_index() == 0) {
+    shared.init();
+    prefetch_map(&plan.q), prefetch_map(&plan.k), prefetch_map(&plan.v), prefetch_map(&plan.out_gradient);
+  }
+  sync();
+  if (thread_index() < 128) {
+    lower_registers<Shape::producer_registers>();
+    const int warp = uniform(thread_index() / 32);
+    if (warp == 0 && elect_one())
+      BackwardLoader<Shape>(g, plan, shared).run();
+    else if ((warp == 1 || warp == 2) && elect_one())
+      BackwardAdder<Shape>(plan, shared, static_cast<unsigned>(warp - 1)).run();
+  } else {
+    raise_registers<Shape::consumer_registers>();
+    BackwardConsumer<Shape>(g, plan, shared).run();
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(BackwardQueries<Shape>::threads)
+    backward_queries_kernel(const __grid_constant__ GradientCall g,
+                            const __grid_constant__ BackwardPlan plan) {
+  BackwardQueries<Shape>{g, plan}.run();
+}
+
+template <class Shape>
+void launch_backward_shape(const GradientCall& g, BackwardPlan plan, Stream stream) {
+  const Call& c = g.forward;
+  const dim3 tiles(static_cast<unsigned>(plan.queries.count), static_cast<unsigned>(c.heads));
+  plan.q = tensor_map(c.q, {c.dim, g.query_rows, c.heads, c.batch}, Shape::rows);
+  plan.out_gradient = tensor_map(g.out_gradient, {c.value_dim, g.query_rows, c.heads, c.batch}, Shape::rows);
+  plan.k = tensor_map(c.k, {c.dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  plan.v = tensor_map(c.v, {c.value_dim, g.key_rows, c.kv_heads, c.batch}, Shape::keys);
+  backward_rows_kernel<Shape><<<tiles, BackwardRows<Shape>::threads, 0, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.backward: rows");
+  const auto kernel = backward_kernel<Shape>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
+        "cudaFuncSetAttribute");
+  const int at_once = device_facts().multiprocessors;
+  const int blocks = plan.tiles < at_once ? plan.tiles : at_once;
+  kernel<<<static_cast<unsigned>(blocks), Shape::threads, Shape::shared_bytes, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.backward");
+  if (!g.q.data) return;
+  backward_queries_kernel<Shape><<<tiles, BackwardQueries<Shape>::threads, 0, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.backward: queries");
+}
+
+template <int dim, Type type>
+void launch_backward_dim(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
+  if constexpr (dim > 64)
+    if (g.forward.cap != 0)
+      return launch_backward_shape<BackwardShape<dim, type, BackwardKind::capped>>(g, plan, stream);
+  launch_backward_shape<BackwardShape<dim, type, BackwardKind::plain>>(g, plan, stream);
+}
+
+}  // namespace heed::cuda

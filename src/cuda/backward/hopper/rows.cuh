@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Before and after the products of Hopper's backward pass: what rows have to themselves, in tiles, and dQ
+// from its sums. A block of threads for each tile of queries of a head.
+#pragma once
+#include <cstdint>
+
+#include "cuda/backward/hopper/fragment.cuh"
+#include "cuda/backward/hopper/plan.hpp"
+#include "cuda/backward/rows.cuh"
+
+namespace heed::cuda {
+
+// The tile of queries of this block.
+struct QueryTile {
+  int b, head, first_query;
+  std::int64_t first_row;  // of q
+  std::int64_t number;     // in the plan
+  int queries;             // of the sequence
+
+  HEED_DEVICE QueryTile(const GradientCall& g, const BackwardPlan& plan) {
+    const int line = static_cast<int>(block_index());
+    head = block_in_column();
+    const auto found = plan.queries.find(line, [&](int b) { return g.forward.sequence(b).first_query; });
+    const Sequence& s = g.forward.sequence(found.b);
+    b = found.b, first_query = found.tile * plan.queries.rows, queries = static_cast<int>(s.queries);
+    first_row = s.first_query + first_query, number = plan.tile(line, head);
+  }
+  HEED_DEVICE Query query(int r) const { return {b, head, first_query + r, first_row + r}; }
+  HEED_DEVICE bool has(int r) const { return first_query + r < queries; }
+};
+
+template <Type type>
+HEED_DEVICE float widened(std::uint32_t two, int which) {
+  const auto bits = static_cast<std::uint16_t>(two >> 16 * which);
+  return type == Type::bf16 ? from_bf16(bits) : from_f16(bits);
+}
+
+// Rows of dO and out, eight dimensions to a lane: their products become delta.
+template <class Shape>
+struct BackwardRows {
+  static constexpr int threads = 256, lanes = Shape::dim / 8, rows_at_once = threads / lanes;
+
+  const GradientCall& g;
+  const BackwardPlan& plan;
+
+  HEED_DEVICE void run() const {
+    const QueryTile tile(g, plan);
+    if (thread_index() == 0) plan.adds[tile.number] = 0;
+    float product[passes];
+    multiply(tile, product);
+#pragma unroll
+    for (int n = 0; n < passes; ++n)
+#pragma unroll
+      for (int bits = lanes / 2; bits > 0; bits /= 2) product[n] += shuffle_xor(product[n], bits);
+    // Every lane of a row has its sum: the first one writes that of the first pass, and so on.
+    const int lane = thread_index() % lanes;
+    float own = product[0];
+#pragma unroll
+    for (int n = 1; n < passes; ++n) own = lane == n ? product[n] : own;
+    if (lane < passes) write(tile, row(lane), own);
+  }
+
+ private:
+  static constexpr int passes = Shape::rows / rows_at_once;
+  static_assert(passes <= lanes);
+
+  HEED_DEVICE static int row(int pass) { return thread_index() / lanes + pass * rows_at_once; }
+
+  // Of this lane's eight dimensions, all loads before the first product.
+  HEED_DEVICE void multiply(const QueryTile& tile, float (&product)[passes]) const {
+    const int d = thread_index() % lanes * 8;
+    uint4 x[passes], y[passes];
+#pragma unroll
+    for (int n = 0; n < passes; ++n) {
+      const bool is_row = tile.has(row(n)) && d < g.forward.value_dim;
+      x[n] = is_row ? eight(row_of(g.out_gradient, tile.query(row(n))), d) : uint4{0, 0, 0, 0};
+      y[n] = is_row ? eight(row_of(g.forward.out, tile.query(row(n))), d) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int n = 0; n < passes; ++n) {
+      const std::uint32_t xs[4] = {x[n].x, x[n].y, x[n].z, x[n].w}, ys[4] = {y[n].x, y[n].y, y[n].z, y[n].w};
+      product[n] = 0;
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        product[n] =
+            fmaf(widened<Shape::type>(xs[e / 2], e % 2), widened<Shape::type>(ys[e / 2], e % 2), product[n]);
+    }
+  }
+  HEED_DEVICE static uint4 eight(const Row& row, int d) {
+    return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(row.data) + row.first + d);
+  }
+
+  // A row that gives nothing to anybody has a log-sum-exp of +inf, and so weights of 0.
+  HEED_DEVICE void write(const QueryTile& tile, int r, float product) const {
+    float* const numbers = plan.rows + tile.number * 2 * Shape::rows;
+    const Query q = tile.query(r);
+    const std::int64_t n = g.row(q.b, q.h, q.row);
+    const bool is_row = tile.has(r), is_padding = !is_row && plan.queries.each > 0 && q.row < g.query_rows;
+    RowNumbers of{-minus_infinity, 0.0f};
+    if (is_row) of = write_row_numbers(g, n, q, product, true);
+    if (is_padding) write_no_row(g, n, q);
+    numbers[r] = lift<Shape::type> - of.log_sum_exp, numbers[Shape::rows + r] = of.delta;
+  }
+};
+
+// Each thread takes what one of a consumer's threads has put there: 64 dimensions of 64 queries to a
+// warpgroup.
+template <class Shape>
+struct BackwardQueries {
+  static constexpr int threads = 256;
+
+  const GradientCall& g;
+  const BackwardPlan& plan;
+
+  HEED_DEVICE void run() const {
+    const QueryTile tile(g, plan);
+    if (tile.first_query >= tile.queries) return;
+    SlabSums x;
+    load(tile.number, x);
+    const GradientTarget to{g.q, g.rows.unfinished_q, g.forward.dim, g.scale * lowered<Shape::type>};
+    const int slab = Shape::dim == 64 ? 0 : thread_index() / 128;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Query q = tile.query(row(r));
+      write_slab(g, to, {row_of(g.q, q), g.row(q.b, q.h, q.row), tile.has(row(r))}, slab, x, r);
+    }
+  }
+
+ private:
+  // Of the tile, and of this thread.
+  HEED_DEVICE static int row(int r) {
+    const int of_group = Shape::dim == 64 ? thread_index() / 128 * 64 : 0;
+    return of_group + thread_index() % 128 / 32 * 16 + thread_index() % 32 / 4 + 8 * r;
+  }
+  // Zeros where no tile of keys has added.
+  HEED_DEVICE void load(std::int64_t tile, SlabSums& x) const {
+    const bool has_sum = plan.adds[tile] > 0;
+    const float* const from = plan.sums + tile * (Shape::rows * Shape::dim) + thread_index() / 128 * 4096 +
+                              thread_index() % 128 * 4;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float4 four =
+          has_sum ? __ldcs(reinterpret_cast<const float4*>(from + n * 512)) : float4{0, 0, 0, 0};
+      x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
+    }
+  }
+};
+
+}  // namespace heed::cuda

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The general kernels of a backward pass and their launches: those of a width of heads, which CMake writes a
+// file for.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "cuda/general/backward.cuh"
+#include "cuda/general/kernel.cuh"
+#include "cuda/general/plan.hpp"
+
+namespace heed::cuda::general {
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::dim > 128 ? 1 : 2)
+    differentiate(const __grid_constant__ GradientCall g, const __grid_constant__ BackwardPlan plan) {
+#ifdef __CUDA_ARCH__
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Kernel = Backward<Shape>;
+  if constexpr (fits_architecture<typename Kernel::Shared>(__CUDA_ARCH__))
+    Kernel(g, plan, *reinterpret_cast<typename Kernel::Shared*>(memory)).run();
+#endif
+}
+
+template <class Shape>
+constexpr int shared_bytes = sizeof(BackwardMemory<Shape>);
+
+template <class Shape>
+void launch(const GradientCall& g, Stream stream) {
+  const auto plan = BackwardPlan::of<Shape>(g);
+  const std::int64_t blocks = plan.tiles * g.forward.batch * g.forward.kv_heads;
+  if (blocks == 0) return;
+  const auto kernel = differentiate<Shape>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<Shape>),
+        "cudaFuncSetAttribute");
+  kernel<<<static_cast<unsigned>(blocks), Shape::threads, shared_bytes<Shape>, stream>>>(g, plan);
+  check(cudaGetLastError(), "cuda.general: gradients");
+}
+
+template <class Shapes>
+constexpr int max_shared_bytes() {
+  if constexpr (requires { typename Shapes::Kv; })
+    return std::max(shared_bytes<typename Shapes::Q>, shared_bytes<typename Shapes::Kv>);
+  else
+    return std::max({shared_bytes<typename Shapes::Q>, shared_bytes<typename Shapes::K>,
+                     shared_bytes<typename Shapes::V>});
+}
+template <class Shapes>
+bool fit_on_device() {
+  return device_facts().fits_block(static_cast<std::size_t>(max_shared_bytes<Shapes>()));
+}
+
+// For heads of up to `dim` dimensions.
+template <int dim>
+void launch_backward(const GradientCall& g, Stream stream) {
+  using Ranges = BackwardShapes<dim, PairStage::ranges>;
+  using Every = BackwardShapes<dim, PairStage::every_option>;
+  const auto run = [&]<class Shape> { launch<Shape>(g, stream); };
+  if (has_only_ranges(g.forward) && g.forward.drop_below == 0 && fit_on_device<Ranges>())
+    for_each_shape<Ranges>(g, run);
+  else
+    for_each_shape<Every>(g, run);
+}
+
+}  // namespace heed::cuda::general
