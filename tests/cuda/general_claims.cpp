@@ -54,13 +54,7 @@ Call sized_call(std::uint64_t seed) {
   Call call{.q = Tensor::random({batch, heads, queries, dim}, 3 * seed, 3, dtype),
             .k = Tensor::random({batch, kv_heads, keys, dim}, 3 * seed + 1, 2, dtype),
             .v = Tensor::random({batch, kv_heads, keys, value_dim}, 3 * seed + 2, 2, dtype)};
-  if (dice.one_in(2)) cases::add_random_masks(dice, call);
-  if (dice.one_in(4)) call.documents = cases::random_documents(dice, call.score_shape());
-  if (dice.one_in(4)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
-  if (dice.one_in(4)) call.sink = Tensor::random({1, heads, 1, 1}, seed ^ 0x51Du, 4);
-  if (dice.one_in(5)) call.softcap = dice.pick<float>({2.0f, 30.0f});
-  if (dice.one_in(5)) call.dropout = Dropout{0.3f, dice.bits()};
-  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
+  add_random_options(dice, call, seed);
   return call;
 }
 

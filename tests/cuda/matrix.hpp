@@ -55,6 +55,17 @@ inline Call range_call(std::uint64_t seed, std::int64_t max_queries) {
   return call;
 }
 
+// Each option that attention() has, now and then.
+inline void add_random_options(Dice& dice, Call& call, std::uint64_t seed) {
+  if (dice.one_in(2)) cases::add_random_masks(dice, call);
+  if (dice.one_in(4)) call.documents = cases::random_documents(dice, call.score_shape());
+  if (dice.one_in(4)) cases::add_random_bias(dice, call, seed ^ 0xB1A5u);
+  if (dice.one_in(4)) call.sink = Tensor::random({1, call.heads(), 1, 1}, seed ^ 0x51Du, 4);
+  if (dice.one_in(5)) call.softcap = dice.pick<float>({2.0f, 30.0f});
+  if (dice.one_in(5)) call.dropout = Dropout{0.3f, dice.bits()};
+  if (dice.one_in(4)) call.head_map = HeadMap::tiled;
+}
+
 inline void expect_right(const std::string& kernel, const Call& call, const Wants& wants,
                          const std::string& what) {
   auto got = run(kernel, call, wants);

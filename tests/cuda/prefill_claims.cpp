@@ -161,6 +161,13 @@ CLAIM(prefill_of_documents_has_the_bits_of_prefill_of_each) {
 struct CachedPrefill {
   CacheType type;
   std::int64_t page_size, tokens, queries, dim, value_dim;  // page_size 0: contiguous
+
+  KvCache cache() const {
+    KvCacheConfig config{
+        .batch = 2, .kv_heads = 2, .capacity = tokens + 40, .dim = dim, .value_dim = value_dim, .type = type};
+    if (page_size > 0) config.page_size = page_size;
+    return KvCache(config);
+  }
 };
 
 // Prompts over a cache: pages shorter than a tile of keys and longer, the last ones not full, and values that
@@ -178,14 +185,7 @@ CLAIM(prefill_over_pages_has_the_bits_of_prefill_over_rows) {
                                  {CacheType::f16, 64, 700, 200, 256, 256}})
     for (const bool is_poisoned : {false, true}) {
       const DType dtype = t.type == CacheType::bf16 ? DType::bf16 : DType::f16;
-      KvCacheConfig config{.batch = 2,
-                           .kv_heads = 2,
-                           .capacity = t.tokens + 40,
-                           .dim = t.dim,
-                           .value_dim = t.value_dim,
-                           .type = t.type};
-      if (t.page_size > 0) config.page_size = t.page_size;
-      KvCache cache(config);
+      KvCache cache = t.cache();
       const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 151, 2, dtype);
       Tensor v = Tensor::random({2, 2, t.tokens, t.value_dim}, 152, 2, dtype);
       if (is_poisoned) v.set(0, 1, t.tokens - 20, 3, nan);
@@ -213,14 +213,7 @@ CLAIM(prefill_over_int8_pages_is_within_the_bound) {
                                  {CacheType::int8, 32, 517, 130, 96, 40},
                                  {CacheType::int8, 0, 700, 200, 256, 256}})
     for (const DType dtype : {DType::bf16, DType::f16}) {
-      KvCacheConfig config{.batch = 2,
-                           .kv_heads = 2,
-                           .capacity = t.tokens + 40,
-                           .dim = t.dim,
-                           .value_dim = t.value_dim,
-                           .type = t.type};
-      if (t.page_size > 0) config.page_size = t.page_size;
-      KvCache cache(config);
+      KvCache cache = t.cache();
       const Tensor k = Tensor::random({2, 2, t.tokens, t.dim}, 161, 2, dtype),
                    v = Tensor::random({2, 2, t.tokens, t.value_dim}, 162, 2, dtype);
       const std::vector<std::int64_t> counts{t.tokens, t.tokens - 37};
