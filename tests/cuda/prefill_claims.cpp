@@ -75,6 +75,34 @@ CLAIM(keys_that_a_mask_hides_change_no_bit_of_prefill) {
     }
 }
 
+// Heads of 256: a tile has twice as many rows as keys, so a warpgroup may see fewer tiles of keys than the
+// other one.
+CLAIM(prefill_with_options_is_right_where_a_warpgroup_sees_fewer_tiles) {
+  enum class Option { bias, hole, end, dropout, slopes };
+  for (const std::int64_t queries : {128, 152, 168, 200})
+    for (const Option option : {Option::bias, Option::hole, Option::end, Option::dropout, Option::slopes}) {
+      Call call{.q = Tensor::random({1, 2, queries, 256}, 211, 3, DType::bf16),
+                .k = Tensor::random({1, 1, queries + 136, 256}, 212, 2, DType::bf16),
+                .v = Tensor::random({1, 1, queries + 136, 256}, 213, 2, DType::bf16)};
+      const std::int64_t keys = call.keys();
+      call.causal = Causal{Align::ends};
+      if (option == Option::bias) call.bias = Tensor::random({1, 1, queries, keys}, 214, 3, DType::bf16);
+      if (option == Option::hole || option == Option::end) {
+        cases::BoolTensor hidden({1, 1, queries, keys});
+        cases::for_each(hidden.shape, [&](auto b, auto h, auto i, auto j) {
+          hidden.at(b, h, i, j) = option == Option::hole ? j >= 64 && j < 128 : j >= keys - 100;
+        });
+        call.matrices.push_back({hidden, true});
+      }
+      if (option == Option::dropout) call.dropout = Dropout{0.3f, 7};
+      if (option == Option::slopes)
+        call.alibi = cases::Slopes{.of_heads = {0.5f, 0.1f}, .align = Align::ends};
+      expect_right(
+          prefill, call, {.log_sum_exp = true},
+          "option " + std::to_string(static_cast<int>(option)) + ", " + std::to_string(queries) + " queries");
+    }
+}
+
 // A bias of 16 bits comes by the copy engine; numbers as low as somebody masks with, and -inf, in some rows
 // alone, and in whole ones.
 CLAIM(prefill_with_a_bias_that_hides_keys_is_within_the_bound) {

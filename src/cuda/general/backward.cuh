@@ -462,11 +462,7 @@ class Backward {
     each_pair(walked, [&](const PairAt& at) {
       float& s = at.of(p);
       if (s == minus_infinity || at.j >= keys) return;
-      const Query q = query(at.rows);
-      if (c.alibi.of_heads) s = fmaxf(-max_finite, fmaf(alibi_at(c, q, at.j), c.scaling.unit, s));
-      if (!c.bias.data) return;
-      const float bias = read(row_of(c.bias, q), at.j);
-      s = bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, c.scaling.unit, s));
+      s = with_bias(c, query(at.rows), at.j, s);
     });
   }
 

@@ -200,7 +200,9 @@ class PrefillConsumer {
  private:
   // Where a tile of rows is longer than one of keys, a warpgroup may see fewer tiles than the others do.
   // Elsewhere only a tile that is not full may leave one idle: where keys are cut, most are not.
-  static constexpr bool may_pass = Shape::rows > keys || Shape::cut;
+  // Not with masks, whose producer says which tiles come, nor where warps release keys, or a bias,
+  // themselves.
+  static constexpr bool may_pass = (Shape::rows > keys && !Shape::masked && !Shape::scaled) || Shape::cut;
   // Every second warpgroup sees half of its last tile under a causal mask, and does no more of it: 90 us
   // instead of 93 for 256 heads of 1024 x 64. With heads of 128 of its values too: 142.6 instead of 147.8
   // (H200, November 2026).

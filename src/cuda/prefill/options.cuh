@@ -130,7 +130,7 @@ struct PrefillBias {
   HEED_DEVICE static float biased(float score, float bias) {
     return fmaf(score, 0.0f, fmaf(bias, log2_e, score));
   }
-  // As biased_score in tile/visible.cuh.
+  // As with_bias in tile/visible.cuh.
   HEED_DEVICE static float lowest(float score, float bias) {
     const float fits = fabsf(score) > 0x1p73f ? __builtin_nanf("") : score;
     return bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, log2_e, fits));

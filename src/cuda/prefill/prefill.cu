@@ -31,6 +31,9 @@ const char* matrix_units_refuse(const Call& c) {
 
 namespace {
 
+constexpr std::int64_t max_grid_depth =
+    65535;  // gridDim.z: masks that are packed, sequences that are gathered
+
 // Options beside ranges of keys. One at a time changes scores or weights: kernels for more would need more
 // registers than there are.
 const char* options_refuse(const Call& c) {
@@ -52,7 +55,9 @@ const char* options_refuse(const Call& c) {
     return "options.alibi: there are more than 2^24 keys and queries";
   if (c.bias.data && !is_mappable(c.bias)) return "it takes a bias of bf16 or f16 whose rows lie on 16 bytes";
   constexpr std::int64_t max_mask_bytes = 256'000'000;
-  if (packed_mask(c, 128).bytes() > max_mask_bytes) return "its masks are beyond 256 MB in bits";
+  const PackedMask mask = packed_mask(c, 128);
+  if (mask.bytes() > max_mask_bytes) return "its masks are beyond 256 MB in bits";
+  if (mask.matrices() > max_grid_depth) return "it takes up to 65535 masks";
   return nullptr;
 }
 
@@ -66,6 +71,7 @@ const char* prefill_refuses(const Call& c) {
   if (c.out.type != c.q.type) return "it writes the type of q";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.keys == 0) return "there are no keys";
+  if (c.cached && c.batch > max_grid_depth) return "it takes up to 65535 sequences of a cache";
   for (const Tensor* t : {&c.q, &c.k, &c.v, &c.out})
     if (!is_mappable(*t)) return "the copy engine wants rows without gaps, and everything on 16 bytes";
   return nullptr;

@@ -122,11 +122,10 @@ HEED_DEVICE float alibi_at(const Call& c, const Query& q, std::int64_t j) {
   return -c.alibi.of_heads[q.b * c.alibi.step + q.h] * fabsf(place - static_cast<float>(j));
 }
 
-// What enters the softmax: -inf for a key that is not seen. All scores of a row may be the lowest number,
-// where a bias or what ALiBi takes lies below -2^126 (open_lowest in finish.cuh): products beyond 2^73 count
-// beside it even so, as doubles are 2^74 apart there, and become NaN.
-inline __device__ __noinline__ float biased_score(const Call& c, const Query& q, std::int64_t j, float s) {
-  if (!in_range(c, q, j) || !masks_allow(c, q, j)) return minus_infinity;
+// The score of a key that is seen, with ALiBi and the bias, of which -inf hides. All scores of a row may be
+// the lowest number, where a bias or what ALiBi takes lies below -2^126 (open_lowest in finish.cuh): products
+// beyond 2^73 count beside it even so, as doubles are 2^74 apart there, and become NaN.
+HEED_DEVICE float with_bias(const Call& c, const Query& q, std::int64_t j, float s) {
   if ((c.alibi.of_heads || c.bias.data) && fabsf(s) > 0x1p73f) s = __builtin_nanf("");
   if (c.alibi.of_heads) {  // NaN where a bias might bring it back
     const float lost = fmaf(alibi_at(c, q, j), c.scaling.unit, s),
@@ -136,6 +135,11 @@ inline __device__ __noinline__ float biased_score(const Call& c, const Query& q,
   if (!c.bias.data) return s;
   const float bias = read(row_of(c.bias, q), j);
   return bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, c.scaling.unit, s));
+}
+
+// What enters the softmax: -inf for a key that is not seen.
+inline __device__ __noinline__ float biased_score(const Call& c, const Query& q, std::int64_t j, float s) {
+  return in_range(c, q, j) && masks_allow(c, q, j) ? with_bias(c, q, j, s) : minus_infinity;
 }
 
 // Dropout: whether the weight of key j drops for this query.
