@@ -198,6 +198,8 @@ Status run_layer(const RunOptions& options, Console& console) {
   options.picture.check();
   if (!options.words.empty() && !options.picture.is_wanted() && !options.show)
     throw Error(Error::value, "--words: means nothing without --picture or --show");
+  if (options.job.shape.dtype == DType::f64)
+    throw Error(Error::dtype, "--dtype: 'f64' is not f32, f16 or bf16");
   if (options.ranks) {
     refuse_over_ranks(options);
     return run_over_ranks(options, files, console);

@@ -28,12 +28,12 @@ class KindError(Error, TypeError):
     Both a heed.Error and a TypeError.
 
     >>> import numpy, heed
-    >>> q = numpy.zeros((4, 16))
+    >>> q = numpy.zeros((4, 16), int)
     >>> try:
     ...     heed.attention(q, q, q)
     ... except TypeError as error:
     ...     print(error)
-    q.dtype: float64 is none of float32, float16, bfloat16; pass q.astype(np.float32), or q.float() of PyTorch
+    q.dtype: int64 is none of float32, float16, bfloat16; pass q.astype(np.float32), or q.float() of PyTorch
     """
 
     __module__ = "heed"

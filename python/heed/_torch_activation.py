@@ -143,6 +143,8 @@ def _reason_for_pytorch(named: dict[str, Any]) -> str | None:
     for name, tensor in tensors.items():
         if name != "attn_mask" and tensor.dtype in (torch.complex64, torch.complex128):
             return f"{name}.dtype: heed does not compute in {str(tensor.dtype).removeprefix('torch.')}"
+        if name != "attn_mask" and tensor.dtype == torch.float64 and tensor.is_cuda:
+            return f"{name}.dtype: heed computes in float64 on the CPU alone, not on {tensor.device}"
         if torch.compiler.is_compiling():
             continue
         found = _torch_tensors.foreign_kind(tensor)

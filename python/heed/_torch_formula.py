@@ -64,7 +64,8 @@ def weights_backward(
     weights, undropped, capped = tables
     heads, kv_heads = q.shape[1], k.shape[1]
     wide = computed_in(q)
-    by_weights, p = gradient.to(wide), undropped.to(wide)
+    # 0 where a key is not seen, whose value may be no number (G6).
+    by_weights, p = gradient.to(wide).masked_fill(undropped == 0, 0.0), undropped.to(wide)
     if options.dropout > 0.0:
         by_weights = by_weights * (weights != 0) / (1.0 - options.dropout)
     inner = (by_weights * p).sum(-1, keepdim=True)

@@ -196,6 +196,8 @@ class AttentionLayer(torch.nn.Module):
     ) -> Any:
         """The same call with the projections as modules, each operation one that PyTorch knows."""
         _torch_tensors.check_kinds({"x": x, "context": context, "value": value} | options)
+        if x.dtype == torch.float64:
+            raise heed.KindError("x.dtype: float64 is none of float32, float16, bfloat16; pass x.float()")
         if not _torch_tensors.is_traced():
             _torch_refusals.check_layer_options(options)
             _torch_refusals.check_layer_inputs(x, context, value, self._widths)

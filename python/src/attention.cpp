@@ -69,7 +69,8 @@ nb::object merge(const nb::args& parts) {
   if (parts.size() == 0) throw Error(Error::value, "parts: none are given; at least one is needed");
   const Part first = read_part(parts[0]);
   if (first.lse.element != Element::f32 && first.lse.element != Element::f64)
-    throw Error(Error::dtype, std::string("lse.dtype: ") + name_of(first.lse.element) + " is not f32");
+    throw Error(Error::dtype,
+                std::string("lse.dtype: ") + name_of(first.lse.element) + " is neither f32 nor f64");
   dtype_of(first.out);
   Result out("out", first.out, first.out.element, first.out.extents());
   Result lse("lse", first.out, first.lse.element, first.lse.extents());

@@ -371,7 +371,9 @@ nb::object unwatched_scaled_dot_product_attention(nb::handle query, nb::handle k
   } catch (const Error&) {
     return not_implemented;
   }
-  if (!is_contiguous(question->query)) return not_implemented;
+  const Tensor& q = question->query;
+  const bool is_for_torch = q.element == Element::f64 && q.device != Device::cpu;
+  if (!is_contiguous(q) || is_for_torch) return not_implemented;
   return answer(*question);
 }
 

@@ -34,6 +34,7 @@ void round_to_f32(const char* name, std::optional<double>& number) {
   const auto rounded = static_cast<float>(*number);
   if (std::isfinite(*number) && !std::isfinite(rounded))
     throw refusal(Error::value, name, ": ", *number, " is beyond the range of f32");
+  if (*number > 0 && rounded == 0) throw refusal(Error::value, name, ": ", *number, " is 0 in f32");
   number = rounded;
 }
 

@@ -79,8 +79,9 @@ static void views_that_are_not_given_are_named(void) {
 }
 
 static void views_of_which_only_a_part_is_zero_are_given(void) {
-  EXPECT_CALL_REFUSED(c.options.bias.dtype = 99, HEED_ERROR_VALUE,
-                      "options.bias.dtype: 99 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16");
+  EXPECT_CALL_REFUSED(
+      c.options.bias.dtype = 99, HEED_ERROR_VALUE,
+      "options.bias.dtype: 99 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16, HEED_DTYPE_F64");
   EXPECT_CALL_REFUSED(c.options.sink.reserved = 1, HEED_ERROR_UNSUPPORTED,
                       "options.sink.reserved: 1 is not 0");
   EXPECT_CALL_REFUSED(c.outputs.weights.stride.dim = 1, HEED_ERROR_AMBIGUOUS,
@@ -91,10 +92,12 @@ static void views_of_which_only_a_part_is_zero_are_given(void) {
 }
 
 static void numbers_that_mean_nothing_are_refused(void) {
-  EXPECT_CALL_REFUSED(c.inputs.q.dtype = 3, HEED_ERROR_VALUE,
-                      "q.dtype: 3 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16");
-  EXPECT_CALL_REFUSED(c.inputs.q.dtype = 256, HEED_ERROR_VALUE,
-                      "q.dtype: 256 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16");
+  EXPECT_CALL_REFUSED(
+      c.inputs.q.dtype = 4, HEED_ERROR_VALUE,
+      "q.dtype: 4 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16, HEED_DTYPE_F64");
+  EXPECT_CALL_REFUSED(
+      c.inputs.q.dtype = 256, HEED_ERROR_VALUE,
+      "q.dtype: 256 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16, HEED_DTYPE_F64");
   EXPECT_CALL_REFUSED(c.outputs.out.device = -1, HEED_ERROR_VALUE,
                       "out.device: -1 is none of HEED_DEVICE_CPU, HEED_DEVICE_CUDA");
   EXPECT_CALL_REFUSED(c.inputs.v.layout = 9, HEED_ERROR_VALUE,
@@ -230,8 +233,9 @@ static void sentences_say_what_to_write_in_c(void) {
 static void merging_names_its_sides(void) {
   const heed_outputs into = {.size = sizeof into, .out = {.data = out, .shape = {1, 1, 2, 2}}};
   heed_results other = {.size = sizeof other, .out = {.data = numbers, .shape = {1, 1, 2, 2}, .dtype = 9}};
-  EXPECT_REFUSED(heed_merge(&into, &other), HEED_ERROR_VALUE,
-                 "other.out.dtype: 9 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16");
+  EXPECT_REFUSED(
+      heed_merge(&into, &other), HEED_ERROR_VALUE,
+      "other.out.dtype: 9 is none of HEED_DTYPE_F32, HEED_DTYPE_F16, HEED_DTYPE_BF16, HEED_DTYPE_F64");
   other.out.dtype = HEED_DTYPE_F32;
   EXPECT_REFUSED(heed_merge(&into, &other), HEED_ERROR_SHAPE,
                  "into.log_sum_exp: not given; merge needs it to weigh the two results");

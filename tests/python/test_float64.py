@@ -142,6 +142,8 @@ REFUSED = {
     "what is appended": (lambda: heed.KvCache(batch=B, kv_heads=G, capacity=80, dim=D).append(K, V), "k.dtype: float64 is none of"),
     "a rotation": (lambda: heed.rotate(Q, np.arange(S), heed.Rotary()), "x.dtype: float64 is none of"),
     "a layer's input": (lambda: heed.AttentionLayer(16, 4)(np.ones((1, 3, 16))), "x.dtype: float64 is none of"),
+    "a layer of torch that trains": (
+        lambda: heed.torch.AttentionLayer(16, 4).double()(torch.ones(1, 3, 16, dtype=torch.float64)), "x.dtype: float64 is none of"),
     "keys of another type": (lambda: heed.attention(Q, K.astype(np.float32), V), "k.dtype: float32 is not q.dtype: float64"),
     "a query of another type": (lambda: heed.attention(Q.astype(np.float32), K, V), "k.dtype: float64 is not q.dtype: float32"),
 }
@@ -158,3 +160,25 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(what):
     call, sentence = REFUSED[what]
     with pytest.raises(heed.KindError, match=f"^{sentence}"):
         call()
+
+
+def test_the_rarest_dropout_scales_what_it_leaves():
+    """Below 2**-32 no weight is dropped, and the rest are divided by 1 - p all the same (S7)."""
+    rare = 2e-10
+    out = heed.attention(Q, K, V, dropout=rare, seed=1)
+    assert np.abs(out - heed.attention(Q, K, V) / (1 - rare)).max() <= LIMIT
+
+
+def test_a_softcap_that_is_nothing_in_f32_is_named_as_it_was_given():
+    q, k, v = (x.astype(np.float32) for x in (Q, K, V))
+    with pytest.raises(heed.Error, match="softcap: 1e-50 is 0 in f32"):
+        heed.attention(q, k, v, softcap=1e-50)
+
+
+def test_many_gradients_at_once_ignore_values_that_nobody_sees():
+    v = torch.tensor(V)
+    v[:, :, 60:] = torch.nan
+    q = torch.tensor(Q, requires_grad=True)
+    out = heed.torch.attention(q, torch.tensor(K), v, key_lengths=[60, 60])
+    many = torch.autograd.grad(out, q, torch.ones(2, *out.shape, dtype=torch.float64), is_grads_batched=True)[0]
+    assert torch.isfinite(many).all()

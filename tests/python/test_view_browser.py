@@ -279,6 +279,7 @@ def test_an_open_page_follows_the_system_from_light_to_dark(tab, page):
         tab.one("#theme").click()
         tab.until(lambda: theme() == "light", theme())
         prefer("light")
+        tab.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")  # it is told
         prefer("dark")
         tab.until(lambda: theme() == "dark", "what agrees with the system again follows it again")
     finally:

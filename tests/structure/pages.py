@@ -25,6 +25,7 @@ import tempfile
 LANGUAGES = {"cpp", "c", "python", "pycon", "sh", "cmake", "text"}
 RUN = ("README.md", "docs/commands.md", "docs/path.md", "docs/lessons/")  # pages whose commands are run, one after another
 NOT_RUN = {"demo", "doctor"}  # that they exist is checked by asking for their help
+ELSEWHERE = ("conan", "vcpkg", "rattler-build")  # package managers that need not be here
 SHOWN = ("&&", "|", "$(")  # commands of a shell: their first word must exist
 
 
@@ -175,7 +176,7 @@ def check_commands(blocks, root, tool):
                     if words[0] == "heed" and tool and len(words) > 1:
                         found = run_tool(words, folder, tool) if page.startswith(RUN) else options_of_tool(words, tool)
                     elif words[0] != "heed" and not words[0].startswith("build/"):
-                        if not (root / words[0]).is_file() and shutil.which(words[0]) is None:
+                        if words[0] not in ELSEWHERE and not (root / words[0]).is_file() and shutil.which(words[0]) is None:
                             found = [f"there is no command {words[0]}"]
                     problems += [f"{page}:{number}: {problem}" for problem in found]
     return problems

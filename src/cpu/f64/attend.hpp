@@ -8,6 +8,7 @@
 #include "cpu/f64/call.hpp"
 #include "cpu/f64/vector.hpp"
 #include "cpu/tile/pack.hpp"
+#include "cpu/tile/score.hpp"
 #include "softmax/philox.hpp"
 
 namespace heed::cpu::HEED_THIS_TARGET {
@@ -193,7 +194,7 @@ struct F64Scores {
       for (std::int64_t n = 0; n < keys.count; ++n) {
         const double score = scores[n * width + r];
         f64_write(c.scores, place(c.scores, r, keys.first + n), score);
-        if (!is_number(score) && score != f64_minus_infinity) *c.needs_reference = 1;
+        if (!is_number(score) && score != f64_minus_infinity) leave_to_reference(c);
       }
   }
 };
@@ -266,7 +267,7 @@ class F64Attend {
       D::store(max + w, highest), D::store(sum + w, total), D::store(factor + w, rescaled);
       for (int n = 0; n < D::lanes; ++n) moves |= rescaled[n] != 1;
     }
-    if (c.drop_below > 0) drop(keys);
+    if (c.drop_probability > 0) drop(keys);
     if (moves)
       for (std::int64_t d = 0; d < c.value_dim; ++d)
         for (std::int64_t w = 0; w < width; w += D::lanes)
@@ -308,7 +309,7 @@ class F64Attend {
       }
       const double lse = sees_none ? max[r] : max[r] + __builtin_log(sum[r]);
       if (c.log_sum_exp.data) f64_write(c.log_sum_exp, rows.place(c.log_sum_exp, r, 0), lse);
-      if (!is_finished || __builtin_isnan(lse)) *c.needs_reference = 1;
+      if (!is_finished || __builtin_isnan(lse)) leave_to_reference(c);
     }
   }
 
@@ -328,8 +329,8 @@ class F64Attend {
   double weight(std::int64_t r, std::int64_t j, double score) {
     if (score == f64_minus_infinity || sum[r] == 0) return 0;
     double x = __builtin_exp(score - max[r]) / sum[r];
-    if (c.drop_below > 0) x *= rows.keeps(r, j) ? rows.keep_scale() : 0;
-    if (!is_number(x)) *c.needs_reference = 1;
+    if (c.drop_probability > 0) x *= rows.keeps(r, j) ? rows.keep_scale() : 0;
+    if (!is_number(x)) leave_to_reference(c);
     return x;
   }
 

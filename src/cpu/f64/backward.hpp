@@ -45,7 +45,7 @@ struct F64GradientPanel {
     rows.compute(keys, Writing::nothing, applied, capped);
     multiply<D>({out, rows.width, rows.keys_of(c.v, keys.first), keys.count, c.value_dim, score},
                 Sums::begin);
-    const bool drops = c.drop_below > 0;
+    const bool drops = c.drop_probability > 0;
     for (std::int64_t n = 0; n < keys.count; ++n)
       for (std::int64_t w = 0; w < rows.width; w += D::lanes) {
         double *const a = applied + n * rows.width + w, *const ds = score + n * rows.width + w;

@@ -84,7 +84,7 @@ struct Written {
 // (S13).
 void write_row(std::span<const double> sums, double factor, Shape at, const Written& to,
                unsigned char& unfinished) {
-  if (!std::ranges::all_of(sums, [](double x) { return std::isfinite(x); })) {
+  if (std::ranges::any_of(sums, [](double x) { return !std::isfinite(x); })) {
     unfinished = 1;
     return;
   }

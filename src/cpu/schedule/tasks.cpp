@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-
 #include "cpu/schedule/tasks.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <new>
+#include <thread>
 
 namespace heed::cpu {
 namespace {
