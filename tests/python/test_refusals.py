@@ -312,7 +312,7 @@ MERGES = {
     "no pair": ((X,), TypeError, r"parts: numpy.ndarray is not a pair \(out, lse\)"),
     "no arrays": (((1, 2),), TypeError, "out: int is not an array"),
     "lse of another rank": (((X, X),), ValueError, "lse.shape"),
-    "lse of another type": (((X, X[..., 0].astype(np.float16)),), TypeError, "lse.dtype: float16 is not float32"),
+    "lse of another type": (((X, X[..., 0].astype(np.float16)),), TypeError, "lse.dtype: float16 is neither float32 nor float64"),
     "lse of another shape": (((X, X[:1, ..., 0]), PART), ValueError, "into.log_sum_exp"),
     "out of another shape": ((PART, (X[:1], X[:1, ..., 0])), ValueError, "other.out"),
 }
