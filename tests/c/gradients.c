@@ -248,7 +248,9 @@ static void what_is_missing_or_means_nothing_is_named(void) {
   EXPECT_CALL_REFUSED(c.gradients.accumulate = 2, HEED_ERROR_VALUE,
                       "gradients.accumulate: 2 is neither 0 nor 1");
   EXPECT_CALL_REFUSED(c.gradients.reserved = 1, HEED_ERROR_UNSUPPORTED, "gradients.reserved: 1 is not 0");
-  EXPECT_CALL_REFUSED(c.gradients.sink = c.gradients.q, HEED_ERROR_VALUE,
+  static float elsewhere;
+  const heed_mutable_view sink = {.data = &elsewhere, .shape = {1, 1, 1, 1}};
+  EXPECT_CALL_REFUSED(c.gradients.sink = sink, HEED_ERROR_VALUE,
                       "gradients.sink: given, but options.sink is not");
   EXPECT_CALL_REFUSED(c.gradients.q.dtype = HEED_DTYPE_F64, HEED_ERROR_DTYPE,
                       "gradients.q.dtype: f64 is neither q.dtype: f32 nor f32");
