@@ -63,8 +63,9 @@ inline const BadGradient bad_gradients[] = {
     {"a_gradient_of_another_16_bit_type", Error::dtype,
      "gradients.q.dtype: f16 is neither q.dtype: f32 nor f32",
      [](Whole& c) { c.gradients.q->dtype = DType::f16; }},
-    {"writing_over_the_gradient_of_out", Error::overlap, "gradients.q: shares memory with gradients.out",
-     [](Whole& c) { c.gradients.q->data = const_cast<void*>(c.gradients.out.data); }},
+    // The one is shorter than the other, so that it reaches nothing else.
+    {"writing_over_the_gradient_of_out", Error::overlap, "gradients.bias: shares memory with gradients.out",
+     [](Whole& c) { c.gradients.bias->data = const_cast<void*>(c.gradients.out.data); }},
     {"writing_over_what_was_saved", Error::overlap, "gradients.sink: shares memory with saved.log_sum_exp",
      [](Whole& c) { c.gradients.sink->data = const_cast<void*>(c.saved.log_sum_exp.data); }},
     {"writing_two_gradients_in_one_place", Error::overlap, "gradients.k: shares memory with gradients.q",
