@@ -25,7 +25,7 @@ Floats heads_of(const Backend& backend, const char* name, const View& sequence, 
 Floats widen(const Backend& backend, const char* name, std::optional<View>& view) {
   if (!view) return {};
   check_argument({name, *view});
-  check_device({name, *view}, "config.device", backend.device());
+  check_device({name, *view}, "config.device", backend.device);
   if (view->dtype == DType::f32) return {};
   Floats copy = copy_as_floats(backend, name, *view);
   view = copy.view;
