@@ -28,6 +28,7 @@ const char* general_backward_refuses(const GradientCall& g) {
   if (dim > 128 && !fit_on_device<BackwardShapes<Type::bf16, 256, PairStage::every_option>>())
     return "on this device it takes heads of up to 128 dimensions";
   if (c.cap != 0 && c.cap < 0x1p-126f) return "it takes a softcap of at least 2^-126";
+  if (c.batch * c.kv_heads * ((c.keys + 63) / 64) >= std::int64_t{1} << 30) return "there are too many keys";
   return general_refuses(c);
 }
 

@@ -143,6 +143,7 @@ struct Walk {
       front = tiles_up_to(max(0, seen.front)), begin = tile_of(seen.begin),
       end = tiles_up_to(max(0, seen.end));
     } else {
+      // fault: cuda-gradient-of-the-front
       // Query i sees keys before i + end_offset, from i + first_offset on or in the front.
       const std::int64_t first = max(0, owned.begin - s.end_offset + 1),
                          last =
@@ -259,6 +260,7 @@ class Backward {
     int stage = 0, at = 0;  // of the tile at hand
 #pragma unroll 1
     for (; !walk.is_end(tile); tile = second, second = walk.next(second)) {
+      // fault: cuda-gradient-of-stale-rows
       const int following = at == 2 ? 0 : at + 1, after = at == 0 ? 2 : at - 1;
       wait_for_copies<0>();
       sync();
@@ -276,6 +278,7 @@ class Backward {
     const int n = thread_index();
     if (owns_rows || n >= Shape::walked) return;
     const int first = static_cast<int>(shared.owned_items.first);
+    // fault: cuda-gradient-of-hidden-keys
     const bool sees_all = items.rows[n].begin <= first && items.rows[n].end >= first + Shape::items;
     shared.is_whole[at][n / 32] = all_of_warp(sees_all);
   }
@@ -372,6 +375,7 @@ class Backward {
 
   // Of what 2 is raised to: P and dS are operands, 2^lift as large as they are, and so are the sums.
   HEED_DEVICE static float lifted(float exponent) {
+    // fault: cuda-gradient-not-lifted
     return Shape::type == Type::f16 ? exponent + lift<Shape::type> : exponent;
   }
 
@@ -423,6 +427,7 @@ class Backward {
       float s = infinity_to_nan(at.of(p) * c.scaling.query);
       if (has_cap) {
         const float t = fast_tanh(s * c.softcap.argument);
+        // fault: cuda-gradient-without-slope
         at.of(slope) = fmaf(-t, t, 1.0f);
         s = fmaf(t, c.softcap.cap, -row.lse) + fmaf(t, c.softcap.rest, -at.rows.rest);
       }
@@ -436,6 +441,7 @@ class Backward {
       s = is_seen ? fast_exp2(lifted(has_cap ? s : s - at.rows.row.lse)) : 0.0f;
       const float keep = c.drop_below > 0 ? (is_dropped(at) ? 0.0f : c.keep_scale) : 1.0f;
       if constexpr (Shape::needs_values) {
+        // fault: cuda-gradient-of-dropped-delta
         const float x = s * (at.of(ds) * keep - at.rows.row.delta);
         at.of(ds) = !is_seen ? 0.0f : has_cap ? x * at.of(slope) : x;
       }
