@@ -178,9 +178,9 @@ class Backend {
 
   // What the matrix and the bias of a projection gain from the gradient by its results: w(out, in) += sum
   // over rows of y(row, out) * x(row, in), bias(out) += sum of y(row, out). x and y are as a projection has
-  // them; w is (1, 1, out, in), the bias (1, 1, 1, out) or has no data, both f32, row after row, and the
-  // CPU's. Rows run in blocks of one length from the first, whoever computes them. A row of y that is all 0
-  // leaves its x unread.
+  // them; w is (1, 1, out, in), the bias (1, 1, 1, out) or has no data, both f32 and row after row. Rows run
+  // in blocks of one length from the first, whoever computes them. A row of y that is all 0 leaves its x
+  // unread.
   virtual void add_weight_gradient(const View& /*x*/, const View& /*y*/, const MutableView& /*w*/,
                                    const MutableView& /*bias*/) const {
     throw refusal(Error::unsupported, name, ": has no gradients of a projection");

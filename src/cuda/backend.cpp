@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA as a backend: what each kernel takes, the lists that a call brings to the device, and its launch.
-// Gradients of a projection are the CPU's alone.
 #include "cuda/backend.hpp"
 
 #include <cuda_runtime_api.h>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "cuda/backward/backward.hpp"
+#include "cuda/projection/projection.hpp"
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/workspace.hpp"
@@ -409,6 +409,10 @@ class Cuda final : public Backend {
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return cuda::project(w, bias);
   }
+  void add_weight_gradient(const View& x, const View& y, const MutableView& w,
+                           const MutableView& bias) const override {
+    cuda::add_weight_gradient(x, y, w, bias);
+  }
   void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
               const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
     for (const MutableView& x : alike) cuda::rotate(x, positions, rotary, lengths);
@@ -418,6 +422,7 @@ class Cuda final : public Backend {
     return cuda::make_pages(bytes);
   }
   void copy(const View& from, const MutableView& into) const override { cuda::copy(from, into); }
+  void add(const View& from, const MutableView& into) const override { cuda::add(from, into); }
   void average_heads(const View& from, const MutableView& into) const override {
     cuda::average_heads(from, into);
   }

@@ -76,7 +76,7 @@ class FarDevice : public Backend {
   }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,
                            const MutableView& bias) const override {
-    cpu().add_weight_gradient(near(x), near(y), w, bias);
+    cpu().add_weight_gradient(near(x), near(y), near(w), near(bias));
   }
   void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
               const Rotary& rotary, std::span<const std::int64_t> lengths) const override {

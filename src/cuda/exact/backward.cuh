@@ -17,6 +17,7 @@
 namespace heed::cuda {
 
 // Of sums over keys and over rows: the CPU's (cpu/backward/call.hpp).
+// fault: cuda-gradient-chain
 constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
 
 constexpr int pair_threads = 128, pair_owned = 64, pair_walked = 96;

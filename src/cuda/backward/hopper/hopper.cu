@@ -87,6 +87,8 @@ const char* hopper_backward_refuses(const GradientCall& g) {
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 128 in steps of 8";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
   if (c.batch == 0 || c.heads == 0 || c.queries == 0 || c.keys == 0) return "there is nothing to multiply";
+  constexpr std::int64_t many = std::int64_t{1} << 30;  // rows of packed sequences are numbered in 31 bits
+  if (g.query_rows >= many || g.key_rows >= many) return "there are 2^30 rows or more";
   constexpr std::int64_t max_rows = std::int64_t{1} << 36;  // tiles are counted in 31 bits
   if (g.all_rows() > max_rows || g.all_keys() > max_rows || c.batch * c.heads > 1 << 24 || c.heads > 65535)
     return "there are too many tiles";

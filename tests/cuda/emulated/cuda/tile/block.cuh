@@ -125,30 +125,41 @@ inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) 
   for (int n = 0; n < 4; ++n) to[n] = number_of(rows, n, r, c) | number_of(rows, n, r + 1, c) << 16;
 }
 
+// A lane's operands, widened once for all lanes that read them.
 template <Type type>
-float widened(std::uint32_t both, int which) {
-  const auto bits = static_cast<std::uint16_t>(both >> 16 * which);
-  return type == Type::bf16 ? from_bf16(bits) : from_f16(bits);
-}
-
 struct ProductOperands {
-  std::uint32_t a[4], b[2];
+  double a[4][2], b[2][2];
+
+  ProductOperands(const std::uint32_t (&of_rows)[4], std::uint32_t b0, std::uint32_t b1) {
+    for (int n = 0; n < 4; ++n) widen(a[n], of_rows[n]);
+    widen(b[0], b0), widen(b[1], b1);
+  }
+
+ private:
+  static void widen(double (&to)[2], std::uint32_t both) {
+    for (int n = 0; n < 2; ++n) {
+      const auto bits = static_cast<std::uint16_t>(both >> 16 * n);
+      to[n] = static_cast<double>(type == Type::bf16 ? from_bf16(bits) : from_f16(bits));
+    }
+  }
 };
 template <Type type>
 void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  const ProductOperands mine{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const ProductOperands<type> mine(a, b0, b1);
   const emulated::Shown operands(&mine);
-  for (int n = 0; n < 4; ++n) {
-    const int row = lane_index() / 4, half = n / 2, column = lane_index() % 4 * 2 + n % 2;
-    double sum = static_cast<double>(sums[n]);
-    for (int k = 0; k < 16; ++k) {
-      const auto& of_row = *static_cast<const ProductOperands*>(operands.of(row * 4 + k % 8 / 2));
-      const auto& of_column = *static_cast<const ProductOperands*>(operands.of(column * 4 + k % 8 / 2));
-      sum += static_cast<double>(widened<type>(of_row.a[half + k / 8 * 2], k % 2)) *
-             static_cast<double>(widened<type>(of_column.b[k / 8], k % 2));
-    }
-    sums[n] = static_cast<float>(sum);
+  const auto of = [&](int lane) { return static_cast<const ProductOperands<type>*>(operands.of(lane)); };
+  double products[4] = {};
+  for (int n = 0; n < 4; ++n) {  // of the lanes that have a row, and of those that have a column
+    const auto *row = of(lane_index() / 4 * 4 + n), *column = of(lane_index() % 4 * 8 + n),
+               *next = of(lane_index() % 4 * 8 + 4 + n);
+    for (int k = 0; k < 2; ++k)
+      for (int e = 0; e < 2; ++e)
+        for (int half = 0; half < 2; ++half) {
+          products[2 * half] += row->a[half + 2 * k][e] * column->b[k][e];
+          products[2 * half + 1] += row->a[half + 2 * k][e] * next->b[k][e];
+        }
   }
+  for (int n = 0; n < 4; ++n) sums[n] = static_cast<float>(static_cast<double>(sums[n]) + products[n]);
 }
 
 template <Type type>
