@@ -264,13 +264,18 @@ void place_keys(const Inputs& in, Problem& p) {
   }
 }
 
+void begin_reading(Problem& p) {
+  p.reading.emplace(*p.inputs.cache);
+  p.layout = p.reading->layout();
+}
+
 // All lengths are of one moment: this one, or that of the call to come.
 void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<LengthsToCome>& to_come) {
   if (in.k.data || in.v.data)
     throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
   if (!in.key_starts.empty())
     throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
-  if (!to_come) p.reading.emplace(*in.cache);
+  if (!to_come) begin_reading(p);
   const std::int64_t wanted = std::ssize(in.sequences);
   if (in.sequences.empty() && p.batch > 0 && p.reading && p.reading->sequences() != p.batch)
     throw refusal(Error::shape, "cache.sequences: ", p.reading->sequences(), " are not the batch: ", p.batch,
@@ -302,7 +307,7 @@ std::int64_t offset_of(const char* name, std::optional<Align> align, const Probl
 }
 
 void hold_cache(Problem& p) {
-  p.reading.emplace(*p.inputs.cache);
+  begin_reading(p);
   for (const Sequence& s : p.sequences) p.cached.push_back(p.reading->sequence(s.in_cache));
 }
 
