@@ -18,11 +18,10 @@ std::size_t physical_memory_bytes();
 // Starts the machine's browser on a file; does not wait for it. False where there is none to start.
 bool open_in_browser(const std::string& path);
 
-// Instructions that the processor has and the system lets a process use.
+// What the processor multiplies int8 with; of what heed computes with, computes_with() tells.
 struct ArmExtensions {
-  bool dotprod = false, i8mm = false, bf16 = false;
+  bool dotprod = false, i8mm = false;
 };
 ArmExtensions arm_extensions();
-bool borrow_tile_registers();  // AMX's, of a processor that has them
 
 }  // namespace heed::tool

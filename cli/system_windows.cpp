@@ -37,15 +37,4 @@ bool open_in_browser(const std::string& path) {
 
 ArmExtensions arm_extensions() { return {}; }
 
-// Windows lends them without being asked; whether it does, XCR0 says: bits 17 and 18.
-bool borrow_tile_registers() {
-#ifdef __x86_64__
-  unsigned low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low >> 17 & 3) == 3;
-#else
-  return false;
-#endif
-}
-
 }  // namespace heed::tool

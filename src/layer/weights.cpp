@@ -19,7 +19,7 @@ Floats make_floats(const Backend& backend, const char* name, const Shape& shape,
   try {
     const std::int64_t bytes = std::min(shape.elements(), longest_reach / bytes_each) * bytes_each;
     Memory data = backend.allocate(static_cast<std::size_t>(bytes));
-    const MutableView view{data.get(), shape, stride, dtype, backend.device()};
+    const MutableView view{data.get(), shape, stride, dtype, backend.device};
     return {std::move(data), view};
   } catch (const std::bad_alloc&) {
     throw refusal(Error::capacity, name, ": no room for ", shape, " floats");

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/backward/rows.cuh"
-#include "cuda/tile/finish.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

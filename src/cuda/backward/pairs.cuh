@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "cuda/backward/rows.cuh"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -6,8 +6,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
-#include "cuda/tile/finish.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

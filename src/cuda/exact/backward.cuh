@@ -12,8 +12,7 @@
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -9,8 +9,8 @@
 //   rows owned, X = (Q, dO), Y = (K, V):  dQ += dS Y0
 //   keys owned, X = (K, V), Y = (Q, dO):  dK += dS Y0, dV += P Y1
 //
-// so that P and dS are operands of the sums as they leave the registers of S and dP. No two blocks add to one
-// sum: the order of every sum is that of the walked items, whoever runs beside.
+// so that P and dS are operands of the sums as they leave the registers of S and dP. A sum has one block, and
+// the order of the walked items, whoever runs beside.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -417,8 +417,7 @@ class Backward {
     }
   }
 
-  // The same with every option, one after the other, so that a call passes the code of those alone that it
-  // has.
+  // The same with every option, one after the other: a call passes the code of those alone that it has.
   HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) const {
     Pairs slope;  // of the softcap
     const bool has_cap = c.softcap.cap != 0;

@@ -5,7 +5,7 @@
 
 #include "cuda/lower.hpp"
 #include "cuda/runtime/device.hpp"
-#include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/workspace.hpp"
 
 namespace heed::cuda {
 namespace {

@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "cuda/projection/plan.hpp"
-#include "cuda/tile/element.cuh"
-#include "cuda/tile/exp2.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -12,7 +12,6 @@
 #include "cuda/lower.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/kernels.hpp"
-#include "cuda/runtime/memory.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 

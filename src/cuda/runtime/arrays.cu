@@ -6,8 +6,7 @@
 #include <cstring>
 
 #include "cuda/runtime/kernels.hpp"
-#include "cuda/tile/element.cuh"
-#include "cuda/tile/exp2.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 namespace {

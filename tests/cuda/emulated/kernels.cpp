@@ -74,7 +74,7 @@ bool run(const std::string&, const Problem& problem, Cut cut) {
 
 namespace {
 
-// What run.cpp cuts out of a workspace.
+// What backend.cpp cuts out of a workspace.
 struct BackwardMemory {
   std::vector<float> numbers;
   std::vector<unsigned char> q, k, v, bias, sink;
