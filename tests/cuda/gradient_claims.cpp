@@ -170,6 +170,17 @@ CLAIM(gradients_of_a_windows_front_are_within_the_bound) {
     }
 }
 
+// Sums of f16 are lowered by 2^7 apart from the scale: the product of both would lose bits.
+CLAIM(gradients_of_the_smallest_scales_are_within_the_bound) {
+  for (const std::string& kernel : backward_kernel_names()) {
+    Call call{.q = Tensor::random({1, 1, 20, 16}, 15, 100, DType::f16),
+              .k = Tensor::random({1, 1, 20, 16}, 16, 100, DType::f16),
+              .v = Tensor::random({1, 1, 20, 16}, 17, 100, DType::f16)};
+    call.scale = 0x1.6bp-138f;
+    expect_right(kernel, BackwardCall(call, 18), kernel, DType::f32);
+  }
+}
+
 // Around the edges of tiles, by every head size, with groups of heads.
 Call sized_call(std::uint64_t seed, DType dtype) {
   Dice dice(seed);
