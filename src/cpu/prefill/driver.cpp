@@ -168,34 +168,6 @@ SharedMask plan_shared_mask(const Call& c, int panel_rows, std::int64_t rows, st
   return pays && bytes_of(shared) * static_cast<std::int64_t>(slots) <= max_bytes ? shared : SharedMask{};
 }
 
-class Stripes {
- public:
-  struct Stripe {
-    std::int64_t begin = 0, end = 0;     // of its tasks
-    std::int64_t queries = 0, cost = 0;  // of the first of them
-    std::atomic<std::int64_t> taken = 0;
-
-    Stripe() = default;
-    Stripe(std::int64_t first, const QueryTask& task)
-        : begin(first), end(first + 1), queries(task.rows.queries), cost(task.cost) {}
-    std::int64_t remaining() const { return end - begin - taken.load(std::memory_order_relaxed); }
-  };
-  static constexpr std::int64_t none = -1;
-
-  // Of tasks in the order in which they should run, those of a stripe side by side; `room` is for as many
-  // stripes as there are tasks.
-  Stripes(std::span<const QueryTask> tasks, const SharedMask&, std::span<Stripe> room);
-
-  // The number of a task that nobody has; there must be one. It is of stripe `mine`, the one that was taken
-  // from last, while that has any; otherwise `mine` becomes another.
-  std::int64_t take(std::int64_t& mine) const;
-
- private:
-  std::int64_t fullest() const;
-
-  std::span<Stripe> stripes_;
-};
-
 // What a slot has of a shared mask, on a line of its own: the stripe it takes tasks from, and the panels that
 // lie transposed in its memory, [begin, end) of a batch entry, or of all that share them.
 struct alignas(64) MaskOfSlot {
@@ -221,46 +193,6 @@ Call with_mask_of(const Rows& rows, const Call& c, const Target& target, MaskOfS
   for (std::int64_t panel = begin; !has_it && panel < end; ++panel)
     target.transpose_mask(with, rows.batch_entry, panel);
   return with;
-}
-
-Stripes::Stripes(std::span<const QueryTask> tasks, const SharedMask& mask, std::span<Stripe> room) {
-  Stripe* end = room.data();
-  for (std::size_t n = 0; n < tasks.size(); ++n) {
-    const auto is_of_last = [&](const Rows& rows, const Rows& last) {
-      return mask.owner(rows.batch_entry) == mask.owner(last.batch_entry) &&
-             rows.first_query == last.first_query;
-    };
-    const bool goes_on = n > 0 && is_of_last(tasks[n].rows, tasks[n - 1].rows);
-    if (goes_on)
-      ++end[-1].end;
-    else
-      std::construct_at(end++, static_cast<std::int64_t>(n), tasks[n]);
-  }
-  stripes_ = {room.data(), end};
-}
-
-// The one with the most work, but short tasks last, so that threads end together.
-std::int64_t Stripes::fullest() const {
-  std::size_t best = 0;
-  const auto is_behind = [&](const Stripe& a, const Stripe& z) {  // whether a thread had better take one of z
-    if (a.remaining() <= 0 || z.remaining() <= 0) return a.remaining() <= 0;
-    return a.queries != z.queries ? a.queries < z.queries : a.remaining() * a.cost < z.remaining() * z.cost;
-  };
-  for (std::size_t n = 1; n < stripes_.size(); ++n)
-    if (is_behind(stripes_[best], stripes_[n])) best = n;
-  return static_cast<std::int64_t>(best);
-}
-
-// Threads on different stripes begin with different KV heads: they would wait for the same keys.
-std::int64_t Stripes::take(std::int64_t& mine) const {
-  for (;; mine = fullest()) {
-    if (mine == none) continue;
-    Stripe& stripe = stripes_[static_cast<std::size_t>(mine)];
-    const std::int64_t n = stripe.taken.fetch_add(1, std::memory_order_relaxed),
-                       length = stripe.end - stripe.begin;
-    const std::int64_t first = mine * length / static_cast<std::int64_t>(stripes_.size());
-    if (n < length) return stripe.begin + (n + first) % length;  // fault: task-taken-twice
-  }
 }
 
 // Blocks of keys and values that tasks share.
