@@ -17,7 +17,6 @@
 namespace heed::cuda {
 
 // Of sums over keys and over rows: the CPU's (cpu/backward/call.hpp).
-// fault: cuda-gradient-chain
 constexpr std::int64_t gradient_keys = 192, gradient_rows = 96;
 
 constexpr int pair_threads = 128, pair_owned = 64, pair_walked = 96;
@@ -336,6 +335,7 @@ class ExactBackward {
     for (std::int64_t key = 0; key < keys; key += pair_walked) {
       const KeyRange part = seen.within({key, min(key + pair_walked, keys)});
       if (part.end <= part.begin) continue;
+      // fault: cuda-gradient-chain
       if (key / gradient_keys != block) end_chain(chain, sums);
       block = key / gradient_keys;
       pairs.walk_to(key);
