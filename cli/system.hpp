@@ -11,6 +11,7 @@ enum class Output { standard, error };
 bool is_terminal(Output);
 void write_error(std::string_view text);  // at once: for a signal handler
 
+void set_environment(const char* name, const std::string& value);  // of this process and those that it starts
 int process_id();
 int logical_cpus();
 std::size_t physical_memory_bytes();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 
 #include "system.hpp"
@@ -28,6 +29,8 @@ void write_error(std::string_view text) {
   // Who cannot be told is not told.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
+
+void set_environment(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
 int process_id() { return getpid(); }
 

@@ -6,6 +6,7 @@
 // After windows.h, whose types it uses.
 #include <shellapi.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -16,6 +17,8 @@ namespace heed::tool {
 bool is_terminal(Output output) { return _isatty(output == Output::standard ? 1 : 2) != 0; }
 
 void write_error(std::string_view text) { _write(2, text.data(), static_cast<unsigned>(text.size())); }
+
+void set_environment(const char* name, const std::string& value) { _putenv_s(name, value.c_str()); }
 
 int process_id() { return _getpid(); }
 
