@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See system.hpp: Windows. Compiled (docs/building.md); not run yet.
+// See system.hpp: Windows. Compiled by zig's clang and run under Wine (docs/building.md).
 #include <io.h>
 #include <process.h>
 #include <windows.h>

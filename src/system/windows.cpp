@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled (docs/building.md); not run yet.
+// Compiled by zig's clang and run under Wine (docs/building.md).
 #include <fcntl.h>
 #include <io.h>
 #include <process.h>

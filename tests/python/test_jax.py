@@ -176,7 +176,7 @@ def test_a_log_sum_exp_that_nobody_asks_for_is_not_computed():
         return line.partition("->")[2].count("tensor<")
 
     assert results(lambda q: heed.jax.attention(q, K, V)) == 1
-    assert results(lambda q: heed.jax.dot_product_attention(q, K[:, :, :H], V[:, :, :H])) == 1
+    assert results(lambda q: heed.jax.dot_product_attention(q, q, q)) == 1
     assert results(lambda q: heed.jax.attention(q, K, V, return_lse=True)) == 2
     assert results(lambda q: jax.vmap(lambda q: heed.jax.attention(q[None], K[:1], V[:1]))(q)) == 1
 
