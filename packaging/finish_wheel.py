@@ -3,13 +3,15 @@
 """finish_wheel.py WHEEL FOLDER NAME COMPILER: writes the wheel into a folder, under the name of a distribution (heed, or heed-cuda13 for
 one with the CUDA backend), with a list of what is compiled into it in dist-info/sboms (PEP 770)."""
 
+import base64
+import hashlib
 import importlib.metadata
 import json
 import pathlib
 import re
 import subprocess
 import sys
-import tempfile
+import zipfile
 
 # name: (licence, header with the version, how the version is written there)
 LIBRARIES = {
@@ -52,35 +54,43 @@ def components(name, compiler):
     return found
 
 
-def rename(unpacked, name):
-    """The name of the distribution, and with it that of the folders that begin with it."""
-    (information,) = unpacked.glob("*.dist-info")
-    metadata = information / "METADATA"
-    metadata.write_text(re.sub(r"^Name: .*$", f"Name: {name}", metadata.read_text(), count=1, flags=re.MULTILINE))
-    version = information.name.removesuffix(".dist-info").split("-")[1]
-    for kind in ("data", "dist-info"):
-        for folder in unpacked.glob(f"*.{kind}"):
-            folder.rename(unpacked / f"{name.replace('-', '_')}-{version}.{kind}")
-    return version
+def under_name(name, path, version):
+    """A path of the wheel, whose folders of metadata and data begin with the name of the distribution."""
+    return re.sub(r"^[^/]+?-[^/]+\.(dist-info|data)/", rf"{name.replace('-', '_')}-{version}.\1/", path)
+
+
+def record_of(files):
+    """RECORD: a line for each file with its hash and size, and one for itself without."""
+    for path, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        yield f"{path},sha256={digest},{len(content)}\n"
 
 
 def main():
     wheel, into, name, compiler = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "wheel", "unpack", "--dest", folder, wheel], check=True, stdout=subprocess.DEVNULL)
-        (unpacked,) = pathlib.Path(folder).iterdir()
-        version = rename(unpacked, name)
-        (information,) = unpacked.glob("*.dist-info")
-        bill = {
-            "bomFormat": "CycloneDX",
-            "specVersion": "1.6",
-            "version": 1,
-            "metadata": {"component": component(name, version, "Apache-2.0")},
-            "components": components(name, compiler),
-        }
-        (information / "sboms").mkdir(exist_ok=True)
-        (information / "sboms/heed.cdx.json").write_text(json.dumps(bill, indent=2) + "\n")
-        subprocess.run([sys.executable, "-m", "wheel", "pack", "--dest-dir", into, unpacked], check=True, stdout=subprocess.DEVNULL)
+    _, version, *tags = pathlib.Path(wheel).name.split("-")
+    information = f"{name.replace('-', '_')}-{version}.dist-info"
+    with zipfile.ZipFile(wheel) as read:
+        entries = {under_name(name, entry.filename, version): entry for entry in read.infolist() if not entry.is_dir()}
+        record = entries.pop(f"{information}/RECORD")
+        files = {path: read.read(entry) for path, entry in entries.items()}
+    metadata = files[f"{information}/METADATA"].decode()
+    files[f"{information}/METADATA"] = re.sub(r"^Name: .*$", f"Name: {name}", metadata, count=1, flags=re.MULTILINE).encode()
+    bill = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": component(name, version, "Apache-2.0")},
+        "components": components(name, compiler),
+    }
+    files[f"{information}/sboms/heed.cdx.json"] = (json.dumps(bill, indent=2) + "\n").encode()
+    files[f"{information}/RECORD"] = "".join([*record_of(files), f"{information}/RECORD,,\n"]).encode()
+    with zipfile.ZipFile(pathlib.Path(into, "-".join([name.replace("-", "_"), version, *tags])), "w", zipfile.ZIP_DEFLATED) as written:
+        for path, content in files.items():
+            like = entries.get(path, record)
+            entry = zipfile.ZipInfo(path, like.date_time)
+            entry.external_attr, entry.compress_type = like.external_attr, zipfile.ZIP_DEFLATED
+            written.writestr(entry, content, compresslevel=9)
 
 
 main()
