@@ -2,6 +2,8 @@
 // See kernel_choice.hpp.
 #include "kernel_choice.hpp"
 
+#include <algorithm>
+
 #include "buffer.hpp"
 
 namespace heed::tool {
@@ -14,6 +16,11 @@ AnyView with_heads_inside(AnyView view) {
 }
 
 }  // namespace
+
+bool computes_with(std::string_view target) {
+  const std::string ending = "." + std::string(target);
+  return std::ranges::any_of(kernel_names(), [&](const std::string& name) { return name.ends_with(ending); });
+}
 
 std::string taken_kernel(const std::vector<Verdict>& verdicts) {
   for (const Verdict& verdict : verdicts)

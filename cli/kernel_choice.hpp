@@ -2,6 +2,7 @@
 // Which kernel the plan takes.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "heed/attention.hpp"
@@ -9,6 +10,10 @@
 #include "shape_options.hpp"
 
 namespace heed::tool {
+
+// Whether heed computes with this instruction set: the processor has it, the system lets a process use it,
+// and HEED_TARGET names no other.
+bool computes_with(std::string_view target);
 
 std::string taken_kernel(const std::vector<Verdict>&);  // empty if none
 

@@ -11,6 +11,7 @@ enum class Output { standard, error };
 bool is_terminal(Output);
 void write_error(std::string_view text);  // at once: for a signal handler
 
+void set_environment(const char* name, const std::string& value);  // of this process and those that it starts
 int process_id();
 int logical_cpus();
 std::size_t physical_memory_bytes();
@@ -18,11 +19,10 @@ std::size_t physical_memory_bytes();
 // Starts the machine's browser on a file; does not wait for it. False where there is none to start.
 bool open_in_browser(const std::string& path);
 
-// Instructions that the processor has and the system lets a process use.
+// What the processor multiplies int8 with; of what heed computes with, computes_with() tells.
 struct ArmExtensions {
-  bool dotprod = false, i8mm = false, bf16 = false;
+  bool dotprod = false, i8mm = false;
 };
 ArmExtensions arm_extensions();
-bool borrow_tile_registers();  // AMX's, of a processor that has them
 
 }  // namespace heed::tool

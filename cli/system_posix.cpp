@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 
 #include "system.hpp"
 #ifdef __linux__
 #include <sys/auxv.h>
-#include <sys/syscall.h>
 #endif
 #ifdef __APPLE__
 #include <sys/sysctl.h>
@@ -29,6 +29,8 @@ void write_error(std::string_view text) {
   // Who cannot be told is not told.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
+
+void set_environment(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
 int process_id() { return getpid(); }
 
@@ -61,31 +63,18 @@ bool open_in_browser(const std::string& path) {
 ArmExtensions arm_extensions() {
 #if defined(__linux__) && defined(__aarch64__)
   // Named here because older headers lack them.
-  constexpr unsigned long dotprod = 1ul << 20;                 // of AT_HWCAP
-  constexpr unsigned long i8mm = 1ul << 13, bf16 = 1ul << 14;  // of AT_HWCAP2
-  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
-  return {.dotprod = (first & dotprod) != 0, .i8mm = (second & i8mm) != 0, .bf16 = (second & bf16) != 0};
+  constexpr unsigned long dotprod = 1ul << 20;  // of AT_HWCAP
+  constexpr unsigned long i8mm = 1ul << 13;     // of AT_HWCAP2
+  return {.dotprod = (getauxval(AT_HWCAP) & dotprod) != 0, .i8mm = (getauxval(AT_HWCAP2) & i8mm) != 0};
 #elif defined(__APPLE__)
   const auto has = [](const char* name) {
     int value = 0;
     std::size_t bytes = sizeof value;
     return sysctlbyname(name, &value, &bytes, nullptr, 0) == 0 && value != 0;
   };
-  return {.dotprod = has("hw.optional.arm.FEAT_DotProd"),
-          .i8mm = has("hw.optional.arm.FEAT_I8MM"),
-          .bf16 = has("hw.optional.arm.FEAT_BF16")};
+  return {.dotprod = has("hw.optional.arm.FEAT_DotProd"), .i8mm = has("hw.optional.arm.FEAT_I8MM")};
 #else
   return {};
-#endif
-}
-
-// Linux hands the 8 KiB of tile state only to processes that ask.
-bool borrow_tile_registers() {
-#if defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr long request_permission = 0x1023, tile_data = 18;
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-#else
-  return false;
 #endif
 }
 

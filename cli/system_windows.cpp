@@ -6,6 +6,7 @@
 // After windows.h, whose types it uses.
 #include <shellapi.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
@@ -16,6 +17,8 @@ namespace heed::tool {
 bool is_terminal(Output output) { return _isatty(output == Output::standard ? 1 : 2) != 0; }
 
 void write_error(std::string_view text) { _write(2, text.data(), static_cast<unsigned>(text.size())); }
+
+void set_environment(const char* name, const std::string& value) { _putenv_s(name, value.c_str()); }
 
 int process_id() { return _getpid(); }
 
@@ -36,16 +39,5 @@ bool open_in_browser(const std::string& path) {
 }
 
 ArmExtensions arm_extensions() { return {}; }
-
-// Windows lends them without being asked; whether it does, XCR0 says: bits 17 and 18.
-bool borrow_tile_registers() {
-#ifdef __x86_64__
-  unsigned low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low >> 17 & 3) == 3;
-#else
-  return false;
-#endif
-}
 
 }  // namespace heed::tool

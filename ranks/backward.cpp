@@ -136,7 +136,7 @@ class BackwardCall {
     writes("gradients.sink", gradients_.sink, "options.sink", options_.sink);
     if (options_.bias) arguments.add("options.bias", *options_.bias);
     if (options_.sink) arguments.add("options.sink", *options_.sink);
-    if (options_.alibi) call::check_slopes(options_.alibi->slopes, in_.q.shape.batch, in_.q.shape.heads);
+    if (options_.alibi) check_slopes(options_.alibi->slopes, in_.q.shape.batch, in_.q.shape.heads);
     for (const Mask& mask : options_.masks) call::add_arguments(mask, arguments);
     check_alone(arguments.all());
     check_dtypes(arguments.all(), in_.q.dtype);

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "call/make_problem.hpp"
+#include "call/likeness.hpp"
 
 namespace heed::ranks {
 namespace {

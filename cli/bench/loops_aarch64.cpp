@@ -3,6 +3,7 @@
 // its rate with 16.
 #ifdef __aarch64__
 #include "bench/loops.hpp"
+#include "kernel_choice.hpp"
 #include "system.hpp"
 
 // clang-format off: a line of assembly is a line here.
@@ -62,7 +63,7 @@ void read_pairs(const std::byte* from, std::size_t bytes) {
 ArithmeticLoop fp32_loop() { return {"FMLA", instructions_per_turn * 2 * 4, run_fmla}; }
 
 std::optional<ArithmeticLoop> bf16_loop() {
-  if (!arm_extensions().bf16) return {};
+  if (!computes_with("neon_bf16")) return {};
   return ArithmeticLoop{"BFMMLA", instructions_per_turn * 2 * 16, run_bfmmla};
 }
 

@@ -4,7 +4,7 @@
 #include <cpuid.h>
 
 #include "bench/loops.hpp"
-#include "system.hpp"
+#include "kernel_choice.hpp"
 
 #define LOW_VECTORS                                                                                          \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", \
@@ -95,8 +95,6 @@ struct Leaf7 {
   explicit Leaf7(unsigned subleaf) { __get_cpuid_count(7, subleaf, &eax, &ebx, &ecx, &edx); }
 };
 
-bool may_use_tiles() { return (Leaf7(0).edx >> 24 & 1u) && borrow_tile_registers(); }
-
 void read_128(const std::byte* from, std::size_t bytes) {
   std::size_t rounds = bytes / read_step;
   asm volatile(
@@ -145,7 +143,7 @@ ArithmeticLoop fp32_loop() {
 
 std::optional<ArithmeticLoop> bf16_loop() {
   constexpr double products = 16 * 16 * 32;
-  if ((Leaf7(0).edx >> 22 & 1u) && may_use_tiles())
+  if (computes_with("amx"))
     return ArithmeticLoop{"TDPBF16PS", tile_instructions_per_turn * 2 * products, run_amx_bf16};
   if (__builtin_cpu_supports("avx512f") && (Leaf7(1).eax >> 5 & 1u))
     return ArithmeticLoop{"VDPBF16PS zmm", instructions_per_turn * 2 * 32, run_bf16_512};
@@ -154,7 +152,7 @@ std::optional<ArithmeticLoop> bf16_loop() {
 
 std::optional<ArithmeticLoop> int8_loop() {
   constexpr double products = 16 * 16 * 64;
-  if ((Leaf7(0).edx >> 25 & 1u) && may_use_tiles())
+  if ((Leaf7(0).edx >> 25 & 1u) && computes_with("amx"))
     return ArithmeticLoop{"TDPBSSD", tile_instructions_per_turn * 2 * products, run_amx_int8};
   if (__builtin_cpu_supports("avx512f") && (Leaf7(0).ecx >> 11 & 1u))
     return ArithmeticLoop{"VPDPBUSD zmm", instructions_per_turn * 2 * 64, run_vnni_512};

@@ -23,6 +23,7 @@
 #include "heed/threads.hpp"
 #include "rank_processes.hpp"
 #include "stopwatch.hpp"
+#include "system.hpp"
 #include "table.hpp"
 
 namespace heed::tool {
@@ -155,7 +156,7 @@ class Folder {
     std::string name = (std::filesystem::temp_directory_path() / "heed-bench-XXXXXX").string();
     if (!mkdtemp(name.data())) throw Error(Error::file, name + ": cannot be made: " + std::strerror(errno));
     path_ = name;
-    setenv(folder_variable, name.c_str(), 1);
+    set_environment(folder_variable, name);
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;

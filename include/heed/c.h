@@ -216,6 +216,30 @@ HEED_C_API heed_status heed_explain(const heed_inputs* inputs, const heed_output
 // Joins results over disjoint sets of keys; both have out and log_sum_exp.
 HEED_C_API heed_status heed_merge(const heed_outputs* into, const heed_results* other);
 
+// What heed_attention wrote for the same inputs and options, or what heed_merge made of several such results.
+typedef struct heed_saved {
+  size_t size;
+  heed_view out, log_sum_exp;
+} heed_saved;
+
+typedef struct heed_gradients {
+  size_t size;
+  heed_view out;                          // read: of the loss by each result
+  heed_view log_sum_exp;                  // not given: 0
+  heed_mutable_view q, k, v, bias, sink;  // written, where given
+  int32_t accumulate;                     // 0 or 1; 1: add to what is there
+  int32_t reserved;
+} heed_gradients;
+
+// The gradients of heed_attention. Keys and values are views here, not a cache.
+HEED_C_API heed_status heed_attention_backward(const heed_inputs* inputs, const heed_saved* saved,
+                                               const heed_gradients* gradients, const heed_options* options);
+
+// As heed_explain, of the kernels for gradients. heed_free(*text).
+HEED_C_API heed_status heed_explain_backward(const heed_inputs* inputs, const heed_saved* saved,
+                                             const heed_gradients* gradients, const heed_options* options,
+                                             char** text);
+
 // Rotary position embedding.
 typedef int32_t heed_rotary_pairs;
 enum { HEED_ROTARY_PAIRS_HALVES = 0, HEED_ROTARY_PAIRS_ADJACENT = 1 };

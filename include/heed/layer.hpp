@@ -164,7 +164,8 @@ class HEED_API AttentionLayer {
   // update() makes the copies anew that calls read. Weights of f64 are refused.
   std::vector<Parameter> parameters();
   void update();
-  // What backward() has added up since zero_gradients(): the same names, in f32.
+  // What backward() has added up since zero_gradients(): the same names, in f32. A layer on another device
+  // adds up there; this waits for it and brings a copy, so that what is changed here is not changed there.
   std::vector<Parameter> gradients();
   void zero_gradients();
 

@@ -133,7 +133,9 @@ def _in_four_axes(
     axes = max(4, rank)
     spread = [tensor if tensor.ndim == axes else tensor[(None,) * (axes - tensor.ndim)] for tensor in qkv]
     common = axes - 3 if shares_heads else axes - 2
-    leading = torch.broadcast_shapes(*(tensor.shape[:common] for tensor in spread))
+    leading, *others = (tensor.shape[:common] for tensor in spread)
+    if any(shape != leading for shape in others):
+        leading = torch.broadcast_shapes(leading, *others)
     batch = leading[: axes - 3]
     q, k, v = (_expanded(tensor, leading, axes) for tensor in spread)
     if k.shape[1] != v.shape[1]:  # PyTorch lets each share heads by itself

@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        return {name: value for name, value in zip(_TENSORS, self, strict=False) if isinstance(value, Tensor)}
 
     def keywords(self) -> dict[str, Any]:
         """heed.attention's own."""
@@ -86,6 +86,7 @@ class Options(NamedTuple):
         return said
 
 
+_TENSORS = Options._fields[: Options._fields.index("causal")]
 _FLOATS = ("bias", "sink", "alibi")
 _BOOLEANS = ("keep", "hide", "tree")
 _INTEGERS = ("key_lengths", "document", "query_document", "query_starts", "key_starts", "query_lengths")
@@ -203,6 +204,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, T
     arrays = (q, k, v, *options.tensors.values())
     if _torch_tensors.is_unwatched(arrays):
         return _attention(q, k, v, options)
+    if _torch_tensors.is_watched_by_autograd_alone(arrays):
+        return HeedAttention.apply(q, k, v, options.bias, options.sink, options, None)
     _check((q, k, v), options)
     if torch.onnx.is_in_onnx_export():
         return _torch_formula.attention(q, k, v, options)
@@ -337,14 +340,6 @@ def _shapes_of_backward(
     return [_empty_gradient(name, named[name]) for name, is_wanted in zip(_BY, said[-1], strict=True) if is_wanted]
 
 
-def _save_attention(ctx: Any, inputs: tuple, output: tuple) -> None:
-    options = Options(*inputs[3:])
-    ctx.named = list(options.tensors)
-    ctx.save_for_backward(*inputs[:3], *output, *options.tensors.values())
-    ctx.rest = options._replace(**dict.fromkeys(ctx.named))
-    ctx.set_materialize_grads(False)
-
-
 def _saved_options(ctx: Any, tensors: Sequence[Tensor]) -> Options:
     return ctx.rest._replace(**dict(zip(ctx.named, tensors, strict=True)))
 
@@ -357,9 +352,12 @@ def _differentiate_attention(ctx: Any, out_gradient: Tensor | None, lse_gradient
         named = _many_gradients((out_gradient, lse_gradient), q, k, v, options)
         gradients = [named.get(name) if is_wanted else None for name, is_wanted in zip(_BY, wanted, strict=True)]
     else:
-        found = iter(torch.ops.heed.attention_backward(out_gradient, lse_gradient, q, k, v, out, lse, *options, wanted))
+        by = [gradient for gradient in (out_gradient, lse_gradient) if gradient is not None]
+        is_plain = _torch_tensors.is_unwatched((*by, q, k, v, out, lse, *tensors))
+        run = _run_backward if is_plain else torch.ops.heed.attention_backward
+        found = iter(run(out_gradient, lse_gradient, q, k, v, out, lse, *options, wanted))
         gradients = [next(found) if is_wanted else None for is_wanted in wanted]
-    return (*gradients, *[None] * (len(Options._fields) - 2))
+    return tuple(gradients)
 
 
 def _are_many_at_once(gradients: Sequence[Tensor | None]) -> bool:
@@ -419,7 +417,41 @@ def _differentiate_table(ctx: Any, gradient: Tensor) -> tuple:
     return (*needed, *[None] * (len(Options._fields) - 1))
 
 
-torch.library.register_autograd("heed::attention", _differentiate_attention, setup_context=_save_attention, lib=_LIBRARY)
+def _below_autograd(keys: Any, inputs: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.heed.attention.default.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
+
+
+class HeedAttention(torch.autograd.Function):
+    """What torch.library.register_autograd makes, but for the defaults of arguments: it looks for them in the schema, which makes
+    0.9 ms of a call with 28 arguments. None of these has a default. keys are the dispatch keys, or None where nobody but autograd
+    watches: the dispatcher would take 0.1 ms."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, options: Options, keys: Any
+    ) -> tuple[Tensor, Tensor]:
+        options = options._replace(bias=bias, sink=sink)
+        output = _attention(q, k, v, options) if keys is None else _below_autograd(keys, (q, k, v, *options))
+        ctx.named = list(options.tensors)
+        ctx.save_for_backward(q, k, v, *output, *options.tensors.values())
+        ctx.rest = options._replace(**dict.fromkeys(ctx.named))
+        ctx.set_materialize_grads(False)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple:
+        return (*_differentiate_attention(ctx, *gradients), None, None)
+
+
+def _attention_with_gradients(keys: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        options = Options(*inputs[3:])
+        return HeedAttention.apply(*inputs[:3], options.bias, options.sink, options, keys)
+    return _below_autograd(keys, inputs)
+
+
+_LIBRARY.impl("attention", _attention_with_gradients, "Autograd", with_keyset=True)
 torch.library.register_autograd("heed::attention_backward", _refuse_twice, setup_context=_save_nothing, lib=_LIBRARY)
 torch.library.register_autograd("heed::attention_table", _differentiate_table, setup_context=_save_table, lib=_LIBRARY)
 

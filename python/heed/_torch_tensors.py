@@ -26,6 +26,7 @@ __all__ = [
     "is_autocast",
     "is_traced",
     "is_unwatched",
+    "is_watched_by_autograd_alone",
     "records_gradients",
     "refuse_transforms",
 ]
@@ -43,6 +44,12 @@ def is_unwatched(objects: tuple[Any, ...]) -> bool:
     Whatever is no tensor does not count.
     """
     return not torch.compiler.is_dynamo_compiling() and _heed.is_unwatched(objects)
+
+
+def is_watched_by_autograd_alone(objects: tuple[Any, ...]) -> bool:
+    """Whether these tensors are plain memory but for their gradients."""
+    with torch.no_grad():
+        return is_unwatched(objects)
 
 
 def is_traced() -> bool:
@@ -63,6 +70,8 @@ def foreign_kind(tensor: torch.Tensor) -> tuple[str, str] | None:
         return f"{str(tensor.layout).removeprefix('torch.')} tensor", "to_dense()"
     if tensor.device.type not in (*_DEVICES, "meta"):
         return f"tensor on {tensor.device}", "cpu()"
+    if type(tensor) is torch.Tensor:
+        return None
     for base in type(tensor).__mro__:
         if base.__module__.startswith("torch.distributed."):
             return base.__name__, "to_local()"

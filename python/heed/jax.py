@@ -39,6 +39,7 @@ _INTEGERS = ("document", "query_document", *_LISTS, *_STARTS)
 _ARRAYS = (*_MASKS, "sink", *_ROWS, *_LISTS, *_STARTS, "seed")
 _ELSEWHERE = ("cache", "sequences", "out", "return_weights", "return_scores")
 _BY = ("q", "k", "v", "bias", "sink")  # what there are gradients by
+_RESULTS = ("out", "lse")  # a call writes the first, or both
 _NO_LIMIT = 2**63 - 1  # of a window
 
 
@@ -94,10 +95,10 @@ def attention(
     (1, 4, 5, 8)
     """
     arrays, static = _read((q, k, v), {"layout": layout, **options})
-    out, lse = _attend(static, arrays)
+    out, *lse = _attend(static, _RESULTS if return_lse else _RESULTS[:1], arrays)
     shape = jnp.shape(q)
     out = out.reshape((*shape[:-1], out.shape[-1]))
-    return (out, lse.reshape(lse.shape[4 - len(shape) :])) if return_lse else out
+    return (out, lse[0].reshape(lse[0].shape[4 - len(shape) :])) if return_lse else out
 
 
 def attention_backward(
@@ -176,13 +177,14 @@ def dot_product_attention(
             bias = bias.astype(jnp.float32)
     if isinstance(local_window_size, int):
         local_window_size = (local_window_size, local_window_size)
-    out, lse = attention(
-        query, key, value, layout="bshd", return_lse=True, bias=bias, keep=mask, scale=scale,
+    found = attention(
+        query, key, value, layout="bshd", return_lse=return_residual, bias=bias, keep=mask, scale=scale,
         causal="starts" if is_causal else None, query_lengths=query_seq_lengths, key_lengths=key_value_seq_lengths,
         window=None if local_window_size is None else (*local_window_size, "starts"),
     )  # fmt: skip
     if not return_residual:
-        return out
+        return found
+    out, lse = found
     return out, jax.lax.stop_gradient(jnp.swapaxes(lse, -1, -2).astype(query.dtype))
 
 
@@ -297,10 +299,12 @@ def _reshaped(name: str, array: Array, shape: tuple[int, ...]) -> Array:
 # The calls themselves, and what becomes of them under vmap: mapped axes are merged with the batch.
 
 
-def _results(static: _Static, arrays: dict[str, Array]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _extents_of_results(static: _Static, arrays: dict[str, Array]) -> list[jax.ShapeDtypeStruct]:
     q = arrays["q"].shape
     rows = q[:3] if static.layout == "bhsd" else (q[0], q[2], q[1])
-    return (*q[:3], arrays["v"].shape[3]), rows
+    out, lse = (*q[:3], arrays["v"].shape[3]), rows
+    dtype = arrays["q"].dtype
+    return [jax.ShapeDtypeStruct(out, dtype), jax.ShapeDtypeStruct(lse, jnp.promote_types(dtype, jnp.float32))]
 
 
 # Under shard_map the type of an array says over which axes of the mesh it varies; JAX before 0.10 calls that vma.
@@ -327,21 +331,22 @@ def _called(target: str, results: list[jax.ShapeDtypeStruct], arrays: dict[str, 
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(static: _Static) -> Any:
+def _forward(static: _Static, results: tuple[str, ...]) -> Any:
+    are_mapped = (True,) * len(results)
+
     @custom_vmap
-    def call(arrays: dict[str, Array]) -> tuple[Array, Array]:
-        out, rows = _results(static, arrays)
-        results = [jax.ShapeDtypeStruct(out, arrays["q"].dtype), jax.ShapeDtypeStruct(rows, jnp.promote_types(arrays["q"].dtype, jnp.float32))]
-        return tuple(_called("heed_attention", results, arrays, **static.attributes()))
+    def call(arrays: dict[str, Array]) -> tuple[Array, ...]:
+        extents = _extents_of_results(static, arrays)[: len(results)]
+        return tuple(_called("heed_attention", extents, arrays, **static.attributes()))
 
     @call.def_vmap
     def mapped_call(size: int, is_mapped: list, arrays: dict[str, Array]) -> tuple:
         mapped = is_mapped[0]
         if _is_one_by_one(mapped):
-            return _one_by_one(call, mapped, arrays), (True, True)
+            return _one_by_one(call, mapped, arrays), are_mapped
         batch = arrays["q"].shape[int(mapped["q"])]
         merged = {name: _merged(name, array, mapped[name], (size, batch)) for name, array in arrays.items()}
-        return tuple(result.reshape((size, batch, *result.shape[1:])) for result in call(merged)), (True, True)
+        return tuple(result.reshape((size, batch, *result.shape[1:])) for result in call(merged)), are_mapped
 
     return call
 
@@ -403,27 +408,27 @@ class _Wanted(tuple):
     """Names out of _BY."""
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(static: _Static, arrays: dict[str, Array]) -> tuple[Array, Array]:
-    return _forward(static)(arrays)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(static: _Static, results: tuple[str, ...], arrays: dict[str, Array]) -> tuple[Array, ...]:
+    return _forward(static, results)(arrays)
 
 
-def _attend_and_save(static: _Static, arrays: dict[str, Any]) -> tuple:
+def _attend_and_save(static: _Static, results: tuple[str, ...], arrays: dict[str, Any]) -> tuple:
     if "alibi" in arrays and arrays["alibi"].perturbed:
         raise heed.KindError("alibi: heed has no gradient by it; pass the bias that it makes, or jax.lax.stop_gradient(slopes)")
     wanted = _Wanted(name for name in _BY if name in arrays and arrays[name].perturbed)
     values = {name: array.value for name, array in arrays.items()}
-    out, lse = _forward(static)(values)
-    return (out, lse), (values, out, lse, wanted)
+    out, lse = _forward(static, _RESULTS)(values)
+    return (out, lse)[: len(results)], (values, out, lse, wanted)
 
 
-def _differentiate(static: _Static, saved: tuple, gradients: tuple) -> tuple:
+def _differentiate(static: _Static, results: tuple[str, ...], saved: tuple, gradients: tuple) -> tuple:
     values, out, lse, wanted = saved
     is_zero = [isinstance(gradient, jax.custom_derivatives.SymbolicZero) for gradient in gradients]
     found: dict[str, Array] = {}
     if not all(is_zero) and wanted:
         arrays = {"out_gradient": jnp.zeros_like(out) if is_zero[0] else gradients[0], **values, "out": out, "lse": lse}
-        if not is_zero[1]:
+        if not all(is_zero[1:]):
             arrays["lse_gradient"] = gradients[1]
         found = _backward(static, tuple(wanted))(arrays)
     return ({name: found.get(name) for name in values},)

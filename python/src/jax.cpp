@@ -25,29 +25,29 @@ namespace {
 
 namespace nb = nanobind;
 
-std::vector<std::string_view> split(std::string_view words) {
-  std::vector<std::string_view> found;
-  while (!words.empty()) {
-    const std::size_t end = std::min(words.find(' '), words.size());
-    found.push_back(words.substr(0, end));
-    words.remove_prefix(std::min(end + 1, words.size()));
-  }
-  return found;
+// Takes the first of some words; nothing of none.
+std::string_view take_word(std::string_view& words) {
+  const std::string_view first = words.substr(0, words.find(' '));
+  words.remove_prefix(std::min(first.size() + 1, words.size()));
+  return first;
 }
 
-// The arrays and attributes of one call, by their names.
+// The arrays and attributes of one call, by their names. They are few, and looked for without memory of their
+// own.
 class Arguments {
  public:
-  explicit Arguments(const xla::Call& call) : call_(call), names_(split(word("arrays"))) {
-    if (std::ssize(names_) != call.arguments.size)
-      throw Error(Error::value, "arrays: " + std::to_string(names_.size()) + " names for " +
+  explicit Arguments(const xla::Call& call) : call_(call), names_(word("arrays")) {
+    const auto names = names_.empty() ? 0 : std::ranges::count(names_, ' ') + 1;
+    if (names != call.arguments.size)
+      throw Error(Error::value, "arrays: " + std::to_string(names) + " names for " +
                                     std::to_string(call.arguments.size) + " arrays");
   }
 
   const xla::Buffer* find(std::string_view name) const {
-    const auto found = std::find(names_.begin(), names_.end(), name);
-    if (found == names_.end()) return nullptr;
-    return static_cast<const xla::Buffer*>(call_.arguments.entries[found - names_.begin()]);
+    std::string_view names = names_;
+    for (std::int64_t i = 0; !names.empty(); ++i)
+      if (take_word(names) == name) return static_cast<const xla::Buffer*>(call_.arguments.entries[i]);
+    return nullptr;
   }
   const xla::Buffer& at(std::string_view name) const {
     if (const xla::Buffer* const buffer = find(name)) return *buffer;
@@ -82,7 +82,7 @@ class Arguments {
   }
 
   const xla::Call& call_;
-  std::vector<std::string_view> names_;
+  std::string_view names_;
 };
 
 enum class Order : std::uint8_t { bhsd, bshd };
@@ -228,19 +228,27 @@ const xla::Buffer& result(const xla::Call& call, std::int64_t i) {
   return *static_cast<const xla::Buffer*>(call.results.entries[i]);
 }
 
+template <class T>
+void fill(const MutableView& rows, T number) {
+  std::fill_n(static_cast<T*>(rows.data), rows.shape.elements(), number);
+}
+
+// Rows of padding are not written by attention() (S19): as if they saw no key.
+void fill_padding(const Outputs& outputs) {
+  const MutableView& out = outputs.out;
+  std::memset(out.data, 0, static_cast<std::size_t>(out.shape.elements()) * bytes_of(out.dtype));
+  if (!outputs.log_sum_exp) return;
+  if (outputs.log_sum_exp->dtype == DType::f64)
+    fill(*outputs.log_sum_exp, -std::numeric_limits<double>::infinity());
+  else
+    fill(*outputs.log_sum_exp, -std::numeric_limits<float>::infinity());
+}
+
 void forward(const xla::Call& call) {
   const Request request(call);
-  const xla::Buffer &out = result(call, 0), &lse = result(call, 1);
-  const Outputs outputs{.out = view_of(out, request.order()), .log_sum_exp = view_of(lse, Order::bhsd)};
-  if (request.has_padding()) {  // whose rows are not written (S19)
-    std::memset(out.data, 0,
-                static_cast<std::size_t>(outputs.out.shape.elements()) * bytes_of(outputs.out.dtype));
-    const std::int64_t rows = outputs.log_sum_exp->shape.elements();
-    if (outputs.log_sum_exp->dtype == DType::f64)
-      std::fill_n(static_cast<double*>(lse.data), rows, -std::numeric_limits<double>::infinity());
-    else
-      std::fill_n(static_cast<float*>(lse.data), rows, -std::numeric_limits<float>::infinity());
-  }
+  Outputs outputs{.out = view_of(result(call, 0), request.order())};
+  if (call.results.size > 1) outputs.log_sum_exp = view_of(result(call, 1), Order::bhsd);
+  if (request.has_padding()) fill_padding(outputs);
   attention(request.inputs(), outputs, request.options());
 }
 
@@ -251,9 +259,10 @@ void backward(const xla::Call& call) {
   Gradients gradients{.out = request.view("out_gradient")};
   if (const xla::Buffer* const lse = given.find("lse_gradient"))
     gradients.log_sum_exp = view_of(*lse, Order::bhsd);
-  std::int64_t i = 0;
-  for (const std::string_view by : split(given.word("by"))) {
-    const xla::Buffer& into = result(call, i++);
+  std::string_view names = given.word("by");
+  for (std::int64_t i = 0; !names.empty(); ++i) {
+    const std::string_view by = take_word(names);
+    const xla::Buffer& into = result(call, i);
     if (by == "q") gradients.q = view_of(into, request.order());
     if (by == "k") gradients.k = view_of(into, request.order());
     if (by == "v") gradients.v = view_of(into, request.order());

@@ -10,7 +10,7 @@ namespace {
 
 MutableView make_view(Memory& memory, const Backend& backend, const Shape& shape, DType dtype) {
   memory = backend.allocate(static_cast<std::size_t>(shape.elements()) * bytes_of(dtype));
-  return {memory.get(), shape, dtype, backend.device()};
+  return {memory.get(), shape, dtype, backend.device};
 }
 
 // The first `tokens` of batch entry b.
@@ -27,7 +27,7 @@ MutableView part_of(const MutableView& x, std::int64_t b, std::int64_t tokens) {
 
 GatheredCache::GatheredCache(const Problem& given, const Backend& backend) : problem(given) {
   if (!given.reading) return;
-  if (given.options.stream && backend.device() != Device::cpu)
+  if (given.options.stream && backend.device != Device::cpu)
     throw refusal(
         Error::unsupported,
         "options.stream: a cache that turns its keys as they are read does so on its device's legacy stream");

@@ -74,7 +74,7 @@ bool does(const Kernel& kernel, Work work) {
 template <class Is>
 const Kernel* find(Work work, const Is& is) {
   for (const Backend* backend : backends())
-    for (const Kernel& kernel : backend->kernels())
+    for (const Kernel& kernel : backend->kernels)
       if (does(kernel, work) && is(kernel)) return &kernel;
   for (const Kernel& kernel : references())
     if (does(kernel, work) && is(kernel)) return &kernel;
@@ -125,7 +125,9 @@ const Kernel& choose(Work work, const AnyProblem& problem, const std::string& na
       throw refusal(Error::unsupported, "options.kernel: \"", name, "\" refuses: ", reason());
     return forced;
   }
-  const Kernel* found = find(work, [&](const Kernel& kernel) { return !refusal_of(kernel, problem); });
+  const Kernel* found = find(work, [&](const Kernel& kernel) {
+    return kernel.device == problem.device() && !refusal_of(kernel, problem);
+  });
   if (found) return *found;
   throw refusal(Error::device, "q.device: ", problem.device(),
                 ", where no kernel takes this call; explain() says why");

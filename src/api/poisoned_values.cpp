@@ -102,7 +102,7 @@ TokenRows::TokenRows(const Problem& p, Side side, std::int64_t b, std::int64_t k
       count_(p.sequences[static_cast<std::size_t>(b)].keys) {}
 
 const unsigned char* TokenRows::part_of_page(std::int64_t j) const {
-  const PageLayout& layout = p_.reading->layout();
+  const PageLayout& layout = p_.layout;
   const PagedSequence& sequence = p_.cached[static_cast<std::size_t>(b_)];
   return sequence.table[j / layout.page_size] + kv_head_ * layout.head_bytes();
 }
@@ -112,7 +112,7 @@ std::vector<double> TokenRows::operator()(std::int64_t j) const {
   row.reserve(static_cast<std::size_t>(dim_));
   if (p_.reading) {
     std::vector<float> token(static_cast<std::size_t>(dim_));
-    const PageLayout& layout = p_.reading->layout();
+    const PageLayout& layout = p_.layout;
     cache::fetch_token({&layout, p_.cache_type, part_of_page(j), j % layout.page_size, 1}, side_,
                        token.data());
     row.assign(token.begin(), token.end());
@@ -144,7 +144,7 @@ void TokenRows::take_rows(std::int64_t begin, std::int64_t end, Magnitudes<Eleme
 // Of the sixteen tokens of a page that `first` begins.
 template <class Element>
 void TokenRows::take_tile(std::int64_t first, Magnitudes<Element>& largest) const {
-  const PageLayout& layout = p_.reading->layout();
+  const PageLayout& layout = p_.layout;
   const std::int64_t token = first % layout.page_size;
   const unsigned char* part = part_of_page(first);
   if (side_ == Side::keys) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/layout.hpp"
@@ -156,16 +157,18 @@ class DevicePages {
 class Backend {
  public:
   virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
 
-  virtual const char* name() const = 0;  // as its kernels begin
-  virtual Device device() const = 0;
-  virtual std::span<const Kernel> kernels() const = 0;  // in the order they are tried
+  const char* const name;  // as its kernels begin
+  const Device device;
+  const std::vector<Kernel> kernels;  // in the order they are tried
 
   // w is (1, 1, out, in), row after row; bias has `out` entries or none. Both are the CPU's.
   virtual std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const = 0;
   // The same over a matrix of any strides that is read where it lies, and outlives the projection.
   virtual std::unique_ptr<const Projection> project_lent(const View&, std::span<const float>) const {
-    throw refusal(Error::unsupported, name(), ": has no projections over weights that are lent");
+    throw refusal(Error::unsupported, name, ": has no projections over weights that are lent");
   }
   // By projections of this backend, none of which reads what another writes: neighbours of one x share the
   // reading of it.
@@ -175,12 +178,12 @@ class Backend {
 
   // What the matrix and the bias of a projection gain from the gradient by its results: w(out, in) += sum
   // over rows of y(row, out) * x(row, in), bias(out) += sum of y(row, out). x and y are as a projection has
-  // them; w is (1, 1, out, in), the bias (1, 1, 1, out) or has no data, both f32, row after row, and the
-  // CPU's. Rows run in blocks of one length from the first, whoever computes them. A row of y that is all 0
-  // leaves its x unread.
+  // them; w is (1, 1, out, in), the bias (1, 1, 1, out) or has no data, both f32 and row after row. Rows run
+  // in blocks of one length from the first, whoever computes them. A row of y that is all 0 leaves its x
+  // unread.
   virtual void add_weight_gradient(const View& /*x*/, const View& /*y*/, const MutableView& /*w*/,
                                    const MutableView& /*bias*/) const {
-    throw refusal(Error::unsupported, name(), ": has no gradients of a projection");
+    throw refusal(Error::unsupported, name, ": has no gradients of a projection");
   }
 
   // What heed::rotate() does, of tensors that differ in heads and strides only.
@@ -199,7 +202,7 @@ class Backend {
   virtual void copy(const View& from, const MutableView& into) const = 0;
   // into += from, rounded once.
   virtual void add(const View& /*from*/, const MutableView& /*into*/) const {
-    throw refusal(Error::unsupported, name(), ": does not add to gradients");
+    throw refusal(Error::unsupported, name, ": does not add to gradients");
   }
   // `into` has one head: the average of those of `from`, summed in f32 in their order.
   virtual void average_heads(const View& from, const MutableView& into) const = 0;
@@ -207,6 +210,10 @@ class Backend {
 
   // What heed::merge() does.
   virtual void merge(const Outputs& into, const Results& other) const = 0;
+
+ protected:
+  Backend(const char* its_name, Device its_device, std::vector<Kernel> its_kernels)
+      : name(its_name), device(its_device), kernels(std::move(its_kernels)) {}
 };
 
 // The backends of this build, in the order their kernels are tried. Not const for the sake of tests.

@@ -21,7 +21,7 @@ std::vector<const Backend*>& backends() {
 
 const Backend& backend_of(const char* name, Device device) {
   for (const Backend* backend : backends())
-    if (backend->device() == device) return *backend;
+    if (backend->device == device) return *backend;
   if (device == Device::cuda)
     throw refusal(Error::device, name, ".device: cuda, but this build has no CUDA backend");
   throw unknown_device(name, device);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention, its explanation and its merge, as c.h has them.
+// Attention, its gradients, what explains them, and merge, as c.h has them.
 #include "heed/attention.hpp"
 
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #include "c/call.hpp"
 #include "c/status.hpp"
 #include "c/structs.hpp"
+#include "heed/gradient.hpp"
 
 namespace heed::c {
 namespace {
@@ -26,6 +27,24 @@ Results to_results(const heed_results& r) {
   results.weights = to_optional("weights", r.weights);
   results.log_sum_exp = to_optional("log_sum_exp", r.log_sum_exp);
   return results;
+}
+
+Saved to_saved(const heed_saved* given) {
+  const heed_saved s = read_known("saved", given);
+  return {.out = to_view("saved.out", s.out), .log_sum_exp = to_view("saved.log_sum_exp", s.log_sum_exp)};
+}
+
+Gradients to_gradients(const heed_gradients* given) {
+  const heed_gradients g = read_known("gradients", given);
+  check_reserved("gradients", g.reserved);
+  return {.out = to_view("gradients.out", g.out),
+          .log_sum_exp = to_optional("gradients.log_sum_exp", g.log_sum_exp),
+          .q = to_optional("gradients.q", g.q),
+          .k = to_optional("gradients.k", g.k),
+          .v = to_optional("gradients.v", g.v),
+          .bias = to_optional("gradients.bias", g.bias),
+          .sink = to_optional("gradients.sink", g.sink),
+          .accumulate = to_flag("gradients.accumulate", g.accumulate)};
 }
 
 }  // namespace
@@ -61,5 +80,30 @@ heed_status heed_merge(const heed_outputs* given_into, const heed_results* given
     const heed::Outputs into = qualified([&] { return to_outputs(known_into); }, "into.");
     const heed::Results other = qualified([&] { return to_results(known_other); }, "other.");
     heed::merge(into, other);
+  });
+}
+
+heed_status heed_attention_backward(const heed_inputs* given_inputs, const heed_saved* given_saved,
+                                    const heed_gradients* given_gradients,
+                                    const heed_options* given_options) {
+  return status_of([&] {
+    const heed::Inputs inputs = to_inputs(given_inputs);
+    const heed::Saved saved = to_saved(given_saved);
+    const heed::Gradients gradients = to_gradients(given_gradients);
+    const heed::Options options = to_options(given_options);
+    heed::attention_backward(inputs, saved, gradients, options);
+  });
+}
+
+heed_status heed_explain_backward(const heed_inputs* given_inputs, const heed_saved* given_saved,
+                                  const heed_gradients* given_gradients, const heed_options* given_options,
+                                  char** text) {
+  return status_of([&] {
+    check_pointer("text", text);
+    const heed::Inputs inputs = to_inputs(given_inputs);
+    const heed::Saved saved = to_saved(given_saved);
+    const heed::Gradients gradients = to_gradients(given_gradients);
+    const heed::Options options = to_options(given_options);
+    *text = owned_copy(heed::explain(inputs, saved, gradients, options));
   });
 }

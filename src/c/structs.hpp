@@ -102,6 +102,14 @@ inline auto fields_of(const heed_results& s) {
   const auto& [size, out, weights, log_sum_exp] = s;
   return places(s, size, out, weights, log_sum_exp);
 }
+inline auto fields_of(const heed_saved& s) {
+  const auto& [size, out, log_sum_exp] = s;
+  return places(s, size, out, log_sum_exp);
+}
+inline auto fields_of(const heed_gradients& s) {
+  const auto& [size, out, log_sum_exp, q, k, v, bias, sink, accumulate, reserved] = s;
+  return places(s, size, out, log_sum_exp, q, k, v, bias, sink, accumulate, reserved);
+}
 inline auto fields_of(const heed_options& s) {
   const auto& [size, masks, bias, sink, scale, has_scale, softcap, head_map, dropout, kernel, slopes, align,
                threads, stream] = s;
@@ -145,6 +153,10 @@ template <>
 inline constexpr std::size_t min_size<heed_outputs> = offsetof(heed_outputs, weights);
 template <>
 inline constexpr std::size_t min_size<heed_results> = offsetof(heed_results, weights);
+template <>
+inline constexpr std::size_t min_size<heed_saved> = sizeof(heed_saved);
+template <>
+inline constexpr std::size_t min_size<heed_gradients> = offsetof(heed_gradients, log_sum_exp);
 template <>
 inline constexpr std::size_t min_size<heed_mask> = offsetof(heed_mask, left);
 template <>

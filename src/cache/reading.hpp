@@ -14,13 +14,12 @@ class CacheReading {
   ~CacheReading();
   CacheReading& operator=(const CacheReading&) = delete;
 
-  const PageLayout& layout() const { return layout_; }
+  const PageLayout& layout() const;
   std::int64_t sequences() const;
   PagedSequence sequence(std::int64_t n) const;  // of a number that is in use
 
  private:
   const State& state_;
-  PageLayout layout_;
 };
 
 }  // namespace heed::cache

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call to attention() becomes a Problem: every check, then plain data.
+// A call to attention() becomes a Problem: every check, then plain data. lower() has the steps; they follow
+// in its order: the table of arguments, sequences, extents, choices, masks.
 #include "call/make_problem.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <variant>
 
+#include "cache/layout.hpp"
 #include "heed/cache.hpp"
 #include "refusal/refusal.hpp"
 #include "threads/allowed.hpp"
@@ -22,7 +27,9 @@ void share_rows(Problem& p) {
   if (!p.inputs.key_starts.empty()) p.inputs.k.stride.batch = p.inputs.v.stride.batch = 0;
   if (p.inputs.query_starts.empty()) return;
   p.inputs.q.stride.batch = 0;
-  for_each_output(p.outputs, [](const char*, MutableView& view, const Rule&) { view.stride.batch = 0; });
+  p.outputs.out.stride.batch = 0;
+  for (Optional<MutableView>* x : {&p.outputs.weights, &p.outputs.log_sum_exp, &p.outputs.scores.into})
+    if (*x) (*x)->stride.batch = 0;
 }
 
 // S1: where there are no dimensions a scale has nothing to scale.
@@ -67,14 +74,6 @@ void apply_cache_window(Problem& p) {
   p.options.masks.push_back(Window{window->length - 1, p.keys, Align::ends, window->front});
 }
 
-// The extents and types of results, and no memory.
-MutableView described(const View& x) {
-  return {static_cast<void*>(nullptr), x.shape, x.stride, x.dtype, x.device};
-}
-Optional<MutableView> described(const std::optional<View>& x) {
-  return x ? Optional<MutableView>(described(*x)) : Optional<MutableView>();
-}
-
 }  // namespace
 
 void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>& to_come) {
@@ -110,30 +109,247 @@ void lower(Problem& p, Arguments& arguments, const std::optional<LengthsToCome>&
   if (is_empty) p.batch = 0, p.sequences.clear(), p.gaps.clear();
 }
 
-Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options) {
-  Arguments arguments;
-  add_arguments(inputs, outputs, options, arguments);
-  Problem p(inputs, outputs, options);
-  lower(p, arguments);
-  return p;
-}
-
 Problem make_problem(const Inputs& inputs, const Outputs& outputs, const Options& options,
-                     LengthsToCome lengths) {
+                     const std::optional<LengthsToCome>& to_come) {
   Arguments arguments;
   add_arguments(inputs, outputs, options, arguments);
   Problem p(inputs, outputs, options);
-  lower(p, arguments, lengths);
+  lower(p, arguments, to_come);
   return p;
 }
 
-Problem make_problem_of(const Inputs& inputs, const Results& results, const Options& options) {
-  Arguments arguments;
-  add_arguments(inputs, results, options, arguments);
-  const Outputs outputs{described(results.out), described(results.weights), described(results.log_sum_exp)};
-  Problem p(inputs, outputs, options);
-  lower(p, arguments);
-  return p;
+// The arguments of attention(), written down once: whatever walks over all of them walks over this.
+
+namespace {
+
+void add_bools(const char* name, const BoolView& where, Extent columns, Arguments& arguments) {
+  using enum Extent;
+  arguments.add(name, where, {.fit = Rule::by_broadcasting, .axes = {batch, heads, queries, columns}},
+                "the ");
+}
+
+// Every mask says what it reads. There is no overload for any other, so that a new one must.
+void add(const Causal&, Arguments&) {}
+void add(const Window&, Arguments&) {}
+void add(const KeyLengths& lengths, Arguments& a) { a.add("key lengths", lengths.valid, {}, "the "); }
+void add(const Document& document, Arguments& a) {
+  a.add("document mask", document.ids, {}, "the ");
+  a.add("query_ids", document.query_ids, {}, "the document mask's ");
+}
+void add(const Keep& keep, Arguments& a) { add_bools("keep mask", keep.where, Extent::keys, a); }
+void add(const Hide& hide, Arguments& a) { add_bools("hide mask", hide.where, Extent::keys, a); }
+void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Extent::drafted, a); }
+
+}  // namespace
+
+void add_tensors(const Inputs& inputs, Arguments& arguments) {
+  arguments.add("q", inputs.q, {.types = Rule::any_or_f64});
+  if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
+  if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
+}
+
+void add_options(const Inputs& inputs, const Options& options, Arguments& arguments) {
+  arguments.add_given("options.bias", options.bias,
+                      {Rule::read, Rule::by_broadcasting, axes_of_scores, Rule::of_q_or_f32});
+  if (options.alibi) arguments.add_given<float>("options.alibi", options.alibi->slopes);
+  arguments.add_given("options.sink", options.sink,
+                      {Rule::read, Rule::by_broadcasting, axes_of_sinks, Rule::of_q_or_f32});
+  arguments.add_given("inputs.sequences", inputs.sequences);
+  arguments.add_given("query_starts", inputs.query_starts);
+  arguments.add_given("key_starts", inputs.key_starts);
+  arguments.add_given("query_counts", inputs.query_counts);
+}
+
+namespace {
+
+// Outputs that are written, or results, which are only read.
+template <class AnyOutputs>
+void add_any_outputs(const AnyOutputs& outputs, Arguments& arguments, const OutputAxes& axes) {
+  using enum Extent;
+  constexpr bool is_read = std::is_same_v<AnyOutputs, Results>;
+  constexpr Rule::Use use = is_read ? Rule::read : Rule::written;
+  const Rule out{use, Rule::exactly, {batch, axes.out_heads, queries, axes.out_dim}, Rule::of_q_or_f32},
+      weights{use, Rule::exactly, {batch, axes.weights_heads, queries, keys}, Rule::of_q_or_f32},
+      log_sum_exp{use, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q},
+      scores{use, Rule::exactly, axes_of_scores, Rule::of_q_or_f32};
+  arguments.add("out", outputs.out, out);
+  arguments.add_given("weights", outputs.weights, weights);
+  arguments.add_given("log_sum_exp", outputs.log_sum_exp, log_sum_exp);
+  if constexpr (!is_read) arguments.add_given("scores.into", outputs.scores.into, scores);
+}
+
+}  // namespace
+
+void add_outputs(const Outputs& outputs, Arguments& arguments, const OutputAxes& axes) {
+  add_any_outputs(outputs, arguments, axes);
+}
+
+void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
+                   Arguments& arguments) {
+  add_tensors(inputs, arguments);
+  add_any_outputs(outputs, arguments, {});
+  add_options(inputs, options, arguments);
+}
+
+void add_arguments(const Inputs& inputs, const Results& results, const Options& options,
+                   Arguments& arguments) {
+  add_tensors(inputs, arguments);
+  add_any_outputs(results, arguments, {});
+  add_options(inputs, options, arguments);
+}
+
+void add_arguments(const Mask& mask, Arguments& arguments) {
+  std::visit([&](const auto& m) { add(m, arguments); }, mask);
+}
+
+// Who attends to what: one sequence per batch entry, from plain views, packed rows or a cache.
+namespace {
+
+void check_one_batch(const char* name, const View& x) {
+  if (x.shape.batch != 1)
+    throw refusal(Error::shape, name, ".batch: ", x.shape.batch, " is not 1, which packed sequences need");
+}
+
+void check_counts(std::span<const std::int64_t> counts, const Shape& q) {
+  if (std::ssize(counts) != q.batch)
+    throw refusal(Error::shape, "query_counts: ", std::ssize(counts), " entries for q.batch: ", q.batch);
+  for (std::size_t b = 0; b < counts.size(); ++b)
+    if (counts[b] < 0 || counts[b] > q.length)
+      throw refusal(Error::value, "query_counts[", static_cast<std::int64_t>(b), "]: ", counts[b],
+                    " is not in [0, ", q.length, "], the queries of q");
+}
+
+void place_queries(const Inputs& in, Problem& p, bool one_for_all) {
+  if (in.query_starts.empty()) {
+    p.batch = in.q.shape.batch;
+    p.sequences.resize(static_cast<std::size_t>(one_for_all ? std::min<std::int64_t>(p.batch, 1) : p.batch));
+    for (Sequence& s : p.sequences) s.queries = in.q.shape.length;
+    if (in.query_counts.empty()) return;
+    check_counts(in.query_counts, in.q.shape);
+    for (std::size_t b = 0; b < p.sequences.size(); ++b) p.sequences[b].queries = in.query_counts[b];
+    return;
+  }
+  if (!in.query_counts.empty())
+    throw refusal(Error::value,
+                  "query_counts: given, but so are query_starts; packed queries have no padding");
+  check_one_batch("q", in.q);
+  check_starts("query_starts", in.query_starts, "q.length", in.q.shape.length);
+  p.batch = std::ssize(in.query_starts) - 1;
+  p.sequences.resize(static_cast<std::size_t>(p.batch));
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    p.sequences[n].first_query = in.query_starts[n];
+    p.sequences[n].queries = in.query_starts[n + 1] - in.query_starts[n];
+  }
+}
+
+void place_keys(const Inputs& in, Problem& p) {
+  if (!in.sequences.empty())
+    throw refusal(Error::value, "inputs.sequences: given, but no cache whose sequences they are");
+  if (in.query_starts.empty() != in.key_starts.empty())
+    throw refusal(Error::shape, in.key_starts.empty() ? "key_starts" : "query_starts",
+                  ": not given, but the other is; queries and keys are packed together");
+  if (in.key_starts.empty()) {
+    for (Sequence& s : p.sequences) s.keys = in.k.shape.length;
+    return;
+  }
+  check_one_batch("k", in.k);
+  check_one_batch("v", in.v);
+  check_starts("key_starts", in.key_starts, "k.length", in.k.shape.length);
+  if (std::ssize(in.key_starts) != std::ssize(in.query_starts))
+    throw refusal(Error::shape, "key_starts: ", std::ssize(in.key_starts),
+                  " entries are not as many as query_starts: ", std::ssize(in.query_starts));
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    p.sequences[n].first_key = in.key_starts[n];
+    p.sequences[n].keys = in.key_starts[n + 1] - in.key_starts[n];
+  }
+}
+
+void begin_reading(Problem& p) {
+  p.reading.emplace(*p.inputs.cache);
+  p.layout = p.reading->layout();
+}
+
+// All lengths are of one moment: this one, or that of the call to come.
+void place_keys_in_cache(const Inputs& in, Problem& p, const std::optional<LengthsToCome>& to_come) {
+  if (in.k.data || in.v.data)
+    throw refusal(Error::value, in.k.data ? "k" : "v", ": given, but so is the cache, which stands for it");
+  if (!in.key_starts.empty())
+    throw refusal(Error::value, "key_starts: given, but the cache knows its lengths");
+  if (!to_come) begin_reading(p);
+  const std::int64_t wanted = std::ssize(in.sequences);
+  if (in.sequences.empty() && p.batch > 0 && p.reading && p.reading->sequences() != p.batch)
+    throw refusal(Error::shape, "cache.sequences: ", p.reading->sequences(), " are not the batch: ", p.batch,
+                  "; say which by inputs.sequences");
+  if (!in.sequences.empty() && wanted != p.batch)
+    throw refusal(Error::shape, "inputs.sequences: ", wanted, " numbers for a batch of ", p.batch);
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    Sequence& s = p.sequences[n];
+    s.in_cache = in.sequences.empty() ? static_cast<std::int64_t>(n) : in.sequences[n];
+    if (!to_come) p.cached.push_back(p.reading->sequence(s.in_cache));
+    s.keys = to_come ? (*to_come)[n] : p.cached[n].length;
+    if (s.queries > s.keys)
+      throw refusal(Error::shape, "q.length: ", s.queries, " queries for batch entry ",
+                    static_cast<std::int64_t>(n), " are more than the ", s.keys,
+                    " tokens of its sequence; append their keys and values first");
+  }
+}
+
+}  // namespace
+
+std::int64_t offset_of(const char* name, std::optional<Align> align, const Problem& p, const Sequence& s) {
+  if (!align && s.queries != s.keys && !p.inputs.cache)
+    throw refusal(Error::ambiguous, name, ": ", s.queries, " queries, ", s.keys,
+                  " keys; say Align::ends (decode) or Align::starts");
+  if (align && *align > Align::ends)
+    throw refusal(Error::value, name, ": align ", static_cast<std::int64_t>(*align),
+                  " is none of starts, ends");
+  return align == Align::starts ? 0 : s.keys - s.queries;
+}
+
+void hold_cache(Problem& p) {
+  begin_reading(p);
+  for (const Sequence& s : p.sequences) p.cached.push_back(p.reading->sequence(s.in_cache));
+}
+
+bool writes_nothing(const Inputs& in, std::span<const Argument> arguments) {
+  if (in.cache || !in.query_starts.empty() || !in.query_counts.empty()) return false;
+  if (in.q.shape.heads > 0 && in.q.shape.length > 0) return false;
+  const auto is_written = [](const Argument& a) { return a.rule.use == Rule::written && !a.empty(); };
+  return std::none_of(arguments.begin(), arguments.end(), is_written);
+}
+
+void place_sequences(const Inputs& inputs, Problem& p, const std::optional<LengthsToCome>& to_come,
+                     bool one_for_all) {
+  place_queries(inputs, p, one_for_all);
+  if (inputs.cache) {
+    place_keys_in_cache(inputs, p, to_come);
+    p.kv_heads = inputs.cache->config().kv_heads;
+    p.value_dim = *inputs.cache->config().value_dim;
+    p.cache_type = inputs.cache->config().type;
+    const std::optional<CacheRotary>& rotary = inputs.cache->config().rotary;
+    p.rotates_keys = rotary && rotary->when == CacheRotary::When::read;
+    // fault: turned-cache-of-another-type
+    p.kv_type =
+        p.rotates_keys ? problem::type_of(problem::dtype_of(p.cache_type)) : problem::type_of(p.cache_type);
+  } else {
+    place_keys(inputs, p);
+    p.kv_heads = inputs.k.shape.heads;
+    p.value_dim = inputs.v.shape.dim;
+    p.kv_type = problem::type_of(inputs.k.dtype);
+  }
+  p.heads = inputs.q.shape.heads;
+  p.dim = inputs.q.shape.dim;
+  if (p.sequences.empty() && inputs.query_starts.empty()) {  // an empty batch still has extents to fit
+    p.queries = inputs.q.shape.length;
+    p.keys = inputs.cache ? 0 : inputs.k.shape.length;
+  }
+  if (p.place)  // only whole views are a part of something larger (make_stream_problem.cpp)
+    for (Sequence& s : p.sequences) s.queries = p.place->queries, s.first_query = -p.place->first_query;
+  for (Sequence& s : p.sequences) {
+    s.key_count = s.keys;
+    p.queries = std::max(p.queries, s.queries);
+    p.keys = std::max(p.keys, s.keys);
+  }
 }
 
 // How q, k, v or the cache must fit together: everything else takes its extents from them.
@@ -236,202 +452,131 @@ void check_choices(const Outputs& outputs, const Options& options) {
                   " is none of raw, softcapped, biased");
 }
 
+// Lowers the list of masks to one band of keys per query, one count of keys per sequence, and boolean masks.
+
 namespace {
 
-struct NumberOfMask {
-  std::int64_t hash;
+std::int64_t saturating_add(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+}
 
-  std::int64_t operator()(const Causal& m) const { return mix(hash, number_of(m.align)); }
-  std::int64_t operator()(const Window& m) const {
-    return mix(mix(mix(mix(hash, m.left), m.right), m.front), number_of(m.align));
+// Bands start as wide as the clamp and stay inside: first never exceeds the keys, and end never falls below
+// 1 - queries.
+void lower(Problem& p, const Causal& causal) {
+  for (Sequence& s : p.sequences)
+    s.end_offset = std::min(s.end_offset, offset_of("causal mask", causal.align, p, s) + 1);
+}
+
+bool has_window_already(const Problem& p) {
+  return std::any_of(p.sequences.begin(), p.sequences.end(),
+                     [](const Sequence& s) { return s.first_offset > -(s.queries + s.keys); });
+}
+
+void lower(Problem& p, const Window& window) {
+  if (window.left < 0) throw refusal(Error::value, "window mask: left ", window.left, " is negative");
+  if (window.right < 0) throw refusal(Error::value, "window mask: right ", window.right, " is negative");
+  if (window.front < 0) throw refusal(Error::value, "window mask: front ", window.front, " is negative");
+  const bool is_another_gap = window.front != p.front && has_window_already(p);
+  if (!is_another_gap) p.front = window.front;
+  for (Sequence& s : p.sequences) {
+    const std::int64_t offset = offset_of("window mask", window.align, p, s);
+    const std::int64_t first = std::max(saturating_add(offset, -window.left), -(s.queries + s.keys));
+    if (is_another_gap)
+      p.gaps.push_back({window.front, first});
+    else
+      s.first_offset = std::max(s.first_offset, first);
+    s.end_offset = std::min(s.end_offset, saturating_add(offset + 1, window.right));
   }
-  std::int64_t operator()(const KeyLengths& m) const { return mix_list<std::int32_t>(hash, m.valid); }
-  std::int64_t operator()(const Document& m) const {
-    const std::int64_t of_ids = mix_list<std::int32_t>(mix(hash, number_of(m.align)), m.ids);
-    return mix_list<std::int32_t>(of_ids, m.query_ids);
+}
+
+void lower(Problem& p, const KeyLengths& lengths) {
+  const auto entries = static_cast<std::int64_t>(lengths.valid.size());
+  if (entries != p.batch)
+    throw refusal(Error::shape, "key lengths: ", entries, " counts for q.batch: ", p.batch);
+  for (std::size_t b = 0; b < lengths.valid.size(); ++b) {
+    const std::int64_t count = lengths.valid[b];
+    Sequence& s = p.sequences[std::min(b, p.sequences.size() - 1)];  // one may stand for all
+    if (count < 0 || count > s.keys)
+      throw refusal(Error::value, "key lengths: ", count, " for batch entry ", static_cast<std::int64_t>(b),
+                    " is outside [0, ", s.keys, "], the keys there are");
+    s.key_count = std::min(s.key_count, count);
   }
-  // Of a matrix, that there is one. No template: a new mask has to say what it is.
-  std::int64_t operator()(const Keep&) const { return hash; }
-  std::int64_t operator()(const Hide&) const { return hash; }
-  std::int64_t operator()(const Tree&) const { return hash; }
+}
+
+struct PerToken {
+  const char *name, *token;
+  std::int64_t tokens;
 };
 
-}  // namespace
-
-std::int64_t number_of(std::optional<Align> align) {
-  return align ? 1 + static_cast<std::int64_t>(*align) : 0;
+// How much further the numbers of the next sequence begin.
+std::int64_t step_of(std::span<const std::int32_t> ids, const PerToken& rule, std::int64_t batch) {
+  const std::int64_t found = std::ssize(ids), all = elements::product(batch, rule.tokens);
+  if (found != rule.tokens && found != all)
+    throw refusal(Error::shape, "document mask: ", found, " ", rule.name, " are neither one per ", rule.token,
+                  ": ", rule.tokens, " nor one per batch entry and ", rule.token, ": ", all);
+  return found == rule.tokens ? 0 : rule.tokens;
 }
 
-std::int64_t number_of(const Masks& masks) {
-  std::int64_t hash = 2;
-  for (const Mask& mask : masks)
-    hash = std::visit(NumberOfMask{mix(hash, static_cast<std::int64_t>(mask.index()))}, mask);
-  return hash;
-}
-
-namespace {
-
-void add_bools(const char* name, const BoolView& where, Extent columns, Arguments& arguments) {
-  using enum Extent;
-  arguments.add(name, where, {.fit = Rule::by_broadcasting, .axes = {batch, heads, queries, columns}},
-                "the ");
-}
-
-// Every mask says what it reads. There is no overload for any other, so that a new one must.
-void add(const Causal&, Arguments&) {}
-void add(const Window&, Arguments&) {}
-void add(const KeyLengths& lengths, Arguments& a) { a.add("key lengths", lengths.valid, {}, "the "); }
-void add(const Document& document, Arguments& a) {
-  a.add("document mask", document.ids, {}, "the ");
-  a.add("query_ids", document.query_ids, {}, "the document mask's ");
-}
-void add(const Keep& keep, Arguments& a) { add_bools("keep mask", keep.where, Extent::keys, a); }
-void add(const Hide& hide, Arguments& a) { add_bools("hide mask", hide.where, Extent::keys, a); }
-void add(const Tree& tree, Arguments& a) { add_bools("tree mask", tree.where, Extent::drafted, a); }
-
-}  // namespace
-
-void add_tensors(const Inputs& inputs, Arguments& arguments) {
-  arguments.add("q", inputs.q, {.types = Rule::any_or_f64});
-  if (!inputs.cache) arguments.add("k", inputs.k, {.types = Rule::of_q});
-  if (!inputs.cache) arguments.add("v", inputs.v, {.types = Rule::of_q});
-}
-
-void add_options(const Inputs& inputs, const Options& options, Arguments& arguments) {
-  arguments.add_given("options.bias", options.bias,
-                      {Rule::read, Rule::by_broadcasting, axes_of_scores, Rule::of_q_or_f32});
-  if (options.alibi) arguments.add_given<float>("options.alibi", options.alibi->slopes);
-  arguments.add_given("options.sink", options.sink,
-                      {Rule::read, Rule::by_broadcasting, axes_of_sinks, Rule::of_q_or_f32});
-  arguments.add_given("inputs.sequences", inputs.sequences);
-  arguments.add_given("query_starts", inputs.query_starts);
-  arguments.add_given("key_starts", inputs.key_starts);
-  arguments.add_given("query_counts", inputs.query_counts);
-}
-
-namespace {
-
-// Outputs or results.
-template <class AnyOutputs>
-void add_all(const Inputs& inputs, const AnyOutputs& outputs, const Options& options, Arguments& arguments) {
-  add_tensors(inputs, arguments);
-  for_each_output(outputs, [&](const char* name, const auto& view, const Rule& rule) {
-    arguments.add(name, view, rule);
-  });
-  add_options(inputs, options, arguments);
-}
-
-}  // namespace
-
-void add_arguments(const Inputs& inputs, const Outputs& outputs, const Options& options,
-                   Arguments& arguments) {
-  add_all(inputs, outputs, options, arguments);
-}
-
-void add_arguments(const Inputs& inputs, const Results& results, const Options& options,
-                   Arguments& arguments) {
-  add_all(inputs, results, options, arguments);
-}
-
-void add_arguments(const Mask& mask, Arguments& arguments) {
-  std::visit([&](const auto& m) { add(m, arguments); }, mask);
-}
-
-// The gradients of a call.
-
-namespace {
-
-// The arguments of attention_backward(), written down once, as those of attention() are. A gradient has the
-// extents of what it is the gradient of, which check_shapes() compares.
-void add_all(const Inputs& inputs, const Saved& saved, const Gradients& gradients, const Options& options,
-             Arguments& arguments) {
-  using enum Extent;
-  constexpr Rule out{Rule::read, Rule::exactly, {batch, heads, queries, value_dim}, Rule::of_q_or_f32},
-      log_sum_exp{Rule::read, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q},
-      written{.use = Rule::written, .types = Rule::of_q_or_f32};
-  add_tensors(inputs, arguments);
-  arguments.add("saved.out", saved.out, out);
-  arguments.add("saved.log_sum_exp", saved.log_sum_exp, log_sum_exp);
-  arguments.add("gradients.out", gradients.out, out);
-  arguments.add_given("gradients.log_sum_exp", gradients.log_sum_exp, log_sum_exp);
-  arguments.add_given("gradients.q", gradients.q, written);
-  arguments.add_given("gradients.k", gradients.k, written);
-  arguments.add_given("gradients.v", gradients.v, written);
-  arguments.add_given("gradients.bias", gradients.bias, written);
-  arguments.add_given("gradients.sink", gradients.sink, written);
-  add_options(inputs, options, arguments);
-}
-
-struct Of {
-  const char* name;
-  std::optional<View> argument;
-};
-
-void check_shape(const char* name, const std::optional<MutableView>& gradient, const Of& of) {
-  if (!gradient) return;
-  if (!of.argument) throw refusal(Error::value, name, ": given, but ", of.name, " is not");
-  if (gradient->shape != of.argument->shape)
-    throw refusal(Error::shape, name, ".shape: ", gradient->shape, " is not ", of.name,
-                  ".shape: ", of.argument->shape);
-}
-
-void check_shapes(const Inputs& inputs, const Gradients& gradients, const Options& options) {
-  check_shape("gradients.q", gradients.q, {"q", inputs.q});
-  check_shape("gradients.k", gradients.k, {"k", inputs.k});
-  check_shape("gradients.v", gradients.v, {"v", inputs.v});
-  check_shape("gradients.bias", gradients.bias, {"options.bias", options.bias});
-  check_shape("gradients.sink", gradients.sink, {"options.sink", options.sink});
-}
-
-// The forward problem's outputs are what was saved; nothing writes to them.
-MutableView as_output(const View& x) {
-  return {const_cast<void*>(x.data), x.shape, x.stride, x.dtype, x.device};
-}
-
-std::optional<MutableView> broadcast(const std::optional<MutableView>& view, const Shape& target) {
-  if (!view) return std::nullopt;
-  return MutableView{view->data, target, broadcast_stride(view->shape, view->stride), view->dtype,
-                     view->device};
-}
-
-// In a packed call every entry of the batch reads and writes the same rows, from its own first one on.
-void share_rows(GradientProblem& g) {
-  if (!g.forward.inputs.key_starts.empty()) {
-    if (g.k) g.k->stride.batch = 0;
-    if (g.v) g.v->stride.batch = 0;
+void lower(Problem& p, const Document& document) {
+  DocumentIds ids{.keys = document.ids.data(),
+                  .keys_step = step_of(document.ids, {"ids", "key", p.keys}, p.batch)};
+  if (!document.query_ids.empty()) {
+    const bool is_whole = p.inputs.query_starts.empty() && !p.place;
+    const std::int64_t queries = is_whole ? p.inputs.q.shape.length : p.queries;
+    ids.queries = document.query_ids.data();
+    ids.queries_step = step_of(document.query_ids, {"query_ids", "query", queries}, p.batch);
+  } else {
+    for (const Sequence& s : p.sequences) offset_of("document mask", document.align, p, s);
+    ids.queries_are_last = document.align != Align::starts;
   }
-  if (g.forward.inputs.query_starts.empty()) return;
-  g.out.stride.batch = g.log_sum_exp.stride.batch = g.out_gradient.stride.batch = 0;
-  if (g.log_sum_exp_gradient) g.log_sum_exp_gradient->stride.batch = 0;
-  if (g.q) g.q->stride.batch = 0;
+  p.documents.push_back(ids);
+}
+
+void lower_bools(Problem& p, const BoolView& view, BoolMask mask) {
+  mask.data = view.data;
+  mask.stride = broadcast_stride(view.shape, view.stride);
+  mask.device = view.device;
+  p.bool_masks.push_back(mask);
+}
+
+void lower(Problem& p, const Keep& keep) { lower_bools(p, keep.where, {}); }
+void lower(Problem& p, const Hide& hide) { lower_bools(p, hide.where, {.visible_when = false}); }
+void lower(Problem& p, const Tree& tree) {
+  for (const Sequence& s : p.sequences)
+    if (s.queries > s.keys)
+      throw refusal(Error::shape, "tree mask: ", s.queries, " queries, ", s.keys,
+                    " keys; every query is one of the last keys");
+  lower_bools(p, tree.where, {.is_tree = true});
 }
 
 }  // namespace
 
-GradientProblem make_gradient_problem(const Inputs& inputs, const Saved& saved, const Gradients& gradients,
-                                      const Options& options) {
-  if (inputs.cache)
-    throw refusal(Error::unsupported, "inputs.cache: given, but there is no gradient by what a cache holds");
-  Arguments arguments;
-  add_all(inputs, saved, gradients, options, arguments);
-  const Outputs outputs{as_output(saved.out), {}, as_output(saved.log_sum_exp)};
-  GradientProblem g{.forward = Problem(inputs, outputs, options),
-                    .out = saved.out,
-                    .log_sum_exp = saved.log_sum_exp,
-                    .out_gradient = gradients.out,
-                    .log_sum_exp_gradient = gradients.log_sum_exp,
-                    .given = gradients,
-                    .q = gradients.q,
-                    .k = gradients.k,
-                    .v = gradients.v};
-  lower(g.forward, arguments);
-  check_shapes(inputs, gradients, options);
-  const Problem& p = g.forward;
-  g.bias = broadcast(gradients.bias, {inputs.q.shape.batch, p.heads, inputs.q.shape.length, p.keys});
-  g.sink = broadcast(gradients.sink, {p.batch, p.heads, 1, 1});
-  share_rows(g);
-  if (p.has_no_dimensions) g.q = g.k = {};  // which are empty
-  return g;
+void lower_masks(Problem& p, const Extents& extents, Arguments& arguments) {
+  for (Sequence& s : p.sequences) {
+    s.first_offset = -(s.queries + s.keys);
+    s.end_offset = s.queries + s.keys;
+  }
+  for (const Mask& mask : p.options.masks) {
+    const std::size_t first = arguments.size();
+    add_arguments(mask, arguments);
+    check_alone(arguments.from(first));
+    check_devices(arguments.from(first), "q.device", p.device());
+    check_extents(arguments.from(first), extents);
+    std::visit([&p](const auto& m) { lower(p, m); }, mask);
+  }
+}
+
+// ALiBi (S21): one finite slope per query head, or per batch entry and head, and queries that stand somewhere
+// among the keys.
+
+void lower_alibi(Problem& p) {
+  if (!p.options.alibi) return;
+  const auto& [slopes, align] = *p.options.alibi;
+  check_slopes(slopes, p.batch, p.heads);
+  for (const Sequence& s : p.sequences) offset_of("options.alibi", align, p, s);
+  p.alibi = {slopes.data(), std::ssize(slopes) == p.heads ? 0 : p.heads, align != Align::starts};
 }
 
 }  // namespace heed::call

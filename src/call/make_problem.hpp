@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a call to a Problem, or to a GradientProblem; and the checks on the way.
 #pragma once
+#include <array>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <span>
-#include <type_traits>
 
 #include "heed/attention.hpp"
 #include "heed/mask.hpp"
@@ -15,12 +14,10 @@
 namespace heed::call {
 
 // Checks every argument and lowers the call, or throws Error; writes nothing either way.
-Problem make_problem(const Inputs&, const Outputs&, const Options&);
-
-// The same for a call over a cache whose sequences will have these lengths, one per batch entry, when it is
+// With lengths to come: a call over a cache whose sequences will have these, one per batch entry, when it is
 // run. Until then nothing reads the cache, and the problem lacks its `reading`.
 using LengthsToCome = std::span<const std::int64_t>;
-Problem make_problem(const Inputs&, const Outputs&, const Options&, LengthsToCome);
+Problem make_problem(const Inputs&, const Outputs&, const Options&, const std::optional<LengthsToCome>& = {});
 
 // Holds the pages of such a problem's cache in place for as long as the problem lives.
 void hold_cache(Problem&);
@@ -41,30 +38,6 @@ GradientProblem make_gradient_problem(const Inputs&, const Saved&, const Gradien
 namespace heed {
 using call::make_gradient_problem, call::make_problem, call::make_problem_of, call::make_stream_problem;
 }
-
-// What a call says, as numbers that differ where it does: for ranks that must be called alike, and for a
-// backward pass that must be told what its forward pass was.
-
-namespace heed::call {
-
-constexpr std::int64_t mix(std::int64_t hash, std::int64_t value) {
-  const auto x = (static_cast<std::uint64_t>(hash) ^ static_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15u;
-  return static_cast<std::int64_t>(x ^ (x >> 29));
-}
-
-// A list begins with its length: no number of it then stands for its end.
-template <class Number>
-std::int64_t mix_list(std::int64_t hash, std::span<const Number> list) {
-  hash = mix(hash, std::ssize(list));
-  for (const Number number : list) hash = mix(hash, number);
-  return hash;
-}
-
-std::int64_t number_of(std::optional<Align>);
-// What the masks say of the whole call; of a matrix, that there is one.
-std::int64_t number_of(const Masks&);
-
-}  // namespace heed::call
 
 // lower() and the checks that it runs, in this order. Each throws Error or changes nothing.
 
@@ -87,8 +60,6 @@ Extents extents_of(const Problem&);
 void check_choices(const Outputs&, const Options&);
 // The key at the position of query 0 of a sequence, for a mask or an option of that name.
 std::int64_t offset_of(const char* name, std::optional<Align>, const Problem&, const Sequence&);
-// That there are as many slopes as heads, or as batch entries and heads, and that all are finite.
-void check_slopes(std::span<const float>, std::int64_t batch, std::int64_t heads);
 // Checks the slopes and where their distances begin. The problem's sequences must be set.
 void lower_alibi(Problem&);
 // Checks the masks, fills the fields of the problem that hold them, and adds what they read to the arguments.
@@ -107,21 +78,11 @@ Strides broadcast_stride(const Shape& shape, const Strides& stride);
 constexpr std::array<Extent, 4> axes_of_scores{Extent::batch, Extent::heads, Extent::queries, Extent::keys};
 constexpr std::array<Extent, 4> axes_of_sinks{Extent::sequences, Extent::heads, Extent::one, Extent::one};
 
-// visit(name, view, rule) for every output that is given; or for every result, which is only read.
-template <class AnyOutputs, class Visit>
-void for_each_output(AnyOutputs& outputs, Visit&& visit) {
-  using enum Extent;
-  constexpr bool is_read = std::is_same_v<std::remove_const_t<AnyOutputs>, Results>;
-  constexpr Rule::Use use = is_read ? Rule::read : Rule::written;
-  constexpr Rule scores{use, Rule::exactly, axes_of_scores, Rule::of_q_or_f32};
-  visit("out", outputs.out, Rule{use, Rule::exactly, {batch, heads, queries, value_dim}, Rule::of_q_or_f32});
-  if (outputs.weights) visit("weights", *outputs.weights, scores);
-  if (outputs.log_sum_exp)
-    visit("log_sum_exp", *outputs.log_sum_exp,
-          Rule{use, Rule::exactly, {batch, heads, queries, one}, Rule::f32_or_f64_of_q});
-  if constexpr (!is_read)
-    if (outputs.scores.into) visit("scores.into", *outputs.scores.into, scores);
-}
+// The outputs that are given. A layer's are those of attention(), but for these axes.
+struct OutputAxes {
+  Extent out_heads = Extent::heads, out_dim = Extent::value_dim, weights_heads = Extent::heads;
+};
+void add_outputs(const Outputs&, Arguments&, const OutputAxes& = {});
 
 // Those of attention(), all but the masks; and what attention_backward() has of them: q, k and v, and
 // whatever else is read.

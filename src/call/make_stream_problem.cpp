@@ -87,9 +87,7 @@ Problem make_stream_problem(const StreamInputs& in, const Outputs& outputs, cons
   const Inputs inputs = inputs_of(in);
   Arguments arguments;
   arguments.add("q", in.q);
-  for_each_output(outputs, [&](const char* name, const MutableView& view, const Rule& rule) {
-    arguments.add(name, view, rule);
-  });
+  add_outputs(outputs, arguments);
   add_options(inputs, options, arguments);
   check_alone(arguments.all());
   check_place(in, options);

@@ -63,9 +63,7 @@ std::vector<Kernel> make_kernels() {
 
 class Cpu final : public Backend {
  public:
-  const char* name() const override { return "cpu"; }
-  Device device() const override { return Device::cpu; }
-  std::span<const Kernel> kernels() const override { return kernels_; }
+  Cpu() : Backend("cpu", Device::cpu, make_kernels()) {}
 
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<const CpuProjection>(w, bias, CpuProjection::Ownership::copied);
@@ -99,8 +97,6 @@ class Cpu final : public Backend {
   static void give_back(void* memory, std::size_t bytes) noexcept {
     threads::ReturnMemory{bytes}(static_cast<float*>(memory));
   }
-
-  std::vector<Kernel> kernels_ = make_kernels();
 };
 
 }  // namespace

@@ -1,15 +1,348 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA as a backend. Gradients of a projection are the CPU's alone.
+// CUDA as a backend: what each kernel takes, the lists that a call brings to the device, and its launch.
 #include "cuda/backend.hpp"
 
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "cuda/run.hpp"
+#include "cuda/backward/backward.hpp"
+#include "cuda/projection/projection.hpp"
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
-#include "cuda/runtime/memory.hpp"
+#include "cuda/runtime/workspace.hpp"
 
 namespace heed::cuda {
+namespace {
+
+// Lists that kernels read, one after the other as they will lie on the device.
+class Lists {
+ public:
+  explicit Lists(std::byte* on_device) : device_(on_device) {}
+
+  const void* add(const void* from, std::size_t bytes) {
+    const std::size_t at = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(at + bytes);
+    if (bytes > 0) std::memcpy(bytes_.data() + at, from, bytes);
+    return device_ + at;
+  }
+  template <class T>
+  const T* add(std::span<const T> list) {
+    return static_cast<const T*>(add(list.data(), list.size_bytes()));
+  }
+  template <class T>
+  const T* add(const std::vector<T>& list) {
+    return add(std::span<const T>(list));
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::byte* device_;
+  std::vector<std::byte> bytes_{};
+};
+
+// The general kernel, whichever calls it is asked for.
+bool is_general(Role role) { return role == Role::general || role == Role::split; }
+
+// A call as a kernel takes it. Prefill has documents as sequences, where they can be, and a cache's keys and
+// values as rows, which a launch before it puts into the workspace.
+class RoleCall {
+ public:
+  explicit RoleCall(const LoweredCall& of) : lowered(of) {}
+  RoleCall(Role role, const LoweredCall& of) : lowered(of) {
+    if (role != Role::prefill) return;
+    if (call.cached) {
+      lay_out_cache();
+    } else if (PackedDocuments documents(of); !documents.sequences.empty()) {
+      call = documents.of(call), extents = {documents.rows, documents.rows};
+      own_ = std::move(documents.sequences);
+    }
+  }
+
+  std::span<const Sequence> sequences() const {
+    return own_.empty() ? std::span(lowered.problem.sequences) : std::span<const Sequence>(own_);
+  }
+
+  const LoweredCall& lowered;
+  Call call = lowered.call;
+  Extents extents{lowered.query_rows, lowered.key_rows};
+
+ private:
+  // Rows of all sequences one after the other where they differ, else of each by itself.
+  void lay_out_cache() {
+    own_.assign(lowered.problem.sequences.begin(), lowered.problem.sequences.end());
+    std::int64_t rows = 0;
+    for (Sequence& s : own_) {
+      const std::int64_t own_rows = cache::PageLayout::whole(s.keys, cache::PageLayout::tile);
+      s.first_key = call.sequences ? rows : 0;
+      rows = call.sequences ? rows + own_rows : own_rows;
+    }
+    if (call.sequences) call.sequences = own_.data();
+    const auto lay_out = [&](Tensor& t, std::int64_t dim) {
+      t.type = call.layout.is_quantized ? call.q.type : t.type;
+      t.stride = {call.sequences ? 0 : call.kv_heads * rows * dim, rows * dim, dim, 1};
+    };
+    lay_out(call.k, call.dim), lay_out(call.v, call.value_dim);
+    extents.key_rows = rows;
+  }
+
+  std::vector<Sequence> own_{};  // where they are not the problem's
+};
+
+// Of the sequences before each, and of all: tiles of a head's rows, and partial states of a KV head.
+struct PrefillStarts {
+  std::vector<int> tiles{0}, partials{0};
+
+  explicit PrefillStarts(const RoleCall& of) {
+    const std::int64_t rows = prefill_rows(of.call), group = of.call.group();
+    for (const Sequence& s : of.sequences()) {
+      const std::int64_t units = prefill_units(of.call, s),
+                         states = units > 1 ? s.queries * group * units : 0;
+      tiles.push_back(tiles.back() + static_cast<int>((s.queries + rows - 1) / rows * units));
+      partials.push_back(partials.back() + static_cast<int>(states));
+    }
+  }
+};
+
+// How documents come to the device: a number for each key, or the first keys of those that are runs.
+enum class Documents : std::uint8_t { numbers, runs };
+
+// A call and the lists it points to, once they are on the device.
+struct Brought {
+  Call call;
+  PrefillTiles tiles{};
+  Lists lists;
+
+  Brought(Role role, const RoleCall& of, std::byte* to)
+      : Brought(is_general(role) ? Documents::runs : Documents::numbers, of, to) {
+    if (role != Role::prefill) return;
+    const PrefillStarts starts(of);
+    tiles.count = starts.tiles.back();
+    tiles.mask = prefill_mask(of.call);
+    if (!call.sequences) return;
+    tiles.starts = lists.add(starts.tiles);
+    if (starts.partials.back() > 0) tiles.partial_starts = lists.add(starts.partials);
+  }
+
+  Brought(Documents documents, const RoleCall& of, std::byte* to) : call(of.call), lists(to) {
+    const LoweredCall& lowered = of.lowered;
+    if (call.sequences) call.sequences = lists.add(of.sequences());
+    if (call.gap_count > 0) call.gaps = lists.add(std::span<const Gap>(lowered.problem.gaps));
+    if (call.mask_count > 0) bring_masks(lowered);
+    if (call.alibi.of_heads) call.alibi.of_heads = lists.add(lowered.problem.options.alibi->slopes);
+    if (documents == Documents::runs && !lowered.run_starts.empty())
+      bring_runs(lowered);
+    else if (call.document_count > 0)
+      bring_documents(lowered);
+    if (call.cached) bring_tables(lowered);
+  }
+
+ private:
+  void bring_masks(const LoweredCall& lowered) {
+    std::vector<BoolTensor> moved(lowered.lowered.masks.begin(), lowered.lowered.masks.end());
+    for (std::size_t n = 0; n < moved.size(); ++n)
+      if (const auto bytes = static_cast<std::size_t>(lowered.masks_to_bring[n]); bytes > 0)
+        moved[n].where.data = lists.add(moved[n].where.data, bytes);
+    call.masks = lists.add(moved);
+  }
+  void bring_documents(const LoweredCall& lowered) {
+    std::vector<DocumentIds> moved(lowered.problem.documents.begin(), lowered.problem.documents.end());
+    for (std::size_t n = 0; n < moved.size(); ++n) {
+      moved[n].keys = lists.add(lowered.document_numbers[2 * n]);
+      const std::int32_t* of_queries = lists.add(lowered.document_numbers[2 * n + 1]);
+      if (moved[n].queries) moved[n].queries = of_queries;
+    }
+    call.documents = lists.add(moved);
+  }
+  // In place of numbers for every key, which take a launch for every few thousand.
+  void bring_runs(const LoweredCall& lowered) {
+    call.documents = lists.add(std::span<const DocumentIds>(lowered.problem.documents));
+    call.run_starts = lists.add(lowered.run_starts), call.run_offsets = lists.add(lowered.run_offsets);
+  }
+  void bring_tables(const LoweredCall& lowered) {
+    std::vector<cache::PagedSequence> moved;
+    for (const cache::PagedSequence& s : lowered.problem.cached) {
+      const std::int64_t pages = (s.length + call.layout.page_size - 1) / call.layout.page_size;
+      moved.push_back({lists.add(std::vector<const unsigned char*>(s.table, s.table + pages)), s.length});
+    }
+    call.cached = lists.add(moved);
+  }
+};
+
+std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+std::int64_t own_bytes(Role role, const Call& c, const Extents& extents) {
+  switch (role) {
+    case Role::decode:
+      return decode_bytes(c);
+    case Role::prefill:
+      return prefill_bytes(c, extents);
+    case Role::exact:
+      return exact_bytes(c);
+    default:
+      return general_bytes(c);
+  }
+}
+
+template <class What>
+std::int64_t list_bytes(What what, const RoleCall& of) {
+  return rounded(static_cast<std::int64_t>(Brought(what, of, nullptr).lists.bytes().size()));
+}
+
+// Brings the lists over; returns the workspace behind them.
+Workspace upload_lists(const Brought& brought, const Workspace& workspace, Stream stream) {
+  const auto& lists = brought.lists.bytes();
+  if (!lists.empty()) upload(workspace.rest(), lists.data(), static_cast<std::int64_t>(lists.size()), stream);
+  Workspace behind = workspace;
+  behind.free = workspace.rest() + rounded(static_cast<std::int64_t>(lists.size()));
+  return behind;
+}
+
+Reason as_reason(const char* sentence) {
+  if (!sentence) return {};
+  return [sentence] { return std::string(sentence); };
+}
+
+// The kernel is for an architecture of `min_major`, and where `is_only` for no other.
+struct Architecture {
+  int min_major;
+  bool is_only;
+};
+Reason wants_another_device(const Architecture& wanted) {
+  const DeviceFacts facts = device_facts();
+  if (wanted.is_only ? facts.major == wanted.min_major : facts.major >= wanted.min_major) return {};
+  return [is_only = wanted.is_only, ordinal = facts.ordinal, architecture = facts.major * 10 + facts.minor] {
+    return "device " + std::to_string(ordinal) + " has compute capability " +
+           std::to_string(architecture / 10) + "." + std::to_string(architecture % 10) +
+           "; the kernel is for " + (is_only ? "9.0 (Hopper)" : "8.0 (Ampere) and later");
+  };
+}
+
+// What a backward pass has in the workspace before its kernel does: numbers of rows, then marks.
+class BackwardMemory {
+ public:
+  explicit BackwardMemory(const GradientCall& g)
+      : rows_(g.all_rows()),
+        q_(rows_ * GradientCall::slabs(g.forward.dim)),
+        k_(g.all_keys() * GradientCall::slabs(g.forward.dim)),
+        v_(g.all_keys() * GradientCall::slabs(g.forward.value_dim)),
+        bias_(g.bias.elements()),
+        marks_(rounded(flag_bytes + q_ + k_ + v_ + bias_ + g.sink.elements())) {}
+
+  std::int64_t bytes() const { return 3 * rounded(rows_ * 4) + marks_; }
+
+  // Nothing is marked.
+  GradientRows take(std::byte* memory, Stream stream) const {
+    const auto floats = [&](std::int64_t n) {
+      return reinterpret_cast<float*>(memory + n * rounded(rows_ * 4));
+    };
+    std::byte* const marked = memory + 3 * rounded(rows_ * 4);
+    check(cudaMemsetAsync(marked, 0, static_cast<std::size_t>(marks_), stream), "cudaMemsetAsync");
+    auto* const marks = reinterpret_cast<unsigned char*>(marked) + flag_bytes;
+    return {.log_sum_exp = floats(0),
+            .rest = floats(1),
+            .delta = floats(2),
+            .unfinished_q = marks,
+            .unfinished_k = marks + q_,
+            .unfinished_v = marks + q_ + k_,
+            .unfinished_bias = marks + q_ + k_ + v_,
+            .unfinished_sink = marks + q_ + k_ + v_ + bias_,
+            .any_unfinished = reinterpret_cast<unsigned*>(marked)};
+  }
+
+ private:
+  static constexpr std::int64_t flag_bytes = 16;
+  std::int64_t rows_;                      // of q
+  std::int64_t q_, k_, v_, bias_, marks_;  // bytes of marks, and of all with the flag
+};
+
+std::int64_t own_bytes(BackwardRole role, const GradientCall& g) {
+  return role == BackwardRole::hopper ? hopper_backward_bytes(g) : 0;
+}
+
+}  // namespace
+
+Reason unavailable() {
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess || devices == 0)
+    return [error] { return std::string("there is no CUDA device: ") + cudaGetErrorString(error); };
+  return {};
+}
+
+Reason wants_another_device(Role role) {
+  const bool is_hopper = role == Role::decode || role == Role::prefill;
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
+}
+
+Reason refuses(Role role, const LoweredCall& lowered) {
+  const RoleCall of(role, lowered);
+  const char* reason = role == Role::decode    ? decode_refuses(of.call)
+                       : role == Role::prefill ? prefill_refuses(of.call)
+                       : role == Role::split   ? split_refuses(of.call)
+                       : role == Role::general ? general_refuses(of.call)
+                                               : exact_refuses(of.call);
+  return as_reason(reason);
+}
+
+std::int64_t workspace_bytes(Role role, const LoweredCall& lowered) {
+  const RoleCall of(role, lowered);
+  return Workspace::counter_bytes + list_bytes(role, of) + rounded(own_bytes(role, of.call, of.extents));
+}
+
+void run(Role role, const LoweredCall& lowered, const Workspace& workspace, Stream stream, Cut cut) {
+  const RoleCall of(role, lowered);
+  const Brought brought(role, of, workspace.rest());
+  const Workspace behind = upload_lists(brought, workspace, stream);
+  const Call& c = brought.call;
+  if (role == Role::exact) return launch_exact(c, behind, stream, cut);
+  if (is_general(role)) return launch_general(c, behind, stream, cut);
+  if (role == Role::decode) return launch_decode(c, of.extents, behind, stream, cut);
+  launch_prefill(c, of.extents, brought.tiles, behind, stream);
+}
+
+Reason wants_another_device(BackwardRole role) {
+  const bool is_hopper = role == BackwardRole::hopper;
+  return wants_another_device(Architecture{is_hopper ? 9 : 8, is_hopper});
+}
+
+Reason refuses(BackwardRole role, const LoweredGradients& lowered) {
+  if (lowered.problem.forward.place) return as_reason("it takes all heads of a call");
+  const char* reason = role == BackwardRole::hopper    ? hopper_backward_refuses(lowered.call)
+                       : role == BackwardRole::general ? general_backward_refuses(lowered.call)
+                                                       : exact_backward_refuses(lowered.call);
+  return as_reason(reason);
+}
+
+std::int64_t workspace_bytes(BackwardRole role, const LoweredGradients& lowered) {
+  return Workspace::counter_bytes + list_bytes(Documents::numbers, RoleCall(lowered.forward)) +
+         BackwardMemory(lowered.call).bytes() + rounded(own_bytes(role, lowered.call));
+}
+
+void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& workspace, Stream stream) {
+  const Brought brought(Documents::numbers, RoleCall(lowered.forward), workspace.rest());
+  Workspace behind = upload_lists(brought, workspace, stream);
+  const BackwardMemory memory(lowered.call);
+  GradientCall g = lowered.call;
+  g.forward = brought.call;
+  g.rows = memory.take(behind.rest(), stream);
+  behind.free = behind.rest() + memory.bytes();
+  if (role == BackwardRole::hopper) {
+    launch_hopper_backward(g, behind, stream);
+  } else {
+    launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
+    role == BackwardRole::general ? launch_general_backward(g, behind, stream)
+                                  : launch_exact_backward(g, behind, stream);
+  }
+  launch_sink_gradient(g, stream);
+  launch_completion(g, stream);
+}
+
+// The backend: a kernel runs on the device of its call, on the call's stream.
+
 namespace {
 
 bool run_on_stream(Role role, const Problem& p) {
@@ -65,12 +398,20 @@ Kernel kernel_of(const char* name, BackwardRole backward) {
 
 class Cuda final : public Backend {
  public:
-  const char* name() const override { return "cuda"; }
-  Device device() const override { return Device::cuda; }
-  std::span<const Kernel> kernels() const override { return kernels_; }
+  Cuda()
+      : Backend("cuda", Device::cuda,
+                {kernel_of("cuda.decode.sm90", Role::decode), kernel_of("cuda.split.sm80", Role::split),
+                 kernel_of("cuda.prefill.sm90", Role::prefill),
+                 kernel_of("cuda.backward.sm90", BackwardRole::hopper),
+                 kernel_of("cuda.general.sm80", Role::general, BackwardRole::general),
+                 kernel_of("cuda.exact.sm80", Role::exact, BackwardRole::exact)}) {}
 
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return cuda::project(w, bias);
+  }
+  void add_weight_gradient(const View& x, const View& y, const MutableView& w,
+                           const MutableView& bias) const override {
+    cuda::add_weight_gradient(x, y, w, bias);
   }
   void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
               const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
@@ -81,19 +422,12 @@ class Cuda final : public Backend {
     return cuda::make_pages(bytes);
   }
   void copy(const View& from, const MutableView& into) const override { cuda::copy(from, into); }
+  void add(const View& from, const MutableView& into) const override { cuda::add(from, into); }
   void average_heads(const View& from, const MutableView& into) const override {
     cuda::average_heads(from, into);
   }
   void fill(const MutableView& x, float value) const override { cuda::fill(x, value); }
   void merge(const Outputs& into, const Results& other) const override { cuda::merge(into, other); }
-
- private:
-  std::vector<Kernel> kernels_{kernel_of("cuda.decode.sm90", Role::decode),
-                               kernel_of("cuda.split.sm80", Role::split),
-                               kernel_of("cuda.prefill.sm90", Role::prefill),
-                               kernel_of("cuda.backward.sm90", BackwardRole::hopper),
-                               kernel_of("cuda.general.sm80", Role::general, BackwardRole::general),
-                               kernel_of("cuda.exact.sm80", Role::exact, BackwardRole::exact)};
 };
 
 }  // namespace

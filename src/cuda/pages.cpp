@@ -5,12 +5,11 @@
 #include <algorithm>
 
 #include "backend/backend.hpp"
+#include "cuda/backend.hpp"
 #include "cuda/lower.hpp"
-#include "cuda/run.hpp"
 #include "cuda/runtime/arrays.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/kernels.hpp"
-#include "cuda/runtime/memory.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::cuda {

@@ -179,19 +179,6 @@ void rotate_back(const LayerState& state, const LayerInputs& in, const HeadGradi
   state.rotate(q, k, in.lengths);
 }
 
-MutableView view_of(Array& x) {
-  return {x.data.data(), Shape{1, 1, x.shape.size() == 2 ? x.shape[0] : 1, x.shape.back()}, DType::f32};
-}
-
-struct Gain {
-  const View x, y;  // what the projection read, and the gradient by what it wrote
-};
-
-void add_to(const Backend& backend, const Gain& gain, Array& w, std::optional<Array>& bias) {
-  const MutableView matrix = view_of(w), offsets = bias ? view_of(*bias) : MutableView();
-  backend.add_weight_gradient(gain.x, gain.y, matrix, offsets);
-}
-
 void write_inputs(LayerState& state, const HeadGradients& d, bool accumulates) {
   for (const Source& s : d.sources()) {
     if (!s.gradient || !s.projected) continue;
@@ -244,6 +231,7 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   const HeadGradients d(backend, call, in, g, heads);
   const Gradients by_heads = d.for_attention(g, d_attended.view);
   make_gradient_problem(inputs, saved, by_heads, options);  // refusals come before anything is paid for
+  const auto* const gained = g.skip_parameters ? nullptr : &state.gradient_sums();
 
   const threads::ForOneCall for_call(options.threads, options.executor);
   if (!is_kept) {
@@ -256,12 +244,14 @@ void AttentionLayer::backward(const Call& call, const LayerGradients& g, const O
   attention_backward(inputs, saved, by_heads, options);
   rotate_back(state, in, d);
   write_inputs(state, d, g.accumulate);
-  if (g.skip_parameters) return;
-  LayerWeights& gained = state.gradient_arrays();
-  add_to(backend, {in.x, d.q()}, gained.w_q, gained.b_q);
-  add_to(backend, {in.context, d.k()}, gained.w_k, gained.b_k);
-  add_to(backend, {in.value, d.v()}, gained.w_v, gained.b_v);
-  add_to(backend, {heads.attended.view, g.out}, gained.w_o, gained.b_o);
+  if (!gained) return;
+  const auto add = [&](std::size_t n, const View& x, const View& y) {
+    backend.add_weight_gradient(x, y, (*gained)[n].view, (*gained)[4 + n].view);
+  };
+  add(0, in.x, d.q());
+  add(1, in.context, d.k());
+  add(2, in.value, d.v());
+  add(3, heads.attended.view, g.out);
 }
 
 }  // namespace HEED_NAMESPACE

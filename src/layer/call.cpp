@@ -25,7 +25,7 @@ Floats heads_of(const Backend& backend, const char* name, const View& sequence, 
 Floats widen(const Backend& backend, const char* name, std::optional<View>& view) {
   if (!view) return {};
   check_argument({name, *view});
-  check_device({name, *view}, "config.device", backend.device());
+  check_device({name, *view}, "config.device", backend.device);
   if (view->dtype == DType::f32) return {};
   Floats copy = copy_as_floats(backend, name, *view);
   view = copy.view;
@@ -288,11 +288,10 @@ void check_inputs(const LayerConfig& c, const AttentionLayer::Call& call, const 
 // Those of attention(), but that the heads are put together in `out` and may be averaged in `weights`.
 void add_outputs(const LayerConfig& c, const Outputs& outputs, Arguments& arguments) {
   const bool is_averaged = outputs.weights && outputs.weights->shape.heads == 1 && c.heads > 1;
-  call::for_each_output(outputs, [&](const char* name, const MutableView& view, Rule rule) {
-    if (&view == &outputs.out) rule.axes[3] = Extent::model_dim;
-    if (&view == &outputs.out || (is_averaged && &view == &*outputs.weights)) rule.axes[1] = Extent::one;
-    arguments.add(name, view, rule);
-  });
+  call::add_outputs(outputs, arguments,
+                    {.out_heads = Extent::one,
+                     .out_dim = Extent::model_dim,
+                     .weights_heads = is_averaged ? Extent::one : Extent::heads});
 }
 
 void check_outputs(const LayerConfig& c, const LayerInputs& in, const LayerViews* weights,

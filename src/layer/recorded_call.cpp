@@ -4,7 +4,7 @@
 #include <bit>
 #include <variant>
 
-#include "call/make_problem.hpp"
+#include "call/likeness.hpp"
 #include "refusal/refusal.hpp"
 
 namespace heed::layer {

@@ -75,13 +75,11 @@ std::unique_ptr<const Projection> make_transposed(const Backend& backend,
                          {});
 }
 
-Array zeros_like(const Array& x) {
-  return {Element::f32, x.shape,
-          std::vector<std::byte>(static_cast<std::size_t>(x.elements()) * sizeof(float))};
-}
-
-std::optional<Array> zeros_like(const std::optional<Array>& x) {
-  return x ? std::optional<Array>(zeros_like(*x)) : std::nullopt;
+Floats zeros_like(const Backend& backend, const Array& x) {
+  const Shape shape{1, 1, x.shape.size() == 2 ? x.shape[0] : 1, x.shape.back()};
+  Floats zeros = make_floats(backend, "gradients of the weights", shape, bhsd(shape));
+  backend.fill(zeros.view, 0);
+  return zeros;
 }
 
 }  // namespace
@@ -131,12 +129,14 @@ const Projection& LayerState::back(unsigned stacked) {
   return *made;
 }
 
-LayerWeights& LayerState::gradient_arrays() {
-  const LayerWeights& w = weights;
-  if (!gradients)
-    gradients = LayerWeights{zeros_like(w.w_q), zeros_like(w.w_k), zeros_like(w.w_v), zeros_like(w.w_o),
-                             zeros_like(w.b_q), zeros_like(w.b_k), zeros_like(w.b_v), zeros_like(w.b_o)};
-  return *gradients;
+const LayerState::WeightGradients& LayerState::gradient_sums() {
+  if (gradients) return *gradients;
+  WeightGradients sums;
+  for (std::size_t i = 0; i < 4; ++i) {
+    sums[i] = zeros_like(backend, *matrices(weights)[i]);
+    if (const std::optional<Array>& bias = *biases(weights)[i]) sums[4 + i] = zeros_like(backend, *bias);
+  }
+  return gradients.emplace(std::move(sums));
 }
 
 DType LayerState::head_type(const Projections& by, const AttentionLayer::Call& call, const LayerInputs& in) {

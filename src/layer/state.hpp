@@ -2,10 +2,12 @@
 // What an AttentionLayer owns: its weights, what backward() has added up by them, and the projections packed
 // of them.
 #pragma once
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "backend/backend.hpp"
 #include "heed/layer.hpp"
@@ -39,7 +41,10 @@ struct LayerState {
   // dY * W for the gradients by what these projections write, side by side in one row; packed at the first
   // request.
   const Projection& back(unsigned stacked);
-  LayerWeights& gradient_arrays();  // f32; zeros at the first request
+  // Where the layer computes: by w_q, w_k, w_v, w_o, then by their biases, without memory where there is
+  // none. f32; zeros at the first request.
+  using WeightGradients = std::array<Floats, 8>;
+  const WeightGradients& gradient_sums();
 
   // Of a call's own weights, or throws Error.
   Projections lend(const LayerViews&) const;
@@ -57,7 +62,9 @@ struct LayerState {
   bool has_weights = true;
   LayerWeights weights{};
   std::uint64_t packed = 0;  // the number of what is packed: another one for every layer and update()
-  std::optional<LayerWeights> gradients{};
+  std::optional<WeightGradients> gradients{};
+  std::array<std::vector<float>, 8>
+      fetched_gradients{};  // in the CPU's memory, where they are not made there
   Projections projections{};
   std::map<unsigned, std::unique_ptr<const Projection>> transposed{};
   AttentionLayer::Mode mode = AttentionLayer::Mode::eval;

@@ -19,7 +19,7 @@ Floats make_floats(const Backend& backend, const char* name, const Shape& shape,
   try {
     const std::int64_t bytes = std::min(shape.elements(), longest_reach / bytes_each) * bytes_each;
     Memory data = backend.allocate(static_cast<std::size_t>(bytes));
-    const MutableView view{data.get(), shape, stride, dtype, backend.device()};
+    const MutableView view{data.get(), shape, stride, dtype, backend.device};
     return {std::move(data), view};
   } catch (const std::bad_alloc&) {
     throw refusal(Error::capacity, name, ": no room for ", shape, " floats");
@@ -220,6 +220,15 @@ std::vector<Parameter> views_of(LayerWeights& w) {
   return all;
 }
 
+// The array itself where it lies in the CPU's memory, else what it is copied to.
+MutableView fetched(const MutableView& x, const Backend& backend, std::vector<float>& into) {
+  if (x.device == Device::cpu) return x;
+  into.resize(static_cast<std::size_t>(x.shape.elements()));
+  const MutableView copy{into, x.shape};
+  backend.copy(x, copy);
+  return copy;
+}
+
 }  // namespace
 
 std::vector<Parameter> AttentionLayer::parameters() {
@@ -229,12 +238,21 @@ std::vector<Parameter> AttentionLayer::parameters() {
 
 std::vector<Parameter> AttentionLayer::gradients() {
   require_weights(*state_);
-  return views_of(state_->gradient_arrays());
+  const auto& sums = state_->gradient_sums();
+  const WeightNames names;
+  std::vector<Parameter> all;
+  for (std::size_t n = 0; n < sums.size(); ++n) {
+    if (!sums[n].view.data) continue;
+    const std::string& name = n < 4 ? names.matrices[n] : names.biases[n - 4];
+    all.push_back({name, fetched(sums[n].view, state_->backend, state_->fetched_gradients[n])});
+  }
+  return all;
 }
 
 void AttentionLayer::zero_gradients() {
-  for (const Parameter& gradient : gradients())
-    std::fill_n(static_cast<float*>(gradient.values.data), gradient.values.shape.elements(), 0.0f);
+  require_weights(*state_);
+  for (const Floats& sum : state_->gradient_sums())
+    if (sum.view.data) state_->backend.fill(sum.view, 0);
 }
 
 void AttentionLayer::update() {

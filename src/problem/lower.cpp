@@ -74,7 +74,7 @@ LoweredProblem::LoweredProblem(const Problem& p, const softmax::Scaling& scaling
     : masks(lowered_masks(p)), call(lowered(p, masks, scaling)) {
   if (p.reading) {
     call.cached = p.cached.data();
-    call.layout = p.reading->layout();
+    call.layout = p.layout;
     call.k.type = call.v.type = type_of(p.cache_type);
   }
   if (const auto& dropout = p.options.dropout; dropout && dropout->drop_probability > 0) {

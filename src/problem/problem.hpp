@@ -56,6 +56,7 @@ struct Problem {
   // With a cache: its pages, held in place while this lives. inputs.k and inputs.v are empty.
   std::optional<cache::CacheReading> reading{};
   Few<PagedSequence, 4> cached{};  // one per batch entry
+  PageLayout layout{};             // of the pages
   CacheType cache_type = CacheType::f32;
   // The cache rotates its keys when they are read: kernels are handed a copy of what it holds.
   bool rotates_keys = false;

@@ -405,4 +405,28 @@ void check_overlap(std::span<const Argument> arguments) {
   }
 }
 
+// Lists of numbers.
+
+void check_starts(const char* name, std::span<const std::int64_t> starts, const char* rows_name,
+                  std::int64_t rows) {
+  if (starts.front() != 0) throw refusal(Error::value, name, "[0]: ", starts.front(), " is not 0");
+  for (std::size_t n = 1; n < starts.size(); ++n)
+    if (starts[n] < starts[n - 1])
+      throw refusal(Error::value, name, "[", static_cast<std::int64_t>(n), "]: ", starts[n],
+                    " is less than the entry before it: ", starts[n - 1]);
+  if (starts.back() != rows)
+    throw refusal(Error::value, name, ": its last entry ", starts.back(), " is not ", rows_name, ": ", rows);
+}
+
+void check_slopes(std::span<const float> slopes, std::int64_t batch, std::int64_t heads) {
+  const std::int64_t found = std::ssize(slopes), all = elements::product(batch, heads);
+  if (found != heads && found != all)
+    throw refusal(Error::shape, "options.alibi: ", found, " slopes are neither one per head: ", heads,
+                  " nor one per batch entry and head: ", all);
+  for (std::size_t h = 0; h < slopes.size(); ++h)
+    if (!std::isfinite(slopes[h]))
+      throw refusal(Error::value, "options.alibi.slopes[", static_cast<std::int64_t>(h), "]: ", slopes[h],
+                    " is not a finite number");
+}
+
 }  // namespace heed::refusing

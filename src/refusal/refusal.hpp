@@ -233,6 +233,12 @@ void check_devices(std::span<const Argument>, const char* name, Device wanted);
 // is read. For arguments that were checked alone.
 void check_overlap(std::span<const Argument>);
 
+// Starts have one entry more than there are sequences: they begin at 0, never fall and end at `rows`.
+void check_starts(const char* name, std::span<const std::int64_t> starts, const char* rows_name,
+                  std::int64_t rows);
+// That there are as many slopes as heads, or as batch entries and heads, and that all are finite.
+void check_slopes(std::span<const float>, std::int64_t batch, std::int64_t heads);
+
 }  // namespace heed::refusing
 
 namespace heed {

@@ -205,6 +205,8 @@ TEST_F(AnotherDevice, trains_a_layer) {
     const MutableView here = layer_here.gradients()[n].values, there = layer_there.gradients()[n].values;
     EXPECT_EQ(std::memcmp(here.data, there.data, static_cast<std::size_t>(here.shape.elements()) * 4), 0);
   }
+  layer_there.zero_gradients();
+  EXPECT_EQ(static_cast<const float*>(layer_there.gradients()[0].values.data)[5], 0.0f);
 }
 
 TEST(NoBackend, is_said_of_the_first_argument_and_of_a_layer) {

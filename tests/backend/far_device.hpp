@@ -69,15 +69,14 @@ class FarProjection : public Projection {
 
 class FarDevice : public Backend {
  public:
-  const char* name() const override { return "far"; }
-  Device device() const override { return Device::cuda; }
-  std::span<const Kernel> kernels() const override { return kernels_; }
+  FarDevice() : Backend("far", Device::cuda, kernels_of(*this)) {}
+
   std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) const override {
     return std::make_unique<FarProjection>(cpu().project(w, bias));
   }
   void add_weight_gradient(const View& x, const View& y, const MutableView& w,
                            const MutableView& bias) const override {
-    cpu().add_weight_gradient(near(x), near(y), w, bias);
+    cpu().add_weight_gradient(near(x), near(y), near(w), near(bias));
   }
   void rotate(std::span<const MutableView> alike, std::span<const std::int64_t> positions,
               const Rotary& rotary, std::span<const std::int64_t> lengths) const override {
@@ -111,30 +110,32 @@ class FarDevice : public Backend {
     to_cpu(moved(memory, -far_away), bytes);
   }
 
-  std::vector<Kernel> kernels_{{.name = "far.any",
-                                .device = Device::cuda,
-                                .unavailable = [] { return Reason(); },
-                                .refuses = [this](const Problem& p) { return refuses(p); },
-                                .attend =
-                                    [](const Problem& p) {
-                                      const Problem here = near(p);
-                                      api::run(api::choose(Work::attention, here), here);
-                                      return false;
-                                    }},
-                               {.name = "far.backward",
-                                .device = Device::cuda,
-                                .unavailable = [] { return Reason(); },
-                                .refuses_backward = [](const GradientProblem&) { return Reason(); },
-                                .backward =
-                                    [](const GradientProblem& g) {
-                                      const Problem here = near(g.forward);
-                                      Options options = here.options;
-                                      options.bias = near(options.bias);
-                                      options.sink = near(options.sink);
-                                      attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)},
-                                                         near(g.given), options);
-                                      return UnfinishedGradients();
-                                    }}};
+  static std::vector<Kernel> kernels_of(const FarDevice& far) {
+    return {{.name = "far.any",
+             .device = Device::cuda,
+             .unavailable = [] { return Reason(); },
+             .refuses = [&far](const Problem& p) { return far.refuses(p); },
+             .attend =
+                 [](const Problem& p) {
+                   const Problem here = near(p);
+                   api::run(api::choose(Work::attention, here), here);
+                   return false;
+                 }},
+            {.name = "far.backward",
+             .device = Device::cuda,
+             .unavailable = [] { return Reason(); },
+             .refuses_backward = [](const GradientProblem&) { return Reason(); },
+             .backward =
+                 [](const GradientProblem& g) {
+                   const Problem here = near(g.forward);
+                   Options options = here.options;
+                   options.bias = near(options.bias);
+                   options.sink = near(options.sink);
+                   attention_backward(here.inputs, {near(g.out), near(g.log_sum_exp)}, near(g.given),
+                                      options);
+                   return UnfinishedGradients();
+                 }}};
+  }
 };
 
 // The device is there while this lives.

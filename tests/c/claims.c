@@ -30,8 +30,8 @@ void expect_refused(heed_status status, heed_status wanted, const char* sentence
 }
 
 int main(int argc, char** argv) {
-  const claim* const tables[] = {attention_claims, refusal_claims, size_claims,  thread_claims,
-                                 cache_claims,     layer_claims,   rotary_claims};
+  const claim* const tables[] = {attention_claims, gradient_claims, refusal_claims, size_claims,
+                                 thread_claims,    cache_claims,    layer_claims,   rotary_claims};
   int run = 0, failed = 0;
   for (size_t t = 0; t < sizeof tables / sizeof *tables; ++t)
     for (const claim* c = tables[t]; c->name; ++c) {

@@ -11,8 +11,8 @@ typedef struct claim {
 } claim;
 
 // One table per file, ended by {0, 0}.
-extern const claim attention_claims[], refusal_claims[], size_claims[], thread_claims[], cache_claims[],
-    layer_claims[], rotary_claims[];
+extern const claim attention_claims[], gradient_claims[], refusal_claims[], size_claims[], thread_claims[],
+    cache_claims[], layer_claims[], rotary_claims[];
 
 void expect(int holds, const char* text, const char* file, int line);
 void expect_done(heed_status status, const char* text, const char* file, int line);

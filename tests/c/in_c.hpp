@@ -10,6 +10,7 @@
 #include "c/status.hpp"
 #include "heed/attention.hpp"
 #include "heed/c.h"
+#include "heed/gradient.hpp"
 
 namespace heed::in_c {
 
@@ -88,6 +89,24 @@ inline heed_outputs outputs(const Outputs& from) {
   made.log_sum_exp = view(from.log_sum_exp);
   made.scores.into = view(from.scores.into);
   made.scores.stage = static_cast<heed_stage>(from.scores.stage);
+  return made;
+}
+
+inline heed_saved saved(const Saved& from) {
+  return {sizeof(heed_saved), view(from.out), view(from.log_sum_exp)};
+}
+
+inline heed_gradients gradients(const Gradients& from) {
+  heed_gradients made{};
+  made.size = sizeof made;
+  made.out = view(from.out);
+  made.log_sum_exp = view(from.log_sum_exp);
+  made.q = view(from.q);
+  made.k = view(from.k);
+  made.v = view(from.v);
+  made.bias = view(from.bias);
+  made.sink = view(from.sink);
+  made.accumulate = from.accumulate ? 1 : 0;
   return made;
 }
 

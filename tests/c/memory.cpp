@@ -46,6 +46,20 @@ heed_status attend(std::int64_t key_dim) {
   return heed_attention(&inputs, &outputs, &options);
 }
 
+heed_status differentiate() {
+  auto inputs = sized<heed_inputs>();
+  inputs.q = view({1, 2, 2, 4});
+  inputs.k = inputs.v = view({1, 1, 3, 4});
+  auto saved = sized<heed_saved>();
+  saved.out = view({1, 2, 2, 4});
+  saved.log_sum_exp = view({1, 2, 2, 1});
+  auto gradients = sized<heed_gradients>();
+  gradients.out = saved.out;
+  gradients.q.data = out;
+  gradients.q.shape = {1, 2, 2, 4};
+  return heed_attention_backward(&inputs, &saved, &gradients, nullptr);
+}
+
 heed_status make_a_cache() {
   auto config = sized<heed_cache_config>();
   config.kv_heads = 2;
@@ -100,6 +114,7 @@ void expect_to_run_out(const std::function<heed_status()>& call, heed_status at_
 
 TEST(memory_in_c, a_call_that_runs_out_says_so) {
   expect_to_run_out([] { return attend(4); }, HEED_OK);
+  expect_to_run_out(differentiate, HEED_OK);
 }
 
 TEST(memory_in_c, so_does_a_refused_call_without_room_for_its_sentence) {

@@ -192,6 +192,11 @@ static void nothing_moves(void) {
   IS_AT(heed_outputs, scores, 272);
   HAS_SIZE(heed_scores, 96);
   IS_AT(heed_results, log_sum_exp, 184);
+  HAS_SIZE(heed_saved, 184);
+  IS_AT(heed_gradients, log_sum_exp, 96);
+  IS_AT(heed_gradients, q, 184);
+  IS_AT(heed_gradients, sink, 536);
+  IS_AT(heed_gradients, accumulate, 624);
   IS_AT(heed_options, masks, 8);
   IS_AT(heed_options, bias, 32);
   IS_AT(heed_options, scale, 208);

@@ -44,7 +44,9 @@ static void each_thread_has_its_own_last_error(void) {
 static pthread_key_t key;
 static char last_words[3][300];
 
-// Runs when the thread's C++ objects are gone.
+static void copy_last_error(char* into) { strncpy(into, heed_last_error(), sizeof *last_words - 1); }
+
+// Runs when the thread's C++ objects are gone; on Windows, before.
 static void fail_at_the_end(void* thread) {
   (void)thread;
   const char* const kernel =
@@ -52,16 +54,15 @@ static void fail_at_the_end(void* thread) {
       "those of kernels are not: they say what they are for and which instructions they are made of, and "
       "that "
       "in three words, so that this one cannot be theirs";
-  strcpy(last_words[0], heed_last_error());
-  if (heed_set_num_threads(-9) == HEED_ERROR_VALUE) strcpy(last_words[1], heed_last_error());
+  copy_last_error(last_words[0]);
+  if (heed_set_num_threads(-9) == HEED_ERROR_VALUE) copy_last_error(last_words[1]);
   const float number = 1;
   float out = 0;
   const heed_view one = {.data = &number, .shape = {1, 1, 1, 1}};
   const heed_inputs inputs = {.size = sizeof inputs, .q = one, .k = one, .v = one};
   const heed_outputs outputs = {.size = sizeof outputs, .out = {.data = &out, .shape = {1, 1, 1, 1}}};
   const heed_options options = {.size = sizeof options, .kernel = kernel};
-  if (heed_attention(&inputs, &outputs, &options) == HEED_ERROR_UNSUPPORTED)
-    strcpy(last_words[2], heed_last_error());
+  if (heed_attention(&inputs, &outputs, &options) == HEED_ERROR_UNSUPPORTED) copy_last_error(last_words[2]);
 }
 
 static void* fail_and_end(void* number) {
@@ -78,9 +79,16 @@ static void a_thread_that_ends_is_told_why_its_calls_failed(void) {
   pthread_join(thread, &held);
   pthread_key_delete(key);
   EXPECT(held == &number);
-  EXPECT(strcmp(last_words[0], "") == 0);
+#ifdef _WIN32
+  const char* const before = "threads: -1 is outside [1, 4096]";
+  const size_t room = sizeof *last_words - 1;
+#else
+  const char* const before = "";
+  const size_t room = 255;
+#endif
+  EXPECT(strcmp(last_words[0], before) == 0);
   EXPECT(strcmp(last_words[1], "threads: -9 is outside [1, 4096]") == 0);
-  EXPECT(strlen(last_words[2]) == 255 && strncmp(last_words[2], "options.kernel: \"a name ", 24) == 0);
+  EXPECT(strlen(last_words[2]) == room && strncmp(last_words[2], "options.kernel: \"a name ", 24) == 0);
 }
 
 const claim thread_claims[] = {

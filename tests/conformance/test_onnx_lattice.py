@@ -26,12 +26,13 @@ def test_the_random_nodes_reach_every_input_and_attribute_at_least_fifty_times()
         node = onnx_lattice.random_node(seed)
         reached.update(list(node.inputs))
         reached.update(f"{name}={value}" for name, value in node.attributes.items())
-        reached.update([f"opset {node.opset}", f"rank {node.inputs['Q'].ndim}"])
+        reached.update([f"opset {node.opset}", f"rank {node.inputs['Q'].ndim}", str(node.inputs["Q"].dtype)])
+        reached["in double"] += onnx_lattice.is_in_double(node)
         if "attn_mask" in node.inputs:
             mask = node.inputs["attn_mask"]
             reached.update([f"mask {mask.dtype}", f"mask rank {mask.ndim}"])
     wanted = {*onnx_lattice.INPUTS, "opset 23", "opset 24", "opset 25", "rank 3", "rank 4"}
-    wanted |= {"mask bool", "mask float32", *(f"mask rank {rank}" for rank in (1, 2, 3, 4))}
+    wanted |= {"float32", "float64", "in double", "mask bool", "mask float32", "mask float64", *(f"mask rank {rank}" for rank in (1, 2, 3, 4))}
     wanted |= {f"qk_matmul_output_mode={mode}" for mode in range(4)} | {f"is_causal={c}" for c in (0, 1)}
     wanted |= {
         "softcap=0.0",

@@ -74,23 +74,47 @@ def test_values_may_have_a_type_of_their_own():
     assert present_key.dtype == np.float16 and present_value.dtype == np.float32
 
 
+def test_values_in_double_are_not_rounded_before_the_sum():
+    q, k, v = qkv()
+    v = v.astype(np.float64) + 1e-12
+    y = heed.onnx.attention(q, k, v).Y
+    assert y.dtype == np.float32
+    exact = heed.onnx.attention(*(array.astype(np.float64) for array in (q, k, v)))
+    np.testing.assert_array_equal(y, exact.Y.astype(np.float32))
+
+
+@pytest.mark.parametrize("mode", range(4))
+@pytest.mark.parametrize("precision", [None, 1, 11])
+def test_double_is_computed_in_double(mode, precision):
+    q, k, v = qkv(dtype=np.float64)
+    bias = normal(4, 6, seed=4, dtype=np.float64)
+    found = heed.onnx.attention(q, k, v, bias, softcap=2.0, qk_matmul_output_mode=mode, softmax_precision=precision)
+    raw = q @ k.swapaxes(2, 3) / np.sqrt(8)
+    capped = 2 * np.tanh(raw / 2)
+    powers = np.exp(capped + bias)
+    weights = powers / powers.sum(-1, keepdims=True)
+    for name, wanted in (("Y", weights @ v), ("qk_matmul_output", (raw, capped, capped + bias, weights)[mode])):
+        assert getattr(found, name).dtype == np.float64, name
+        np.testing.assert_allclose(getattr(found, name), wanted, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
 def test_a_window_may_be_wider_than_any_sequence():
     q, k, v = qkv()
     wide = heed.onnx.attention(q, k, v, left_window_size=2**62, right_window_size=2**62)
     np.testing.assert_array_equal(wide.Y, heed.onnx.attention(q, k, v).Y)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_torch_tensors_give_torch_tensors_with_the_numbers_of_numpy(dtype):
-    as_numpy = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}
+    as_numpy = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16, torch.float64: np.float64}
     arrays = qkv(dtype=as_numpy[dtype])
-    tensors = [torch.from_numpy(a.astype(np.float32)).to(dtype) for a in arrays]
+    tensors = [torch.from_numpy(a.astype(np.float64)).to(dtype) for a in arrays]
     past = [t[:, :, :3] for t in tensors[1:]]
     results = heed.onnx.attention(*tensors, None, *past, is_causal=1)
     wanted = heed.onnx.attention(*arrays, None, *(a[:, :, :3] for a in arrays[1:]), is_causal=1)
     for name, found, expected in zip(results._fields, results, wanted, strict=True):
         assert isinstance(found, torch.Tensor) and found.dtype == dtype, name
-        np.testing.assert_array_equal(found.float().numpy(), expected.astype(np.float32), err_msg=name)
+        np.testing.assert_array_equal(found.double().numpy(), expected.astype(np.float64), err_msg=name)
 
 
 def test_jax_arrays_give_jax_arrays():
@@ -147,7 +171,8 @@ REFUSED = [
         {"Q": FLAT["q"], "K": FLAT["k"], "V": FLAT["k"], "q_num_heads": 3, "kv_num_heads": 3},
         "q_num_heads: 3 does not divide the width of a 3-D input: 16",
     ),
-    ({"Q": np.zeros((2, 2, 4, 8))}, "Q: must be float32, float16 or bfloat16; found float64"),
+    ({"Q": np.zeros((2, 2, 4, 8), np.int32)}, "Q: must be float32, float16, bfloat16 or float64; found int32"),
+    ({"Q": np.zeros((2, 2, 4, 8))}, "K: must have the type of Q, float64; found float32"),
     ({"K": np.zeros((2, 2, 6, 8), np.float16)}, "K: must have the type of Q, float32; found float16"),
     ({n: np.zeros((2, 3, 6, 8), np.float32) for n in "KV"}, "k.heads: 3 does not divide q.heads: 2"),
     ({"Q": [1.0]}, "Q: must be an array; found list"),
@@ -207,7 +232,7 @@ REFUSED_ROTATIONS = [
         "num_heads: 3-D inputs need a positive number of heads; found None",
     ),
     ({"X": np.zeros((5, 24), np.float32)}, "X: must have 3 or 4 dimensions; found 2"),
-    ({"X": np.zeros((2, 3, 5, 8))}, "X: must be float32, float16 or bfloat16; found float64"),
+    ({"X": np.zeros((2, 3, 5, 8))}, "X: must be float32, float16 or bfloat16; found float64"),  # as the standard
     ({"cos_cache": np.zeros((9, 4))}, "cos_cache: must have the type of X, float32; found float64"),
     (
         {"sin_cache": np.zeros((9, 3), np.float32)},

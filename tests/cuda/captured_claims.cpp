@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "claims.hpp"
-#include "cuda/runtime/captured.hpp"
+#include "cuda/runtime/workspace.hpp"
 
 namespace heed::cuda {
 

@@ -201,13 +201,13 @@ TEST_P(OneTarget, sixteen_bit_types_have_the_bits_of_its_prefill) {
 TEST(F64, has_the_same_bits_on_every_instruction_set_of_this_machine) {
   std::int64_t compared = 0, number = 0;
   for (const Problem& p : problems()) {
-    if (cases::small_selection() && ++number % 5 != 0) continue;
+    if (cases::small_selection() && ++number % 15 != 0) continue;
     const cases::Call call = in_dtype(p.call, DType::f64);
     const cases::BackwardCall backward(call, 1000);
     const auto expected = cases::run(call, {.log_sum_exp = true}, "cpu.f64.scalar");
     const auto gradients = cases::gradients_of(backward, "cpu.f64.scalar");
     for (const std::string& kernel : kernel_names()) {
-      if (!cases::is_f64(kernel)) continue;
+      if (!cases::is_f64(kernel) || kernel == "cpu.f64.scalar") continue;
       SCOPED_TRACE(p.name + ", " + kernel);
       EXPECT_TRUE(cases::same_bits(cases::run(call, {.log_sum_exp = true}, kernel), expected));
       const auto found = cases::gradients_of(backward, kernel);
@@ -218,7 +218,7 @@ TEST(F64, has_the_same_bits_on_every_instruction_set_of_this_machine) {
       ++compared;
     }
   }
-  EXPECT_GE(compared, 5);
+  EXPECT_GE(compared, 3);
 }
 
 TEST(Golden, the_file_has_a_line_for_every_output_and_no_other) {

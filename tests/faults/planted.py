@@ -27,6 +27,7 @@ COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "examples"]
 TESTS = ["conformance", "laws", "simd", "laws_of_one_answer", "laws_of_extremes", "laws_of_caches",
          "gradients", "laws_of_gradients", "layer_gradients", "layer", "backend", "threads", "digests"]  # the digests notice everything
 MARKED_LINES = 14  # that of the marker, and those that follow
+CUDA_TEST = "cuda_emulated"  # asked alone about faults in CUDA kernels
 EMULATOR = ["qemu-aarch64", "-cpu", "max"]  # has Arm's bf16 instructions
 
 
@@ -119,11 +120,14 @@ class Copy:
         if done.returncode != 0:
             raise RuntimeError(done.stdout[-4000:])
 
-    def noticed_by(self, everybody, before, emulated=False):
+    def noticed_by(self, everybody, before, fault=None):
         """{test program: claims that fail, but not before}, of the first program that has any or of everybody."""
-        prefix, options = (EMULATOR, ["--gtest_filter=*neon_bf16*:*Bfmmla*"]) if emulated else ([], [])
+        is_cuda = fault is not None and fault.cuda
+        prefix, options = [], [] if is_cuda else ["--gtest_brief=1"]
+        if fault is not None and fault.emulated:
+            prefix, options = EMULATOR, [*options, "--gtest_filter=*neon_bf16*:*Bfmmla*"]
         found = {}
-        for name in self.tests:
+        for name in [CUDA_TEST] if is_cuda else self.tests:
             if found and not everybody:
                 break
             self.call("ninja", "-C", self.build, "-j", self.jobs, f"test_{name}")
@@ -131,7 +135,7 @@ class Copy:
             environment = {**os.environ, "HEED_TEST_SELECTION": "small"}
             try:
                 done = subprocess.run(
-                    [*prefix, program, "--gtest_brief=1", *options],
+                    [*prefix, program, *options],
                     env=environment,
                     text=True,
                     timeout=900,
@@ -142,7 +146,8 @@ class Copy:
                 found[name] = ["(no end)"]
                 continue
             if done.returncode != 0:
-                claims = re.findall(r"^\[  FAILED  \] (?:\w+/)?(\w+\.\w+)", done.stdout, re.MULTILINE)
+                gtest, plain = r"^\[  FAILED  \] (?:\w+/)?(\w+\.\w+)", r"^(\w+)\n  FAILED"  # plain: tests/cuda/claims.hpp
+                claims = re.findall(plain if is_cuda else gtest, done.stdout, re.MULTILINE)
                 claims = set(claims or [f"(ended with status {done.returncode})"]) - before
                 if claims:
                     found[name] = sorted(claims)
@@ -153,7 +158,7 @@ class Copy:
         healthy = path.read_text()
         path.write_text(plant(fault, path, start))
         try:
-            return self.noticed_by(everybody, before, fault.emulated)
+            return self.noticed_by(everybody, before, fault)
         finally:
             path.write_text(healthy)
 

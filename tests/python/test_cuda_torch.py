@@ -94,8 +94,9 @@ def test_gradients_in_f32_have_the_bits_of_the_cpu(mask):
     assert all(x.device.type == "cuda" and torch.equal(x.cpu(), y) for x, y in zip(found, wanted, strict=True))
 
 
-def test_gradients_in_bf16_are_close_and_the_same_every_time():
-    there = [x.bfloat16() for x in on_cuda(Q, K, V)]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_in_16_bits_are_close_and_the_same_every_time(dtype):
+    there = [x.to(dtype) for x in on_cuda(Q, K, V)]
     wanted, found = gradients([x.float() for x in there]), gradients(there)
     for x, y in zip(found, wanted, strict=True):
         assert (x.float() - y).abs().max() <= 0.03 * y.abs().max()

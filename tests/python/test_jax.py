@@ -62,6 +62,7 @@ def test_jit_has_the_bits_of_the_plain_call(name, dtype):
     call = functools.partial(heed.jax.attention, return_lse=True, **options)
     for found in (call(q, k, v), jax.jit(call)(q, k, v)):
         assert all(map(same_bits, found, expected))
+    assert same_bits(jax.jit(functools.partial(heed.jax.attention, **options))(q, k, v), expected[0])
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
@@ -167,6 +168,17 @@ def test_gradients_have_the_bits_of_heeds_backward_every_time():
 def test_a_gradient_that_nobody_asks_for_is_not_computed():
     program = jax.jit(jax.grad(lambda q: heed.jax.attention(q, K, V, bias=BIAS).sum())).lower(Q).as_text()
     assert 'by = "q"' in program
+
+
+def test_a_log_sum_exp_that_nobody_asks_for_is_not_computed():
+    def results(call):
+        (line,) = [line for line in jax.jit(call).lower(Q).as_text().splitlines() if "@heed_attention(" in line]
+        return line.partition("->")[2].count("tensor<")
+
+    assert results(lambda q: heed.jax.attention(q, K, V)) == 1
+    assert results(lambda q: heed.jax.dot_product_attention(q, K[:, :, :H], V[:, :, :H])) == 1
+    assert results(lambda q: heed.jax.attention(q, K, V, return_lse=True)) == 2
+    assert results(lambda q: jax.vmap(lambda q: heed.jax.attention(q[None], K[:1], V[:1]))(q)) == 1
 
 
 def test_no_gradient_by_slopes_is_said():

@@ -186,7 +186,7 @@ def test_multihead_attention_in_float64_is_pytorchs():
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"attn_mask": draw(5, 7).double()}], ids=str)
 def test_gradcheck_passes_by_heed_and_gradgradcheck_is_refused(options):
-    q, k, v = (x.double().requires_grad_() for x in (Q, K, V))
+    q, k, v = (x[:1, :2].double().requires_grad_() for x in (Q, K, V))
 
     def attend(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, **options)

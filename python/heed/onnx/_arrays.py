@@ -9,6 +9,7 @@ import numpy as np
 from heed._errors import Error, KindError
 
 FLOATS = ("float32", "float16", "bfloat16")
+FLOATS_AND_DOUBLE = (*FLOATS, "float64")
 
 
 def to_numpy(name: str, array: Any) -> np.ndarray:
@@ -31,9 +32,9 @@ def like(example: Any, array: np.ndarray) -> Any:
     return example.__array_namespace__().asarray(array)
 
 
-def require_float(name: str, array: np.ndarray) -> None:
-    if array.dtype.name not in FLOATS:
-        raise KindError(f"{name}: must be float32, float16 or bfloat16; found {array.dtype.name}")
+def require_float(name: str, array: np.ndarray, allowed: tuple[str, ...] = FLOATS) -> None:
+    if array.dtype.name not in allowed:
+        raise KindError(f"{name}: must be {', '.join(allowed[:-1])} or {allowed[-1]}; found {array.dtype.name}")
 
 
 def split_heads(name: str, heads: int | None, array: np.ndarray) -> np.ndarray:

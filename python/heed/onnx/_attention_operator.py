@@ -12,7 +12,7 @@ import numpy as np
 import heed
 from heed._errors import Error, KindError
 from heed.onnx import _masks
-from heed.onnx._arrays import like, require_float, shape_error, shape_text, split_heads, to_numpy
+from heed.onnx._arrays import FLOATS_AND_DOUBLE, like, require_float, shape_error, shape_text, split_heads, to_numpy
 from heed.onnx._attributes import DOUBLE, AttentionAttributes, attention_attributes
 
 STAGES = ("raw", "softcapped", "biased")  # qk_matmul_output_mode 0, 1 and 2; 3 is the weights
@@ -51,9 +51,9 @@ def attention(
     """ONNX Attention, with the names, defaults and rules of the standard.
 
     Q is (batch, q_num_heads, queries, head_size), or (batch, queries, q_num_heads * head_size) with the
-    attributes q_num_heads and kv_num_heads; K and V likewise. They are float32, float16 or bfloat16. Returns
-    (Y, present_key, present_value, qk_matmul_output) always, as arrays of Q's kind: Y has the rank of Q, the
-    others have 4 dimensions. Without a cache, present_key and present_value are K and V.
+    attributes q_num_heads and kv_num_heads; K and V likewise. They are float32, float16, bfloat16 or float64.
+    Returns (Y, present_key, present_value, qk_matmul_output) always, as arrays of Q's kind: Y has the rank of
+    Q, the others have 4 dimensions. Without a cache, present_key and present_value are K and V.
 
     Attributes: is_causal, scale, q_num_heads, kv_num_heads, softmax_precision, softcap, qk_matmul_output_mode
     and, in opset 25, left_window_size and right_window_size.
@@ -81,7 +81,7 @@ def _with_heads(arrays: dict[str, np.ndarray], node: AttentionAttributes, opset:
     """Q, K and V, checked, with four axes."""
     q, k, v = arrays.values()
     for name, array in arrays.items():
-        require_float(name, array)
+        require_float(name, array, FLOATS_AND_DOUBLE)
         if array.ndim != q.ndim or array.ndim not in (3, 4):
             found = f"{q.ndim}, {k.ndim} and {v.ndim}"
             raise shape_error(f"{name}: Q, K and V must all have 3 or all have 4 dimensions; found {found}")
@@ -145,16 +145,17 @@ def _compute(
     q, k, v, _ = inputs
     dtype = q.dtype
     if v.dtype != dtype:  # the standard lets V have a type of its own
-        q, k, v = (array.astype(np.float32) for array in (q, k, v))
+        wide = np.float64 if np.float64 in (dtype, v.dtype) else np.float32
+        q, k, v = (array.astype(wide) for array in (q, k, v))
         if visibility["bias"] is not None:
-            visibility["bias"] = visibility["bias"].astype(np.float32)
+            visibility["bias"] = visibility["bias"].astype(wide)
     options = {**visibility, "scale": node.scale, "softcap": node.softcap or None}
     mode = node.qk_matmul_output_mode
     if mode == 3:
         y, asked = heed.attention(q, k, v, return_weights=True, **options)
     else:
         y, asked = heed.attention(q, k, v, return_scores=STAGES[mode], **options)
-    if node.softmax_precision == DOUBLE:
+    if node.softmax_precision == DOUBLE and q.dtype != np.float64:  # whose softmax has been in double
         biased = asked if mode == 2 else heed.attention(q, k, v, return_scores="biased", **options)[1]
         weights = _softmax_in_double(biased).astype(dtype)
         y, asked = _weighted_sum(weights, v, y), weights if mode == 3 else asked

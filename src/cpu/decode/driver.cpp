@@ -1,13 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decode: few rows over many keys. A task is a KV head and a chunk of keys; the states of the chunks are
 // merged in order when all are done.
-#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <span>
 
 #include "cpu/drivers.hpp"
 #include "cpu/schedule/tasks.hpp"
 
 namespace heed::cpu {
+namespace {
+
+// A chunk of keys for all rows of a sequence that read one KV head.
+struct KeyTask {
+  Rows rows;
+  std::int64_t chunk;
+  std::int64_t chunks = 0;  // of these rows, where this is the first of them
+};
+
+// A call cut along the keys: a task is a KV head and a chunk of keys that its rows see.
+class KeyCut {
+ public:
+  explicit KeyCut(const Call&);
+
+  std::size_t count() const { return count_; }
+  bool merges() const { return merges_; }  // whether some rows have several chunks
+
+  void write(std::span<KeyTask>) const;
+
+ private:
+  const Call& c;
+  std::size_t count_ = 0;
+  bool merges_ = false;
+};
+
+KeyCut::KeyCut(const Call& call) : c(call) {
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    if (c.sequences[b].queries == 0) continue;
+    const std::int64_t chunks = SeenChunks(c, c.sequences[b]).count();
+    count_ += static_cast<std::size_t>(c.kv_heads * chunks);
+    merges_ |= chunks > 1;
+  }
+}
+
+void KeyCut::write(std::span<KeyTask> room) const {
+  KeyTask* end = room.data();
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    const Sequence& s = c.sequences[b];
+    if (s.queries == 0) continue;
+    const SeenChunks chunks(c, s);
+    for (std::int64_t h = 0; h < c.kv_heads; ++h)
+      for (std::int64_t n = 0; n < chunks.count(); ++n)
+        std::construct_at(end++, KeyTask{{b, h, 0, s.queries}, chunks[n], n == 0 ? chunks.count() : 0});
+  }
+}
+
+}  // namespace
 
 // Rows whose keys are one chunk are finished where they were computed, while its state is in the cache.
 bool decode(const Target& target, const Problem& problem) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call becomes tasks: it is lowered, cut along the queries (prefill) or along the keys (decode), and
-// its tasks are shared out over threads, each with memory of its own.
+// How a call becomes tasks: it is lowered, cut along the queries (prefill) or along the keys (decode) by its
+// driver, and its tasks are shared out over threads, each with memory of its own.
 #pragma once
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "cpu/backward/call.hpp"
@@ -44,8 +46,8 @@ struct Wanted {
   std::int64_t tasks, threads;
 };
 
-// Asks how many threads there are, which may change meanwhile: a call asks once. Packing a task's keys and
-// values takes as long as `packing_rows` of its rows.
+// prefill/driver.cpp. Asks how many threads there are, which may change meanwhile: a call asks once. Packing
+// a task's keys and values takes as long as `packing_rows` of its rows.
 Wanted wanted_tasks(const Call&, double packing_rows);
 
 // A stretch of queries of a sequence that read one KV head.
@@ -70,7 +72,7 @@ struct RunsBefore {
   }
 };
 
-// A call cut along the queries: a task is a KV head and a stretch of queries.
+// A call cut along the queries, by prefill/driver.cpp: a task is a KV head and a stretch of queries.
 class QueryCut {
  public:
   // Tasks have whole panels, but for the last of a sequence, whatever the group.
@@ -101,61 +103,8 @@ class QueryCut {
   std::int64_t max_rows_ = 0;
 };
 
-// A chunk of keys for all rows of a sequence that read one KV head.
-struct KeyTask {
-  Rows rows;
-  std::int64_t chunk;
-  std::int64_t chunks = 0;  // of these rows, where this is the first of them
-};
-
-// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at
-// least one, whose state then says that nothing was seen.
-class SeenChunks {
- public:
-  SeenChunks(const Call& c, const Sequence& s) {
-    const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
-    const std::int64_t band = std::clamp<std::int64_t>(s.first_offset, 0, s.key_count) / chunk_keys;
-    in_front_ = in_chunks(std::min(c.front, end));
-    first_ = std::max(band, in_front_);
-    count_ = std::max<std::int64_t>(1, in_front_ + std::max<std::int64_t>(0, in_chunks(end) - first_));
-    if (in_front_ == 0 && first_ >= in_chunks(end)) first_ = 0;
-  }
-  std::int64_t count() const { return count_; }
-  std::int64_t operator[](std::int64_t n) const {
-    return (n < in_front_ ? n : first_ + n - in_front_) * chunk_keys;
-  }
-
- private:
-  static std::int64_t in_chunks(std::int64_t keys) { return (keys + chunk_keys - 1) / chunk_keys; }
-  std::int64_t in_front_, first_, count_;
-};
-
-// A call cut along the keys: a task is a KV head and a chunk of keys that its rows see.
-class KeyCut {
- public:
-  explicit KeyCut(const Call&);
-
-  std::size_t count() const { return count_; }
-  bool merges() const { return merges_; }  // whether some rows have several chunks
-
-  void write(std::span<KeyTask>) const;
-
- private:
-  const Call& c;
-  std::size_t count_ = 0;
-  bool merges_ = false;
-};
-
-// A mask that heads and batch entries share costs each of them a look at every element across its rows. Where
-// that pays, it is transposed into the order in which a panel's scores lie, once for all tasks of the same
-// rows. Such tasks, one for each KV head of the batch entries that share the mask, are a stripe. They follow
-// each other on a thread while there are any, and find the transposed mask in the cache of this core.
-
-// The transposed mask of a task of `rows` rows, one for every slot, without memory yet; empty where the mask
-// is read as it lies.
-SharedMask plan_shared_mask(const Call&, int panel_rows, std::int64_t rows, std::size_t slots);
-std::int64_t bytes_of(const SharedMask&);
-
+// Tasks that read one transposed mask are a stripe (prefill/driver.cpp): a thread stays with the stripe it
+// began with while that has any, since the mask is in its memory.
 class Stripes {
  public:
   struct Stripe {
@@ -184,16 +133,27 @@ class Stripes {
   std::span<Stripe> stripes_;
 };
 
-// What a slot has of a shared mask, on a line of its own: the stripe it takes tasks from, and the panels that
-// lie transposed in its memory, [begin, end) of a batch entry, or of all that share them.
-struct alignas(64) MaskOfSlot {
-  std::int64_t stripe = Stripes::none;
-  std::int64_t owner = -1, begin = 0, end = 0;
-};
+// The chunks of keys that some row of a sequence may see: those of the front, then those of the band; at
+// least one, whose state then says that nothing was seen.
+class SeenChunks {
+ public:
+  SeenChunks(const Call& c, const Sequence& s) {
+    const std::int64_t end = std::clamp<std::int64_t>(s.queries - 1 + s.end_offset, 0, s.key_count);
+    const std::int64_t band = std::clamp<std::int64_t>(s.first_offset, 0, s.key_count) / chunk_keys;
+    in_front_ = in_chunks(std::min(c.front, end));
+    first_ = std::max(band, in_front_);
+    count_ = std::max<std::int64_t>(1, in_front_ + std::max<std::int64_t>(0, in_chunks(end) - first_));
+    if (in_front_ == 0 && first_ >= in_chunks(end)) first_ = 0;
+  }
+  std::int64_t count() const { return count_; }
+  std::int64_t operator[](std::int64_t n) const {
+    return (n < in_front_ ? n : first_ + n - in_front_) * chunk_keys;
+  }
 
-// The call with the mask of a task's rows in the memory of a slot. It is transposed there unless the slot has
-// it.
-Call with_mask_of(const Rows&, const Call&, const Target&, MaskOfSlot&, void* memory);
+ private:
+  static std::int64_t in_chunks(std::int64_t keys) { return (keys + chunk_keys - 1) / chunk_keys; }
+  std::int64_t in_front_, first_, count_;
+};
 
 // How a backward pass is cut into tasks. Every way gives the same bits (O1). The ways differ in how many
 // products they have, and in how many threads they keep busy.
@@ -257,7 +217,13 @@ class Scratch {
  public:
   // One slot for each task that may run at once, and bytes in front of them for all. Throws std::bad_alloc
   // before anything has run.
-  Scratch(std::size_t slots, std::int64_t floats_per_slot, std::size_t front_bytes = 0);
+  Scratch(std::size_t slots, std::int64_t floats_per_slot, std::size_t front_bytes = 0)
+      : slots_(slots),
+        stride_(floats_in_lines(static_cast<std::size_t>(floats_per_slot) * sizeof(float)) + line_floats),
+        memory_(threads::take_memory(floats_in_lines(front_bytes) + slots_ * stride_)),
+        slots_begin_(memory_.get() + floats_in_lines(front_bytes)) {
+    for (std::size_t slot = 0; slot < slots_; ++slot) new (&taken(slot)) std::atomic<bool>(false);
+  }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
@@ -281,7 +247,19 @@ class Scratch {
   }
 
  private:
-  std::size_t take();
+  // The slot that this thread had last is tried first: the others have theirs, and what a task left there is
+  // in this core's cache.
+  static inline constinit thread_local std::size_t last_slot_ = 0;
+
+  std::size_t take() {
+    for (;;) {
+      for (std::size_t n = 0; n < slots_; ++n) {
+        const std::size_t slot = (last_slot_ + n) % slots_;
+        if (!taken(slot).exchange(true, std::memory_order_acquire)) return last_slot_ = slot;
+      }
+      std::this_thread::yield();  // a foreign executor may run more tasks at once than it said
+    }
+  }
 
   // Behind each slot's floats, on a line of its own: one that all threads wrote would travel from core to
   // core.

@@ -8,7 +8,7 @@
 #include "cuda/backward/complete.cuh"
 #include "cuda/backward/rows.cuh"
 #include "cuda/runtime/kernels.hpp"
-#include "cuda/tile/warp.cuh"
+#include "cuda/tile/block.cuh"
 
 namespace heed::cuda {
 namespace {

@@ -31,7 +31,8 @@ void launch_exact_backward(const GradientCall&, const Workspace&, Stream);
 // The bias alone, for any kernel.
 void launch_exact_bias_gradient(const GradientCall&, Stream);
 
-// bf16, heads of up to 256 dimensions, every option, on the matrix units of every architecture since 8.0.
+// bf16 and f16, heads of up to 256 dimensions, every option, on the matrix units of every architecture
+// since 8.0.
 const char* general_backward_refuses(const GradientCall&);
 void launch_general_backward(const GradientCall&, const Workspace&, Stream);
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "cuda/backward/rows.cuh"
-#include "cuda/tile/finish.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 
@@ -145,6 +145,7 @@ class Completion {
           return pair.is_seen;
         },
         [&](std::int64_t j, std::int64_t d) { return read(key_row(c, q.b, kv_head, j), d); },
+        // fault: cuda-completed-gradient-unscaled
         [&](std::int64_t d, double x) { write_wide(row_of(g.q, q), d, x * c.scale); });  // G5
   }
 

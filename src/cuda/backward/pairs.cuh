@@ -5,8 +5,7 @@
 #include <cstdint>
 
 #include "cuda/backward/rows.cuh"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 
@@ -19,6 +18,7 @@ struct PairRows {
   std::int64_t group, first_head, head_step;
 
   HEED_DEVICE static PairRows of_group(const Call& c, std::int64_t b, std::int64_t kv_head) {
+    // fault: cuda-gradient-of-tiled-heads
     return {b, kv_head, c.group(), c.head(kv_head, 0), c.tiled_heads ? c.kv_heads : 1};
   }
   HEED_DEVICE static PairRows of_head(const Call& c, std::int64_t b, std::int64_t h) {

@@ -6,8 +6,7 @@
 #include <cstdint>
 
 #include "cuda/call.hpp"
-#include "cuda/tile/finish.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 
@@ -95,6 +94,7 @@ struct RowNumbers {
 // Row n: `product` is dO times out.
 HEED_DEVICE RowNumbers write_row_numbers(const GradientCall& g, std::int64_t n, const Query& q, float product,
                                          bool is_finite_otherwise) {
+  // fault: cuda-gradient-of-log-sum-exp
   const float natural = read(row_of(g.forward.log_sum_exp, q), 0), lse = natural * log2_e,
               delta = product - log_sum_exp_gradient(g, q);
   const bool is_good = is_finite(delta) && lse < 0x1p126f && lse > -0x1p126f && is_finite_otherwise;
@@ -196,6 +196,7 @@ class SinkGradient {
     if (base == -minus_infinity || !sees_any(g.forward, q)) return {1.0f, log_sum_exp_gradient(g, q)};
     // An infinity of base 2 that is none in natural numbers, and a weight beyond 1, are no numbers here.
     const bool is_good = (sink == minus_infinity || is_finite(sink)) && sink - base < 64;
+    // fault: cuda-sink-gradient-sign
     return {is_good ? exp2(sink - base) : __builtin_nanf(""), -g.rows.delta[n]};
   }
 };

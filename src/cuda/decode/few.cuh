@@ -7,9 +7,9 @@
 #include "cuda/call.hpp"
 #include "cuda/decode/plan.hpp"
 #include "cuda/decode/work.cuh"
+#include "cuda/tile/block.cuh"
 #include "cuda/tile/hopper.cuh"
-#include "cuda/tile/mma.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

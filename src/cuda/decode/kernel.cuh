@@ -15,10 +15,9 @@
 #include "cuda/decode/few.cuh"
 #include "cuda/decode/many.cuh"
 #include "cuda/decode/plan.hpp"
-#include "cuda/decode/state.cuh"
 #include "cuda/decode/work.cuh"
 #include "cuda/runtime/launch.hpp"
-#include "cuda/tile/finish.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -8,8 +8,8 @@
 #include "cuda/call.hpp"
 #include "cuda/decode/plan.hpp"
 #include "cuda/decode/work.cuh"
-#include "cuda/tile/visible.cuh"
-#include "cuda/tile/wgmma.cuh"
+#include "cuda/tile/hopper.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -12,8 +12,7 @@
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 
@@ -336,6 +335,7 @@ class ExactBackward {
     for (std::int64_t key = 0; key < keys; key += pair_walked) {
       const KeyRange part = seen.within({key, min(key + pair_walked, keys)});
       if (part.end <= part.begin) continue;
+      // fault: cuda-gradient-chain
       if (key / gradient_keys != block) end_chain(chain, sums);
       block = key / gradient_keys;
       pairs.walk_to(key);

@@ -111,6 +111,7 @@ class ExactBiasGradient {
     sync();
     if (t < pair_owned) shared.of_rows[t] = of_row;
     sync();
+    // fault: cuda-bias-gradient-of-one-row
     for (int r = 0; r < count && t == 0; ++r) sums[0] = sums[0] + shared.of_rows[r];
   }
 

@@ -9,8 +9,7 @@
 #include "cuda/call.hpp"
 #include "cuda/exact/state.cuh"
 #include "cuda/exact/work.cuh"
-#include "cuda/tile/finish.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -8,8 +8,7 @@
 
 #include "cuda/call.hpp"
 #include "cuda/exact/work.cuh"
-#include "cuda/tile/element.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -2,8 +2,7 @@
 // The running softmax {max, sum, out} of the exact kernels. Every step is the CPU's (softmax/state.hpp).
 #pragma once
 #include "cuda/call.hpp"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/finish.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "cuda/call.hpp"
 #include "cuda/exact/plan.hpp"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

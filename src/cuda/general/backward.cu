@@ -10,9 +10,12 @@ namespace heed::cuda {
 namespace general {
 
 // Files of their own, so that they compile side by side.
-extern template void launch_backward<64>(const GradientCall&, Stream);
-extern template void launch_backward<128>(const GradientCall&, Stream);
-extern template void launch_backward<256>(const GradientCall&, Stream);
+extern template void launch_backward<Type::bf16, 64>(const GradientCall&, Stream);
+extern template void launch_backward<Type::bf16, 128>(const GradientCall&, Stream);
+extern template void launch_backward<Type::bf16, 256>(const GradientCall&, Stream);
+extern template void launch_backward<Type::f16, 64>(const GradientCall&, Stream);
+extern template void launch_backward<Type::f16, 128>(const GradientCall&, Stream);
+extern template void launch_backward<Type::f16, 256>(const GradientCall&, Stream);
 
 }  // namespace general
 
@@ -20,25 +23,18 @@ const char* general_backward_refuses(const GradientCall& g) {
   using namespace general;
   const Call& c = g.forward;
   const std::int64_t dim = std::max(c.dim, c.value_dim);
-  if (c.q.type != Type::bf16 || c.k.type != Type::bf16 || c.v.type != Type::bf16)
-    return "it takes q, k and v in bf16";
-  if (g.out_gradient.type != Type::bf16) return "it takes the gradient of out in bf16";
+  if (!has_one_type(g)) return "it takes q, k, v and the gradient of out all in bf16, or all in f16";
   if (dim > 256) return "it takes heads of up to 256 dimensions";
-  if (dim > 128 && !fit_on_device<BackwardShapes<256, PairStage::every_option>>())
+  if (dim > 128 && !fit_on_device<BackwardShapes<Type::bf16, 256, PairStage::every_option>>())
     return "on this device it takes heads of up to 128 dimensions";
   if (c.cap != 0 && c.cap < 0x1p-126f) return "it takes a softcap of at least 2^-126";
+  if (c.batch * c.kv_heads * ((c.keys + 63) / 64) >= std::int64_t{1} << 30) return "there are too many keys";
   return general_refuses(c);
 }
 
 void launch_general_backward(const GradientCall& g, const Workspace&, Stream stream) {
   using namespace general;
-  const std::int64_t dim = std::max(g.forward.dim, g.forward.value_dim);
-  if (dim <= 64)
-    launch_backward<64>(g, stream);
-  else if (dim <= 128)
-    launch_backward<128>(g, stream);
-  else
-    launch_backward<256>(g, stream);
+  for_width(g, [&]<Type type, int dim> { launch_backward<type, dim>(g, stream); });
   launch_exact_bias_gradient(g, stream);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass in bf16 for every mask and option, on the matrix units of every GPU since Ampere.
+// The backward pass in bf16 and f16 for every mask and option, on the matrix units of every GPU since Ampere.
 //
 // Two kernels of one text: a block of threads owns a tile of rows and walks the keys that they see, or owns a
 // tile of keys and walks the rows that see them, in order, while copies of the next tile are in flight. Owned
@@ -9,9 +9,10 @@
 //   rows owned, X = (Q, dO), Y = (K, V):  dQ += dS Y0
 //   keys owned, X = (K, V), Y = (Q, dO):  dK += dS Y0, dV += P Y1
 //
-// so that P and dS are operands of the sums as they leave the registers of S and dP. No two blocks add to one
-// sum: the order of every sum is that of the walked items, whoever runs beside.
+// so that P and dS are operands of the sums as they leave the registers of S and dP. A sum has one block, and
+// the order of the walked items, whoever runs beside.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "cuda/backward/pairs.cuh"
@@ -26,9 +27,10 @@ enum Gradient : unsigned { of_q = 1, of_k = 2, of_v = 4 };
 // What a stage of pairs can do: ranges of keys alone, or every option.
 enum class PairStage : std::uint8_t { ranges, every_option };
 
-template <unsigned gradients, int width, int tiles_of_warp, int items_walked, PairStage stage_of_pairs>
+template <Type element, unsigned gradients, int width, int tiles_of_warp, int items_walked,
+          PairStage stage_of_pairs>
 struct BackwardShape {
-  static constexpr Type type = Type::bf16;
+  static constexpr Type type = element;
   static constexpr bool makes_k = gradients & of_k, makes_v = gradients & of_v, makes_q = gradients & of_q;
   static constexpr Owned owned = makes_q ? Owned::rows : Owned::keys;
   static constexpr PairStage stage = stage_of_pairs;
@@ -44,35 +46,58 @@ struct BackwardShape {
 
 // Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
 // and pairs of 64.
-template <int dim, PairStage stage>
+template <Type type, int dim, PairStage stage>
 struct BackwardShapes;
-template <>
-struct BackwardShapes<64, PairStage::ranges> {
-  using Q = BackwardShape<of_q, 64, 2, 64, PairStage::ranges>;
-  using Kv = BackwardShape<of_k | of_v, 64, 2, 32, PairStage::ranges>;
+template <Type type>
+struct BackwardShapes<type, 64, PairStage::ranges> {
+  using Q = BackwardShape<type, of_q, 64, 2, 64, PairStage::ranges>;
+  using Kv = BackwardShape<type, of_k | of_v, 64, 2, 32, PairStage::ranges>;
 };
-template <>
-struct BackwardShapes<64, PairStage::every_option> {
-  using Q = BackwardShape<of_q, 64, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<of_k | of_v, 64, 1, 32, PairStage::every_option>;
+template <Type type>
+struct BackwardShapes<type, 64, PairStage::every_option> {
+  using Q = BackwardShape<type, of_q, 64, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<type, of_k | of_v, 64, 1, 32, PairStage::every_option>;
 };
-template <>
-struct BackwardShapes<128, PairStage::ranges> {
-  using Q = BackwardShape<of_q, 128, 2, 32, PairStage::ranges>;
-  using Kv = BackwardShape<of_k | of_v, 128, 1, 64, PairStage::ranges>;
+template <Type type>
+struct BackwardShapes<type, 128, PairStage::ranges> {
+  using Q = BackwardShape<type, of_q, 128, 2, 32, PairStage::ranges>;
+  using Kv = BackwardShape<type, of_k | of_v, 128, 1, 64, PairStage::ranges>;
 };
-template <>
-struct BackwardShapes<128, PairStage::every_option> {
-  using Q = BackwardShape<of_q, 128, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<of_k | of_v, 128, 1, 32, PairStage::every_option>;
+template <Type type>
+struct BackwardShapes<type, 128, PairStage::every_option> {
+  using Q = BackwardShape<type, of_q, 128, 1, 32, PairStage::every_option>;
+  using Kv = BackwardShape<type, of_k | of_v, 128, 1, 32, PairStage::every_option>;
 };
 // No room for the sums of both: keys are walked twice.
-template <PairStage stage>
-struct BackwardShapes<256, stage> {
-  using Q = BackwardShape<of_q, 256, 1, 32, stage>;
-  using K = BackwardShape<of_k, 256, 1, 32, stage>;
-  using V = BackwardShape<of_v, 256, 1, 32, stage>;
+template <Type type, PairStage stage>
+struct BackwardShapes<type, 256, stage> {
+  using Q = BackwardShape<type, of_q, 256, 1, 32, stage>;
+  using K = BackwardShape<type, of_k, 256, 1, 32, stage>;
+  using V = BackwardShape<type, of_v, 256, 1, 32, stage>;
 };
+
+// Whether all operands of the products have one type of 16 bits.
+constexpr bool has_one_type(const GradientCall& g) {
+  const Call& c = g.forward;
+  return (c.q.type == Type::bf16 || c.q.type == Type::f16) && c.k.type == c.q.type && c.v.type == c.q.type &&
+         g.out_gradient.type == c.q.type;
+}
+
+// Calls run.operator()<type, dim>() for the type of a call and the width that its heads fit into.
+template <class Run>
+void for_width(const GradientCall& g, const Run& run) {
+  const std::int64_t dim = std::max(g.forward.dim, g.forward.value_dim);
+  const auto run_type = [&]<Type type> {
+    if (dim <= 64)
+      run.template operator()<type, 64>();
+    else if (dim <= 128)
+      run.template operator()<type, 128>();
+    else
+      run.template operator()<type, 256>();
+  };
+  g.forward.q.type == Type::bf16 ? run_type.template operator()<Type::bf16>()
+                                 : run_type.template operator()<Type::f16>();
+}
 
 // What a launch tells the kernel besides the call.
 struct BackwardPlan {
@@ -118,6 +143,7 @@ struct Walk {
       front = tiles_up_to(max(0, seen.front)), begin = tile_of(seen.begin),
       end = tiles_up_to(max(0, seen.end));
     } else {
+      // fault: cuda-gradient-of-the-front
       // Query i sees keys before i + end_offset, from i + first_offset on or in the front.
       const std::int64_t first = max(0, owned.begin - s.end_offset + 1),
                          last =
@@ -234,6 +260,7 @@ class Backward {
     int stage = 0, at = 0;  // of the tile at hand
 #pragma unroll 1
     for (; !walk.is_end(tile); tile = second, second = walk.next(second)) {
+      // fault: cuda-gradient-of-stale-rows
       const int following = at == 2 ? 0 : at + 1, after = at == 0 ? 2 : at - 1;
       wait_for_copies<0>();
       sync();
@@ -251,6 +278,7 @@ class Backward {
     const int n = thread_index();
     if (owns_rows || n >= Shape::walked) return;
     const int first = static_cast<int>(shared.owned_items.first);
+    // fault: cuda-gradient-of-hidden-keys
     const bool sees_all = items.rows[n].begin <= first && items.rows[n].end >= first + Shape::items;
     shared.is_whole[at][n / 32] = all_of_warp(sees_all);
   }
@@ -345,13 +373,19 @@ class Backward {
     return all;
   }
 
+  // Of what 2 is raised to: P and dS are operands, 2^lift as large as they are, and so are the sums.
+  HEED_DEVICE static float lifted(float exponent) {
+    // fault: cuda-gradient-not-lifted
+    return Shape::type == Type::f16 ? exponent + lift<Shape::type> : exponent;
+  }
+
   // S and dP become P and dS: nothing but ranges of keys.
   template <bool hides>
   HEED_DEVICE void differentiate_ranges(Pairs& p, Pairs& ds, const Walked& walked) const {
     const float scale = c.scaling.query;
     const auto pair = [&](float& s, float& dp, const RowOfPair& row, int j) {
       const bool is_seen = !hides || row.sees(j);
-      s = is_seen ? fast_exp2(fmaf(s, scale, -row.lse)) : 0.0f;
+      s = is_seen ? fast_exp2(fmaf(s, scale, lifted(-row.lse))) : 0.0f;
       if constexpr (Shape::needs_values) dp = is_seen ? s * (dp - row.delta) : 0.0f;
     };
     if constexpr (owns_rows) {
@@ -383,8 +417,7 @@ class Backward {
     }
   }
 
-  // The same with every option, one after the other, so that a call passes the code of those alone that it
-  // has.
+  // The same with every option, one after the other: a call passes the code of those alone that it has.
   HEED_DEVICE void differentiate_options(Pairs& p, Pairs& ds, const Walked& walked) const {
     Pairs slope;  // of the softcap
     const bool has_cap = c.softcap.cap != 0;
@@ -393,6 +426,7 @@ class Backward {
       float s = infinity_to_nan(at.of(p) * c.scaling.query);
       if (has_cap) {
         const float t = fast_tanh(s * c.softcap.argument);
+        // fault: cuda-gradient-without-slope
         at.of(slope) = fmaf(-t, t, 1.0f);
         s = fmaf(t, c.softcap.cap, -row.lse) + fmaf(t, c.softcap.rest, -at.rows.rest);
       }
@@ -403,9 +437,10 @@ class Backward {
     each_pair(walked, [&](const PairAt& at) {
       float& s = at.of(p);
       const bool is_seen = s != minus_infinity;
-      s = is_seen ? fast_exp2(has_cap ? s : s - at.rows.row.lse) : 0.0f;
+      s = is_seen ? fast_exp2(lifted(has_cap ? s : s - at.rows.row.lse)) : 0.0f;
       const float keep = c.drop_below > 0 ? (is_dropped(at) ? 0.0f : c.keep_scale) : 1.0f;
       if constexpr (Shape::needs_values) {
+        // fault: cuda-gradient-of-dropped-delta
         const float x = s * (at.of(ds) * keep - at.rows.row.delta);
         at.of(ds) = !is_seen ? 0.0f : has_cap ? x * at.of(slope) : x;
       }
@@ -526,11 +561,14 @@ class Backward {
                               const Row& row, const Target& target) const {
     const bool in_pairs = !g.accumulates && row.type == Shape::type && row.step == 1 && target.dim % 2 == 0 &&
                           (reinterpret_cast<std::uintptr_t>(row.data) / 2 + row.first) % 2 == 0;
+    // Adding +0 gives every zero one sign.
+    const auto gradient = [&](int n, int e) {
+      return from[n][2 * r + e] * lowered<Shape::type> * target.factor + 0.0f;
+    };
     bool is_number = true;
 #pragma unroll
     for (int n = slab * 8; n < slab * 8 + 8; ++n)
-      is_number = is_number && is_finite(from[n][2 * r] * target.factor) &&
-                  is_finite(from[n][2 * r + 1] * target.factor);
+      is_number = is_number && is_finite(gradient(n, 0)) && is_finite(gradient(n, 1));
     std::uint32_t all = is_number;
     all &= shuffle_xor(all, 1);
     all &= shuffle_xor(all, 2);
@@ -539,7 +577,7 @@ class Backward {
 #pragma unroll
     for (int n = slab * 8; n < slab * 8 + 8; ++n) {
       const int d = column(n);
-      const float x = from[n][2 * r] * target.factor + 0.0f, y = from[n][2 * r + 1] * target.factor + 0.0f;
+      const float x = gradient(n, 0), y = gradient(n, 1);
       if (in_pairs && d < target.dim) {
         auto* to = static_cast<std::uint16_t*>(const_cast<void*>(row.data)) + row.first + d;
         *reinterpret_cast<std::uint32_t*>(to) = pack2<Shape::type>(x, y);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The general kernels of a backward pass and their launches: those of a width of heads, which CMake writes a
-// file for.
+// The general kernels of a backward pass and their launches: those of a type and a width of heads, which
+// CMake writes a file for.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -52,10 +52,10 @@ bool fit_on_device() {
 }
 
 // For heads of up to `dim` dimensions.
-template <int dim>
+template <Type type, int dim>
 void launch_backward(const GradientCall& g, Stream stream) {
-  using Ranges = BackwardShapes<dim, PairStage::ranges>;
-  using Every = BackwardShapes<dim, PairStage::every_option>;
+  using Ranges = BackwardShapes<type, dim, PairStage::ranges>;
+  using Every = BackwardShapes<type, dim, PairStage::every_option>;
   const auto run = [&]<class Shape> { launch<Shape>(g, stream); };
   if (has_only_ranges(g.forward) && g.forward.drop_below == 0 && fit_on_device<Ranges>())
     for_each_shape<Ranges>(g, run);

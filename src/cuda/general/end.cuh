@@ -7,7 +7,7 @@
 #include "cuda/exact/state.cuh"
 #include "cuda/general/rows.cuh"
 #include "cuda/general/state.cuh"
-#include "cuda/tile/finish.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda::general {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "cuda/general/plan.hpp"
-#include "cuda/tile/visible.cuh"
-#include "cuda/tile/warp.cuh"
+#include "cuda/tile/block.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda::general {
 

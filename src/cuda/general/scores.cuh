@@ -7,7 +7,7 @@
 
 #include "cuda/general/rows.cuh"
 #include "cuda/general/state.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 #include "softmax/philox.hpp"
 
 namespace heed::cuda::general {
@@ -449,8 +449,8 @@ class Options {
       }
     });
   }
-  // One that f32 in base 2 may not hold. Beside it products beyond 2^73 would still count (visible.cuh): they
-  // become NaN.
+  // One that f32 in base 2 may not hold. Beside it products beyond 2^73 would still count (tile/row.cuh):
+  // they become NaN.
   HEED_DEVICE static void add_bias(float& x, Bits& seen, int n, float b) {
     if (b < -max_finite) seen &= ~(Bits{1} << n);
     x = b < -0x1p126f ? max_or_nan(-max_finite, fmaf(b, log2_e, wide_apart(x))) : fmaf(b, log2_e, x);

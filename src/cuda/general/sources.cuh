@@ -9,7 +9,7 @@
 
 #include "cuda/general/rows.cuh"
 #include "cuda/general/state.cuh"
-#include "cuda/tile/element.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda::general {
 

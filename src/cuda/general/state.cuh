@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "cuda/general/plan.hpp"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/warp.cuh"
+#include "cuda/tile/block.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda::general {
 

@@ -8,8 +8,8 @@
 
 #include "cuda/call.hpp"
 #include "cuda/runtime/launch.hpp"
-#include "cuda/tile/element.cuh"
-#include "cuda/tile/warp.cuh"
+#include "cuda/tile/block.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

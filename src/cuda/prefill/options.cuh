@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What options do to prefill's scores: ALiBi, a bias and masks before the softmax, dropout after it. Each in
-// kernels of its own; a tile of scores is in the registers of a warpgroup (tile/wgmma.cuh says how).
+// kernels of its own; a tile of scores is in the registers of a warpgroup (tile/hopper.cuh says how).
 #pragma once
 #include <cstdint>
 
 #include "cuda/call.hpp"
 #include "cuda/prefill/launch.hpp"
 #include "cuda/prefill/rows.cuh"
-#include "cuda/tile/visible.cuh"
-#include "cuda/tile/warp.cuh"
+#include "cuda/tile/block.cuh"
+#include "cuda/tile/row.cuh"
 #include "softmax/philox.hpp"
 
 namespace heed::cuda {
@@ -130,7 +130,7 @@ struct PrefillBias {
   HEED_DEVICE static float biased(float score, float bias) {
     return fmaf(score, 0.0f, fmaf(bias, log2_e, score));
   }
-  // As with_bias in tile/visible.cuh.
+  // As with_bias in tile/row.cuh.
   HEED_DEVICE static float lowest(float score, float bias) {
     const float fits = fabsf(score) > 0x1p73f ? __builtin_nanf("") : score;
     return bias < -max_finite ? minus_infinity : max_or_nan(-max_finite, fmaf(bias, log2_e, fits));
@@ -168,7 +168,7 @@ struct PrefillScales {
   }
 };
 
-// Dropout: weights that drop become 0, by the draws of drops() in tile/visible.cuh. The sum has had them.
+// Dropout: weights that drop become 0, by the draws of drops() in tile/row.cuh. The sum has had them.
 template <class Shape>
 struct PrefillDropout {
   static constexpr int keys = Shape::keys, blocks = keys / 8;

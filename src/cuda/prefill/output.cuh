@@ -8,10 +8,8 @@
 #include "cuda/prefill/plan.hpp"
 #include "cuda/prefill/producer.cuh"
 #include "cuda/prefill/rows.cuh"
-#include "cuda/tile/finish.cuh"
 #include "cuda/tile/hopper.cuh"
-#include "cuda/tile/visible.cuh"
-#include "cuda/tile/wgmma.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -8,7 +8,7 @@
 #include "cuda/call.hpp"
 #include "cuda/prefill/mask.hpp"
 #include "cuda/runtime/launch.hpp"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls the kernels of the matrix units take, and prefill's launch. The kernels themselves are compiled
+// Which calls prefill takes, and its launch. The kernels themselves are compiled
 // in files of their own, which the build writes: each takes long.
 #include <cuda_runtime.h>
 
@@ -15,19 +15,6 @@
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {
-
-const char* matrix_units_refuse(const Call& c) {
-  if (c.q.type != Type::bf16 && c.q.type != Type::f16) return "it takes bf16 and f16";
-  if (c.k.type != c.q.type || c.v.type != c.q.type) return "it takes q, k and v of one type";
-  if (c.front > 0 || c.gap_count > 0) return "it takes no front of a window";
-  if (c.weights.data) return "weights were asked for";
-  if (c.scores.data) return "scores were asked for";
-  if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";
-  if (!std::isfinite(c.softcap_log2e)) return "options.softcap times log2(e) is beyond the range of f32";
-  if (c.keys >= std::int64_t{1} << 30 || c.queries >= std::int64_t{1} << 30)
-    return "there are 2^30 rows or more";
-  return nullptr;
-}
 
 namespace {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "cuda/prefill/producer.cuh"
 #include "cuda/tile/hopper.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

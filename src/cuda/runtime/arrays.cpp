@@ -12,7 +12,6 @@
 #include "cuda/lower.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/runtime/kernels.hpp"
-#include "cuda/runtime/memory.hpp"
 #include "refusal/refusal.hpp"
 #include "rotary/rotary.hpp"
 
@@ -72,44 +71,6 @@ void add_rotations(std::span<const std::int64_t> positions, const rotary::Freque
     }
 }
 
-Memory uploaded(const void* from, std::size_t bytes) {
-  Memory on_device = take_memory(bytes);
-  check(cudaMemcpy(on_device.get(), from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-  return on_device;
-}
-
-// On the device that was current when it was made.
-class OnDevice final : public Projection {
- public:
-  OnDevice(const View& w, std::span<const float> bias)
-      : out_(w.shape.length),
-        in_(w.shape.dim),
-        type_(problem::type_of(w.dtype)),
-        w_(uploaded(w.data, static_cast<std::size_t>(out_ * in_) * bytes_of(w.dtype))),
-        bias_(bias.empty() ? Memory() : uploaded(bias.data(), bias.size_bytes())) {}
-
-  void operator()(const View& x, const MutableView& y) const override {
-    const Current device(ordinal_of("x", x));
-    launch_linear_map({.x = lower(x),
-                       .y = lower(View(y)),
-                       .x_dim = x.shape.dim,
-                       .y_dim = y.shape.dim,
-                       .length = x.shape.length,
-                       .rows = x.shape.batch * x.shape.length,
-                       .w = w_.get(),
-                       .w_type = type_,
-                       .in = in_,
-                       .out = out_,
-                       .bias = static_cast<const float*>(bias_.get())},
-                      nullptr);
-  }
-
- private:
-  std::int64_t out_, in_;
-  Type type_;
-  Memory w_, bias_;
-};
-
 }  // namespace
 
 void copy(const View& from, const MutableView& into) {
@@ -118,6 +79,11 @@ void copy(const View& from, const MutableView& into) {
   if (into.device == Device::cpu) return copy_to_host(from, into);
   const Current device(ordinal_of("into", into));
   launch_copy(lower(from), lower(View(into)), shape_of(into.shape), nullptr);
+}
+
+void add(const View& from, const MutableView& into) {
+  const Current device(ordinal_of("into", into));
+  launch_add(lower(from), lower(View(into)), shape_of(into.shape), nullptr);
 }
 
 void average_heads(const View& from, const MutableView& into) {
@@ -162,10 +128,6 @@ void rotate(const MutableView& x, std::span<const std::int64_t> positions, const
                 {static_cast<const Rotation*>(on_device.get()), is_one, dims / 2, in_halves ? 1 : 2,
                  in_halves ? dims / 2 : 1},
                 nullptr);
-}
-
-std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias) {
-  return std::make_unique<OnDevice>(w, bias);
 }
 
 }  // namespace heed::cuda

@@ -9,12 +9,12 @@
 namespace heed::cuda {
 
 void copy(const View& from, const MutableView& into);
+void add(const View& from, const MutableView& into);
 void average_heads(const View& from, const MutableView& into);
 void fill(const MutableView&, float);
 void merge(const Outputs& into, const Results& other);
 void rotate(const MutableView& x, std::span<const std::int64_t> positions, const Rotary&,
             std::span<const std::int64_t> lengths);
 std::unique_ptr<backend::DevicePages> make_pages(std::int64_t bytes);
-std::unique_ptr<const Projection> project(const View& w, std::span<const float> bias);
 
 }  // namespace heed::cuda

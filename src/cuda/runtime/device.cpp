@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -147,5 +148,29 @@ Current::Current(int ordinal) {
 }
 
 Current::~Current() { cudaSetDevice(before_); }
+
+namespace {
+
+void give_back_in_order(void* memory, std::size_t) noexcept { cudaFreeAsync(memory, nullptr); }
+
+// What is given back stays with the device's pool, for the calls that follow.
+void keep_what_is_freed() {
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device_facts().ordinal), "cudaDeviceGetDefaultMemPool");
+  std::uint64_t all = ~std::uint64_t{0};
+  check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute");
+}
+
+}  // namespace
+
+Memory take_memory(std::size_t bytes) {
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  keep_what_is_freed();
+  void* memory = nullptr;
+  const cudaError_t error = cudaMallocAsync(&memory, size, nullptr);
+  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
+  check(error, "cudaMallocAsync");
+  return {memory, {&give_back_in_order, size}};
+}
 
 }  // namespace heed::cuda

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // On which CUDA device the memory of a call lies: CUDA knows it of every address, so views do not carry it.
+// And memory of the current one.
 #pragma once
+#include <cstddef>
+
+#include "backend/backend.hpp"
 #include "problem/problem.hpp"
 
 namespace heed::cuda {
@@ -22,5 +26,9 @@ class Current {
  private:
   int before_ = 0;
 };
+
+// Memory for what is launched on the legacy stream. Given back, it is reused in the order of launches,
+// without waiting. Throws std::bad_alloc where there is no room.
+Memory take_memory(std::size_t bytes);
 
 }  // namespace heed::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels beside attention, on a stream: arrays element by element, the layer's linear maps, tokens into the
-// pages of a cache and out of them.
+// Kernels beside attention, on a stream: arrays element by element, tokens into the pages of a cache and out
+// of them.
 #pragma once
 #include <cstdint>
 
@@ -16,6 +16,7 @@ struct ArrayShape {
 };
 
 void launch_copy(const Tensor& from, const Tensor& into, const ArrayShape&, Stream);
+void launch_add(const Tensor& from, const Tensor& into, const ArrayShape&, Stream);  // rounded once
 // `into` has this shape with one head, the average of `heads`.
 void launch_average(const Tensor& from, const Tensor& into, const ArrayShape&, std::int64_t heads, Stream);
 void launch_fill(const Tensor& into, const ArrayShape&, float, Stream);
@@ -38,17 +39,6 @@ struct Rotations {
   std::int64_t next, apart;  // dimensions from a pair to the next, and within one
 };
 void launch_rotate(const Tensor& x, const ArrayShape&, const Rotations&, Stream);
-
-// y = x * w^T + bias, rows being the concatenation of heads: chains of fused multiply-adds, as on the CPU.
-struct LinearMap {
-  Tensor x, y;
-  std::int64_t x_dim, y_dim, length, rows;
-  const void* w;  // (out, in), row after row
-  Type w_type;
-  std::int64_t in, out;
-  const float* bias;  // or null
-};
-void launch_linear_map(const LinearMap&, Stream);
 
 // One side of pages, and the caller's tensor over (batch, kv_heads, tokens, dim).
 struct PageTokens {

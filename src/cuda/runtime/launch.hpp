@@ -2,6 +2,7 @@
 // Kernels on a stream. Nothing here waits for the device or allocates on it, so that all of it can be
 // captured in a CUDA graph; what a kernel needs besides the call's own tensors it finds in the workspace.
 #pragma once
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -68,7 +69,18 @@ std::int64_t general_bytes(const Call&);
 void launch_general(const Call&, const Workspace&, Stream, Cut);
 
 // What every kernel of Hopper's matrix units refuses.
-const char* matrix_units_refuse(const Call&);
+inline const char* matrix_units_refuse(const Call& c) {
+  if (c.q.type != Type::bf16 && c.q.type != Type::f16) return "it takes bf16 and f16";
+  if (c.k.type != c.q.type || c.v.type != c.q.type) return "it takes q, k and v of one type";
+  if (c.front > 0 || c.gap_count > 0) return "it takes no front of a window";
+  if (c.weights.data) return "weights were asked for";
+  if (c.scores.data) return "scores were asked for";
+  if (!std::isfinite(c.scale_log2e)) return "options.scale times log2(e) is beyond the range of f32";
+  if (!std::isfinite(c.softcap_log2e)) return "options.softcap times log2(e) is beyond the range of f32";
+  if (c.keys >= std::int64_t{1} << 30 || c.queries >= std::int64_t{1} << 30)
+    return "there are 2^30 rows or more";
+  return nullptr;
+}
 
 // What the tensors of a call hold beyond one sequence: the copy engine must know where they end.
 struct Extents {

@@ -4,8 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/runtime/kernels.hpp"
-#include "cuda/tile/element.cuh"
-#include "cuda/tile/exp2.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 namespace {

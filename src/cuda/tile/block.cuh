@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the exact kernels ask of a GPU: barriers, shuffles, asynchronous copies into shared memory, 16-bit
-// elements. tests/cuda/emulated has the same verbs for threads that are fibers on a CPU.
+// What kernels ask of every GPU since sm_80: barriers, shuffles, asynchronous copies into shared memory,
+// 16-bit elements, and the matrix instructions of a warp. tests/cuda/emulated has the same verbs for threads
+// that are fibers on a CPU.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+
+#include "cuda/call.hpp"
 
 #define HEED_DEVICE __device__ __forceinline__
 
@@ -142,5 +145,199 @@ struct WholeBlock {
   HEED_DEVICE void sync() const { cuda::sync(); }
   HEED_DEVICE bool any(bool one) const { return cuda::any(one); }
 };
+
+// Products of one warp's matrix instructions, 16 rows times 8 columns, 16 deep: bf16 or f16 in, sums in f32.
+// Lane l holds of the sums rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next.
+
+// Four 8 x 8 matrices, one row of 16 bytes for each lane; or their transposes.
+HEED_DEVICE void load_matrices(std::uint32_t (&to)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+HEED_DEVICE void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+// An 8 x 8 matrix that lies in the lanes' registers.
+HEED_DEVICE std::uint32_t transposed(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+template <Type type>
+HEED_DEVICE void add_product(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1) {
+  if constexpr (type == Type::bf16)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes into shared memory past the first-level cache, or zeros.
+HEED_DEVICE void stream16(SharedAddress to, const void* from, bool is_valid) {
+  const int bytes = is_valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+// What another block wrote, into shared memory that only this thread reads: 8 bytes or some times 16, or
+// zeros.
+template <class Numbers>
+HEED_DEVICE void stream_own(Numbers* to, const float* from, bool is_valid) {
+  const SharedAddress at = shared_address(to);
+  constexpr int size = sizeof(Numbers);
+  if constexpr (size == 8) {
+    const int bytes = is_valid ? size : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+  } else {
+    const int bytes = is_valid ? 16 : 0;
+#pragma unroll
+    for (int n = 0; n < size; n += 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at + n), "l"(from + n / 4),
+                   "r"(bytes)
+                   : "memory");
+  }
+}
+
+HEED_DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+HEED_DEVICE void sync_warp() { __syncwarp(); }
+HEED_DEVICE bool warp_any(bool one) { return __any_sync(0xffffffffu, one); }
+
+// Two 16-bit numbers in one register, as operands have them.
+template <Type type>
+HEED_DEVICE std::uint32_t pack2(float low, float high) {
+  std::uint32_t both;
+  if constexpr (type == Type::bf16)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+// An f16 below 2^-14 has fewer bits, and none is above 2^16: weights, which are at most 2^8, and their sums
+// are scaled by 2^lift.
+template <Type type>
+constexpr float lift = type == Type::f16 ? 7.0f : 0.0f;
+template <Type type>
+constexpr float lowered = type == Type::f16 ? 0x1p-7f : 1.0f;
+
+// 1 / x to within a unit of the last place.
+HEED_DEVICE float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 2^x to within two units of the last place, 0 below 2^-126.
+HEED_DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Verbs of a warp: copies of 16 bytes under a predicate, words of shared memory, votes, and int8 as 16-bit
+// floats.
+
+// 16 bytes into shared memory past the first-level cache, or zeros: then `from` is not read. A predicate in
+// place of a number of bytes: the compiler branches over sizes, which costs 70 instructions a copy.
+HEED_DEVICE void prefetch16(SharedAddress to, const void* from, bool is_valid) {
+  asm volatile(
+      "{\n.reg .pred ignored;\n"
+      "setp.eq.u32 ignored, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignored;\n}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_valid))
+      : "memory");
+}
+// 16 bytes, or nothing happens.
+HEED_DEVICE void prefetch16_if(bool is_wanted, SharedAddress to, const void* from) {
+  asm volatile(
+      "{\n.reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16;\n}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<std::uint32_t>(is_wanted))
+      : "memory");
+}
+
+HEED_DEVICE void store_shared4(SharedAddress to, std::uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+HEED_DEVICE std::uint32_t load_shared4(SharedAddress from) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+HEED_DEVICE float2 load_shared_floats(SharedAddress from) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
+  return x;
+}
+HEED_DEVICE float load_shared_float(SharedAddress from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+  return x;
+}
+
+HEED_DEVICE int lane_index() { return thread_index() % 32; }
+// The same in all threads of a warp, so that the compiler knows it.
+HEED_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, thread_index() / 32, 0); }
+HEED_DEVICE bool all_of_warp(bool each) { return __all_sync(0xffffffffu, each) != 0; }
+HEED_DEVICE std::uint32_t shuffle_xor(std::uint32_t x, int bits) {
+  return __shfl_xor_sync(0xffffffffu, x, bits);
+}
+
+HEED_DEVICE int max_of_warp(int x) { return __reduce_max_sync(0xffffffffu, x); }
+HEED_DEVICE int min_of_warp(int x) { return __reduce_min_sync(0xffffffffu, x); }
+
+// Four signed bytes as four 16-bit floats, exactly: a bf16 has 8 bits, an f16 more.
+template <Type type>
+HEED_DEVICE void widen_bytes(std::uint32_t (&to)[2], std::uint32_t bytes) {
+  if constexpr (type == Type::bf16) {
+    // 128 + the low seven bits, less 128, or 256 where the sign is set.
+    const std::uint32_t halves[2] = {__byte_perm(bytes, 0, 0x4140), __byte_perm(bytes, 0, 0x4342)};
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const std::uint32_t size = (halves[n] & 0x007f007fu) | 0x43004300u,
+                          sign = (halves[n] & 0x00800080u) | 0x43004300u;
+      __nv_bfloat162 a, b;
+      memcpy(&a, &size, 4), memcpy(&b, &sign, 4);
+      a = __hsub2(a, b);
+      memcpy(&to[n], &a, 4);
+    }
+  } else {
+    // 1024 + (x + 128), less 1152.
+    bytes ^= 0x80808080u;
+    const std::uint32_t halves[2] = {__byte_perm(bytes, 0x64646464u, 0x4140),
+                                     __byte_perm(bytes, 0x64646464u, 0x4342)};
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const std::uint32_t offset = 0x64806480u;
+      __half2 a, b;
+      memcpy(&a, &halves[n], 4), memcpy(&b, &offset, 4);
+      a = __hsub2(a, b);
+      memcpy(&to[n], &a, 4);
+    }
+  }
+}
+
+// Two 16-bit numbers, those that are not finite replaced by 0.
+template <Type type>
+HEED_DEVICE std::uint32_t finite_or_zero(std::uint32_t both) {
+  constexpr std::uint32_t exponent = type == Type::bf16 ? 0x7f80u : 0x7c00u;
+  if ((both & exponent) == exponent) both &= 0xffff0000u;
+  if ((both >> 16 & exponent) == exponent) both &= 0x0000ffffu;
+  return both;
+}
 
 }  // namespace heed::cuda

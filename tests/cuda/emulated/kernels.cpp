@@ -74,7 +74,7 @@ bool run(const std::string&, const Problem& problem, Cut cut) {
 
 namespace {
 
-// What run.cpp cuts out of a workspace.
+// What backend.cpp cuts out of a workspace.
 struct BackwardMemory {
   std::vector<float> numbers;
   std::vector<unsigned char> q, k, v, bias, sink;
@@ -133,30 +133,22 @@ void differentiate_in_general(const GradientCall& g) {
   });
 }
 
-template <int dim>
+template <Type type, int dim>
 void differentiate_in_general(const GradientCall& g) {
   using enum general::PairStage;
   const auto run = [&]<class Shape> { differentiate_in_general<Shape>(g); };
   if (has_only_ranges(g.forward) && g.forward.drop_below == 0)
-    general::for_each_shape<general::BackwardShapes<dim, ranges>>(g, run);
+    general::for_each_shape<general::BackwardShapes<type, dim, ranges>>(g, run);
   else
-    general::for_each_shape<general::BackwardShapes<dim, every_option>>(g, run);
+    general::for_each_shape<general::BackwardShapes<type, dim, every_option>>(g, run);
 }
 
 bool takes_general(const GradientCall& g) {
-  const Call& c = g.forward;
-  return c.q.type == Type::bf16 && c.k.type == Type::bf16 && c.v.type == Type::bf16 &&
-         g.out_gradient.type == Type::bf16 && std::max(c.dim, c.value_dim) <= 256;
+  return general::has_one_type(g) && std::max(g.forward.dim, g.forward.value_dim) <= 256;
 }
 
 void differentiate_in_general(const GradientCall& g) {
-  const std::int64_t dim = std::max(g.forward.dim, g.forward.value_dim);
-  if (dim <= 64)
-    differentiate_in_general<64>(g);
-  else if (dim <= 128)
-    differentiate_in_general<128>(g);
-  else
-    differentiate_in_general<256>(g);
+  general::for_width(g, [&]<Type type, int dim> { differentiate_in_general<type, dim>(g); });
   if (g.bias.elements() > 0) differentiate<ExactBiasGradient<false>>(g, BiasTiles(g).blocks());
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the device does beside attention: layers, rotations, merges and checks of what lies there.
 #include <cmath>
+#include <cstring>
 
 #include "cases/random_call.hpp"
 #include "claims.hpp"
@@ -47,6 +48,41 @@ CLAIM(a_layer_on_the_device_has_the_bits_of_the_cpu) {
     brought.fetch();
     expect(same(found, wanted), "out of a layer of ", width);
     expect(same(found_average, average), "averaged weights of a layer of ", width);
+  }
+}
+
+// One step of training: kept activations or none, overwritten or added.
+CLAIM(a_layer_trains_on_the_device_to_the_bits_of_the_cpu) {
+  LayerConfig config = grouped_query(96, 6, 2);
+  config.rotary = Rotary{};
+  LayerWeights weights = random_weights(config, 7);
+  weights.b_q = Array::from_floats({96}, std::vector<float>(96, 0.25f));
+  AttentionLayer here(config, weights);
+  config.device = Device::cuda;
+  AttentionLayer there(config, weights);
+  const Tensor x = Tensor::random({2, 1, 150, 96}, 5), out_gradient = Tensor::random({2, 1, 150, 96}, 6);
+  const Options options{.masks = {Causal{}}};
+  for (const bool accumulate : {false, true}) {
+    Tensor wanted = Tensor::random({2, 1, 150, 96}, 8), found = wanted, out({2, 1, 150, 96});
+    here.backward({.x = x.view()},
+                  {.out = out_gradient.view(), .x = wanted.mutable_view(), .accumulate = accumulate},
+                  options);
+    Brought brought;
+    AttentionLayer::Activations kept;
+    const AttentionLayer::Call call{.x = brought.view(x.view()), .activations = accumulate ? &kept : nullptr};
+    if (call.activations) there(call, {.out = brought.view(out.mutable_view())}, options);
+    there.backward(call,
+                   {.out = brought.view(out_gradient.view()),
+                    .x = brought.view(found.mutable_view()),
+                    .accumulate = accumulate},
+                   options);
+    brought.fetch();
+    expect(same(found, wanted), "the gradient by x");
+    for (std::size_t n = 0; n < here.gradients().size(); ++n) {
+      const MutableView ours = there.gradients()[n].values, theirs = here.gradients()[n].values;
+      const auto bytes = static_cast<std::size_t>(ours.shape.elements()) * 4;
+      expect(std::memcmp(ours.data, theirs.data, bytes) == 0, "the gradient by ", here.gradients()[n].name);
+    }
   }
 }
 

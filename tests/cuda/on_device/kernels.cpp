@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "cuda/run.hpp"
+#include "cuda/backend.hpp"
 
 namespace heed::cuda::test {
 namespace {

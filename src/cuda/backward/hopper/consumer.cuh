@@ -13,8 +13,8 @@
 
 #include "cuda/backward/hopper/fragment.cuh"
 #include "cuda/backward/hopper/shared.cuh"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/wgmma.cuh"
+#include "cuda/tile/hopper.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

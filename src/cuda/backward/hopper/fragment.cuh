@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of a warpgroup (tile/wgmma.cuh says how they lie) on their way to a gradient.
+// Sums of a warpgroup (tile/hopper.cuh says how they lie) on their way to a gradient.
 #pragma once
 #include <cstdint>
 
 #include "cuda/backward/rows.cuh"
 #include "cuda/call.hpp"
-#include "cuda/tile/element.cuh"
-#include "cuda/tile/exp2.cuh"
-#include "cuda/tile/mma.cuh"
+#include "cuda/tile/block.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -86,7 +86,11 @@ const char* hopper_backward_refuses(const GradientCall& g) {
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 128 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 128 in steps of 8";
   if (!(c.scale_log2e > 0)) return "it takes a positive scale";
+  // Sums of f16 are 2^7 as large: that and the scale are one factor, which must be a normal number.
+  if (c.q.type == Type::f16 && g.scale < 0x1p-119f) return "it takes f16 with a scale of at least 2^-119";
   if (c.batch == 0 || c.heads == 0 || c.queries == 0 || c.keys == 0) return "there is nothing to multiply";
+  constexpr std::int64_t many = std::int64_t{1} << 30;  // rows of packed sequences are numbered in 31 bits
+  if (g.query_rows >= many || g.key_rows >= many) return "there are 2^30 rows or more";
   constexpr std::int64_t max_rows = std::int64_t{1} << 36;  // tiles are counted in 31 bits
   if (g.all_rows() > max_rows || g.all_keys() > max_rows || c.batch * c.heads > 1 << 24 || c.heads > 65535)
     return "there are too many tiles";

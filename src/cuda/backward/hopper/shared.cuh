@@ -6,7 +6,7 @@
 
 #include "cuda/backward/hopper/plan.hpp"
 #include "cuda/tile/hopper.cuh"
-#include "cuda/tile/visible.cuh"
+#include "cuda/tile/row.cuh"
 
 namespace heed::cuda {
 

@@ -3,6 +3,7 @@
 // a stream captures a graph when the test says so.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -79,6 +80,10 @@ inline cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphN
                                                 cudaGraphEdgeData*, std::size_t* count) {
   for (std::size_t n = 0; nodes && n < node->after.size(); ++n) nodes[n] = node->after[n];
   *count = node->after.size();
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* number) {
+  *number = reinterpret_cast<std::uintptr_t>(real(stream));
   return cudaSuccess;
 }
 inline cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }

@@ -1,15 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// What calls work in that a graph has captured: memory that lives as long as the graph and whatever was made
-// of it.
+// What a call works in. Calls on one stream follow each other, so they share memory that belongs to the
+// stream; calls that a graph captures share what lives as long as the graph and whatever was made of it.
 #pragma once
-#include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "cuda/runtime/launch.hpp"
 
 namespace heed::cuda {
 
-bool is_capturing(Stream);
+class CallWorkspace {
+ public:
+  CallWorkspace(std::int64_t bytes, Stream);  // only growing that of a stream asks for memory
+  ~CallWorkspace();
+  CallWorkspace(const CallWorkspace&) = delete;
+  CallWorkspace& operator=(const CallWorkspace&) = delete;
+
+  const Workspace& get() const;
+
+ private:
+  void take_of_stream(std::int64_t bytes);
+
+  Stream stream_;
+  std::unique_lock<std::mutex> lock_{};  // one thread launches at a time
+  Workspace workspace_{};
+  bool is_captured_ = false;
+};
 
 // At least `bytes`, the first counter_bytes of which are 0. Calls that one graph captures share it where each
 // comes after the one before: that is asked of the graph, since streams cannot be told apart while

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/runtime/captured.hpp"
+#include "cuda/runtime/workspace.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -9,6 +9,8 @@
 #include <mutex>
 #include <new>
 #include <vector>
+
+#include "backend/backend.hpp"
 
 namespace heed::cuda {
 namespace {
@@ -194,12 +196,6 @@ bool is_taken_up(const Captured& candidate) {
 
 }  // namespace
 
-bool is_capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
-}
-
 Workspace captured_workspace(std::int64_t bytes, Stream stream) {
   const Capture capture = capture_of(stream);
   for (const Captured& candidate : candidates(capture.number, bytes))
@@ -222,6 +218,86 @@ void captured_call_ends(const Workspace& workspace, Stream stream) noexcept {
   } catch (const std::exception&) {
     // Nobody comes after a call that is not captured whole.
   }
+}
+
+// Of streams: the one used last is first.
+
+namespace {
+
+void give_back(void* memory, std::size_t) noexcept { cudaFree(memory); }
+
+Memory allocated(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) throw std::bad_alloc();
+  check(error, "cudaMalloc");
+  return {memory, {&give_back, bytes}};
+}
+
+struct StreamMemory {
+  int device;
+  unsigned long long stream;  // its number: handles of streams that are gone come again
+  Memory memory;
+  std::int64_t bytes;
+};
+
+// A program that makes streams without end holds no more than this.
+constexpr std::size_t max_streams = 32;
+
+struct Workspaces {
+  std::mutex in_use;
+  std::list<StreamMemory> all;
+};
+Workspaces& workspaces() {
+  static auto* const only = new Workspaces;  // outlives the runtime, which is gone when statics end
+  return *only;
+}
+
+bool is_capturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+CallWorkspace::CallWorkspace(std::int64_t bytes, Stream stream) : stream_(stream) {
+  is_captured_ = is_capturing(stream);
+  if (is_captured_)
+    workspace_ = captured_workspace(bytes, stream);
+  else
+    take_of_stream(bytes);
+}
+
+CallWorkspace::~CallWorkspace() {
+  if (is_captured_) captured_call_ends(workspace_, stream_);
+}
+
+const Workspace& CallWorkspace::get() const { return workspace_; }
+
+void CallWorkspace::take_of_stream(std::int64_t bytes) {
+  const int device = device_facts().ordinal;
+  unsigned long long number = 0;
+  check(cudaStreamGetId(stream_, &number), "cudaStreamGetId");
+  lock_ = std::unique_lock(workspaces().in_use);
+  std::list<StreamMemory>& all = workspaces().all;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const StreamMemory& m) {
+    return m.device == device && m.stream == number;
+  });
+  if (found == all.end())
+    all.push_front({device, number, {}, 0});
+  else
+    all.splice(all.begin(), all, found);
+  StreamMemory& own = all.front();
+  if (own.bytes < bytes) {
+    const std::int64_t grown = std::max(bytes, 2 * own.bytes);
+    Memory memory = allocated(static_cast<std::size_t>(grown));
+    check(cudaMemsetAsync(memory.get(), 0, Workspace::counter_bytes, stream_), "cudaMemsetAsync");
+    own.memory = std::move(memory);  // what it was is freed when nobody uses it
+    own.bytes = grown;
+  }
+  if (all.size() > max_streams) all.pop_back();
+  workspace_ = {static_cast<std::byte*>(own.memory.get()), own.bytes};
 }
 
 }  // namespace heed::cuda
