@@ -73,10 +73,11 @@ def test_every_command_has_a_schema_and_a_refusal_is_one_object(tmp_path):
 
 
 def interrupted(folder, *words, when):
-    """(status, stdout, stderr) of a process that gets Ctrl-C once when() is true."""
+    """(status, stdout, stderr) of a process that gets Ctrl-C once when() is true, although a shell that works behind another ignores it."""
     with subprocess.Popen(
-        [TOOL, *map(str, words)], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+        [TOOL, *map(str, words)], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:  # fmt: skip
         for _ in range(600):
             if when() or process.poll() is not None:
                 break
