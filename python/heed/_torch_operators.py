@@ -217,6 +217,8 @@ def table(q: Tensor, k: Tensor, v: Tensor, options: Options, stage: str) -> Tens
     arrays = (q, k, v, *options.tensors.values())
     if _torch_tensors.is_unwatched(arrays):
         return _table(q, k, v, options, stage)
+    if _torch_tensors.is_watched_by_autograd_alone(arrays):
+        return HeedTable.apply(q, k, v, options.bias, options.sink, options, stage, None)
     _check((q, k, v), options)
     if torch.onnx.is_in_onnx_export():
         return _torch_formula.table(q, k, options, stage)
@@ -340,6 +342,12 @@ def _shapes_of_backward(
     return [_empty_gradient(name, named[name]) for name, is_wanted in zip(_BY, said[-1], strict=True) if is_wanted]
 
 
+def _save(ctx: Any, tensors: Sequence[Tensor], options: Options) -> None:
+    ctx.named = list(options.tensors)
+    ctx.save_for_backward(*tensors, *options.tensors.values())
+    ctx.rest = options._replace(**dict.fromkeys(ctx.named))
+
+
 def _saved_options(ctx: Any, tensors: Sequence[Tensor]) -> Options:
     return ctx.rest._replace(**dict(zip(ctx.named, tensors, strict=True)))
 
@@ -397,14 +405,6 @@ def _refuse_twice(ctx: Any, *gradients: Any) -> tuple:
     )
 
 
-def _save_table(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    q, k, v, *said, ctx.stage = inputs
-    options = Options(*said)
-    ctx.named = list(options.tensors)
-    ctx.save_for_backward(q, k, v, output, *options.tensors.values())
-    ctx.rest = options._replace(**dict.fromkeys(ctx.named))
-
-
 def _differentiate_table(ctx: Any, gradient: Tensor) -> tuple:
     if ctx.stage != "weights":
         raise RuntimeError(
@@ -413,29 +413,27 @@ def _differentiate_table(ctx: Any, gradient: Tensor) -> tuple:
     q, k, v, weights, *tensors = ctx.saved_tensors
     options = _saved_options(ctx, tensors)
     found = _torch_formula.weights_backward(gradient, None, (q, k), _tables((q, k, v), weights, options), options)
-    needed = [found.get(name) if is_needed else None for name, is_needed in zip(_BY, ctx.needs_input_grad, strict=False)]
-    return (*needed, *[None] * (len(Options._fields) - 1))
+    return tuple(found.get(name) if is_needed else None for name, is_needed in zip(_BY, ctx.needs_input_grad, strict=False))
 
 
-def _below_autograd(keys: Any, inputs: Sequence[Any]) -> tuple[Tensor, Tensor]:
+# What torch.library.register_autograd makes of an operator, but for the defaults of its arguments: it looks for them in the schema,
+# which makes 0.9 ms of a call with 28 arguments. None of these has a default. `keys` are the dispatch keys, or None where nobody but
+# autograd watches: the dispatcher would take 0.1 ms.
+
+
+def _below_autograd(name: str, keys: Any, inputs: Sequence[Any]) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.heed.attention.default.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
+        return getattr(torch.ops.heed, name).default.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
 
 
 class HeedAttention(torch.autograd.Function):
-    """What torch.library.register_autograd makes, but for the defaults of arguments: it looks for them in the schema, which makes
-    0.9 ms of a call with 28 arguments. None of these has a default. keys are the dispatch keys, or None where nobody but autograd
-    watches: the dispatcher would take 0.1 ms."""
-
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, options: Options, keys: Any
     ) -> tuple[Tensor, Tensor]:
         options = options._replace(bias=bias, sink=sink)
-        output = _attention(q, k, v, options) if keys is None else _below_autograd(keys, (q, k, v, *options))
-        ctx.named = list(options.tensors)
-        ctx.save_for_backward(q, k, v, *output, *options.tensors.values())
-        ctx.rest = options._replace(**dict.fromkeys(ctx.named))
+        output = _attention(q, k, v, options) if keys is None else _below_autograd("attention", keys, (q, k, v, *options))
+        _save(ctx, (q, k, v, *output), options)
         ctx.set_materialize_grads(False)
         return output
 
@@ -444,16 +442,37 @@ class HeedAttention(torch.autograd.Function):
         return (*_differentiate_attention(ctx, *gradients), None, None)
 
 
-def _attention_with_gradients(keys: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
-        options = Options(*inputs[3:])
-        return HeedAttention.apply(*inputs[:3], options.bias, options.sink, options, keys)
-    return _below_autograd(keys, inputs)
+class HeedTable(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sink: Tensor | None, options: Options, stage: str, keys: Any
+    ) -> Tensor:
+        options = options._replace(bias=bias, sink=sink)
+        inputs = (q, k, v, *options, stage)
+        output = _table(q, k, v, options, stage) if keys is None else _below_autograd("attention_table", keys, inputs)
+        _save(ctx, (q, k, v, output), options)
+        ctx.stage = stage
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple:
+        return (*_differentiate_table(ctx, gradient), None, None, None)
 
 
-_LIBRARY.impl("attention", _attention_with_gradients, "Autograd", with_keyset=True)
+def _register_autograd(name: str, function: type[torch.autograd.Function]) -> None:
+    def recorded(keys: Any, *inputs: Any) -> Any:
+        if not _torch_tensors.records_gradients(inputs):
+            return _below_autograd(name, keys, inputs)
+        said, rest = inputs[3 : 3 + len(Options._fields)], inputs[3 + len(Options._fields) :]
+        options = Options(*said)
+        return function.apply(*inputs[:3], options.bias, options.sink, options, *rest, keys)
+
+    _LIBRARY.impl(name, recorded, "Autograd", with_keyset=True)
+
+
+_register_autograd("attention", HeedAttention)
+_register_autograd("attention_table", HeedTable)
 torch.library.register_autograd("heed::attention_backward", _refuse_twice, setup_context=_save_nothing, lib=_LIBRARY)
-torch.library.register_autograd("heed::attention_table", _differentiate_table, setup_context=_save_table, lib=_LIBRARY)
 
 
 def text_of(rotary: heed.Rotary) -> str:

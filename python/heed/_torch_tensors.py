@@ -48,8 +48,10 @@ def is_unwatched(objects: tuple[Any, ...]) -> bool:
 
 def is_watched_by_autograd_alone(objects: tuple[Any, ...]) -> bool:
     """Whether these tensors are plain memory but for their gradients."""
+    if torch.compiler.is_dynamo_compiling():
+        return False
     with torch.no_grad():
-        return is_unwatched(objects)
+        return _heed.is_unwatched(objects)
 
 
 def is_traced() -> bool:

@@ -62,26 +62,29 @@ Backward::Written::Written(Result made, const Tensor& of, AxisOrder layout)
 }
 
 Backward::Backward(const Arguments& a, const nb::kwargs& keywords)
-    : question_(a.q, a.k, a.v, keywords, Caller::backward),
-      out_gradient_(read_tensor("out_gradient", a.out_gradient)) {
-  take_saved(a);
+    : question_(a.q, a.k, a.v, keywords, Caller::backward) {
+  take_saved(a, Where::any);
   make_room(read_by(a.by), a.into);
 }
 
 Backward::Backward(const Arguments& a, const nb::kwargs& keywords, const Question::Whole& whole)
-    : question_(a.q, a.k, a.v, keywords, whole), out_gradient_(read_tensor("out_gradient", a.out_gradient)) {
-  take_saved(a);
+    : question_(a.q, a.k, a.v, keywords, whole) {
+  take_saved(a, Where::cpu);  // where ranks share
   make_room(read_by(a.by), a.into);
 }
 
-void Backward::take_saved(const Arguments& a) {
-  out_ = read_tensor("out", a.out);
-  lse_ = read_tensor("lse", a.lse);
+void Backward::take_saved(const Arguments& a, Where where) {
+  const auto read = [&](const char* name, nb::handle object) {
+    return read_tensor(name, object, Use::read, where);
+  };
+  out_gradient_ = read("out_gradient", a.out_gradient);
+  out_ = read("out", a.out);
+  lse_ = read("lse", a.lse);
   const int rank = question_.q().rank;
   for (const Tensor* tensor : {&out_, &out_gradient_}) check_rank(*tensor, rank, rank);
   check_rank(lse_, rank - 1, rank - 1);
   if (a.lse_gradient.is_none()) return;
-  lse_gradient_ = read_tensor("lse_gradient", a.lse_gradient);
+  lse_gradient_ = read("lse_gradient", a.lse_gradient);
   check_rank(lse_gradient_, rank - 1, rank - 1);
 }
 

@@ -35,12 +35,12 @@ class Backward {
     Written(Result made, const Tensor& of, AxisOrder);  // by one of q, k and v
   };
 
-  void take_saved(const Arguments&);
+  void take_saved(const Arguments&, Where);
   void make_room(const std::array<bool, 5>& wanted, nb::handle into);
   void write(std::size_t which, const Tensor& of, const View& as);
 
   Question question_;
-  Tensor out_gradient_, out_{}, lse_{}, lse_gradient_{};
+  Tensor out_gradient_{}, out_{}, lse_{}, lse_gradient_{};
   std::array<std::optional<Written>, 5> written_{};
 };
 

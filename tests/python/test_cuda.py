@@ -83,6 +83,14 @@ def test_sixteen_bits_are_as_close_as_pytorchs(dtype, queries):
     assert error <= 2 * (theirs.cpu().double() - exact).abs().max()
 
 
+def eager(q, k, v, mask):
+    """Attention in PyTorch's operators, which rounds scores and weights to 16 bits: what FlashAttention's rule compares with."""
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1) @ v
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("queries", [1, 200])
 @pytest.mark.parametrize("dim", [64, 80, 160])
@@ -94,12 +102,15 @@ def test_the_general_kernel_is_as_close_as_pytorchs(dtype, queries, dim, mask):
     options = {"none": {}, "bool": {"keep": seen > -1}, "bias": {"bias": seen.to(dtype)}}[mask]
     theirs = next(iter(options.values()), None)
     there = {name: x.cuda() for name, x in options.items()}
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    exact = sdpa(*[x.double() for x in (q, k, v)], theirs if mask != "bias" else theirs.double())
+    exact = eager(*[x.double() for x in (q, k, v)], theirs if mask != "bias" else theirs.double())
     found = heed.attention(*on_cuda(q, k, v), kernel="cuda.general.sm80", **there).cpu().double()
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # rounds scores and weights to 16 bits
-        of_torch = sdpa(*on_cuda(q, k, v), None if theirs is None else theirs.cuda()).cpu().double()
+    of_torch = eager(*on_cuda(q, k, v), None if theirs is None else theirs.cuda()).cpu().double()
     assert (found - exact).abs().max() <= 2 * (of_torch - exact).abs().max()
+
+
+def test_f64_on_the_device_is_refused_in_a_sentence():
+    with pytest.raises(heed.Error, match="q.dtype: f64, which is computed on the CPU alone, and q.device is cuda"):
+        heed.attention(*on_cuda(Q.double(), K.double(), V.double()))
 
 
 @pytest.mark.parametrize("options", [{}, {"page_size": 16}, {"quantize": "int8", "page_size": 32}, {"dtype": "bfloat16"}])
@@ -140,6 +151,7 @@ def test_cupys_arrays_are_taken_and_given():
         (lambda q, k, v: heed.attention(q, K, V), "k.device: cpu is not q.device: cuda"),
         (lambda q, k, v: heed.attention(Q, k, v), "k.device: cuda is not q.device: cpu"),
         (lambda q, k, v: heed.attention(q, k, v, key_lengths=torch.tensor([3, 4], device="cuda")), "key_lengths.device: cuda"),
+        (lambda q, k, v: heed.attention_backward(Q, q, k, v, *heed.attention(q, k, v, return_lse=True)), "device: cpu is not q.device: cuda"),
         (lambda q, k, v: heed.rotate(q, positions=range(37)), "x.device: cuda, but it is read by the CPU"),
         (
             lambda q, k, v: heed.KvCache(batch=2, kv_heads=2, capacity=300, dim=64, device="cuda").append(K, V),

@@ -152,6 +152,25 @@ def test_autocast_does_what_it_does_to_torchs_own(dtype):
     assert out.dtype == dtype and layer.q_proj.weight.grad.dtype == torch.float32
 
 
+def attention_and_weights(q, k, v, bias, sink):
+    """attention() of these, and a layer's output and weights, behind each other."""
+    out = heed.torch.attention(q, k, v, bias=bias, sink=sink, causal="ends")
+    layer = heed.torch.AttentionLayer(8, 2)
+    return torch.cat([out.flatten(), *(x.flatten() for x in layer(q[:, 0], bias=bias, return_weights=True))])
+
+
+def test_gradients_have_the_same_bits_whether_an_operator_is_seen_or_not():
+    tensors = [draw(2, 4, 5, 8, seed=1), draw(2, 2, 5, 8, seed=2), draw(2, 2, 5, 6, seed=3), draw(1, 1, 5, 5, seed=4), draw(4, seed=5)]
+    torch.manual_seed(6)
+    plain = gradients(attention_and_weights, tensors)
+    torch.manual_seed(6)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        seen = gradients(attention_and_weights, tensors)
+    names = {event.name for event in profile.events()}
+    assert {"heed::attention", "heed::attention_table", "heed::attention_backward"} <= names
+    assert all(torch.equal(a, b) and a.abs().sum() > 0 for a, b in zip(plain, seen, strict=True))
+
+
 @pytest.mark.parametrize("name", ["cache", "sequences", "out", "return_weights", "return_scores"])
 def test_what_has_no_gradient_is_refused_in_a_sentence(name):
     x = draw(1, 2, 5, 8)
