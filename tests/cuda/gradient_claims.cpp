@@ -304,6 +304,61 @@ CLAIM(gradients_of_packed_sequences_are_those_of_each_alone) {
   }
 }
 
+// As (batch, length, heads, dim): batch entries follow each other as rows of one.
+Tensor rows_of_one(const Tensor& x) {
+  const Shape s = x.shape();
+  return x.laid_out({s.length * s.heads * s.dim, s.dim, s.heads * s.dim, 1});
+}
+
+// Rows [begin, end) of an entry.
+struct RowsOfEntry {
+  std::int64_t entry, begin, end;
+
+  Tensor operator()(const Tensor& all) const {
+    Tensor made({1, all.shape().heads, end - begin, all.shape().dim}, all.dtype());
+    cases::for_each(made.shape(), [&](auto, auto h, auto i, auto d) {
+      made.set(0, h, i, d, all.at(entry, h, begin + i, d));
+    });
+    return made;
+  }
+};
+
+// Two batch entries, each with documents of its own, which Hopper's kernel has as sequences.
+CLAIM(gradients_of_documents_are_those_of_each_alone) {
+  const std::vector<RowsOfEntry> documents{{0, 0, 3}, {0, 3, 140}, {0, 140, 150}, {1, 0, 65}, {1, 65, 150}};
+  for (const std::string& kernel : backward_kernel_names()) {
+    Call call = middling_call(kernel, 2, 121);
+    call.sink = Tensor::random({1, 4, 1, 1}, 124, 2);
+    call.documents.emplace().align = Align::starts;
+    for (std::size_t n = 0; n < documents.size(); ++n)
+      call.documents->ids.insert(call.documents->ids.end(),
+                                 static_cast<std::size_t>(documents[n].end - documents[n].begin),
+                                 static_cast<std::int32_t>(n));
+    BackwardCall all(call, 125, true);
+    for (Tensor* x : {&all.call.q, &all.call.k, &all.call.v, &all.out, &all.out_gradient, &all.log_sum_exp,
+                      &*all.log_sum_exp_gradient})
+      *x = rows_of_one(*x);
+    BackwardResults whole(all);
+    for (const Of of : {Of::q, Of::k, Of::v}) whole[of] = rows_of_one(*whole[of]);
+    expect(differentiate(kernel, all, whole), kernel, " refuses documents");
+    const Check result = check(all.call.inputs(), all.saved(), whole.views(all), all.call.options());
+    expect(result.beyond_bound == 0, kernel, ": ", result.beyond_bound, " of ", result.compared,
+           " beyond the bound, first ", result.first_miss);
+    if (kernel != hopper) continue;
+    for (const RowsOfEntry& rows : documents) {
+      BackwardCall one = all;
+      one.call.documents.reset();
+      one.call.q = rows(all.call.q), one.call.k = rows(all.call.k), one.call.v = rows(all.call.v);
+      one.out = rows(all.out), one.out_gradient = rows(all.out_gradient);
+      one.log_sum_exp = rows(all.log_sum_exp), one.log_sum_exp_gradient = rows(*all.log_sum_exp_gradient);
+      BackwardResults alone(one, {}, {Of::q, Of::k, Of::v}), wanted = alone;
+      for (const Of of : {Of::q, Of::k, Of::v}) wanted[of] = rows(*whole[of]);
+      differentiate(kernel, one, alone);
+      expect_same(alone, wanted, "document at " + std::to_string(rows.begin));
+    }
+  }
+}
+
 // NaN and infinities in keys, values, biases and gradients that nobody sees change no bit.
 CLAIM(what_nobody_sees_changes_no_gradient) {
   for (const std::string& kernel : backward_kernel_names()) {
