@@ -352,7 +352,7 @@ void run(BackwardRole role, const LoweredGradients& lowered, const Workspace& wo
   g.rows = memory.take(behind.rest(), stream);
   behind.free = behind.rest() + memory.bytes();
   if (role == BackwardRole::hopper) {
-    launch_hopper_backward(g, behind, stream);
+    launch_hopper_backward(g, hopper_backward_mask(of.call), behind, stream);
   } else {
     launch_prepare(g, role == BackwardRole::exact ? Sums::of_the_cpu : Sums::of_warps, stream);
     role == BackwardRole::general ? launch_general_backward(g, behind, stream)
