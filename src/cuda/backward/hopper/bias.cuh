@@ -31,6 +31,7 @@ struct BiasShape {
   // Offsets from a multiple of 1024. The first 512 bytes are barriers.
   static constexpr int rows_at = 512, bias_at = 2048, slots_at = bias_at + bias_bytes;
   static_assert(rows_at + row_bytes <= bias_at);
+  static_assert(slots * slot_bytes >= 2 * rows * 132 * 4);
   static constexpr int shared_bytes = 1024 + slots_at + slots * slot_bytes;  // 1024: to align by hand
   static_assert(shared_bytes <= 232448);
 };
@@ -43,6 +44,10 @@ struct BiasShared {
 
   HEED_DEVICE SharedAddress slot(unsigned n) const {
     return at + Shape::slots_at + n % Shape::slots * Shape::slot_bytes;
+  }
+  // Of the gradient, in the memory of the slots. Rows of 132 floats have those of four lanes in other banks.
+  HEED_DEVICE SharedAddress sums(int query, int key) const {
+    return at + Shape::slots_at + (query * 132 + key) * 4;
   }
   HEED_DEVICE SharedAddress rows() const { return at + Shape::rows_at; }
   HEED_DEVICE SharedAddress bias(int half) const {
@@ -189,7 +194,10 @@ class BiasConsumer {
 #pragma unroll 1
     for (; !tile.is_over(); tile.advance(g.forward))
       if (tile.is_seen()) add(n++);
-    write(0), write(1);
+    keys.sync_both();
+    put(0), put(1);
+    keys.sync_both();
+    write();
   }
 
  private:
@@ -250,19 +258,30 @@ class BiasConsumer {
     }
   }
 
-  HEED_DEVICE void write(int half) const {
-    const SharedGradient& to = g.bias;
-    const std::int64_t b = block_in_column() / to.heads, h = block_in_column() % to.heads;
+  // Through the memory of the slots, queries by keys, so that a warp writes neighbours.
+  HEED_DEVICE void put(int half) const {
 #pragma unroll
     for (int n = 0; n < rows / 2; ++n) {
-      const std::int64_t i = (2 * tile.query_tile + half) * rows + n / 4 * 8 + keys.lane % 4 * 2 + n % 2,
-                         j = tile.key_tile * backward_keys + keys.key(n / 2 % 2);
-      if (i >= to.length || j >= to.dim) continue;
-      const float x = sums[half][n] * lowered<type> + 0.0f;
-      if (is_finite(x))
-        write_gradient(g, row_of(to.tensor, b, h, i), j, x);
-      else
-        leave_unfinished(g, g.rows.unfinished_bias, ((b * to.heads + h) * to.length + i) * to.dim + j);
+      const int query = half * rows + n / 4 * 8 + keys.lane % 4 * 2 + n % 2;
+      store_shared4(shared.sums(query, keys.key(n / 2 % 2)), __float_as_uint(sums[half][n]));
+    }
+  }
+  HEED_DEVICE void write() const {
+    const SharedGradient& to = g.bias;
+    const std::int64_t b = block_in_column() / to.heads, h = block_in_column() % to.heads;
+    for (int query = thread_index() / 32 - 4; query < backward_keys; query += 4 * Shape::groups) {
+      const std::int64_t i = tile.query_tile * backward_keys + query;
+      if (i >= to.length) return;
+      const Row row = row_of(to.tensor, b, h, i);
+      for (int key = keys.lane; key < backward_keys; key += 32) {
+        const std::int64_t j = tile.key_tile * backward_keys + key;
+        if (j >= to.dim) break;
+        const float x = load_shared_float(shared.sums(query, key)) * lowered<type> + 0.0f;
+        if (is_finite(x))
+          write_gradient(g, row, j, x);
+        else
+          leave_unfinished(g, g.rows.unfinished_bias, ((b * to.heads + h) * to.length + i) * to.dim + j);
+      }
     }
   }
 

@@ -96,7 +96,7 @@ struct BackwardScores {
     const float reciprocal = 1.0f / c.softcap_log2e,
                 inverse = reciprocal > max_finite ? max_finite : reciprocal;
 #pragma unroll
-    for (int i = 0; i < rows / 2; ++i) s[i] = tanh_of_few_registers(s[i] * c.scale_log2e * inverse);
+    for (int i = 0; i < rows / 2; ++i) s[i] = fast_tanh(s[i] * c.scale_log2e * inverse);
   }
 
   // Scores become weights, the first 64 queries of them in 16 bits too; with a softcap, after that, weights
@@ -216,6 +216,7 @@ class BackwardConsumer {
   HEED_DEVICE void attend() {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
+    if constexpr (Shape::dropping) remain = options_of(step).remaining();
     barrier_wait(shared.keys_full(), key_tiles & 1);
     clear_keys();
     barrier_wait(shared.queries_full(steps), shared.phase(steps));
@@ -231,10 +232,11 @@ class BackwardConsumer {
       differentiate(n);
       keys.sync_both();
       products.multiply_scores(query_sums(), n);
+      step.advance(group);
+      if constexpr (Shape::dropping) remain = options_of(step).remaining();  // while all sums are found
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
-      step.advance(group);
       if (step.is_over()) {
         wait_for_products<0>();
         pin(query_sums());
@@ -286,8 +288,7 @@ class BackwardConsumer {
 
   // Ends with dP complete.
   HEED_DEVICE void weigh(const BackwardStep& step) {
-    const BackwardOptions<Shape> options{g.forward, keys, keys.tile->head(step.member), step.tile * rows};
-    if constexpr (Shape::dropping) remain = options.remaining();
+    const BackwardOptions<Shape> options = options_of(step);
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);
@@ -357,6 +358,9 @@ class BackwardConsumer {
   }
 
   HEED_DEVICE BackwardScores<Shape> scores() const { return {g.forward, keys}; }
+  HEED_DEVICE BackwardOptions<Shape> options_of(const BackwardStep& step) const {
+    return {g.forward, keys, keys.tile->head(step.member), step.tile * rows};
+  }
   // dQ takes the place of dP, which has been read when it is begun.
   HEED_DEVICE typename Products::QuerySums& query_sums() { return first_sums<rows * dim / 256>(dp); }
   // What weights that are not dropped are multiplied with.

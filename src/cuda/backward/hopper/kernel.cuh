@@ -9,6 +9,7 @@
 #include "cuda/backward/hopper/consumer.cuh"
 #include "cuda/backward/hopper/producer.cuh"
 #include "cuda/backward/hopper/rows.cuh"
+#include "cuda/backward/hopper/wide.cuh"
 #include "cuda/runtime/tensor_map.hpp"
 
 namespace heed::cuda {

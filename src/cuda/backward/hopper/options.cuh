@@ -96,14 +96,13 @@ struct BackwardOptions {
     const int member = keys.lane / 4 % 4;
     std::uint32_t own = 0;  // bit 16 a + 4 key + 2 r + e, of queries 8 (4 a + member) + e
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int a = 0; a < 2; ++a)
 #pragma unroll
-      for (int a = 0; a < 2; ++a)
+      for (int e = 0; e < 2; ++e) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          own |= draw(r, 8 * (4 * a + member) + e) << (16 * a + 2 * r + e);
-          asm volatile("" : "+r"(own));  // one draw after the other: else products wait (C7511)
-        }
+        for (int r = 0; r < 2; ++r) own |= draw(r, 8 * (4 * a + member) + e) << (16 * a + 2 * r + e);
+        asm volatile("" : "+r"(own));  // two draws at a time: else products wait (C7511)
+      }
     std::uint32_t remain = 0;
 #pragma unroll
     for (int bits = 0; bits < 4; ++bits) {

@@ -136,14 +136,22 @@ constexpr QueryTiles query_tiles_of(const Sequence& s, int tile, int rows) {
   return {static_cast<int>(from / rows), static_cast<int>(to / rows)};
 }
 
+// Tiles of 128 keys, or queries, of wide heads in the order of their blocks: those of some heads at a time,
+// the longest first. Heads are those of all entries, or of all packed rows.
+struct WideOrder {
+  TileLine queries;  // of 128
+  PrefillOrder of_keys, of_queries;
+};
+
 // What a launch passes to the kernels beside the call.
 struct BackwardPlan {
   CUtensorMap q, k, v, out_gradient, bias;  // (dim, rows, heads, entries), boxes of 64 dims
   MaskTiles mask;
-  TileLine queries, keys, owned_queries;  // owned_queries: of a block, where heads are wide
+  TileLine queries, keys;
   PrefillOrder order;   // of tiles of keys: its heads are the KV heads of all entries, or of all packed rows
   int tiles;            // that are claimed
   int group;            // query heads of a KV head
+  WideOrder wide;       // of wide heads
   unsigned* next_tile;  // 0 before and after, and the count of blocks that are done
   // For every tile of queries of every head: what its rows have to themselves, the sum of dQ so far, and how
   // many tiles of keys have added to it.

@@ -102,13 +102,18 @@ struct WideShared {
 template <class Shape>
 HEED_DEVICE bool find_wide_tile(const GradientCall& g, const BackwardPlan& plan, KeyTile& tile) {
   const Call& c = g.forward;
-  const TileLine& line = Shape::owns_queries ? plan.owned_queries : plan.keys;
-  const int head = block_in_column();
+  const TileLine& line = Shape::owns_queries ? plan.wide.queries : plan.keys;
+  const PrefillOrder& order = Shape::owns_queries ? plan.wide.of_queries : plan.wide.of_keys;
+  const int heads = static_cast<int>(Shape::owns_queries ? c.heads : c.kv_heads);
   // The longest first under a causal mask: the last queries, the first keys.
-  const int n = static_cast<int>(block_index());
-  const auto [b, t] = line.find(Shape::owns_queries ? line.count - 1 - n : n, [&](int entry) {
-    return Shape::owns_queries ? c.sequence(entry).first_query : c.sequence(entry).first_key;
-  });
+  const auto [of_all, from_last] = order[static_cast<int>(block_index())];
+  const int head = of_all % heads, n = Shape::owns_queries ? from_last : order.tiles - 1 - from_last;
+  TileOfEntry at{of_all / heads, n};
+  if (line.each == 0)
+    at = line.find(n, [&](int entry) {
+      return Shape::owns_queries ? c.sequence(entry).first_query : c.sequence(entry).first_key;
+    });
+  const auto [b, t] = at;
   const Sequence& s = c.sequence(b);
   tile = {b, Shape::owns_queries ? static_cast<int>(c.kv_head(head)) : head, t};
   tile.key_count = static_cast<int>(s.key_count), tile.queries = static_cast<int>(s.queries);
@@ -468,14 +473,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 template <class Shape>
 void launch_wide_shape(const GradientCall& g, const BackwardPlan& plan, Stream stream) {
-  const Call& c = g.forward;
-  const TileLine& line = Shape::owns_queries ? plan.owned_queries : plan.keys;
-  const dim3 tiles(static_cast<unsigned>(line.count),
-                   static_cast<unsigned>(Shape::owns_queries ? c.heads : c.kv_heads));
+  const PrefillOrder& order = Shape::owns_queries ? plan.wide.of_queries : plan.wide.of_keys;
   const auto kernel = wide_backward_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
         "cudaFuncSetAttribute");
-  kernel<<<tiles, Shape::threads, Shape::shared_bytes, stream>>>(g, plan);
+  kernel<<<static_cast<unsigned>(order.heads * order.tiles), Shape::threads, Shape::shared_bytes, stream>>>(
+      g, plan);
   check(cudaGetLastError(), "cuda.backward: wide heads");
 }
 
