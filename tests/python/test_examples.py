@@ -2,6 +2,7 @@
 """Every example runs and prints what it says, and every Python block of the README and of docs/ is true."""
 
 import doctest
+import os
 import pathlib
 import runpy
 import subprocess
@@ -57,17 +58,20 @@ PAGES = [page.relative_to(ROOT).as_posix() for page in pages.pages(ROOT)]
 
 
 @pytest.fixture
-def threads_of_torch():
+def settings_of_torch():
     """What a page says of them holds for that page."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, environment = torch.get_num_threads(), dict(os.environ)
     yield
     torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
-def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch, threads_of_torch):
+def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch, settings_of_torch):
     """In their order and with one set of names; a comment `<!-- python` before a block has code that the page does not show."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "__main__"}
