@@ -213,8 +213,7 @@ double one_of(const char* name, float f32, double f64) {
 std::optional<double> to_scale(const heed_options& options) {
   const double scale = one_of("scale", options.scale, options.scale_f64);
   if (to_flag("options.has_scale", options.has_scale)) return scale;
-  if (scale != 0)
-    throw refusal(Error::ambiguous, "options.scale: ", scale, " is given, but has_scale is 0");
+  if (scale != 0) throw refusal(Error::ambiguous, "options.scale: ", scale, " is given, but has_scale is 0");
   return std::nullopt;
 }
 

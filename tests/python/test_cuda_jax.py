@@ -2,12 +2,10 @@
 """heed.jax on a CUDA device, in a build with CUDA: the CPU's bits in float32, on XLA's stream, inside its command buffers too."""
 
 import functools
-import os
 
 import numpy as np
 import pytest
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others are on the device, too
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
