@@ -138,12 +138,13 @@ def pointers(structs):
 def sentence_of(platform, name, arrays):
     """What a handler tells XLA of a call over float32 arrays of one element with these names."""
     told = []
-    number, one = ctypes.c_float(1), (ctypes.c_int64 * 4)(1, 1, 1, 1)
+    read, written, one = ctypes.c_float(1), ctypes.c_float(0), (ctypes.c_int64 * 4)(1, 1, 1, 1)
 
-    def buffer(kind):
+    def buffer(kind, number):
         return Buffer(0, None, kind, ctypes.addressof(number), 4, one)
 
-    inputs, outputs = [buffer(11 if name in "qkv" else 4) for name in arrays.split()], [buffer(11)]
+    inputs = [buffer(11 if name in "qkv" else 4, read) for name in arrays.split()]
+    outputs = [buffer(11, written)]
     names, values = [Text(b"arrays", 6)], [Text(arrays.encode(), len(arrays))]
     create = CREATE_FAILURE(lambda asked: told.append(asked.contents.message.decode()) or 1)
     api = Api(create_failure=create, find_stream=FIND_STREAM(lambda asked: None))
@@ -153,6 +154,7 @@ def sentence_of(platform, name, arrays):
         attributes=Attributes(0, None, 1, (ctypes.c_int * 1)(4), pointers(names), pointers(values)),
     )  # fmt: skip
     assert bool(handler(platform, name)(ctypes.byref(call))) == bool(told)
+    assert written.value == (0 if told else 1)
     return told[0] if told else None
 
 
