@@ -47,6 +47,7 @@ def test_every_place_is_where_xla_has_it(tmp_path):
     if compiler is None:
         pytest.skip("no C++ compiler on the PATH")
     lines = ['#include "xla/ffi/api/c_api.h"', f'#include "{OWN}"', "namespace x = heed::python::xla;"]
+    lines += ["#if XLA_FFI_API_MINOR > 3", "using XLA_FFI_Extension_Base = XLA_FFI_InternalExtension;", "#endif"]  # 0.4 renamed it
     for theirs, ours, fields in STRUCTS:
         for field in fields.split():
             a, _, b = field.partition(":")
