@@ -96,23 +96,26 @@ def errors_of(heads, causal):
     return found
 
 
-def milliseconds_of(run, calls):
-    times = []
-    for _ in range(calls):
+def milliseconds_of(run, turns):
+    """Of a call that follows others, as in training: what the CPU does for one hides behind the GPU's work for the one before."""
+
+    def measured(calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        run()
+        for _ in range(calls):
+            run()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+        return begin.elapsed_time(end) / calls
+
+    calls = max(1, min(20, round(6 / measured(1))))
+    return statistics.median(measured(calls) for _ in range(turns))
 
 
 def race(heads, batch, tokens, causal, rounds):
     """{contestant: milliseconds}, the least of the medians of its turns."""
     runs = dict(contestants(tensors_of(heads, batch, tokens), causal))
-    calls = 5 if tokens > 8192 else 11
-    turns = [{name: milliseconds_of(run, calls) for name, run in runs.items()} for _ in range(rounds)]
+    turns = [{name: milliseconds_of(run, 3) for name, run in runs.items()} for _ in range(rounds)]
     return {name: min(turn[name] for turn in turns) for name in runs}
 
 
@@ -174,7 +177,7 @@ def rates_of_options(rounds):
             return torch.autograd.grad(out, inputs, out_gradient, retain_graph=True)
 
         run()
-        milliseconds = min(milliseconds_of(run, 7) for _ in range(rounds))
+        milliseconds = min(milliseconds_of(run, 3) for _ in range(rounds))
         rates[name] = 10 * 32 * pairs * 128 / milliseconds / 1e9
         share = f"{rates[name] / rates[beside]:>7.0%} of {beside}" if beside else ""
         print(f"{name:34}{rates[name]:>6.0f} TFLOP/s {share}", flush=True)
@@ -229,8 +232,8 @@ def layers_there_and_back(rounds):
         with torch.cuda.graph(graph):
             found[name] = step()
         runs[name] = graph.replay
-    times = {name: min(milliseconds_of(run, 20) for _ in range(rounds)) for name, run in runs.items()}
-    apart = max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in zip(found["heed"], found["torch"], strict=True))
+    times = {name: min(milliseconds_of(run, 3) for _ in range(rounds)) for name, run in runs.items()}
+    apart = max(float((a.double() - b.double()).norm().detach() / b.double().norm().detach()) for a, b in zip(found["heed"], found["torch"], strict=True))
     if not apart < 0.02:
         sys.exit(f"gradients_cuda: the layers are {apart} apart")
     print(f"a layer there and back: {', '.join(f'{name} {ms:.3f} ms' for name, ms in times.items())}", flush=True)
