@@ -205,8 +205,9 @@ class Backward {
       shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
     sync();
     if constexpr (owns_rows) find_whole_keys();
-    copy_first<OwnedCopy>(shared.owned_items, shared.owned[0], owns_rows);
-    if constexpr (Shape::needs_values) copy_second<OwnedCopy>(shared.owned_items, shared.owned[1], owns_rows);
+    copy_operand<OwnedCopy, 0>(shared.owned_items, shared.owned[0], owns_rows);
+    if constexpr (Shape::needs_values)
+      copy_operand<OwnedCopy, 1>(shared.owned_items, shared.owned[1], owns_rows);
     walk();
     write();
   }
