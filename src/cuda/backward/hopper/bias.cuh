@@ -269,19 +269,24 @@ class BiasConsumer {
   HEED_DEVICE void write() const {
     const SharedGradient& to = g.bias;
     const std::int64_t b = block_in_column() / to.heads, h = block_in_column() % to.heads;
-    for (int query = thread_index() / 32 - 4; query < backward_keys; query += 4 * Shape::groups) {
+    const int key = thread_index() % 16 * 8;
+    const std::int64_t j = tile.key_tile * backward_keys + key;
+    if (j >= to.dim) return;
+#pragma unroll 2
+    for (int query = thread_index() / 16 - 8; query < backward_keys; query += 8 * Shape::groups) {
       const std::int64_t i = tile.query_tile * backward_keys + query;
       if (i >= to.length) return;
-      const Row row = row_of(to.tensor, b, h, i);
-      for (int key = keys.lane; key < backward_keys; key += 32) {
-        const std::int64_t j = tile.key_tile * backward_keys + key;
-        if (j >= to.dim) break;
-        const float x = load_shared_float(shared.sums(query, key)) * lowered<type> + 0.0f;
-        if (is_finite(x))
-          write_gradient(g, row, j, x);
-        else
-          leave_unfinished(g, g.rows.unfinished_bias, ((b * to.heads + h) * to.length + i) * to.dim + j);
+      float eight[8], poison = 0;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        eight[n] = load_shared_float(shared.sums(query, key + n)) * lowered<type> + 0.0f;
+        poison = fmaf(eight[n], 0.0f, poison);
       }
+      if (poison == 0)
+        write_eight(row_of(to.tensor, b, h, i), static_cast<int>(j), eight, g.accumulates);
+      else
+        for (int n = 0; n < 8; ++n)  // the others of the eight, too: what is marked is not written
+          leave_unfinished(g, g.rows.unfinished_bias, ((b * to.heads + h) * to.length + i) * to.dim + j + n);
     }
   }
 

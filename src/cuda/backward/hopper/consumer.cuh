@@ -216,7 +216,7 @@ class BackwardConsumer {
   HEED_DEVICE void attend() {
     const int group = plan.group;
     BackwardStep step(*keys.tile, group);
-    if constexpr (Shape::dropping) remain = options_of(step).remaining();
+    if constexpr (Shape::dropping) remain = options_of(step).drawn(0);
     barrier_wait(shared.keys_full(), key_tiles & 1);
     clear_keys();
     barrier_wait(shared.queries_full(steps), shared.phase(steps));
@@ -232,11 +232,11 @@ class BackwardConsumer {
       differentiate(n);
       keys.sync_both();
       products.multiply_scores(query_sums(), n);
-      step.advance(group);
-      if constexpr (Shape::dropping) remain = options_of(step).remaining();  // while all sums are found
+      if constexpr (Shape::dropping) remain = options_of(step.next(group)).drawn(0);  // while sums are found
       wait_for_products<1>();
       pin(dv), pin(dk);
       keys.release(shared.stage_empty(n));
+      step.advance(group);
       if (step.is_over()) {
         wait_for_products<0>();
         pin(query_sums());
@@ -289,6 +289,7 @@ class BackwardConsumer {
   // Ends with dP complete.
   HEED_DEVICE void weigh(const BackwardStep& step) {
     const BackwardOptions<Shape> options = options_of(step);
+    if constexpr (Shape::dropping) remain = options.remaining(remain | options.drawn(1));
     wait_for_products<1>();
     pin(s);
     if constexpr (Shape::capped) scores().cap(s);

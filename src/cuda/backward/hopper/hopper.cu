@@ -12,13 +12,6 @@
 namespace heed::cuda {
 namespace {
 
-// Whether rows of a gradient can be written 16 bytes at a time.
-bool is_writable(const Tensor& t) {
-  const std::int64_t line = t.type == Type::f32 ? 4 : 8;
-  return t.stride.dim == 1 && t.stride.length % line == 0 && t.stride.heads % line == 0 &&
-         t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
-}
-
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 TileLine query_tiles(const GradientCall& g) {

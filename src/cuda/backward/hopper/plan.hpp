@@ -189,12 +189,19 @@ constexpr PrefillOrder claim_order(const TileSteps& steps, int heads, int tiles,
   return {heads, static_cast<int>((heads + sections - 1) / sections), tiles};
 }
 
+// Whether rows of a gradient can be written 16 bytes at a time.
+inline bool is_writable(const Tensor& t) {
+  const std::int64_t line = t.type == Type::f32 ? 4 : 8;
+  return t.stride.dim == 1 && t.stride.length % line == 0 && t.stride.heads % line == 0 &&
+         t.stride.batch % line == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+}
+
 // Whether the gradient by the bias has a kernel of the matrix units: that of a matrix for each of some batch
 // entries and heads.
-constexpr bool has_bias_kernel(const GradientCall& g) {
+inline bool has_bias_kernel(const GradientCall& g) {
   const Call& c = g.forward;
   return !g.shares_query_rows && !g.shares_key_rows && g.bias.length == c.queries && g.bias.dim == c.keys &&
-         g.bias.batch * g.bias.heads <= 65535;
+         c.keys % 8 == 0 && g.bias.batch * g.bias.heads <= 65535 && is_writable(g.bias.tensor);
 }
 
 // Plans have no maps yet.

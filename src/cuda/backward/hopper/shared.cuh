@@ -45,6 +45,11 @@ struct BackwardStep {
     --remaining;
     if (++member == group) member = 0, --tile;
   }
+  HEED_DEVICE BackwardStep next(int group) const {
+    BackwardStep made = *this;
+    made.advance(group);
+    return made;
+  }
 };
 
 template <class Shape>
