@@ -21,17 +21,22 @@ class FewRows {
   using Team = DecodeTeam<Shape>;
 
  public:
-  // A tile that has arrived.
+  // A tile that has arrived. Operands come in twos, as bytes do.
   struct Tile {
-    SharedAddress keys, values;
+    SharedAddress keys;
 
-    // Keys times dimensions [16 k, 16 k + 16).
-    HEED_DEVICE void load_keys(std::uint32_t (&a)[4], int k, int lane) const {
-      load_matrices(a, keys + place(lane % 16, 2 * k + lane / 16));
+    // Keys times dimensions [16 k, 16 k + 16), and the next sixteen.
+    HEED_DEVICE void load_keys(std::uint32_t (&a)[2][4], int k, int lane) const {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) load_matrices(a[n], keys + place(lane % 16, 2 * (k + n) + lane / 16));
     }
-    // Dimensions [16 d, 16 d + 16) times keys.
-    HEED_DEVICE void load_values(std::uint32_t (&a)[4], int d, int lane) const {
-      load_matrices_transposed(a, values + place(lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
+    // Dimensions [16 d, 16 d + 16) times keys, and the next sixteen.
+    HEED_DEVICE void load_values(std::uint32_t (&a)[2][4], int d, int lane) const {
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        load_matrices_transposed(
+            a[n],
+            keys + Shape::tile_bytes + place(lane % 8 + lane / 16 * 8, 2 * (d + n) + lane / 8 % 2));
     }
   };
 
@@ -88,44 +93,75 @@ class FewRows {
   const std::uint16_t *k, *v;  // this thread's of the next tile
 };
 
+// Where a warp's lanes find the next tile of a cache: keys and values of 16 tokens, in pieces of 16 bytes.
+template <class Shape>
+class TilePlaces {
+ public:
+  struct Place {
+    const unsigned char *keys, *values, *key_scales;
+  };
+
+  HEED_DEVICE TilePlaces(const DecodeHead& head, int first_tile)
+      : key_rows(Shape::padded ? static_cast<int>(head.c->dim) : Shape::dim),
+        value_rows(Shape::padded ? static_cast<int>(head.c->layout.value_width()) : Shape::dim),
+        keys_at(head.kv_head * head.c->layout.head_bytes()),
+        values_at(keys_at + head.c->layout.values_at()),
+        scales_at(keys_at + head.c->layout.key_scales_at()),
+        lookups(head, first_tile) {}
+
+  HEED_DEVICE Place next() {
+    constexpr int element = Shape::quantized ? 1 : 2;
+    const auto [page, token] = lookups.next();
+    return {page + keys_at + token * key_rows * element, page + values_at + token * value_rows * element,
+            page + scales_at + token * 4};
+  }
+
+  // Of 16 tokens: a dimension's numbers, or as many of a token's.
+  const int key_rows, value_rows;
+
+ private:
+  const std::int64_t keys_at, values_at, scales_at;  // of the head, in a page
+  PageLookups<Shape> lookups;
+};
+
 // Out of a cache's pages, as they lie in them: keys (dims, 16) and values (dims / 16, 16, 16), halves
 // swizzled by the row's fourth.
 template <class Shape>
 class FewPages {
   static constexpr int dim = Shape::dim;
-  using Team = DecodeTeam<Shape>;
 
  public:
   // A tile that has arrived, as that of FewRows.
   struct Tile {
-    SharedAddress keys, values;
+    SharedAddress keys;
 
-    HEED_DEVICE void load_keys(std::uint32_t (&a)[4], int k, int lane) const {
-      load_matrices_transposed(a, keys + place(16 * k + lane / 16 * 8 + lane % 8, lane / 8 % 2));
+    HEED_DEVICE void load_keys(std::uint32_t (&a)[2][4], int k, int lane) const { load(a, keys, k, lane); }
+    HEED_DEVICE void load_values(std::uint32_t (&a)[2][4], int d, int lane) const {
+      load(a, keys + Shape::tile_bytes, d, lane);
     }
-    HEED_DEVICE void load_values(std::uint32_t (&a)[4], int d, int lane) const {
-      load_matrices_transposed(a, values + place(16 * d + lane / 16 * 8 + lane % 8, lane / 8 % 2));
+
+   private:
+    HEED_DEVICE static void load(std::uint32_t (&a)[2][4], SharedAddress from, int n, int lane) {
+      const SharedAddress row = from + place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+      load_matrices_transposed(a[0], row + n * 512), load_matrices_transposed(a[1], row + n * 512 + 512);
     }
   };
 
-  HEED_DEVICE FewPages(const DecodeHead& of, int first_tile)
-      : head(of),
-        lookups(of, first_tile),
-        key_rows(Shape::padded ? static_cast<int>(of.c->dim) : dim),
-        value_rows(Shape::padded ? static_cast<int>(of.c->layout.value_width()) : dim) {}
+  HEED_DEVICE FewPages(const DecodeHead& of, int first_tile) : head(of), places(of, first_tile) {}
 
-  // Keys beyond the sequence are masked whatever they are; their values must be 0.
+  // Keys beyond the sequence are masked whatever they are; their values must be 0. A lane has half a row of
+  // 32 bytes, and the same of the row sixteen further.
   HEED_DEVICE void start(int tile, SharedAddress to) {
-    const auto [part, token] = lookups.next();
-    const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2,
-                               *const values =
-                                   part + head.c->layout.values_at() + std::int64_t{token} * value_rows * 2;
-#pragma unroll(Shape::padded ? 4 : 2 * dim / Team::threads)  // registers do not suffice for all of 256
-    for (int n = Team::thread(); n < 2 * dim; n += Team::threads) {
-      const bool has_k = !Shape::padded || n < 2 * key_rows, has_v = !Shape::padded || n < 2 * value_rows;
-      stream16(to + place(n / 2, n % 2), keys + (has_k ? n * 16 : 0), has_k);
-      stream16(to + Shape::tile_bytes + place(n / 2, n % 2), values + (has_v ? n * 16 : 0),
-               has_v && head.is_wanted(tile + n / 2 % 16));
+    const auto from = places.next();
+    const int lane = lane_index(), row = lane / 2;
+    const SharedAddress at = to + place(row, lane % 2);
+    const bool is_wanted = head.is_wanted(tile + row);
+#pragma unroll
+    for (int n = 0; n < dim; n += 16) {
+      const bool has_k = !Shape::padded || n + row < places.key_rows,
+                 has_v = !Shape::padded || n < places.value_rows;
+      prefetch16(at + n * 32, from.keys + lane * 16 + n * 32, has_k);
+      prefetch16(at + Shape::tile_bytes + n * 32, from.values + lane * 16 + n * 32, has_v && is_wanted);
     }
   }
 
@@ -135,9 +171,74 @@ class FewPages {
   }
 
   const DecodeHead head;
-  PageLookups<Shape> lookups;
-  const int key_rows, value_rows;  // of 32 bytes, that 16 tokens have
+  TilePlaces<Shape> places;
 };
+
+// Out of an int8 cache's pages: keys (dims, 16) and values (dims / 16, 16, 16), of which the eight tokens of
+// even number come first; then the scales of both. Matrices of 16-bit numbers are loaded whose halves are
+// neighbours, of two keys or of two dimensions: one goes to the first eight rows of a product, the other to
+// the last (in_sixteen). Bytes are widened exactly; none that nobody sees is infinite, so that 0 times it
+// is 0.
+template <class Shape>
+class FewBytes {
+  static constexpr int dim = Shape::dim;
+
+ public:
+  struct Tile {
+    SharedAddress keys;
+
+    HEED_DEVICE void load_keys(std::uint32_t (&a)[2][4], int k, int lane) const { load(a, keys, k, lane); }
+    HEED_DEVICE void load_values(std::uint32_t (&a)[2][4], int d, int lane) const {
+      load(a, keys + Shape::tile_bytes, d, lane);
+    }
+    // Of this lane's two keys.
+    HEED_DEVICE float2 key_scales(int lane) const {
+      return load_shared_floats(keys + 2 * Shape::tile_bytes + lane / 4 * 8);
+    }
+    HEED_DEVICE float2 value_scales(int lane) const {
+      return load_shared_floats(keys + 2 * Shape::tile_bytes + 64 + lane / 4 * 8);
+    }
+
+   private:
+    HEED_DEVICE static void load(std::uint32_t (&a)[2][4], SharedAddress from, int n, int lane) {
+      std::uint32_t bytes[4];
+      load_matrices_transposed(bytes, from + n * 256 + lane * 16);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        a[m / 2][m % 2 * 2] = widen_halves<Shape::type>(bytes[m]);
+        a[m / 2][m % 2 * 2 + 1] = widen_halves<Shape::type>(bytes[m] >> 8);
+      }
+    }
+  };
+
+  HEED_DEVICE FewBytes(const DecodeHead& of, int first_tile)
+      : apart(static_cast<int>(of.c->layout.value_scales_at() - of.c->layout.key_scales_at())),
+        places(of, first_tile) {}
+
+  HEED_DEVICE void start(int /*tile*/, SharedAddress to) {
+    const auto from = places.next();
+    const int lane = lane_index(), token = lane % 8 * 2 + lane / 8 % 2;
+    const SharedAddress at = to + lane * 16;
+#pragma unroll
+    for (int n = 0; n < dim; n += 32) {
+      const bool has_k = !Shape::padded || n + lane < places.key_rows,
+                 has_v = !Shape::padded || n + lane / 16 * 16 < places.value_rows;
+      prefetch16(at + n * 16, from.keys + lane * 16 + n * 16, has_k);
+      prefetch16(at + Shape::tile_bytes + n * 16, from.values + lane / 16 * 256 + token * 16 + n * 16, has_v);
+    }
+    prefetch16_if(lane < 8, at + 2 * Shape::tile_bytes, from.key_scales + lane / 4 * apart + lane % 4 * 16);
+  }
+
+ private:
+  const int apart;  // bytes from a key's scale to its value's
+  TilePlaces<Shape> places;
+};
+
+// Of sixteen keys, or dimensions, that which a lane has in the first or the second eight rows of a product.
+template <class Shape>
+HEED_DEVICE int in_sixteen(int lane, int half) {
+  return Shape::quantized ? lane / 4 * 2 + half : lane / 4 + half * 8;
+}
 
 // A warp's partial state {max, sum, out} of its rows over its tiles of a unit of keys. In products a lane has
 // row lane / 4, where scores are the two rows from 2 (lane % 4) on.
@@ -159,11 +260,13 @@ class WarpProducts {
     }
   }
 
-  // The keys that ranges let this thread's rows see.
-  HEED_DEVICE void find_ranges(const DecodeWork& work) {
+  // The keys that this thread's rows see; `first_tile`: the warp's.
+  HEED_DEVICE void find_seen(const DecodeWork& work, const PackedMask& mask, int first_tile) {
+    is_masked = mask.words != nullptr;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const int r = work.lane % 4 * 2 + n;
+      masks[n].begin(work, mask, r, first_tile);
       const KeyRange range = r < work.count ? visible_keys(work.sequence, work.query_of(r)) : KeyRange{0, 0};
       begin[n] = static_cast<int>(range.begin), end[n] = static_cast<int>(range.end);
     }
@@ -184,16 +287,18 @@ class WarpProducts {
     // sequences of 4096 keys took 276 us instead of 247 (H200, November 2026).
     float s[2][2];
     find_scores(s, work, tile, first_key);
+    if (is_masked) hide_masked(s, work.lane, first_key);
     const float first = weigh(0, s[0][0], s[1][0]), second = weigh(1, s[0][1], s[1][1]);
+    if constexpr (Shape::quantized) scale_weights(s, tile.value_scales(work.lane));
     const std::uint32_t p[2] = {transposed(pack2<type>(s[0][0], s[0][1])),
                                 transposed(pack2<type>(s[1][0], s[1][1]))};
     rescale(first, second);
 #pragma unroll
-    for (int d = 0; d < dim / 16; ++d) {
-      if (Shape::padded && 16 * d >= work.c.value_dim) break;
-      std::uint32_t a[4];
+    for (int d = 0; d < dim / 16; d += 2) {
+      if (Shape::padded && d % 4 == 0 && 16 * d >= work.c.value_dim) break;
+      std::uint32_t a[2][4];
       tile.load_values(a, d, work.lane);
-      add_product<type>(o[d], a, p[0], p[1]);
+      add_product<type>(o[d], a[0], p[0], p[1]), add_product<type>(o[d + 1], a[1], p[0], p[1]);
     }
   }
 
@@ -205,9 +310,12 @@ class WarpProducts {
       for (int across = 4; across < 32; across *= 2) sum[n] += shuffle_xor(sum[n], across);
       const int r = work.lane % 4 * 2 + n;
       if (work.lane / 4 == 0) to.ends[work.warp][r] = {max[n], sum[n]};
-      float* const out = to.out[work.warp][r] + work.lane / 4;
+      float* const out = to.out[work.warp][r];
 #pragma unroll
-      for (int d = 0; d < dim / 16; ++d) out[16 * d] = o[d][n], out[16 * d + 8] = o[d][n + 2];
+      for (int d = 0; d < dim / 16; ++d)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          out[16 * d + in_sixteen<Shape>(work.lane, half)] = o[d][n + 2 * half];
     }
   }
 
@@ -217,27 +325,41 @@ class WarpProducts {
     // Even and odd steps are summed apart: each product would wait for the last.
     float product[2][4] = {};
 #pragma unroll
-    for (int k = 0; k < dim / 16; ++k) {
-      if (Shape::padded && 16 * k >= work.c.dim) break;
-      std::uint32_t a[4];
+    for (int k = 0; k < dim / 16; k += 2) {
+      if (Shape::padded && k % 4 == 0 && 16 * k >= work.c.dim) break;
+      std::uint32_t a[2][4];
       tile.load_keys(a, k, work.lane);
-      add_product<type>(product[k % 2], a, q[k][0], q[k][1]);
+      add_product<type>(product[0], a[0], q[k][0], q[k][1]);
+      add_product<type>(product[1], a[1], q[k + 1][0], q[k + 1][1]);
+    }
+    float scales[2] = {1, 1};
+    if constexpr (Shape::quantized) {
+      const float2 of_keys = tile.key_scales(work.lane);
+      scales[0] = of_keys.x, scales[1] = of_keys.y;
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-      s[n / 2][n % 2] = infinity_to_nan((product[0][n] + product[1][n]) * work.c.scale_log2e);
+      s[n / 2][n % 2] =
+          infinity_to_nan((product[0][n] + product[1][n]) * scales[n / 2] * work.c.scale_log2e);
     if (work.c.softcap_log2e != 0) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) s[n / 2][n % 2] = softcapped_score(work.c.softcap_log2e, s[n / 2][n % 2]);
     }
-    if (!work.all_see(first_key, first_key + Shape::tile_keys)) hide_unseen(s, first_key + work.lane / 4);
+    if (!work.all_see(first_key, first_key + Shape::tile_keys)) hide_unseen(s, work.lane, first_key);
   }
-  HEED_DEVICE void hide_unseen(float (&s)[2][2], int first_key) const {
+  HEED_DEVICE void hide_unseen(float (&s)[2][2], int lane, int first_key) const {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const int j = first_key + n / 2 * 8;
+      const int j = first_key + in_sixteen<Shape>(lane, n / 2);
       if (j < begin[n % 2] || j >= end[n % 2]) s[n / 2][n % 2] = minus_infinity;
     }
+  }
+
+  HEED_DEVICE void hide_masked(float (&s)[2][2], int lane, int first_key) {
+    masks[0].take(first_key), masks[1].take(first_key);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      if (!masks[n % 2].sees(0, in_sixteen<Shape>(lane, n / 2))) s[n / 2][n % 2] = minus_infinity;
   }
 
   // Scores of row n, one of each eight keys, become weights. Returns the factor of what was summed against
@@ -255,6 +377,13 @@ class WarpProducts {
     return factor;
   }
 
+  // A weight of 0 stays 0, whatever the scale of a value that nobody sees is.
+  HEED_DEVICE static void scale_weights(float (&s)[2][2], const float2& scales) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      s[n / 2][n % 2] = s[n / 2][n % 2] == 0 ? 0.0f : s[n / 2][n % 2] * (n < 2 ? scales.x : scales.y);
+  }
+
   // Where no maximum of a warp has moved, there is nothing to do.
   HEED_DEVICE void rescale(float first, float second) {
     if (!warp_any(first != 1.0f || second != 1.0f)) return;
@@ -266,6 +395,8 @@ class WarpProducts {
 
   std::uint32_t q[dim / 16][2];
   int begin[2], end[2];
+  bool is_masked;
+  RowMask<Shape> masks[2];
   float max[2], sum[2], o[dim / 16][4];
 };
 

@@ -12,7 +12,10 @@ namespace heed::cuda {
 
 constexpr int many_tile_keys = 64;  // of a tile where rows are many
 
-// Rows of one KV head, 8 or 32; K and V where the caller has them, or in a cache's pages.
+// Where keys and values lie: in the caller's rows, or in a cache's pages of the queries' type or of int8.
+enum class DecodeSource : std::uint8_t { rows, pages, int8_pages };
+
+// Rows of one KV head, 8 or 32.
 //
 // A team shares the tiles of keys that it loads: one warp where rows are few, else a warpgroup, whose matrix
 // instructions take 64 keys in the time that those of a warp take for 16. The teams' states are merged after
@@ -21,21 +24,24 @@ constexpr int many_tile_keys = 64;  // of a tile where rows are many
 //
 // Heads that are narrower than `dim` are padded: their tiles are filled up with zeros, which are not read
 // from anywhere.
-template <int head_dim, bool is_padded, Type element, bool has_many_rows, bool is_paged>
+template <int head_dim, bool is_padded, Type element, bool has_many_rows, DecodeSource source>
 struct DecodeShape {
   static constexpr Type type = element;
-  static constexpr bool padded = is_padded, many = has_many_rows, paged = is_paged;
+  static constexpr bool padded = is_padded, many = has_many_rows, paged = source != DecodeSource::rows,
+                        quantized = source == DecodeSource::int8_pages;
   static constexpr int dim = head_dim, rows = many ? 32 : 8;
   // One block of threads fills a multiprocessor: with more warps each has less to do while nothing else can
   // run. Heads of 256 leave memory for the tiles of four.
   static constexpr int warps = dim == 256 ? 4 : 8, threads = 32 * warps;
   static constexpr int team_warps = many ? 4 : 1, teams = warps / team_warps;
   static constexpr int tile_keys = many ? many_tile_keys : 16,
-                       tile_bytes = tile_keys * dim * 2;  // of a team: one of keys, one of values
+                       tile_bytes = tile_keys * dim * (quantized ? 1 : 2);
+  // Of a team: a tile of keys, one of values, and the scales of both.
+  static constexpr int stage_bytes = 2 * tile_bytes + (quantized ? 2 * tile_keys * 4 : 0);
   // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
   // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what the blocks of a pair exchange needs
-  // the memory. Of narrow heads more are under way, to have as many bytes.
-  static constexpr int stages = many ? 2 : padded && dim == 64 ? 6 : 3;
+  // the memory. Of narrow heads and of bytes more are under way, to have as much.
+  static constexpr int stages = many ? 2 : dim == 64 && (padded || paged) ? 6 : quantized ? 5 : 3;
   static constexpr int unit_keys = static_cast<int>(many ? chunk_keys : block_keys);
   // Of a state: rows that a warp has once the teams' are merged, and neighbouring dimensions of each lane.
   static constexpr int own_rows = rows / warps, own_dims = dim / 32;
@@ -62,6 +68,7 @@ struct DecodePlan {
   bool is_paired;      // the two stretches of a head are a cluster's blocks, and store nothing
   float* states;       // (batch * kv_heads, states, floats of one)
   unsigned* arrivals;  // (batch * kv_heads), 0 before and after
+  PackedMask mask;     // of boolean masks and documents
 };
 
 // Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32 rows beside them.

@@ -51,6 +51,41 @@ struct DecodeWork {
   }
 };
 
+// What boolean masks let a row see of its team's tiles, whose words are loaded a tile before they are used.
+template <class Shape>
+class RowMask {
+  static constexpr int words = (Shape::tile_keys + 31) / 32, tiles_apart = Shape::teams * Shape::tile_keys;
+
+ public:
+  // Of row r; `tile`: the team's first.
+  HEED_DEVICE void begin(const DecodeWork& work, const PackedMask& mask, int r, int tile) {
+    if (!mask.words) return;
+    const Query q = work.query(r < work.count ? r : 0);
+    from = mask.row(static_cast<int>(q.b), static_cast<int>(q.h), static_cast<int>(q.i));
+    end = mask.row_words * 32;
+    load(tile);
+  }
+
+  // Moves to the tile that is taken now.
+  HEED_DEVICE void take(int tile) {
+#pragma unroll
+    for (int n = 0; n < words; ++n) now[n] = Shape::tile_keys < 32 ? later[n] >> tile % 32 : later[n];
+    load(tile + tiles_apart);
+  }
+  // Whether it lets the row see key 32 word + bit of the tile; the compiler must know the word.
+  HEED_DEVICE bool sees(int word, int bit) const { return (now[word] >> bit & 1) != 0; }
+
+ private:
+  HEED_DEVICE void load(int tile) {
+#pragma unroll
+    for (int n = 0; n < words; ++n) later[n] = tile < end ? from[tile / 32 + n] : 0;
+  }
+
+  const std::uint32_t* from;
+  int end;  // keys of a row of words
+  std::uint32_t now[words], later[words];
+};
+
 // Warps that share the tiles of keys which they load.
 template <class Shape>
 struct DecodeTeam {
@@ -85,22 +120,25 @@ struct KeyStretch {
 template <class Shape>
 class PageLookups {
  public:
-  // The head's part of a page, and a token of the page.
+  // A page, and a token of it.
   struct Place {
-    const unsigned char* part;
+    const unsigned char* page;
     int token;
   };
 
   // `first`: the first tile's token.
   HEED_DEVICE PageLookups(const DecodeHead& of, int first)
-      : head(of), lane_token(first + thread_index() % 32 * tokens_apart) {
-    if (head.end == 0) return;
+      : end(of.end),
+        page_size(static_cast<int>(of.c->layout.page_size)),
+        table(of.c->cached[of.b].table),
+        lane_token(first + thread_index() % 32 * tokens_apart) {
+    if (end == 0) return;
     now = found(lane_token), later = found(lane_token + 32 * tokens_apart);
   }
 
   HEED_DEVICE Place next() {
-    const auto part = reinterpret_cast<unsigned long long>(now.part);
-    const Place place{reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, part, taken)),
+    const auto page = reinterpret_cast<unsigned long long>(now.page);
+    const Place place{reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, page, taken)),
                       __shfl_sync(0xffffffffu, now.token, taken)};
     if (++taken == 32) {
       taken = 0, lane_token += 32 * tokens_apart;
@@ -112,14 +150,15 @@ class PageLookups {
  private:
   static constexpr int tokens_apart = Shape::teams * Shape::tile_keys;
 
-  // What is beyond the sequence, or nobody sees, becomes 0: then any page will do.
+  // What is beyond the sequence, or nobody sees, is hidden: then any page will do. Nothing is added to what
+  // the table has: the sum would wait for it.
   HEED_DEVICE Place found(int token) const {
-    const cache::PageLayout& layout = head.c->layout;
-    const int page_size = static_cast<int>(layout.page_size), page = token < head.end ? token / page_size : 0;
-    return {head.c->cached[head.b].table[page] + head.kv_head * layout.head_bytes(), token % page_size};
+    const int page = token < end ? token / page_size : 0;
+    return {table[page], token % page_size};
   }
 
-  const DecodeHead head;
+  const int end, page_size;  // end: of the keys that some row sees
+  const unsigned char* const* const table;
   int lane_token, taken = 0;
   Place now{}, later{};
 };
@@ -133,7 +172,7 @@ class DecodeRing {
 
  public:
   struct Shared {
-    unsigned char tiles[Shape::stages][2][Shape::tile_bytes];
+    unsigned char stages[Shape::stages][Shape::stage_bytes];
   };
   struct Barriers {};
   using Tile = typename Copies::Tile;
@@ -159,9 +198,9 @@ class DecodeRing {
     if constexpr (Shape::many) fence_async_proxy();
     Team::sync();
     load();
-    const SharedAddress at = ring + taken * 2 * Shape::tile_bytes;
+    const SharedAddress at = ring + taken * Shape::stage_bytes;
     taken = after(taken);
-    return {at, at + Shape::tile_bytes};
+    return {at};
   }
   // Instead of take(), where only other teams have a tile.
   HEED_DEVICE void pass() const { Team::sync(); }
@@ -172,7 +211,7 @@ class DecodeRing {
 
   // Starts the copies of the next tile into the stage that is free.
   HEED_DEVICE void load() {
-    if (next < end) copies.start(next, ring + loaded * 2 * Shape::tile_bytes);
+    if (next < end) copies.start(next, ring + loaded * Shape::stage_bytes);
     commit_copies();
     next += Shape::teams * Shape::tile_keys;
     loaded = after(loaded);
