@@ -349,7 +349,8 @@ void launch_decode_shape(const Call& c, const DecodePlan& plan, Stream stream) {
   const auto kernel = decode_kernel<Shape>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "cudaFuncSetAttribute");
-  const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads), static_cast<unsigned>(plan.splits));
+  const dim3 blocks(static_cast<unsigned>(c.batch * c.kv_heads * plan.row_tiles),
+                    static_cast<unsigned>(plan.splits));
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode for up to 32 rows of a KV head: a team is a warpgroup with wgmma. Of the 64 rows of its matrix
+// Decode for up to 32 rows of a KV head at a time: a team is a warpgroup with wgmma. Of the 64 rows of its matrix
 // instructions every other eight are real, so that each warp has eight of them and a quad of lanes one: the
 // instructions wait for memory in any case.
 #pragma once

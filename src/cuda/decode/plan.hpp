@@ -48,8 +48,15 @@ struct DecodeShape {
   static constexpr int end_rows = many ? rows / 2 : rows;  // that end in one of two blocks of a pair
 };
 
-constexpr std::int64_t few_decode_rows = 8, max_decode_rows = 32;
+constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32;
 constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
+
+// Where there are more rows than a block has, its keys are read for each tile of them; of more queries prefill
+// fills a fair part of its own tiles.
+constexpr std::int64_t max_decode_rows = 2 * many_decode_rows, max_queries_of_row_tiles = 16;
+constexpr std::int64_t decode_row_tiles(const Call& c) {
+  return (c.queries * c.group() + many_decode_rows - 1) / many_decode_rows;
+}
 
 // The width of the tiles that a call gets: 64, 128 or 256.
 constexpr int decode_dim(const Call& c) {
@@ -60,14 +67,15 @@ constexpr int decode_dim(const Call& c) {
 struct DecodePlan {
   CUtensorMap k, v;    // of whole rows, where the caller has them; boxes of a tile
   int group;           // query heads that read a KV head
+  int row_tiles;       // of the longest sequence, for each KV head
   int units_each;      // units of keys that one block of threads does
   int splits;          // stretches that the longest sequence has
-  int states_each;     // of the longest sequence, for each KV head
+  int states_each;     // of the longest sequence, for each tile of rows
   bool stores_units;   // a stretch is shorter than a chunk and stores the state of each unit, else of each
                        // chunk
   bool is_paired;      // the two stretches of a head are a cluster's blocks, and store nothing
-  float* states;       // (batch * kv_heads, states, floats of one)
-  unsigned* arrivals;  // (batch * kv_heads), 0 before and after
+  float* states;       // (batch * kv_heads * row_tiles, states, floats of one)
+  unsigned* arrivals;  // (batch * kv_heads * row_tiles), 0 before and after
   PackedMask mask;     // of boolean masks and documents
 };
 
@@ -85,14 +93,15 @@ constexpr std::int64_t decode_state_floats(std::int64_t rows, std::int64_t dim) 
 inline DecodePlan plan_decode(const Call& c, std::int64_t blocks_at_once) {
   const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
   const std::int64_t unit = has_many_rows(c) ? chunk_keys : block_keys, in_chunk = chunk_keys / unit;
-  const std::int64_t heads = c.batch * c.kv_heads, units = parts(c.keys, unit);
-  const std::int64_t wanted = heads == 0 ? 1 : blocks_at_once / heads;
+  const std::int64_t tiles = c.batch * c.kv_heads * decode_row_tiles(c), units = parts(c.keys, unit);
+  const std::int64_t wanted = tiles == 0 ? 1 : blocks_at_once / tiles;
   constexpr std::int64_t max_splits = 65535;  // that a launch has room for
   std::int64_t each = wanted <= 1 ? units : parts(units, wanted < max_splits ? wanted : max_splits);
   if (each > 2) each = parts(each, in_chunk) * in_chunk;
   if (each == 0) each = 1;
   DecodePlan plan{};
   plan.group = static_cast<int>(c.group());
+  plan.row_tiles = static_cast<int>(decode_row_tiles(c));
   plan.units_each = static_cast<int>(each);
   plan.splits = static_cast<int>(units == 0 ? 1 : parts(units, each));
   plan.stores_units = each < in_chunk;

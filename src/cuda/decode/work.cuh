@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of decode works with: a KV head of a sequence, its rows and the keys they see; its teams of
+// What a block of decode works with: a KV head of a sequence, some rows of it and the keys they see; its teams of
 // warps, and a team's ring of tiles of keys and values; and the partial states {max, sum, out} that teams and
 // blocks find and merge.
 #pragma once
@@ -17,7 +17,8 @@ struct DecodeWork {
   const int kv_heads, group;
   int lane, warp, b, kv_head;
   Sequence sequence;
-  int queries, count;  // count: rows that are real
+  int queries;
+  int first_row, count;  // of this block; count: those that are real
   struct Keys {
     int begin = 0, end = 0;
   };
@@ -26,22 +27,25 @@ struct DecodeWork {
   HEED_DEVICE DecodeWork(const Call& call, const DecodePlan& plan)
       : c(call), kv_heads(static_cast<int>(c.kv_heads)), group(plan.group) {
     lane = thread_index() % 32, warp = thread_index() / 32;
-    const int n = static_cast<int>(block_index());
-    b = n / kv_heads, kv_head = n - b * kv_heads;
+    const int n = static_cast<int>(block_index()), head = n / plan.row_tiles;
+    b = head / kv_heads, kv_head = head - b * kv_heads;
+    first_row = (n - head * plan.row_tiles) * static_cast<int>(many_decode_rows);
     // Not c.sequence(b), which would find the call's own by its address: far slower than as an argument.
     sequence = c.each;
     if (c.sequences) sequence = c.sequences[b];
-    queries = static_cast<int>(sequence.queries), count = queries * group;
+    queries = static_cast<int>(sequence.queries);
+    count = max_of(0, min_of(static_cast<int>(many_decode_rows), queries * group - first_row));
     if (count == 0) return;
-    const KeyRange first = visible_keys(sequence, 0), last = visible_keys(sequence, queries - 1);
+    const KeyRange first = visible_keys(sequence, query_of(0)),
+                   last = visible_keys(sequence, query_of(count - 1));
     seen_by_some = {static_cast<int>(first.begin), static_cast<int>(last.end)};
     seen_by_all = {static_cast<int>(last.begin), static_cast<int>(first.end)};
   }
 
   // Rows are the queries in order, each for all heads that read the KV head.
-  HEED_DEVICE int query_of(int r) const { return queries == 1 ? 0 : r / group; }
+  HEED_DEVICE int query_of(int r) const { return queries == 1 ? 0 : (first_row + r) / group; }
   HEED_DEVICE Query query(int r) const {
-    const int n = query_of(r), member = r - n * group;
+    const int n = query_of(r), member = first_row + r - n * group;
     const int h = c.tiled_heads ? member * kv_heads + kv_head : kv_head * group + member;
     return {b, h, n, sequence.first_query + n};
   }
@@ -66,11 +70,16 @@ class RowMask {
     load(tile);
   }
 
-  // Moves to the tile that is taken now.
-  HEED_DEVICE void take(int tile) {
+  // Moves to the tile that is taken now. Returns whether the row sees some key of it.
+  HEED_DEVICE bool take(int tile) {
+    bool any_seen = false;
 #pragma unroll
-    for (int n = 0; n < words; ++n) now[n] = Shape::tile_keys < 32 ? later[n] >> tile % 32 : later[n];
+    for (int n = 0; n < words; ++n) {
+      now[n] = Shape::tile_keys == 16 ? later[n] >> tile % 32 & 0xffffu : later[n];
+      any_seen = any_seen || now[n] != 0;
+    }
     load(tile + tiles_apart);
+    return any_seen;
   }
   // Whether it lets the row see key 32 word + bit of the tile; the compiler must know the word.
   HEED_DEVICE bool sees(int word, int bit) const { return (now[word] >> bit & 1) != 0; }
