@@ -288,7 +288,8 @@ namespace {
 const char* prefill_refuses(const Call& c, const CopiedRows& copies) {
   constexpr std::int64_t min_queries = 128, max_grid_depth = 65535;
   if (!copies.empty() && (c.queries < min_queries || c.batch > max_grid_depth || c.heads > max_grid_depth))
-    return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, or "
+    return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, "
+           "or "
            "too many heads, to copy them";
   return cuda::prefill_refuses(c);
 }

@@ -42,8 +42,8 @@ CLAIM(decode_over_an_int8_cache_is_right_and_has_one_answer) {
         const KvCache cache = int8_cache(k, v, t.page_size);
         Options options{.masks = {Causal{Align::ends}}};
         if (has_options) options.softcap = 20, options.masks.push_back(Window{.left = 600});
-        const std::string what = "pages of " + std::to_string(t.page_size) + ", " +
-                                 std::to_string(t.tokens) + " tokens of " + std::to_string(t.dim);
+        const std::string what = "pages of " + std::to_string(t.page_size) + ", " + std::to_string(t.tokens) +
+                                 " tokens of " + std::to_string(t.dim);
         const auto attend = [&](const Inputs& inputs, Cut cut) {
           Tensor out({inputs.q.shape.batch, 8, t.queries, t.value_dim}, dtype);
           out.fill_bytes(0xff);

@@ -238,8 +238,8 @@ CLAIM(many_rows_of_a_kv_head_have_one_answer_however_they_are_cut) {
   for (const std::int64_t dim : {32, 64, 80, 128})
     for (const std::int64_t keys : {1024 + 41, 2048 + 1000}) {
       const Call call{.q = Tensor::random({1, 32, keys % 2 == 0 ? 2 : 1, dim}, 55, 3, DType::bf16),
-                .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
-                .v = Tensor::random({1, 1, keys, dim}, 57, 2, DType::bf16)};
+                      .k = Tensor::random({1, 1, keys, dim}, 56, 2, DType::bf16),
+                      .v = Tensor::random({1, 1, keys, dim}, 57, 2, DType::bf16)};
       expect_right(decode, call, {.log_sum_exp = true}, "32 rows, or 64");
       const Results whole = *run(decode, call, {}, Cut::together);
       expect(same_bits(run(decode, call, {}, Cut::apart)->out, whole.out), "apart, dim ", dim, ", keys ",

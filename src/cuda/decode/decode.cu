@@ -43,7 +43,8 @@ const char* decode_refuses(const Call& c) {
     return "more than 8 rows of more than 128 dimensions share a KV head";
   if (has_many_rows(c) && c.cached && c.layout.is_quantized)
     return "more than 8 rows share a KV head of an int8 cache";
-  if (c.batch * c.kv_heads * decode_row_tiles(c) * 4 > Workspace::counter_bytes && plan(c, Cut::by_the_plan).splits > 1)
+  if (c.batch * c.kv_heads * decode_row_tiles(c) * 4 > Workspace::counter_bytes &&
+      plan(c, Cut::by_the_plan).splits > 1)
     return "there are too many heads";
   if (c.q.stride.dim != 1 || c.q.stride.length % 2 != 0 || c.q.stride.heads % 2 != 0 ||
       c.q.stride.batch % 2 != 0 || reinterpret_cast<std::uintptr_t>(c.q.data) % 4 != 0)

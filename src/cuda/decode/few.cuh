@@ -35,8 +35,7 @@ class FewRows {
 #pragma unroll
       for (int n = 0; n < 2; ++n)
         load_matrices_transposed(
-            a[n],
-            keys + Shape::tile_bytes + place(lane % 8 + lane / 16 * 8, 2 * (d + n) + lane / 8 % 2));
+            a[n], keys + Shape::tile_bytes + place(lane % 8 + lane / 16 * 8, 2 * (d + n) + lane / 8 % 2));
     }
   };
 
@@ -340,8 +339,7 @@ class WarpProducts {
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-      s[n / 2][n % 2] =
-          infinity_to_nan((product[0][n] + product[1][n]) * scales[n / 2] * work.c.scale_log2e);
+      s[n / 2][n % 2] = infinity_to_nan((product[0][n] + product[1][n]) * scales[n / 2] * work.c.scale_log2e);
     if (work.c.softcap_log2e != 0) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) s[n / 2][n % 2] = softcapped_score(work.c.softcap_log2e, s[n / 2][n % 2]);

@@ -23,9 +23,8 @@ namespace heed::cuda {
 
 // How tiles of keys and values arrive: from the caller's rows or a cache's pages, for few rows or for many.
 template <class Shape>
-using FewCopies =
-    std::conditional_t<Shape::quantized, FewBytes<Shape>,
-                       std::conditional_t<Shape::paged, FewPages<Shape>, FewRows<Shape>>>;
+using FewCopies = std::conditional_t<Shape::quantized, FewBytes<Shape>,
+                                     std::conditional_t<Shape::paged, FewPages<Shape>, FewRows<Shape>>>;
 template <class Shape>
 using DecodeCopies = std::conditional_t<Shape::many, ManyPages<Shape>, FewCopies<Shape>>;
 template <class Shape>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode for up to 32 rows of a KV head at a time: a team is a warpgroup with wgmma. Of the 64 rows of its matrix
-// instructions every other eight are real, so that each warp has eight of them and a quad of lanes one: the
-// instructions wait for memory in any case.
+// Decode for up to 32 rows of a KV head at a time: a team is a warpgroup with wgmma. Of the 64 rows of its
+// matrix instructions every other eight are real, so that each warp has eight of them and a quad of lanes
+// one: the instructions wait for memory in any case.
 #pragma once
 #include <cstdint>
 
@@ -192,7 +192,7 @@ class ManyPages {
     const int key_rows = Shape::padded ? static_cast<int>(head.c->dim) : dim,  // of 32 bytes, in 16 tokens
         value_rows = Shape::padded ? static_cast<int>(head.c->layout.value_width()) : dim;
     const auto [page, token] = lookups.next();
-    const unsigned char *const part = page + part_at;
+    const unsigned char* const part = page + part_at;
     const unsigned char *const keys = part + std::int64_t{token} * key_rows * 2 + lane * 16,
                                *const values = part + head.c->layout.values_at() +
                                                std::int64_t{token} * value_rows * 2 + lane * 16;

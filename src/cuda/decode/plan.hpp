@@ -51,8 +51,8 @@ struct DecodeShape {
 constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32;
 constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
 
-// Where there are more rows than a block has, its keys are read for each tile of them; of more queries prefill
-// fills a fair part of its own tiles.
+// Where there are more rows than a block has, its keys are read for each tile of them; of more queries
+// prefill fills a fair part of its own tiles.
 constexpr std::int64_t max_decode_rows = 2 * many_decode_rows, max_queries_of_row_tiles = 16;
 constexpr std::int64_t decode_row_tiles(const Call& c) {
   return (c.queries * c.group() + many_decode_rows - 1) / many_decode_rows;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of decode works with: a KV head of a sequence, some rows of it and the keys they see; its teams of
-// warps, and a team's ring of tiles of keys and values; and the partial states {max, sum, out} that teams and
-// blocks find and merge.
+// What a block of decode works with: a KV head of a sequence, some rows of it and the keys they see; its
+// teams of warps, and a team's ring of tiles of keys and values; and the partial states {max, sum, out} that
+// teams and blocks find and merge.
 #pragma once
 #include <cstdint>
 

@@ -50,8 +50,7 @@ Call CopiedRows::bring(const Call& c, std::byte* memory, Stream stream) const {
 
 void CopiedRows::fetch(const Call& c, Stream stream) const {
   for (const Copy& copy : copies_)
-    if (copy.tensor == &Call::out)
-      launch_copy_rows(c.out, copy.callers, copy.shape, copy.shape.dim, stream);
+    if (copy.tensor == &Call::out) launch_copy_rows(c.out, copy.callers, copy.shape, copy.shape.dim, stream);
 }
 
 }  // namespace heed::cuda

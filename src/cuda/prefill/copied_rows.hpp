@@ -29,8 +29,8 @@ class CopiedRows {
   struct Copy {
     Tensor Call::* tensor;
     Tensor callers;
-    ArrayShape shape;   // of the caller's
-    std::int64_t at;    // in the workspace
+    ArrayShape shape;  // of the caller's
+    std::int64_t at;   // in the workspace
   };
   void add(Call&, Tensor Call::*, const ArrayShape&);
 

@@ -37,8 +37,8 @@ __global__ void copy_elements(Tensor from, Tensor into, ArrayShape shape) {
                   [&](const ElementAt& at) { write(row_at(into, at), at.d, read(row_at(from, at), at.d)); });
 }
 
-// A warp has four rows of a head at a time, so that each lane has four loads under way. A word is one element,
-// or two where rows begin on 4 bytes.
+// A warp has four rows of a head at a time, so that each lane has four loads under way. A word is one
+// element, or two where rows begin on 4 bytes.
 constexpr int rows_of_warp = 4, rows_of_block = threads / 32 * rows_of_warp;
 template <class Word>
 __global__ void __launch_bounds__(threads)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/runtime/mask.hpp"
-
 #include <cuda_runtime.h>
 
 #include "cuda/runtime/launch.hpp"
+#include "cuda/runtime/mask.hpp"
 #include "cuda/tile/row.cuh"
 
 namespace heed::cuda {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boolean masks and documents as the kernels of Hopper's matrix units read them: packed to bits once per call.
+// Boolean masks and documents as the kernels of Hopper's matrix units read them: packed to bits once per
+// call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
