@@ -34,15 +34,10 @@ const char* decode_refuses(const Call& c) {
   if (c.bias.data) return "it takes no bias";
   if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
   if (c.drop_below > 0) return "it takes no dropout";
-  if (c.queries * c.group() > max_decode_rows) return "more than 64 rows share a KV head";
-  if (decode_row_tiles(c) > 1 && c.queries > max_queries_of_row_tiles)
-    return "more than 32 rows, of more than 16 queries, share a KV head";
+  // Of more queries prefill fills a fair part of its own tiles.
+  if (decode_row_tiles(c) > (c.queries <= 32 ? 4 : 1)) return "too many rows share a KV head";
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
-  if (has_many_rows(c) && decode_dim(c) > max_dim_of_many_rows)
-    return "more than 8 rows of more than 128 dimensions share a KV head";
-  if (has_many_rows(c) && c.cached && c.layout.is_quantized)
-    return "more than 8 rows share a KV head of an int8 cache";
   if (c.batch * c.kv_heads * decode_row_tiles(c) * 4 > Workspace::counter_bytes &&
       plan(c, Cut::by_the_plan).splits > 1)
     return "there are too many heads";
@@ -59,7 +54,7 @@ namespace {
 // At most one state for every block of keys.
 std::int64_t state_bytes(const Call& c) {
   return c.batch * c.kv_heads * decode_row_tiles(c) * ((c.keys + block_keys - 1) / block_keys) *
-         decode_state_floats(has_many_rows(c) ? many_decode_rows : few_decode_rows, decode_dim(c)) * 4;
+         decode_state_floats(decode_tile_rows(c), decode_dim(c)) * 4;
 }
 
 }  // namespace

@@ -48,25 +48,33 @@ struct DecodeShape {
   static constexpr int end_rows = many ? rows / 2 : rows;  // that end in one of two blocks of a pair
 };
 
-constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32;
-constexpr bool has_many_rows(const Call& c) { return c.queries * c.group() > few_decode_rows; }
-
-// Where there are more rows than a block has, its keys are read for each tile of them; of more queries
-// prefill fills a fair part of its own tiles.
-constexpr std::int64_t max_decode_rows = 2 * many_decode_rows, max_queries_of_row_tiles = 16;
-constexpr std::int64_t decode_row_tiles(const Call& c) {
-  return (c.queries * c.group() + many_decode_rows - 1) / many_decode_rows;
-}
-
 // The width of the tiles that a call gets: 64, 128 or 256.
 constexpr int decode_dim(const Call& c) {
   const std::int64_t dim = c.dim > c.value_dim ? c.dim : c.value_dim;
   return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
 }
 
+// Whether a block has 32 rows. Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32
+// rows beside them; bytes would have to be widened there for wgmma.
+constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32, max_dim_of_many_rows = 128;
+constexpr bool has_many_rows(const Call& c) {
+  return c.queries * c.group() > few_decode_rows && decode_dim(c) <= max_dim_of_many_rows &&
+         !(c.cached && c.layout.is_quantized);
+}
+
+// Where a KV head has more rows than a block, its keys are read for each tile of them.
+constexpr std::int64_t decode_tile_rows(const Call& c) {
+  return has_many_rows(c) ? many_decode_rows : few_decode_rows;
+}
+constexpr std::int64_t decode_row_tiles(const Call& c) {
+  return (c.queries * c.group() + decode_tile_rows(c) - 1) / decode_tile_rows(c);
+}
+constexpr std::int64_t max_row_tiles(const Call& c) { return has_many_rows(c) ? 2 : 4; }
+
 struct DecodePlan {
   CUtensorMap k, v;    // of whole rows, where the caller has them; boxes of a tile
   int group;           // query heads that read a KV head
+  int tile_rows;       // of a block
   int row_tiles;       // of the longest sequence, for each KV head
   int units_each;      // units of keys that one block of threads does
   int splits;          // stretches that the longest sequence has
@@ -78,9 +86,6 @@ struct DecodePlan {
   unsigned* arrivals;  // (batch * kv_heads * row_tiles), 0 before and after
   PackedMask mask;     // of boolean masks and documents
 };
-
-// Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32 rows beside them.
-constexpr std::int64_t max_dim_of_many_rows = 128;
 
 template <int dim, bool padded, Type>
 void launch_decode_dim(const Call&, const DecodePlan&, Stream);
@@ -101,6 +106,7 @@ inline DecodePlan plan_decode(const Call& c, std::int64_t blocks_at_once) {
   if (each == 0) each = 1;
   DecodePlan plan{};
   plan.group = static_cast<int>(c.group());
+  plan.tile_rows = static_cast<int>(decode_tile_rows(c));
   plan.row_tiles = static_cast<int>(decode_row_tiles(c));
   plan.units_each = static_cast<int>(each);
   plan.splits = static_cast<int>(units == 0 ? 1 : parts(units, each));

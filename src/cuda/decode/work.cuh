@@ -29,12 +29,12 @@ struct DecodeWork {
     lane = thread_index() % 32, warp = thread_index() / 32;
     const int n = static_cast<int>(block_index()), head = n / plan.row_tiles;
     b = head / kv_heads, kv_head = head - b * kv_heads;
-    first_row = (n - head * plan.row_tiles) * static_cast<int>(many_decode_rows);
+    first_row = (n - head * plan.row_tiles) * plan.tile_rows;
     // Not c.sequence(b), which would find the call's own by its address: far slower than as an argument.
     sequence = c.each;
     if (c.sequences) sequence = c.sequences[b];
     queries = static_cast<int>(sequence.queries);
-    count = max_of(0, min_of(static_cast<int>(many_decode_rows), queries * group - first_row));
+    count = max_of(0, min_of(plan.tile_rows, queries * group - first_row));
     if (count == 0) return;
     const KeyRange first = visible_keys(sequence, query_of(0)),
                    last = visible_keys(sequence, query_of(count - 1));
