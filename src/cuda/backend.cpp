@@ -285,12 +285,13 @@ Reason wants_another_device(Role role) {
 namespace {
 
 // To copy rows pays where many queries read them.
-const char* prefill_refuses(const Call& c, const CopiedRows& copies) {
-  constexpr std::int64_t min_queries = 128, max_grid_depth = 65535;
-  if (!copies.empty() && (c.queries < min_queries || c.batch > max_grid_depth || c.heads > max_grid_depth))
+const char* prefill_refuses(const Call& c, const Extents& extents, const CopiedRows& copies) {
+  constexpr std::int64_t min_queries = 128, max_batch = 65535, max_rows = 1 << 21;  // of a launch
+  const bool is_large = c.batch > max_batch || extents.query_rows > max_rows || extents.key_rows > max_rows;
+  if (!copies.empty() && (c.queries < min_queries || is_large))
     return "the copy engine wants rows without gaps, and everything on 16 bytes; there are too few queries, "
            "or "
-           "too many heads, to copy them";
+           "too many rows, to copy them";
   return cuda::prefill_refuses(c);
 }
 
@@ -299,7 +300,7 @@ const char* prefill_refuses(const Call& c, const CopiedRows& copies) {
 Reason refuses(Role role, const LoweredCall& lowered) {
   const RoleCall of(role, lowered);
   const char* reason = role == Role::decode    ? decode_refuses(of.call)
-                       : role == Role::prefill ? prefill_refuses(of.call, of.copies)
+                       : role == Role::prefill ? prefill_refuses(of.call, of.extents, of.copies)
                        : role == Role::split   ? split_refuses(of.call)
                        : role == Role::general ? general_refuses(of.call)
                                                : exact_refuses(of.call);

@@ -369,10 +369,14 @@ void launch_decode_dim(const Call& c, const DecodePlan& plan, Stream stream) {
     if (has_many_rows(c))
       return c.cached ? launch_decode_shape<DecodeShape<dim, padded, type, true, pages>>(c, plan, stream)
                       : launch_decode_shape<DecodeShape<dim, padded, type, true, rows>>(c, plan, stream);
-  if (!c.cached) return launch_decode_shape<DecodeShape<dim, padded, type, false, rows>>(c, plan, stream);
-  c.layout.is_quantized
-      ? launch_decode_shape<DecodeShape<dim, padded, type, false, int8_pages>>(c, plan, stream)
-      : launch_decode_shape<DecodeShape<dim, padded, type, false, pages>>(c, plan, stream);
+  switch (decode_source(c)) {
+    case rows:
+      return launch_decode_shape<DecodeShape<dim, padded, type, false, rows>>(c, plan, stream);
+    case pages:
+      return launch_decode_shape<DecodeShape<dim, padded, type, false, pages>>(c, plan, stream);
+    case int8_pages:
+      return launch_decode_shape<DecodeShape<dim, padded, type, false, int8_pages>>(c, plan, stream);
+  }
 }
 
 }  // namespace heed::cuda

@@ -14,13 +14,25 @@ constexpr int many_tile_keys = 64;  // of a tile where rows are many
 
 // Where keys and values lie: in the caller's rows, or in a cache's pages of the queries' type or of int8.
 enum class DecodeSource : std::uint8_t { rows, pages, int8_pages };
+constexpr DecodeSource decode_source(const Call& c) {
+  if (!c.cached) return DecodeSource::rows;
+  return c.layout.is_quantized ? DecodeSource::int8_pages : DecodeSource::pages;
+}
+
+constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32;  // of a block
+
+// Keys whose states, one of each team, are merged.
+constexpr std::int64_t decode_unit_keys(std::int64_t rows, int dim, DecodeSource source) {
+  if (rows == many_decode_rows) return chunk_keys;
+  return dim == 64 || source == DecodeSource::int8_pages ? 2 * block_keys : block_keys;
+}
 
 // Rows of one KV head, 8 or 32.
 //
 // A team shares the tiles of keys that it loads: one warp where rows are few, else a warpgroup, whose matrix
 // instructions take 64 keys in the time that those of a warp take for 16. The teams' states are merged after
 // every unit of keys. States of many rows have as many bytes as the keys themselves, so that their units are
-// long.
+// long; those of few dimensions, and of bytes, are longer than others, since their keys take less time.
 //
 // Heads that are narrower than `dim` are padded: their tiles are filled up with zeros, which are not read
 // from anywhere.
@@ -29,20 +41,23 @@ struct DecodeShape {
   static constexpr Type type = element;
   static constexpr bool padded = is_padded, many = has_many_rows, paged = source != DecodeSource::rows,
                         quantized = source == DecodeSource::int8_pages;
-  static constexpr int dim = head_dim, rows = many ? 32 : 8;
+  static constexpr int dim = head_dim, rows = static_cast<int>(many ? many_decode_rows : few_decode_rows);
   // One block of threads fills a multiprocessor: with more warps each has less to do while nothing else can
-  // run. Heads of 256 leave memory for the tiles of four.
-  static constexpr int warps = dim == 256 ? 4 : 8, threads = 32 * warps;
+  // run. Heads of 256 leave memory for the tiles of four, unless they are of bytes.
+  static constexpr int warps = dim == 256 && !quantized ? 4 : 8, threads = 32 * warps;
   static constexpr int team_warps = many ? 4 : 1, teams = warps / team_warps;
-  static constexpr int tile_keys = many ? many_tile_keys : 16,
+  // A warp's tile has 16 keys, or 32 where these have few bytes.
+  static constexpr int tile_keys = many                                     ? many_tile_keys
+                                   : dim == 64 || (quantized && dim == 128) ? 32
+                                                                            : 16,
                        tile_bytes = tile_keys * dim * (quantized ? 1 : 2);
   // Of a team: a tile of keys, one of values, and the scales of both.
   static constexpr int stage_bytes = 2 * tile_bytes + (quantized ? 2 * tile_keys * 4 : 0);
   // With three of the caller's, 64 sequences of 4096 keys under 32 rows took 37.6 us instead of 36.7, with
   // three of a cache's 52.5 instead of 53.4 (H200, November 2026); what the blocks of a pair exchange needs
-  // the memory. Of narrow heads and of bytes more are under way, to have as much.
-  static constexpr int stages = many ? 2 : dim == 64 && (padded || paged) ? 6 : quantized ? 5 : 3;
-  static constexpr int unit_keys = static_cast<int>(many ? chunk_keys : block_keys);
+  // the memory.
+  static constexpr int stages = many ? 2 : !quantized ? 3 : dim == 64 ? 5 : 2;
+  static constexpr int unit_keys = static_cast<int>(decode_unit_keys(rows, dim, source));
   // Of a state: rows that a warp has once the teams' are merged, and neighbouring dimensions of each lane.
   static constexpr int own_rows = rows / warps, own_dims = dim / 32;
   static constexpr int end_rows = many ? rows / 2 : rows;  // that end in one of two blocks of a pair
@@ -56,10 +71,10 @@ constexpr int decode_dim(const Call& c) {
 
 // Whether a block has 32 rows. Of wider heads memory holds no tiles of 64 keys for two warpgroups, and 32
 // rows beside them; bytes would have to be widened there for wgmma.
-constexpr std::int64_t few_decode_rows = 8, many_decode_rows = 32, max_dim_of_many_rows = 128;
+constexpr std::int64_t max_dim_of_many_rows = 128;
 constexpr bool has_many_rows(const Call& c) {
   return c.queries * c.group() > few_decode_rows && decode_dim(c) <= max_dim_of_many_rows &&
-         !(c.cached && c.layout.is_quantized);
+         decode_source(c) != DecodeSource::int8_pages;
 }
 
 // Where a KV head has more rows than a block, its keys are read for each tile of them.
@@ -69,7 +84,7 @@ constexpr std::int64_t decode_tile_rows(const Call& c) {
 constexpr std::int64_t decode_row_tiles(const Call& c) {
   return (c.queries * c.group() + decode_tile_rows(c) - 1) / decode_tile_rows(c);
 }
-constexpr std::int64_t max_row_tiles(const Call& c) { return has_many_rows(c) ? 2 : 4; }
+constexpr std::int64_t max_row_tiles = 4;
 
 struct DecodePlan {
   CUtensorMap k, v;    // of whole rows, where the caller has them; boxes of a tile
@@ -97,7 +112,8 @@ constexpr std::int64_t decode_state_floats(std::int64_t rows, std::int64_t dim) 
 // and chunks the row.
 inline DecodePlan plan_decode(const Call& c, std::int64_t blocks_at_once) {
   const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
-  const std::int64_t unit = has_many_rows(c) ? chunk_keys : block_keys, in_chunk = chunk_keys / unit;
+  const std::int64_t unit = decode_unit_keys(decode_tile_rows(c), decode_dim(c), decode_source(c)),
+                     in_chunk = chunk_keys / unit;
   const std::int64_t tiles = c.batch * c.kv_heads * decode_row_tiles(c), units = parts(c.keys, unit);
   const std::int64_t wanted = tiles == 0 ? 1 : blocks_at_once / tiles;
   constexpr std::int64_t max_splits = 65535;  // that a launch has room for

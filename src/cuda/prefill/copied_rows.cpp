@@ -7,8 +7,10 @@ namespace heed::cuda {
 namespace {
 
 std::int64_t whole(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
-// Elements of a row that the copy engine takes.
+// Elements of a row that the copy engine takes, and from one to the next: rows that begin on 32 bytes come
+// faster (104 dimensions take 241 us where 112 take 194; H200, November 2026).
 std::int64_t width_of(std::int64_t dim) { return whole(dim, 8); }
+std::int64_t pitch_of(std::int64_t dim) { return whole(dim, 16); }
 
 }  // namespace
 
@@ -26,16 +28,16 @@ CopiedRows::CopiedRows(Call& c, const Extents& extents) {
 // Heads and entries that share their rows share the copy.
 void CopiedRows::add(Call& c, Tensor Call::* tensor, const ArrayShape& all) {
   Tensor& t = c.*tensor;
-  const std::int64_t width = width_of(all.dim);
-  if (is_mappable(t) && width == all.dim) return;
+  const std::int64_t pitch = pitch_of(all.dim);
+  if (is_mappable(t) && width_of(all.dim) == all.dim) return;
   ArrayShape shape = all;
   if (t.stride.batch == 0) shape.batch = 1;
   if (t.stride.heads == 0) shape.heads = 1;
   copies_.push_back({tensor, t, shape, bytes_});
-  bytes_ += whole(shape.batch * shape.heads * shape.length * width * 2, 256);
+  bytes_ += whole(shape.batch * shape.heads * shape.length * pitch * 2, 256);
   t.data = nullptr;
-  t.stride = {t.stride.batch == 0 ? 0 : shape.heads * shape.length * width,
-              t.stride.heads == 0 ? 0 : shape.length * width, width, 1};
+  t.stride = {t.stride.batch == 0 ? 0 : shape.heads * shape.length * pitch,
+              t.stride.heads == 0 ? 0 : shape.length * pitch, pitch, 1};
 }
 
 Call CopiedRows::bring(const Call& c, std::byte* memory, Stream stream) const {

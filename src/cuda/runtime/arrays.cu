@@ -37,17 +37,18 @@ __global__ void copy_elements(Tensor from, Tensor into, ArrayShape shape) {
                   [&](const ElementAt& at) { write(row_at(into, at), at.d, read(row_at(from, at), at.d)); });
 }
 
-// A warp has four rows of a head at a time, so that each lane has four loads under way. A word is one
-// element, or two where rows begin on 4 bytes.
-constexpr int rows_of_warp = 4, rows_of_block = threads / 32 * rows_of_warp;
+// A warp has eight rows of a head at a time, so that each lane has eight loads under way; blocks beside each
+// other have heads that may lie beside each other. A word is one element, or two where rows begin on 4 bytes.
+constexpr int rows_of_warp = 8, rows_of_block = threads / 32 * rows_of_warp;
 template <class Word>
 __global__ void __launch_bounds__(threads)
     copy_rows(const __grid_constant__ Tensor from, const __grid_constant__ Tensor into, ArrayShape shape,
               int width) {
   constexpr int elements = sizeof(Word) / 2;
-  const std::int64_t first = block_index() * rows_of_block + thread_index() / 32 * rows_of_warp;
-  const Row read_at = row_of(from, blockIdx.z, blockIdx.y, first),
-            write_at = row_of(into, blockIdx.z, blockIdx.y, first);
+  const std::int64_t first =
+      std::int64_t{block_in_column()} * rows_of_block + thread_index() / 32 * rows_of_warp;
+  const Row read_at = row_of(from, blockIdx.z, block_index(), first),
+            write_at = row_of(into, blockIdx.z, block_index(), first);
   const auto* const source = static_cast<const std::uint16_t*>(read_at.data) + read_at.first;
   auto* const target = static_cast<std::uint16_t*>(const_cast<void*>(write_at.data)) + write_at.first;
   const int rows = static_cast<int>(min(rows_of_warp, shape.length - first));
@@ -183,7 +184,7 @@ void launch_copy_rows(const Tensor& from, const Tensor& into, const ArrayShape& 
   const bool in_pairs = lies_in_4(from, shape.dim) && lies_in_4(into, width);
   const auto kernel = in_pairs ? copy_rows<std::uint32_t> : copy_rows<std::uint16_t>;
   const std::int64_t blocks = (shape.length + rows_of_block - 1) / rows_of_block;
-  kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(shape.heads),
+  kernel<<<dim3(static_cast<unsigned>(shape.heads), static_cast<unsigned>(blocks),
                 static_cast<unsigned>(shape.batch)),
            threads, 0, stream>>>(from, into, shape, static_cast<int>(width));
   check(cudaGetLastError(), "rows into rows");
