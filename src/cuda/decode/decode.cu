@@ -34,11 +34,8 @@ const char* decode_refuses(const Call& c) {
   if (c.bias.data) return "it takes no bias";
   if (c.alibi.of_heads) return "it takes no slopes of ALiBi";
   if (c.drop_below > 0) return "it takes no dropout";
-  // Of more queries prefill fills a fair part of its own tiles: 32 of 8192 keys take 33.3 us here and 35.2
-  // there (H200, November 2026).
   if (c.queries > 32) return "there are more than 32 queries";
-  if (decode_row_tiles(c) > max_row_tiles)
-    return "more than 128 rows share a KV head, or 32 of wide heads or int8";
+  if (decode_row_tiles(c) > max_row_tiles(c)) return "too many rows share a KV head";
   const auto is_width = [](std::int64_t dim) { return dim >= 8 && dim <= 256 && dim % 8 == 0; };
   if (!is_width(c.dim) || !is_width(c.value_dim)) return "it takes heads of 8 to 256 in steps of 8";
   if (c.batch * c.kv_heads * decode_row_tiles(c) * 4 > Workspace::counter_bytes &&

@@ -105,7 +105,7 @@ std::int64_t prefill_bytes(const Call&, const Extents&);
 // Of a cached call k and v say how their rows are to lie in the workspace.
 void launch_prefill(const Call&, const Extents&, const PrefillTiles&, const Workspace&, Stream);
 
-// Up to 64 rows of bf16 or f16 that share a KV head.
+// A few rows of bf16 or f16 that share a KV head.
 const char* decode_refuses(const Call&);
 std::int64_t decode_bytes(const Call&, const Extents&);
 constexpr int decode_mask_keys = 64;  // of a tile, for its masks
