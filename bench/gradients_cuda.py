@@ -4,9 +4,11 @@
 
 Every contestant has a forward pass that is over, and computes the gradients by q, k and v, in turns. TFLOP/s are nominal:
 10 B H S S D, half of it under a causal mask. Before that come each one's RMS errors against float64 at a length of 512, and
-whether ten runs have the same bits.
+whether ten runs have the same bits. Then come heed's rates under each option beside the same call without it, by the pairs of a query
+and a key that see each other; f32; and a layer of bf16, forward and backward as one graph, beside PyTorch's operators.
 
     PYTHONPATH=build/cuda-package python3 bench/gradients_cuda.py --json gradients.json
+    HEED_CUDA_ARCH=80 ... --tokens 4096        # the general kernel
 """
 
 import argparse
@@ -59,6 +61,8 @@ def contestants(tensors, causal):
             run = Gradients(name, tensors, causal)
             run()
         except RuntimeError:
+            if name == "heed":
+                raise
             continue
         yield name, run
 
@@ -92,23 +96,26 @@ def errors_of(heads, causal):
     return found
 
 
-def milliseconds_of(run, calls):
-    times = []
-    for _ in range(calls):
+def milliseconds_of(run, turns):
+    """Of a call that follows others, as in training: what the CPU does for one hides behind the GPU's work for the one before."""
+
+    def measured(calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        run()
+        for _ in range(calls):
+            run()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+        return begin.elapsed_time(end) / calls
+
+    calls = max(1, min(20, round(6 / measured(1))))
+    return statistics.median(measured(calls) for _ in range(turns))
 
 
 def race(heads, batch, tokens, causal, rounds):
     """{contestant: milliseconds}, the least of the medians of its turns."""
     runs = dict(contestants(tensors_of(heads, batch, tokens), causal))
-    calls = 5 if tokens > 8192 else 11
-    turns = [{name: milliseconds_of(run, calls) for name, run in runs.items()} for _ in range(rounds)]
+    turns = [{name: milliseconds_of(run, 3) for name, run in runs.items()} for _ in range(rounds)]
     return {name: min(turn[name] for turn in turns) for name in runs}
 
 
@@ -123,13 +130,125 @@ def show_rates(name, batch, tokens, rates):
     print(f"{name:34}{batch}x{tokens:<6}" + "".join(f"{each:>22}" for each in shown), flush=True)
 
 
-def cases_of(heads, causal, rounds):
+# (what, the same without it, keywords, pairs that see each other) for one sequence of 4096 tokens, 32 query heads over 8, of 128.
+TOKENS = 4096
+STARTS = list(range(0, TOKENS + 1, 512))
+CAUSAL, OF_PARTS = TOKENS**2 / 2, TOKENS * 512 / 2
+OPTIONS = (
+    ("causal", None, {}, CAUSAL),
+    ("8 x 512 causal", None, {"batch": 8}, OF_PARTS),
+    ("packed 8 x 512", "8 x 512 causal", {"query_starts": STARTS, "key_starts": STARTS}, OF_PARTS),
+    ("documents 8 x 512", "8 x 512 causal", {"document": [n // 512 for n in range(TOKENS)]}, OF_PARTS),
+    ("a window of 1024", "causal", {"window": (1023, 0)}, TOKENS * 1024 - 1024**2 / 2),
+    ("sinks", "causal", {"sink": (32,)}, CAUSAL),
+    ("softcap", "causal", {"softcap": 30.0}, CAUSAL),
+    ("a boolean mask", "causal", {"keep": (1, 1, TOKENS, TOKENS)}, CAUSAL),
+    ("a bias for all heads", "causal", {"bias": (1, 1, TOKENS, TOKENS)}, CAUSAL),
+    ("a bias for each head", "causal", {"bias": (1, 32, TOKENS, TOKENS)}, CAUSAL),
+    ("ALiBi", "causal", {"alibi": [2 ** (-(head + 1) / 4) for head in range(32)]}, CAUSAL),
+    ("dropout", "causal", {"dropout": 0.1, "seed": 7}, CAUSAL),
+)
+
+
+def keywords_of(said):
+    """A shape becomes a tensor; one that has a gradient is wanted too."""
+    made, extra = {"causal": True}, []
+    for key, value in said.items():
+        if key in ("bias", "sink"):
+            made[key] = torch.randn(value, device="cuda", dtype=torch.float32 if key == "sink" else torch.bfloat16).requires_grad_()
+            extra.append(made[key])
+        elif key == "keep":
+            made[key] = torch.rand(value, device="cuda") > 0.1
+        elif key != "batch":
+            made[key] = value
+    return made, extra
+
+
+def rates_of_options(rounds):
+    """Shows and returns heed's TFLOP/s under each option."""
+    rates = {}
+    for name, beside, said, pairs in OPTIONS:
+        *inputs, out_gradient = tensors_of((32, 8, 128), said.get("batch", 1), TOKENS // said.get("batch", 1))
+        keywords, extra = keywords_of(said)
+        inputs = [x.requires_grad_() for x in inputs]
+        out = heed.torch.attention(*inputs, **keywords)
+
+        def run(out=out, inputs=(*inputs, *extra), out_gradient=out_gradient):
+            return torch.autograd.grad(out, inputs, out_gradient, retain_graph=True)
+
+        run()
+        milliseconds = min(milliseconds_of(run, 3) for _ in range(rounds))
+        rates[name] = 10 * 32 * pairs * 128 / milliseconds / 1e9
+        share = f"{rates[name] / rates[beside]:>7.0%} of {beside}" if beside else ""
+        print(f"{name:34}{rates[name]:>6.0f} TFLOP/s {share}", flush=True)
+    return rates
+
+
+def in_f32(rounds):
+    """{contestant: milliseconds} of 32 heads, 4096 x 64."""
+    *inputs, out_gradient = (x.float() for x in tensors_of((32, 32, 64), 1, TOKENS))
+    runs = {}
+    for name in ("heed", "efficient"):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):
+            attend = heed.torch.scaled_dot_product_attention if name == "heed" else F.scaled_dot_product_attention
+            out = attend(*leaves)
+        runs[name] = lambda out=out, leaves=leaves: torch.autograd.grad(out, leaves, out_gradient, retain_graph=True)
+        runs[name]()
+    times = {name: min(milliseconds_of(run, 3) for _ in range(rounds)) for name, run in runs.items()}
+    print(f"f32, 32 heads, 4096 x 64: {', '.join(f'{name} {ms:.2f} ms' for name, ms in times.items())}", flush=True)
+    return times
+
+
+class TorchLayer(torch.nn.Module):
+    """heed.torch.AttentionLayer in PyTorch's operators."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.of = of
+
+    def forward(self, x):
+        q, k, v = (layer(x).unflatten(-1, (-1, 64)).transpose(1, 2) for layer in (self.of.q_proj, self.of.k_proj, self.of.v_proj))
+        return self.of.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2))
+
+
+def layers_there_and_back(rounds):
+    """{contestant: milliseconds} of a layer of (2, 1024, 768), 12 heads over 6, as a graph."""
+    torch.manual_seed(1)
+    ours = heed.torch.AttentionLayer(768, 12, 6).to("cuda", torch.bfloat16)
+    x = torch.randn(2, 1024, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    runs, found = {}, {}
+    for name, run in (("heed", lambda: ours(x, causal=True)), ("torch", TorchLayer(ours).__call__)):
+
+        def step(run=run, name=name):
+            out = run() if name == "heed" else run(x)
+            return [out, *torch.autograd.grad(out, (x, *ours.parameters()), out.detach())]
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            step()
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found[name] = step()
+        runs[name] = graph.replay
+    times = {name: min(milliseconds_of(run, 3) for _ in range(rounds)) for name, run in runs.items()}
+    apart = max(float((a.double() - b.double()).norm().detach() / b.double().norm().detach()) for a, b in zip(found["heed"], found["torch"], strict=True))
+    if not apart < 0.02:
+        sys.exit(f"gradients_cuda: the layers are {apart} apart")
+    print(f"a layer there and back: {', '.join(f'{name} {ms:.3f} ms' for name, ms in times.items())}", flush=True)
+    return times
+
+
+def cases_of(heads, causal, options):
     """Shows and yields what is found of every length."""
     name = f"{heads[0]}/{heads[1]} heads of {heads[2]}, {'causal' if causal else 'full'}"
     errors = errors_of(heads, causal)
     show_errors(name, errors)
     for batch, tokens in LENGTHS:
-        times = race(heads, batch, tokens, causal, rounds)
+        if options.tokens not in (None, tokens):
+            continue
+        times = race(heads, batch, tokens, causal, options.rounds)
         operations = 10 * batch * heads[0] * tokens**2 * heads[2] / (2 if causal else 1)
         show_rates(name, batch, tokens, {each: operations / times[each] / 1e9 for each in times})
         yield {"heads": heads, "causal": causal, "batch": batch, "tokens": tokens, "milliseconds": times, "errors": errors}
@@ -141,14 +260,20 @@ def main(arguments):
         description=__doc__.splitlines()[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3, help="turns that each contestant has; default: %(default)s")
+    parser.add_argument("--tokens", type=int, help="of the races; default: all lengths")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args(arguments)
     print(" " * 42 + "".join(f"{name:>22}" for name in CONTESTANTS))
-    found = [case for heads in HEADS for causal in (False, True) for case in cases_of(heads, causal, options.rounds)]
+    found = [case for heads in HEADS for causal in (False, True) for case in cases_of(heads, causal, options)]
+    more = {
+        "options": rates_of_options(options.rounds),
+        "f32": in_f32(options.rounds),
+        "layer": layers_there_and_back(options.rounds),
+    }
     if options.json:
         versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"device": torch.cuda.get_device_name(), **versions, "cases": found}, file, indent=1)
+            json.dump({"device": torch.cuda.get_device_name(), **versions, "cases": found, **more}, file, indent=1)
 
 
 if __name__ == "__main__":

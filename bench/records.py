@@ -4,7 +4,7 @@
 `heed bench --json` writes it, and so do race.py, plateau.py, memory.py and decode_models.py; plots.py reads it. Needs nothing installed:
 
     import records
-    run = records.run("scripts/gpu-check", {"name": "NVIDIA H200", "threads": 1}, {"heed": "0.2.0"})
+    run = records.run("scripts/gpu-check", {"name": "NVIDIA H200", "threads": 1}, {"heed": "0.3.0"})
     run["cases"].append(records.record("prefill/bf16/1x64x8x4096x4096x128", "heed", "cuda.prefill.sm90", [7.5e-4, 7.4e-4]))
     records.write("plateau.json", run)
 """

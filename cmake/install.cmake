@@ -21,8 +21,14 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(EXPORT heedTargets NAMESPACE heed:: DESTINATION ${heed_package_dir})
 configure_package_config_file(cmake/heedConfig.cmake.in ${PROJECT_BINARY_DIR}/heedConfig.cmake
   INSTALL_DESTINATION ${heed_package_dir} NO_SET_AND_CHECK_MACRO)
-# 0.3 may break what was written for 0.2.
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/heedConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# What was written for 0.2 compiles with this version, what was written for 0.1 does not. A range of versions, such as 0.1...0.3, is its
+# writer's own word.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/heedConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+file(APPEND ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake [[
+if(PACKAGE_FIND_VERSION AND NOT PACKAGE_FIND_VERSION_RANGE AND PACKAGE_FIND_VERSION VERSION_LESS 0.2)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+endif()
+]])
 install(FILES ${PROJECT_BINARY_DIR}/heedConfig.cmake ${PROJECT_BINARY_DIR}/heedConfigVersion.cmake cmake/heedMpi.cmake
   DESTINATION ${heed_package_dir})
 

@@ -715,7 +715,7 @@ def is_unwatched(objects: tuple) -> bool:
     Whatever is no tensor does not count, and compilers are for the caller to ask about: what they trace is not called.
     """
 
-version: str = '0.2.0'
+version: str = '0.3.0'
 
 def compiler() -> str:
     """
@@ -878,9 +878,9 @@ def looks_causal(weights: Any) -> bool:
     Is every weight above the diagonal exactly 0? weights are (heads, queries, keys).
     """
 
-def xla_handlers() -> dict[str, Any]:
+def xla_handlers() -> dict[str, dict[str, Any]]:
     """
-    What XLA calls for attention and its gradients, as jax.ffi.register_ffi_target takes it; heed.jax registers them.
+    What XLA calls for attention and its gradients: of each platform, names and what jax.ffi.register_ffi_target takes for them.
     """
 
 def public_function(target: Any, attributes: dict[str, Any]) -> Any:

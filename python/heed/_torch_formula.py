@@ -71,7 +71,7 @@ def weights_backward(
     inner = (by_weights * p).sum(-1, keepdim=True)
     if lse_gradient is not None:
         inner = inner - lse_gradient.to(wide).unsqueeze(-1)
-    by_scores = p * (by_weights - inner)
+    by_scores = (p * (by_weights - inner)).masked_fill(undropped == 0, 0.0)
     found = {}
     if options.bias is not None:
         bias = options.bias
@@ -84,9 +84,14 @@ def weights_backward(
     if capped is not None:
         by_scores = by_scores * (1.0 - (capped.to(wide) / options.softcap) ** 2)
     scaled = by_scores * _scale(q, options)
-    found["q"] = (scaled @ _for_each_head(k, heads, options).to(wide)).to(q.dtype)
-    found["k"] = _sum_over_heads(scaled.transpose(2, 3) @ q.to(wide), kv_heads, options).to(k.dtype)
+    found["q"] = (scaled @ _finite(_for_each_head(k, heads, options).to(wide))).to(q.dtype)
+    found["k"] = _sum_over_heads(scaled.transpose(2, 3) @ _finite(q.to(wide)), kv_heads, options).to(k.dtype)
     return found
+
+
+def _finite(x: Tensor) -> Tensor:
+    """Queries or keys, 0 where they are no number: whoever sees them has scores that are none, and 0 times 0 is 0 for everybody else."""
+    return x.masked_fill(~torch.isfinite(x), 0.0)
 
 
 def _sum_over_heads(by_each: Tensor, kv_heads: int, options: Options) -> Tensor:

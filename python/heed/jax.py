@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heed for JAX: attention that XLA calls by itself, inside `jit`, `grad`, `vmap`, `checkpoint` and `shard_map`, on the CPU.
+"""heed for JAX: attention that XLA calls by itself, inside `jit`, `grad`, `vmap`, `checkpoint` and `shard_map`, on the CPU and on CUDA.
 
 >>> import jax, heed.jax
 >>> q = k = v = jax.numpy.ones((1, 8, 16, 64))     # (batch, heads, length, dim)
@@ -8,7 +8,10 @@
 
 Nothing is copied and no Python runs while XLA does: the handlers are C++, and write into XLA's buffers. Gradients are heed's own, the
 same bits every time. What does not fit is refused while JAX traces, with the sentences of `heed.attention`; what only the numbers
-in an array can tell is refused when they are there, as a `ValueError` of XLA's.
+in an array or the device can tell is refused when they are there, as a `ValueError` of XLA's.
+
+On a CUDA device, in a build with CUDA, a call is launched on XLA's stream and returns; float32 has the bits of the CPU. What the CPU
+reads (lengths, starts, documents, slopes, the seed) is copied from the device, for which a call with such a list waits.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ from heed import _heed
 
 __all__ = ["attention", "attention_backward", "dot_product_attention"]
 
-for _name, _handler in _heed.xla_handlers().items():
-    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+for _platform, _handlers in _heed.xla_handlers().items():
+    for _name, _handler in _handlers.items():
+        jax.ffi.register_ffi_target(_name, _handler, platform=_platform)
 
 _MASKS = ("keep", "hide", "tree", "bias")  # broadcast to (batch, heads, queries, keys)
 _ROWS = ("document", "query_document", "alibi")  # (batch, tokens or heads), or without the batch
@@ -37,6 +41,7 @@ _LISTS = ("key_lengths", "query_lengths")  # (batch,)
 _STARTS = ("query_starts", "key_starts")
 _INTEGERS = ("document", "query_document", *_LISTS, *_STARTS)
 _ARRAYS = (*_MASKS, "sink", *_ROWS, *_LISTS, *_STARTS, "seed")
+_READ_BY_THE_CPU = frozenset((*_ROWS, *_LISTS, *_STARTS, "seed"))
 _ELSEWHERE = ("cache", "sequences", "out", "return_weights", "return_scores")
 _BY = ("q", "k", "v", "bias", "sink")  # what there are gradients by
 _RESULTS = ("out", "lse")  # a call writes the first, or both
@@ -80,7 +85,7 @@ def attention(
 def attention(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *, layout: str = "bhsd", return_lse: bool = False, **options: Any
 ) -> Array | tuple[Array, Array]:
-    """`heed.attention` of (batch, heads, length, dim) under every transform of JAX but forward mode, on the CPU.
+    """`heed.attention` of (batch, heads, length, dim) under every transform of JAX but forward mode, on the CPU and on CUDA.
 
     All three may leave out the batch, or batch and heads; layout="bshd" is (batch, length, heads, dim). options are those of
     heed.attention but for caches, weights, scores and what it writes to. Arrays among them may be traced; seed may be a key of
@@ -325,9 +330,21 @@ def _varying_alike(arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def _called(target: str, results: list[jax.ShapeDtypeStruct], arrays: dict[str, Array], **attributes: Any) -> list[Array]:
+    """A call with lists goes to a target of its own, which no command buffer of XLA's captures."""
+    if not _READ_BY_THE_CPU.isdisjoint(arrays):
+        target += "_with_lists"
     found = jax.ffi.ffi_call(target, results)(*arrays.values(), arrays=" ".join(arrays), **attributes)
     axes = _axes_varied_over(arrays["q"])
     return [_varying_over(result, axes) for result in found] if axes else found
+
+
+def _without_padding(static: _Static, lengths: Array, found: list[Array]) -> list[Array]:
+    """heed writes nothing for rows of padding (S19): here they are as if they saw no key."""
+    queries = found[0].shape[2 if static.layout == "bhsd" else 1]
+    are_rows = jnp.arange(queries) < lengths[:, None]  # (batch, queries)
+    of_out = are_rows[:, None, :, None] if static.layout == "bhsd" else are_rows[:, :, None, None]
+    out = jnp.where(of_out, found[0], jnp.zeros((), found[0].dtype))
+    return [out, *(jnp.where(are_rows[:, None], lse, jnp.array(-jnp.inf, lse.dtype)) for lse in found[1:])]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -337,7 +354,8 @@ def _forward(static: _Static, results: tuple[str, ...]) -> Any:
     @custom_vmap
     def call(arrays: dict[str, Array]) -> tuple[Array, ...]:
         extents = _extents_of_results(static, arrays)[: len(results)]
-        return tuple(_called("heed_attention", extents, arrays, **static.attributes()))
+        found = _called("heed_attention", extents, arrays, **static.attributes())
+        return tuple(_without_padding(static, arrays["query_lengths"], found) if "query_lengths" in arrays else found)
 
     @call.def_vmap
     def mapped_call(size: int, is_mapped: list, arrays: dict[str, Array]) -> tuple:

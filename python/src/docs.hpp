@@ -149,7 +149,7 @@ constexpr const char* is_unwatched_doc =
 Whatever is no tensor does not count, and compilers are for the caller to ask about: what they trace is not called.
 )";
 constexpr const char* xla_handlers_doc =
-    R"(What XLA calls for attention and its gradients, as jax.ffi.register_ffi_target takes it; heed.jax registers them.)";
+    R"(What XLA calls for attention and its gradients: of each platform, names and what jax.ffi.register_ffi_target takes for them.)";
 constexpr const char* compiler_doc =
     R"(The version of the compiler that made this build, as it gives it itself.
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention() and attention_backward() as XLA calls them on the CPU: on a thread of XLA's, without Python, in
-// buffers of XLA's. heed/jax.py has brought every array to its full number of axes and says their names in
-// the attribute "arrays".
+// attention() and attention_backward() as XLA calls them, on the CPU and on CUDA devices: on a thread of
+// XLA's, without Python, in buffers of XLA's, and on a device on XLA's stream. heed/jax.py has brought every
+// array to its full number of axes and says their names in the attribute "arrays".
+#if defined(HEED_HAS_CUDA)
+#include <cuda_runtime_api.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -112,31 +115,105 @@ DType dtype_of(const xla::Buffer& buffer) {
   }
 }
 
-MutableView view_of(const xla::Buffer& buffer, Order order) {
-  const Shape shape = shape_of(buffer, order);
-  return {buffer.data, shape, order == Order::bshd ? bshd(shape) : bhsd(shape), dtype_of(buffer)};
-}
+// Where a call runs. Its arrays lie there.
+struct Place {
+  Device device = Device::cpu;
+  void* stream = nullptr;  // a cudaStream_t
 
-BoolView bool_view_of(const xla::Buffer& buffer) {
-  if (buffer.type != xla::boolean) throw Error(Error::dtype, "a mask that is not of booleans");
-  return {static_cast<const bool*>(buffer.data), shape_of(buffer, Order::bhsd)};
-}
+  MutableView view(const xla::Buffer& buffer, Order order) const {
+    const Shape shape = shape_of(buffer, order);
+    return {buffer.data, shape, order == Order::bshd ? bshd(shape) : bhsd(shape), dtype_of(buffer), device};
+  }
+  BoolView bool_view(const xla::Buffer& buffer) const {
+    if (buffer.type != xla::boolean) throw Error(Error::dtype, "a mask that is not of booleans");
+    const Shape shape = shape_of(buffer, Order::bhsd);
+    return {static_cast<const bool*>(buffer.data), shape, bhsd(shape), device};
+  }
+};
 
-template <class T>
-std::span<const T> entries_of(const xla::Buffer* buffer, xla::Type type) {
-  if (!buffer) return {};
-  if (buffer->type != type)
-    throw Error(Error::dtype, "an array has element type " + std::to_string(buffer->type) +
-                                  " of XLA's, and " + std::to_string(type) + " is wanted");
-  std::size_t count = 1;
-  for (std::int64_t i = 0; i < buffer->rank; ++i) count *= static_cast<std::size_t>(buffer->extents[i]);
-  return {static_cast<const T*>(buffer->data), count};
+#if defined(HEED_HAS_CUDA)
+void check(cudaError_t error, const char* call) {
+  if (error != cudaSuccess) throw Error(Error::device, std::string(call) + ": " + cudaGetErrorString(error));
 }
+void begin_copy(void* into, const void* from, std::size_t bytes, void* stream) {
+  check(cudaMemcpyAsync(into, from, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(stream)),
+        "cudaMemcpyAsync");
+}
+void wait_for(void* stream) {
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+}
+#else
+void begin_copy(void*, const void*, std::size_t, void*) {
+  throw Error(Error::device, "q.device: cuda, but this build has no CUDA backend");
+}
+void wait_for(void*) {}
+#endif
 
-std::vector<std::int64_t> wide(const xla::Buffer* buffer) {
-  const std::span<const std::int32_t> entries = entries_of<std::int32_t>(buffer, xla::i32);
-  return {entries.begin(), entries.end()};
-}
+// What the CPU reads of a call: counts of tokens, documents, slopes and the seed. A CUDA device's are copied,
+// and the call waits for them.
+class Lists {
+ public:
+  Lists(const Arguments& arguments, const Place& place) : arguments_(arguments) {
+    if (place.device == Device::cuda) bring(place.stream);
+  }
+  Lists(const Lists&) = delete;
+  Lists& operator=(const Lists&) = delete;
+
+  bool has(std::string_view name) const { return arguments_.find(name); }
+
+  template <class T>
+  std::span<const T> get(std::string_view name, xla::Type type) const {
+    const xla::Buffer* const buffer = arguments_.find(name);
+    if (!buffer) return {};
+    if (buffer->type != type)
+      throw Error(Error::dtype, std::string(name) + ": has element type " + std::to_string(buffer->type) +
+                                    " of XLA's, and " + std::to_string(type) + " is wanted");
+    const auto brought = std::ranges::find(brought_, buffer, &Brought::buffer);
+    const void* const data = brought == brought_.end() ? buffer->data : memory_.data() + brought->first_byte;
+    return {static_cast<const T*>(data), bytes_of_list(*buffer) / sizeof(T)};
+  }
+  std::span<const std::int32_t> integers(std::string_view name) const {
+    return get<std::int32_t>(name, xla::i32);
+  }
+  std::vector<std::int64_t> wide(std::string_view name) const {
+    const std::span<const std::int32_t> entries = integers(name);
+    return {entries.begin(), entries.end()};
+  }
+
+ private:
+  struct Brought {
+    const xla::Buffer* buffer;
+    std::size_t first_byte;
+  };
+
+  // Elements of every list have 4 bytes.
+  static std::size_t bytes_of_list(const xla::Buffer& buffer) {
+    if (buffer.type != xla::i32 && buffer.type != xla::u32 && buffer.type != xla::f32)
+      throw Error(Error::dtype, "a list has element type " + std::to_string(buffer.type) + " of XLA's");
+    std::size_t bytes = 4;
+    for (std::int64_t i = 0; i < buffer.rank; ++i) bytes *= static_cast<std::size_t>(buffer.extents[i]);
+    return bytes;
+  }
+
+  void bring(void* stream) {
+    std::size_t bytes = 0;
+    for (const char* const name : {"query_starts", "key_starts", "query_lengths", "key_lengths", "document",
+                                   "query_document", "alibi", "seed"})
+      if (const xla::Buffer* const buffer = arguments_.find(name)) {
+        brought_.push_back({buffer, bytes});
+        bytes += bytes_of_list(*buffer);
+      }
+    if (bytes == 0) return;
+    memory_.resize(bytes);
+    for (const Brought& each : brought_)
+      begin_copy(memory_.data() + each.first_byte, each.buffer->data, bytes_of_list(*each.buffer), stream);
+    wait_for(stream);
+  }
+
+  const Arguments& arguments_;
+  std::vector<Brought> brought_{};
+  std::vector<std::byte> memory_{};
+};
 
 std::optional<Align> align_of(std::string_view word) {
   if (word == "starts") return Align::starts;
@@ -147,12 +224,14 @@ std::optional<Align> align_of(std::string_view word) {
 // What both passes are given. The views are into XLA's buffers, which outlive the call.
 class Request {
  public:
-  explicit Request(const xla::Call& call)
+  Request(const xla::Call& call, const Place& place)
       : arguments_(call),
+        place_(place),
+        lists_(arguments_, place),
         order_(arguments_.word("layout") == "bshd" ? Order::bshd : Order::bhsd),
-        query_starts_(wide(arguments_.find("query_starts"))),
-        key_starts_(wide(arguments_.find("key_starts"))),
-        query_lengths_(wide(arguments_.find("query_lengths"))) {
+        query_starts_(lists_.wide("query_starts")),
+        key_starts_(lists_.wide("key_starts")),
+        query_lengths_(lists_.wide("query_lengths")) {
     inputs_ = {.q = view("q"), .k = view("k"), .v = view("v")};
     inputs_.query_starts = query_starts_;
     inputs_.key_starts = key_starts_;
@@ -164,12 +243,13 @@ class Request {
   Request& operator=(const Request&) = delete;
 
   const Arguments& arguments() const { return arguments_; }
-  Order order() const { return order_; }
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
-  bool has_padding() const { return !query_lengths_.empty(); }
 
-  View view(std::string_view name) const { return view_of(arguments_.at(name), order_); }
+  // Of q, k, v, out and their gradients, in the call's layout; then of what has no other.
+  MutableView view(const xla::Buffer& buffer) const { return place_.view(buffer, order_); }
+  MutableView plain_view(const xla::Buffer& buffer) const { return place_.view(buffer, Order::bhsd); }
+  View view(std::string_view name) const { return view(arguments_.at(name)); }
 
  private:
   void take_masks() {
@@ -181,25 +261,23 @@ class Request {
                                 align_of(arguments_.word("window_align")),
                                 arguments_.integer("front").value_or(0)});
     }
-    if (const xla::Buffer* const lengths = arguments_.find("key_lengths"))
-      masks.emplace_back(KeyLengths{entries_of<std::int32_t>(lengths, xla::i32)});
-    if (const xla::Buffer* const ids = arguments_.find("document"))
-      masks.emplace_back(Document{entries_of<std::int32_t>(ids, xla::i32),
-                                  align_of(arguments_.word("document_align")),
-                                  entries_of<std::int32_t>(arguments_.find("query_document"), xla::i32)});
+    if (lists_.has("key_lengths")) masks.emplace_back(KeyLengths{lists_.integers("key_lengths")});
+    if (lists_.has("document"))
+      masks.emplace_back(Document{lists_.integers("document"), align_of(arguments_.word("document_align")),
+                                  lists_.integers("query_document")});
     if (const xla::Buffer* const keep = arguments_.find("keep"))
-      masks.emplace_back(Keep{bool_view_of(*keep)});
+      masks.emplace_back(Keep{place_.bool_view(*keep)});
     if (const xla::Buffer* const hide = arguments_.find("hide"))
-      masks.emplace_back(Hide{bool_view_of(*hide)});
+      masks.emplace_back(Hide{place_.bool_view(*hide)});
     if (const xla::Buffer* const tree = arguments_.find("tree"))
-      masks.emplace_back(Tree{bool_view_of(*tree)});
+      masks.emplace_back(Tree{place_.bool_view(*tree)});
   }
 
   void take_scores() {
-    if (const xla::Buffer* const bias = arguments_.find("bias")) options_.bias = view_of(*bias, Order::bhsd);
-    if (const xla::Buffer* const sink = arguments_.find("sink")) options_.sink = view_of(*sink, Order::bhsd);
-    if (const xla::Buffer* const slopes = arguments_.find("alibi"))
-      options_.alibi = Alibi{entries_of<float>(slopes, xla::f32), align_of(arguments_.word("alibi_align"))};
+    if (const xla::Buffer* const bias = arguments_.find("bias")) options_.bias = plain_view(*bias);
+    if (const xla::Buffer* const sink = arguments_.find("sink")) options_.sink = plain_view(*sink);
+    if (lists_.has("alibi"))
+      options_.alibi = Alibi{lists_.get<float>("alibi", xla::f32), align_of(arguments_.word("alibi_align"))};
     options_.scale = arguments_.number("scale");
     options_.softcap = arguments_.number("softcap");
     if (const auto probability = arguments_.number("dropout"))
@@ -207,16 +285,19 @@ class Request {
     if (arguments_.word("head_map") == "tiled") options_.head_map = HeadMap::tiled;
     options_.kernel = arguments_.word("kernel");
     options_.threads = static_cast<int>(arguments_.integer("threads").value_or(0));
+    options_.stream = place_.stream;
   }
 
   // Two words, the low one first.
   std::uint64_t seed() const {
-    const std::span<const std::uint32_t> words = entries_of<std::uint32_t>(arguments_.find("seed"), xla::u32);
+    const std::span<const std::uint32_t> words = lists_.get<std::uint32_t>("seed", xla::u32);
     if (words.size() != 2) throw Error(Error::shape, "seed: is not two words");
     return words[0] | static_cast<std::uint64_t>(words[1]) << 32;
   }
 
   Arguments arguments_;
+  Place place_;
+  Lists lists_;
   Order order_;
   std::vector<std::int64_t> query_starts_, key_starts_, query_lengths_;
   Inputs inputs_{};
@@ -228,46 +309,29 @@ const xla::Buffer& result(const xla::Call& call, std::int64_t i) {
   return *static_cast<const xla::Buffer*>(call.results.entries[i]);
 }
 
-template <class T>
-void fill(const MutableView& rows, T number) {
-  std::fill_n(static_cast<T*>(rows.data), rows.shape.elements(), number);
-}
-
-// Rows of padding are not written by attention() (S19): as if they saw no key.
-void fill_padding(const Outputs& outputs) {
-  const MutableView& out = outputs.out;
-  std::memset(out.data, 0, static_cast<std::size_t>(out.shape.elements()) * bytes_of(out.dtype));
-  if (!outputs.log_sum_exp) return;
-  if (outputs.log_sum_exp->dtype == DType::f64)
-    fill(*outputs.log_sum_exp, -std::numeric_limits<double>::infinity());
-  else
-    fill(*outputs.log_sum_exp, -std::numeric_limits<float>::infinity());
-}
-
-void forward(const xla::Call& call) {
-  const Request request(call);
-  Outputs outputs{.out = view_of(result(call, 0), request.order())};
-  if (call.results.size > 1) outputs.log_sum_exp = view_of(result(call, 1), Order::bhsd);
-  if (request.has_padding()) fill_padding(outputs);
+void forward(const xla::Call& call, const Place& place) {
+  const Request request(call, place);
+  Outputs outputs{.out = request.view(result(call, 0))};
+  if (call.results.size > 1) outputs.log_sum_exp = request.plain_view(result(call, 1));
   attention(request.inputs(), outputs, request.options());
 }
 
-void backward(const xla::Call& call) {
-  const Request request(call);
+void backward(const xla::Call& call, const Place& place) {
+  const Request request(call, place);
   const Arguments& given = request.arguments();
-  const Saved saved{request.view("out"), view_of(given.at("lse"), Order::bhsd)};
+  const Saved saved{request.view("out"), request.plain_view(given.at("lse"))};
   Gradients gradients{.out = request.view("out_gradient")};
   if (const xla::Buffer* const lse = given.find("lse_gradient"))
-    gradients.log_sum_exp = view_of(*lse, Order::bhsd);
+    gradients.log_sum_exp = request.plain_view(*lse);
   std::string_view names = given.word("by");
   for (std::int64_t i = 0; !names.empty(); ++i) {
     const std::string_view by = take_word(names);
     const xla::Buffer& into = result(call, i);
-    if (by == "q") gradients.q = view_of(into, request.order());
-    if (by == "k") gradients.k = view_of(into, request.order());
-    if (by == "v") gradients.v = view_of(into, request.order());
-    if (by == "bias") gradients.bias = view_of(into, Order::bhsd);
-    if (by == "sink") gradients.sink = view_of(into, Order::bhsd);
+    if (by == "q") gradients.q = request.view(into);
+    if (by == "k") gradients.k = request.view(into);
+    if (by == "v") gradients.v = request.view(into);
+    if (by == "bias") gradients.bias = request.plain_view(into);
+    if (by == "sink") gradients.sink = request.plain_view(into);
   }
   attention_backward(request.inputs(), saved, gradients, request.options());
 }
@@ -277,22 +341,43 @@ xla::Failure* failure(const xla::Call& call, xla::Code code, const char* sentenc
   return call.api->create_failure(&asked);
 }
 
-template <void (*compute)(const xla::Call&)>
-xla::Failure* handle(xla::Call* call) {
-  if (call->extensions && call->extensions->type == xla::metadata_type) {
-    xla::Metadata& asked = *reinterpret_cast<xla::MetadataExtension*>(call->extensions)->metadata;
-    asked.version = {sizeof(xla::Version), nullptr, xla::major_version, xla::minor_version};
-    asked.traits = 0;
-    return nullptr;
-  }
+using Compute = void(const xla::Call&, const Place&);
+
+template <Compute compute>
+xla::Failure* run(const xla::Call& call, const Place& place) {
   try {
-    compute(*call);
+    compute(call, place);
     return nullptr;
   } catch (const Error& refused) {
-    return failure(*call, xla::invalid_argument, refused.what());
+    return failure(call, xla::invalid_argument, refused.what());
   } catch (const std::exception& raised) {
-    return failure(*call, xla::internal, raised.what());
+    return failure(call, xla::internal, raised.what());
   }
+}
+
+// Whether XLA asked for what a handler is, and not for its work.
+bool answered(const xla::Call& call, std::uint32_t traits) {
+  if (!call.extensions || call.extensions->type != xla::metadata_type) return false;
+  xla::Metadata& asked = *reinterpret_cast<xla::MetadataExtension*>(call.extensions)->metadata;
+  asked.version = {sizeof(xla::Version), nullptr, xla::major_version, xla::minor_version};
+  asked.traits = traits;
+  return true;
+}
+
+template <Compute compute>
+xla::Failure* on_cpu(xla::Call* call) {
+  return answered(*call, 0) ? nullptr : run<compute>(*call, {});
+}
+
+// Launched on XLA's stream. Where nothing is read by the CPU, a call launches the same work whatever its
+// arrays hold, in a workspace that lives as long as a graph that captures it: XLA may capture it in a command
+// buffer. A call with lists waits for them, which no graph can.
+template <Compute compute, std::uint32_t traits>
+xla::Failure* on_cuda(xla::Call* call) {
+  if (answered(*call, traits)) return nullptr;
+  xla::StreamOf asked{sizeof asked, nullptr, call->context, nullptr};
+  if (xla::Failure* const failed = call->api->find_stream(&asked)) return failed;
+  return run<compute>(*call, {Device::cuda, asked.stream});
 }
 
 nb::object capsule(xla::Handler* handler) {
@@ -301,16 +386,24 @@ nb::object capsule(xla::Handler* handler) {
 }
 
 nb::dict xla_handlers() {
-  nb::dict handlers;
-  handlers["heed_attention"] = capsule(&handle<forward>);
-  handlers["heed_attention_backward"] = capsule(&handle<backward>);
-  return handlers;
+  nb::dict cpu, cuda, platforms;
+  for (const char* const name : {"heed_attention", "heed_attention_with_lists"})
+    cpu[name] = capsule(&on_cpu<forward>);
+  for (const char* const name : {"heed_attention_backward", "heed_attention_backward_with_lists"})
+    cpu[name] = capsule(&on_cpu<backward>);
+  cuda["heed_attention"] = capsule(&on_cuda<forward, xla::may_be_captured>);
+  cuda["heed_attention_with_lists"] = capsule(&on_cuda<forward, 0>);
+  cuda["heed_attention_backward"] = capsule(&on_cuda<backward, xla::may_be_captured>);
+  cuda["heed_attention_backward_with_lists"] = capsule(&on_cuda<backward, 0>);
+  platforms["cpu"] = cpu;
+  platforms["CUDA"] = cuda;
+  return platforms;
 }
 
 }  // namespace
 
 void define_jax(nb::module_& m) {
-  m.def("xla_handlers", &xla_handlers, nb::sig("def xla_handlers() -> dict[str, typing.Any]"),
+  m.def("xla_handlers", &xla_handlers, nb::sig("def xla_handlers() -> dict[str, dict[str, typing.Any]]"),
         xla_handlers_doc);
 }
 

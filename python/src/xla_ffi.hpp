@@ -33,12 +33,21 @@ struct NewFailure {
 };
 enum Code : int { invalid_argument = 3, internal = 13 };
 
+struct StreamOf {  // the call with this context
+  std::size_t struct_size;
+  Extension* extensions;
+  void* context;
+  void* stream;  // XLA's answer: on CUDA a cudaStream_t
+};
+
 struct Api {
   std::size_t struct_size;
   Extension* extensions;
   Version version;
   const void* own;
   Failure* (*create_failure)(NewFailure*);
+  void (*not_used[3])();
+  Failure* (*find_stream)(StreamOf*);
 };
 
 enum Type : int { boolean = 1, i32 = 4, i64 = 5, u32 = 8, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
@@ -96,6 +105,9 @@ struct Metadata {
   Version version;
   std::uint32_t traits;
 };
+// A trait: the same work is launched whatever the arrays hold, so a command buffer (a CUDA graph) may replay
+// it.
+constexpr std::uint32_t may_be_captured = 1;
 struct MetadataExtension {
   Extension base;
   Metadata* metadata;

@@ -202,10 +202,18 @@ View keys_or_values(const char* name, const heed_view& view, const heed_cache* c
   return cache && !is_given(view) ? View() : to_view(name, view);
 }
 
+// A number that is a field of floats and one of doubles: the one of them that is not 0.
+double one_of(const char* name, float f32, double f64) {
+  if (f32 != 0 && f64 != 0)
+    throw refusal(Error::ambiguous, "options.", name, ": ", f32, " is given, and so is ", name, "_f64: ", f64,
+                  "; one of them must be 0");
+  return f64 != 0 ? f64 : f32;
+}
+
 std::optional<double> to_scale(const heed_options& options) {
-  if (to_flag("options.has_scale", options.has_scale)) return options.scale;
-  if (options.scale != 0)
-    throw refusal(Error::ambiguous, "options.scale: ", options.scale, " is given, but has_scale is 0");
+  const double scale = one_of("scale", options.scale, options.scale_f64);
+  if (to_flag("options.has_scale", options.has_scale)) return scale;
+  if (scale != 0) throw refusal(Error::ambiguous, "options.scale: ", scale, " is given, but has_scale is 0");
   return std::nullopt;
 }
 
@@ -252,7 +260,8 @@ Options to_options(const heed_options* given) {
   else if (align)
     throw refusal(Error::value, "options.alibi_align: given, but alibi_slopes are not");
   options.scale = to_scale(o);
-  if (o.softcap != 0) options.softcap = o.softcap;
+  if (const double softcap = one_of("softcap", o.softcap, o.softcap_f64); softcap != 0)
+    options.softcap = softcap;
   options.sink = to_optional("options.sink", o.sink);
   check_reserved("options.dropout", o.dropout.reserved);
   if (o.dropout.drop_probability != 0)

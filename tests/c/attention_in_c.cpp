@@ -66,6 +66,23 @@ TEST(attention_in_c, has_the_bits_of_cpp_over_a_cache_and_packed_queries) {
   EXPECT_TRUE(cases::same_bits(here, there));
 }
 
+TEST(attention_in_c, a_scale_and_a_softcap_of_doubles_arrive_whole) {
+  const cases::Tensor x = cases::Tensor::random({1, 2, 5, 16}, 1, 2, DType::f64);
+  const auto run = [&](const Options& given) {
+    cases::Tensor out({1, 2, 5, 16}, DType::f64);
+    const in_c::Choices choices(given);
+    const heed_inputs inputs = in_c::inputs({.q = x.view(), .k = x.view(), .v = x.view()});
+    const heed_outputs outputs = in_c::outputs({.out = out.mutable_view()});
+    EXPECT_EQ(heed_attention(&inputs, &outputs, &choices.options), HEED_OK) << heed_last_error();
+    return out;
+  };
+  const Options whole{.scale = 0.1, .softcap = 0.7}, shortened{.scale = 0.1f, .softcap = 0.7f};
+  cases::Tensor wanted({1, 2, 5, 16}, DType::f64);
+  attention({.q = x.view(), .k = x.view(), .v = x.view()}, {.out = wanted.mutable_view()}, whole);
+  EXPECT_TRUE(cases::same_bits(run(whole), wanted));
+  EXPECT_FALSE(cases::same_bits(run(shortened), wanted));
+}
+
 // Does `meddle` in the middle of whatever is run, and the tasks after that.
 struct Meddler : Executor {
   std::function<void()> meddle;

@@ -110,6 +110,15 @@ inline heed_gradients gradients(const Gradients& from) {
   return made;
 }
 
+// A number that a float holds in the field of floats, any other in that of doubles.
+inline void set(double number, float& f32, double& f64) {
+  const auto shortened = static_cast<float>(number);
+  if (shortened == number)
+    f32 = shortened;
+  else
+    f64 = number;
+}
+
 // Owns the list of masks that its options point to.
 struct Choices {
   std::vector<heed_mask> masks{};
@@ -131,8 +140,8 @@ struct Choices {
       options.alibi_align = MakeMask::align(from.alibi->align);
     }
     options.has_scale = from.scale ? 1 : 0;
-    options.scale = static_cast<float>(from.scale.value_or(0));
-    options.softcap = static_cast<float>(from.softcap.value_or(0));
+    set(from.scale.value_or(0), options.scale, options.scale_f64);
+    set(from.softcap.value_or(0), options.softcap, options.softcap_f64);
     options.head_map = static_cast<heed_head_map>(from.head_map);
     if (from.dropout) options.dropout = {from.dropout->drop_probability, 0, from.dropout->seed};
     options.kernel = kernel.empty() ? nullptr : kernel.c_str();

@@ -2,7 +2,7 @@
 """What the shared library exports is the API, all of it and nothing else: functions of the namespace that its version names,
 the tables of the classes that cross it, and C functions that begin with heed_.
 
-    exported_symbols.py --nm NM --readelf READELF --version 0.2.0 SHARED STATIC
+    exported_symbols.py --nm NM --readelf READELF --version 0.3.0 SHARED STATIC
 """
 
 import argparse
@@ -30,11 +30,11 @@ def forgotten(exported, linked, api):
 
 
 def checker_can_fail():
-    exported = "00 T heed::v0_2::merge(int)\n00 W std::max(int)\n00 T heed::cpu::run()\n00 V typeinfo for heed::v0_2::Error\n"
-    linked = "00 T heed::v0_2::merge(int)\n00 T heed::v0_2::check(int)\n00 W heed::v0_2::bhsd()\n00 T heed::cpu::run()\n"
-    return strangers(exported, "heed::v0_2") == ["heed::cpu::run()", "std::max(int)"] and forgotten(
-        exported, linked, "heed::v0_2"
-    ) == ["heed::v0_2::check(int)"]
+    exported = "00 T heed::v8_9::merge(int)\n00 W std::max(int)\n00 T heed::cpu::run()\n00 V typeinfo for heed::v8_9::Error\n"
+    linked = "00 T heed::v8_9::merge(int)\n00 T heed::v8_9::check(int)\n00 W heed::v8_9::bhsd()\n00 T heed::cpu::run()\n"
+    return strangers(exported, "heed::v8_9") == ["heed::cpu::run()", "std::max(int)"] and forgotten(
+        exported, linked, "heed::v8_9"
+    ) == ["heed::v8_9::check(int)"]
 
 
 def output_of(*command):

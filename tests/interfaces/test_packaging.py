@@ -27,12 +27,35 @@ def options_of_the_build():
     return {name for file in files for name in re.findall(r"(?:option|set)\((HEED_\w+)", file.read_text())}
 
 
-def test_the_vcpkg_port_is_of_this_version():
-    assert json.loads((PACKAGING / "vcpkg/heed/vcpkg.json").read_text())["version"] == version()
+# Whatever says the version in a place of its own: file, how it says it, and the parts that count there.
+SAID = [
+    ("packaging/vcpkg/heed/vcpkg.json", r'"version": "([\d.]+)"', 3),
+    ("packaging/conda/recipe.yaml", r'^  version: "([\d.]+)"', 3),
+    ("python/heed/_heed.pyi", r"^version: str = '([\d.]+)'", 3),
+    ("include/heed/version.hpp", r"inline v(\d+_\d+):", 2),
+    ("include/heed/version.hpp", r'version\(\);  // "([\d.]+)"', 3),
+    ("CHANGELOG.md", r"^## \[(\d[\d.]+)\]", 3),
+    ("docs/start.md", r"find_package\(heed ([\d.]+) CONFIG", 2),
+    ("docs/building.md", r"find_package\(heed ([\d.]+) CONFIG", 2),
+    ("docs/building.md", r"heed_([\d.]+)_amd64\.deb", 3),
+    ("docs/building.md", r"This makes `libheed\.so\.([\d.]+)`", 2),
+    ("docs/building.md", r"inline namespace, `heed::v(\d+_\d+)`", 2),
+]
 
 
-def test_the_conda_recipe_is_of_this_version():
-    assert f'version: "{version()}"' in (PACKAGING / "conda/recipe.yaml").read_text()
+@pytest.mark.parametrize(("path", "pattern", "parts"), SAID)
+def test_the_version_is_the_same_everywhere(path, pattern, parts):
+    found = re.search(pattern, (ROOT / path).read_text(), re.MULTILINE)
+    assert found, f"{path} does not say {pattern}"
+    assert found[1].replace("_", ".").split(".") == version().split(".")[:parts]
+
+
+def test_recipes_that_read_the_version_find_it():
+    header = (ROOT / "include/heed/version.hpp").read_text()
+    (pattern,) = re.findall(r"^regex = '(.+)'", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert ".".join(re.search(pattern, header).groups()) == version()
+    (pattern,) = re.findall(r'findall\(r"(.+)", text\)', (PACKAGING / "conan/conanfile.py").read_text())
+    assert ".".join(re.findall(pattern, header)) == version()
 
 
 def test_recipes_name_options_that_exist():
@@ -87,14 +110,14 @@ def test_the_vcpkg_port_configures_this_checkout(tmp_path, features):
 @pytest.fixture
 def finished_wheel(tmp_path):
     """A wheel as scikit-build-core makes it, but for its contents, that packaging/finish_wheel.py has made one of heed-cuda13."""
-    made = tmp_path / "heed-0.2.0-cp312-abi3-linux_x86_64.whl"
+    made = tmp_path / f"heed-{version()}-cp312-abi3-linux_x86_64.whl"
     with zipfile.ZipFile(made, "w") as wheel:
         wheel.writestr("heed/__init__.py", "")
-        tool = zipfile.ZipInfo("heed-0.2.0.data/scripts/heed")
+        tool = zipfile.ZipInfo(f"heed-{version()}.data/scripts/heed")
         tool.external_attr = 0o755 << 16
         wheel.writestr(tool, "the tool")
-        wheel.writestr("heed-0.2.0.dist-info/METADATA", "Metadata-Version: 2.2\nName: heed\nVersion: 0.2.0\n\nName: of a thing\n")
-        wheel.writestr("heed-0.2.0.dist-info/RECORD", "of other files\n")
+        wheel.writestr(f"heed-{version()}.dist-info/METADATA", f"Metadata-Version: 2.2\nName: heed\nVersion: {version()}\n\nName: of a thing\n")
+        wheel.writestr(f"heed-{version()}.dist-info/RECORD", "of other files\n")
     nvcc = tmp_path / "nvcc"
     nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
     nvcc.chmod(0o755)
@@ -102,21 +125,21 @@ def finished_wheel(tmp_path):
     into.mkdir()
     script = [sys.executable, PACKAGING / "finish_wheel.py", made, into, "heed-cuda13", "c++"]
     subprocess.run(script, check=True, env={"PATH": f"{tmp_path}:/usr/local/bin:/usr/bin:/bin"})
-    with zipfile.ZipFile(into / "heed_cuda13-0.2.0-cp312-abi3-linux_x86_64.whl") as wheel:
+    with zipfile.ZipFile(into / f"heed_cuda13-{version()}-cp312-abi3-linux_x86_64.whl") as wheel:
         yield wheel
 
 
 def test_a_finished_wheel_has_the_name_of_its_distribution(finished_wheel):
     names = finished_wheel.namelist()
     assert not [name for name in names if name.startswith("heed-")]
-    metadata = finished_wheel.read("heed_cuda13-0.2.0.dist-info/METADATA").decode()
+    metadata = finished_wheel.read(f"heed_cuda13-{version()}.dist-info/METADATA").decode()
     assert "\nName: heed-cuda13\n" in metadata and "\nName: of a thing\n" in metadata
-    tool = finished_wheel.getinfo("heed_cuda13-0.2.0.data/scripts/heed")
+    tool = finished_wheel.getinfo(f"heed_cuda13-{version()}.data/scripts/heed")
     assert tool.external_attr >> 16 == 0o755
 
 
 def test_a_finished_wheel_records_every_file_with_its_hash(finished_wheel):
-    record = "heed_cuda13-0.2.0.dist-info/RECORD"
+    record = f"heed_cuda13-{version()}.dist-info/RECORD"
     lines = [line.split(",") for line in finished_wheel.read(record).decode().splitlines()]
     assert sorted(path for path, _, _ in lines) == sorted(finished_wheel.namelist())
     for path, digest, size in lines:
@@ -126,7 +149,7 @@ def test_a_finished_wheel_records_every_file_with_its_hash(finished_wheel):
 
 
 def test_a_finished_wheel_lists_what_is_compiled_in(finished_wheel):
-    bill = json.loads(finished_wheel.read("heed_cuda13-0.2.0.dist-info/sboms/heed.cdx.json"))
+    bill = json.loads(finished_wheel.read(f"heed_cuda13-{version()}.dist-info/sboms/heed.cdx.json"))
     assert bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["name"] == "heed-cuda13"
     parts = {part["name"]: part for part in bill["components"]}
     assert set(parts) == {"CLI11", "nlohmann-json", "fmt", "nanobind", "libstdc++", "CUDA runtime"}

@@ -109,7 +109,7 @@ def test_the_general_kernel_is_as_close_as_pytorchs(dtype, queries, dim, mask):
 
 
 def test_f64_on_the_device_is_refused_in_a_sentence():
-    with pytest.raises(heed.Error, match="q.dtype: f64, which is computed on the CPU alone, and q.device is cuda"):
+    with pytest.raises(heed.Error, match="q.dtype: float64, which is computed on the CPU alone, and q.device is cuda"):
         heed.attention(*on_cuda(Q.double(), K.double(), V.double()))
 
 

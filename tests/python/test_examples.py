@@ -2,8 +2,10 @@
 """Every example runs and prints what it says, and every Python block of the README and of docs/ is true."""
 
 import doctest
+import os
 import pathlib
 import runpy
+import subprocess
 import sys
 
 import pytest
@@ -21,6 +23,7 @@ PRINTS = {
     "jax_gradients.py": "loss agrees: True\ngradients agree: True\n",
     "layer_from_torch.py": "output agrees: True\nweights agree: True\n",
     "padded_batch.py": "lengths [4, 2]\nthe same bits: True | finite: True\n",
+    "same_curve.py": "twice: the same bits\non 2 processes: the same bits\n",
     "quickstart.py": "10.000  [1. 0. 0.]\n19.442  [0.056 0.944 0.   ]\n28.414  [0.053 0.053 0.894]\n",
     "split_and_merge.py": "merged equals whole: True\n",
     "torch_drop_in.py": "Tensor (2, 8, 5, 64) differs by less than 1e-5: True\n",
@@ -32,7 +35,14 @@ def test_every_example_has_an_expected_output():
     assert sorted(path.name for path in (ROOT / "examples/python").glob("*.py")) == sorted(PRINTS)
 
 
-@pytest.mark.parametrize("name", sorted(PRINTS))
+def test_the_example_of_a_loss_curve_has_the_same_one_on_two_processes():
+    words = ["--device", "cpu", "--steps", "2", "--length", "16", "--width", "128"]
+    program = [sys.executable, "-B", str(ROOT / "examples/python/same_curve.py"), *words]
+    printed = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert printed.startswith("heed on cpu: loss 5.") and printed.partition("\n")[2] == PRINTS["same_curve.py"]
+
+
+@pytest.mark.parametrize("name", sorted(PRINTS.keys() - {"same_curve.py"}))  # which has processes of its own
 def test_an_example_prints_what_it_should(name, capsys):
     runpy.run_path(str(ROOT / "examples/python" / name), run_name="__main__")
     assert capsys.readouterr().out == PRINTS[name]
@@ -48,17 +58,20 @@ PAGES = [page.relative_to(ROOT).as_posix() for page in pages.pages(ROOT)]
 
 
 @pytest.fixture
-def threads_of_torch():
+def settings_of_torch():
     """What a page says of them holds for that page."""
     import torch
 
-    threads = torch.get_num_threads()
+    threads, environment = torch.get_num_threads(), dict(os.environ)
     yield
     torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
-def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch, threads_of_torch):
+def test_the_blocks_of_a_page_are_true(page, tmp_path, monkeypatch, settings_of_torch):
     """In their order and with one set of names; a comment `<!-- python` before a block has code that the page does not show."""
     monkeypatch.chdir(tmp_path)
     names: dict = {"__name__": "__main__"}

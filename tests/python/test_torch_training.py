@@ -70,6 +70,19 @@ def test_gradients_of_masked_nan_are_zero_and_reach_nobody():
     assert close([dq, dk[:, :, :4], dv[:, :, :4]], short)
 
 
+@pytest.mark.parametrize("name", ["query", "key"])
+def test_many_gradients_at_once_are_no_numbers_where_one_alone_is_none(name):
+    tensors = [draw(1, 2, 5, 8, seed=1), draw(1, 2, 5, 8, seed=2), draw(1, 2, 5, 8, seed=3)]
+    tensors[name == "key"][:, :, 2, 3] = torch.nan  # query 2 does not see keys 3 and 4, queries 0 and 1 do not see key 2
+    tensors = [x.requires_grad_() for x in tensors]
+    out = heed.torch.attention(*tensors, causal=True)
+    many = draw(3, *out.shape, seed=4)
+    at_once = torch.autograd.grad(out, tensors, many, is_grads_batched=True, retain_graph=True)
+    alone = [torch.stack(found) for found in zip(*(torch.autograd.grad(out, tensors, x, retain_graph=True) for x in many), strict=True)]
+    assert alone[0].isnan().any() and not alone[0].isnan().all()
+    assert all(torch.allclose(a, b, atol=2e-5, equal_nan=True) for a, b in zip(at_once, alone, strict=True))
+
+
 def test_gradients_lie_as_their_arguments_do():
     q, k, v = (torch.randn(2, 5, heads, 8).transpose(1, 2).requires_grad_() for heads in (4, 2, 2))
     out, _ = heed._torch_operators.attend(q, k, v, heed._torch_operators.Options())

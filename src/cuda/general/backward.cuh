@@ -28,18 +28,19 @@ enum Gradient : unsigned { of_q = 1, of_k = 2, of_v = 4 };
 enum class PairStage : std::uint8_t { ranges, every_option };
 
 template <Type element, unsigned gradients, int width, int tiles_of_warp, int items_walked,
-          PairStage stage_of_pairs>
+          PairStage stage_of_pairs, int warp_count = 4>
 struct BackwardShape {
   static constexpr Type type = element;
   static constexpr bool makes_k = gradients & of_k, makes_v = gradients & of_v, makes_q = gradients & of_q;
   static constexpr Owned owned = makes_q ? Owned::rows : Owned::keys;
   static constexpr PairStage stage = stage_of_pairs;
   static constexpr int dim = width;  // of keys and of values: a multiple of 64; a call's may be smaller
-  static constexpr int warps = 4, threads = 32 * warps;
+  static constexpr int warps = warp_count, threads = 32 * warps;
   static constexpr int row_tiles = tiles_of_warp, warp_items = 16 * row_tiles, items = warps * warp_items;
   static constexpr int walked = items_walked, walked_tiles = walked / 8, walked_steps = walked / 16;
   static constexpr int pitch = dim * 2 + 16;  // eight rows of a column lie in different banks
   static constexpr bool needs_values = makes_q || makes_k;
+  static constexpr int owned_operands = needs_values ? 2 : 1;
 
   static_assert(dim % 64 == 0 && walked % 32 == 0 && items <= threads);
 };
@@ -47,33 +48,30 @@ struct BackwardShape {
 // Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
 // and pairs of 64.
 template <Type type, int dim, PairStage stage>
-struct BackwardShapes;
+struct BackwardShapes {
+  using Q = BackwardShape<type, of_q, dim, 1, 32, stage>;
+  using Kv = BackwardShape<type, of_k | of_v, dim, 1, 32, stage>;
+};
 template <Type type>
 struct BackwardShapes<type, 64, PairStage::ranges> {
   using Q = BackwardShape<type, of_q, 64, 2, 64, PairStage::ranges>;
   using Kv = BackwardShape<type, of_k | of_v, 64, 2, 32, PairStage::ranges>;
 };
 template <Type type>
-struct BackwardShapes<type, 64, PairStage::every_option> {
-  using Q = BackwardShape<type, of_q, 64, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<type, of_k | of_v, 64, 1, 32, PairStage::every_option>;
-};
-template <Type type>
 struct BackwardShapes<type, 128, PairStage::ranges> {
   using Q = BackwardShape<type, of_q, 128, 2, 32, PairStage::ranges>;
   using Kv = BackwardShape<type, of_k | of_v, 128, 1, 64, PairStage::ranges>;
 };
-template <Type type>
-struct BackwardShapes<type, 128, PairStage::every_option> {
-  using Q = BackwardShape<type, of_q, 128, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<type, of_k | of_v, 128, 1, 32, PairStage::every_option>;
+// No room for the sums of both: keys are walked twice. Eight warps want 204 KB of shared memory, four 136.
+template <Type type, PairStage stage, int warps>
+struct WideShapes {
+  using Q = BackwardShape<type, of_q, 256, 1, 32, stage, warps>;
+  using K = BackwardShape<type, of_k, 256, 1, 32, stage, warps>;
+  using V = BackwardShape<type, of_v, 256, 1, 32, stage, warps>;
 };
-// No room for the sums of both: keys are walked twice.
 template <Type type, PairStage stage>
-struct BackwardShapes<type, 256, stage> {
-  using Q = BackwardShape<type, of_q, 256, 1, 32, stage>;
-  using K = BackwardShape<type, of_k, 256, 1, 32, stage>;
-  using V = BackwardShape<type, of_v, 256, 1, 32, stage>;
+struct BackwardShapes<type, 256, stage> : WideShapes<type, stage, 4> {
+  using Larger = WideShapes<type, stage, 8>;
 };
 
 // Whether all operands of the products have one type of 16 bits.
@@ -162,7 +160,7 @@ template <class Shape>
 struct BackwardMemory {
   static constexpr int tile_bytes = Shape::walked * Shape::pitch;
 
-  alignas(16) unsigned char owned[2][Shape::items * Shape::pitch];
+  alignas(16) unsigned char owned[Shape::owned_operands][Shape::items * Shape::pitch];
   alignas(16) unsigned char ring[2][2][tile_bytes];  // stages of two operands
   PairItems<Shape::items> owned_items;
   PairItems<Shape::walked> walked_items[3];  // of the tile at hand, the one in flight and the one after it
@@ -207,7 +205,9 @@ class Backward {
       shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
     sync();
     if constexpr (owns_rows) find_whole_keys();
-    copy_operands<OwnedCopy>(shared.owned_items, shared.owned[0], shared.owned[1], owns_rows);
+    copy_operand<OwnedCopy, 0>(shared.owned_items, shared.owned[0], owns_rows);
+    if constexpr (Shape::needs_values)
+      copy_operand<OwnedCopy, 1>(shared.owned_items, shared.owned[1], owns_rows);
     walk();
     write();
   }
@@ -232,14 +232,13 @@ class Backward {
     shared.walk.whole = {max_of_warp(whole.begin), min_of_warp(whole.end)};
   }
 
-  // Both operands of some items: q and dO, or k and v.
-  template <class Copy, class Items>
-  HEED_DEVICE void copy_operands(const Items& items, unsigned char* first, unsigned char* second,
-                                 bool are_rows) {
-    copy_rows<Copy>(items.at[0], first, are_rows ? c.q : c.k, static_cast<int>(c.dim),
-                    are_rows ? plan.q_in_16 : plan.k_in_16);
-    copy_rows<Copy>(items.at[1], second, are_rows ? g.out_gradient : c.v, static_cast<int>(c.value_dim),
-                    are_rows ? plan.out_gradient_in_16 : plan.v_in_16);
+  // Of some items q or k (operand 0), or dO or v (operand 1).
+  template <class Copy, int operand, class Items>
+  HEED_DEVICE void copy_operand(const Items& items, unsigned char* to, bool are_rows) {
+    const Tensor& t = operand == 0 ? (are_rows ? c.q : c.k) : are_rows ? g.out_gradient : c.v;
+    const bool in_16 = operand == 0 ? (are_rows ? plan.q_in_16 : plan.k_in_16)
+                                    : (are_rows ? plan.out_gradient_in_16 : plan.v_in_16);
+    copy_rows<Copy>(items.at[operand], to, t, static_cast<int>(operand == 0 ? c.dim : c.value_dim), in_16);
   }
   template <class Copy>
   HEED_DEVICE static void copy_rows(const std::int64_t* at, unsigned char* to, const Tensor& t, int dim,
@@ -283,8 +282,8 @@ class Backward {
     shared.is_whole[at][n / 32] = all_of_warp(sees_all);
   }
   HEED_DEVICE void prefetch(int stage, int items) {
-    copy_operands<WalkedCopy>(shared.walked_items[items], shared.ring[stage][0], shared.ring[stage][1],
-                              !owns_rows);
+    copy_operand<WalkedCopy, 0>(shared.walked_items[items], shared.ring[stage][0], !owns_rows);
+    copy_operand<WalkedCopy, 1>(shared.walked_items[items], shared.ring[stage][1], !owns_rows);
     commit_copies();
   }
 

@@ -51,16 +51,22 @@ bool fit_on_device() {
   return device_facts().fits_block(static_cast<std::size_t>(max_shared_bytes<Shapes>()));
 }
 
-// For heads of up to `dim` dimensions.
+template <class Shapes>
+void launch_shapes(const GradientCall& g, Stream stream) {
+  for_each_shape<Shapes>(g, [&]<class Shape> { launch<Shape>(g, stream); });
+}
+
+// For heads of up to `dim` dimensions: the largest shapes that the device has room for.
 template <Type type, int dim>
 void launch_backward(const GradientCall& g, Stream stream) {
   using Ranges = BackwardShapes<type, dim, PairStage::ranges>;
   using Every = BackwardShapes<type, dim, PairStage::every_option>;
-  const auto run = [&]<class Shape> { launch<Shape>(g, stream); };
-  if (has_only_ranges(g.forward) && g.forward.drop_below == 0 && fit_on_device<Ranges>())
-    for_each_shape<Ranges>(g, run);
-  else
-    for_each_shape<Every>(g, run);
+  const bool has_ranges = has_only_ranges(g.forward) && g.forward.drop_below == 0;
+  if constexpr (requires { typename Ranges::Larger; })
+    if (fit_on_device<typename Ranges::Larger>())
+      return has_ranges ? launch_shapes<typename Ranges::Larger>(g, stream)
+                        : launch_shapes<typename Every::Larger>(g, stream);
+  has_ranges&& fit_on_device<Ranges>() ? launch_shapes<Ranges>(g, stream) : launch_shapes<Every>(g, stream);
 }
 
 }  // namespace heed::cuda::general

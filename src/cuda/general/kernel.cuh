@@ -182,10 +182,12 @@ struct Attention {
   }
 };
 
-// A block of 8.6 and 8.9 has 99 KB at most: what needs more is never launched, and not compiled, for them.
+// A block has at most 99 KB on 8.6 and 8.9, 163 on 8.0 and 8.7, 227 on 9.0: what needs more is never
+// launched, and not compiled, for them.
 template <class Shared>
 constexpr bool fits_architecture(int architecture) {
-  return (architecture != 860 && architecture != 890) || sizeof(Shared) <= 101376;
+  const bool is_small = architecture == 860 || architecture == 890;
+  return sizeof(Shared) <= (is_small ? 99 : architecture < 900 ? 163 : 227) * std::size_t{1024};
 }
 
 template <class Shape, template <class> class SourceOf, template <class> class StageOf>

@@ -137,10 +137,16 @@ template <Type type, int dim>
 void differentiate_in_general(const GradientCall& g) {
   using enum general::PairStage;
   const auto run = [&]<class Shape> { differentiate_in_general<Shape>(g); };
+  const auto run_shapes = [&]<class Shapes> {
+    if constexpr (requires { typename Shapes::Larger; })
+      general::for_each_shape<typename Shapes::Larger>(g, run);
+    else
+      general::for_each_shape<Shapes>(g, run);
+  };
   if (has_only_ranges(g.forward) && g.forward.drop_below == 0)
-    general::for_each_shape<general::BackwardShapes<type, dim, ranges>>(g, run);
+    run_shapes.template operator()<general::BackwardShapes<type, dim, ranges>>();
   else
-    general::for_each_shape<general::BackwardShapes<type, dim, every_option>>(g, run);
+    run_shapes.template operator()<general::BackwardShapes<type, dim, every_option>>();
 }
 
 bool takes_general(const GradientCall& g) {
