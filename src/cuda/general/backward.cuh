@@ -48,37 +48,30 @@ struct BackwardShape {
 // Owned items of a warp and walked ones of a tile are what registers hold: sums of 128 floats in each thread,
 // and pairs of 64.
 template <Type type, int dim, PairStage stage>
-struct BackwardShapes;
+struct BackwardShapes {
+  using Q = BackwardShape<type, of_q, dim, 1, 32, stage>;
+  using Kv = BackwardShape<type, of_k | of_v, dim, 1, 32, stage>;
+};
 template <Type type>
 struct BackwardShapes<type, 64, PairStage::ranges> {
   using Q = BackwardShape<type, of_q, 64, 2, 64, PairStage::ranges>;
   using Kv = BackwardShape<type, of_k | of_v, 64, 2, 32, PairStage::ranges>;
 };
 template <Type type>
-struct BackwardShapes<type, 64, PairStage::every_option> {
-  using Q = BackwardShape<type, of_q, 64, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<type, of_k | of_v, 64, 1, 32, PairStage::every_option>;
-};
-template <Type type>
 struct BackwardShapes<type, 128, PairStage::ranges> {
   using Q = BackwardShape<type, of_q, 128, 2, 32, PairStage::ranges>;
   using Kv = BackwardShape<type, of_k | of_v, 128, 1, 64, PairStage::ranges>;
 };
-template <Type type>
-struct BackwardShapes<type, 128, PairStage::every_option> {
-  using Q = BackwardShape<type, of_q, 128, 1, 32, PairStage::every_option>;
-  using Kv = BackwardShape<type, of_k | of_v, 128, 1, 32, PairStage::every_option>;
-};
 // No room for the sums of both: keys are walked twice. Eight warps want 204 KB of shared memory, four 136.
 template <Type type, PairStage stage, int warps>
-struct WideBackwardShapes {
+struct WideShapes {
   using Q = BackwardShape<type, of_q, 256, 1, 32, stage, warps>;
   using K = BackwardShape<type, of_k, 256, 1, 32, stage, warps>;
   using V = BackwardShape<type, of_v, 256, 1, 32, stage, warps>;
 };
 template <Type type, PairStage stage>
-struct BackwardShapes<type, 256, stage> : WideBackwardShapes<type, stage, 4> {
-  using Larger = WideBackwardShapes<type, stage, 8>;
+struct BackwardShapes<type, 256, stage> : WideShapes<type, stage, 4> {
+  using Larger = WideShapes<type, stage, 8>;
 };
 
 // Whether all operands of the products have one type of 16 bits.
@@ -212,8 +205,9 @@ class Backward {
       shared.walk = Walk<Shape>(c, shared.rows, {first, min(first + Shape::items, items)});
     sync();
     if constexpr (owns_rows) find_whole_keys();
-    copy_first<OwnedCopy>(shared.owned_items, shared.owned[0], owns_rows);
-    if constexpr (Shape::needs_values) copy_second<OwnedCopy>(shared.owned_items, shared.owned[1], owns_rows);
+    copy_operand<OwnedCopy, 0>(shared.owned_items, shared.owned[0], owns_rows);
+    if constexpr (Shape::needs_values)
+      copy_operand<OwnedCopy, 1>(shared.owned_items, shared.owned[1], owns_rows);
     walk();
     write();
   }
@@ -238,16 +232,13 @@ class Backward {
     shared.walk.whole = {max_of_warp(whole.begin), min_of_warp(whole.end)};
   }
 
-  // The first operand of some items, q or k, and the second, dO or v.
-  template <class Copy, class Items>
-  HEED_DEVICE void copy_first(const Items& items, unsigned char* to, bool are_rows) {
-    copy_rows<Copy>(items.at[0], to, are_rows ? c.q : c.k, static_cast<int>(c.dim),
-                    are_rows ? plan.q_in_16 : plan.k_in_16);
-  }
-  template <class Copy, class Items>
-  HEED_DEVICE void copy_second(const Items& items, unsigned char* to, bool are_rows) {
-    copy_rows<Copy>(items.at[1], to, are_rows ? g.out_gradient : c.v, static_cast<int>(c.value_dim),
-                    are_rows ? plan.out_gradient_in_16 : plan.v_in_16);
+  // Of some items q or k (operand 0), or dO or v (operand 1).
+  template <class Copy, int operand, class Items>
+  HEED_DEVICE void copy_operand(const Items& items, unsigned char* to, bool are_rows) {
+    const Tensor& t = operand == 0 ? (are_rows ? c.q : c.k) : are_rows ? g.out_gradient : c.v;
+    const bool in_16 = operand == 0 ? (are_rows ? plan.q_in_16 : plan.k_in_16)
+                                    : (are_rows ? plan.out_gradient_in_16 : plan.v_in_16);
+    copy_rows<Copy>(items.at[operand], to, t, static_cast<int>(operand == 0 ? c.dim : c.value_dim), in_16);
   }
   template <class Copy>
   HEED_DEVICE static void copy_rows(const std::int64_t* at, unsigned char* to, const Tensor& t, int dim,
@@ -291,8 +282,8 @@ class Backward {
     shared.is_whole[at][n / 32] = all_of_warp(sees_all);
   }
   HEED_DEVICE void prefetch(int stage, int items) {
-    copy_first<WalkedCopy>(shared.walked_items[items], shared.ring[stage][0], !owns_rows);
-    copy_second<WalkedCopy>(shared.walked_items[items], shared.ring[stage][1], !owns_rows);
+    copy_operand<WalkedCopy, 0>(shared.walked_items[items], shared.ring[stage][0], !owns_rows);
+    copy_operand<WalkedCopy, 1>(shared.walked_items[items], shared.ring[stage][1], !owns_rows);
     commit_copies();
   }
 
